@@ -1,0 +1,175 @@
+# Needs Python >= 3.11 and a C++17 compiler; all else comes from PyPI into a virtual environment.
+#
+#   PYTHON=python3.13 VENV=.venv-newest    another Python, in an environment of its own
+#   TESTS=tests/test_plan.py               instead of all Python tests and notebooks
+#   TEST_ARGS="-k planner -x"              handed to pytest
+#   CXX=clang++                            another compiler
+
+PYTHON ?= python3
+VENV ?= .venv
+TEST_ARGS ?=
+
+ifeq ($(origin CXX),default)
+  CXX := c++
+endif
+export CXX
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The folder that commands run in, this one, is kept out of sys.path: fastjax/ here has no compiled module.
+export PYTHONSAFEPATH := 1
+
+ROOT := $(abspath .)
+BIN := $(abspath $(VENV))/bin
+PIP := $(BIN)/python -m pip install --quiet
+STAMPS := $(VENV)/.stamps
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+
+# The headers of the oldest jaxlib we support, whichever jaxlib runs; see pyproject.toml.
+FLOOR := $(shell sed -n 's/.*"jaxlib==\([0-9.]*\)".*/\1/p' pyproject.toml)
+XLA_INCLUDE := $(ROOT)/build/jaxlib-$(FLOOR)/include
+XLA_STAMP := $(XLA_INCLUDE)/xla/ffi/api/c_api.h
+
+# Folders are listed too: theirs is the time that changes when a file is removed.
+SOURCES := $(shell find cmake fastjax ffi -not -name '*.pyc' -not -name __pycache__ 2>/dev/null) \
+           CMakeLists.txt LICENSE pyproject.toml $(wildcard README.md)
+CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
+CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+TESTS ?= tests $(NOTEBOOKS)
+PYTHON_FOLDERS := $(wildcard fastjax tests benchmarks examples notebooks)
+
+# Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
+# has the build tools in the virtual environment and the headers in build/, so that only what changed is compiled.
+INSTALL := $(PIP) --no-build-isolation \
+           -C cmake.define.FASTJAX_XLA_INCLUDE_DIR=$(XLA_INCLUDE) -C cmake.define.FASTJAX_WERROR=ON
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+# ---- set-up
+
+$(STAMPS)/venv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fastjax needs Python 3.11 or newer, not " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/%-tools: pyproject.toml | $(STAMPS)/venv
+	$(PIP) --group $*
+	@touch $@
+
+$(XLA_STAMP): | $(STAMPS)/venv
+	rm -rf build/floor.tmp
+	$(PIP) --no-deps --target build/floor.tmp jaxlib==$(FLOOR)
+	rm -rf $(XLA_INCLUDE) && mkdir -p $(dir $(XLA_INCLUDE)) && mv build/floor.tmp/jaxlib/include $(XLA_INCLUDE)
+	rm -rf build/floor.tmp && touch $@
+
+$(STAMPS)/installed: $(SOURCES) $(XLA_STAMP) $(STAMPS)/build-tools
+	$(INSTALL) '.[bench,plot]'
+	@touch $@
+
+.PHONY: build
+build: $(STAMPS)/installed ## Compile what changed and install into $(VENV); a few seconds
+
+.PHONY: stub
+stub: $(STAMPS)/installed ## Bring fastjax/_core.pyi up to date; with Python 3.11 or 3.12
+	cd build && $(BIN)/python -m nanobind.stubgen -q -m fastjax._core -o ../fastjax/_core.pyi
+
+# ---- use
+
+.PHONY: demo
+demo: $(STAMPS)/installed ## Install the package and run its benchmark on this machine's CPU
+	$(BIN)/python -m fastjax bench
+
+.PHONY: bench
+bench: $(STAMPS)/installed ## All benchmarks: the op (results in build/bench.json), then the C++ planner
+	$(BIN)/python -m fastjax bench --json build/bench.json
+	$(BIN)/cmake --preset release -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
+	$(BIN)/cmake --build --preset release
+	@set -e; for program in $$(find build/release/benchmarks/cpp -maxdepth 1 -type f -perm -u+x); do echo "$$program"; "$$program"; done
+
+# ---- checks
+
+.PHONY: test
+test: ctest pytest ## Every test: C++, Python and the notebooks
+
+.PHONY: ctest
+ctest: $(STAMPS)/build-tools ## The C++ tests only
+	$(BIN)/cmake --preset dev -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
+	$(BIN)/cmake --build --preset dev
+	$(BIN)/ctest --preset dev -j $(JOBS)
+
+.PHONY: pytest
+pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
+	$(BIN)/pytest --nbmake $(TESTS) $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing
+	$(BIN)/ruff check $(PYTHON_FOLDERS)
+	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/codespell
+	$(BIN)/gersemi --check $(CMAKE_FILES)
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	$(BIN)/cmake --preset lint -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DPython_EXECUTABLE=$(BIN)/python \
+	  -DFASTJAX_XLA_INCLUDE_DIR=$(XLA_INCLUDE) > /dev/null
+	printf '%s\n' $(filter ffi/%.cc,$(CPP_FILES)) | xargs -n 1 -P $(JOBS) $(BIN)/clang-tidy --quiet -p build/lint
+
+.PHONY: format
+format: $(STAMPS)/lint-tools ## Format everything and apply ruff's safe fixes
+	$(BIN)/ruff check --fix-only $(PYTHON_FOLDERS)
+	$(BIN)/ruff format $(PYTHON_FOLDERS)
+	$(BIN)/gersemi --in-place $(CMAKE_FILES)
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+# ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
+
+SANITIZE_asan := address,undefined
+SANITIZE_tsan := thread
+
+# Python itself is not instrumented, so the run-time libraries (by gcc's names for them) have to be loaded before it. The
+# C++ library must be loaded with them for exceptions to be intercepted.
+runtime = $(shell $(CXX) -print-file-name=$(1))
+PRELOAD_asan = $(call runtime,libasan.so):$(call runtime,libubsan.so):$(call runtime,libstdc++.so.6)
+PRELOAD_tsan = $(call runtime,libtsan.so):$(call runtime,libstdc++.so.6)
+SANITIZE_ENV_asan := ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+SANITIZE_ENV_tsan := TSAN_OPTIONS=suppressions=$(ROOT)/tests/cpp/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1
+# The thread sanitizer cannot start where addresses are randomised more widely than it was made for.
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: sanitize
+sanitize: sanitize-cpp-asan sanitize-cpp-tsan sanitize-python-asan sanitize-python-tsan ## All tests that the sanitizers can run
+
+.PHONY: sanitize-cpp-asan sanitize-cpp-tsan
+sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: $(STAMPS)/build-tools
+	$(BIN)/cmake --preset $* -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
+	$(BIN)/cmake --build --preset $*
+	$(FIXED_ADDRESSES) $(BIN)/ctest --preset $* -j $(JOBS)
+
+.PHONY: sanitize-python-asan sanitize-python-tsan
+sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installed $(STAMPS)/test-tools
+	$(INSTALL) --no-deps --upgrade --target build/python-$*/site -C build-dir=build/python-$* \
+	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g' \
+	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) .
+	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$*/site $(SANITIZE_ENV_$*) \
+	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -m sanitize tests $(TEST_ARGS)
+
+# ---- the rest
+
+.PHONY: dist
+dist: $(STAMPS)/venv ## Build the wheel as users do, isolated from this environment
+	$(BIN)/python -m pip wheel --quiet --no-deps -C build-dir=build/isolated --wheel-dir dist .
+	@ls dist
+
+.PHONY: clean
+clean: ## Remove what was built, but not the virtual environments
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -f $(wildcard .venv*/.stamps/installed)
+
+.PHONY: distclean
+distclean: clean ## Remove the virtual environments as well
+	rm -rf .venv .venv-*
