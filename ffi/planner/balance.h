@@ -1,0 +1,79 @@
+// Balance of one server pair: which rail carries which rows, so that every rail carries its quota and the fewest rows
+// move inside the two servers.
+#ifndef FASTJAX_PLANNER_BALANCE_H_
+#define FASTJAX_PLANNER_BALANCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fastjax::planner {
+
+// Rows [first_row, first_row + rows) of the block origin -> target (local indices), at `position` of a rail's list.
+struct Segment {
+  int64_t position;
+  int64_t first_row;
+  int64_t rows;
+  int32_t origin;
+  int32_t target;
+};
+
+// One rail's list for one server pair: segments [first, end) of a pool. The order is
+//   head      origin == rail != target: need no balance, so they can leave first,
+//   two-move  neither end is the rail,
+//   diagonal  origin == rail == target,
+//   tail      origin != rail == target: need no redistribution, so nothing follows the last stage.
+struct Rail {
+  int32_t first = 0;
+  int32_t end = 0;
+};
+
+// Keeps what it computes with between tiles, so that it does not allocate.
+class Balancer {
+ public:
+  explicit Balancer(int32_t rails);
+
+  // Segments that a tile needs of the pool at most: a diagonal block lies on its own rail, any other on its two ends
+  // (together m + 2 m (m - 1)); what is left over is laid out in one sweep over blocks and rails, which makes at most
+  // m * m + m - 1 pieces; and one is written before it is known to be needed.
+  int64_t max_segments() const { return 3 * int64_t{rails_} * rails_; }
+
+  // tile[i * stride + j] rows go from local device i to local device j of the other server; quotas sum to theirs.
+  // Writes rails[0, m) and the segments at pool[first...]; returns the end of them.
+  int32_t Balance(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
+                  int32_t first);
+
+ private:
+  void PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas);
+  bool Augment();
+  int64_t PushAlong(int32_t from, int32_t to);
+  void Move(int32_t from, int32_t to, int64_t rows);
+  void SpreadLeftover();
+  void TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_t* rail);
+  int32_t WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t first) const;
+
+  int32_t rails_;
+  int32_t words_;  // 64-bit words that hold a set of rails
+  // Index i * m + j. Rows of the block i -> j that lie on one of its ends; a diagonal block has one end.
+  std::vector<int64_t> placed_;
+  // Rows on rail i of the two blocks between i and j: those that could move to j. Rows that left their origin return
+  // before others leave, so of two opposite blocks one at most has rows on its target, and `here_` says all.
+  std::vector<int64_t> here_;
+  std::vector<int64_t> surplus_;  // rows of the diagonal block above the quota
+  std::vector<int64_t> excess_;   // rows on a rail above its quota; negative: room
+
+  // Sets of rails, as bits: from rail i rows can move to the rails of movable_[i].
+  std::vector<uint64_t> movable_;
+  std::vector<uint64_t> over_;
+  std::vector<uint64_t> room_;
+  std::vector<uint64_t> unseen_;
+  std::vector<int32_t> parent_;
+  std::vector<int32_t> queue_;
+
+  std::vector<Segment> pieces_;       // leftover, ordered by rail
+  std::vector<int32_t> first_piece_;  // per rail, and the end
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_BALANCE_H_

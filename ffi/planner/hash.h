@@ -1,0 +1,63 @@
+// 64-bit hashes of integer arrays: equal on every host, fast, not cryptographic.
+#ifndef FASTJAX_PLANNER_HASH_H_
+#define FASTJAX_PLANNER_HASH_H_
+
+#include <cstdint>
+
+namespace fastjax::planner {
+
+inline constexpr uint64_t kHashOdd = 0x9E3779B97F4A7C15;
+
+inline uint64_t HashMix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+// Eight lanes, because one multiplication waits for the one before it in its lane only. A step is a bijection of its
+// lane for a given value and of the value for a given lane, so arrays that differ in one entry never collide.
+class LaneHash {
+ public:
+  explicit LaneHash(uint64_t seed) {
+    for (uint64_t i = 0; i < kLanes; ++i) lanes_[i] = HashMix(seed + i * kHashOdd);
+  }
+
+  // value(i) for i in [0, count).
+  template <typename Value>
+  uint64_t Finish(int64_t count, Value value) {
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) Step(lane, value(i + lane));
+    }
+    for (int lane = 0; i < count; ++i, ++lane) Step(lane, value(i));
+    uint64_t hash = static_cast<uint64_t>(count);
+    for (uint64_t lane : lanes_) hash = HashMix(hash ^ lane) + kHashOdd;
+    return HashMix(hash);
+  }
+
+ private:
+  static constexpr int kLanes = 8;
+
+  void Step(int lane, uint64_t value) {
+    const uint64_t mixed = (lanes_[lane] ^ value) * kHashOdd;
+    lanes_[lane] = (mixed << 29) | (mixed >> 35);
+  }
+
+  uint64_t lanes_[kLanes];
+};
+
+inline uint64_t HashInt64(const int64_t* values, int64_t count, uint64_t seed) {
+  return LaneHash(seed).Finish(count, [&](int64_t i) { return static_cast<uint64_t>(values[i]); });
+}
+
+inline uint64_t HashInt32(const int32_t* values, int64_t count, uint64_t seed) {
+  const uint64_t last = count % 2 != 0 ? static_cast<uint32_t>(values[count - 1]) : uint64_t{1} << 32;
+  return LaneHash(HashMix(seed ^ last)).Finish(count / 2, [&](int64_t i) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(values[2 * i])) |
+           static_cast<uint64_t>(static_cast<uint32_t>(values[2 * i + 1])) << 32;
+  });
+}
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_HASH_H_

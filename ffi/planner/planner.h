@@ -1,0 +1,73 @@
+// Turns one traffic matrix into a schedule. Standard library only; integers only; no hash order: the same matrix,
+// topology and scheduler give the same plan, bit for bit, on every host.
+#ifndef FASTJAX_PLANNER_PLANNER_H_
+#define FASTJAX_PLANNER_PLANNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "planner/topology.h"
+#include "planner/transfer.h"
+
+namespace fastjax::planner {
+
+enum class Scheduler : int32_t { kDirect = 0, kSpreadout = 1, kFast = 2 };
+
+// Names in the order of the enumeration.
+const std::vector<std::string_view>& SchedulerNames();
+
+struct TransferRange {
+  const Transfer* first;
+  const Transfer* last;
+
+  const Transfer* begin() const { return first; }
+  const Transfer* end() const { return last; }
+  int64_t size() const { return last - first; }
+};
+
+// One schedule for one matrix. Work is done when it is asked for: `Plan` decides the stages, and what only some
+// devices need (the balance of one server pair) is computed the first time a device that takes part is listed.
+// Reuse one Planner for many matrices: once warm it does not allocate.
+class Planner {
+ public:
+  Planner(const Topology& topology, Scheduler scheduler, int64_t row_bytes);
+  ~Planner();
+  Planner(Planner&&) noexcept;
+  Planner& operator=(Planner&&) noexcept;
+
+  // traffic is row-major devices x devices, rows that device i sends to device j, none negative; it is copied.
+  void Plan(const int64_t* traffic);
+
+  const Topology& topology() const;
+  Scheduler scheduler() const;
+  const int64_t* traffic() const;
+  int32_t num_stages() const;
+  // Of topology, scheduler, row bytes and traffic.
+  uint64_t hash() const;
+  // Whether every block and every device's staging buffer has fewer than 2^31 rows: of the whole exchange, so that
+  // every device gets the same answer.
+  bool fits_int32() const;
+
+  // Every transfer of the exchange, in an order that can be executed as it stands.
+  void AppendTransfers(std::vector<Transfer>* out);
+  // Those in which `device` is src or dst, in the same order.
+  void AppendDeviceTransfers(int32_t device, std::vector<Transfer>* out);
+  // The same in the planner's own memory, until the next call of any method.
+  TransferRange DeviceTransfers(int32_t device);
+  // Rows of staging buffer that `device` needs.
+  int64_t StagingRows(int32_t device) const;
+
+  // Seconds; see cost.h for the model.
+  double LowerBound() const;
+  double PredictedTime();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_PLANNER_H_

@@ -1,0 +1,69 @@
+#include "planner/schedule.h"
+
+#include <algorithm>
+
+namespace fastjax::planner {
+namespace {
+
+void AppendWhole(const int64_t* traffic, int32_t devices, Phase phase, int32_t stage, int32_t src, int32_t dst,
+                 TransferBuffer* out) {
+  const int64_t rows = traffic[static_cast<int64_t>(src) * devices + dst];
+  if (rows == 0) return;
+  out->Push({phase, stage, src, dst, src, dst, 0, rows, Transfer::kInPlace, Transfer::kInPlace});
+}
+
+}  // namespace
+
+int64_t MaxEntriesOneTransferPerPeer(const Topology& topology) { return 2 * int64_t{topology.devices()} - 1; }
+
+void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out) {
+  const int32_t m = topology.devices_per_server;
+  const int32_t devices = topology.devices();
+  if (device == kEveryDevice) {
+    for (int32_t src = 0; src < devices; ++src) {
+      const int32_t first = src - topology.local_of(src);
+      for (int32_t dst = first; dst < first + m; ++dst) AppendWhole(traffic, devices, Phase::kLocal, -1, src, dst, out);
+    }
+    return;
+  }
+  const int32_t first = device - topology.local_of(device);
+  for (int32_t src = first; src < first + m; ++src) {
+    if (src != device) {
+      AppendWhole(traffic, devices, Phase::kLocal, -1, src, device, out);
+      continue;
+    }
+    for (int32_t dst = first; dst < first + m; ++dst) AppendWhole(traffic, devices, Phase::kLocal, -1, src, dst, out);
+  }
+}
+
+void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift, int32_t stage, int32_t device,
+                 TransferBuffer* out) {
+  const int32_t devices = topology.devices();
+  const auto append = [&](int32_t src) {
+    const int32_t dst = src + shift < devices ? src + shift : src + shift - devices;
+    if (topology.server_of(src) == topology.server_of(dst)) return;
+    AppendWhole(traffic, devices, Phase::kScaleOut, stage, src, dst, out);
+  };
+  if (device == kEveryDevice) {
+    for (int32_t src = 0; src < devices; ++src) append(src);
+    return;
+  }
+  const int32_t sender = device >= shift ? device - shift : device - shift + devices;
+  append(std::min(sender, device));
+  append(std::max(sender, device));
+}
+
+void MarkUsedShifts(const Topology& topology, const int64_t* traffic, int64_t* used) {
+  const int32_t m = topology.devices_per_server;
+  const int32_t devices = topology.devices();
+  std::fill(used, used + devices, 0);
+  for (int32_t src = 0; src < devices; ++src) {
+    const int64_t* row = traffic + static_cast<int64_t>(src) * devices;
+    const int32_t first = src - topology.local_of(src);
+    int64_t* wrapped = used + (devices - src);
+    for (int32_t dst = 0; dst < first; ++dst) wrapped[dst] |= row[dst];
+    for (int32_t dst = first + m; dst < devices; ++dst) used[dst - src] |= row[dst];
+  }
+}
+
+}  // namespace fastjax::planner

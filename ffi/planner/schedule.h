@@ -1,0 +1,90 @@
+// What every scheduler implements. A scheduler is one file: a subclass of Schedule, a function that makes it and a
+// bound on the entries of a stage table; planner.cc lists them by name.
+#ifndef FASTJAX_PLANNER_SCHEDULE_H_
+#define FASTJAX_PLANNER_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "planner/planner.h"
+#include "planner/topology.h"
+#include "planner/transfer.h"
+
+namespace fastjax::planner {
+
+inline constexpr int32_t kEveryDevice = -1;
+
+// Transfers in memory that is kept from plan to plan.
+class TransferBuffer {
+ public:
+  void Clear() { size_ = 0; }
+  // Where the next transfer goes, with room for `count`.
+  Transfer* Reserve(int64_t count) {
+    const size_t needed = size_ + static_cast<size_t>(count);
+    if (needed > memory_.size()) memory_.resize(2 * needed);
+    return memory_.data() + size_;
+  }
+  // Keeps what was written at Reserve's answer up to `end`.
+  void Commit(const Transfer* end) { size_ = static_cast<size_t>(end - memory_.data()); }
+  void Push(const Transfer& transfer) {
+    Transfer* next = Reserve(1);
+    *next = transfer;
+    Commit(next + 1);
+  }
+  TransferRange range() const { return {memory_.data(), memory_.data() + size_}; }
+
+ private:
+  std::vector<Transfer> memory_;
+  size_t size_ = 0;
+};
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+
+  // `traffic` must outlive the next call of Plan; its entries are not negative.
+  virtual void Plan(const int64_t* traffic) = 0;
+  virtual int32_t num_stages() const = 0;
+  // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
+  virtual void Append(int32_t device, TransferBuffer* out) = 0;
+  // Known without listing anything.
+  virtual int64_t StagingRows(int32_t /*device*/) const { return 0; }
+};
+
+// How a schedule is run, which is what decides its predicted time.
+enum class Execution { kAtOnce, kStaged };
+
+struct SchedulerInfo {
+  std::string_view name;
+  Execution execution;
+  std::unique_ptr<Schedule> (*make)(const Topology& topology, int64_t row_bytes);
+  // Entries that the table of any device takes at most; docs/design/stage_tables.md.
+  int64_t (*max_entries)(const Topology& topology);
+};
+
+const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
+
+std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes);
+
+// A device sends to and receives from each device once at most.
+int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);
+int64_t MaxEntriesFast(const Topology& topology);
+
+// Rows that stay inside a server, straight to their target.
+void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out);
+
+// Every block r -> (r + shift) % devices that leaves its server, whole, ordered by sender.
+void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift, int32_t stage, int32_t device,
+                 TransferBuffer* out);
+
+// used[shift] becomes nonzero for each shift that AppendShift has rows for; used holds `devices` entries.
+void MarkUsedShifts(const Topology& topology, const int64_t* traffic, int64_t* used);
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_SCHEDULE_H_

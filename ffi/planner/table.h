@@ -1,0 +1,65 @@
+// The stage table: the slice of a plan that one device executes, as a fixed-shape int32 array.
+#ifndef FASTJAX_PLANNER_TABLE_H_
+#define FASTJAX_PLANNER_TABLE_H_
+
+#include <cstdint>
+
+#include "planner/planner.h"
+
+namespace fastjax::planner {
+
+// Layout, in int32 words: kHeaderWords of header, `devices` words of rows this device sends to each device,
+// `devices` words of rows it receives from each, then entries of kEntryWords each (a Transfer, field by field).
+// A plan's table also describes the way back: read with src and dst, origin and target, src_row and dst_row, and
+// balance and redistribution exchanged, and last to first, it is the table of the transposed traffic.
+inline constexpr int32_t kTableMagic = 0x464A5431;  // "FJT1"
+inline constexpr int32_t kHeaderWords = 16;
+inline constexpr int32_t kEntryWords = 10;
+
+enum HeaderWord : int32_t {
+  kMagic = 0,
+  kDevices = 1,      // devices in the group
+  kDevice = 2,       // whose table this is
+  kEntries = 3,      // entries in use
+  kStages = 4,       // scale-out stages of the whole plan
+  kStagingRows = 5,  // rows of staging this device needs
+  kPlanHashLow = 6,  // of traffic, topology and scheduler: equal in the tables of one plan only
+  kPlanHashHigh = 7,
+  kChecksum = 8,  // of every other word in use
+  kSchedulerUsed = 9,
+};
+
+// Words that the table of any device takes, whatever the traffic; see docs/design/stage_tables.md for the proof.
+int64_t TableWords(const Topology& topology, Scheduler scheduler);
+
+// Writes `device`'s table into words[0, TableWords): as many of them as it has entries for, and none behind. Returns
+// false, and writes an all-zero header, when a number does not fit in int32: a block or a staging buffer of 2^31 rows
+// or more, of any device, so that every device gets the same answer.
+[[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
+
+// A validated view of a table.
+class TableView {
+ public:
+  // Returns an empty string, or what is wrong with the words. Reads only words that are in use.
+  static const char* Check(const int32_t* words, int64_t num_words, int32_t devices, int32_t device);
+
+  explicit TableView(const int32_t* words) : words_(words) {}
+  int32_t header(HeaderWord word) const { return words_[word]; }
+  int32_t entries() const { return words_[kEntries]; }
+  int32_t stages() const { return words_[kStages]; }
+  int64_t staging_rows() const { return words_[kStagingRows]; }
+  uint64_t plan_hash() const {
+    return static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashLow])) |
+           (static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashHigh])) << 32);
+  }
+  int64_t sends(int32_t peer) const { return words_[kHeaderWords + peer]; }
+  int64_t receives(int32_t peer) const { return words_[kHeaderWords + words_[kDevices] + peer]; }
+  Transfer entry(int32_t i) const;
+
+ private:
+  const int32_t* words_;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_TABLE_H_
