@@ -1,0 +1,34 @@
+// Who takes part in an operation, and how to speak of it.
+#ifndef FASTJAX_TRANSPORT_GROUP_H_
+#define FASTJAX_TRANSPORT_GROUP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fastjax::transport {
+
+// One call site of one compiled program. Every list in it is the same in every process of the program.
+struct CallSite {
+  std::string operation;  // the public function's name, for messages
+  std::string axis;       // as the user wrote it, for messages
+  int64_t channel = 0;    // distinguishes the exchanges of one program
+  int64_t timeout_ms = 0;
+  int32_t group_size = 0;
+  std::vector<int32_t> group_of;     // by partition
+  std::vector<int32_t> position_of;  // by partition: index inside its group, the index that offsets and sizes use
+  std::vector<int32_t> rank_of;      // by position: server-major number, what plans use
+  std::vector<int32_t> position_at;  // by rank
+
+  int32_t partitions() const { return static_cast<int32_t>(group_of.size()); }
+  int32_t groups() const { return group_size == 0 ? 0 : partitions() / group_size; }
+
+  // "device 3" or, where the axis has several groups, "device 3 of group 1".
+  std::string DeviceName(int32_t group, int32_t position) const;
+  // "fast_ragged_all_to_all over axis 'x' (channel 1): "
+  std::string Prefix() const;
+};
+
+}  // namespace fastjax::transport
+
+#endif  // FASTJAX_TRANSPORT_GROUP_H_

@@ -1,0 +1,56 @@
+// Turns the stage tables of a group into copies.
+#ifndef FASTJAX_TRANSPORT_IN_PROCESS_JOB_BUILDER_H_
+#define FASTJAX_TRANSPORT_IN_PROCESS_JOB_BUILDER_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "planner/table.h"
+#include "transport/in_process/copy_pool.h"
+#include "transport/in_process/staging.h"
+#include "transport/traffic.h"
+
+namespace fastjax::transport::in_process {
+
+// Everything one exchange needs while it runs; reused by later exchanges of the same call site.
+class JobBuilder {
+ public:
+  // Fills job() with the copies of every device, in steps: step t holds the balance of stage t, the scale-out of
+  // stage t - 1 and the redistribution of stage t - 2, all of which are independent of each other. With `backwards`
+  // the tables are read as those of the transposed traffic. The plan has been checked against the traffic.
+  Status Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
+               bool backwards);
+
+  CopyJob* job() { return &job_; }
+
+  // Gives the staging memory back.
+  void Release();
+
+ private:
+  Status PlaceStaging(const std::vector<ExchangeArgs>& args, const CallSite& site);
+  Status AddTransfer(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
+                     const planner::Transfer& transfer);
+  bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
+
+  struct Step {
+    int32_t step;
+    CopyOp op;
+  };
+
+  CopyJob job_;
+  StagingPool::Buffer staging_;
+  std::vector<int64_t> staging_base_;  // by rank, in rows; one more at the end
+  std::vector<Step> ops_;
+  std::vector<Step> sorted_;
+  std::vector<size_t> step_begin_;
+  int32_t step_ = 0;
+  kernels::Destination landing_ = kernels::Destination::kCached;
+};
+
+// The transfer as the transposed traffic sees it.
+planner::Transfer Backwards(planner::Transfer transfer, int32_t stages);
+
+}  // namespace fastjax::transport::in_process
+
+#endif  // FASTJAX_TRANSPORT_IN_PROCESS_JOB_BUILDER_H_

@@ -1,0 +1,200 @@
+// Where the devices of one process meet.
+#ifndef FASTJAX_TRANSPORT_IN_PROCESS_RENDEZVOUS_H_
+#define FASTJAX_TRANSPORT_IN_PROCESS_RENDEZVOUS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/group.h"
+#include "transport/in_process/completer.h"
+#include "transport/in_process/watchdog.h"
+#include "transport/status.h"
+
+namespace fastjax::transport::in_process {
+
+// Text of the error for a group of which some members did not arrive in time.
+std::string MissingDevices(const CallSite& site, int32_t group, const std::vector<bool>& arrived);
+
+// Gathers the arguments of every device of a group, for one call site of one executable. Calls are told apart by
+// run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering that it is not
+// part of yet, and every device runs the repetitions of one call site in the same order.
+//
+// Nobody blocks: arriving returns at once, and the device that completes a gathering runs `action` for all.
+template <typename Args>
+class Rendezvous final : public Expirable, public std::enable_shared_from_this<Rendezvous<Args>> {
+ public:
+  class Session {
+   public:
+    int32_t group() const { return group_; }
+    const std::vector<Args>& args() const { return args_; }  // by position
+
+    // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
+    // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
+    void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
+
+   private:
+    friend class Rendezvous;
+    std::shared_ptr<Rendezvous> owner_;
+    int64_t run_id_ = 0;
+    int32_t group_ = 0;
+    int32_t missing_ = 0;
+    std::chrono::steady_clock::time_point deadline_;
+    std::vector<Args> args_;
+    std::vector<bool> arrived_;
+    std::vector<Completion> completions_;
+  };
+
+  // Called on the thread of the last device to arrive, with that device's position.
+  using Action = std::function<void(Session*, int32_t last)>;
+
+  static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action) {
+    auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action)));
+    Watchdog::Get().Watch(rendezvous);
+    return rendezvous;
+  }
+
+  void Arrive(int64_t run_id, int32_t group, int32_t position, Args args, Completion done) {
+    Session* session = nullptr;
+    Status refused;
+    bool opened = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (TakeFailure(run_id, group, position, &refused)) {
+        session = nullptr;
+      } else {
+        session = Join(run_id, group, position, &opened);
+        session->args_[position] = std::move(args);
+        session->completions_[position] = std::move(done);
+        session->arrived_[position] = true;
+        if (--session->missing_ > 0) {
+          session = nullptr;
+          done = nullptr;
+        } else {
+          Close(session);
+          done = nullptr;
+        }
+      }
+    }
+    if (opened) Watchdog::Get().Touch();
+    if (done != nullptr) {
+      done(refused);
+    } else if (session != nullptr) {
+      action_(session, position);
+    }
+  }
+
+  bool Expire(std::chrono::steady_clock::time_point now) override {
+    std::vector<Session*> due;
+    bool waiting = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (size_t i = open_.size(); i-- > 0;) {
+        Session* session = open_[i];
+        if (session->deadline_ > now) {
+          waiting = true;
+          continue;
+        }
+        failures_.push_back({session->run_id_, session->group_, session->arrived_,
+                             MissingDevices(*site_, session->group_, session->arrived_)});
+        if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
+        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+        due.push_back(session);
+      }
+    }
+    for (Session* session : due) {
+      session->Finish(Status::Deadline(MissingDevices(*site_, session->group_, session->arrived_)));
+    }
+    return waiting;
+  }
+
+ private:
+  // A group that timed out: devices that arrive late are told at once instead of waiting in vain.
+  struct Failure {
+    int64_t run_id;
+    int32_t group;
+    std::vector<bool> told;
+    std::string message;
+  };
+  static constexpr size_t kFailuresKept = 64;
+
+  Rendezvous(std::shared_ptr<const CallSite> site, Action action)
+      : site_(std::move(site)), action_(std::move(action)) {}
+
+  bool TakeFailure(int64_t run_id, int32_t group, int32_t position, Status* status) {
+    for (size_t i = 0; i < failures_.size(); ++i) {
+      Failure& failure = failures_[i];
+      if (failure.run_id != run_id || failure.group != group || failure.told[position]) continue;
+      failure.told[position] = true;
+      *status = Status::Deadline(failure.message);
+      return true;
+    }
+    return false;
+  }
+
+  Session* Join(int64_t run_id, int32_t group, int32_t position, bool* opened) {
+    for (Session* session : open_) {
+      if (session->run_id_ == run_id && session->group_ == group && !session->arrived_[position]) return session;
+    }
+    *opened = true;
+    if (free_.empty()) free_.push_back(std::make_unique<Session>());
+    Session* session = free_.back().release();
+    free_.pop_back();
+    session->owner_ = this->shared_from_this();
+    session->run_id_ = run_id;
+    session->group_ = group;
+    session->missing_ = site_->group_size;
+    session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
+    session->args_.assign(site_->group_size, Args{});
+    session->arrived_.assign(site_->group_size, false);
+    session->completions_.resize(site_->group_size);
+    open_.push_back(session);
+    return session;
+  }
+
+  void Close(Session* session) {
+    for (size_t i = 0; i < open_.size(); ++i) {
+      if (open_[i] == session) {
+        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+      }
+    }
+  }
+
+  void FinishSession(Session* session, const Status& status, int32_t here) {
+    const auto keep_alive = std::move(session->owner_);
+    const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
+    Completion own;
+    for (int32_t p = 0; p < site_->group_size; ++p) {
+      Completion done = std::move(session->completions_[p]);
+      session->completions_[p] = nullptr;
+      if (done == nullptr) continue;
+      if (p == here) {
+        own = std::move(done);
+        continue;
+      }
+      Completer::Get().Run([done = std::move(done), shared] { done(shared == nullptr ? Status::Ok() : *shared); });
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_.push_back(std::unique_ptr<Session>(session));
+    }
+    if (own != nullptr) own(status);
+  }
+
+  const std::shared_ptr<const CallSite> site_;
+  const Action action_;
+  std::mutex mutex_;
+  std::vector<Session*> open_;  // oldest first
+  std::vector<std::unique_ptr<Session>> free_;
+  std::vector<Failure> failures_;
+};
+
+}  // namespace fastjax::transport::in_process
+
+#endif  // FASTJAX_TRANSPORT_IN_PROCESS_RENDEZVOUS_H_

@@ -1,0 +1,79 @@
+// What a transport is: the one class per way of moving rows. Call sites are opened when a program is compiled and
+// used on every launch; nothing here knows of XLA.
+#ifndef FASTJAX_TRANSPORT_TRANSPORT_H_
+#define FASTJAX_TRANSPORT_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/copy.h"
+#include "transport/group.h"
+#include "transport/int_view.h"
+#include "transport/status.h"
+
+namespace fastjax::transport {
+
+// The stage table that one local device wants, or wants to be executed.
+struct LocalTable {
+  int32_t rank;
+  int32_t* words;
+};
+
+// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices.
+using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables)>;
+
+struct CountsArgs {
+  IntView send_sizes;  // k updates for each peer, peers in order of position
+  int32_t* table_words = nullptr;
+};
+
+// Brings every device's counts together and has them planned.
+class Counts {
+ public:
+  virtual ~Counts() = default;
+  virtual void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) = 0;
+};
+
+struct ExchangeOptions {
+  // Rows travel from output space to operand space, along the same offsets: what gradients need. Rows that land on
+  // each other are summed.
+  bool reverse = false;
+  // The table is that of the transposed traffic.
+  bool transposed_table = false;
+};
+
+struct ExchangeArgs {
+  const std::byte* source = nullptr;
+  int64_t source_rows = 0;
+  std::byte* destination = nullptr;
+  int64_t destination_rows = 0;
+  int64_t row_bytes = 0;
+  kernels::ElementKind element = kernels::ElementKind::kOpaque;
+  IntView input_offsets;
+  IntView send_sizes;
+  IntView output_offsets;
+  IntView recv_sizes;
+  const int32_t* table = nullptr;
+  int64_t table_words = 0;
+};
+
+// Moves rows as the stage tables say.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
+  virtual std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
+};
+
+}  // namespace fastjax::transport
+
+#endif  // FASTJAX_TRANSPORT_TRANSPORT_H_
