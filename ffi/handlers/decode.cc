@@ -1,0 +1,149 @@
+#include "handlers/decode.h"
+
+#include <string_view>
+#include <utility>
+
+namespace fastjax::handlers {
+namespace {
+
+using transport::IntKind;
+using transport::IntView;
+
+std::optional<IntKind> ToIntKind(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::S8:
+      return IntKind::kS8;
+    case ffi::DataType::S16:
+      return IntKind::kS16;
+    case ffi::DataType::S32:
+      return IntKind::kS32;
+    case ffi::DataType::S64:
+      return IntKind::kS64;
+    case ffi::DataType::U8:
+      return IntKind::kU8;
+    case ffi::DataType::U16:
+      return IntKind::kU16;
+    case ffi::DataType::U32:
+      return IntKind::kU32;
+    case ffi::DataType::U64:
+      return IntKind::kU64;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
+  const auto operation = attrs.get<std::string_view>("operation");
+  const auto axis = attrs.get<std::string_view>("axis");
+  const auto channel = attrs.get<int64_t>("channel");
+  const auto timeout = attrs.get<int64_t>("timeout_ms");
+  const auto group_size = attrs.get<int64_t>("group_size");
+  const auto replica_groups = attrs.get<ffi::Span<const int64_t>>("replica_groups");
+  const auto rank_of = attrs.get<ffi::Span<const int64_t>>("rank_of");
+  if (!operation.has_value() || !axis.has_value() || !channel.has_value() || !timeout.has_value() ||
+      !group_size.has_value() || !replica_groups.has_value() || !rank_of.has_value()) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
+  }
+  const auto size = static_cast<size_t>(*group_size);
+  if (size == 0 || rank_of->size() != size || replica_groups->size() % size != 0) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups and group_size disagree"));
+  }
+  auto site = std::make_shared<transport::CallSite>();
+  site->operation = std::string(*operation);
+  site->axis = std::string(*axis);
+  site->channel = *channel;
+  site->timeout_ms = *timeout;
+  site->group_size = static_cast<int32_t>(size);
+  site->group_of.assign(replica_groups->size(), -1);
+  site->position_of.assign(replica_groups->size(), -1);
+  site->rank_of.assign(size, -1);
+  site->position_at.assign(size, -1);
+  for (size_t i = 0; i < replica_groups->size(); ++i) {
+    const auto partition = static_cast<size_t>((*replica_groups)[i]);
+    if (partition >= site->group_of.size() || site->group_of[partition] >= 0) {
+      return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups must name every partition once"));
+    }
+    site->group_of[partition] = static_cast<int32_t>(i / size);
+    site->position_of[partition] = static_cast<int32_t>(i % size);
+  }
+  for (size_t p = 0; p < size; ++p) {
+    const auto rank = static_cast<size_t>((*rank_of)[p]);
+    if (rank >= size || site->position_at[rank] >= 0) {
+      return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: rank_of must be a permutation"));
+    }
+    site->rank_of[p] = static_cast<int32_t>(rank);
+    site->position_at[rank] = static_cast<int32_t>(p);
+  }
+  return std::shared_ptr<const transport::CallSite>(std::move(site));
+}
+
+std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer) {
+  const auto kind = ToIntKind(buffer.element_type());
+  if (!kind.has_value() || buffer.dimensions().size() != 1) return std::nullopt;
+  return IntView{buffer.untyped_data(), buffer.dimensions().front(), *kind};
+}
+
+kernels::ElementKind DecodeElement(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F16:
+      return kernels::ElementKind::kF16;
+    case ffi::DataType::BF16:
+      return kernels::ElementKind::kBF16;
+    case ffi::DataType::F32:
+    case ffi::DataType::C64:
+      return kernels::ElementKind::kF32;
+    case ffi::DataType::F64:
+    case ffi::DataType::C128:
+      return kernels::ElementKind::kF64;
+    default:
+      return kernels::ElementKind::kOpaque;
+  }
+}
+
+int64_t RowBytes(const ffi::AnyBuffer& buffer) {
+  auto bytes = static_cast<int64_t>(ffi::ByteWidth(buffer.element_type()));
+  const auto dimensions = buffer.dimensions();
+  for (size_t i = 1; i < dimensions.size(); ++i) bytes *= dimensions[i];
+  return bytes;
+}
+
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const transport::CallSite& site) {
+  if (partition.element_type() != ffi::DataType::U32 || partition.element_count() != 1) return -1;
+  const uint32_t value = *static_cast<const uint32_t*>(partition.untyped_data());
+  return value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(value) : -1;
+}
+
+ffi::Error ToError(const transport::Status& status) {
+  switch (status.code) {
+    case transport::Code::kOk:
+      return ffi::Error::Success();
+    case transport::Code::kInvalidArgument:
+      return ffi::Error::InvalidArgument(status.message);
+    case transport::Code::kDeadlineExceeded:
+      return {ffi::ErrorCode::kDeadlineExceeded, status.message};
+    case transport::Code::kInternal:
+      break;
+  }
+  return ffi::Error::Internal(status.message);
+}
+
+transport::Completion Completing(ffi::Promise promise) {
+  return [promise = std::move(promise)](const transport::Status& status) mutable {
+    if (status.ok()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(ToError(status));
+    }
+  };
+}
+
+ffi::Future Failed(ffi::Error error) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  promise.SetError(std::move(error));
+  return future;
+}
+
+}  // namespace fastjax::handlers

@@ -1,0 +1,55 @@
+// From XLA's types to ours.
+#ifndef FASTJAX_HANDLERS_DECODE_H_
+#define FASTJAX_HANDLERS_DECODE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/copy.h"
+#include "transport/group.h"
+#include "transport/int_view.h"
+#include "transport/status.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace fastjax::handlers {
+
+namespace ffi = ::xla::ffi;
+
+// The attributes that every call site carries: operation, axis, channel, timeout_ms, group_size, replica_groups
+// (partitions, group by group, in order of position) and rank_of (by position).
+ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
+
+std::optional<transport::IntView> DecodeInts(const ffi::AnyBuffer& buffer);
+
+kernels::ElementKind DecodeElement(ffi::DataType type);
+
+// Bytes of one row: everything behind the leading dimension.
+int64_t RowBytes(const ffi::AnyBuffer& buffer);
+
+// The value of stablehlo.partition_id, or -1 when it is not one of this call site's.
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const transport::CallSite& site);
+
+ffi::Error ToError(const transport::Status& status);
+
+// Completes `promise` from whatever thread it is called on.
+transport::Completion Completing(ffi::Promise promise);
+
+// A future that already failed: a handler that returns ffi::Future reports bad arguments with it.
+ffi::Future Failed(ffi::Error error);
+
+// Registers the state type of a call site with the XLA that calls, the first time it calls. Doing it here rather
+// than from Python spares users an order of initialisation that is easily got wrong: types must be known before
+// the handlers that return them, and registering one from Python would start the backend on import.
+template <typename Site>
+XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handler, const char* name) {
+  static constexpr XLA_FFI_TypeInfo kInfo = ffi::MakeTypeInfo<Site>();
+  static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, name, &Site::id, kInfo);
+  if (failure != nullptr) return failure;
+  return handler(frame);
+}
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_DECODE_H_
