@@ -1,0 +1,113 @@
+"""Options: for a scope, or from the environment.
+
+| option | environment | default | meaning |
+|---|---|---|---|
+| `scheduler` | `FASTJAX_SCHEDULER` | `auto` | scheduler of calls that name none |
+| `topology` | | from the processes | topology of calls that name none |
+| `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
+
+The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
+a program traced under other options is traced anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Generator, Mapping
+
+import jax
+
+from fastjax import _core
+from fastjax.errors import OptionError
+from fastjax.topology import Topology
+
+
+def schedulers() -> tuple[str, ...]:
+    """Names that `scheduler=` takes."""
+    return ("auto", *_core.scheduler_names())
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What calls use that do not say otherwise; see the module's table."""
+
+    scheduler: str = "auto"
+    topology: Topology | None = None
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_scheduler(self.scheduler, "scheduler")
+        if self.topology is not None and not isinstance(self.topology, Topology):
+            raise OptionError(f"topology must be a fastjax.Topology, got {self.topology!r}.")
+        try:
+            seconds = float(self.timeout)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        # A bound in milliseconds that int64 holds; the comparison is false for nan.
+        if not 0 < seconds <= 1e9:
+            raise OptionError(
+                f"timeout must be seconds, above 0 and at most 1e9, got {self.timeout!r}."
+            )
+        object.__setattr__(self, "timeout", seconds)
+
+    @property
+    def timeout_ms(self) -> int:
+        """The timeout in whole milliseconds, at least one."""
+        return max(1, round(self.timeout * 1e3))
+
+
+def check_scheduler(name: object, what: str) -> None:
+    """Refuses names that are not a scheduler's."""
+    if name not in schedulers():
+        raise OptionError(f"{what} must be one of {', '.join(schedulers())}; got {name!r}.")
+
+
+def from_environment(environ: Mapping[str, str]) -> Options:
+    """Options as the environment sets them."""
+    found: dict[str, str] = {}
+    for field, variable in (("scheduler", "FASTJAX_SCHEDULER"), ("timeout", "FASTJAX_TIMEOUT")):
+        if environ.get(variable):
+            found[field] = environ[variable]
+    try:
+        return Options(**found)  # pyright: ignore[reportArgumentType]  # checked by Options
+    except OptionError as error:
+        given = ", ".join(f"FASTJAX_{k.upper()}={v!r}" for k, v in found.items())
+        raise OptionError(f"environment ({given}): {error}") from None
+
+
+_environment = from_environment(os.environ)
+_scope = jax.make_user_context(default_value=_environment)
+
+
+def current() -> Options:
+    """The options in force."""
+    return _scope.value
+
+
+@contextlib.contextmanager
+def options(
+    *,
+    scheduler: str | None = None,
+    topology: Topology | None = None,
+    timeout: float | None = None,
+) -> Generator[Options]:
+    """Sets options for the calls traced inside `with fastjax.options(...)`.
+
+    Args:
+      scheduler: one of `fastjax.schedulers()`.
+      topology: a `fastjax.Topology` with as many devices as the axes it is used with.
+      timeout: seconds that a device waits for the others of its group.
+
+    Raises:
+      OptionError: a value means nothing.
+    """
+    given = {"scheduler": scheduler, "topology": topology, "timeout": timeout}
+    merged = dataclasses.replace(current(), **{k: v for k, v in given.items() if v is not None})
+    with _scope(merged):
+        yield merged
+
+
+__all__ = ["Options", "check_scheduler", "current", "options", "schedulers"]

@@ -1,0 +1,34 @@
+"""Errors that fastjax raises.
+
+Those of a running program come from inside the compiled code and reach the user as
+`jax.errors.JaxRuntimeError`; the classes here are for what is refused before that.
+"""
+
+
+class FastjaxError(Exception):
+    """Base of all errors of this package."""
+
+
+class ArgumentError(FastjaxError, ValueError):
+    """An argument is wrong: its shape, its type or how it fits the others."""
+
+
+class TopologyError(FastjaxError, ValueError):
+    """A topology is impossible, or does not fit the axis it is used with."""
+
+
+class OptionError(FastjaxError, ValueError):
+    """An option or an environment variable has a value that means nothing."""
+
+
+class UnsupportedError(FastjaxError, ValueError):
+    """The request is well formed, but there is no way to carry it out."""
+
+
+__all__ = [
+    "ArgumentError",
+    "FastjaxError",
+    "OptionError",
+    "TopologyError",
+    "UnsupportedError",
+]

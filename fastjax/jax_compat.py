@@ -1,0 +1,172 @@
+"""The one file that knows JAX's insides and how they differ between versions.
+
+Everything else uses public names only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config as _jax_config
+from jax._src import core as _jax_core
+from jax._src.interpreters import pxla as _pxla
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import ad, batching, mlir
+
+from fastjax.errors import UnsupportedError
+
+
+def axis_effects(axis_names: tuple[Any, ...]) -> set[Any]:
+    """Effects that tie an equation to the mesh axes it runs over, as JAX's own collectives have."""
+    return {_jax_core.NamedAxisEffect(name) for name in axis_names}
+
+
+def vma(aval: Any) -> frozenset[Any]:
+    """Mesh axes that a value varies over; empty where check_vma is off."""
+    return aval.mat.varying
+
+
+def check_vma_enabled() -> bool:
+    """Whether types track the axes that values vary over, here."""
+    return bool(_jax_config._check_vma.value)
+
+
+def with_vma(aval: Any, axes: frozenset[Any]) -> Any:
+    """The type of a value that varies over `axes`, where that is tracked."""
+    if not check_vma_enabled():
+        return aval
+    return aval.update(manual_axis_type=aval.mat.update(varying=aval.mat.varying | axes))
+
+
+def vary_together(values: Sequence[Any], axis_names: tuple[Any, ...]) -> list[Any]:
+    """Makes values vary over `axis_names` and over all that any of them varies over.
+
+    A value that was the same on all devices gets its gradients summed over them, as it must.
+    """
+    if not check_vma_enabled():
+        return list(values)
+    union = frozenset(axis_names).union(*(vma(jax.typeof(v)) for v in values))
+    order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in union]
+    varied = []
+    for value in values:
+        missing = tuple(name for name in order if name not in vma(jax.typeof(value)))
+        varied.append(jax.lax.pcast(value, missing, to="varying") if missing else value)
+    return varied
+
+
+def replica_groups(
+    ctx: mlir.LoweringRuleContext,
+    axis_names: tuple[Any, ...],
+    axis_index_groups: tuple[tuple[int, ...], ...] | None,
+    platform: str,
+) -> np.ndarray:
+    """Partitions of each group, shape (groups, members), in order of position."""
+    axis_context = ctx.module_context.axis_context
+    if not isinstance(axis_context, mlir.SPMDAxisContext):
+        raise UnsupportedError(
+            f"axis {axis_names} is not bound by a mesh; call this inside jax.shard_map."
+        )
+    automatic = frozenset(axis_context.mesh.axis_names) - axis_context.manual_axes
+    if any(axis_context.mesh.shape[name] > 1 for name in automatic):
+        raise UnsupportedError(
+            f"the enclosing shard_map leaves mesh axes {sorted(map(str, automatic))} automatic, so "
+            "a device cannot tell which others it exchanges with; name all mesh axes in "
+            "shard_map's axis_names (or leave that argument out)."
+        )
+    groups = _pxla.axis_groups(axis_context, axis_names)
+    if axis_index_groups is not None:
+        groups = [[axis[i] for i in group] for axis in groups for group in axis_index_groups]
+    groups = np.array(groups, dtype=np.int64)
+    _refuse_other_processes(axis_context.mesh, groups, platform)
+    return groups
+
+
+def _refuse_other_processes(mesh: Any, groups: np.ndarray, platform: str) -> None:
+    """CPU devices exchange within their process only; without this they would wait in vain."""
+    if platform != "cpu" or isinstance(mesh, jax.sharding.AbstractMesh):
+        return
+    process_of = np.array([device.process_index for device in mesh.devices.flat])
+    for group in process_of[groups]:
+        if len(set(group.tolist())) > 1:
+            raise UnsupportedError(
+                "the exchange spans CPU devices of several processes "
+                f"({sorted(set(group.tolist()))}); fastjax exchanges between the devices of one "
+                "process so far. Exchange over a mesh axis whose devices are in one process."
+            )
+
+
+def new_channel(ctx: mlir.LoweringRuleContext) -> int:
+    """A number for a call site, the same in every process that lowers the program."""
+    return ctx.module_context.new_channel()
+
+
+PARTITION_AVAL = _jax_core.ShapedArray((), np.dtype(np.uint32))
+"""The type of `partition_id()`."""
+
+
+def partition_id() -> Any:
+    """The running device's partition, a uint32 scalar, as an MLIR value."""
+    return stablehlo.partition_id()
+
+
+def custom_call(
+    ctx: mlir.LoweringRuleContext,
+    target: str,
+    operands: Sequence[Any],
+    operand_avals: Sequence[Any],
+    result_aval: Any,
+    attributes: dict[str, Any],
+    aliases: dict[int, int] | None = None,
+) -> Any:
+    """Emits one FFI call of one result; `aliases` maps operands to results in their memory."""
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases)
+    inner = ctx.replace(avals_in=list(operand_avals), avals_out=[result_aval])
+    (result,) = rule(inner, *operands, **attributes)
+    return result
+
+
+def set_lowering(primitive: Any, rule: Any) -> None:
+    """Lowers a primitive by rule(ctx, *values, platform=..., **params) wherever fastjax can.
+
+    JAX would lower equal call sites once and share the result; each of ours needs a channel.
+    """
+    for platform in ("cpu", "cuda", "rocm"):
+        lowering = functools.partial(rule, platform=platform)
+        mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
+
+
+def set_batcher(primitive: Any, rule: Any) -> None:
+    """Registers rule(axis_data, values, dims, **params) -> (result, dim)."""
+    batching.fancy_primitive_batchers[primitive] = rule
+
+
+def zero_tangent(value: Any) -> Any:
+    """The symbolic zero tangent of a value."""
+    return ad.Zero(jax.typeof(value).to_tangent_aval())
+
+
+def zero_cotangent(value: Any) -> Any:
+    """The symbolic zero cotangent of an undefined primal."""
+    return ad.Zero(value.aval)
+
+
+__all__ = [
+    "PARTITION_AVAL",
+    "axis_effects",
+    "check_vma_enabled",
+    "custom_call",
+    "new_channel",
+    "partition_id",
+    "replica_groups",
+    "set_batcher",
+    "set_lowering",
+    "vary_together",
+    "vma",
+    "with_vma",
+    "zero_cotangent",
+    "zero_tangent",
+]

@@ -1,0 +1,453 @@
+"""Plans: on the host, and inside a traced program."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+
+from fastjax import _core, config, jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.topology import AxisName, Topology, fit_to_groups
+
+TRANSFER_DTYPE = np.dtype(
+    [
+        ("phase", "i1"),
+        ("stage", "i4"),
+        ("src", "i4"),
+        ("dst", "i4"),
+        ("origin", "i4"),
+        ("target", "i4"),
+        ("first_row", "i8"),
+        ("rows", "i8"),
+    ]
+)
+"""Fields of `Plan.transfers`.
+
+phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
+balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
+"""
+
+_DEFAULT_ROW_BYTES = 4096
+
+
+class Plan:
+    """The schedule of one exchange, made on the host by `make_plan`.
+
+    Attributes:
+      traffic: rows device i sends to device j, int64, shape (devices, devices).
+      topology: the fabric it was made for.
+      scheduler: the scheduler that made it; never "auto".
+      row_bytes: bytes of a row, which times are predicted with.
+    """
+
+    def __init__(self, traffic: np.ndarray, topology: Topology, scheduler: str, row_bytes: int):
+        self.traffic = traffic
+        self.topology = topology
+        self.scheduler = resolve_scheduler(scheduler, topology)
+        self.row_bytes = row_bytes
+        self._core = _core.HostPlan(
+            traffic, topology.words, _scheduler_number(self.scheduler), row_bytes
+        )
+        self._transfers: np.ndarray | None = None
+
+    @property
+    def num_stages(self) -> int:
+        """Scale-out stages."""
+        return self._core.num_stages
+
+    @property
+    def transfers(self) -> np.ndarray:
+        """All transfers, of `TRANSFER_DTYPE`, in an order that can be executed as it stands."""
+        if self._transfers is None:
+            self._transfers = self._core.transfers().view(TRANSFER_DTYPE)
+            self._transfers.flags.writeable = False
+        return self._transfers
+
+    def lower_bound(self) -> float:
+        """Seconds that no schedule can beat (design.md, "lower bound"; FAST §3).
+
+        The larger of: rows leaving or entering the busiest server over all its NICs; rows leaving
+        or entering the busiest device over its scale-up and scale-out links together.
+        """
+        return self._core.lower_bound()
+
+    def predicted_time(self) -> float:
+        """Seconds by the cost model: stages in order, each as long as its busiest link."""
+        return self._core.predicted_time()
+
+    def stage_table(self, device: int) -> np.ndarray:
+        """What `device` executes, as the int32 array that goes into the compiled program.
+
+        Raises:
+          ArgumentError: there is no such device, or a block or staging of 2**31 rows or more does
+            not fit the table's integers.
+        """
+        if not 0 <= device < self.topology.num_devices:
+            raise ArgumentError(
+                f"device must be from 0 to {self.topology.num_devices - 1}, got {device}."
+            )
+        try:
+            return self._core.table(device)
+        except ValueError as error:
+            raise ArgumentError(f"{error}; split the exchange.") from None
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan(scheduler={self.scheduler!r}, devices={self.topology.num_devices}, "
+            f"rows={int(self.traffic.sum())}, num_stages={self.num_stages})"
+        )
+
+
+def make_plan(
+    traffic: Any, topology: Topology, *, scheduler: str = "auto", row_bytes: int = 1
+) -> Plan:
+    """Plans one exchange on the host.
+
+    Args:
+      traffic: rows device i sends to device j; integers of 0 or more, shape (devices, devices) in
+        the topology's server-major numbering.
+      topology: the fabric.
+      scheduler: one of `fastjax.schedulers()`. "fast" is FAST (arXiv 2505.09764): rows are balanced
+        over the rails inside each server, cross in one-to-one Birkhoff stages and take a last local
+        hop. "spreadout" sends in shifted pairs, "direct" everything at once, and "auto" takes
+        "direct" inside one server and "fast" between several.
+      row_bytes: bytes of a row; decides how finely stages are cut.
+
+    Returns:
+      The plan. The same arguments give the same plan, bit for bit, on every host.
+
+    Raises:
+      ArgumentError: traffic is not such a matrix, or row_bytes is not positive.
+      OptionError: there is no such scheduler.
+    """
+    config.check_scheduler(scheduler, "scheduler")
+    if not isinstance(topology, Topology):
+        raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
+    if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
+        raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
+    return Plan(_check_traffic(traffic, topology), topology, scheduler, int(row_bytes))
+
+
+def _check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
+    matrix = np.asarray(traffic)
+    size = topology.num_devices
+    if matrix.shape != (size, size):
+        raise ArgumentError(
+            f"traffic must have shape ({size}, {size}) for a topology of {topology.servers} x "
+            f"{topology.devices_per_server} devices, got {matrix.shape}."
+        )
+    if not np.issubdtype(matrix.dtype, np.integer):
+        raise ArgumentError(f"traffic must be integers (rows), got {matrix.dtype}.")
+    if matrix.size and int(matrix.min()) < 0:
+        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
+        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {matrix[i, j]}.")
+    # The planner adds entries up in int64.
+    if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
+        raise ArgumentError("traffic has more rows than int64 can add up.")
+    owned = np.array(matrix, dtype=np.int64, order="C")
+    owned.flags.writeable = False
+    return owned
+
+
+def resolve_scheduler(name: str, topology: Topology) -> str:
+    """What "auto" stands for: there is nothing to stage where all devices share a fast fabric."""
+    if name != "auto":
+        return name
+    return "direct" if topology.servers == 1 else "fast"
+
+
+def _scheduler_number(name: str) -> int:
+    return _core.scheduler_names().index(name)
+
+
+# --- plans inside a traced program ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSpec:
+    """What is known of a plan when the program is traced.
+
+    Attributes:
+      topology: that of one group, server-major.
+      rank_of: server-major number of each position of the group.
+      scheduler: a scheduler's name; never "auto".
+      row_bytes: bytes of a row, as far as the planner is told.
+    """
+
+    topology: Topology
+    rank_of: tuple[int, ...]
+    scheduler: str
+    row_bytes: int
+
+    @property
+    def table_words(self) -> int:
+        """Length of a device's stage table."""
+        return _core.table_words(self.topology.words, _scheduler_number(self.scheduler))
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedPlan:
+    """What `plan_ragged_all_to_all` returns: this device's stage table, to pass as `plan=`.
+
+    A pytree, so it goes through jit, scan, remat and shard_map like any array. Each device must be
+    given back its own table.
+    """
+
+    table: Any
+    spec: PlanSpec
+    axis_name: tuple[Any, ...]
+    axis_index_groups: tuple[tuple[int, ...], ...] | None
+    transposed: bool = False
+
+    def transpose(self) -> TracedPlan:
+        """The plan of the way back: of the exchange whose send sizes are these receive sizes.
+
+        A plan read backwards, so nothing is planned.
+        """
+        return dataclasses.replace(self, transposed=not self.transposed)
+
+
+jax.tree_util.register_dataclass(
+    TracedPlan,
+    data_fields=["table"],
+    meta_fields=["spec", "axis_name", "axis_index_groups", "transposed"],
+)
+
+
+def plan_ragged_all_to_all(
+    send_sizes: jax.Array,
+    *,
+    axis_name: AxisName,
+    axis_index_groups: Any = None,
+    topology: Topology | None = None,
+    scheduler: str | None = None,
+    row_bytes: int = _DEFAULT_ROW_BYTES,
+) -> TracedPlan:
+    """Plans an exchange early, inside a traced program, for `fast_ragged_all_to_all(plan=...)`.
+
+    One plan serves every exchange of the same sizes, and `plan.transpose()` those of the way back:
+    dispatch, combine and both gradients of a Mixture-of-Experts layer need one.
+
+    Args:
+      send_sizes: rows this device sends, as `fast_ragged_all_to_all` takes them: integers, shape
+        (k * group size,), k updates for each peer in order of position.
+      axis_name: mesh axis, or several, to exchange over.
+      axis_index_groups: groups of axis positions that exchange among themselves, as in `jax.lax`.
+      topology: the fabric; by default that of `fastjax.options` or of the processes.
+      scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
+      row_bytes: bytes of a row, as far as known; decides how finely stages are cut.
+
+    Returns:
+      This device's plan.
+
+    Raises:
+      ArgumentError: send_sizes has an impossible shape or type, or the groups are unequal.
+      TopologyError: the topology does not fit the axis.
+    """
+    axes, groups, size = resolve_axis(axis_name, axis_index_groups)
+    check_metadata(size, send_sizes=send_sizes)
+    spec = make_spec(axes, groups, topology, scheduler, row_bytes)
+    (sizes,) = jax_compat.vary_together([send_sizes], axes)
+    table = plan_ragged_all_to_all_p.bind(
+        sizes,
+        axis_name=axes,
+        axis_index_groups=groups,
+        spec=spec,
+        timeout_ms=config.current().timeout_ms,
+    )
+    return TracedPlan(table, spec, axes, groups)
+
+
+def resolve_axis(
+    axis_name: AxisName, axis_index_groups: Any
+) -> tuple[tuple[Any, ...], tuple[tuple[int, ...], ...] | None, int]:
+    """Canonical axis names and groups, and the number of devices that exchange with each other."""
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    axis_size = jax.lax.axis_size(axes)  # NameError where the axis is not bound
+    if axis_index_groups is None:
+        return axes, None, axis_size
+    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    if len({len(group) for group in groups}) != 1:
+        raise ArgumentError(
+            f"axis_index_groups must be equally large, got sizes {[len(g) for g in groups]}."
+        )
+    if sorted(i for group in groups for i in group) != list(range(axis_size)):
+        raise ArgumentError(
+            f"axis_index_groups must name every position of the axis, 0 to {axis_size - 1}, once; "
+            f"got {groups}."
+        )
+    return axes, groups, len(groups[0])
+
+
+def check_metadata(group_size: int, **arrays: Any) -> None:
+    """Refuses offsets and sizes of impossible shape or type."""
+    lengths = {}
+    for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ArgumentError(
+                f"ragged_all_to_all {name} must be integer type, got {array.dtype}."
+            )
+        if np.ndim(array) != 1 or array.shape[0] < 1:
+            raise ArgumentError(
+                f"ragged_all_to_all {name} must be rank 1 with positive dimension size, "
+                f"but got shape {np.shape(array)}."
+            )
+        lengths[name] = array.shape[0]
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(f"offsets and sizes must have one length, got {lengths}.")
+    length = next(iter(lengths.values()))
+    if length % group_size:
+        raise ArgumentError(
+            f"{next(iter(lengths))} has {length} entries; want a multiple of the {group_size} "
+            "devices that exchange: as many entries for each device."
+        )
+
+
+def make_spec(
+    axes: tuple[Any, ...],
+    groups: tuple[tuple[int, ...], ...] | None,
+    topology: Topology | None,
+    scheduler: str | None,
+    row_bytes: int,
+) -> PlanSpec:
+    """What the planner of a call is told, arguments before options before defaults."""
+    opts = config.current()
+    name = opts.scheduler if scheduler is None else scheduler
+    config.check_scheduler(name, "scheduler")
+    axis_size = jax.lax.axis_size(axes)
+    chosen = topology or opts.topology or _default_topology(axis_size)
+    fitted, rank_of = fit_to_groups(chosen, axis_size, groups)
+    return PlanSpec(fitted, rank_of, resolve_scheduler(name, fitted), max(1, int(row_bytes)))
+
+
+def _default_topology(axis_size: int) -> Topology:
+    """Devices of one process are one server; without a mesh at hand, processes own equal runs."""
+    if jax.process_count() == 1:
+        return Topology(1, axis_size)
+    local = jax.local_device_count()
+    if axis_size % local:
+        return Topology(axis_size, 1)
+    return Topology(axis_size // local, local)
+
+
+plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
+
+
+@plan_ragged_all_to_all_p.def_impl
+def _plan_impl(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
+
+
+def table_aval(spec: PlanSpec, sizes: Any, axes: tuple[Any, ...]) -> Any:
+    """The type of a stage table."""
+    aval = sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
+    return jax_compat.with_vma(aval, frozenset(axes))
+
+
+@plan_ragged_all_to_all_p.def_effectful_abstract_eval
+def _plan_abstract_eval(
+    send_sizes: Any, *, axis_name: Any, axis_index_groups: Any, spec: PlanSpec, timeout_ms: int
+) -> Any:
+    del axis_index_groups, timeout_ms
+    return table_aval(spec, send_sizes, axis_name), jax_compat.axis_effects(axis_name)
+
+
+def call_site_attributes(
+    ctx: Any,
+    operation: str,
+    axes: tuple[Any, ...],
+    groups: tuple[tuple[int, ...], ...] | None,
+    spec: PlanSpec,
+    timeout_ms: int,
+    platform: str,
+) -> dict[str, Any]:
+    """Attributes that every fastjax custom call carries."""
+    replicas = jax_compat.replica_groups(ctx, axes, groups, platform)
+    return {
+        "operation": operation,
+        "axis": repr(axes[0]) if len(axes) == 1 else repr(axes),
+        "channel": np.int64(jax_compat.new_channel(ctx)),
+        "timeout_ms": np.int64(timeout_ms),
+        "group_size": np.int64(replicas.shape[1]),
+        "replica_groups": replicas.reshape(-1),
+        "rank_of": np.array(spec.rank_of, dtype=np.int64),
+    }
+
+
+def emit_plan(
+    ctx: Any,
+    send_sizes: Any,
+    sizes_aval: Any,
+    partition: Any,
+    *,
+    axis_name: tuple[Any, ...],
+    axis_index_groups: tuple[tuple[int, ...], ...] | None,
+    spec: PlanSpec,
+    timeout_ms: int,
+    platform: str,
+) -> Any:
+    """Emits the planning of one call site; returns the table as an MLIR value."""
+    attributes = call_site_attributes(
+        ctx, "plan_ragged_all_to_all", axis_name, axis_index_groups, spec, timeout_ms, platform
+    )
+    attributes["topology"] = np.array(spec.topology.words, dtype=np.int64)
+    attributes["scheduler"] = np.int64(_scheduler_number(spec.scheduler))
+    attributes["row_bytes"] = np.int64(spec.row_bytes)
+    return jax_compat.custom_call(
+        ctx,
+        "fastjax_plan_v1",
+        [send_sizes, partition],
+        [sizes_aval, jax_compat.PARTITION_AVAL],
+        table_aval(spec, sizes_aval, axis_name),
+        attributes,
+    )
+
+
+def _plan_lowering(ctx: Any, send_sizes: Any, **params: Any) -> list[Any]:
+    return [emit_plan(ctx, send_sizes, ctx.avals_in[0], jax_compat.partition_id(), **params)]
+
+
+def _plan_batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+    """A batch exchanges as one: its plan is that of all sizes, laid out as the exchange does."""
+    refuse_mapped_axis(axis_data, params["axis_name"])
+    (sizes,), (dim,) = values, dims
+    if dim is not None:
+        sizes = fold_metadata(sizes, dim)
+    return plan_ragged_all_to_all_p.bind(sizes, **params), None
+
+
+def fold_metadata(array: Any, dim: int) -> Any:
+    """Batched offsets or sizes as one array, updates to one peer side by side."""
+    return jax.numpy.moveaxis(array, dim, 1).reshape(-1)
+
+
+def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:
+    """Vmap over the very axis that is exchanged over has no devices to exchange between."""
+    if axis_data.name in axes:
+        raise ArgumentError(
+            f"axis {axis_data.name!r} is a vmap axis; ragged exchanges run over mesh axes, inside "
+            "jax.shard_map."
+        )
+
+
+jax_compat.set_lowering(plan_ragged_all_to_all_p, _plan_lowering)
+jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
+
+
+def planning_count() -> int:
+    """How many plans traced programs have made in this process so far."""
+    return _core.plans_made()
+
+
+__all__ = [
+    "TRANSFER_DTYPE",
+    "Plan",
+    "TracedPlan",
+    "make_plan",
+    "plan_ragged_all_to_all",
+    "planning_count",
+]

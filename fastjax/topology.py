@@ -1,0 +1,225 @@
+"""The two-tier fabric that plans are made for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fastjax.errors import TopologyError
+
+_BELOW_2_62 = math.nextafter(2.0**62, 0)
+
+AxisName = Hashable | Sequence[Hashable]
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Servers of devices: a fast fabric inside each, one slower NIC per device between them.
+
+    Args:
+      servers: number of servers.
+      devices_per_server: devices in each.
+      scale_up_bandwidth: bytes/s of one device inside its server.
+      scale_out_bandwidth: bytes/s of one device's NIC.
+      scale_up_latency: seconds that starting one transfer inside a server takes.
+      scale_out_latency: seconds that starting one scale-out stage takes.
+      nic_bandwidths: bytes/s of each device's NIC, server-major, where they differ from
+        scale_out_bandwidth. Unequal NICs are not planned for yet and are refused.
+      placement: for each position of the mesh axis, the server-major number of the device there;
+        None when the axis is server-major already. `from_mesh` fills it in.
+
+    Raises:
+      TopologyError: a count, bandwidth or latency is impossible.
+    """
+
+    servers: int
+    devices_per_server: int
+    _: dataclasses.KW_ONLY
+    scale_up_bandwidth: float = 450e9
+    scale_out_bandwidth: float = 50e9
+    scale_up_latency: float = 2e-6
+    scale_out_latency: float = 10e-6
+    nic_bandwidths: tuple[float, ...] | None = None
+    placement: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("servers", "devices_per_server"):
+            value = getattr(self, name)
+            if not _is_integer(value) or not 1 <= value < 2**20:
+                raise TopologyError(
+                    f"{name} must be an integer from 1 to 2**20 - 1, got {value!r}."
+                )
+            object.__setattr__(self, name, int(value))
+        for name, least, most, unit in (
+            ("scale_up_bandwidth", 1, _BELOW_2_62, "bytes/s, at least 1 and below 2**62"),
+            ("scale_out_bandwidth", 1, _BELOW_2_62, "bytes/s, at least 1 and below 2**62"),
+            ("scale_up_latency", 0, 3600, "seconds, from 0 to 3600"),
+            ("scale_out_latency", 0, 3600, "seconds, from 0 to 3600"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not least <= value <= most:
+                raise TopologyError(f"{name} must be {unit}, got {value!r}.")
+            object.__setattr__(self, name, float(value))
+        if self.nic_bandwidths is not None:
+            self._check_nics()
+        if self.placement is not None:
+            placement = np.ravel(np.asarray(self.placement))
+            if sorted(placement.tolist()) != list(range(self.num_devices)):
+                raise TopologyError(
+                    f"placement must name each of the {self.num_devices} devices once, "
+                    f"got {tuple(placement.tolist())}."
+                )
+            object.__setattr__(self, "placement", tuple(int(r) for r in placement))
+
+    def _check_nics(self) -> None:
+        nics = tuple(float(b) for b in np.ravel(np.asarray(self.nic_bandwidths, dtype=float)))
+        if len(nics) != self.num_devices:
+            raise TopologyError(
+                f"nic_bandwidths must have one entry for each of the {self.num_devices} devices, "
+                f"got {len(nics)}."
+            )
+        if any(b != self.scale_out_bandwidth for b in nics):
+            raise TopologyError(
+                "nic_bandwidths that differ from scale_out_bandwidth are not planned for yet; "
+                "pass the slowest NIC's rate as scale_out_bandwidth."
+            )
+        object.__setattr__(self, "nic_bandwidths", nics)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all servers."""
+        return self.servers * self.devices_per_server
+
+    @property
+    def words(self) -> tuple[int, int, int, int, int, int]:
+        """The integers that decisions are made from: bytes/s and nanoseconds."""
+        return (
+            self.servers,
+            self.devices_per_server,
+            int(self.scale_up_bandwidth),
+            int(self.scale_out_bandwidth),
+            round(self.scale_up_latency * 1e9),
+            round(self.scale_out_latency * 1e9),
+        )
+
+    @classmethod
+    def from_mesh(cls, mesh: Any, axis_name: AxisName, **rates: Any) -> Topology:
+        """The topology of a mesh axis: its servers are the processes (or slices) it spans.
+
+        Args:
+          mesh: a `jax.sharding.Mesh`.
+          axis_name: an axis of it, or several in the order they are exchanged over.
+          **rates: bandwidths and latencies, as the constructor takes them.
+
+        Returns:
+          A topology with as many devices as the axis has positions. Axes that are not server-major
+          get a `placement`. Where servers hold unequal numbers of devices, or the axis meets
+          servers in a different pattern from one row of the mesh to the next, every device counts
+          as a server of its own: planned less well, but right.
+
+        Raises:
+          TopologyError: the mesh has no such axis, or no devices.
+        """
+        labels = _server_labels(mesh, axis_name)
+        patterns = {_relabel(row) for row in labels}
+        if len(patterns) > 1:
+            return cls(labels.shape[1], 1, **rates)
+        return _from_pattern(cls, patterns.pop(), rates)
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, (float, np.floating)):
+        return float(value).is_integer()
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
+    """Which server each device of the axis is in: one row for each position of the other axes."""
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    missing = [n for n in names if n not in mesh.axis_names]
+    if missing:
+        raise TopologyError(f"the mesh has axes {mesh.axis_names}, not {missing[0]!r}.")
+    if isinstance(mesh, jax.sharding.AbstractMesh):
+        raise TopologyError("an AbstractMesh has no devices; pass the Mesh itself.")
+    order = [mesh.axis_names.index(n) for n in names]
+    devices = np.moveaxis(mesh.devices, order, range(len(order)))
+    size = math.prod(devices.shape[: len(order)])
+    devices = devices.reshape(size, -1).T
+    return np.vectorize(_server_of, otypes=[int])(devices)
+
+
+def _server_of(device: Any) -> int:
+    slice_index = getattr(device, "slice_index", None)
+    return device.process_index if slice_index is None else slice_index
+
+
+def _relabel(row: np.ndarray) -> tuple[int, ...]:
+    """Servers numbered in the order they are met."""
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(int(label), len(seen)) for label in row)
+
+
+def _from_pattern(cls: type[Topology], pattern: tuple[int, ...], rates: dict[str, Any]) -> Topology:
+    counts = np.bincount(pattern)
+    if len(set(counts.tolist())) > 1:
+        return cls(len(pattern), 1, **rates)
+    per_server = int(counts[0])
+    rank_of = _ranks(pattern, per_server)
+    placement = None if rank_of == tuple(range(len(pattern))) else rank_of
+    return cls(len(counts), per_server, placement=placement, **rates)
+
+
+def _ranks(pattern: Sequence[int], per_server: int) -> tuple[int, ...]:
+    """Server-major numbers of positions, given each one's server."""
+    met: dict[int, int] = {}
+    ranks = []
+    for server in pattern:
+        local = met.get(server, 0)
+        met[server] = local + 1
+        ranks.append(server * per_server + local)
+    return tuple(ranks)
+
+
+def fit_to_groups(
+    topology: Topology, axis_size: int, groups: tuple[tuple[int, ...], ...] | None
+) -> tuple[Topology, tuple[int, ...]]:
+    """The topology of one group of an axis, and the server-major number of each of its positions.
+
+    All groups of a call are planned with one topology; where they lie differently in the servers,
+    or unequally, every device counts as a server of its own.
+    """
+    if topology.num_devices != axis_size:
+        raise TopologyError(
+            f"the topology has {topology.servers} x {topology.devices_per_server} = "
+            f"{topology.num_devices} devices, the axis has {axis_size}."
+        )
+    rank_of = topology.placement or tuple(range(axis_size))
+    if groups is None:
+        return dataclasses.replace(topology, placement=None, nic_bandwidths=None), rank_of
+    servers = [r // topology.devices_per_server for r in rank_of]
+    size = len(groups[0])
+    rates = {
+        f: getattr(topology, f)
+        for f in (
+            "scale_up_bandwidth",
+            "scale_out_bandwidth",
+            "scale_up_latency",
+            "scale_out_latency",
+        )
+    }
+    patterns = {_relabel(np.array([servers[i] for i in group])) for group in groups}
+    fitted = (
+        _from_pattern(Topology, patterns.pop(), rates)
+        if len(patterns) == 1
+        else Topology(size, 1, **rates)
+    )
+    group_ranks = fitted.placement or tuple(range(size))
+    return dataclasses.replace(fitted, placement=None), group_ranks
+
+
+__all__ = ["AxisName", "Topology", "fit_to_groups"]
