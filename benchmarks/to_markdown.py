@@ -1,0 +1,189 @@
+"""Makes tables of the records in `results/`, which `python -m fastjax bench --json FILE` wrote.
+
+Each record gets a page beside it; the READMEs get the figures between their `results` marks.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+SHOWN = "cpu_8_devices_jax_0_10_2"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---" if i < 2 else "---:" for i in range(len(header))], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def name(entry: dict[str, Any]) -> str:
+    chosen = entry.get("plan", {}).get("scheduler", entry["scheme"])
+    return entry["scheme"] if chosen == entry["scheme"] else f"{entry['scheme']} ({chosen})"
+
+
+def ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def conditions(record: dict[str, Any]) -> str:
+    machine, versions, work = (record[k] for k in ("machine", "versions", "workload"))
+    skew = work["skew"] if work["skew"] == "uniform" else f"{work['skew']} {work['alpha']:g}"
+    tunables = machine["glibc_tunables"]
+    extra = f" `GLIBC_TUNABLES={tunables}`." if tunables else ""
+    return (
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}, load average {machine['load_average']} at the start. "
+        f"jax {versions['jax']}, jaxlib {versions['jaxlib']}, numpy {versions['numpy']}, "
+        f"Python {versions['python']}, fastjax {versions['fastjax']}.{extra}\n\n"
+        f"{work['devices']} CPU devices, {work['rows']} rows of {work['row_bytes']} bytes each "
+        f"({work['dtype']}), {skew}, seed {work['seed']}: {work['total_bytes'] / 2**20:g} MiB in "
+        f"all, the busiest device receives {work['max_received_rows']} rows, the largest flow has "
+        f"{work['max_flow_rows']}."
+    )
+
+
+def exchanges(record: dict[str, Any]) -> str:
+    header = ["scheme", "servers", "runs", "median ms", "min", "p25", "p75", "max"]
+    header += ["algbw GB/s", "busbw GB/s", "vs dense", "vs copy", "wrong"]
+    times = ("median_ms", "min_ms", "p25_ms", "p75_ms", "max_ms", "algbw", "busbw")
+    return table(
+        header,
+        [
+            [
+                name(e),
+                e["servers"],
+                str(e["runs"]),
+                *(f"{e[k]:.2f}" for k in times),
+                ratio(e["dense_by_this"]),
+                ratio(e["this_by_copy"]),
+                "n/a" if e["wrong"] is None else str(e["wrong"]),
+            ]
+            for e in record["schemes"]
+        ],
+    )
+
+
+def plans(record: dict[str, Any]) -> str:
+    header = ["scheduler", "servers", "stages", "plan µs", "rows moved inside", "predicted µs"]
+    return table(
+        [*header, "lower bound µs", "predicted ÷ bound"],
+        [
+            [
+                name(e),
+                e["servers"],
+                str(e["plan"]["stages"]),
+                f"{e['plan']['plan_us']:.1f}",
+                str(e["plan"]["rows_moved_inside"]),
+                f"{e['plan']['predicted_us']:.1f}",
+                f"{e['plan']['lower_bound_us']:.1f}",
+                f"{e['plan']['predicted_by_bound']:.3f}",
+            ]
+            for e in record["schemes"]
+            if "plan" in e
+        ],
+    )
+
+
+def latency(record: dict[str, Any]) -> str:
+    header = ["one row for each peer", "runs", "median µs", "min", "p25", "p75"]
+    return table(
+        [*header, "vs empty", "vs empty, same arguments"],
+        [
+            [
+                e["name"],
+                str(e["runs"]),
+                *(f"{e[k] * 1e3:.0f}" for k in ("median_ms", "min_ms", "p25_ms", "p75_ms")),
+                f"{e['by_empty']:.2f}",
+                f"{e['by_empty_same']:.2f}",
+            ]
+            for e in record["latency"]
+        ],
+    )
+
+
+def excerpt(record: dict[str, Any]) -> str:
+    """The few lines that the README shows."""
+    chosen = [("direct", "1x8"), ("fast", "2x4"), ("fast", "4x2")]
+    chosen += [(s, "-") for s in ("dense exact", "dense worst", "all_gather", "copy")]
+    by_key = {(e["scheme"], e["servers"]): e for e in record["schemes"]}
+    small = {e["name"]: e for e in record["latency"]}["plan + exchange 1x8"]
+    figures = table(
+        ["scheme", "servers", "median ms", "quartiles", "algbw GB/s", "vs dense", "vs copy"],
+        [
+            [
+                key[0],
+                key[1],
+                f"{e['median_ms']:.1f}",
+                f"{e['p25_ms']:.1f} to {e['p75_ms']:.1f}",
+                f"{e['algbw']:.2f}",
+                ratio(e["dense_by_this"]),
+                ratio(e["this_by_copy"]),
+            ]
+            for key in chosen
+            for e in [by_key[key]]
+        ],
+    )
+    return (
+        f"{figures}\n\nAn exchange of one row for each peer, planning included: "
+        f"{small['median_ms'] * 1e3:.0f} µs, {small['by_empty']:.1f} times an FFI call on the same "
+        "devices that does nothing."
+    )
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    parts = [f"# {title}", conditions(record), "## Exchanges", exchanges(record)]
+    parts += ["## Plans", plans(record)]
+    if record["latency"]:
+        parts += ["## Latency", latency(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(records: dict[str, dict[str, Any]]) -> str:
+    """One line for each record, for the README of this folder."""
+    header = ["record", "GLIBC_TUNABLES", "`direct` 1x8 ms", "`fast` 2x4", "dense exact"]
+    header += ["dense worst", "all_gather", "copy", "plan + exchange of one row, vs empty"]
+    keys = [("direct", "1x8"), ("fast", "2x4")]
+    keys += [(scheme, "-") for scheme in ("dense exact", "dense worst", "all_gather", "copy")]
+    lines = []
+    for stem, record in records.items():
+        times = {(e["scheme"], e["servers"]): e["median_ms"] for e in record["schemes"]}
+        small = {e["name"]: e for e in record["latency"]}["plan + exchange 1x8"]
+        lines.append(
+            [
+                f"[{stem}](results/{stem}.md)",
+                record["machine"]["glibc_tunables"] or "-",
+                *(f"{times[key]:.1f}" for key in keys),
+                f"{small['by_empty']:.2f}",
+            ]
+        )
+    return table(header, lines)
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """What every generated file must hold: all pages of results, and the READMEs."""
+    records = {
+        path.stem: json.loads(path.read_text())
+        for path in sorted((root / "benchmarks/results").glob("*.json"))
+    }
+    result = {
+        root / f"benchmarks/results/{stem}.md": page(record, stem.replace("_", " "))
+        for stem, record in records.items()
+    }
+    shown = records[SHOWN]
+    marked = {
+        root / "README.md": f"{excerpt(shown)}\n\n{conditions(shown)}",
+        root / "benchmarks/README.md": summary(records),
+    }
+    for path, text in marked.items():
+        fresh = f"<!-- results -->\n{text}\n<!-- /results -->"
+        old = path.read_text()
+        result[path] = re.sub(
+            r"<!-- results -->.*<!-- /results -->", lambda _, t=fresh: t, old, flags=re.DOTALL
+        )
+    return result
+
+
+if __name__ == "__main__":
+    for path, text in pages(Path(__file__).parents[1]).items():
+        path.write_text(text)

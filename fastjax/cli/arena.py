@@ -1,0 +1,106 @@
+"""The arrays that a benchmark exchanges, on the devices, and the programs that exchange them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax.cli import traffic as workloads
+
+AXIS = "x"
+
+
+def _zeros_like(array: jax.Array) -> jax.Array:
+    return jnp.zeros(array.shape, array.dtype)
+
+
+def make_mesh(devices: int) -> jax.sharding.Mesh:
+    """A mesh of one axis over the first devices."""
+    return jax.make_mesh(
+        (devices,),
+        (AXIS,),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[:devices],
+    )
+
+
+class Arena:
+    """One workload: operand, offsets and sizes, the right result, and one output that all share.
+
+    The output is donated to every exchange and comes back as its result, so that what is timed is
+    the exchange and no copy of the output.
+
+    Args:
+      mesh: from `make_mesh`.
+      traffic: rows device i sends to device j.
+      row_bytes: bytes of a row.
+      dtype: type of its elements.
+      seed: of the rows' values.
+    """
+
+    def __init__(
+        self, mesh: jax.sharding.Mesh, traffic: np.ndarray, row_bytes: int, dtype: Any, seed: int
+    ):
+        self.mesh = mesh
+        self.traffic = traffic
+        devices = traffic.shape[0]
+        self.rows = max(1, int(traffic.sum(axis=1).max()))
+        self.output_rows = max(1, int(traffic.sum(axis=0).max()))
+        self._sharding = jax.sharding.NamedSharding(mesh, jax.P(AXIS))
+        width = row_bytes // np.dtype(dtype).itemsize
+        rng = np.random.default_rng(seed)
+        # Small integers above 0, which every data type holds exactly; 0 marks rows nobody sends to.
+        values = rng.integers(1, 100, (devices, self.rows, width), np.uint8).astype(dtype)
+        meta = workloads.metadata(traffic)
+        untouched = np.zeros((devices, self.output_rows, width), dtype)
+        self._want = workloads.reference(values, untouched, meta)
+        self._operand = self._put(values)
+        self._meta = [self._put(m) for m in meta]
+        self._output = self._put(untouched)
+        self._reset = jax.jit(
+            _zeros_like,
+            donate_argnums=0,
+            out_shardings=self._sharding,
+        )
+
+    def _put(self, array: np.ndarray) -> jax.Array:
+        return jax.device_put(array.reshape(-1, *array.shape[2:]), self._sharding)
+
+    def program(self, exchange: Callable[..., Any], **shard_map_options: Any) -> Callable[..., Any]:
+        """Compiles an exchange, written for one device, for all; its output is donated."""
+        mapped = jax.shard_map(
+            exchange,
+            mesh=self.mesh,
+            in_specs=jax.P(AXIS),
+            out_specs=jax.P(AXIS),
+            **shard_map_options,
+        )
+        return jax.jit(mapped, donate_argnums=1, keep_unused=True)
+
+    @property
+    def send_sizes(self) -> jax.Array:
+        """Rows that each device sends to each, one device's after the other's."""
+        return self._meta[1]
+
+    def run(self, program: Callable[..., Any], *more: Any) -> None:
+        """Runs a program on the arrays, and waits for it."""
+        self._output = program(self._operand, self._output, *self._meta, *more)
+        self._output.block_until_ready()
+
+    def count_wrong(self, program: Callable[..., Any]) -> int:
+        """Rows that a program gets wrong when it starts from an output of zeros."""
+        self._output = self._reset(self._output)
+        self.run(program)
+        # Views are dropped again at once: memory that numpy still sees is not reused.
+        return sum(self._wrong_in(shard) for shard in self._output.addressable_shards)
+
+    def _wrong_in(self, shard: Any) -> int:
+        device = (shard.index[0].start or 0) // self.output_rows
+        return workloads.wrong_rows(np.asarray(shard.data), self._want[device])
+
+
+__all__ = ["AXIS", "Arena", "make_mesh"]

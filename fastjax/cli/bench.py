@@ -1,0 +1,271 @@
+"""The benchmark: `python -m fastjax bench`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+import fastjax
+from fastjax.cli import latency, measure, schemes
+from fastjax.cli import machine as machines
+from fastjax.cli import traffic as workloads
+from fastjax.cli.arena import Arena, make_mesh
+from fastjax.cli.baselines import Copy
+from fastjax.errors import FastjaxError, OptionError
+
+SCHEMA = "fastjax-bench-1"
+FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
+MISSING = "python -m fastjax bench needs {}, which is not installed: pip install 'fastjax[bench]'\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchOptions:
+    """Measures ragged exchanges between the CPU devices of this process.
+
+    Compares every scheduler, over several splits of the devices into servers, with what JAX users
+    can write without fastjax and with a plain copy. Every result is verified, row for row.
+    """
+
+    devices: int = 8
+    """CPU devices."""
+    servers: tuple[int, ...] = ()
+    """Numbers of servers to split them into; by default those of 1, 2 and 4 that divide them."""
+    rows: int = 4096
+    """Rows that a device sends."""
+    row_bytes: int = 4096
+    """Bytes of a row."""
+    dtype: str = "float32"
+    """Type of the rows' elements."""
+    skew: workloads.Skew = "zipf-expert"
+    """How the traffic is spread; fastjax/cli/traffic.py defines each."""
+    alpha: float = 0.8
+    """Exponent of Zipf's law."""
+    schedulers: tuple[str, ...] = ()
+    """Schedulers to measure; by default all."""
+    rounds: int = 30
+    """Times that each scheme runs, in turn with the others; slow ones run less often."""
+    latency_rounds: int = 300
+    """The same for exchanges of one row; 0 leaves them out."""
+    seed: int = 0
+    """Of traffic, rows and the order within rounds."""
+    baselines: bool = True
+    """Whether to measure what there is without fastjax."""
+    json: Path | None = None
+    """File for the full record."""
+    platform: Literal["cpu"] = "cpu"
+    """Platform of the devices; fastjax has handlers for CPU so far."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "rows", "row_bytes", "rounds"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"--{name.replace('_', '-')} must be 1 or more.")
+        uneven = [s for s in self.servers if s < 1 or self.devices % s]
+        if uneven:
+            raise OptionError(f"--servers {uneven[0]} does not divide {self.devices} devices.")
+        unknown = [s for s in self.schedulers if s not in fastjax.schedulers()]
+        if unknown:
+            known = ", ".join(fastjax.schedulers())
+            raise OptionError(f"--schedulers {unknown[0]}: there are {known}.")
+        try:
+            itemsize = jax.numpy.dtype(self.dtype).itemsize
+        except TypeError:
+            raise OptionError(f"--dtype {self.dtype}: there is no such type.") from None
+        if self.row_bytes % itemsize:
+            raise OptionError(f"--row-bytes {self.row_bytes} is no whole number of {self.dtype}.")
+
+    @property
+    def server_counts(self) -> tuple[int, ...]:
+        """Splits to measure."""
+        return self.servers or tuple(s for s in (1, 2, 4) if self.devices % s == 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the benchmark and shows its tables; returns the exit status."""
+    try:
+        import tyro
+
+        from fastjax.cli import tables
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("tyro", "rich"):
+            raise
+        sys.stderr.write(MISSING.format(package))
+        return 2
+    try:
+        options = tyro.cli(BenchOptions, prog="python -m fastjax bench", args=arguments)
+        start_backend(options.devices, options.platform)
+    except FastjaxError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    with _progress(options) as step:
+        record = run(options, step)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(to_json(record))
+    console = tables.make_console()
+    console.print(tables.describe_run(record), highlight=False)
+    console.print()
+    for table in (tables.plans, tables.latency, tables.exchanges):
+        if table is not tables.latency or record["latency"]:
+            console.print(table(record))
+            console.print()
+    wrong = count_wrong(record)
+    if wrong:
+        sys.stderr.write(f"{wrong} rows are wrong.\n")
+    return 1 if wrong else 0
+
+
+def start_backend(devices: int, platform: str) -> None:
+    """Starts JAX with that many devices.
+
+    Raises:
+      OptionError: it has been started otherwise before.
+    """
+    with contextlib.suppress(RuntimeError):  # it has started; whether it fits shows below
+        jax.config.update("jax_num_cpu_devices", devices)
+        jax.config.update("jax_platforms", platform)
+    found = jax.devices()
+    if len(found) < devices or found[0].platform != platform:
+        raise OptionError(
+            f"this needs {devices} {platform} devices, but JAX has started with {len(found)} of "
+            f"{found[0].platform}. Run it in a process of its own."
+        )
+
+
+def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Measures everything and returns the record; `step` is called after every part."""
+    computer = machines.machine()
+    traffic = workloads.make_traffic(
+        options.skew, options.devices, options.rows, alpha=options.alpha, seed=options.seed
+    )
+    dtype = jax.numpy.dtype(options.dtype)
+    mesh = make_mesh(options.devices)
+    arena = Arena(mesh, traffic, options.row_bytes, dtype, options.seed)
+    names = options.schedulers or fastjax.schedulers()
+    compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
+    if options.baselines:
+        compared += schemes.today(traffic)
+    programs = {s.key: arena.program(s.exchange) for s in compared}
+    wrong = {}
+    for scheme in compared:
+        wrong[scheme.key] = arena.count_wrong(programs[scheme.key])
+        step()
+    runs: dict[str, Callable[[], object]] = {
+        key: functools.partial(arena.run, program) for key, program in programs.items()
+    }
+    copy = Copy(int(traffic.sum()) * options.row_bytes)
+    copy()  # its buffers are new
+    copy_scheme = schemes.Scheme(schemes.COPY, copy)
+    runs[copy_scheme.key] = copy
+    timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=step)
+    copy.close()
+    for scheme in compared:  # once more, after all those rounds
+        wrong[scheme.key] = max(wrong[scheme.key], arena.count_wrong(programs[scheme.key]))
+        step()
+    record = {
+        "schema": SCHEMA,
+        "workload": _workload(options, traffic),
+        "machine": computer,
+        "versions": machines.versions(),
+        "fabric": {name: getattr(fastjax.Topology(1, 1), name) for name in FABRIC},
+        "schemes": [
+            _entry(scheme, timings, wrong.get(scheme.key), traffic, options.row_bytes)
+            for scheme in [*compared, copy_scheme]
+        ],
+        "latency": [],
+    }
+    if options.latency_rounds:
+        small = latency.measure(
+            mesh, options.server_counts, options.row_bytes, dtype, options.latency_rounds
+        )
+        record["latency"] = _latency_entries(small)
+    step()
+    return record
+
+
+def _workload(options: BenchOptions, traffic: np.ndarray) -> dict[str, Any]:
+    fields = ("devices", "rows", "row_bytes", "dtype", "skew", "alpha", "seed", "rounds")
+    return {
+        **{name: getattr(options, name) for name in fields},
+        "total_bytes": int(traffic.sum()) * options.row_bytes,
+        "max_sent_rows": int(traffic.sum(axis=1).max()),
+        "max_received_rows": int(traffic.sum(axis=0).max()),
+        "max_flow_rows": int(traffic.max()),
+        "traffic": traffic.tolist(),
+    }
+
+
+def _entry(
+    scheme: schemes.Scheme,
+    timings: dict[str, measure.Timing],
+    wrong: int | None,
+    traffic: np.ndarray,
+    row_bytes: int,
+) -> dict[str, Any]:
+    timing = timings[scheme.key]
+    medians = {name: t.median for name, t in timings.items()}
+    dense = medians.get(f"{schemes.DENSE} -")
+    entry = {
+        "scheme": scheme.name,
+        "servers": scheme.servers,
+        **timing.record(),
+        "algbw": measure.algbw(traffic, row_bytes, timing.median),
+        "busbw": measure.busbw(traffic, row_bytes, timing.median),
+        "fast_algbw": measure.mean_bw(traffic, row_bytes, timing.median),
+        "dense_by_this": None if dense is None else dense / timing.median,
+        "this_by_copy": timing.median / medians[f"{schemes.COPY} -"],
+        "wrong": wrong,
+    }
+    if scheme.plan is not None:
+        entry["plan"] = scheme.plan
+    return entry
+
+
+def _latency_entries(timings: dict[str, measure.Timing]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            **timing.record(),
+            "by_empty": timing.median / timings[latency.EMPTY].median,
+            "by_empty_same": timing.median / timings[latency.EMPTY_SAME].median,
+        }
+        for name, timing in timings.items()
+    ]
+
+
+def to_json(record: dict[str, Any]) -> str:
+    """The record as text, with lists of numbers on one line each."""
+    text = json.dumps(record, indent=1)
+    return re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def count_wrong(record: dict[str, Any]) -> int:
+    """Rows that any scheme got wrong."""
+    return sum(entry["wrong"] or 0 for entry in record["schemes"])
+
+
+@contextlib.contextmanager
+def _progress(options: BenchOptions) -> Generator[Callable[[], object]]:
+    """A bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    ours = len(options.server_counts) * len(options.schedulers or fastjax.schedulers())
+    parts = 2 * (ours + 3 * options.baselines) + options.rounds + 1
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("exchanging", total=parts)
+        yield lambda: bar.advance(task)
+
+
+__all__ = ["BenchOptions", "count_wrong", "main", "run", "start_backend", "to_json"]

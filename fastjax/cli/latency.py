@@ -1,0 +1,85 @@
+"""What an exchange of next to nothing costs, beside a call that does nothing at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fastjax
+from fastjax.cli.arena import AXIS, Arena
+from fastjax.cli.measure import Timing, interleave
+
+EMPTY = "empty call"
+EMPTY_SAME = "empty call, same arguments"
+
+
+def measure(
+    mesh: jax.sharding.Mesh, servers: Sequence[int], row_bytes: int, dtype: Any, rounds: int
+) -> dict[str, Timing]:
+    """Times an exchange of one row for each peer, planning included, under "auto".
+
+    Beside it, an FFI call that does nothing: with one small array, and with the exchange's own
+    arguments; and the exchange with a plan made beforehand.
+    """
+    devices = mesh.devices.size
+    arena = Arena(mesh, np.ones((devices, devices), np.int64), row_bytes, dtype, seed=0)
+    small = jax.device_put(
+        jnp.zeros(devices, jnp.int32), jax.sharding.NamedSharding(mesh, jax.P(AXIS))
+    )
+    empty = jax.jit(
+        jax.shard_map(
+            _empty, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS), check_vma=False
+        )
+    )
+    empty_same = arena.program(_empty_same, check_vma=False)
+    runs: dict[str, Callable[[], object]] = {
+        EMPTY: lambda: empty(small).block_until_ready(),
+        EMPTY_SAME: functools.partial(arena.run, empty_same),
+    }
+    for count in servers:
+        topology = fastjax.Topology(count, devices // count)
+        name = f"{count}x{devices // count}"
+        exchange = functools.partial(
+            fastjax.fast_ragged_all_to_all, axis_name=AXIS, topology=topology
+        )
+        runs[f"plan + exchange {name}"] = functools.partial(arena.run, arena.program(exchange))
+        plan = _plan_early(mesh, arena, topology)
+        runs[f"exchange, planned before {name}"] = functools.partial(
+            arena.run, arena.program(_with_plan), plan
+        )
+    for run in runs.values():
+        run()
+    return interleave(runs, rounds)
+
+
+def _empty(x: Any) -> Any:
+    return jax.ffi.ffi_call("fastjax_empty_v1", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def _empty_same(operand: Any, output: Any, *metadata: Any) -> Any:
+    del operand, metadata  # passed all the same: the program keeps arguments that it does not use
+    result = jax.ShapeDtypeStruct(output.shape, output.dtype)
+    return jax.ffi.ffi_call("fastjax_empty_v1", result, input_output_aliases={0: 0})(output)
+
+
+def _plan_early(mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topology) -> Any:
+    plan = functools.partial(
+        fastjax.plan_ragged_all_to_all,
+        axis_name=AXIS,
+        topology=topology,
+    )
+    mapped = jax.shard_map(plan, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS))
+    return jax.jit(mapped)(arena.send_sizes)
+
+
+def _with_plan(*operands: Any) -> Any:
+    *exchanged, plan = operands
+    return fastjax.fast_ragged_all_to_all(*exchanged, axis_name=AXIS, plan=plan)
+
+
+__all__ = ["EMPTY", "EMPTY_SAME", "measure"]

@@ -1,0 +1,110 @@
+"""The environment report: `python -m fastjax`."""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+
+import jax
+
+import fastjax
+from fastjax import _core, config
+from fastjax.cli import machine
+
+Section = dict[str, str]
+
+TRANSPORTS = {
+    "in_process": "built: CPU devices of one process",
+    "nccl": "not built: CUDA and ROCm devices",
+    "ucx": "not built: several processes, CPU",
+}
+
+
+def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
+    """Gathers the report, by section. Starts JAX's backends."""
+    found = machine.versions()
+    return {
+        "versions": {
+            "fastjax": found["fastjax"],
+            "jax, jaxlib": f"{found['jax']}, {found['jaxlib']}",
+            "numpy": found["numpy"],
+            "Python": found["python"],
+            "XLA FFI": f"built for {found['xla_ffi_built']}, running {found['xla_ffi_running']}",
+            "extras": _extras(),
+        },
+        "devices": _devices(),
+        "transports": dict(TRANSPORTS),
+        "planning": {
+            "schedulers": ", ".join(fastjax.schedulers()),
+            "copy threads": str(_core.copy_threads()),
+        },
+        "options": _options(environ),
+    }
+
+
+def _extras() -> str:
+    needs = {"bench": ("rich", "tyro"), "plot": ("matplotlib",)}
+    states = []
+    for extra, modules in needs.items():
+        missing = [m for m in modules if importlib.util.find_spec(m) is None]
+        states.append(f"{extra}: {'no ' + ' and '.join(missing) if missing else 'yes'}")
+    return ", ".join(states)
+
+
+def _devices() -> Section:
+    counts = collections.Counter(device.platform for device in jax.devices())
+    section = {platform: str(count) for platform, count in sorted(counts.items())}
+    local = f"{jax.local_device_count()} of {jax.device_count()} devices in this one"
+    section["processes"] = f"{jax.process_count()}, {local}"
+    return section
+
+
+def _options(environ: Mapping[str, str]) -> Section:
+    """Options in force, and where each came from."""
+    options = config.current()
+
+    def source(variable: str) -> str:
+        return f"from {variable}" if environ.get(variable) else f"default; set {variable} to change"
+
+    topology = options.topology or "devices of a process are a server"
+    return {
+        "scheduler": f"{options.scheduler} ({source('FASTJAX_SCHEDULER')})",
+        "timeout": f"{options.timeout:g} s ({source('FASTJAX_TIMEOUT')})",
+        "topology": f"{topology} (default; set with fastjax.options)",
+    }
+
+
+def as_text(sections: Mapping[str, Section]) -> str:
+    """The report without any markup."""
+    width = max(len(name) for section in sections.values() for name in section)
+    lines = []
+    for title, section in sections.items():
+        lines.append(title)
+        lines += [f"  {name:<{width}}  {value}" for name, value in section.items()]
+    return "\n".join(lines)
+
+
+def show(sections: Mapping[str, Section]) -> None:
+    """Prints the report, with colours where rich is installed and the output is a terminal."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        sys.stdout.write(as_text(sections) + "\n")
+        return
+    console = Console()
+    if not console.is_terminal:
+        sys.stdout.write(as_text(sections) + "\n")
+        return
+    table = Table.grid(padding=(0, 2))
+    for title, section in sections.items():
+        table.add_row(f"[bold]{title}[/bold]")
+        for name, value in section.items():
+            table.add_row(f"  [cyan]{name}[/cyan]", value)
+    console.print(table)
+
+
+__all__ = ["as_text", "collect", "show"]

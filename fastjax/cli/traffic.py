@@ -1,0 +1,121 @@
+"""Workloads: traffic matrices, the offsets and sizes that go with them, and the right result.
+
+numpy only, so that tests and notebooks can use it too.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+Skew = Literal["zipf-expert", "pair-zipf", "uniform"]
+SKEWS: tuple[str, ...] = get_args(Skew)
+
+
+def zipf(count: int, alpha: float) -> np.ndarray:
+    """Shares of `count` things whose popularity falls as 1 / rank^alpha."""
+    weights = 1.0 / np.arange(1, count + 1) ** alpha
+    return weights / weights.sum()
+
+
+def make_traffic(
+    skew: Skew, devices: int, rows: int, *, alpha: float = 0.8, seed: int = 0
+) -> np.ndarray:
+    """Draws a traffic matrix: rows that device i sends to device j.
+
+    Args:
+      skew: "zipf-expert": experts, one a device, are popular as 1 / rank^alpha with every sender
+        alike, and each sender draws its rows' experts on its own. "pair-zipf": as FAST has it, the
+        (sender, receiver) pairs have shares 1 / rank^alpha in random order. "uniform": equal
+        shares.
+      devices: number of devices.
+      rows: rows a device sends; on average, for "pair-zipf".
+      alpha: exponent of Zipf's law.
+      seed: of the random numbers.
+
+    Returns:
+      int64, shape (devices, devices).
+    """
+    rng = np.random.default_rng(seed)
+    if skew == "zipf-expert":
+        return rng.multinomial(rows, zipf(devices, alpha), size=devices).astype(np.int64)
+    if skew == "pair-zipf":
+        shares = rng.permutation(zipf(devices * devices, alpha))
+        return _round_shares(shares, devices * rows).reshape(devices, devices)
+    return np.tile(_round_shares(np.full(devices, 1 / devices), rows), (devices, 1))
+
+
+def _round_shares(shares: np.ndarray, total: int) -> np.ndarray:
+    """Integers that sum to total, each within one of its share of it."""
+    edges = np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total).astype(np.int64)
+    return np.diff(edges)
+
+
+class Metadata(NamedTuple):
+    """The four integer operands of an exchange, row i of each for device i; int32."""
+
+    input_offsets: np.ndarray
+    send_sizes: np.ndarray
+    output_offsets: np.ndarray
+    recv_sizes: np.ndarray
+
+
+def metadata(traffic: np.ndarray) -> Metadata:
+    """Offsets and sizes of rows packed without gaps, at both ends, in order of the peer."""
+    before = np.zeros_like(traffic)
+    before[:, 1:] = np.cumsum(traffic, axis=1)[:, :-1]
+    above = np.zeros_like(traffic)
+    above[1:] = np.cumsum(traffic, axis=0)[:-1]
+    return Metadata(
+        before.astype(np.int32),
+        traffic.astype(np.int32),
+        above.astype(np.int32),
+        np.ascontiguousarray(traffic.T).astype(np.int32),
+    )
+
+
+def reference(operand: np.ndarray, output: np.ndarray, meta: Metadata) -> np.ndarray:
+    """What the exchange must return, row by row.
+
+    Args:
+      operand: all devices' rows, shape (devices, rows, ...).
+      output: what rows that nobody sends to hold, shape (devices, output rows, ...).
+      meta: one offset and size for each pair of devices.
+
+    Returns:
+      A new array of output's shape.
+    """
+    result = output.copy()
+    for src, dst in np.argwhere(meta.send_sizes > 0):
+        first, size = meta.input_offsets[src, dst], meta.send_sizes[src, dst]
+        at = meta.output_offsets[src, dst]
+        result[dst, at : at + size] = operand[src, first : first + size]
+    return result
+
+
+def wrong_rows(got: np.ndarray, want: np.ndarray) -> int:
+    """How many rows differ, in any bit; arrays of shape (rows, ...) and one type.
+
+    Raises:
+      ValueError: shapes or types differ.
+    """
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise ValueError(
+            f"got {got.dtype} of shape {got.shape}, want {want.dtype} of shape {want.shape}"
+        )
+    rows = got.shape[0]
+    as_bytes = [np.ascontiguousarray(a).reshape(rows, -1).view(np.uint8) for a in (got, want)]
+    return int((as_bytes[0] != as_bytes[1]).any(axis=1).sum())
+
+
+__all__ = [
+    "SKEWS",
+    "Metadata",
+    "Skew",
+    "make_traffic",
+    "metadata",
+    "reference",
+    "wrong_rows",
+    "zipf",
+]
