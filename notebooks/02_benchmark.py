@@ -1,0 +1,118 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Benchmark
+#
+# `python -m fastjax bench` as a library: measure, then plot. Sizes are small, so that this runs
+# in seconds; the command's defaults are eight times larger, and its recorded results are in
+# `benchmarks/results`.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import fastjax
+from fastjax.cli import bench, schemes, traffic
+
+options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
+bench.start_backend(options.devices, options.platform)
+record = bench.run(options)
+assert bench.count_wrong(record) == 0
+
+# %% [markdown]
+# ## Exchanges on this machine
+#
+# All devices are in one process, so their "servers" are a figure of speech: a row costs the same
+# wherever it goes, and `fast` cannot gain what it is for. What shows is what an exchange costs
+# beside a plain copy of the same bytes, and beside what JAX offers without fastjax.
+
+# %%
+entries = [e for e in record["schemes"] if e["scheme"] != "auto"]
+labels = [f"{e['scheme']} {e['servers']}".removesuffix(" -") for e in entries]
+middle = np.array([e["median_ms"] for e in entries])
+spread = np.array([[e["median_ms"] - e["p25_ms"], e["p75_ms"] - e["median_ms"]] for e in entries])
+is_ours = np.array(["plan" in e for e in entries])
+
+plt.figure(figsize=(7, 4))
+plt.barh(labels, middle, xerr=spread.T, color=np.where(is_ours, "tab:blue", "tab:gray"))
+plt.gca().invert_yaxis()
+plt.xscale("log")
+plt.xlabel("ms, median and quartiles")
+plt.title("One exchange, planning included")
+plt.tight_layout()
+plt.show()
+
+for entry in record["schemes"]:
+    assert entry["wrong"] in (0, None)
+    print(f"{entry['scheme']:12} {entry['servers']:4} {entry['median_ms']:8.2f} ms")
+
+# %% [markdown]
+# ## An exchange of next to nothing
+
+# %%
+for entry in record["latency"]:
+    print(f"{entry['name']:30} {entry['median_ms'] * 1e3:6.0f} µs  {entry['by_empty']:.2f}")
+
+# %% [markdown]
+# ## What the plans are worth on a fabric
+#
+# `make_plan` predicts what a schedule takes on a fabric with fast links inside servers and one
+# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat.
+
+# %%
+SERVERS, DEVICES, ROW_BYTES = 4, 8, 4096
+topology = fastjax.Topology(SERVERS, DEVICES)
+alphas = np.linspace(0, 1.2, 7)
+names = [name for name in fastjax.schedulers() if name != "auto"]
+predicted = {name: [] for name in names}
+for alpha in alphas:
+    matrix = traffic.make_traffic("pair-zipf", SERVERS * DEVICES, 32768, alpha=alpha)
+    for name in names:
+        plan = fastjax.make_plan(matrix, topology, scheduler=name, row_bytes=ROW_BYTES)
+        predicted[name].append(plan.predicted_time() / plan.lower_bound())
+
+for name in names:
+    plt.plot(alphas, predicted[name], "o-", label=name)
+plt.axhline(1, color="black", lw=0.5)
+plt.ylim(bottom=0)
+plt.xlabel("skew: exponent of Zipf's law over pairs of devices")
+plt.ylabel("predicted time ÷ lower bound")
+plt.title(f"{SERVERS} servers of {DEVICES} devices, 128 MiB a device")
+plt.legend()
+plt.show()
+
+assert min(min(p) for p in predicted.values()) >= 1
+assert predicted["fast"][-1] == min(p[-1] for p in predicted.values())
+
+# %% [markdown]
+# ## How long planning takes
+#
+# The whole plan and the table of one device, by the C++ planner on one core, on Zipf traffic.
+
+# %%
+counts = np.array([1, 2, 4, 8, 12, 20, 40])
+planning = {}
+for count in counts:
+    matrix = traffic.make_traffic("pair-zipf", count * DEVICES, 4096)
+    described = schemes.describe_plan(matrix, fastjax.Topology(count, DEVICES), "fast", ROW_BYTES)
+    planning[int(count * DEVICES)] = described["plan_us"]
+    assert described["predicted_by_bound"] >= 1
+
+plt.loglog(list(planning), list(planning.values()), "o-")
+plt.xlabel("devices, in servers of 8")
+plt.ylabel("µs")
+plt.title("Planning time of `fast`")
+plt.show()
+for devices, microseconds in planning.items():
+    print(f"{devices:4} devices {microseconds:8.1f} µs")
