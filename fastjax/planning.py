@@ -378,6 +378,15 @@ def call_site_attributes(
     }
 
 
+def planning_attributes(spec: PlanSpec) -> dict[str, Any]:
+    """Attributes of the custom calls that plan."""
+    return {
+        "topology": np.array(spec.topology.words, dtype=np.int64),
+        "scheduler": np.int64(_scheduler_number(spec.scheduler)),
+        "row_bytes": np.int64(spec.row_bytes),
+    }
+
+
 def emit_plan(
     ctx: Any,
     send_sizes: Any,
@@ -394,9 +403,7 @@ def emit_plan(
     attributes = call_site_attributes(
         ctx, "plan_ragged_all_to_all", axis_name, axis_index_groups, spec, timeout_ms, platform
     )
-    attributes["topology"] = np.array(spec.topology.words, dtype=np.int64)
-    attributes["scheduler"] = np.int64(_scheduler_number(spec.scheduler))
-    attributes["row_bytes"] = np.int64(spec.row_bytes)
+    attributes |= planning_attributes(spec)
     return jax_compat.custom_call(
         ctx,
         "fastjax_plan_v1",

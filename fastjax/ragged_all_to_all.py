@@ -174,7 +174,11 @@ def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
     values = list(operands)
     call = {k: v for k, v in params.items() if k not in ("reverse", "transposed_plan")}
     partition = jax_compat.partition_id()
-    if len(values) == 6:
+    planned = len(values) == 7
+    # Between devices of one process every count is at hand: planning apart would have them meet
+    # twice.
+    plans_itself = not planned and params["platform"] == "cpu"
+    if not planned and not plans_itself:
         values.append(planning.emit_plan(ctx, values[3], avals[3], partition, **call))
         avals.append(planning.table_aval(call["spec"], avals[3], call["axis_name"]))
     attributes = planning.call_site_attributes(
@@ -188,9 +192,11 @@ def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
     )
     attributes["reverse"] = np.bool_(params["reverse"])
     attributes["transposed_table"] = np.bool_(params["transposed_plan"])
+    if plans_itself:
+        attributes |= planning.planning_attributes(params["spec"])
     result = jax_compat.custom_call(
         ctx,
-        "fastjax_exchange_v1",
+        "fastjax_plan_exchange_v1" if plans_itself else "fastjax_exchange_v1",
         [*values, partition],
         [*avals, jax_compat.PARTITION_AVAL],
         ctx.avals_out[0],

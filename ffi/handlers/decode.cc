@@ -139,6 +139,16 @@ transport::Completion Completing(ffi::Promise promise) {
   };
 }
 
+XLA_FFI_Error* ExhaustedError(const XLA_FFI_Api* api, const char* what) {
+  const std::string message = std::string("fastjax: ") + what;
+  XLA_FFI_Error_Create_Args args;
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.extension_start = nullptr;
+  args.message = message.c_str();
+  args.errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+  return api->XLA_FFI_Error_Create(&args);
+}
+
 ffi::Future Failed(ffi::Error error) {
   ffi::Promise promise;
   ffi::Future future(promise);

@@ -2,7 +2,9 @@
 #ifndef FASTJAX_HANDLERS_DECODE_H_
 #define FASTJAX_HANDLERS_DECODE_H_
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,15 +41,39 @@ transport::Completion Completing(ffi::Promise promise);
 // A future that already failed: a handler that returns ffi::Future reports bad arguments with it.
 ffi::Future Failed(ffi::Error error);
 
+// XLA hands a call site's state from the thread that compiled to those that execute, by means that the thread
+// sanitizer does not see; this pair says so in its terms and costs a plain load.
+class HandedOver {
+ public:
+  void Publish() { published_.store(true, std::memory_order_release); }
+  void Receive() const { static_cast<void>(published_.load(std::memory_order_acquire)); }
+
+ private:
+  std::atomic<bool> published_{false};
+};
+
+XLA_FFI_Error* ExhaustedError(const XLA_FFI_Api* api, const char* what);
+
+// Named, so that the thread sanitizer's suppressions can name it.
+template <typename Site>
+void DeleteSite(void* site) {
+  delete static_cast<Site*>(site);
+}
+
 // Registers the state type of a call site with the XLA that calls, the first time it calls. Doing it here rather
 // than from Python spares users an order of initialisation that is easily got wrong: types must be known before
 // the handlers that return them, and registering one from Python would start the backend on import.
 template <typename Site>
 XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handler, const char* name) {
-  static constexpr XLA_FFI_TypeInfo kInfo = ffi::MakeTypeInfo<Site>();
+  static constexpr XLA_FFI_TypeInfo kInfo{XLA_FFI_TypeInfo_STRUCT_SIZE, nullptr, DeleteSite<Site>};
   static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, name, &Site::id, kInfo);
   if (failure != nullptr) return failure;
-  return handler(frame);
+  // Nothing may be thrown through XLA; all that can be is want of memory or threads.
+  try {
+    return handler(frame);
+  } catch (const std::exception& error) {
+    return ExhaustedError(frame->api, error.what());
+  }
 }
 
 }  // namespace fastjax::handlers

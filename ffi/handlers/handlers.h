@@ -13,6 +13,10 @@ XLA_FFI_Error* PlanExecute(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* ExchangeInstantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* ExchangeExecute(XLA_FFI_CallFrame* frame);
 
+// An exchange that plans itself: the devices meet once instead of twice.
+XLA_FFI_Error* PlanExchangeInstantiate(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* PlanExchangeExecute(XLA_FFI_CallFrame* frame);
+
 // Does nothing: the yardstick for what launching any call costs.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);
 

@@ -126,6 +126,7 @@ nb::dict Registrations() {
   nb::dict targets;
   targets["fastjax_plan_v1"] = Bundle(handlers::PlanInstantiate, handlers::PlanExecute);
   targets["fastjax_exchange_v1"] = Bundle(handlers::ExchangeInstantiate, handlers::ExchangeExecute);
+  targets["fastjax_plan_exchange_v1"] = Bundle(handlers::PlanExchangeInstantiate, handlers::PlanExchangeExecute);
   targets["fastjax_empty_v1"] = Handler(handlers::EmptyExecute);
   return targets;
 }

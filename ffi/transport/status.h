@@ -3,6 +3,7 @@
 #define FASTJAX_TRANSPORT_STATUS_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -21,6 +22,17 @@ struct [[nodiscard]] Status {
   static Status Deadline(std::string message) { return {Code::kDeadlineExceeded, std::move(message)}; }
   static Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
 };
+
+// Runs work() on behalf of all devices of a group: what it throws (memory is all that can run out) becomes their
+// status, where an exception would reach one of them and leave the others waiting.
+template <typename Work>
+Status Guarded(Work work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return Status::Internal(std::string("fastjax: ") + error.what());
+  }
+}
 
 // Called exactly once per device and operation.
 using Completion = std::function<void(const Status&)>;

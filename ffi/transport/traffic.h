@@ -29,6 +29,9 @@ class GroupTraffic {
   Status CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                      bool transposed_table) const;
 
+  // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
+  const int64_t* sent() const { return sent_.data(); }
+
   // Rows that move from rank `origin` to rank `target`.
   int64_t rows(int32_t origin, int32_t target) const { return reverse_ ? Sent(target, origin) : Sent(origin, target); }
 

@@ -43,6 +43,10 @@ struct ExchangeOptions {
   bool reverse = false;
   // The table is that of the transposed traffic.
   bool transposed_table = false;
+  // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
+  // on its own would only make the devices meet twice. table_words is the length of a table.
+  PlanFunction plan;
+  int64_t table_words = 0;
 };
 
 struct ExchangeArgs {

@@ -1,5 +1,6 @@
 #include "transport/in_process/completer.h"
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -11,35 +12,43 @@ Completer& Completer::Get() {
 }
 
 void Completer::Run(std::function<void()> task) {
-  Worker* worker = TakeIdle();
-  if (worker == nullptr) {
-    worker = new Worker;
-    worker->task = std::move(task);
-    std::thread([this, worker] { Loop(worker); }).detach();
-    return;
-  }
+  Worker* worker = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    worker->task = std::move(task);
+    waiting_.push_back(std::move(task));
+    if (!idle_.empty()) {
+      worker = idle_.back();
+      idle_.pop_back();
+      worker->called = true;
+    }
   }
-  worker->wake.notify_one();
+  if (worker != nullptr) {
+    worker->wake.notify_one();
+    return;
+  }
+  try {
+    std::thread([this] { Loop(); }).detach();
+  } catch (const std::system_error&) {
+    // The system has no more threads: the task waits for the next one that is done with its own.
+  }
 }
 
-Completer::Worker* Completer::TakeIdle() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (idle_.empty()) return nullptr;
-  Worker* worker = idle_.back();
-  idle_.pop_back();
-  return worker;
-}
-
-void Completer::Loop(Worker* self) {
+// A task is taken by whoever comes first, so that no thread waits while a task does.
+void Completer::Loop() {
+  Worker self;
+  std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    self->task();
-    self->task = nullptr;
-    std::unique_lock<std::mutex> lock(mutex_);
-    idle_.push_back(self);
-    self->wake.wait(lock, [self] { return self->task != nullptr; });
+    while (!waiting_.empty()) {
+      std::function<void()> task = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      task();
+      task = nullptr;  // unlocked: what it held may run more tasks when it is destroyed
+      lock.lock();
+    }
+    self.called = false;
+    idle_.push_back(&self);
+    self.wake.wait(lock, [&self] { return self.called; });
   }
 }
 

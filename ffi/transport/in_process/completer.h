@@ -3,6 +3,7 @@
 #define FASTJAX_TRANSPORT_IN_PROCESS_COMPLETER_H_
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -23,14 +24,14 @@ class Completer {
  private:
   struct Worker {
     std::condition_variable wake;
-    std::function<void()> task;
+    bool called = false;
   };
 
-  Worker* TakeIdle();
-  void Loop(Worker* self);
+  void Loop();
 
   std::mutex mutex_;
-  std::vector<Worker*> idle_;  // most recently used last: its stack is still in the cache
+  std::deque<std::function<void()>> waiting_;  // each has a thread on its way, unless the system has none left
+  std::vector<Worker*> idle_;                  // most recently used last: its stack is still in the cache
 };
 
 }  // namespace fastjax::transport::in_process

@@ -1,6 +1,7 @@
 #include "transport/in_process/copy_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -57,7 +58,7 @@ void CopyJob::BeginStep(size_t step) {
   first_op_ = step == 0 ? 0 : step_ops_[step - 1];
   last_op_ = step_ops_[step];
   step_bytes_ = ends_[last_op_ - 1];
-  const int64_t wanted = step_bytes_ / (kPiecesPerThread * CopyPool::Get().threads());
+  const int64_t wanted = step_bytes_ / (kPiecesPerThread * std::max(1, CopyPool::Get().threads()));
   piece_bytes_ = std::clamp(wanted, kMinPieceBytes, kMaxPieceBytes);
   claimed_.store(0, std::memory_order_relaxed);
 }
@@ -91,12 +92,19 @@ CopyPool& CopyPool::Get() {
   return *pool;
 }
 
-CopyPool::CopyPool(int threads) : threads_(threads) {
-  for (int i = 0; i < threads; ++i) std::thread([this] { Loop(); }).detach();
+CopyPool::CopyPool(int threads) {
+  for (; threads_ < threads; ++threads_) {
+    try {
+      std::thread([this] { Loop(); }).detach();
+    } catch (const std::system_error&) {
+      break;  // the system has no more threads: make do with those there are
+    }
+  }
 }
 
 void CopyPool::Run(CopyJob* job, std::function<void()> done) {
-  if (job->steps() == 0) {
+  if (job->steps() == 0 || threads_ == 0) {
+    job->RunInline();
     done();
     return;
   }

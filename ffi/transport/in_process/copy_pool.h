@@ -75,7 +75,7 @@ class CopyPool {
   void Loop();
   void Work(CopyJob* job, std::unique_lock<std::mutex>* lock);
 
-  const int threads_;
+  int threads_ = 0;  // set once, by the constructor
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<CopyJob*> jobs_;  // jobs with pieces left to claim

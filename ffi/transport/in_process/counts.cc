@@ -20,7 +20,7 @@ class InProcessCounts final : public Counts {
   InProcessCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
       : core_(std::make_shared<Core>(std::move(site), std::move(plan))),
         rendezvous_(Rendezvous<CountsArgs>::Create(core_->site, [core = core_](auto* session, int32_t last) {
-          session->Finish(core->Plan(*session), last);
+          session->Finish(Guarded([&] { return core->Plan(*session); }), last);
         })) {}
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {

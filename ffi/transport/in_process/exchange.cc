@@ -21,13 +21,16 @@ constexpr int64_t kInlineBytes = 128 << 10;
 // What one running exchange works in.
 struct Work {
   GroupTraffic traffic;
+  std::vector<int32_t> planned;  // the tables, where the exchange plans itself
+  std::vector<LocalTable> local_tables;
+  std::vector<const int32_t*> tables;  // by rank
   JobBuilder builder;
 };
 
 class InProcessExchange final : public Exchange {
  public:
   InProcessExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options)
-      : core_(std::make_shared<Core>(std::move(site), options)),
+      : core_(std::make_shared<Core>(std::move(site), std::move(options))),
         rendezvous_(Rendezvous<ExchangeArgs>::Create(
             core_->site, [core = core_](Session* session, int32_t last) { core->Execute(core, session, last); })) {}
 
@@ -38,11 +41,11 @@ class InProcessExchange final : public Exchange {
 
  private:
   struct Core {
-    Core(std::shared_ptr<const CallSite> s, ExchangeOptions o) : site(std::move(s)), options(o) {}
+    Core(std::shared_ptr<const CallSite> s, ExchangeOptions o) : site(std::move(s)), options(std::move(o)) {}
 
     void Execute(const std::shared_ptr<Core>& self, Session* session, int32_t last) {
       std::unique_ptr<Work> work = TakeWork();
-      const Status status = Prepare(work.get(), session);
+      const Status status = Guarded([&] { return Prepare(work.get(), session); });
       if (!status.ok() || work->builder.job()->bytes() <= kInlineBytes) {
         if (status.ok()) work->builder.job()->RunInline();
         ReturnWork(std::move(work));
@@ -61,11 +64,31 @@ class InProcessExchange final : public Exchange {
       GroupTraffic& traffic = work->traffic;
       work->builder.job()->Clear();
       if (Status status = traffic.Load(*site, session->group(), args, options.reverse); !status.ok()) return status;
-      if (Status status = traffic.CheckTables(*site, session->group(), args, options.transposed_table); !status.ok()) {
-        return status;
-      }
+      if (Status status = options.plan ? Plan(work) : TakeTables(work, session); !status.ok()) return status;
       if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
-      return work->builder.Build(*site, args, traffic, options.transposed_table != options.reverse);
+      return work->builder.Build(*site, args, work->tables, traffic, options.transposed_table != options.reverse);
+    }
+
+    Status TakeTables(Work* work, Session* session) const {
+      const auto& args = session->args();
+      work->tables.clear();
+      for (int32_t rank = 0; rank < site->group_size; ++rank) {
+        work->tables.push_back(args[site->position_at[rank]].table);
+      }
+      return work->traffic.CheckTables(*site, session->group(), args, options.transposed_table);
+    }
+
+    Status Plan(Work* work) const {
+      const auto devices = static_cast<size_t>(site->group_size);
+      const auto words = static_cast<size_t>(options.table_words);
+      work->planned.resize(devices * words);
+      work->local_tables.clear();
+      work->tables.clear();
+      for (size_t rank = 0; rank < devices; ++rank) {
+        work->local_tables.push_back({static_cast<int32_t>(rank), &work->planned[rank * words]});
+        work->tables.push_back(&work->planned[rank * words]);
+      }
+      return options.plan(work->traffic.sent(), work->local_tables);
     }
 
     // Rows that land on each other are summed by rank of their origin, so that the result does not depend on who
@@ -127,7 +150,7 @@ InProcessTransport& InProcessTransport::Get() {
 
 std::unique_ptr<Exchange> InProcessTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                            ExchangeOptions options) {
-  return std::make_unique<InProcessExchange>(std::move(site), options);
+  return std::make_unique<InProcessExchange>(std::move(site), std::move(options));
 }
 
 }  // namespace fastjax::transport::in_process

@@ -33,11 +33,11 @@ Status NotOfThisExchange(const CallSite& site) {
 }
 
 // No stage is without a transfer; a table that says otherwise must not decide how much memory is taken.
-bool StagesHaveEntries(const std::vector<ExchangeArgs>& args) {
+bool StagesHaveEntries(const std::vector<const int32_t*>& tables) {
   int64_t stages = 0;
   int64_t entries = 0;
-  for (const ExchangeArgs& device : args) {
-    const planner::TableView table(device.table);
+  for (const int32_t* words : tables) {
+    const planner::TableView table(words);
     stages = std::max<int64_t>(stages, table.stages());
     entries += table.entries();
   }
@@ -63,13 +63,12 @@ bool JobBuilder::InStaging(int32_t rank, int64_t row, int64_t rows) const {
   return row >= 0 && rows <= staging_base_[rank + 1] - staging_base_[rank] - row;
 }
 
-Status JobBuilder::PlaceStaging(const std::vector<ExchangeArgs>& args, const CallSite& site) {
+Status JobBuilder::PlaceStaging(const CallSite& site, const std::vector<const int32_t*>& tables, int64_t row_bytes) {
   staging_base_.assign(1, 0);
-  for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    const planner::TableView table(args[site.position_at[rank]].table);
-    staging_base_.push_back(staging_base_.back() + table.staging_rows());
+  for (const int32_t* table : tables) {
+    staging_base_.push_back(staging_base_.back() + planner::TableView(table).staging_rows());
   }
-  const int64_t bytes = staging_base_.back() * args.front().row_bytes;
+  const int64_t bytes = staging_base_.back() * row_bytes;
   if (bytes == 0) return Status::Ok();
   staging_ = StagingPool::Get().Take(bytes);
   if (staging_.bytes() >= bytes) return Status::Ok();
@@ -110,12 +109,12 @@ Status JobBuilder::AddTransfer(const CallSite& site, const std::vector<ExchangeA
   return Status::Ok();
 }
 
-Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-                         bool backwards) {
+Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& args,
+                         const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, bool backwards) {
   job_.Clear();
   ops_.clear();
-  if (!StagesHaveEntries(args)) return NotOfThisExchange(site);
-  if (Status status = PlaceStaging(args, site); !status.ok()) return status;
+  if (!StagesHaveEntries(tables)) return NotOfThisExchange(site);
+  if (Status status = PlaceStaging(site, tables, args.front().row_bytes); !status.ok()) return status;
   int64_t rows = 0;
   for (int32_t a = 0; a < site.group_size; ++a) {
     for (int32_t b = 0; b < site.group_size; ++b) rows += traffic.rows(a, b);
@@ -124,7 +123,7 @@ Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& 
       rows * args.front().row_bytes >= kStreamBytes ? kernels::Destination::kStreamed : kernels::Destination::kCached;
   int32_t steps = 0;
   for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    const planner::TableView table(args[site.position_at[rank]].table);
+    const planner::TableView table(tables[rank]);
     for (int32_t i = 0; i < table.entries(); ++i) {
       Transfer transfer = table.entry(i);
       if (backwards) transfer = Backwards(transfer, table.stages());

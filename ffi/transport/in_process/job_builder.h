@@ -19,8 +19,9 @@ class JobBuilder {
   // Fills job() with the copies of every device, in steps: step t holds the balance of stage t, the scale-out of
   // stage t - 1 and the redistribution of stage t - 2, all of which are independent of each other. With `backwards`
   // the tables are read as those of the transposed traffic. The plan has been checked against the traffic.
-  Status Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-               bool backwards);
+  // `tables` by rank.
+  Status Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const std::vector<const int32_t*>& tables,
+               const GroupTraffic& traffic, bool backwards);
 
   CopyJob* job() { return &job_; }
 
@@ -28,7 +29,7 @@ class JobBuilder {
   void Release();
 
  private:
-  Status PlaceStaging(const std::vector<ExchangeArgs>& args, const CallSite& site);
+  Status PlaceStaging(const CallSite& site, const std::vector<const int32_t*>& tables, int64_t row_bytes);
   Status AddTransfer(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
                      const planner::Transfer& transfer);
   bool InStaging(int32_t rank, int64_t row, int64_t rows) const;

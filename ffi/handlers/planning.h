@@ -1,0 +1,25 @@
+// What a call site that plans needs.
+#ifndef FASTJAX_HANDLERS_PLANNING_H_
+#define FASTJAX_HANDLERS_PLANNING_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "handlers/decode.h"
+#include "transport/transport.h"
+
+namespace fastjax::handlers {
+
+struct Planning {
+  transport::PlanFunction function;  // may be called by several threads at once
+  int64_t table_words = 0;
+};
+
+// From the attributes topology (servers, devices per server, bytes/s up and out, nanoseconds up and out), scheduler
+// and row_bytes.
+ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
+                                      const std::shared_ptr<const transport::CallSite>& site);
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_PLANNING_H_
