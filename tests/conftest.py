@@ -1,0 +1,44 @@
+"""Set-up shared by all tests: eight CPU devices, and the same random data every time."""
+
+import os
+import zlib
+
+import hypothesis
+import jax
+import jaxlib
+import numpy as np
+import pytest
+
+# Child processes too must import the installed package, not the source folder they may start in.
+os.environ["PYTHONSAFEPATH"] = "1"
+
+# jaxlib 0.10.2 parks one thread of its pool for every device of every launch in flight (at most 32
+# a device), and its pool has as many threads as there are devices: launches that are queued without
+# waiting then deadlock in any collective, its own included. It sizes the pool by this variable.
+if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
+    os.environ["NPROC"] = str(8 * 33)
+
+# Before anything asks JAX for its devices.
+jax.config.update("jax_num_cpu_devices", 8)
+
+# No deadlines: whether a test passes never depends on how fast the machine is.
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, derandomize=True, database=None, print_blob=True
+)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+np.set_printoptions(linewidth=120)
+
+
+def pytest_report_header() -> str:
+    return (
+        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, "
+        f"{jax.device_count()} {jax.default_backend()} devices"
+    )
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator seeded by the name of the test."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))

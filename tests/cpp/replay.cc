@@ -1,0 +1,176 @@
+#include "replay.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "check.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Phase;
+using planner::Topology;
+using planner::Transfer;
+
+// One row of staging. Stages overlap when a plan is executed, so a row that was ever written is not free again.
+struct Slot {
+  bool written = false;
+  bool read = false;
+  int32_t stage = -1;
+  int32_t origin = -1;
+  int32_t target = -1;
+  int64_t row = -1;
+};
+
+using Staging = std::vector<std::vector<Slot>>;
+
+bool ReadRow(const Transfer& transfer, int64_t i, Staging* staging) {
+  if (transfer.src_row == Transfer::kInPlace) return CHECK_EQ(transfer.src, transfer.origin);
+  std::vector<Slot>& slots = (*staging)[transfer.src];
+  const int64_t index = transfer.src_row + i;
+  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
+  Slot& slot = slots[index];
+  const bool good = CHECK(slot.written) && CHECK(!slot.read) && CHECK_EQ(slot.stage, transfer.stage) &&
+                    CHECK_EQ(slot.origin, transfer.origin) && CHECK_EQ(slot.target, transfer.target) &&
+                    CHECK_EQ(slot.row, transfer.first_row + i);
+  slot.read = true;
+  return good;
+}
+
+bool WriteRow(const Transfer& transfer, int64_t i, Staging* staging, std::vector<int32_t>* delivered) {
+  const int64_t row = transfer.first_row + i;
+  if (transfer.dst_row == Transfer::kInPlace) {
+    if (!CHECK_EQ(transfer.dst, transfer.target)) return false;
+    if (!CHECK_GE(row, 0) || !CHECK_LT(row, static_cast<int64_t>(delivered->size()))) return false;
+    return CHECK_EQ(++(*delivered)[row], 1);
+  }
+  std::vector<Slot>& slots = (*staging)[transfer.dst];
+  const int64_t index = transfer.dst_row + i;
+  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
+  const bool good = CHECK(!slots[index].written);
+  slots[index] = {true, false, transfer.stage, transfer.origin, transfer.target, row};
+  return good;
+}
+
+using Range = std::pair<int64_t, int64_t>;
+
+void CheckTiles(std::vector<Range>* ranges, int64_t rows) {
+  std::sort(ranges->begin(), ranges->end());
+  int64_t covered = 0;
+  for (const Range& range : *ranges) {
+    if (!CHECK_EQ(range.first, covered)) return;
+    covered = range.second;
+  }
+  CHECK_EQ(covered, rows);
+}
+
+}  // namespace
+
+void CheckReplay(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
+                 const std::vector<int64_t>& staging_rows) {
+  const int32_t devices = topology.devices();
+  Staging staging(devices);
+  for (int32_t device = 0; device < devices; ++device) staging[device].resize(staging_rows[device]);
+  std::vector<std::vector<int32_t>> delivered(traffic.size());
+  for (size_t block = 0; block < traffic.size(); ++block) delivered[block].resize(traffic[block]);
+  for (const Transfer& transfer : transfers) {
+    if (!CHECK_GT(transfer.rows, 0)) return;
+    const size_t block = static_cast<size_t>(transfer.origin) * devices + transfer.target;
+    for (int64_t i = 0; i < transfer.rows; ++i) {
+      if (!ReadRow(transfer, i, &staging) || !WriteRow(transfer, i, &staging, &delivered[block])) return;
+    }
+  }
+  for (const auto& rows : delivered) {
+    if (!CHECK_EQ(std::count(rows.begin(), rows.end(), 1), static_cast<int64_t>(rows.size()))) return;
+  }
+  for (const auto& slots : staging) {
+    const auto stuck = [](const Slot& slot) { return slot.written && !slot.read; };
+    CHECK_EQ(std::count_if(slots.begin(), slots.end(), stuck), 0);
+  }
+}
+
+void CheckCoverage(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
+                   const std::vector<int64_t>& staging_rows) {
+  const int32_t devices = topology.devices();
+  std::vector<std::vector<Range>> delivered(traffic.size());
+  std::vector<std::vector<Range>> crossed(traffic.size());
+  std::vector<std::vector<Range>> written(devices);
+  for (const Transfer& transfer : transfers) {
+    const size_t block = static_cast<size_t>(transfer.origin) * devices + transfer.target;
+    const Range range(transfer.first_row, transfer.first_row + transfer.rows);
+    if (transfer.dst_row == Transfer::kInPlace) delivered[block].push_back(range);
+    if (transfer.phase == Phase::kScaleOut) crossed[block].push_back(range);
+    if (transfer.dst_row == Transfer::kInPlace) continue;
+    CHECK_LE(transfer.dst_row + transfer.rows, staging_rows[transfer.dst]);
+    written[transfer.dst].push_back({transfer.dst_row, transfer.dst_row + transfer.rows});
+  }
+  for (int32_t i = 0; i < devices; ++i) {
+    for (int32_t j = 0; j < devices; ++j) {
+      const size_t block = static_cast<size_t>(i) * devices + j;
+      CheckTiles(&delivered[block], traffic[block]);
+      CheckTiles(&crossed[block], topology.server_of(i) == topology.server_of(j) ? 0 : traffic[block]);
+    }
+  }
+  for (auto& ranges : written) {
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 1; i < ranges.size(); ++i) CHECK_GE(ranges[i].first, ranges[i - 1].second);
+  }
+}
+
+void CheckShape(const Topology& topology, const std::vector<Transfer>& transfers, int32_t stages) {
+  std::set<int32_t> carried;
+  std::tuple<int32_t, int32_t> previous = {-1, 0};
+  for (const Transfer& transfer : transfers) {
+    const bool same_server = topology.server_of(transfer.src) == topology.server_of(transfer.dst);
+    const std::tuple<int32_t, int32_t> place = {transfer.stage, static_cast<int32_t>(transfer.phase)};
+    CHECK(previous <= place);
+    previous = place;
+    CHECK_EQ(same_server, transfer.phase != Phase::kScaleOut);
+    CHECK_EQ(transfer.stage == -1, transfer.phase == Phase::kLocal);
+    CHECK_LT(transfer.stage, stages);
+    if (transfer.phase == Phase::kLocal) {
+      CHECK_EQ(transfer.src, transfer.origin);
+      CHECK_EQ(transfer.dst, transfer.target);
+    } else {
+      CHECK_NE(transfer.src, transfer.dst);
+    }
+    // A row is read from the operand by its first hop only and written to the output by its last hop only.
+    CHECK_EQ(transfer.src_row == Transfer::kInPlace, transfer.src == transfer.origin);
+    CHECK_EQ(transfer.dst_row == Transfer::kInPlace, transfer.dst == transfer.target);
+    if (transfer.phase == Phase::kBalance) CHECK_EQ(transfer.src, transfer.origin);
+    if (transfer.phase == Phase::kRedistribute) CHECK_EQ(transfer.dst, transfer.target);
+    if (transfer.phase == Phase::kScaleOut) carried.insert(transfer.stage);
+  }
+  CHECK_EQ(static_cast<int32_t>(carried.size()), stages);
+}
+
+void CheckOneToOne(const Topology& topology, const std::vector<Transfer>& transfers) {
+  std::map<std::pair<int32_t, int32_t>, int32_t> receiver;
+  std::map<std::pair<int32_t, int32_t>, int32_t> sender;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.phase != Phase::kScaleOut) continue;
+    CHECK_NE(topology.server_of(transfer.src), topology.server_of(transfer.dst));
+    CHECK_EQ(receiver.emplace(std::pair(transfer.stage, transfer.src), transfer.dst).first->second, transfer.dst);
+    CHECK_EQ(sender.emplace(std::pair(transfer.stage, transfer.dst), transfer.src).first->second, transfer.src);
+  }
+}
+
+std::vector<Transfer> Reversed(const std::vector<Transfer>& transfers) {
+  std::vector<Transfer> reversed(transfers.rbegin(), transfers.rend());
+  for (Transfer& transfer : reversed) {
+    std::swap(transfer.src, transfer.dst);
+    std::swap(transfer.origin, transfer.target);
+    std::swap(transfer.src_row, transfer.dst_row);
+    if (transfer.phase == Phase::kBalance) {
+      transfer.phase = Phase::kRedistribute;
+    } else if (transfer.phase == Phase::kRedistribute) {
+      transfer.phase = Phase::kBalance;
+    }
+  }
+  return reversed;
+}
+
+}  // namespace fastjax::test

@@ -1,0 +1,274 @@
+"""Plays plans and says what is wrong with them; written without a look at how they are made."""
+
+import numpy as np
+
+LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
+IN_PLACE = -1
+
+HEADER_WORDS = 16
+ENTRY_FIELDS = (
+    "phase",
+    "stage",
+    "src",
+    "dst",
+    "origin",
+    "target",
+    "first_row",
+    "rows",
+    "src_row",
+    "dst_row",
+)
+ENTRY_DTYPE = np.dtype([(field, "i4") for field in ENTRY_FIELDS])
+
+
+class PlanError(AssertionError):
+    """A plan does not do what it must."""
+
+
+def check_plan(plan, *, one_to_one=None, fast=None):
+    """Everything that can be asked of a plan, by its scheduler."""
+    n, m = plan.topology.servers, plan.topology.devices_per_server
+    check_transfers(plan.traffic, n, m, plan.transfers, plan.num_stages)
+    if plan.scheduler in ("fast", "spreadout") if one_to_one is None else one_to_one:
+        check_one_to_one(plan.transfers)
+    if plan.scheduler == "fast" if fast is None else fast:
+        check_fast(plan.traffic, n, m, plan.transfers)
+
+
+def check_transfers(traffic, n, m, transfers, num_stages):
+    """Phases mean what they say, and played in order every row arrives once."""
+    check_phases(n, m, transfers)
+    check_stages(transfers, num_stages)
+    replay(traffic, transfers)
+
+
+def check_phases(n, m, transfers):
+    """Each transfer joins devices that its phase may join."""
+    for field in ("src", "dst", "origin", "target"):
+        _refuse((transfers[field] < 0) | (transfers[field] >= n * m), transfers, "is of no device")
+    src, dst, origin, target = (transfers[f] // m for f in ("src", "dst", "origin", "target"))
+    within = src == dst
+    starts = transfers["src"] == transfers["origin"]
+    ends = transfers["dst"] == transfers["target"]
+    moves = transfers["src"] != transfers["dst"]
+    fits = [
+        within & starts & ends & (transfers["stage"] == -1),
+        within & starts & moves & (target != origin) & (transfers["stage"] >= 0),
+        ~within & (src == origin) & (dst == target) & (transfers["stage"] >= 0),
+        within & ends & moves & (target != origin) & (transfers["stage"] >= 0),
+    ]
+    for phase, fit in enumerate(fits):
+        _refuse((transfers["phase"] == phase) & ~fit, transfers, f"does not fit phase {phase}")
+    _refuse((transfers["phase"] < 0) | (transfers["phase"] > 3), transfers, "has no such phase")
+
+
+def check_stages(transfers, num_stages):
+    """Stages are 0 ... num_stages - 1, in order, each fed before it starts and drained after."""
+    position = np.arange(len(transfers))
+    spans = []
+    for phase in (BALANCE, SCALE_OUT, REDISTRIBUTE):
+        first = np.full(num_stages, len(transfers))
+        last = np.full(num_stages, -1)
+        chosen = transfers["phase"] == phase
+        stage = transfers["stage"][chosen]
+        if stage.size and stage.max() >= num_stages:
+            raise PlanError(f"phase {phase} has stage {stage.max()} of {num_stages}")
+        np.minimum.at(first, stage, position[chosen])
+        np.maximum.at(last, stage, position[chosen])
+        spans.append((first, last))
+    (_, fed), (begins, ends), (drains, _) = spans
+    for stage in range(num_stages):
+        if ends[stage] < 0:
+            raise PlanError(f"stage {stage} moves nothing between servers")
+        if stage and begins[stage] < ends[stage - 1]:
+            raise PlanError(f"stage {stage} begins before stage {stage - 1} ends")
+        if fed[stage] > begins[stage]:
+            raise PlanError(f"stage {stage} begins before it is balanced")
+        if drains[stage] < ends[stage]:
+            raise PlanError(f"stage {stage} is redistributed before it ends")
+
+
+def replay(traffic, transfers):
+    """Plays transfers in order.
+
+    Rows that every transfer treats alike are one cell: as exact as single rows, for any counts.
+    """
+    devices = len(traffic)
+    sizes = np.asarray(traffic, np.int64).ravel()
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    block = transfers["origin"].astype(np.int64) * devices + transfers["target"]
+    begin = starts[block] + transfers["first_row"]
+    end = begin + transfers["rows"]
+    _refuse(transfers["rows"] <= 0, transfers, "moves no rows")
+    _refuse((begin < starts[block]) | (end > ends[block]), transfers, "leaves its block")
+
+    edges = np.unique(np.concatenate([[0], starts, ends, begin, end]))
+    cell_block = np.searchsorted(ends, edges[:-1], side="right")
+    place, target = np.divmod(cell_block, devices)
+    delivered = np.zeros(len(place), bool)
+    last_phase = np.full(len(place), -1)
+    stage = np.full(len(place), -1)
+    for i, (low, high) in enumerate(
+        zip(np.searchsorted(edges, begin), np.searchsorted(edges, end), strict=True)
+    ):
+        move = transfers[i]
+        cells = slice(low, high)
+        if delivered[cells].any():
+            raise PlanError(f"transfer {i} {move} moves rows that have arrived")
+        if (place[cells] != move["src"]).any():
+            raise PlanError(f"transfer {i} {move} moves rows that are on devices {place[cells]}")
+        if (last_phase[cells] >= move["phase"]).any():
+            raise PlanError(f"transfer {i} {move} repeats or goes back behind a phase")
+        if (
+            move["phase"] > BALANCE
+            and ((last_phase[cells] >= BALANCE) & (stage[cells] != move["stage"])).any()
+        ):
+            raise PlanError(f"transfer {i} {move} goes on in another stage than {stage[cells]}")
+        place[cells] = move["dst"]
+        last_phase[cells] = move["phase"]
+        stage[cells] = move["stage"]
+        delivered[cells] = move["dst"] == target[cells]
+    if not delivered.all():
+        cell = int(np.argmin(delivered))
+        origin, goal = divmod(int(cell_block[cell]), devices)
+        raise PlanError(
+            f"rows {edges[cell] - starts[cell_block[cell]]}... from {origin} to {goal} never arrive"
+        )
+
+
+def check_one_to_one(transfers):
+    """In a stage a device sends to one device at most, and receives from one at most."""
+    moves = transfers[transfers["phase"] == SCALE_OUT]
+    pairs = np.unique(moves[["stage", "src", "dst"]])
+    for end, word in (("src", "sends to"), ("dst", "receives from")):
+        ways, count = np.unique(pairs[["stage", end]], return_counts=True)
+        if (count > 1).any():
+            stage, device = ways[np.argmax(count > 1)]
+            raise PlanError(f"in stage {stage} device {device} {word} several devices")
+
+
+def check_fast(traffic, n, m, transfers):
+    """Rails, balance within a row, and stages that are together as short as can be."""
+    moves = transfers[transfers["phase"] == SCALE_OUT]
+    rail = moves["src"] % m
+    _refuse(rail != moves["dst"] % m, moves, "leaves its rail")
+
+    rows = np.zeros((n, n, m), np.int64)
+    np.add.at(rows, (moves["src"] // m, moves["dst"] // m, rail), moves["rows"])
+    tiles = server_matrix(traffic, n, m)
+    share = tiles // m
+    for s, d in np.argwhere(tiles > 0):
+        if rows[s, d].min() < share[s, d] or rows[s, d].max() > -(-tiles[s, d] // m):
+            raise PlanError(f"rails from server {s} to {d} carry {rows[s, d]} of {tiles[s, d]}")
+
+    per_rail = -(-tiles // m)
+    busiest = max(per_rail.sum(0).max(), per_rail.sum(1).max())
+    length = sum(stage_lengths(moves, n * m))
+    if length != busiest:
+        raise PlanError(f"stages are {length} rows long, where {busiest} would do")
+
+
+def stage_lengths(transfers, devices):
+    """Rows of the busiest sender in each scale-out stage."""
+    moves = transfers[transfers["phase"] == SCALE_OUT]
+    sent = np.zeros((int(moves["stage"].max(initial=-1)) + 1, devices), np.int64)
+    np.add.at(sent, (moves["stage"], moves["src"]), moves["rows"])
+    return sent.max(axis=1).tolist()
+
+
+def server_matrix(traffic, n, m):
+    """Rows that servers send to each other; nothing on the diagonal."""
+    tiles = np.asarray(traffic, np.int64).reshape(n, m, n, m).sum(axis=(1, 3))
+    np.fill_diagonal(tiles, 0)
+    return tiles
+
+
+def transposed(transfers, num_stages):
+    """The same plan read backwards: that of the transposed traffic."""
+    back = transfers[::-1].copy()
+    pairs = [("src", "dst"), ("origin", "target")]
+    if "src_row" in back.dtype.names:
+        pairs.append(("src_row", "dst_row"))
+    for one, other in pairs:
+        back[one], back[other] = back[other].copy(), back[one].copy()
+    ahead, behind = back["phase"] == BALANCE, back["phase"] == REDISTRIBUTE
+    back["phase"][ahead], back["phase"][behind] = REDISTRIBUTE, BALANCE
+    staged = back["phase"] != LOCAL
+    back["stage"][staged] = num_stages - 1 - back["stage"][staged]
+    return back
+
+
+def decode_table(words):
+    """A stage table's header, rows sent to and received from each device, and entries."""
+    header = words[:HEADER_WORDS]
+    devices, entries = int(header[1]), int(header[3])
+    begin = HEADER_WORDS + 2 * devices
+    sends, receives = words[HEADER_WORDS:begin].reshape(2, devices)
+    body = words[begin : begin + entries * len(ENTRY_FIELDS)]
+    return header, sends, receives, body.view(ENTRY_DTYPE)
+
+
+def of_device(transfers, device):
+    """Those that a device takes part in."""
+    return transfers[(transfers["src"] == device) | (transfers["dst"] == device)]
+
+
+def join_tables(transfers, tables):
+    """All transfers with their staging rows, on which sender and receiver must agree."""
+    left = [iter(decode_table(words)[3]) for words in tables]
+    joined = np.zeros(len(transfers), ENTRY_DTYPE)
+    for i, move in enumerate(transfers):
+        ends = {int(move["src"]), int(move["dst"])}
+        entries = [next(left[device], None) for device in sorted(ends)]
+        if entries[0] is None or any(entry != entries[0] for entry in entries):
+            raise PlanError(f"transfer {i} {move} is {entries} in the tables of {sorted(ends)}")
+        joined[i] = entries[0]
+        if any(joined[i][field] != move[field] for field in transfers.dtype.names):
+            raise PlanError(f"transfer {i} {move} is {joined[i]} in the tables of {sorted(ends)}")
+    for device, rest in enumerate(left):
+        if next(rest, None) is not None:
+            raise PlanError(f"the table of {device} has more entries than the plan")
+    return joined
+
+
+def replay_staging(traffic, entries, staging_rows):
+    """Plays table entries on real buffers, one number for each row of the exchange."""
+    devices = len(traffic)
+    sizes = np.asarray(traffic, np.int64).ravel()
+    starts = np.cumsum(sizes) - sizes
+    staging = [np.full(int(rows), -1) for rows in staging_rows]
+    arrived = np.zeros(int(sizes.sum()), int)
+    for i, move in enumerate(entries):
+        first = starts[int(move["origin"]) * devices + int(move["target"])] + move["first_row"]
+        rows = np.arange(first, first + move["rows"])
+        if move["src_row"] != IN_PLACE:
+            held = _staging_slice(staging, i, move, "src")
+            if not np.array_equal(held, rows):
+                raise PlanError(f"entry {i} {move} reads {held} from staging, wants {rows}")
+        elif move["src"] != move["origin"]:
+            raise PlanError(f"entry {i} {move} reads an operand that is not the origin's")
+        if move["dst_row"] != IN_PLACE:
+            room = _staging_slice(staging, i, move, "dst")
+            if (room != -1).any():
+                raise PlanError(f"entry {i} {move} writes over staged rows {room}")
+            room[:] = rows
+        elif move["dst"] == move["target"]:
+            arrived[rows] += 1
+        else:
+            raise PlanError(f"entry {i} {move} writes an output that is not the target's")
+    if (arrived != 1).any():
+        raise PlanError(f"rows arrive {np.unique(arrived)} times")
+
+
+def _staging_slice(staging, i, move, end):
+    first, device = int(move[f"{end}_row"]), int(move[end])
+    if first < 0 or first + move["rows"] > len(staging[device]):
+        raise PlanError(f"entry {i} {move} is outside {len(staging[device])} staging rows")
+    return staging[device][first : first + move["rows"]]
+
+
+def _refuse(wrong, transfers, why):
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise PlanError(f"transfer {i} {transfers[i]} {why}")

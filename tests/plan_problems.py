@@ -1,0 +1,110 @@
+"""Problems to plan: hypothesis strategies for them, and ways to have them planned."""
+
+import functools
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import fastjax
+from fastjax import Topology, make_plan
+
+SCHEDULERS = fastjax.schedulers()
+KINDS = (
+    "zeros",
+    "ones",
+    "uniform",
+    "sparse",
+    "skewed",
+    "single flow",
+    "only self",
+    "only local",
+    "only cross",
+    "only rails",
+    "hot sender",
+    "hot receiver",
+    "permutation",
+)
+
+
+def make_traffic(kind, n, m, largest, rng):
+    """A matrix of the kind, with entries up to `largest`."""
+    size = n * m
+    some = rng.integers(0, largest, (size, size), endpoint=True)
+    server, local = np.divmod(np.arange(size), m)
+    one = np.zeros((size, size), bool)
+    one[rng.integers(size), rng.integers(size)] = True
+    keep = {
+        "zeros": np.zeros((size, size), bool),
+        "ones": np.ones((size, size), bool),
+        "uniform": np.ones((size, size), bool),
+        "sparse": rng.random((size, size)) < 0.15,
+        "skewed": np.ones((size, size), bool),
+        "single flow": one,
+        "only self": np.eye(size, dtype=bool),
+        "only local": server[:, None] == server,
+        "only cross": server[:, None] != server,
+        "only rails": local[:, None] == local,
+        "hot sender": np.arange(size)[:, None] == rng.integers(size),
+        "hot receiver": np.arange(size) == rng.integers(size),
+        "permutation": rng.permutation(size)[:, None] == np.arange(size),
+    }[kind]
+    if kind == "ones":
+        some = np.ones_like(some)
+    if kind == "skewed":
+        some = np.floor(largest * rng.random((size, size)) ** 8).astype(np.int64)
+    return np.where(keep, some, 0)
+
+
+@st.composite
+def topologies(draw, servers=(1, 6), per_server=(1, 5)):
+    """Topologies with servers and devices in these ranges."""
+    return Topology(
+        draw(st.integers(*servers)),
+        draw(st.integers(*per_server)),
+        scale_up_bandwidth=draw(st.sampled_from([450e9, 50e9, 1.0])),
+        scale_out_bandwidth=draw(st.sampled_from([50e9, 12e9, 3.0])),
+        scale_up_latency=draw(st.sampled_from([0.0, 2e-6])),
+        scale_out_latency=draw(st.sampled_from([0.0, 1e-5, 0.5])),
+    )
+
+
+@st.composite
+def problems(draw, topology=None, largest=60):
+    """A topology, a matrix for it and the bytes of a row."""
+    topology = draw(topologies() if topology is None else topology)
+    size = topology.num_devices
+    if size <= 6 and draw(st.booleans()):
+        entries = st.integers(0, min(largest, 9))
+        traffic = draw(hnp.arrays(np.int64, (size, size), elements=entries))
+    else:
+        kind = draw(st.sampled_from(KINDS))
+        rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        traffic = make_traffic(
+            kind, topology.servers, topology.devices_per_server, draw(st.integers(1, largest)), rng
+        )
+    return topology, traffic, draw(st.sampled_from([1, 4096, 2**20, 2**40 - 1]))
+
+
+def scheduled(problem, scheduler):
+    """The plan of a problem."""
+    topology, traffic, row_bytes = problem
+    return make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
+
+
+def traced_tables(topology, scheduler):
+    """One compiled program, which keeps its planner from call to call."""
+    mesh = jax.make_mesh((topology.num_devices,), ("x",), axis_types=(AxisType.Auto,))
+
+    @jax.jit
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    def tables(sizes):
+        plan = fastjax.plan_ragged_all_to_all(
+            sizes, axis_name="x", topology=topology, scheduler=scheduler
+        )
+        return plan.table[None]
+
+    return tables

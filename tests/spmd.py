@@ -1,0 +1,57 @@
+"""Runs a per-device function on the test's CPU devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+
+def mesh_of(
+    shape: tuple[int, ...] = (8,),
+    names: tuple[str, ...] = ("x",),
+    *,
+    explicit: bool = False,
+    order: list[int] | None = None,
+) -> jax.sharding.Mesh:
+    """A mesh of CPU devices; `order` permutes them."""
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    count = int(np.prod(shape))
+    devices = np.array(jax.devices("cpu"))[order or slice(None)][:count]
+    return jax.sharding.Mesh(devices.reshape(shape), names, axis_types=(kind,) * len(shape))
+
+
+def spmd(
+    fn: Callable[..., Any],
+    mesh: jax.sharding.Mesh | None = None,
+    *,
+    check_vma: bool = True,
+    jit: bool = True,
+    donate: tuple[int, ...] = (),
+) -> Callable[..., Any]:
+    """fn on every device: takes and returns arrays with a leading dimension of devices.
+
+    fn sees its own slice without that dimension.
+    """
+    mesh = mesh or mesh_of()
+    spec = P(mesh.axis_names)
+
+    def local(*args: Any) -> Any:
+        results = fn(*jax.tree.map(lambda x: x[0], args))
+        return jax.tree.map(lambda x: x[None], results)
+
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)
+    if jit:
+        mapped = jax.jit(mapped, donate_argnums=donate)
+    sharding = jax.sharding.NamedSharding(mesh, spec)
+
+    def run(*args: Any) -> Any:
+        return mapped(*jax.device_put(args, sharding))
+
+    run.mapped = mapped  # pyright: ignore[reportFunctionMemberAccess]
+    run.sharding = sharding  # pyright: ignore[reportFunctionMemberAccess]
+    return run

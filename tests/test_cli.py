@@ -1,0 +1,252 @@
+"""The command line: environment report and benchmark."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fastjax
+from fastjax.cli import bench, machine, main, measure, report, schemes
+from fastjax.cli import traffic as workloads
+from fastjax.errors import OptionError
+
+TINY = ["--rows", "64", "--row-bytes", "64", "--rounds", "2", "--latency-rounds", "2"]
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastjax", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "FORCE_COLOR": "", **environment},
+        check=False,
+    )
+
+
+def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as if a module were not installed."""
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"from fastjax.cli import main; sys.exit(main({list(arguments)!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+
+
+# ---- report
+
+
+def test_report_names_everything():
+    done = command(FASTJAX_TIMEOUT="7.5")
+    assert done.returncode == 0, done.stderr
+    for word in (
+        fastjax.__version__,
+        machine.versions()["jax"],
+        "built for 0.3",
+        "in_process",
+        "not built",
+        "copy threads",
+        ", ".join(fastjax.schedulers()),
+        "7.5 s (from FASTJAX_TIMEOUT)",
+        "auto (default; set FASTJAX_SCHEDULER to change)",
+    ):
+        assert word in done.stdout
+    assert "\x1b[" not in done.stdout
+
+
+def test_report_has_colours_on_a_terminal():
+    done = command(FORCE_COLOR="1", TERM="xterm", COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b[" in done.stdout
+    assert fastjax.__version__ in done.stdout
+
+
+def test_report_without_rich():
+    done = without("rich")
+    assert done.returncode == 0, done.stderr
+    assert "bench: no rich" in done.stdout
+
+
+def test_report_in_process(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 0
+    assert capsys.readouterr().out.strip() == report.as_text(report.collect()).strip()
+
+
+def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):
+    assert main(["fly"]) == 2
+    assert "no command 'fly'" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "bench" in capsys.readouterr().out
+
+
+# ---- benchmark
+
+
+def test_bench_in_a_process_of_its_own(tmp_path):
+    path = tmp_path / "new" / "record.json"
+    done = command("bench", *TINY, "--devices", "4", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().rfind("Exchanges") > done.stdout.rfind("Latency")
+    record = json.loads(path.read_text())
+    assert record["schema"] == bench.SCHEMA
+    assert record["workload"]["devices"] == 4
+    assert np.sum(record["workload"]["traffic"]) == 4 * 64
+    assert record["machine"]["usable_cores"] >= 1
+    assert set(record["versions"]) >= {"fastjax", "jax", "jaxlib", "numpy", "python"}
+    found = [(entry["scheme"], entry["servers"]) for entry in record["schemes"]]
+    assert found == [
+        *((s, split) for split in ("1x4", "2x2", "4x1") for s in fastjax.schedulers()),
+        (schemes.DENSE, "-"),
+        (schemes.DENSE_WORST, "-"),
+        (schemes.ALL_GATHER, "-"),
+        (schemes.COPY, "-"),
+    ]
+    for entry in record["schemes"]:
+        assert entry["runs"] == len(entry["all_ms"]) >= 1
+        assert entry["min_ms"] <= entry["p25_ms"] <= entry["median_ms"]
+        assert entry["median_ms"] <= entry["p75_ms"] <= entry["max_ms"]
+        assert entry["wrong"] == (None if entry["scheme"] == schemes.COPY else 0)
+        assert ("plan" in entry) == (entry["scheme"] in fastjax.schedulers())
+    assert [e["name"] for e in record["latency"]][:2] == [
+        "empty call",
+        "empty call, same arguments",
+    ]
+    assert record["latency"][0]["by_empty"] == 1
+
+
+@pytest.mark.parametrize("skew", workloads.SKEWS)
+def test_bench_options(skew: str, tmp_path):
+    path = tmp_path / "record.json"
+    arguments = ["--skew", skew, "--dtype", "bfloat16", "--servers", "2", "--schedulers", "fast"]
+    arguments += ["--no-baselines", "--alpha", "1.2", "--seed", "3", "--json", str(path)]
+    assert main(["bench", *TINY[:-1], "0", *arguments]) == 0
+    record = json.loads(path.read_text())
+    assert [(e["scheme"], e["servers"]) for e in record["schemes"]] == [
+        ("fast", "2x4"),
+        (schemes.COPY, "-"),
+    ]
+    assert record["schemes"][0]["dense_by_this"] is None
+    assert record["latency"] == []
+    assert record["workload"]["dtype"] == "bfloat16"
+
+
+def test_bench_fails_on_wrong_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A scheme that moves nothing gets every row wrong that should have arrived."""
+    monkeypatch.setattr(schemes, "_ours", lambda *_: lambda *operands: operands[1])
+    arguments = ["--servers", "1", "--schedulers", "direct", "--no-baselines"]
+    assert main(["bench", *TINY, *arguments]) == 1
+    assert f"{8 * 64} rows are wrong" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["tyro", "rich"])
+def test_bench_says_what_is_missing(module: str):
+    done = without(module, "bench")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert module in done.stderr
+    assert "pip install 'fastjax[bench]'" in done.stderr
+
+
+def test_bench_needs_the_devices_it_asks_for(capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "--devices", "64"]) == 2
+    assert "needs 64 cpu devices, but JAX has started with 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"servers": (3,)}, "--servers 3 does not divide 8"),
+        ({"servers": (0,)}, "--servers 0 does not divide 8"),
+        ({"rows": 0}, "--rows must be 1 or more"),
+        ({"row_bytes": 6}, "--row-bytes 6 is no whole number of float32"),
+        ({"dtype": "float31"}, "--dtype float31"),
+        ({"schedulers": ("fastest",)}, "--schedulers fastest: there are auto, "),
+    ],
+)
+def test_bench_refuses_impossible_options(options: dict, message: str):
+    with pytest.raises(OptionError, match=message):
+        bench.BenchOptions(**options)
+
+
+# ---- workloads
+
+
+@pytest.mark.parametrize("skew", workloads.SKEWS)
+def test_traffic(skew: workloads.Skew):
+    traffic = workloads.make_traffic(skew, 6, 1000, seed=1)
+    assert traffic.shape == (6, 6)
+    assert traffic.dtype == np.int64
+    assert traffic.min() >= 0
+    assert traffic.sum() == 6000
+    if skew != "pair-zipf":
+        assert set(traffic.sum(axis=1)) == {1000}
+    np.testing.assert_array_equal(traffic, workloads.make_traffic(skew, 6, 1000, seed=1))
+    if skew != "uniform":
+        assert (traffic != workloads.make_traffic(skew, 6, 1000, seed=2)).any()
+
+
+def test_zipf_expert_heats_the_same_receiver_from_every_sender():
+    traffic = workloads.make_traffic("zipf-expert", 8, 100_000)
+    shares = traffic.sum(axis=0) / traffic.sum()
+    np.testing.assert_allclose(shares, workloads.zipf(8, 0.8), atol=0.005)
+    assert set(traffic.argmax(axis=1)) == {0}
+
+
+def test_reference_places_every_row():
+    traffic = np.array([[1, 2, 0], [0, 0, 3], [2, 0, 1]])
+    meta = workloads.metadata(traffic)
+    operand = np.arange(1, 10).reshape(3, 3, 1)
+    result = workloads.reference(operand, np.zeros((3, 5, 1), int), meta)
+    np.testing.assert_array_equal(
+        result[:, :, 0], [[1, 7, 8, 0, 0], [2, 3, 0, 0, 0], [4, 5, 6, 9, 0]]
+    )
+
+
+def test_wrong_rows_sees_every_bit():
+    want = np.zeros((4, 3), np.float32)
+    got = want.copy()
+    assert workloads.wrong_rows(got, want) == 0
+    got[1, 2] = -0.0
+    got[3] = np.nan
+    assert workloads.wrong_rows(got, want) == 2
+    with pytest.raises(ValueError, match="want float32"):
+        workloads.wrong_rows(got.astype(np.float64), want)
+
+
+def test_count_wrong():
+    record = {"schemes": [{"wrong": 2}, {"wrong": None}, {"wrong": 0}]}
+    assert bench.count_wrong(record) == 2
+
+
+# ---- measurement
+
+
+def test_bandwidths_are_those_of_nccl_tests():
+    traffic = np.array([[0, 6], [2, 2]])
+    assert measure.algbw(traffic, 10**9, 2.0) == 4  # device 1 receives 8 rows
+    assert measure.busbw(traffic, 10**9, 2.0) == 2
+    assert measure.mean_bw(traffic, 10**9, 2.0) == 2.5
+
+
+def test_interleave_runs_everything_in_every_round():
+    calls: list[str] = []
+    timings = measure.interleave({name: lambda n=name: calls.append(n) for name in "abc"}, 5)
+    assert {name: len(t.seconds) for name, t in timings.items()} == dict.fromkeys("abc", 5)
+    rounds = [calls[i : i + 3] for i in range(3, len(calls), 3)]
+    assert all(sorted(order) == list("abc") for order in rounds)
+
+
+def test_slow_things_run_less_often(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "SLOW_SECONDS", -1.0)
+    timings = measure.interleave({"slow": lambda: None}, 30)
+    assert len(timings["slow"].seconds) == measure.SLOW_ROUNDS

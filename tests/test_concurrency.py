@@ -1,0 +1,150 @@
+"""Many exchanges at once, among XLA's own collectives, queued without waiting."""
+
+import concurrent.futures
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from spmd import mesh_of, spmd
+
+import fastjax
+
+EXCHANGES = 8
+STAGED = fastjax.Topology(2, 4)
+
+
+def exchange(*args, **options):
+    return fastjax.fast_ragged_all_to_all(*args, axis_name="x", **options)
+
+
+def cases(rng, count=EXCHANGES, rows=6):
+    metas = [reference.packed(reference.random_sizes(rng, 8, 8, rows)) for _ in range(count)]
+    n, m = np.max([reference.rows_needed(meta) for meta in metas], axis=0)
+    operand = rng.normal(size=(8, count, n, 4)).astype(np.float32)
+    output = rng.normal(size=(8, count, m, 4)).astype(np.float32)
+    arrays = [np.stack(parts, 1) for parts in zip(*(q.arrays() for q in metas), strict=True)]
+    expected = np.stack(
+        [reference.exchange(operand[:, b], output[:, b], metas[b]) for b in range(count)],
+        axis=1,
+    )
+    return operand, output, arrays, expected
+
+
+def many(operand, output, *arrays, topology=None):
+    """Exchanges and unrelated collectives, none of which waits for another."""
+    results, gathered = [], []
+    for b in range(EXCHANGES):
+        results.append(exchange(operand[b], output[b], *(a[b] for a in arrays), topology=topology))
+        gathered.append(jax.lax.all_gather(operand[b] * (b + 1.0), "x").sum())
+    return jnp.stack(results), jnp.stack(gathered)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("topology", [None, STAGED], ids=["flat", "staged"])
+def test_hundreds_of_independent_launches(rng, topology):
+    operand, output, arrays, expected = cases(rng)
+
+    def local(operand, output, *arrays):
+        each = zip(operand, output, *arrays, strict=True)
+        return jnp.stack([exchange(*args, topology=topology) for args in each])
+
+    run = spmd(local)
+    args = jax.device_put((operand, output, *arrays), run.sharding)
+    queued = [run.mapped(*args) for _ in range(300)]
+    for results in queued:
+        np.testing.assert_array_equal(results, expected)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("topology", [None, STAGED], ids=["flat", "staged"])
+def test_hundreds_of_launches_among_unrelated_collectives(rng, topology):
+    """Eight exchanges and eight collectives a launch, each launch fed by the one before."""
+    operand, output, arrays, expected = cases(rng)
+
+    def step(carry, operand, output, *arrays):
+        results, gathered = many(operand + 0.0 * carry, output, *arrays, topology=topology)
+        return results, gathered, carry + 1.0 + 0.0 * gathered.sum()
+
+    run = spmd(step)
+    args = jax.device_put((operand, output, *arrays), run.sharding)
+    carry = jax.device_put(np.zeros(8, np.float32), run.sharding)
+    queued = []
+    for _ in range(300):
+        results, gathered, carry = run.mapped(carry, *args)
+        queued.append((results, gathered))
+    sums = np.stack([operand[:, b].sum() * (b + 1.0) for b in range(EXCHANGES)])
+    for results, gathered in queued:
+        np.testing.assert_array_equal(results, expected)
+        np.testing.assert_allclose(gathered[0], sums, rtol=1e-2, atol=1e-2)
+    np.testing.assert_array_equal(carry, np.full(8, 300.0))
+
+
+def test_exchanges_and_collectives_in_a_scan_queued(rng):
+    operand, output, arrays, _ = cases(rng)
+
+    def local(operand, output, *arrays):
+        def body(c, _):
+            results, gathered = many(operand + c, output, *arrays)
+            return c + 0.0 * gathered.sum() + 0.0 * results.sum() + 1.0, results[0, 0, 0]
+
+        zero = jax.lax.pcast(jnp.zeros(()), ("x",), to="varying")
+        return jax.lax.scan(body, zero, None, length=10)[0]
+
+    run = spmd(local)
+    queued = [run(operand, output, *arrays) for _ in range(20)]
+    for got in queued:
+        np.testing.assert_array_equal(got, np.full(8, 10.0))
+
+
+@pytest.mark.sanitize
+def test_several_python_threads(rng):
+    operand, output, arrays, expected = cases(rng)
+    programs = [spmd(many), spmd(lambda *a: many(*a, topology=STAGED))]
+    for run in programs:
+        run(operand, output, *arrays)
+
+    def work(i):
+        return [programs[(i + j) % 2](operand, output, *arrays)[0] for j in range(10)]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for results in pool.map(work, range(4)):
+            for result in results:
+                np.testing.assert_array_equal(result, expected)
+
+
+def test_programs_on_overlapping_meshes(rng):
+    """The same devices in two meshes, launched alternately."""
+    eight = reference.packed(reference.random_sizes(rng, 8, 8))
+    four = reference.packed(reference.random_sizes(rng, 4, 4))
+    run_eight = spmd(exchange)
+    run_four = spmd(exchange, mesh_of((4,), order=[6, 1, 3, 0]))
+    data_eight, data_four = reference.data(rng, eight), reference.data(rng, four)
+    queued = [
+        (run_eight(*data_eight, *eight.arrays()), run_four(*data_four, *four.arrays()))
+        for _ in range(100)
+    ]
+    for got_eight, got_four in queued:
+        np.testing.assert_array_equal(got_eight, reference.exchange(*data_eight, eight))
+        np.testing.assert_array_equal(got_four, reference.exchange(*data_four, four))
+
+
+def test_large_exchanges_overlap(rng):
+    """Several jobs on the copy pool at once, with staging buffers of different sizes."""
+    metas = [
+        reference.packed(reference.random_sizes(rng, 8, 8, most, zeros=0.1))
+        for most in (40, 300, 80, 200)
+    ]
+    parts = [(meta, *reference.data(rng, meta, (256,))) for meta in metas]
+
+    def local(args):
+        return [exchange(*a, topology=STAGED, scheduler="fast") for a in args]
+
+    run = spmd(local)
+    arguments = [(operand, output, *meta.arrays()) for meta, operand, output in parts]
+    queued = [run(arguments) for _ in range(5)]
+    expected = [reference.exchange(operand, output, meta) for meta, operand, output in parts]
+    for results in queued:
+        for got, want in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(got, want)

@@ -1,0 +1,229 @@
+"""The direction of dependence between layers, in C++ and in Python."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# ---- the rules
+
+# Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers.
+CPP_LAYERS = {
+    "planner": [],
+    "kernels": [],
+    "transport": ["kernels/", "planner/table.h", "planner/transfer.h"],
+    "handlers": ["kernels/", "planner/", "transport/"],
+    "python": ["handlers/", "kernels/", "planner/", "transport/"],
+}
+# Pattern of a header that is not ours -> the only folders that may include it.
+CPP_EXTERNAL = {
+    r"xla/": ["handlers", "python"],
+    r"nanobind/": ["python"],
+    r"Python\.h|pyconfig\.h|numpy/": ["python"],
+}
+# Folders that may include the standard library only: headers whose names have no dot and no slash.
+CPP_PURE = ["planner"]
+
+# Modules of fastjax/, lowest first. A module may import those in the lines above its own; modules
+# in one line know nothing of each other. A package counts as one module.
+PYTHON_LAYERS = [
+    ["_core"],
+    ["errors"],
+    ["topology"],
+    ["config"],
+    ["jax_compat"],
+    ["planning"],
+    ["ragged_all_to_all"],
+    ["plot"],
+    ["simulate"],
+    ["swap", "moe"],
+    ["__init__"],
+    ["bench", "cli"],
+    ["__main__"],
+]
+# The only module that may import, or reach into, private parts of JAX.
+PYTHON_JAX_PRIVATE = "jax_compat"
+
+# ---- the checkers
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+_CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".hip"}
+
+
+def cpp_violations(root: Path) -> Iterator[str]:
+    """Yields the includes under `root`/ffi that the rules forbid."""
+    for path in sorted((root / "ffi").rglob("*")):
+        if path.suffix not in _CPP_SUFFIXES:
+            continue
+        folder = path.relative_to(root / "ffi").parts[0]
+        where = path.relative_to(root)
+        if folder not in CPP_LAYERS:
+            yield f"{where}: {folder}/ is not a layer"
+            continue
+        for header in _INCLUDE.findall(path.read_text()):
+            if header.startswith(f"{folder}/"):
+                continue
+            first = header.partition("/")[0]
+            if "/" in header and first in CPP_LAYERS:
+                allowed = CPP_LAYERS[folder]
+                bad = header not in allowed and f"{first}/" not in allowed
+            else:
+                bad = folder in CPP_PURE and not re.fullmatch(r"[a-z_0-9]+", header)
+                for pattern, folders in CPP_EXTERNAL.items():
+                    bad |= bool(re.match(pattern, header)) and folder not in folders
+            if bad:
+                yield f"{where}: includes {header}"
+
+
+def _imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yields what is imported at run time: (module, names), with relative imports resolved."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for other in node.orelse:
+                yield from _imports(other, package)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, []
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join(base + (node.module or "").split(".")).strip(".")
+            yield module, [alias.name for alias in node.names]
+        else:
+            yield from _imports(node, package)
+
+
+def _is_private(dotted: str) -> bool:
+    parts = dotted.split(".")
+    private = any(part.startswith("_") and not part.endswith("__") for part in parts)
+    return parts[0] in {"jax", "jaxlib"} and private
+
+
+def _private_jax_names(tree: ast.AST, package: list[str]) -> Iterator[str]:
+    for module, names in _imports(tree, package):
+        yield from filter(_is_private, [module, *(f"{module}.{name}" for name in names)])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield from filter(_is_private, [ast.unparse(node)])
+
+
+def python_violations(root: Path) -> Iterator[str]:
+    """Yields the imports under `root`/fastjax that the rules forbid."""
+    rank = {module: i for i, layer in enumerate(PYTHON_LAYERS) for module in layer}
+    for path in sorted((root / "fastjax").rglob("*.py")):
+        where = path.relative_to(root)
+        module = where.with_suffix("").parts[1]
+        if module not in rank:
+            yield f"{where}: {module} is not in a layer"
+            continue
+        package = list(where.parent.parts)
+        tree = ast.parse(path.read_text())
+        if module != PYTHON_JAX_PRIVATE:
+            private = sorted(set(_private_jax_names(tree, package)))
+            yield from (f"{where}: uses {name}" for name in private)
+        for source, names in _imports(tree, package):
+            first, *rest = source.split(".")
+            if first != "fastjax":
+                continue
+            # `from fastjax import x` imports that module, or a name of the package itself.
+            used = rest[:1] or {name if name in rank else "__init__" for name in names or [""]}
+            for other in used:
+                if other not in rank:
+                    yield f"{where}: imports {other}, which is not in a layer"
+                elif other != module and rank[other] >= rank[module]:
+                    yield f"{where}: imports {other}"
+
+
+# ---- the tests
+
+
+def _write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_cpp_layers():
+    assert (ROOT / "ffi").is_dir()
+    assert list(cpp_violations(ROOT)) == []
+
+
+def test_python_layers():
+    assert (ROOT / "fastjax").is_dir()
+    assert list(python_violations(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "header"),
+    [
+        ("planner/a.cc", '"kernels/copy.h"'),
+        ("planner/a.h", '"xla/ffi/api/ffi.h"'),
+        ("planner/a.h", "<nanobind/nanobind.h>"),
+        ("planner/a.h", "<pthread.h>"),
+        ("kernels/a.cc", '"planner/table.h"'),
+        ("kernels/a.cc", '"transport/status.h"'),
+        ("transport/a.cc", '"planner/planner.h"'),
+        ("transport/in_process/a.cc", '"handlers/decode.h"'),
+        ("transport/in_process/a.cc", '"xla/ffi/api/c_api.h"'),
+        ("handlers/a.cc", '"python/a.h"'),
+        ("handlers/a.cc", "<Python.h>"),
+        ("elsewhere/a.cc", "<vector>"),
+    ],
+)
+def test_cpp_checker_catches(tmp_path: Path, file: str, header: str):
+    _write(tmp_path, {f"ffi/{file}": f"#include <cstdint>\n  #  include {header}\n"})
+    assert len(list(cpp_violations(tmp_path))) == 1
+
+
+def test_cpp_checker_allows(tmp_path: Path):
+    files = {
+        "planner/a.cc": '#include "planner/planner.h"\n#include <vector>\n',
+        "kernels/a.cc": "#include <immintrin.h>\n#include <cstring>\n",
+        "transport/in_process/a.cc": '#include "kernels/copy.h"\n#include "planner/table.h"\n',
+        "handlers/a.cc": '#include "planner/planner.h"\n#include "xla/ffi/api/ffi.h"\n',
+        "python/a.cc": '#include <nanobind/nanobind.h>\n#include "handlers/decode.h"\n',
+    }
+    _write(tmp_path, {f"ffi/{name}": text for name, text in files.items()})
+    assert list(cpp_violations(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("errors.py", "import fastjax"),
+        ("errors.py", "import fastjax.config"),
+        ("topology.py", "from . import config"),
+        ("topology.py", "from .config import options"),
+        ("topology.py", "def f():\n    from fastjax.planning import make_plan"),
+        ("planning.py", "from fastjax import ragged_all_to_all"),
+        ("swap.py", "from fastjax.moe import dispatch"),
+        ("bench/run.py", "from .. import cli"),
+        ("planning.py", "import jax._src.core"),
+        ("planning.py", "from jax import _src"),
+        ("planning.py", "from jax._src import core"),
+        ("planning.py", "import jax\nx = jax._src.core.f(1)"),
+        ("swap.py", "from jax.interpreters.mlir import _private"),
+        ("unknown.py", "import numpy"),
+        ("planning.py", "from .unknown import x"),
+    ],
+)
+def test_python_checker_catches(tmp_path: Path, file: str, text: str):
+    _write(tmp_path, {f"fastjax/{file}": text})
+    assert list(python_violations(tmp_path)) != []
+
+
+def test_python_checker_allows(tmp_path: Path):
+    files = {
+        "__init__.py": "from .swap import swap_ragged_all_to_all as swap_ragged_all_to_all",
+        "jax_compat.py": "from jax._src import core\nimport jax\nx = jax._src",
+        "planning.py": "import jax\nfrom . import _core, errors\njax.__version__",
+        "topology.py": "import typing\nif typing.TYPE_CHECKING:\n    from .planning import Plan",
+        "bench/run.py": "import fastjax\nfrom .table import Table\nfrom fastjax import planning",
+        "bench/table.py": "from ..planning import make_plan",
+    }
+    _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
+    assert list(python_violations(tmp_path)) == []

@@ -1,0 +1,200 @@
+"""What the primitives become: custom calls, their attributes, effects and types."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from jax.sharding import PartitionSpec as P
+from spmd import mesh_of, spmd
+
+import fastjax
+from fastjax.planning import plan_ragged_all_to_all_p
+
+SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
+ARGS = (
+    jax.ShapeDtypeStruct((32, 4), jnp.float32),
+    jax.ShapeDtypeStruct((64, 4), jnp.float32),
+    *([SIZES] * 4),
+)
+
+
+def mapped(f=None, **options):
+    f = f or (lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x", **options))
+    return jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+
+
+def text_of(f, platform, args=ARGS):
+    return jax.jit(f).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+def targets(text):
+    return re.findall(r"custom_call @(fastjax\w+)", text)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
+def test_custom_calls_on_every_platform(platform):
+    text = text_of(mapped(topology=fastjax.Topology(2, 4)), platform)
+    if platform == "cpu":
+        assert targets(text) == ["fastjax_plan_exchange_v1"]
+    else:
+        assert targets(text) == ["fastjax_plan_v1", "fastjax_exchange_v1"]
+    assert "output_operand_alias<output_tuple_indices = [], operand_index = 1" in text
+    assert re.search(r"topology = dense<\[2, 4, 450000000000, 50000000000, 2000, 10000\]>", text)
+    assert "rank_of = dense<[0, 1, 2, 3, 4, 5, 6, 7]>" in text
+    assert "timeout_ms = 60000" in text
+    assert "stablehlo.partition_id" in text
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
+def test_planned_exchange_on_every_platform(platform):
+    def local(operand, output, *arrays):
+        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+        return fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
+
+    text = text_of(mapped(local), platform)
+    assert targets(text) == ["fastjax_plan_v1", "fastjax_exchange_v1"]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
+def test_plan_alone_on_every_platform(platform):
+    f = mapped(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table)
+    text = text_of(f, platform, (SIZES,))
+    assert targets(text) == ["fastjax_plan_v1"]
+
+
+def test_unsupported_platform_is_refused():
+    with pytest.raises(NotImplementedError, match="tpu"):
+        text_of(mapped(), "tpu")
+
+
+def test_no_collective_of_xla_sneaks_in():
+    """Neither the exchange nor its gradient sends counts or offsets by other means."""
+
+    def loss(operand, output, *arrays):
+        f = lambda a: fastjax.fast_ragged_all_to_all(a, output, *arrays, axis_name="x")  # noqa: E731
+        return jax.vjp(f, operand)[1](output)[0]
+
+    for f in (mapped(), mapped(loss)):
+        text = text_of(f, "cpu")
+        assert not re.search(
+            r"all_to_all|all_gather|all_reduce|collective", text.replace("ragged_all_to_all", "")
+        )
+
+
+def test_channels_differ_between_call_sites_and_agree_between_lowerings():
+    def two(operand, output, *arrays):
+        once = fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x")
+        return fastjax.fast_ragged_all_to_all(operand, once, *arrays, axis_name="x")
+
+    texts = [text_of(mapped(two), "cpu") for _ in range(2)]
+    channels = [re.findall(r"channel = (\d+)", text) for text in texts]
+    assert channels[0] == channels[1]
+    assert len(set(channels[0])) == len(channels[0]) == 2
+
+
+def test_effects_name_the_axes():
+    jaxpr = jax.make_jaxpr(mapped())(*ARGS)
+    (inner,) = [e for e in jaxpr.eqns if e.primitive.name == "shard_map"]
+    (equation,) = [
+        e for e in inner.params["jaxpr"].eqns if e.primitive is fastjax.fast_ragged_all_to_all_p
+    ]
+    assert [effect.name for effect in equation.effects] == ["x"]
+    # As with JAX's own collectives, the mesh discharges them.
+    assert not inner.effects
+
+
+def test_type_of_the_result():
+    seen = {}
+
+    def local(operand, output, *arrays):
+        result = fastjax.fast_ragged_all_to_all(
+            operand, jnp.zeros(output.shape, operand.dtype), *arrays, axis_name="x"
+        )
+        seen["vma"] = jax.typeof(result).vma if hasattr(jax.typeof(result), "vma") else None
+        seen["type"] = jax.typeof(result)
+        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+        seen["plan"] = jax.typeof(plan.table)
+        return result
+
+    jax.make_jaxpr(mapped(local))(*ARGS)
+    assert seen["type"].shape == (8, 4)
+    assert seen["type"].dtype == jnp.float32
+    assert not seen["type"].weak_type
+    assert fastjax.jax_compat.vma(seen["type"]) == {"x"}
+    assert fastjax.jax_compat.vma(seen["plan"]) == {"x"}
+    assert seen["plan"].dtype == jnp.int32
+
+
+def test_unused_results_are_removed():
+    """No side effect is claimed: the compiler may drop calls, alike on all devices."""
+
+    def local(operand, output, *arrays):
+        exchange = lambda: fastjax.fast_ragged_all_to_all(  # noqa: E731
+            operand, output, *arrays, axis_name="x"
+        )
+        fastjax.plan_ragged_all_to_all(arrays[1] + 1, axis_name="x")
+        return exchange(), exchange()
+
+    text = jax.jit(mapped(local)).lower(*ARGS).compile().as_text()
+    # Two exchanges remain, since their channels differ; the plan that nobody uses is gone.
+    assert text.count('custom_call_target="fastjax_plan_exchange_v1"') == 2
+    assert 'custom_call_target="fastjax_plan_v1"' not in text
+
+
+def test_a_donated_output_is_written_in_place(rng):
+    meta = reference.packed(reference.random_sizes(rng, 8, 8))
+    operand, output = reference.data(rng, meta)
+    run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), donate=(1,))
+    args = jax.device_put((operand, output, *meta.arrays()), run.sharding)
+    # An array that shares memory with numpy cannot be given away.
+    args = (args[0], args[1] + 0.0, *args[2:])
+    where = [s.data.unsafe_buffer_pointer() for s in args[1].addressable_shards]
+    got = run.mapped(*args)
+    assert [s.data.unsafe_buffer_pointer() for s in got.addressable_shards] == where
+    assert args[1].is_deleted()
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+
+
+def test_nothing_retraces(rng):
+    meta = reference.packed(reference.random_sizes(rng, 8, 8))
+    operand, output = reference.data(rng, meta)
+    traces = []
+
+    def local(*args):
+        traces.append(1)
+        return fastjax.fast_ragged_all_to_all(*args, axis_name="x")
+
+    run = spmd(local)
+    for _ in range(3):
+        jax.block_until_ready(run(operand, output, *meta.arrays()))
+    assert len(traces) == 1
+
+
+def test_timeout_is_part_of_the_program():
+    f = mapped()
+    assert "timeout_ms = 60000" in text_of(f, "cpu")
+    with fastjax.options(timeout=1.5):
+        assert "timeout_ms = 1500" in text_of(mapped(), "cpu")
+
+
+def test_exported_program_runs(rng):
+    meta = reference.packed(reference.random_sizes(rng, 8, 8))
+    operand, output = reference.data(rng, meta)
+    args = [a.reshape(-1, *a.shape[2:]) for a in (operand, output, *meta.arrays())]
+    sharding = jax.sharding.NamedSharding(mesh_of(), P("x"))
+    args = jax.device_put(args, sharding)
+    disabled = [
+        jax.export.DisabledSafetyCheck.custom_call(t) for t in ("fastjax_plan_exchange_v1",)
+    ]
+    exported = jax.export.export(jax.jit(mapped()), disabled_checks=disabled)(*args)
+    again = jax.export.deserialize(exported.serialize())
+    got = jax.jit(again.call)(*args).reshape(output.shape)
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+
+
+def test_primitives_have_their_names():
+    assert fastjax.fast_ragged_all_to_all_p.name == "fast_ragged_all_to_all"
+    assert plan_ragged_all_to_all_p.name == "plan_ragged_all_to_all"

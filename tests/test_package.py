@@ -1,0 +1,54 @@
+"""What was built and installed."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fastjax
+import fastjax._core
+
+ROOT = Path(__file__).parents[1]
+INSTALLED = Path(fastjax.__file__).parent
+
+
+def _pyproject() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_installed_package_is_tested():
+    assert INSTALLED != ROOT / "fastjax"
+
+
+def test_built_with_the_headers_of_the_oldest_jaxlib():
+    assert fastjax._core.ffi_api_version == (0, 3)
+
+
+def test_the_build_pins_the_oldest_jaxlib_that_is_allowed():
+    pyproject = _pyproject()
+    (built,) = re.findall(r"'jaxlib==([\d.]+)'", str(pyproject["build-system"]["requires"]))
+    (oldest,) = re.findall(r"'jax>=([\d.]+)'", str(pyproject["project"]["dependencies"]))
+    assert built == oldest
+
+
+def test_versions_agree():
+    assert importlib.metadata.version("fastjax") == _pyproject()["project"]["version"]
+    assert fastjax.__version__ == importlib.metadata.version("fastjax")
+
+
+def test_typing_marker_is_installed():
+    assert (INSTALLED / "py.typed").is_file()
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="the generator writes the type of a capsule differently"
+)
+def test_stub_is_installed_and_up_to_date(tmp_path: Path):
+    stub = tmp_path / "_core.pyi"
+    generate = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "fastjax._core", "-o", stub]
+    subprocess.run(generate, check=True, cwd=tmp_path)  # it looks for modules here first
+    assert (INSTALLED / "_core.pyi").read_text() == stub.read_text(), "run `make stub`"

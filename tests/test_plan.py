@@ -1,0 +1,399 @@
+"""Plans on the host: what they do, how short they are, and that they are the same everywhere."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import numpy as np
+import plan_checker as pc
+import pytest
+from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, topologies, traced_tables
+from scipy.optimize import linprog
+
+import fastjax
+from fastjax import Topology, make_plan
+from fastjax.errors import ArgumentError, OptionError
+
+# --- what plans do -----------------------------------------------------------------------------
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.given(problem=problems())
+def test_plan_delivers_every_row_once(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    pc.check_plan(plan)
+    np.testing.assert_array_equal(plan.traffic, problem[1])
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(problem=problems(largest=2**40))
+def test_plan_of_huge_blocks(scheduler, problem):
+    pc.check_plan(scheduled(problem, scheduler))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(("n", "m"), [(1, 4), (2, 1), (3, 2), (4, 3)])
+def test_plan_of_the_largest_blocks_that_are_allowed(scheduler, n, m):
+    size = n * m
+    traffic = np.full((size, size), 2**62 // size**2)
+    pc.check_plan(make_plan(traffic, Topology(n, m), scheduler=scheduler))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("row_bytes", [1, 2**40 - 1])
+@pytest.mark.parametrize("latency", [0, 3600])
+@pytest.mark.parametrize("scale_out", [1, 2.0**61])
+@pytest.mark.parametrize("scale_up", [1, 2.0**61])
+def test_plan_for_rates_at_their_limits(scale_up, scale_out, latency, row_bytes):
+    topology = Topology(
+        3,
+        3,
+        scale_up_bandwidth=scale_up,
+        scale_out_bandwidth=scale_out,
+        scale_up_latency=latency,
+        scale_out_latency=latency,
+    )
+    for rows in (1, 2**40, 2**62 // 81):
+        plan = make_plan(np.full((9, 9), rows), topology, scheduler="fast", row_bytes=row_bytes)
+        pc.check_plan(plan)
+        assert plan.num_stages <= 9 - 6 + 2 + 32
+        assert plan.predicted_time() >= plan.lower_bound() * (1 - 1e-12)
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(problem=problems(topologies((7, 12), (1, 2)), largest=40))
+def test_fast_plan_of_many_servers(problem):
+    topology, _, _ = problem
+    plan = scheduled(problem, "fast")
+    # Matchings may run out before the rows do from 10 servers on; then stages may be longer.
+    pc.check_plan(plan, fast=topology.servers < 10)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.given(problem=problems())
+def test_plan_read_backwards_is_a_plan_of_the_transpose(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    topology = plan.topology
+    shape = topology.servers, topology.devices_per_server
+    back = pc.transposed(plan.transfers, plan.num_stages)
+    pc.check_transfers(plan.traffic.T, *shape, back, plan.num_stages)
+    if plan.scheduler != "direct":
+        pc.check_one_to_one(back)
+    if plan.scheduler == "fast":
+        pc.check_fast(plan.traffic.T, *shape, back)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "servers", "resolved"),
+    [
+        ("auto", 1, "direct"),
+        ("auto", 2, "fast"),
+        ("direct", 2, "direct"),
+        ("spreadout", 1, "spreadout"),
+        ("fast", 1, "fast"),
+    ],
+)
+def test_scheduler_of_a_plan(scheduler, servers, resolved):
+    topology = Topology(servers, 2)
+    plan = make_plan(np.ones((2 * servers,) * 2, int), topology, scheduler=scheduler)
+    assert plan.scheduler == resolved
+    assert plan.topology is topology
+
+
+@hypothesis.given(problem=problems())
+def test_number_of_stages(problem):
+    topology, traffic, _ = problem
+    n, size = topology.servers, topology.num_devices
+    server = np.arange(size) // topology.devices_per_server
+    origin, target = np.nonzero(np.where(server[:, None] == server, 0, traffic))
+    assert scheduled(problem, "direct").num_stages == (len(origin) > 0)
+    assert scheduled(problem, "spreadout").num_stages == len(np.unique((target - origin) % size))
+    fast = scheduled(problem, "fast").num_stages
+    assert (fast > 0) == (len(origin) > 0)
+    # Birkhoff's bound, and 32 more for pipelining, which one device a server has no use for.
+    chunks = 32 if topology.devices_per_server > 1 else 0
+    assert fast <= n * n - 2 * n + 2 + chunks
+
+
+def test_long_stages_are_cut_where_balance_can_hide_behind_them():
+    traffic = np.kron(1 - np.eye(2, dtype=int), np.full((4, 4), 1000))
+    stages = make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=2**20).num_stages
+    assert stages > 2
+    assert make_plan(traffic[::4, ::4], Topology(2, 1), scheduler="fast").num_stages == 1
+    assert make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=1).num_stages < stages
+
+
+def _fewest_moves(tile, quotas):
+    """Transport of least cost: a row i -> j that rail k carries moves [k != i] + [k != j] times."""
+    m = len(quotas)
+    i, j, k = np.indices((m, m, m)).reshape(3, -1)
+    blocks = (np.arange(m * m)[:, None] == i * m + j).astype(float)
+    rails = (np.arange(m)[:, None] == k).astype(float)
+    found = linprog(
+        (k != i) * 1.0 + (k != j),
+        A_eq=np.concatenate([blocks, rails]),
+        b_eq=np.concatenate([tile.ravel(), quotas]),
+        method="highs",
+    )
+    assert found.success, found.message
+    return found.fun
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(problem=problems(topologies((2, 3))))
+def test_fast_moves_the_fewest_rows_inside_servers(problem):
+    plan = scheduled(problem, "fast")
+    n, m = plan.topology.servers, plan.topology.devices_per_server
+    moves = plan.transfers
+    tiles = plan.traffic.reshape(n, m, n, m).swapaxes(1, 2)
+    for s, d in [(s, d) for s in range(n) for d in range(n) if s != d]:
+        of_pair = moves[(moves["origin"] // m == s) & (moves["target"] // m == d)]
+        crossing = of_pair[of_pair["phase"] == pc.SCALE_OUT]
+        quotas = np.bincount(crossing["src"] % m, weights=crossing["rows"], minlength=m)
+        moved = of_pair["rows"].sum() - crossing["rows"].sum()
+        assert moved == pytest.approx(_fewest_moves(tiles[s, d], quotas))
+
+
+# --- times -------------------------------------------------------------------------------------
+
+
+def _lower_bound(topology, traffic, row_bytes):
+    n, m = topology.servers, topology.devices_per_server
+    servers = pc.server_matrix(traffic, n, m)
+    server_rows = max(servers.sum(0).max(), servers.sum(1).max())
+    devices = traffic - np.diag(np.diag(traffic))
+    device_rows = max(devices.sum(0).max(), devices.sum(1).max())
+    out, up = topology.scale_out_bandwidth, topology.scale_up_bandwidth
+    return row_bytes * max(server_rows / m / out, device_rows / (up + out))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.given(problem=problems(largest=10**6))
+def test_lower_bound_and_predicted_time(scheduler, problem):
+    topology, traffic, row_bytes = problem
+    plan = scheduled(problem, scheduler)
+    bound = _lower_bound(topology, traffic, row_bytes)
+    assert plan.lower_bound() == pytest.approx(bound, rel=1e-12, abs=0)
+    assert plan.predicted_time() >= bound * (1 - 1e-12)
+
+
+def test_predicted_time_of_one_block():
+    """By hand: 1000 rows of 8 bytes, 1 us to start and 1 B/ns between servers."""
+    topology = Topology(2, 1, scale_out_bandwidth=1e9, scale_out_latency=1e-6)
+    traffic = np.array([[5, 1000], [0, 7]])
+    for scheduler in SCHEDULERS:
+        plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=8)
+        assert plan.predicted_time() == pytest.approx(9e-6)
+        assert plan.lower_bound() == pytest.approx(8e-6)
+
+
+def test_predicted_time_of_a_pipeline():
+    """By hand: device 0 sends 100 rows to device 3, so 50 change rail ahead and 50 behind."""
+    topology = Topology(
+        2,
+        2,
+        scale_up_bandwidth=10e9,
+        scale_out_bandwidth=1e9,
+        scale_up_latency=0.25,
+        scale_out_latency=3600,
+    )
+    traffic = np.zeros((4, 4), int)
+    traffic[0, 3] = 100
+    plan = make_plan(traffic, topology, scheduler="fast", row_bytes=10**9)
+    assert plan.num_stages == 1  # starting another stage would take longer than all else
+    staged = (5 + 0.25) + (50 + 3600) + (5 + 0.25)
+    assert plan.predicted_time() == pytest.approx(staged)
+    # 4000 s of local rows: those that scale-out leaves time for are hidden behind it.
+    traffic[1, 0] = 40000
+    plan = make_plan(traffic, topology, scheduler="fast", row_bytes=10**9)
+    assert plan.predicted_time() == pytest.approx(staged + (4000 + 0.25) - 3650)
+
+
+# --- the same plan everywhere ------------------------------------------------------------------
+
+
+def _fingerprint(plan):
+    parts = [plan.transfers.tobytes()]
+    parts += [plan.stage_table(r).tobytes() for r in range(plan.topology.num_devices)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.given(problem=problems(largest=10**4))
+def test_the_same_plan_twice(scheduler, problem):
+    assert _fingerprint(scheduled(problem, scheduler)) == _fingerprint(
+        scheduled(problem, scheduler)
+    )
+
+
+def _fingerprints_of_fixed_problems():
+    found = []
+    for seed, (n, m) in enumerate([(1, 5), (2, 4), (5, 1), (6, 3), (12, 2)]):
+        rng = np.random.default_rng(seed)
+        for kind in ("uniform", "skewed", "sparse"):
+            traffic = make_traffic(kind, n, m, 5000, rng)
+            for scheduler in SCHEDULERS:
+                plan = make_plan(traffic, Topology(n, m), scheduler=scheduler, row_bytes=4096)
+                found.append(_fingerprint(plan))
+    return found
+
+
+def test_the_same_plans_in_another_process():
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_plan; "
+        "print(*test_plan._fingerprints_of_fixed_problems())"
+    )
+    folder = os.path.dirname(__file__)  # noqa: PTH120
+    child = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        env={**os.environ, "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert child.stdout.split() == _fingerprints_of_fixed_problems()
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(problem=problems(topologies((1, 4)), largest=500), data=st.data())
+def test_tables_do_not_depend_on_what_was_asked_before(problem, data):
+    """Server pairs are balanced when the first device that needs them asks."""
+    devices = problem[0].num_devices
+    for scheduler in ("fast", "spreadout", "direct"):
+        plain = scheduled(problem, scheduler)
+        expected = [plain.stage_table(r) for r in range(devices)]
+        asked = scheduled(problem, scheduler)
+        order = data.draw(st.permutations(range(devices)))
+        if data.draw(st.booleans()):
+            asked.predicted_time()
+        for r in order:
+            np.testing.assert_array_equal(asked.stage_table(r), expected[r])
+        np.testing.assert_array_equal(asked.transfers, plain.transfers)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("shape", [(1, 8), (2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_planner_that_planned_something_else_before(scheduler, shape, rng):
+    topology = Topology(*shape)
+    tables = traced_tables(topology, scheduler)
+    for kind in ("uniform", "zeros", "skewed", "single flow", "sparse", "uniform", "only local"):
+        traffic = make_traffic(kind, *shape, 300, rng)
+        planned = fastjax.planning_count()
+        got = np.asarray(tables(jnp.asarray(traffic.ravel(), jnp.int32)))
+        assert fastjax.planning_count() == planned + 1
+        plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=4096)
+        for r in range(8):
+            header, _, _, entries = pc.decode_table(got[r])
+            used = pc.HEADER_WORDS + 16 + entries.size * len(pc.ENTRY_FIELDS)
+            assert header[3] == entries.size
+            np.testing.assert_array_equal(got[r][:used], plan.stage_table(r)[:used])
+
+
+# --- arguments ---------------------------------------------------------------------------------
+
+
+def _change(row, column, value, dtype=np.int64):
+    traffic = np.ones((4, 4), dtype)
+    traffic[row, column] = value
+    return traffic
+
+
+@pytest.mark.parametrize(
+    ("traffic", "arguments", "error", "message"),
+    [
+        (
+            np.ones((4, 3), int),
+            {},
+            ArgumentError,
+            "traffic must have shape (4, 4) for a topology of 2 x 2 devices, got (4, 3).",
+        ),
+        (np.ones((1, 4, 4), int), {}, ArgumentError, "got (1, 4, 4)."),
+        (7, {}, ArgumentError, "got ()."),
+        (np.ones((4, 4)), {}, ArgumentError, "traffic must be integers (rows), got float64."),
+        (np.ones((4, 4), bool), {}, ArgumentError, "traffic must be integers (rows), got bool."),
+        (
+            _change(2, 3, -5),
+            {},
+            ArgumentError,
+            "traffic must be 0 or more, got traffic[2, 3] = -5.",
+        ),
+        (
+            _change(1, 0, 2**62 // 16 + 1),
+            {},
+            ArgumentError,
+            "traffic has more rows than int64 can add up.",
+        ),
+        (
+            _change(1, 0, 2**64 - 1, np.uint64),
+            {},
+            ArgumentError,
+            "traffic has more rows than int64 can add up.",
+        ),
+        (
+            np.ones((4, 4), int),
+            {"row_bytes": 0},
+            ArgumentError,
+            "row_bytes must be an integer from 1 to 2**40 - 1, got 0.",
+        ),
+        (
+            np.ones((4, 4), int),
+            {"row_bytes": 2**40},
+            ArgumentError,
+            "row_bytes must be an integer from 1 to 2**40 - 1, got 1099511627776.",
+        ),
+        (np.ones((4, 4), int), {"row_bytes": 1.5}, ArgumentError, "2**40 - 1, got 1.5."),
+        (
+            np.ones((4, 4), int),
+            {"scheduler": "slow"},
+            OptionError,
+            "scheduler must be one of auto, direct, spreadout, fast; got 'slow'.",
+        ),
+    ],
+)
+def test_make_plan_refuses(traffic, arguments, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        make_plan(traffic, Topology(2, 2), **arguments)
+
+
+def test_make_plan_refuses_what_is_no_topology():
+    message = "topology must be a fastjax.Topology, got (2, 2)."
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        make_plan(np.ones((4, 4), int), (2, 2))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", ">i4", "u8", "i8"])
+def test_any_integer_type_and_layout_of_traffic(dtype):
+    wanted = np.arange(16).reshape(4, 4)
+    for given in (wanted.astype(dtype), np.asfortranarray(wanted.astype(dtype))):
+        plan = make_plan(given, Topology(2, 2))
+        assert plan.traffic.dtype == np.int64
+        np.testing.assert_array_equal(plan.traffic, wanted)
+        np.testing.assert_array_equal(
+            plan.transfers, make_plan(wanted.tolist(), Topology(2, 2)).transfers
+        )
+
+
+def test_plan_is_not_changed_from_outside():
+    traffic = np.ones((4, 4), int)
+    plan = make_plan(traffic, Topology(2, 2))
+    before = plan.transfers.copy()
+    traffic[:] = 9
+    assert plan.traffic.max() == 1
+    for array in (plan.traffic, plan.transfers):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    np.testing.assert_array_equal(plan.transfers, before)
+    assert plan.transfers is plan.transfers
+
+
+def test_repr_of_a_plan():
+    plan = make_plan(np.full((2, 2), 3), Topology(2, 1), scheduler="spreadout")
+    assert repr(plan) == "Plan(scheduler='spreadout', devices=2, rows=12, num_stages=1)"

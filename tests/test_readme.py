@@ -1,0 +1,109 @@
+"""What users read: examples run, links lead somewhere, tables are the recorded ones."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+import fastjax
+from fastjax import errors
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")])
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.py"))
+
+
+def python_blocks(page: Path) -> str:
+    return "\n".join(
+        re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    )
+
+
+WITH_EXAMPLES = [page for page in PAGES if python_blocks(page)]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=relative)
+def test_examples_run(page: Path, tmp_path: Path):
+    script = tmp_path / "example.py"
+    script.write_text(python_blocks(page))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FASTJAX_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_examples():
+    assert {relative(page) for page in WITH_EXAMPLES} >= {
+        "README.md",
+        "docs/how_to.md",
+        "docs/tutorial.md",
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
+            assert anchor in anchors, target
+
+
+def test_reference_has_every_public_name():
+    text = (ROOT / "docs/reference.md").read_text()
+    names = [*fastjax.__all__, *errors.__all__, *fastjax.schedulers(), "FASTJAX_TIMEOUT"]
+    missing = [name for name in names if not re.search(rf"`{name}\b", text) and name != "errors"]
+    assert missing == []
+    assert "`fastjax.errors`" in text
+
+
+def test_recorded_results_are_those_shown():
+    """`python benchmarks/to_markdown.py` brings them up to date."""
+    spec = importlib.util.spec_from_file_location("_", ROOT / "benchmarks/to_markdown.py")
+    assert spec is not None
+    assert spec.loader is not None
+    to_markdown = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(to_markdown)
+    pages = to_markdown.pages(ROOT)
+    assert len(pages) >= 4
+    for path, text in pages.items():
+        assert path.read_text() == text, path
+
+
+def test_recorded_results_are_right():
+    for path in ROOT.glob("benchmarks/results/*.json"):
+        record = json.loads(path.read_text())
+        assert not any(entry["wrong"] for entry in record["schemes"])
+
+
+@pytest.mark.parametrize("source", NOTEBOOKS, ids=relative)
+def test_notebooks_are_in_step(source: Path):
+    """`jupytext --to ipynb --update notebooks/NAME.py` brings them up to date."""
+    notebook = jupytext.read(source.with_suffix(".ipynb"))
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+
+    def cells(book):
+        return [(cell.cell_type, cell.source) for cell in book.cells]
+
+    assert cells(notebook) == cells(jupytext.read(source))

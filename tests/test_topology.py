@@ -1,0 +1,278 @@
+"""Topologies: what they refuse, and how meshes and groups become one."""
+
+import re
+import types
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+from fastjax import Topology
+from fastjax.errors import TopologyError
+from fastjax.topology import fit_to_groups
+
+RATES = {
+    "scale_up_bandwidth": 300e9,
+    "scale_out_bandwidth": 25e9,
+    "scale_up_latency": 1e-6,
+    "scale_out_latency": 5e-6,
+}
+
+
+# --- the constructor ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["servers", "devices_per_server"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, 2**20])
+def test_refuses_counts(field, value):
+    message = f"{field} must be an integer from 1 to 2**20 - 1, got {value!r}."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(**{"servers": 1, "devices_per_server": 1, field: value})
+
+
+@pytest.mark.parametrize("field", ["scale_up_bandwidth", "scale_out_bandwidth"])
+@pytest.mark.parametrize("value", [0, 0.5, -1e9, float("nan"), float("inf"), 2.0**62])
+def test_refuses_bandwidths(field, value):
+    message = f"{field} must be bytes/s, at least 1 and below 2**62, got {value!r}."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(1, 1, **{field: value})
+
+
+@pytest.mark.parametrize("field", ["scale_up_latency", "scale_out_latency"])
+@pytest.mark.parametrize("value", [-1e-9, 3600.5, float("nan"), float("inf")])
+def test_refuses_latencies(field, value):
+    message = f"{field} must be seconds, from 0 to 3600, got {float(value)!r}."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(1, 1, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("placement", "got"),
+    [
+        ((0, 1, 2), "(0, 1, 2)"),
+        ((0, 1, 2, 2), "(0, 1, 2, 2)"),
+        ([1, 2, 3, 4], "(1, 2, 3, 4)"),
+        ((-1, 0, 1, 2), "(-1, 0, 1, 2)"),
+    ],
+)
+def test_refuses_placements(placement, got):
+    message = f"placement must name each of the 4 devices once, got {got}."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(2, 2, placement=placement)
+
+
+def test_refuses_nics():
+    message = "nic_bandwidths must have one entry for each of the 4 devices, got 3."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(2, 2, nic_bandwidths=(50e9,) * 3)
+    message = (
+        "nic_bandwidths that differ from scale_out_bandwidth are not planned for yet; "
+        "pass the slowest NIC's rate as scale_out_bandwidth."
+    )
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(2, 2, nic_bandwidths=(50e9, 50e9, 50e9, 25e9))
+
+
+def test_the_limits_are_allowed():
+    largest = np.nextafter(2.0**62, 0)
+    for topology in (
+        Topology(2**20 - 1, 1, scale_up_bandwidth=1, scale_out_latency=3600),
+        Topology(1, 2**20 - 1, scale_out_bandwidth=largest, scale_up_latency=0),
+    ):
+        assert topology.num_devices == 2**20 - 1
+
+
+def test_words():
+    assert Topology(3, 4).words == (3, 4, 450 * 10**9, 50 * 10**9, 2000, 10000)
+    topology = Topology(
+        1,
+        1,
+        scale_up_bandwidth=2.9,
+        scale_out_bandwidth=7e9,
+        scale_up_latency=1.6e-9,
+        scale_out_latency=1,
+    )
+    assert topology.words == (1, 1, 2, 7 * 10**9, 2, 10**9)
+    assert all(type(word) is int for word in Topology(np.int32(2), np.float64(3)).words)
+
+
+def test_equal_topologies_have_equal_hashes():
+    """They are part of jit's cache key."""
+    one = Topology(2, 2, nic_bandwidths=(50e9,) * 4, placement=(0, 2, 1, 3))
+    other = Topology(
+        np.int64(2), 2.0, nic_bandwidths=np.full((2, 2), 50e9), placement=np.array([0, 2, 1, 3])
+    )
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Topology(2, 2)
+    with pytest.raises(AttributeError):
+        one.servers = 3
+
+
+def test_rates_are_given_by_name():
+    with pytest.raises(TypeError, match="positional"):
+        Topology(2, 2, 450e9)
+
+
+# --- meshes ------------------------------------------------------------------------------------
+
+
+def fake_mesh(processes, axis_names, slices=None):
+    """A mesh of devices that know their process, and their slice if told."""
+    processes = np.array(processes)
+    devices = np.empty(processes.shape, object)
+    for at, process in np.ndenumerate(processes):
+        devices[at] = types.SimpleNamespace(process_index=int(process))
+        if slices is not None:
+            devices[at].slice_index = np.array(slices)[at].item()
+    return types.SimpleNamespace(axis_names=axis_names, devices=devices)
+
+
+def shape_of(topology):
+    return topology.servers, topology.devices_per_server, topology.placement
+
+
+@pytest.mark.parametrize(
+    ("processes", "servers", "per_server", "placement"),
+    [
+        ([0, 0, 1, 1], 2, 2, None),
+        ([5, 5, 3, 3], 2, 2, None),
+        ([0, 1, 2], 3, 1, None),
+        ([4, 4, 4], 1, 3, None),
+        ([0, 1, 0, 1], 2, 2, (0, 2, 1, 3)),
+        ([7, 2, 2, 7], 2, 2, (0, 2, 3, 1)),
+        ([0, 1, 2, 0, 1, 2], 3, 2, (0, 2, 4, 1, 3, 5)),
+        ([0, 0, 1, 1, 0, 1], 2, 3, (0, 1, 3, 4, 2, 5)),
+        ([0, 0, 0, 1], 4, 1, None),
+        ([0, 1, 1, 0, 0, 1, 2], 7, 1, None),
+    ],
+)
+def test_from_mesh(processes, servers, per_server, placement):
+    topology = Topology.from_mesh(fake_mesh(processes, ("x",)), "x")
+    assert shape_of(topology) == (servers, per_server, placement)
+
+
+@hypothesis.given(st.data())
+def test_placement_of_any_order(data):
+    n, m = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    processes = data.draw(st.permutations(np.repeat(np.arange(n), m).tolist()))
+    topology = Topology.from_mesh(fake_mesh(processes, ("x",)), "x")
+    assert (topology.servers, topology.devices_per_server) == (n, m)
+    ranks = topology.placement or tuple(range(n * m))
+    assert sorted(ranks) == list(range(n * m))
+    assert topology.placement != tuple(range(n * m))
+    # Positions of one process, and only those, share a server.
+    together = np.equal.outer(processes, processes)
+    np.testing.assert_array_equal(together, np.equal.outer(*[np.array(ranks) // m] * 2))
+
+
+def test_slices_are_servers_where_devices_have_them():
+    mesh = fake_mesh([0, 1, 2, 3], ("x",), slices=[0, 0, 1, 1])
+    assert shape_of(Topology.from_mesh(mesh, "x")) == (2, 2, None)
+    mesh.devices[:] = [types.SimpleNamespace(process_index=i, slice_index=None) for i in range(4)]
+    assert shape_of(Topology.from_mesh(mesh, "x")) == (4, 1, None)
+
+
+def test_axis_of_a_larger_mesh():
+    processes = np.arange(4)[:, None].repeat(2, 1)  # a process for each position of "data"
+    mesh = fake_mesh(processes, ("data", "model"))
+    assert shape_of(Topology.from_mesh(mesh, "data")) == (4, 1, None)
+    assert shape_of(Topology.from_mesh(mesh, "model")) == (1, 2, None)
+
+
+def test_several_axes_count_in_the_order_given():
+    processes = np.arange(2)[:, None, None] + np.zeros((2, 3, 2), int)
+    mesh = fake_mesh(processes, ("a", "b", "c"))
+    assert shape_of(Topology.from_mesh(mesh, ("a", "c"))) == (2, 2, None)
+    assert shape_of(Topology.from_mesh(mesh, ("c", "a"))) == (2, 2, (0, 2, 1, 3))
+    assert shape_of(Topology.from_mesh(mesh, ["b", "a"])) == (2, 3, (0, 3, 1, 4, 2, 5))
+    assert shape_of(Topology.from_mesh(mesh, ("b",))) == (1, 3, None)
+
+
+def test_rows_of_a_mesh_that_lie_alike():
+    mesh = fake_mesh([[0, 0, 1, 1], [3, 3, 2, 2]], ("y", "x"))
+    assert shape_of(Topology.from_mesh(mesh, "x")) == (2, 2, None)
+
+
+@pytest.mark.parametrize("processes", [[[0, 0, 1, 1], [0, 1, 0, 1]], [[0, 0, 0, 0], [0, 0, 1, 1]]])
+def test_rows_of_a_mesh_that_lie_differently(processes):
+    mesh = fake_mesh(processes, ("y", "x"))
+    assert shape_of(Topology.from_mesh(mesh, "x")) == (4, 1, None)
+
+
+@pytest.mark.parametrize("processes", [[0, 1, 0, 1], [0, 0, 0, 1], [[0, 0], [0, 1]]])
+def test_rates_reach_the_topology(processes):
+    names = ("y", "x")[-np.ndim(processes) :]
+    topology = Topology.from_mesh(fake_mesh(processes, names), "x", **RATES)
+    assert {rate: getattr(topology, rate) for rate in RATES} == RATES
+
+
+def test_from_a_mesh_of_one_process():
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    assert Topology.from_mesh(mesh, "b") == Topology(1, 4)
+    assert Topology.from_mesh(mesh, ("b", "a")) == Topology(1, 8)
+
+
+def test_from_mesh_refuses_axes_that_are_not_there():
+    message = "the mesh has axes ('x', 'y'), not 'z'."
+    mesh = fake_mesh([[0, 1]], ("x", "y"))
+    for axis_name in ("z", ("x", "z")):
+        with pytest.raises(TopologyError, match=re.escape(message)):
+            Topology.from_mesh(mesh, axis_name)
+
+
+def test_from_mesh_refuses_a_mesh_without_devices():
+    mesh = AbstractMesh((2,), ("x",))
+    message = "an AbstractMesh has no devices; pass the Mesh itself."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology.from_mesh(mesh, "x")
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def test_no_groups():
+    topology = Topology(2, 2, **RATES, nic_bandwidths=(25e9,) * 4)
+    fitted, rank_of = fit_to_groups(topology, 4, None)
+    assert fitted == Topology(2, 2, **RATES)
+    assert rank_of == (0, 1, 2, 3)
+
+
+def test_placement_becomes_the_rank_of_each_position():
+    fitted, rank_of = fit_to_groups(Topology(2, 2, placement=(0, 2, 1, 3)), 4, None)
+    assert fitted == Topology(2, 2)
+    assert rank_of == (0, 2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("placement", "groups", "servers", "per_server", "rank_of"),
+    [
+        (None, ((0, 1, 2, 3), (4, 5, 6, 7)), 1, 4, (0, 1, 2, 3)),
+        (None, ((0, 1, 4, 5), (2, 3, 6, 7)), 2, 2, (0, 1, 2, 3)),
+        (None, ((0, 4, 1, 5), (6, 2, 7, 3)), 2, 2, (0, 2, 1, 3)),
+        (None, ((0, 4), (1, 5), (2, 6), (3, 7)), 2, 1, (0, 1)),
+        (None, ((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,)), 1, 1, (0,)),
+        # One group inside a server, the other across both.
+        (None, ((0, 1), (2, 4), (3, 5), (6, 7)), 2, 1, (0, 1)),
+        # Three devices of one server and one of the other.
+        (None, ((0, 1, 2, 4), (5, 6, 7, 3)), 4, 1, (0, 1, 2, 3)),
+        # Position 0 is on server 0, position 1 on server 1, and so on.
+        ((0, 4, 1, 5, 2, 6, 3, 7), ((0, 2, 4, 6), (1, 3, 5, 7)), 1, 4, (0, 1, 2, 3)),
+        ((0, 4, 1, 5, 2, 6, 3, 7), ((0, 1, 2, 3), (4, 5, 6, 7)), 2, 2, (0, 2, 1, 3)),
+    ],
+)
+def test_groups(placement, groups, servers, per_server, rank_of):
+    topology = Topology(2, 4, **RATES, placement=placement, nic_bandwidths=(25e9,) * 8)
+    fitted, ranks = fit_to_groups(topology, 8, groups)
+    assert fitted == Topology(servers, per_server, **RATES)
+    assert ranks == rank_of
+
+
+@pytest.mark.parametrize("groups", [None, ((0, 1), (2, 3))])
+def test_topology_must_fit_the_axis(groups):
+    message = "the topology has 2 x 4 = 8 devices, the axis has 4."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        fit_to_groups(Topology(2, 4), 4, groups)
