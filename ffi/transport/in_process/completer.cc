@@ -29,7 +29,7 @@ void Completer::Run(std::function<void()> task) {
   try {
     std::thread([this] { Loop(); }).detach();
   } catch (const std::system_error&) {
-    // The system has no more threads: the task waits for the next one that is done with its own.
+    return;  // the system has no more threads: the task waits for the next one that is done with its own
   }
 }
 
