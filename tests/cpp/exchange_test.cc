@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <random>
 #include <string>
 #include <tuple>
@@ -37,17 +39,22 @@ using transport::in_process::InProcessTransport;
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
 
-std::unique_ptr<transport::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
+// Groups and launches may plan at once; a planner serves one at a time.
+transport::PlanFunction PlanWith(const RigOptions& options) {
   auto plan = std::make_shared<planner::Planner>(options.topology, options.scheduler, 4096);
-  return InProcessTransport::Get().OpenCounts(site,
-                                              [plan](const int64_t* traffic, const std::vector<LocalTable>& tables) {
-                                                plan->Plan(traffic);
-                                                for (const LocalTable& table : tables) {
-                                                  if (!planner::WriteTable(plan.get(), table.rank, table.words))
-                                                    return Status::Invalid("too large");
-                                                }
-                                                return Status::Ok();
-                                              });
+  auto mutex = std::make_shared<std::mutex>();
+  return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    plan->Plan(traffic);
+    for (const LocalTable& table : tables) {
+      if (!planner::WriteTable(plan.get(), table.rank, table.words)) return Status::Invalid("too large");
+    }
+    return Status::Ok();
+  };
+}
+
+std::unique_ptr<transport::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
+  return InProcessTransport::Get().OpenCounts(site, PlanWith(options));
 }
 
 // Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.
@@ -123,6 +130,59 @@ void TestExchanges() {
     }
   }
   CHECK_GT(summed, 100);  // otherwise sums are not tested
+}
+
+// Exchanges that bring no tables, and plan for themselves.
+void TestPlansItself() {
+  std::mt19937_64 random(5);
+  int64_t run_id = 0;
+  for (const auto& shape : {std::pair{1, 4}, std::pair{2, 3}, std::pair{4, 2}}) {
+    for (const Scheduler scheduler : kSchedulers) {
+      for (const bool reverse : {false, true}) {
+        RigOptions options;
+        options.topology = MakeTopology(shape.first, shape.second);
+        options.scheduler = scheduler;
+        options.per_peer = 2;
+        options.overlap = reverse;
+        options.exchange.reverse = reverse;
+        options.exchange.plan = PlanWith(options);
+        options.exchange.table_words = planner::TableWords(options.topology, scheduler);
+        const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
+        const auto exchange = InProcessTransport::Get().OpenExchange(site, options.exchange);
+        for (const Case& test_case : MakeCases(options.topology, random())) {
+          const Context context(Name(options) + ", plans itself, " + test_case.name);
+          ++run_id;
+          Rig rig(site, options, test_case.traffic, &random);
+          for (int32_t partition = 0; partition < site->partitions(); ++partition) rig.table(partition).clear();
+          const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 3 == 0);
+          for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+          CHECK(rig.IsRight());
+        }
+      }
+    }
+  }
+}
+
+// A planner that refuses, and one that runs out of memory: every device is told.
+void TestPlanningFails() {
+  std::mt19937_64 random(6);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.exchange.table_words = planner::TableWords(options.topology, options.scheduler);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  for (const bool throws : {false, true}) {
+    options.exchange.plan = [throws](const int64_t*, const std::vector<LocalTable>&) {
+      if (throws) throw std::bad_alloc();
+      return Status::Invalid("no plan");
+    };
+    const auto exchange = InProcessTransport::Get().OpenExchange(site, options.exchange);
+    Rig rig(site, options, MakeCases(options.topology, random()).front().traffic, &random);
+    const Outcomes outcomes = rig.Run(exchange.get(), 1, true);
+    for (int32_t i = 0; i < outcomes.count(); ++i) {
+      CHECK_EQ(outcomes.status(i).message, throws ? "fastjax: std::bad_alloc" : "no plan");
+    }
+    CHECK(rig.IsUntouched());
+  }
 }
 
 // Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
@@ -275,6 +335,8 @@ void TestBackwards() {
 int main() {
   fastjax::test::TestBackwards();
   fastjax::test::TestExchanges();
+  fastjax::test::TestPlansItself();
+  fastjax::test::TestPlanningFails();
   fastjax::test::TestOpaqueRows();
   fastjax::test::TestLarge();
   fastjax::test::CheckLoops(fastjax::test::Way(false, false), false);

@@ -44,19 +44,29 @@ class InProcessExchange final : public Exchange {
     Core(std::shared_ptr<const CallSite> s, ExchangeOptions o) : site(std::move(s)), options(std::move(o)) {}
 
     void Execute(const std::shared_ptr<Core>& self, Session* session, int32_t last) {
-      std::unique_ptr<Work> work = TakeWork();
-      const Status status = Guarded([&] { return Prepare(work.get(), session); });
-      if (!status.ok() || work->builder.job()->bytes() <= kInlineBytes) {
-        if (status.ok()) work->builder.job()->RunInline();
-        ReturnWork(std::move(work));
-        session->Finish(status, last);
-        return;
-      }
-      CopyJob* job = work->builder.job();
-      CopyPool::Get().Run(job, [self, session, raw = work.release()] {
-        self->ReturnWork(std::unique_ptr<Work>(raw));
-        session->Finish(Status::Ok());
+      std::unique_ptr<Work> work;
+      const Status status = Guarded([&] {
+        work = TakeWork();
+        return Prepare(work.get(), session);
       });
+      if (status.ok() && work->builder.job()->bytes() > kInlineBytes && HandOver(self, session, &work)) return;
+      if (status.ok()) work->builder.job()->RunInline();
+      ReturnWork(std::move(work));
+      session->Finish(status, last);
+    }
+
+    // Has the pool do the work and end the session; false where the pool cannot take it.
+    bool HandOver(const std::shared_ptr<Core>& self, Session* session, std::unique_ptr<Work>* work) {
+      Work* const raw = work->get();
+      const Status taken = Guarded([&] {
+        CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
+          self->ReturnWork(std::unique_ptr<Work>(raw));
+          session->Finish(Status::Ok());
+        });
+        return Status::Ok();
+      });
+      if (taken.ok()) static_cast<void>(work->release());
+      return taken.ok();
     }
 
     Status Prepare(Work* work, Session* session) const {
@@ -126,6 +136,7 @@ class InProcessExchange final : public Exchange {
     }
 
     void ReturnWork(std::unique_ptr<Work> work) {
+      if (work == nullptr) return;
       work->builder.Release();
       const std::lock_guard<std::mutex> lock(mutex);
       free.push_back(std::move(work));

@@ -85,6 +85,8 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     if (done != nullptr) {
       done(refused);
     } else if (session != nullptr) {
+      // The action may complete the one who holds the last other reference.
+      const auto alive = this->shared_from_this();
       action_(session, position);
     }
   }
