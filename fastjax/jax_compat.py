@@ -87,8 +87,14 @@ def replica_groups(
 
 def _refuse_other_processes(mesh: Any, groups: np.ndarray, platform: str) -> None:
     """CPU devices exchange within their process only; without this they would wait in vain."""
-    if platform != "cpu" or isinstance(mesh, jax.sharding.AbstractMesh):
+    if platform != "cpu" or jax.process_count() == 1:
         return
+    if isinstance(mesh, jax.sharding.AbstractMesh):
+        raise UnsupportedError(
+            "in a job of several processes, fastjax exchanges between CPU devices of one process "
+            "only, and cannot tell which process a nested shard_map's devices are in; exchange in "
+            "the outermost shard_map."
+        )
     process_of = np.array([device.process_index for device in mesh.devices.flat])
     for group in process_of[groups]:
         if len(set(group.tolist())) > 1:

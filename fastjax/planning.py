@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
@@ -68,7 +69,7 @@ class Plan:
         return self._transfers
 
     def lower_bound(self) -> float:
-        """Seconds that no schedule can beat (design.md, "lower bound"; FAST §3).
+        """Seconds that no schedule can beat (FAST, arXiv 2505.09764).
 
         The larger of: rows leaving or entering the busiest server over all its NICs; rows leaving
         or entering the busiest device over its scale-up and scale-out links together.
@@ -86,12 +87,12 @@ class Plan:
           ArgumentError: there is no such device, or a block or staging of 2**31 rows or more does
             not fit the table's integers.
         """
-        if not 0 <= device < self.topology.num_devices:
+        if device not in range(self.topology.num_devices):
             raise ArgumentError(
                 f"device must be from 0 to {self.topology.num_devices - 1}, got {device}."
             )
         try:
-            return self._core.table(device)
+            return self._core.table(int(device))
         except ValueError as error:
             raise ArgumentError(f"{error}; split the exchange.") from None
 
@@ -125,15 +126,28 @@ def make_plan(
       OptionError: there is no such scheduler.
     """
     config.check_scheduler(scheduler, "scheduler")
-    if not isinstance(topology, Topology):
-        raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
-    if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
-        raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
+    check_topology(topology)
+    check_row_bytes(row_bytes)
     return Plan(_check_traffic(traffic, topology), topology, scheduler, int(row_bytes))
 
 
+def check_row_bytes(row_bytes: Any) -> None:
+    """Refuses sizes that no row has."""
+    if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
+        raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
+
+
+def check_topology(topology: Any) -> None:
+    """Refuses what is not a topology."""
+    if not isinstance(topology, Topology):
+        raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
+
+
 def _check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
-    matrix = np.asarray(traffic)
+    try:
+        matrix = np.asarray(traffic)
+    except ValueError as error:
+        raise ArgumentError(f"traffic must be a matrix: {error}") from None
     size = topology.num_devices
     if matrix.shape != (size, size):
         raise ArgumentError(
@@ -245,11 +259,15 @@ def plan_ragged_all_to_all(
       This device's plan.
 
     Raises:
-      ArgumentError: send_sizes has an impossible shape or type, or the groups are unequal.
+      ArgumentError: send_sizes has an impossible shape or type, the groups are unequal, or
+        row_bytes is no size.
       TopologyError: the topology does not fit the axis.
+      OptionError: there is no such scheduler.
     """
     axes, groups, size = resolve_axis(axis_name, axis_index_groups)
+    send_sizes = jnp.asarray(send_sizes)
     check_metadata(size, send_sizes=send_sizes)
+    check_row_bytes(row_bytes)
     spec = make_spec(axes, groups, topology, scheduler, row_bytes)
     (sizes,) = jax_compat.vary_together([send_sizes], axes)
     table = plan_ragged_all_to_all_p.bind(
@@ -319,6 +337,8 @@ def make_spec(
     name = opts.scheduler if scheduler is None else scheduler
     config.check_scheduler(name, "scheduler")
     axis_size = jax.lax.axis_size(axes)
+    if topology is not None:
+        check_topology(topology)
     chosen = topology or opts.topology or _default_topology(axis_size)
     fitted, rank_of = fit_to_groups(chosen, axis_size, groups)
     return PlanSpec(fitted, rank_of, resolve_scheduler(name, fitted), max(1, int(row_bytes)))
@@ -429,7 +449,7 @@ def _plan_batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
 
 def fold_metadata(array: Any, dim: int) -> Any:
     """Batched offsets or sizes as one array, updates to one peer side by side."""
-    return jax.numpy.moveaxis(array, dim, 1).reshape(-1)
+    return jnp.moveaxis(array, dim, 1).reshape(-1)
 
 
 def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:

@@ -65,6 +65,9 @@ def fast_ragged_all_to_all(
     Raises:
       ArgumentError: shapes or types do not fit each other, the axis or the plan.
       TopologyError: the topology does not fit the axis.
+      OptionError: there is no such scheduler.
+      UnsupportedError: the axis spans CPU devices of several processes, or the enclosing shard_map
+        leaves axes automatic.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
       jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
         sizes disagree, the plan is for other sizes, or a device did not arrive in time. The text
@@ -294,7 +297,7 @@ def _batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
     sizes_batched = dims[3] is not None or dims[5] is not None
     if table_batched or (len(dims) == 7 and not sizes_batched):
         # Each element of the batch has the traffic that its plan is for: one exchange for each.
-        return _batch_one_by_one(axis_data.size, values, dims, params)
+        return _batch_one_by_one(values, dims, params)
     return _batch_folded(axis_data.size, values, dims, params)
 
 
@@ -304,15 +307,15 @@ def _batch_data_only(size: int, values: Any, dims: Any, params: dict[str, Any]) 
     return fast_ragged_all_to_all_p.bind(*data, *values[2:], **params), 1
 
 
-def _batch_one_by_one(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
-    def element(i: int) -> list[Any]:
-        return [
-            v if d is None else jax.lax.index_in_dim(v, i, d, keepdims=False)
-            for v, d in zip(values, dims, strict=True)
-        ]
+def _batch_one_by_one(values: Any, dims: Any, params: dict[str, Any]) -> Any:
+    batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
 
-    results = [fast_ragged_all_to_all_p.bind(*element(i), **params) for i in range(size)]
-    return jnp.stack(results), 0
+    def element(parts: list[Any]) -> Any:
+        part = iter(parts)
+        operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
+        return fast_ragged_all_to_all_p.bind(*operands, **params)
+
+    return jax.lax.map(element, batched), 0
 
 
 def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
@@ -322,12 +325,15 @@ def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> 
     operand_rows, output_rows = (
         (base_rows, source_rows) if params["reverse"] else (source_rows, base_rows)
     )
+    if size * max(operand_rows, output_rows) >= 2**31:
+        raise ArgumentError(
+            f"vmap of {size} elements makes one exchange of {size} x "
+            f"{max(operand_rows, output_rows)} rows, more than int32 counts; map over fewer."
+        )
     metadata = [_batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
     input_offsets, send_sizes, output_offsets, recv_sizes = metadata
-    # Offsets now count rows of the whole batch, which a narrow integer type may not hold.
-    element = jnp.arange(size, dtype=jnp.int32)
-    input_offsets = input_offsets.astype(jnp.int32) + element * operand_rows
-    output_offsets = output_offsets.astype(jnp.int32) + element * output_rows
+    input_offsets = _offsets_in_batch(input_offsets, send_sizes, operand_rows)
+    output_offsets = _offsets_in_batch(output_offsets, send_sizes, output_rows)
     folded = [
         planning.fold_metadata(m, 1)
         for m in (input_offsets, send_sizes, output_offsets, recv_sizes)
@@ -336,6 +342,24 @@ def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> 
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
     result = fast_ragged_all_to_all_p.bind(*operands, **params)
     return result.reshape(size, base_rows, *result.shape[1:]), 0
+
+
+def _offsets_in_batch(offsets: Any, sizes: Any, rows: int) -> Any:
+    """Offsets, shape (entries, batch), as rows of the stacked batch, int32.
+
+    A slice that leaves its element would land in another one's rows, where nobody could tell: its
+    offset becomes -1, which is refused when the program runs.
+    """
+    offsets, sizes = _clipped(offsets), _clipped(sizes)
+    leaves = (sizes > 0) & ((offsets < 0) | (offsets > rows - sizes))
+    first = jnp.arange(offsets.shape[1], dtype=jnp.int32) * rows
+    return jnp.where(leaves, -1, jnp.where(sizes > 0, offsets + first, 0))
+
+
+def _clipped(array: Any) -> Any:
+    """As int32; what that cannot hold stays out of every range."""
+    limits = jnp.iinfo(array.dtype)
+    return jnp.clip(array, max(limits.min, -1), min(limits.max, 2**31 - 1)).astype(jnp.int32)
 
 
 def _batch_at(value: Any, dim: int | None, size: int, at: int) -> Any:

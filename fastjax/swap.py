@@ -14,7 +14,9 @@ from fastjax.errors import ArgumentError
 from fastjax.ragged_all_to_all import fast_ragged_all_to_all
 
 _DEFAULTS = ("topology", "scheduler")
-_lock = threading.RLock()
+_original = jax.lax.ragged_all_to_all
+_open: list[Any] = []  # swaps in force, the latest last
+_lock = threading.Lock()
 _scope = jax.make_user_context(default_value=None)
 
 
@@ -45,14 +47,16 @@ def _swapped(defaults: dict[str, Any]) -> Generator[None]:
         functools.partial(fast_ragged_all_to_all, **defaults)
     )
     with _lock:
-        previous = jax.lax.ragged_all_to_all
+        _open.append(ours)
         jax.lax.ragged_all_to_all = ours
     try:
         with _scope(tuple(sorted(defaults.items()))):
             yield
     finally:
+        # Scopes of several threads may end in any order.
         with _lock:
-            jax.lax.ragged_all_to_all = previous
+            _open.remove(ours)
+            jax.lax.ragged_all_to_all = _open[-1] if _open else _original
 
 
 __all__ = ["swap_ragged_all_to_all"]

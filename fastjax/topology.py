@@ -77,7 +77,12 @@ class Topology:
             object.__setattr__(self, "placement", tuple(int(r) for r in placement))
 
     def _check_nics(self) -> None:
-        nics = tuple(float(b) for b in np.ravel(np.asarray(self.nic_bandwidths, dtype=float)))
+        try:
+            nics = tuple(float(b) for b in np.ravel(np.asarray(self.nic_bandwidths, dtype=float)))
+        except (TypeError, ValueError):
+            raise TopologyError(
+                f"nic_bandwidths must be bytes/s, got {self.nic_bandwidths!r}."
+            ) from None
         if len(nics) != self.num_devices:
             raise TopologyError(
                 f"nic_bandwidths must have one entry for each of the {self.num_devices} devices, "

@@ -118,6 +118,24 @@ def test_bad_topology_and_scheduler():
         spmd(lambda *a: exchange(*a, scheduler="fastest"))(*shapes())
 
 
+def test_topologies_and_row_sizes_that_are_none():
+    with pytest.raises(ArgumentError, match=r"topology must be a fastjax.Topology, got \(1, 8\)"):
+        spmd(lambda *a: exchange(*a, topology=(1, 8)))(*shapes())
+    for row_bytes in (-5, 0, 2**70, "a", 1.5):
+        plan = lambda s, b=row_bytes: fastjax.plan_ragged_all_to_all(  # noqa: E731
+            s, axis_name="x", row_bytes=b
+        )
+        with pytest.raises(ArgumentError, match="row_bytes must be an integer from 1 to"):
+            spmd(lambda s, plan=plan: plan(s).table)(np.zeros((8, 8), np.int32))
+
+
+def test_sizes_may_be_a_list():
+    run = spmd(
+        lambda x: x + fastjax.plan_ragged_all_to_all([0] * 8, axis_name="x").table[1].astype("f4")
+    )
+    np.testing.assert_array_equal(run(np.zeros(8, np.float32)), np.full(8, 8))
+
+
 def test_bad_plans():
     sizes = jnp.zeros((8, 8), jnp.int32)
     with pytest.raises(ArgumentError, match=r"must come from fastjax\.plan_ragged_all_to_all, got"):

@@ -112,8 +112,9 @@ def test_size_one_axis(rng):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_mesh_over_several_processes_is_refused():
+def test_a_mesh_over_several_processes_is_refused(monkeypatch):
     """It would wait for devices that this process does not have."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
     other = [types.SimpleNamespace(process_index=i // 4) for i in range(8)]
     mesh = types.SimpleNamespace(devices=np.array(other).reshape(4, 2))
     within, across = np.arange(8).reshape(4, 2), np.arange(8).reshape(4, 2).T
@@ -123,6 +124,9 @@ def test_a_mesh_over_several_processes_is_refused():
         fastjax.errors.UnsupportedError, match=r"CPU devices of several processes \(\[0, 1\]\)"
     ):
         fastjax.jax_compat._refuse_other_processes(mesh, across, "cpu")
+    nested = jax.sharding.AbstractMesh((8,), ("x",))
+    with pytest.raises(fastjax.errors.UnsupportedError, match="cannot tell which process"):
+        fastjax.jax_compat._refuse_other_processes(nested, across, "cpu")
 
 
 def test_partly_automatic_shard_map_is_refused(rng):

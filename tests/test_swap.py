@@ -1,5 +1,6 @@
 """Programs written for `jax.lax.ragged_all_to_all`, run unchanged on fastjax."""
 
+import concurrent.futures
 import functools
 import inspect
 import re
@@ -319,3 +320,16 @@ def test_jitted_function_is_traced_anew_under_other_defaults_only(rng):
     with fastjax.swap_ragged_all_to_all(topology=Topology(2, 4), scheduler="fast"):
         step(*operands)
     assert len(traced) == len(scopes)
+
+
+def test_swaps_that_end_in_another_order_than_they_began():
+    """As those of two threads may."""
+    original = jax.lax.ragged_all_to_all
+    first, second = fastjax.swap_ragged_all_to_all(), fastjax.swap_ragged_all_to_all()
+    threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in range(2)]
+    threads[0].submit(first.__enter__).result()
+    threads[1].submit(second.__enter__).result()
+    threads[0].submit(first.__exit__, None, None, None).result()
+    assert jax.lax.ragged_all_to_all is not original
+    threads[1].submit(second.__exit__, None, None, None).result()
+    assert jax.lax.ragged_all_to_all is original

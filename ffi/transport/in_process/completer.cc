@@ -12,25 +12,36 @@ Completer& Completer::Get() {
 }
 
 void Completer::Run(std::function<void()> task) {
+  if (!Queue(&task)) task();
+}
+
+// False where the task is left to the caller.
+bool Completer::Queue(std::function<void()>* task) {
   Worker* worker = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_back(std::move(task));
     if (!idle_.empty()) {
       worker = idle_.back();
       idle_.pop_back();
       worker->called = true;
+    } else if (!AddThread() && threads_ == 0) {
+      // The system has no thread for us. With some, the task waits for the next one that is done with its own.
+      return false;
     }
+    waiting_.push_back(std::move(*task));
   }
-  if (worker != nullptr) {
-    worker->wake.notify_one();
-    return;
-  }
+  if (worker != nullptr) worker->wake.notify_one();
+  return true;
+}
+
+bool Completer::AddThread() {
   try {
     std::thread([this] { Loop(); }).detach();
   } catch (const std::system_error&) {
-    return;  // the system has no more threads: the task waits for the next one that is done with its own
+    return false;
   }
+  ++threads_;
+  return true;
 }
 
 // A task is taken by whoever comes first, so that no thread waits while a task does.

@@ -27,11 +27,14 @@ class Completer {
     bool called = false;
   };
 
+  bool Queue(std::function<void()>* task);
+  bool AddThread();
   void Loop();
 
   std::mutex mutex_;
   std::deque<std::function<void()>> waiting_;  // each has a thread on its way, unless the system has none left
-  std::vector<Worker*> idle_;                  // most recently used last: its stack is still in the cache
+  int threads_ = 0;
+  std::vector<Worker*> idle_;  // most recently used last: its stack is still in the cache
 };
 
 }  // namespace fastjax::transport::in_process

@@ -85,11 +85,7 @@ Status JobBuilder::AddTransfer(const CallSite& site, const std::vector<ExchangeA
   const bool valid = t.rows > 0 && t.first_row >= 0 && t.rows <= block_rows && t.first_row <= block_rows - t.rows &&
                      (from_operand ? t.src == t.origin : InStaging(t.src, t.src_row, t.rows)) &&
                      (to_output ? t.dst == t.target : InStaging(t.dst, t.dst_row, t.rows));
-  if (!valid) {
-    return Status::Invalid(site.Prefix() +
-                           "the plan moves rows that the exchange does not have. Pass what "
-                           "plan_ragged_all_to_all returned, unchanged.");
-  }
+  if (!valid) return NotOfThisExchange(site);
   const ExchangeArgs& origin = args[site.position_at[t.origin]];
   const ExchangeArgs& target = args[site.position_at[t.target]];
   const int64_t row_bytes = origin.row_bytes;
