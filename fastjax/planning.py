@@ -84,8 +84,8 @@ class Plan:
         """What `device` executes, as the int32 array that goes into the compiled program.
 
         Raises:
-          ArgumentError: there is no such device, or a block or staging of 2**31 rows or more does
-            not fit the table's integers.
+          ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the
+            table's integers.
         """
         if device not in range(self.topology.num_devices):
             raise ArgumentError(

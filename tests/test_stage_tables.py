@@ -119,7 +119,7 @@ def test_table_refuses_blocks_beyond_int32(scheduler, rows):
     traffic[1, 2] = rows
     plan = make_plan(traffic, Topology(2, 2), scheduler=scheduler)
     for r in range(4):  # on every device, so that all of them stop
-        with pytest.raises(ArgumentError, match="a block or a device's staging of 2\\^31 rows"):
+        with pytest.raises(ArgumentError, match="a block of 2\\^31 rows or more does not fit"):
             plan.stage_table(r)
     traffic[1, 2] = 2**31 - 1
     words = make_plan(traffic, Topology(2, 2), scheduler=scheduler).stage_table(1)
@@ -127,16 +127,17 @@ def test_table_refuses_blocks_beyond_int32(scheduler, rows):
     assert pc.decode_table(words)[1].tolist() == [0, 0, 2**31 - 1, 0]
 
 
-def test_table_refuses_staging_beyond_int32():
-    """Blocks fit, but the rows that one device passes on do not."""
+def test_table_without_staging_where_int32_cannot_number_it():
+    """Blocks fit, but the rows that one device passes on do not: they go out directly."""
     traffic = np.full((6, 6), 2**31 - 1)
     plan = make_plan(traffic, Topology(3, 2), scheduler="fast")
+    direct = make_plan(traffic, Topology(3, 2), scheduler="direct")
     for r in range(6):
-        with pytest.raises(ArgumentError, match="does not fit a stage table"):
-            plan.stage_table(r)
-    for scheduler in ("direct", "spreadout"):  # neither stages rows
-        words = make_plan(traffic, Topology(3, 2), scheduler=scheduler).stage_table(0)
-        assert _core.check_table(words, 6, 0) == ""
+        words = plan.stage_table(r)
+        assert _core.check_table(words, 6, r) == ""
+        used = 16 + 2 * 6 + 10 * words[3]
+        np.testing.assert_array_equal(words[:used][10:], direct.stage_table(r)[:used][10:])
+        assert words[5] == 0
 
 
 def test_traced_plan_refuses_blocks_beyond_int32():
@@ -145,7 +146,7 @@ def test_traced_plan_refuses_blocks_beyond_int32():
     sizes[3, 5] = 2**31
     with pytest.raises(
         jax.errors.JaxRuntimeError,
-        match=r"a device sends or stages 2\^31 rows or more; split the exchange\.",
+        match=r"a device sends 2\^31 rows or more to another; split the exchange\.",
     ):
         jax.block_until_ready(tables(sizes.ravel()))
     sizes[3, 5] -= 1

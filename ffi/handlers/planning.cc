@@ -28,7 +28,7 @@ class SitePlanner {
     plans_made.fetch_add(1, std::memory_order_relaxed);
     for (const auto& table : tables) {
       if (!planner::WriteTable(&planner_, table.rank, table.words)) {
-        return Status::Invalid(site_->Prefix() + "a device sends or stages 2^31 rows or more; split the exchange.");
+        return Status::Invalid(site_->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
       }
     }
     return Status::Ok();

@@ -57,7 +57,8 @@ struct Planner::State {
   uint64_t settings_hash;
   std::vector<int64_t> traffic;
   uint64_t hash = 0;
-  bool fits_int32 = true;
+  bool blocks_fit_int32 = true;
+  bool staging_fits_int32 = true;
   std::unique_ptr<Schedule> schedule;
   CostModel cost;
   TransferBuffer buffer;
@@ -80,11 +81,13 @@ void Planner::Plan(const int64_t* traffic) {
     seen |= static_cast<uint64_t>(traffic[i]);
     return static_cast<uint64_t>(traffic[i]);
   });
+  state.blocks_fit_int32 = seen >> 31 == 0;
   state.schedule->Plan(copy);
+  seen = 0;
   for (int32_t device = 0; device < state.topology.devices(); ++device) {
     seen |= static_cast<uint64_t>(state.schedule->StagingRows(device));
   }
-  state.fits_int32 = seen >> 31 == 0;
+  state.staging_fits_int32 = seen >> 31 == 0;
 }
 
 const Topology& Planner::topology() const { return state_->topology; }
@@ -92,7 +95,8 @@ Scheduler Planner::scheduler() const { return state_->scheduler; }
 const int64_t* Planner::traffic() const { return state_->traffic.data(); }
 int32_t Planner::num_stages() const { return state_->schedule->num_stages(); }
 uint64_t Planner::hash() const { return state_->hash; }
-bool Planner::fits_int32() const { return state_->fits_int32; }
+bool Planner::blocks_fit_int32() const { return state_->blocks_fit_int32; }
+bool Planner::staging_fits_int32() const { return state_->staging_fits_int32; }
 
 void Planner::AppendTransfers(std::vector<Transfer>* out) {
   const TransferRange all = DeviceTransfers(kEveryDevice);

@@ -46,9 +46,10 @@ class Planner {
   int32_t num_stages() const;
   // Of topology, scheduler, row bytes and traffic.
   uint64_t hash() const;
-  // Whether every block and every device's staging buffer has fewer than 2^31 rows: of the whole exchange, so that
+  // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
   // every device gets the same answer.
-  bool fits_int32() const;
+  bool blocks_fit_int32() const;
+  bool staging_fits_int32() const;
 
   // Every transfer of the exchange, in an order that can be executed as it stands.
   void AppendTransfers(std::vector<Transfer>* out);

@@ -96,13 +96,12 @@ int64_t TableWords(const Topology& topology, Scheduler scheduler) {
   return EntriesBegin(topology.devices()) + kEntryWords * GetSchedulerInfo(scheduler).max_entries(topology);
 }
 
-bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
-  std::fill(words, words + kHeaderWords, 0);
-  if (!planner->fits_int32()) return false;
+namespace {
+
+bool WriteTransfers(Planner* planner, int32_t device, int64_t room, int32_t* words) {
   const TransferRange transfers = planner->DeviceTransfers(device);
   const int32_t devices = planner->topology().devices();
   // Proven never to happen (docs/design/stage_tables.md); a mistake in the proof must not write out of bounds.
-  const int64_t room = TableWords(planner->topology(), planner->scheduler()) - EntriesBegin(devices);
   if (static_cast<int64_t>(transfers.size()) * kEntryWords > room) return false;
   WritePeers(*planner, device, words);
   int32_t* entry = words + EntriesBegin(devices);
@@ -122,6 +121,20 @@ bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   words[kSchedulerUsed] = static_cast<int32_t>(planner->scheduler());
   words[kChecksum] = Checksum(words, entry - words);
   return true;
+}
+
+}  // namespace
+
+bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
+  std::fill(words, words + kHeaderWords, 0);
+  if (!planner->blocks_fit_int32()) return false;
+  const Topology& topology = planner->topology();
+  const int64_t room = TableWords(topology, planner->scheduler()) - EntriesBegin(topology.devices());
+  if (planner->staging_fits_int32()) return WriteTransfers(planner, device, room, words);
+  // Staging rows that int32 cannot number: a plan that stages nothing always fits, and the same one on every device.
+  Planner direct(topology, Scheduler::kDirect, 1);
+  direct.Plan(planner->traffic());
+  return WriteTransfers(&direct, device, room, words);
 }
 
 const char* TableView::Check(const int32_t* words, int64_t num_words, int32_t devices, int32_t device) {

@@ -32,9 +32,10 @@ enum HeaderWord : int32_t {
 // Words that the table of any device takes, whatever the traffic; see docs/design/stage_tables.md for the proof.
 int64_t TableWords(const Topology& topology, Scheduler scheduler);
 
-// Writes `device`'s table into words[0, TableWords): as many of them as it has entries for, and none behind. Returns
-// false, and writes an all-zero header, when a number does not fit in int32: a block or a staging buffer of 2^31 rows
-// or more, of any device, so that every device gets the same answer.
+// Writes `device`'s table into words[0, TableWords): as many of them as it has entries for. Returns false, and writes
+// an all-zero header, when a block of the exchange has 2^31 rows or more, which int32 cannot number; every device gets
+// the same answer. Where only staging would have that many rows, the table is that of the direct schedule, on every
+// device.
 [[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
 
 // A validated view of a table.

@@ -100,7 +100,7 @@ class HostPlan {
     if (device < 0 || device >= planner_.topology().devices()) throw std::out_of_range("no such device");
     std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner_.topology(), planner_.scheduler())));
     if (!planner::WriteTable(&planner_, device, words.data())) {
-      throw std::invalid_argument("a block or a device's staging of 2^31 rows or more does not fit a stage table");
+      throw std::invalid_argument("a block of 2^31 rows or more does not fit a stage table");
     }
     return ToNumpy(std::move(words));
   }

@@ -324,7 +324,7 @@ void TestRefusedCounts() {
   for (const std::vector<int64_t>& sizes : too_large) {
     status = Count(plan, fine, sizes);
     CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, kPrefix + std::string("a device sends or stages 2^31 rows or more; split the exchange."));
+    CHECK_EQ(status.message, kPrefix + std::string("a device sends 2^31 rows or more to another; split the exchange."));
   }
   CHECK_EQ(planned, 1);
   CHECK(Count(plan, fine, {0, kLimit, 1, kLimit - 1, 1, 1, 1, 1}).ok());

@@ -143,11 +143,22 @@ void TestTooLarge() {
       }
     }
   }
-  // Blocks that fit, in a staging buffer that does not.
+  // Blocks that fit, in a staging buffer that does not: every device gets the table of the direct schedule.
   Planner plan(topology, Scheduler::kFast, 1);
+  Planner direct(topology, Scheduler::kDirect, 1);
   std::vector<int32_t> words(planner::TableWords(topology, Scheduler::kFast), kUnwritten);
-  plan.Plan(Fill(topology, [](int32_t, int32_t) { return kLimit - 1; }).data());
-  for (int32_t device = 0; device < 4; ++device) CHECK(!WriteTable(&plan, device, words.data()));
+  const auto full = Fill(topology, [](int32_t, int32_t) { return kLimit - 1; });
+  plan.Plan(full.data());
+  direct.Plan(full.data());
+  for (int32_t device = 0; device < 4; ++device) {
+    CHECK(WriteTable(&plan, device, words.data()));
+    CHECK_EQ(Check(words, 4, device), "");
+    std::vector<int32_t> expected(planner::TableWords(topology, Scheduler::kDirect), kUnwritten);
+    CHECK(WriteTable(&direct, device, expected.data()));
+    const auto used = planner::kHeaderWords + 2 * 4 + planner::kEntryWords * words[planner::kEntries];
+    CHECK(std::equal(words.begin(), words.begin() + used, expected.begin()));
+    CHECK_EQ(words[planner::kStagingRows], 0);
+  }
 }
 
 using Damage = std::function<void(std::vector<int32_t>*)>;

@@ -53,7 +53,7 @@ class InProcessCounts final : public Counts {
           int64_t& block =
               traffic[static_cast<size_t>(site->rank_of[p]) * devices + static_cast<size_t>(site->rank_of[peer])];
           if (sizes[u] > kMaxBlockRows - block) {
-            return Status::Invalid(site->Prefix() + "a device sends or stages 2^31 rows or more; split the exchange.");
+            return Status::Invalid(site->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
           }
           block += sizes[u];
         }

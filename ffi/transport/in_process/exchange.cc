@@ -57,7 +57,7 @@ class InProcessExchange final : public Exchange {
 
     // Has the pool do the work and end the session; false where the pool cannot take it.
     bool HandOver(const std::shared_ptr<Core>& self, Session* session, std::unique_ptr<Work>* work) {
-      Work* const raw = work->get();
+      Work* const raw = work->release();
       const Status taken = Guarded([&] {
         CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
           self->ReturnWork(std::unique_ptr<Work>(raw));
@@ -65,7 +65,7 @@ class InProcessExchange final : public Exchange {
         });
         return Status::Ok();
       });
-      if (taken.ok()) static_cast<void>(work->release());
+      if (!taken.ok()) work->reset(raw);
       return taken.ok();
     }
 
