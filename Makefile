@@ -152,6 +152,8 @@ sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: $(STAMPS)/build-tools
 
 .PHONY: sanitize-python-asan sanitize-python-tsan
 sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installed $(STAMPS)/test-tools
+	@for library in $(subst :, ,$(PRELOAD_$*)); do test -e "$$library" || \
+	  { echo "$(CXX) has no $$library: the sanitizers need a gcc with their run-time libraries" >&2; exit 1; }; done
 	$(INSTALL) --no-deps --upgrade --target build/python-$*/site -C build-dir=build/python-$* \
 	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g' \
 	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) .

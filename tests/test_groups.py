@@ -129,6 +129,12 @@ def test_a_mesh_over_several_processes_is_refused(monkeypatch):
         fastjax.jax_compat._refuse_other_processes(nested, across, "cpu")
 
 
+def test_an_axis_that_no_mesh_binds_is_refused():
+    ctx = types.SimpleNamespace(module_context=types.SimpleNamespace(axis_context=None))
+    with pytest.raises(fastjax.errors.UnsupportedError, match="not bound by a mesh"):
+        fastjax.jax_compat.replica_groups(ctx, ("x",), None, "cpu")
+
+
 def test_partly_automatic_shard_map_is_refused(rng):
     from jax.sharding import PartitionSpec as P
 

@@ -1,6 +1,7 @@
 """What was built and installed."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -52,3 +53,22 @@ def test_stub_is_installed_and_up_to_date(tmp_path: Path):
     generate = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "fastjax._core", "-o", stub]
     subprocess.run(generate, check=True, cwd=tmp_path)  # it looks for modules here first
     assert (INSTALLED / "_core.pyi").read_text() == stub.read_text(), "run `make stub`"
+
+
+def test_source_tree_says_what_is_missing():
+    """Python started in the repository finds fastjax/ there, which has no compiled module."""
+    root = Path(__file__).parents[1]
+    if not (root / "fastjax" / "__init__.py").exists():
+        pytest.skip("the tests run without the source tree")
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    child = subprocess.run(
+        [sys.executable, "-c", "import fastjax"],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 1
+    assert "ImportError: fastjax's compiled part is missing" in child.stderr
+    assert "with `python -P`" in child.stderr
