@@ -114,7 +114,7 @@ class Topology:
 
     @classmethod
     def from_mesh(cls, mesh: Any, axis_name: AxisName, **rates: Any) -> Topology:
-        """The topology of a mesh axis: its servers are the processes (or slices) it spans.
+        """The topology of a mesh axis: its servers are the slices it spans, or else the processes.
 
         Args:
           mesh: a `jax.sharding.Mesh`.
@@ -155,12 +155,11 @@ def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     devices = np.moveaxis(mesh.devices, order, range(len(order)))
     size = math.prod(devices.shape[: len(order)])
     devices = devices.reshape(size, -1).T
-    return np.vectorize(_server_of, otypes=[int])(devices)
-
-
-def _server_of(device: Any) -> int:
-    slice_index = getattr(device, "slice_index", None)
-    return device.process_index if slice_index is None else slice_index
+    slices = np.vectorize(lambda d: getattr(d, "slice_index", None), otypes=[object])(devices)
+    # Backends without slices put all devices, of any number of processes, in one.
+    if None not in slices and len(set(slices.flat)) > 1:
+        return slices.astype(int)
+    return np.vectorize(lambda d: d.process_index, otypes=[int])(devices)
 
 
 def _relabel(row: np.ndarray) -> tuple[int, ...]:

@@ -169,6 +169,12 @@ def test_placement_of_any_order(data):
     np.testing.assert_array_equal(together, np.equal.outer(*[np.array(ranks) // m] * 2))
 
 
+def test_processes_are_servers_where_all_devices_are_in_one_slice():
+    """As on CPU, whose devices all have slice_index 0."""
+    mesh = fake_mesh([0, 0, 1, 1], ("x",), slices=[0, 0, 0, 0])
+    assert Topology.from_mesh(mesh, "x").words[:2] == (2, 2)
+
+
 def test_slices_are_servers_where_devices_have_them():
     mesh = fake_mesh([0, 1, 2, 3], ("x",), slices=[0, 0, 1, 1])
     assert shape_of(Topology.from_mesh(mesh, "x")) == (2, 2, None)
