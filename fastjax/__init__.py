@@ -1,16 +1,24 @@
 """fastjax: ragged all-to-all exchanges for JAX, planned on the host and run inside the program."""
 
-from importlib.metadata import version as _version
+import importlib.metadata as _metadata
+import pathlib as _pathlib
 
 import jax as _jax
 
 try:
     from fastjax import _core
-except ImportError as error:
-    raise ImportError(
-        f"fastjax's compiled part is missing ({error}). Python found {__file__}: if that is the "
-        "source tree, run from another folder, or with `python -P`, to get the installed package."
-    ) from error
+except ImportError as _error:
+    # Python started in the source tree finds this package there, without its compiled module: that
+    # of the installed package serves.
+    try:
+        _installed = _pathlib.Path(str(_metadata.distribution("fastjax").locate_file("fastjax")))
+    except _metadata.PackageNotFoundError:
+        raise ImportError(
+            f"fastjax's compiled part is missing ({_error}). Python found the source tree, "
+            f"{__file__}: install the package with `pip install .`."
+        ) from _error
+    __path__.append(str(_installed))
+    from fastjax import _core
 from fastjax import errors
 from fastjax.config import Options, options, schedulers
 from fastjax.planning import (
@@ -24,7 +32,7 @@ from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
 
-__version__ = _version("fastjax")
+__version__ = _metadata.version("fastjax")
 
 for _target, _handler in _core.registrations().items():
     _jax.ffi.register_ffi_target(_target, _handler, platform="cpu")

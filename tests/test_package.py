@@ -55,20 +55,37 @@ def test_stub_is_installed_and_up_to_date(tmp_path: Path):
     assert (INSTALLED / "_core.pyi").read_text() == stub.read_text(), "run `make stub`"
 
 
-def test_source_tree_says_what_is_missing():
-    """Python started in the repository finds fastjax/ there, which has no compiled module."""
+def in_source_tree(program):
     root = Path(__file__).parents[1]
     if not (root / "fastjax" / "__init__.py").exists():
         pytest.skip("the tests run without the source tree")
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONSAFEPATH", "PYTHONPATH")}
-    child = subprocess.run(
-        [sys.executable, "-c", "import fastjax"],
+    hidden = ("PYTHONSAFEPATH", "PYTHONPATH")
+    return subprocess.run(
+        [sys.executable, "-c", program],
         cwd=root,
-        env=environment,
+        env={k: v for k, v in os.environ.items() if k not in hidden},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_source_tree_borrows_the_installed_module():
+    """Python started in the repository finds fastjax/ there, which has no compiled module."""
+    child = in_source_tree("import fastjax; print(fastjax.__file__, fastjax._core.__file__)")
+    assert child.returncode == 0, child.stderr
+    package, core = map(Path, child.stdout.split())
+    assert package.parent == Path(__file__).parents[1] / "fastjax"
+    assert core.parent == Path(fastjax._core.__file__).parent
+
+
+def test_source_tree_says_what_is_missing():
+    child = in_source_tree(
+        "import importlib.metadata as m\n"
+        "def missing(name): raise m.PackageNotFoundError(name)\n"
+        "m.distribution = missing\n"
+        "import fastjax"
+    )
     assert child.returncode == 1
     assert "ImportError: fastjax's compiled part is missing" in child.stderr
-    assert "with `python -P`" in child.stderr
+    assert "install the package with `pip install .`" in child.stderr
