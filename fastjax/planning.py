@@ -178,9 +178,6 @@ def _scheduler_number(name: str) -> int:
     return _core.scheduler_names().index(name)
 
 
-# --- plans inside a traced program ---------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class PlanSpec:
     """What is known of a plan when the program is traced.

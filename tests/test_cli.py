@@ -41,9 +41,6 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# ---- report
-
-
 def test_report_names_everything():
     done = command(FASTJAX_TIMEOUT="7.5")
     assert done.returncode == 0, done.stderr
@@ -85,9 +82,6 @@ def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):
     assert "no command 'fly'" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert "bench" in capsys.readouterr().out
-
-
-# ---- benchmark
 
 
 def test_bench_in_a_process_of_its_own(tmp_path):
@@ -178,9 +172,6 @@ def test_bench_refuses_impossible_options(options: dict, message: str):
         bench.BenchOptions(**options)
 
 
-# ---- workloads
-
-
 @pytest.mark.parametrize("skew", workloads.SKEWS)
 def test_traffic(skew: workloads.Skew):
     traffic = workloads.make_traffic(skew, 6, 1000, seed=1)
@@ -226,9 +217,6 @@ def test_wrong_rows_sees_every_bit():
 def test_count_wrong():
     record = {"schemes": [{"wrong": 2}, {"wrong": None}, {"wrong": 0}]}
     assert bench.count_wrong(record) == 2
-
-
-# ---- measurement
 
 
 def test_bandwidths_are_those_of_nccl_tests():

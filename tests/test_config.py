@@ -33,9 +33,6 @@ def test_check_scheduler():
             config.check_scheduler(name, "scheduler")
 
 
-# --- values ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "soon", None, (), 2e9])
 def test_refuses_timeouts(timeout):
     message = f"timeout must be seconds, above 0 and at most 1e9, got {timeout!r}."
@@ -54,9 +51,6 @@ def test_refuses_what_is_no_topology():
 )
 def test_timeout_in_milliseconds(timeout, ms):
     assert Options(timeout=timeout).timeout_ms == ms
-
-
-# --- scopes ------------------------------------------------------------------------------------
 
 
 def test_scopes_nest():
@@ -112,9 +106,6 @@ def test_scope_is_of_its_thread():
         thread.start()
         thread.join()
     assert seen == [before]
-
-
-# --- tracing -----------------------------------------------------------------------------------
 
 
 def counted():
@@ -204,9 +195,6 @@ def test_calls_refuse_what_is_no_scheduler():
     message = f"scheduler must be one of {NAMES}; got 'slow'."
     with pytest.raises(OptionError, match=re.escape(message)):
         planned(scheduler="slow")
-
-
-# --- the environment ---------------------------------------------------------------------------
 
 
 def test_from_environment():

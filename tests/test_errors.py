@@ -30,9 +30,6 @@ def shapes(**changed):
     return [jnp.stack([x] * 8) for x in args.values()]
 
 
-# --- refused when the program is traced ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["input_offsets", "send_sizes", "output_offsets", "recv_sizes"])
 @pytest.mark.parametrize(
     ("bad", "text"),
@@ -154,9 +151,6 @@ def test_bad_plans():
         with_plan(topology=fastjax.Topology(1, 8))()
     with pytest.raises(ArgumentError, match=r"the plan is for axis \('x',\) and groups None"):
         with_plan(axis_index_groups=[[0, 1, 2, 3], [4, 5, 6, 7]])()
-
-
-# --- refused when the program runs ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -411,9 +405,6 @@ def test_gradients_that_cannot_be_summed_say_so(rng):
         jax.errors.JaxRuntimeError, match="input slices overlap, and gradients of this element type"
     ):
         jax.block_until_ready(spmd(local)(output, operand, *meta.arrays()))
-
-
-# --- a device that never arrives -----------------------------------------------------------------
 
 
 @pytest.mark.sanitize

@@ -9,8 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# ---- the rules
-
 # Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers.
 CPP_LAYERS = {
     "planner": [],
@@ -47,8 +45,6 @@ PYTHON_LAYERS = [
 ]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"
-
-# ---- the checkers
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".hip"}
@@ -135,9 +131,6 @@ def python_violations(root: Path) -> Iterator[str]:
                     yield f"{where}: imports {other}, which is not in a layer"
                 elif other != module and rank[other] >= rank[module]:
                     yield f"{where}: imports {other}"
-
-
-# ---- the tests
 
 
 def _write(root: Path, files: dict[str, str]) -> None:

@@ -19,8 +19,6 @@ import fastjax
 from fastjax import Topology, make_plan
 from fastjax.errors import ArgumentError, OptionError
 
-# --- what plans do -----------------------------------------------------------------------------
-
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -161,9 +159,6 @@ def test_fast_moves_the_fewest_rows_inside_servers(problem):
         assert moved == pytest.approx(_fewest_moves(tiles[s, d], quotas))
 
 
-# --- times -------------------------------------------------------------------------------------
-
-
 def _lower_bound(topology, traffic, row_bytes):
     n, m = topology.servers, topology.devices_per_server
     servers = pc.server_matrix(traffic, n, m)
@@ -214,9 +209,6 @@ def test_predicted_time_of_a_pipeline():
     traffic[1, 0] = 40000
     plan = make_plan(traffic, topology, scheduler="fast", row_bytes=10**9)
     assert plan.predicted_time() == pytest.approx(staged + (4000 + 0.25) - 3650)
-
-
-# --- the same plan everywhere ------------------------------------------------------------------
 
 
 def _fingerprint(plan):
@@ -295,9 +287,6 @@ def test_a_planner_that_planned_something_else_before(scheduler, shape, rng):
             used = pc.HEADER_WORDS + 16 + entries.size * len(pc.ENTRY_FIELDS)
             assert header[3] == entries.size
             np.testing.assert_array_equal(got[r][:used], plan.stage_table(r)[:used])
-
-
-# --- arguments ---------------------------------------------------------------------------------
 
 
 def _change(row, column, value, dtype=np.int64):

@@ -96,9 +96,6 @@ def refused():
     return pytest.raises(jax.errors.JaxRuntimeError, match=r"UNIMPLEMENTED.*ragged-all-to-all")
 
 
-# --- as context manager and decorator ----------------------------------------------------------
-
-
 @pytest.mark.sanitize
 def test_context_manager(rng):
     operands, wanted = make_case(rng)
@@ -203,9 +200,6 @@ def test_it_looks_like_ours():
         assert list(inspect.signature(swapped).parameters)[: len(theirs)] == theirs
 
 
-# --- defaults ----------------------------------------------------------------------------------
-
-
 def test_defaults_are_honoured(rng):
     operands, wanted = make_case(rng)
     mesh = make_mesh(8)
@@ -249,9 +243,6 @@ def test_refuses_defaults_that_mean_nothing(rng):
         pytest.raises(OptionError, match=re.escape(message)),
     ):
         program(make_mesh(8), "x")(*operands)
-
-
-# --- scopes ------------------------------------------------------------------------------------
 
 
 def test_restored_after_an_exception():

@@ -22,9 +22,6 @@ RATES = {
 }
 
 
-# --- the constructor ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("field", ["servers", "devices_per_server"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, 2**20])
 def test_refuses_counts(field, value):
@@ -115,9 +112,6 @@ def test_equal_topologies_have_equal_hashes():
 def test_rates_are_given_by_name():
     with pytest.raises(TypeError, match="positional"):
         Topology(2, 2, 450e9)
-
-
-# --- meshes ------------------------------------------------------------------------------------
 
 
 def fake_mesh(processes, axis_names, slices=None):
@@ -235,9 +229,6 @@ def test_from_mesh_refuses_a_mesh_without_devices():
     message = "an AbstractMesh has no devices; pass the Mesh itself."
     with pytest.raises(TopologyError, match=re.escape(message)):
         Topology.from_mesh(mesh, "x")
-
-
-# --- groups ------------------------------------------------------------------------------------
 
 
 def test_no_groups():

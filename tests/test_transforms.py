@@ -194,9 +194,6 @@ def test_transposed_twice_is_the_exchange(rng):
     np.testing.assert_array_equal(got, reference.exchange(operand, np.zeros_like(output), meta))
 
 
-# --- vmap ----------------------------------------------------------------------------------------
-
-
 def batch(rng, size=3, groups=None):
     metas = [reference.packed(reference.random_sizes(rng, 8, 8), groups) for _ in range(size)]
     n, m = np.max([reference.rows_needed(meta) for meta in metas], axis=0)
@@ -310,9 +307,6 @@ def test_vmap_over_the_exchanged_axis_is_refused():
     plan = jax.vmap(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table, axis_name="x")
     with pytest.raises(fastjax.errors.ArgumentError, match="axis 'x' is a vmap axis"):
         plan(sizes)
-
-
-# --- control flow --------------------------------------------------------------------------------
 
 
 def rounds(operand, output, arrays, step):

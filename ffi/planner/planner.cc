@@ -103,11 +103,6 @@ void Planner::AppendTransfers(std::vector<Transfer>* out) {
   out->insert(out->end(), all.begin(), all.end());
 }
 
-void Planner::AppendDeviceTransfers(int32_t device, std::vector<Transfer>* out) {
-  const TransferRange listed = DeviceTransfers(device);
-  out->insert(out->end(), listed.begin(), listed.end());
-}
-
 TransferRange Planner::DeviceTransfers(int32_t device) {
   state_->buffer.Clear();
   state_->schedule->Append(device, &state_->buffer);

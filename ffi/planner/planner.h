@@ -53,8 +53,6 @@ class Planner {
 
   // Every transfer of the exchange, in an order that can be executed as it stands.
   void AppendTransfers(std::vector<Transfer>* out);
-  // Those in which `device` is src or dst, in the same order.
-  void AppendDeviceTransfers(int32_t device, std::vector<Transfer>* out);
   // The same in the planner's own memory, until the next call of any method.
   TransferRange DeviceTransfers(int32_t device);
   // Rows of staging buffer that `device` needs.

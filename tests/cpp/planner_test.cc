@@ -129,8 +129,8 @@ void CheckDeviceLists(Planner* plan, const std::vector<Transfer>& all) {
     std::vector<Transfer> mine;
     std::copy_if(all.begin(), all.end(), std::back_inserter(mine),
                  [&](const Transfer& transfer) { return transfer.src == device || transfer.dst == device; });
-    std::vector<Transfer> listed;
-    plan->AppendDeviceTransfers(device, &listed);
+    const planner::TransferRange range = plan->DeviceTransfers(device);
+    const std::vector<Transfer> listed(range.begin(), range.end());
     CHECK(Same(listed, mine));
   }
 }
