@@ -29,8 +29,8 @@ Balancer::Balancer(int32_t rails)
   pieces_.reserve(static_cast<size_t>(rails) * (rails + 1));
 }
 
-int32_t Balancer::Balance(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-                          int32_t first) {
+int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
+                       int32_t first) {
   PlaceOnOrigins(tile, stride, quotas);
   while (Augment()) {
   }
@@ -179,6 +179,7 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
   for (int32_t origin = rail + 1; origin < m; ++origin) tail(origin);
   for (int32_t origin = 0; origin < rail; ++origin) tail(origin);
   out->end = first;
+  out->rows = position;
   return first;
 }
 

@@ -7,41 +7,28 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/segments.h"
+
 namespace fastjax::planner {
 
-// Rows [first_row, first_row + rows) of the block origin -> target (local indices), at `position` of a rail's list.
-struct Segment {
-  int64_t position;
-  int64_t first_row;
-  int64_t rows;
-  int32_t origin;
-  int32_t target;
-};
-
-// One rail's list for one server pair: segments [first, end) of a pool. The order is
+// The order of a rail's list is
 //   head      origin == rail != target: need no balance, so they can leave first,
 //   two-move  neither end is the rail,
 //   diagonal  origin == rail == target,
 //   tail      origin != rail == target: need no redistribution, so nothing follows the last stage.
-struct Rail {
-  int32_t first = 0;
-  int32_t end = 0;
-};
-
+//
 // Keeps what it computes with between tiles, so that it does not allocate.
-class Balancer {
+class Balancer final : public RailFiller {
  public:
   explicit Balancer(int32_t rails);
 
   // Segments that a tile needs of the pool at most: a diagonal block lies on its own rail, any other on its two ends
   // (together m + 2 m (m - 1)); what is left over is laid out in one sweep over blocks and rails, which makes at most
   // m * m + m - 1 pieces; and one is written before it is known to be needed.
-  int64_t max_segments() const { return 3 * int64_t{rails_} * rails_; }
+  int64_t max_segments() const override { return 3 * int64_t{rails_} * rails_; }
 
-  // tile[i * stride + j] rows go from local device i to local device j of the other server; quotas sum to theirs.
-  // Writes rails[0, m) and the segments at pool[first...]; returns the end of them.
-  int32_t Balance(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-                  int32_t first);
+  int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
+               int32_t first) override;
 
  private:
   void PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas);

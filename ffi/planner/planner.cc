@@ -1,9 +1,10 @@
 #include "planner/planner.h"
 
+#include <algorithm>
 #include <iterator>
 
-#include "planner/cost.h"
 #include "planner/hash.h"
+#include "planner/lower_bound.h"
 #include "planner/schedule.h"
 
 namespace fastjax::planner {
@@ -11,9 +12,11 @@ namespace {
 
 // In the order of the enumeration.
 constexpr SchedulerInfo kSchedulers[] = {
-    {"direct", Execution::kAtOnce, MakeDirect, MaxEntriesOneTransferPerPeer},
-    {"spreadout", Execution::kStaged, MakeSpreadout, MaxEntriesOneTransferPerPeer},
-    {"fast", Execution::kStaged, MakeFast, MaxEntriesFast},
+    {"direct", MakeDirect, MaxEntriesOneTransferPerPeer, StraightPlanningTime},
+    {"spreadout", MakeSpreadout, MaxEntriesOneTransferPerPeer, StraightPlanningTime},
+    {"fast", MakeFast, MaxEntriesFast, FastPlanningTime},
+    {"rails", MakeRails, MaxEntriesRails, RailsPlanningTime},
+    {"auto", MakeAuto, MaxEntriesAuto, AutoPlanningTime},
 };
 
 uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row_bytes) {
@@ -23,9 +26,19 @@ uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row
                               topology.scale_out_bandwidth,
                               topology.scale_up_latency_ns,
                               topology.scale_out_latency_ns,
+                              topology.transfer_overhead_ns,
+                              topology.incast_loss_ppm,
                               static_cast<int64_t>(scheduler),
                               row_bytes};
-  return HashInt64(settings, std::size(settings), 0);
+  const uint64_t hash = HashInt64(settings, std::size(settings), 0);
+  const auto& nics = topology.nic_bandwidths;
+  return nics.empty() ? hash : HashInt64(nics.data(), static_cast<int64_t>(nics.size()), hash);
+}
+
+uint64_t MatchingsHash(const MatchingList& matchings, uint64_t seed) {
+  const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), seed);
+  return LaneHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
+                                  [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
 }
 
 }  // namespace
@@ -47,55 +60,81 @@ struct Planner::State {
         scheduler(s),
         row_bytes(bytes),
         settings_hash(SettingsHash(t, s, bytes)),
-        traffic(static_cast<size_t>(t.devices()) * t.devices()),
-        schedule(GetSchedulerInfo(s).make(t, bytes)),
-        cost(t, bytes) {}
+        schedule(GetSchedulerInfo(s).make(t, bytes)) {}
+
+  int64_t entries() const { return int64_t{topology.devices()} * topology.devices(); }
 
   Topology topology;
   Scheduler scheduler;
   int64_t row_bytes;
   uint64_t settings_hash;
-  std::vector<int64_t> traffic;
+  const int64_t* traffic = nullptr;
+  bool planned = false;
   uint64_t hash = 0;
-  bool blocks_fit_int32 = true;
+  uint64_t all_bits = 0;  // of the entries
   bool staging_fits_int32 = true;
   std::unique_ptr<Schedule> schedule;
-  CostModel cost;
   TransferBuffer buffer;
 };
 
 Planner::Planner(const Topology& topology, Scheduler scheduler, int64_t row_bytes)
-    : state_(std::make_unique<State>(topology, scheduler, row_bytes)) {
-  Plan(state_->traffic.data());
-}
+    : state_(std::make_unique<State>(topology, scheduler, row_bytes)) {}
 Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
+uint64_t Planner::HashOf(const int64_t* traffic) const {
+  return HashInt64(traffic, state_->entries(), state_->settings_hash);
+}
+
+bool Planner::planned(uint64_t hash) const { return state_->planned && state_->hash == hash; }
+
 void Planner::Plan(const int64_t* traffic) {
   State& state = *state_;
-  int64_t* copy = state.traffic.data();
-  uint64_t seen = 0;
-  state.hash = LaneHash(state.settings_hash).Finish(static_cast<int64_t>(state.traffic.size()), [&](int64_t i) {
-    copy[i] = traffic[i];
-    seen |= static_cast<uint64_t>(traffic[i]);
+  uint64_t all_bits = 0;
+  const uint64_t hash = LaneHash(state.settings_hash).Finish(state.entries(), [&](int64_t i) {
+    all_bits |= static_cast<uint64_t>(traffic[i]);
     return static_cast<uint64_t>(traffic[i]);
   });
-  state.blocks_fit_int32 = seen >> 31 == 0;
-  state.schedule->Plan(copy);
-  seen = 0;
+  state.traffic = traffic;
+  if (planned(hash)) return state.schedule->Rebind(traffic);
+  state.schedule->Seed(nullptr);
+  PlanAnew(hash, all_bits);
+}
+
+void Planner::PlanLike(const int64_t* traffic, const MatchingList& matchings) {
+  State& state = *state_;
+  uint64_t all_bits = 0;
+  for (int64_t i = 0; i < state.entries(); ++i) all_bits |= static_cast<uint64_t>(traffic[i]);
+  state.traffic = traffic;
+  state.schedule->Seed(&matchings);
+  PlanAnew(MatchingsHash(matchings, HashOf(traffic)), all_bits);
+}
+
+void Planner::PlanAnew(uint64_t hash, uint64_t all_bits) {
+  State& state = *state_;
+  state.hash = hash;
+  state.all_bits = all_bits;
+  state.schedule->Plan(state.traffic);
+  state.planned = true;
+  uint64_t staging = 0;
   for (int32_t device = 0; device < state.topology.devices(); ++device) {
-    seen |= static_cast<uint64_t>(state.schedule->StagingRows(device));
+    staging |= static_cast<uint64_t>(state.schedule->StagingRows(device));
   }
-  state.staging_fits_int32 = seen >> 31 == 0;
+  state.staging_fits_int32 = staging >> 31 == 0;
 }
 
 const Topology& Planner::topology() const { return state_->topology; }
 Scheduler Planner::scheduler() const { return state_->scheduler; }
-const int64_t* Planner::traffic() const { return state_->traffic.data(); }
+Scheduler Planner::chosen() const { return state_->schedule->chosen(state_->scheduler); }
+const int64_t* Planner::traffic() const { return state_->traffic; }
 int32_t Planner::num_stages() const { return state_->schedule->num_stages(); }
+const MatchingList* Planner::matchings() const { return state_->schedule->matched().matchings; }
+const std::vector<Candidate>* Planner::candidates() const { return state_->schedule->matched().candidates; }
+const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }
+int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
 uint64_t Planner::hash() const { return state_->hash; }
-bool Planner::blocks_fit_int32() const { return state_->blocks_fit_int32; }
+bool Planner::blocks_fit_int32() const { return state_->all_bits >> 31 == 0; }
 bool Planner::staging_fits_int32() const { return state_->staging_fits_int32; }
 
 void Planner::AppendTransfers(std::vector<Transfer>* out) {
@@ -111,13 +150,13 @@ TransferRange Planner::DeviceTransfers(int32_t device) {
 
 int64_t Planner::StagingRows(int32_t device) const { return state_->schedule->StagingRows(device); }
 
-double Planner::LowerBound() const {
-  return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic.data());
-}
+double Planner::LowerBound() const { return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic); }
 
+double Planner::PlanningTime() const { return ToSeconds(GetSchedulerInfo(chosen()).planning_time(state_->topology)); }
+
+// Rounding, and prices beyond what integers hold, must not make a plan look faster than anything can be.
 double Planner::PredictedTime() {
-  const TransferRange all = DeviceTransfers(kEveryDevice);
-  return state_->cost.Seconds(GetSchedulerInfo(state_->scheduler).execution, all);
+  return std::max(ToSeconds(state_->schedule->PredictedTime()), LowerBound()) + PlanningTime();
 }
 
 }  // namespace fastjax::planner

@@ -13,7 +13,20 @@
 
 namespace fastjax::planner {
 
-enum class Scheduler : int32_t { kDirect = 0, kSpreadout = 1, kFast = 2 };
+enum class Scheduler : int32_t { kDirect = 0, kSpreadout = 1, kFast = 2, kRails = 3, kAuto = 4 };
+
+struct MatchingList;
+struct Candidate;
+
+// One of the schedulers that kAuto chose between. What could not have been the cheapest was not planned: its time is
+// then what it would have taken at least.
+struct Choice {
+  Scheduler scheduler;
+  bool planned;
+  int32_t stages;
+  double exchange_seconds;
+  double planning_seconds;
+};
 
 // Names in the order of the enumeration.
 const std::vector<std::string_view>& SchedulerNames();
@@ -37,13 +50,28 @@ class Planner {
   Planner(Planner&&) noexcept;
   Planner& operator=(Planner&&) noexcept;
 
-  // traffic is row-major devices x devices, rows that device i sends to device j, none negative; it is copied.
+  // traffic is row-major devices x devices, rows that device i sends to device j, none negative. It is not copied: it
+  // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned again.
   void Plan(const int64_t* traffic);
+  // Begins with these matchings, of traffic much like this; they must outlive the plan. The plan depends on them, and
+  // so does its hash.
+  void PlanLike(const int64_t* traffic, const MatchingList& matchings);
+  // What tells a matrix, planned with these settings, from others.
+  uint64_t HashOf(const int64_t* traffic) const;
+  bool planned(uint64_t hash) const;
 
   const Topology& topology() const;
   Scheduler scheduler() const;
+  // The same, or what kAuto chose.
+  Scheduler chosen() const;
   const int64_t* traffic() const;
   int32_t num_stages() const;
+  // Distinct matchings that stages were cut from; for schedulers that make none, stages.
+  int32_t num_matchings() const;
+  // Null for schedulers that make none.
+  const MatchingList* matchings() const;
+  const std::vector<Candidate>* candidates() const;
+  const std::vector<Choice>* choices() const;
   // Of topology, scheduler, row bytes and traffic.
   uint64_t hash() const;
   // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
@@ -58,12 +86,16 @@ class Planner {
   // Rows of staging buffer that `device` needs.
   int64_t StagingRows(int32_t device) const;
 
-  // Seconds; see cost.h for the model.
+  // Seconds; docs/design/cost_model.md.
   double LowerBound() const;
-  double PredictedTime();
+  double PredictedTime();  // planning included
+  double PlanningTime() const;
 
  private:
   struct State;
+
+  void PlanAnew(uint64_t hash, uint64_t all_bits);
+
   std::unique_ptr<State> state_;
 };
 

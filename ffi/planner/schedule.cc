@@ -53,17 +53,4 @@ void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift
   append(std::max(sender, device));
 }
 
-void MarkUsedShifts(const Topology& topology, const int64_t* traffic, int64_t* used) {
-  const int32_t m = topology.devices_per_server;
-  const int32_t devices = topology.devices();
-  std::fill(used, used + devices, 0);
-  for (int32_t src = 0; src < devices; ++src) {
-    const int64_t* row = traffic + static_cast<int64_t>(src) * devices;
-    const int32_t first = src - topology.local_of(src);
-    int64_t* wrapped = used + (devices - src);
-    for (int32_t dst = 0; dst < first; ++dst) wrapped[dst] |= row[dst];
-    for (int32_t dst = first + m; dst < devices; ++dst) used[dst - src] |= row[dst];
-  }
-}
-
 }  // namespace fastjax::planner

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/matchings.h"
 #include "planner/planner.h"
+#include "planner/rate.h"
 #include "planner/topology.h"
 #include "planner/transfer.h"
 
@@ -41,28 +43,43 @@ class TransferBuffer {
   size_t size_ = 0;
 };
 
+// The matchings that stages were cut from; null for schedules without.
+struct Matched {
+  const MatchingList* matchings = nullptr;
+  const std::vector<Candidate>* candidates = nullptr;
+  int64_t bound = 0;
+};
+
 class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  // `traffic` must outlive the next call of Plan; its entries are not negative.
+  // `traffic` must outlive the next call of Plan or Rebind; its entries are not negative.
   virtual void Plan(const int64_t* traffic) = 0;
+  // The same matrix, in another place.
+  virtual void Rebind(const int64_t* traffic) = 0;
+  // Matchings that Plan begins with, those of traffic much like it; null: none. They must outlive the next Plan.
+  virtual void Seed(const MatchingList* /*seed*/) {}
   virtual int32_t num_stages() const = 0;
   // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
   virtual void Append(int32_t device, TransferBuffer* out) = 0;
   // Known without listing anything.
   virtual int64_t StagingRows(int32_t /*device*/) const { return 0; }
+  virtual Matched matched() const { return {}; }
+  // Of the exchange, by the cost model, without planning.
+  virtual Picoseconds PredictedTime() = 0;
+  // For one that chooses between others; `self` otherwise.
+  virtual Scheduler chosen(Scheduler self) const { return self; }
+  virtual const std::vector<Choice>* choices() const { return nullptr; }
 };
-
-// How a schedule is run, which is what decides its predicted time.
-enum class Execution { kAtOnce, kStaged };
 
 struct SchedulerInfo {
   std::string_view name;
-  Execution execution;
   std::unique_ptr<Schedule> (*make)(const Topology& topology, int64_t row_bytes);
   // Entries that the table of any device takes at most; docs/design/stage_tables.md.
   int64_t (*max_entries)(const Topology& topology);
+  // What planning for one device takes, about; docs/design/cost_model.md.
+  Picoseconds (*planning_time)(const Topology& topology);
 };
 
 const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
@@ -70,10 +87,19 @@ const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
 std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes);
 
 // A device sends to and receives from each device once at most.
 int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);
 int64_t MaxEntriesFast(const Topology& topology);
+int64_t MaxEntriesRails(const Topology& topology);
+int64_t MaxEntriesAuto(const Topology& topology);
+
+Picoseconds StraightPlanningTime(const Topology& topology);
+Picoseconds FastPlanningTime(const Topology& topology);
+Picoseconds RailsPlanningTime(const Topology& topology);
+Picoseconds AutoPlanningTime(const Topology& topology);
 
 // Rows that stay inside a server, straight to their target.
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out);
@@ -81,9 +107,6 @@ void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t devic
 // Every block r -> (r + shift) % devices that leaves its server, whole, ordered by sender.
 void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift, int32_t stage, int32_t device,
                  TransferBuffer* out);
-
-// used[shift] becomes nonzero for each shift that AppendShift has rows for; used holds `devices` entries.
-void MarkUsedShifts(const Topology& topology, const int64_t* traffic, int64_t* used);
 
 }  // namespace fastjax::planner
 

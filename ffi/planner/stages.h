@@ -1,4 +1,4 @@
-// Splits what servers send to each other into one-to-one stages (Birkhoff), few of them and as short as can be.
+// From matchings to stages: in which order, and cut how finely, so that work inside servers hides behind scale-out.
 #ifndef FASTJAX_PLANNER_STAGES_H_
 #define FASTJAX_PLANNER_STAGES_H_
 
@@ -6,24 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/topology.h"
+#include "planner/matchings.h"
+#include "planner/pricing.h"
+#include "planner/tiles.h"
 
 namespace fastjax::planner {
 
-// Extra stages that cutting long ones may add to a plan, and pieces of one stage, at most.
-inline constexpr int32_t kMaxExtraStages = 32;
-inline constexpr int32_t kMaxChunksPerStage = 16;
+// Stages that cutting adds at either end of a plan, at most.
+inline constexpr int32_t kMaxCuts = 16;
 
-// Matchings after which the rest goes out in shifted pairs. Every matching uses up one entry of the padded matrix at
-// least, and lowers the dimension of the face of the Birkhoff polytope it lies in, so n * n - 2 n + 2 always suffice:
-// up to 9 servers no plan is ever cut short.
-int64_t MaxMatchings(int32_t servers);
-
-// Stages of any plan at most: matchings, the shifted pairs behind them, chunks.
+// Stages of any plan at most.
 int64_t MaxStages(int32_t servers);
-
-// Rows a chunk should have when `total_rows` leave the busiest NIC; stages.cc has the rule.
-int64_t ChunkRows(const Topology& topology, int64_t row_bytes, int64_t total_rows);
 
 class StageBuilder {
  public:
@@ -31,52 +24,46 @@ class StageBuilder {
 
   explicit StageBuilder(int32_t servers);
 
-  // rows[s * servers + d]: rows that each rail carries from s to d; the diagonal is zero.
-  void Build(const int64_t* rows, const Topology& topology, int64_t row_bytes);
+  void Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
 
   int32_t count() const { return static_cast<int32_t>(lengths_.size()); }
   // Server that `server` sends to, or receives from, in a stage.
   int32_t to(int32_t stage, int32_t server) const { return to_[static_cast<size_t>(stage) * servers_ + server]; }
   int32_t from(int32_t stage, int32_t server) const { return from_[static_cast<size_t>(stage) * servers_ + server]; }
-  // Rows a pair moves in the stage, as long as it has any.
+  // Units that a pair moves in the stage, as long as it has any.
   int64_t length(int32_t stage) const { return lengths_[stage]; }
-  int64_t total_rows() const { return total_; }
+
+  // By the cost model. Of the tiles and prices that Build was given.
+  Picoseconds PredictedTime(const Tiles& tiles, const Pricing& pricing);
 
  private:
-  void Pad(const int64_t* rows);
-  int64_t Decompose();
-  void SetThreshold();
-  void LowerThreshold();
-  void Augment(int32_t root);
-  void Flip(int16_t column);
-  int64_t Peel();
-  void SubtractMatchings(const int64_t* rows);
-  void AppendShifts(const int64_t* rows);
-  void Emit(const int64_t* rows, const Topology& topology, int64_t row_bytes);
-  bool EmitStage(const int16_t* matching, int64_t length);
+  // A piece cut off the matching at a place of the order.
+  struct Cut {
+    int32_t place;
+    int64_t units;
+  };
+  struct StageLoad {
+    int64_t balance = 0;
+    int64_t redistribute = 0;
+  };
 
-  uint64_t* usable(int32_t row) { return &usable_[static_cast<size_t>(row) * words_]; }
+  enum class End { kFront, kBack };
+
+  void Order(const MatchingList& matchings);
+  void CutEnd(End end, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
+  int64_t PieceLimit(End end, const Tiles& tiles, const int16_t* to, int64_t rows) const;
+  void Advance(const Tiles& tiles, const int16_t* to, int64_t units);
+  void Emit(const Tiles& tiles, const MatchingList& matchings);
+  void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
+  StageLoad NextLoad(const Tiles& tiles, int32_t stage);
 
   int32_t servers_;
-  int32_t words_;  // 64-bit words that hold a set of servers
-  int64_t total_ = 0;
-  int64_t threshold_ = 0;
-
-  std::vector<int64_t> row_room_;
-  std::vector<int64_t> column_room_;
-  std::vector<int64_t> left_;     // padded matrix, less what is matched
-  std::vector<uint64_t> usable_;  // per row, columns known to have an entry that reaches the threshold
-  std::vector<uint64_t> all_;
-  std::vector<uint64_t> free_;    // columns without a row
-  std::vector<uint64_t> unseen_;  // columns that the current search has not reached
-  std::vector<int16_t> row_to_;   // the matching, both ways
-  std::vector<int16_t> column_from_;
-  std::vector<int16_t> via_;    // row by which the search reached a column
-  std::vector<int16_t> queue_;  // rows that the search has reached
-  int32_t queued_ = 0;
-
-  std::vector<int16_t> peeled_;  // matchings in the order found, `servers` entries each
-  std::vector<int64_t> weights_;
+  int64_t total_units_ = 0;        // of all matchings
+  std::vector<int32_t> by_weight_;
+  std::vector<int32_t> order_;  // matchings, first stage first
+  std::vector<int64_t> done_;   // by pair: units that stages looked at so far have moved
+  std::vector<Cut> front_;  // first stage first
+  std::vector<Cut> back_;   // last stage first
 
   std::vector<int16_t> to_;
   std::vector<int16_t> from_;

@@ -1,54 +1,134 @@
-// Blocks that go straight from origin to target, by the distance d between them: device r sends to device r + d.
-//
-// SpreadOut makes each distance a stage: one-to-one without any balancing, so a stage lasts as long as its largest
-// block. Direct, which is what NCCL and RCCL do, sends everything at once; the order only keeps senders that work
-// through their lists from starting with the same receiver.
-#include <algorithm>
+#include "planner/straight.h"
 
-#include "planner/schedule.h"
+#include <algorithm>
+#include <memory>
+
+#include "planner/at_once.h"
 
 namespace fastjax::planner {
 namespace {
 
-class Straight final : public Schedule {
- public:
-  Straight(const Topology& topology, bool staged) : topology_(topology), staged_(staged), used_(topology.devices()) {}
-
-  void Plan(const int64_t* traffic) override {
-    traffic_ = traffic;
-    MarkUsedShifts(topology_, traffic, used_.data());
-    const auto shifts = std::count_if(used_.begin(), used_.end(), [](int64_t used) { return used != 0; });
-    stages_ = static_cast<int32_t>(staged_ ? shifts : std::min<int64_t>(shifts, 1));
-  }
-
-  int32_t num_stages() const override { return stages_; }
-
-  void Append(int32_t device, TransferBuffer* out) override {
-    AppendLocal(topology_, traffic_, device, out);
-    int32_t stage = 0;
-    for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
-      if (used_[shift] == 0) continue;
-      AppendShift(topology_, traffic_, shift, stage, device, out);
-      if (staged_) ++stage;
-    }
-  }
-
- private:
-  Topology topology_;
-  bool staged_;
-  std::vector<int64_t> used_;
-  const int64_t* traffic_ = nullptr;
-  int32_t stages_ = 0;
-};
+// A NIC is never taken to be slower than this share of the fastest.
+constexpr int64_t kSlowestShare = int64_t{1} << 20;
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t /*row_bytes*/) {
-  return std::make_unique<Straight>(topology, false);
+Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
+    : topology_(topology),
+      pricing_(topology, row_bytes),
+      staged_(staged),
+      longest_(topology.devices()),
+      received_(topology.devices()),
+      received_inside_(topology.devices()) {
+  const int64_t fastest = std::max<int64_t>(topology_.fastest_nic(), 1);
+  slowest_counted_ = fastest / kSlowestShare + 1;
+  for (int32_t device = 0; device < topology.devices(); ++device) {
+    nics_.emplace_back(row_bytes, topology_.nic_bandwidth(device));
+  }
 }
 
-std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t /*row_bytes*/) {
-  return std::make_unique<Straight>(topology, true);
+void Straight::Plan(const int64_t* traffic) {
+  traffic_ = traffic;
+  std::fill(longest_.begin(), longest_.end(), 0);
+  received_.Clear();
+  received_inside_.Clear();
+  out_ = 0;
+  inside_ = transfers_ = transfers_inside_ = cross_rows_ = 0;
+  for (int32_t src = 0; src < topology_.devices(); ++src) Measure(src);
+  for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
+    out_ = std::max(out_, nics_[dst].Time(received_.rows[dst]));
+    transfers_ = std::max(transfers_, received_.transfers[dst]);
+    inside_ = std::max(inside_, received_inside_.rows[dst]);
+    transfers_inside_ = std::max(transfers_inside_, received_inside_.transfers[dst]);
+  }
+  const auto distances = std::count_if(longest_.begin(), longest_.end(), [](int64_t units) { return units != 0; });
+  stages_ = static_cast<int32_t>(staged_ ? distances : std::min<int64_t>(distances, 1));
+}
+
+void Straight::Measure(int32_t src) {
+  const int32_t devices = topology_.devices();
+  const int64_t* row = traffic_ + static_cast<int64_t>(src) * devices;
+  const int32_t first = src - topology_.local_of(src);
+  const int32_t end = first + topology_.devices_per_server;
+  sent_ = sends_ = 0;
+  Cross(src, 0, first, longest_.data() + (devices - src));
+  Cross(src, end, devices, longest_.data() - src);
+  out_ = std::max(out_, nics_[src].Time(sent_));
+  transfers_ = std::max(transfers_, sends_);
+  cross_rows_ += sent_;
+  int64_t inside = 0;
+  int64_t transfers_inside = 0;
+  for (int32_t dst = first; dst < end; ++dst) {
+    if (dst == src || row[dst] == 0) continue;
+    inside += row[dst];
+    ++transfers_inside;
+    received_inside_.rows[dst] += row[dst];
+    ++received_inside_.transfers[dst];
+  }
+  inside_ = std::max(inside_, inside);
+  transfers_inside_ = std::max(transfers_inside_, transfers_inside);
+}
+
+// Blocks from src to [begin, end); longest[dst] is that of the distance.
+void Straight::Cross(int32_t src, int32_t begin, int32_t end, int64_t* longest) {
+  const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices();
+  for (int32_t dst = begin; dst < end; ++dst) {
+    const int64_t rows = row[dst];
+    sent_ += rows;
+    sends_ += rows != 0;
+    received_.rows[dst] += rows;
+    received_.transfers[dst] += rows != 0;
+  }
+  if (topology_.equal_nics()) {
+    for (int32_t dst = begin; dst < end; ++dst) longest[dst] = std::max(longest[dst], row[dst]);
+  } else {
+    for (int32_t dst = begin; dst < end; ++dst) longest[dst] = std::max(longest[dst], UnitsOf(src, dst, row[dst]));
+  }
+}
+
+int64_t Straight::UnitsOf(int32_t src, int32_t dst, int64_t rows) const {
+  const int64_t rate = std::min(topology_.nic_bandwidth(src), topology_.nic_bandwidth(dst));
+  const int64_t units = MulDiv(rows, topology_.fastest_nic(), std::max(rate, slowest_counted_));
+  return std::min(units, (int64_t{1} << 62) / topology_.devices());
+}
+
+// NICs and the fabric inside servers work side by side.
+Picoseconds Straight::PredictedTime() {
+  Picoseconds stages = 0;
+  for (const int64_t units : longest_) stages += pricing_.scale_out.Time(units);
+  const Picoseconds inside =
+      inside_ == 0 ? Picoseconds{0}
+                   : pricing_.scale_up_latency + pricing_.scale_up.Time(inside_) +
+                         pricing_.transfer_overhead * (staged_ ? 0 : transfers_inside_);
+  if (stages_ == 0) return inside;
+  const Picoseconds out = staged_ ? stages + pricing_.scale_out_latency * stages_
+                                  : pricing_.scale_out_latency + AtOnceTime(topology_, out_, stages) +
+                                        pricing_.transfer_overhead * transfers_;
+  return std::max(inside, out);
+}
+
+void Straight::Append(int32_t device, TransferBuffer* out) {
+  AppendLocal(topology_, traffic_, device, out);
+  int32_t stage = 0;
+  for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
+    if (longest_[shift] == 0) continue;
+    AppendShift(topology_, traffic_, shift, stage, device, out);
+    if (staged_) ++stage;
+  }
+}
+
+// Measured on one core of a server of 2020.
+Picoseconds StraightPlanningTime(const Topology& topology) {
+  const int64_t devices = topology.devices();
+  return FromNanoseconds(200 + 10 * devices + devices * devices);
+}
+
+std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes) {
+  return std::make_unique<Straight>(topology, row_bytes, false);
+}
+
+std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes) {
+  return std::make_unique<Straight>(topology, row_bytes, true);
 }
 
 }  // namespace fastjax::planner

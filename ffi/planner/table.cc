@@ -118,7 +118,7 @@ bool WriteTransfers(Planner* planner, int32_t device, int64_t room, int32_t* wor
   words[kStagingRows] = static_cast<int32_t>(planner->StagingRows(device));
   words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(hash));
   words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
-  words[kSchedulerUsed] = static_cast<int32_t>(planner->scheduler());
+  words[kSchedulerUsed] = static_cast<int32_t>(planner->chosen());
   words[kChecksum] = Checksum(words, entry - words);
   return true;
 }
@@ -131,7 +131,10 @@ bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   const Topology& topology = planner->topology();
   const int64_t room = TableWords(topology, planner->scheduler()) - EntriesBegin(topology.devices());
   if (planner->staging_fits_int32()) return WriteTransfers(planner, device, room, words);
-  // Staging rows that int32 cannot number: a plan that stages nothing always fits, and the same one on every device.
+  // Staging rows that int32 cannot number: a plan that stages nothing always fits, and the same one on every device. It
+  // needs every device's own NIC.
+  const auto& nics = topology.nic_bandwidths;
+  if (std::find(nics.begin(), nics.end(), 0) != nics.end()) return false;
   Planner direct(topology, Scheduler::kDirect, 1);
   direct.Plan(planner->traffic());
   return WriteTransfers(&direct, device, room, words);

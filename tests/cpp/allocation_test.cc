@@ -33,17 +33,14 @@ void TestWarm(planner::Scheduler scheduler) {
   for (const bool warm : {false, true}) {
     const long before = g_allocations;
     bool written = true;
-    double seconds = 0;
     for (const Case& test_case : cases) {
       plan.Plan(test_case.traffic.data());
       for (int32_t device = 0; device < topology.devices(); ++device) {
         written = WriteTable(&plan, device, words.data()) && written;
       }
-      seconds += plan.PredictedTime() + plan.LowerBound();
     }
     const long allocations = g_allocations - before;
     CHECK(written);
-    CHECK_GT(seconds, 0);
     if (warm) CHECK_EQ(allocations, 0);
   }
 }
@@ -52,9 +49,7 @@ void TestWarm(planner::Scheduler scheduler) {
 }  // namespace fastjax::test
 
 int main() {
-  using fastjax::planner::Scheduler;
-  for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast}) {
-    fastjax::test::TestWarm(scheduler);
-  }
+  const auto schedulers = static_cast<int32_t>(fastjax::planner::SchedulerNames().size());
+  for (int32_t i = 0; i < schedulers; ++i) fastjax::test::TestWarm(static_cast<fastjax::planner::Scheduler>(i));
   return fastjax::test::Finish("allocation_test");
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "planner/matchings.h"
 #include "planner/planner.h"
 #include "planner/stages.h"
 #include "replay.h"
@@ -21,8 +22,6 @@ using planner::Planner;
 using planner::Scheduler;
 using planner::Topology;
 using planner::Transfer;
-
-constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 
 std::string Name(const Topology& topology, Scheduler scheduler, const std::string& traffic) {
   return std::string(planner::SchedulerNames()[static_cast<size_t>(scheduler)]) + ", " +
@@ -91,10 +90,12 @@ int64_t SumOfStageLengths(const Topology& topology, const std::vector<Transfer>&
   return total;
 }
 
-void CheckFast(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
-               int32_t stages) {
+void CheckFast(const Topology& topology, int64_t row_bytes, const Matrix& traffic,
+               const std::vector<Transfer>& transfers, int32_t stages) {
   const int32_t n = topology.servers;
   const int32_t m = topology.devices_per_server;
+  const int64_t startup_rows =
+      topology.scale_out_latency_ns * (topology.scale_out_bandwidth / 1'000'000'000) / row_bytes;
   const Matrix sums = ServerSums(topology, traffic);
   Matrix rails(sums.size() * m);
   for (const Transfer& transfer : transfers) {
@@ -114,13 +115,10 @@ void CheckFast(const Topology& topology, const Matrix& traffic, const std::vecto
   CHECK_LE(stages, n == 1 ? 0 : planner::MaxStages(n));
   const int64_t length = SumOfStageLengths(topology, transfers, stages);
   const int64_t busiest = BusiestRail(topology, sums);
-  const bool exact = planner::MaxMatchings(n) == int64_t{n} * n - 2 * n + 2 || n == 1;
-  if (exact) {
-    CHECK_EQ(length, busiest);
-  } else {
-    CHECK_GE(length, busiest);
-    CHECK_LE(length, busiest + busiest / 50 + 2 * n);
-  }
+  CHECK_GE(length, busiest);
+  // A cover without waste costs start-ups, and so may be worth less than one that takes fewer stages.
+  if (n <= 16) CHECK_LE(length, (busiest + startup_rows * planner::MaxPeeled(n)) / 100 * 101 + 101);
+  if (n <= 16 && startup_rows == 0) CHECK_LE(length, busiest + busiest / 100 + 1);
 }
 
 void CheckDeviceLists(Planner* plan, const std::vector<Transfer>& all) {
@@ -146,8 +144,9 @@ void CheckPlan(const Topology& topology, Scheduler scheduler, int64_t row_bytes,
   CheckReplay(topology, test_case.traffic, all, staging);
   CheckCoverage(topology, test_case.traffic, all, staging);
   CheckReplay(topology, Transposed(topology, test_case.traffic), Reversed(all), staging);
-  if (scheduler != Scheduler::kDirect) CheckOneToOne(topology, all);
-  if (scheduler == Scheduler::kFast) CheckFast(topology, test_case.traffic, all, plan->num_stages());
+  const Scheduler chosen = plan->chosen();
+  if (chosen == Scheduler::kFast || chosen == Scheduler::kSpreadout) CheckOneToOne(topology, all);
+  if (scheduler == Scheduler::kFast) CheckFast(topology, row_bytes, test_case.traffic, all, plan->num_stages());
   CHECK_GE(plan->PredictedTime(), plan->LowerBound() * (1 - 1e-9));
 
   // A cold planner that is asked for devices first says the same.
@@ -167,10 +166,14 @@ void TestAllSchedulers() {
   for (const auto& shape : shapes) {
     const Topology topology = MakeTopology(shape[0], shape[1]);
     const std::vector<Case> cases = MakeCases(topology, 17 * shape[0] + shape[1]);
-    for (const Scheduler scheduler : kSchedulers) {
+    for (const Scheduler scheduler : AllSchedulers()) {
       Planner plan(topology, scheduler, 64);
       for (const Case& test_case : cases) CheckPlan(topology, scheduler, 64, test_case, &plan);
     }
+    Topology instant = topology;
+    instant.scale_up_latency_ns = instant.scale_out_latency_ns = instant.transfer_overhead_ns = 0;
+    Planner plan(instant, Scheduler::kFast, 64);
+    for (const Case& test_case : cases) CheckPlan(instant, Scheduler::kFast, 64, test_case, &plan);
   }
 }
 
@@ -185,7 +188,7 @@ void TestChunks() {
   const Matrix traffic = Fill(topology, [](int32_t, int32_t) { return 1 << 20; });
   Planner plan(topology, Scheduler::kFast, 256);
   plan.Plan(traffic.data());
-  CHECK_GT(plan.num_stages(), 4);
+  CHECK_GE(plan.num_stages(), 2);
   CHECK_LE(plan.num_stages(), 16);
   const Matrix small = Fill(topology, [](int32_t, int32_t) { return 4; });
   plan.Plan(small.data());
@@ -199,7 +202,7 @@ void TestHugeCounts() {
     for (Case& test_case : cases) {
       for (int64_t& rows : test_case.traffic) rows = rows * 1'234'567'891 + (rows > 0 ? rows % 7 : 0);
     }
-    for (const Scheduler scheduler : kSchedulers) {
+    for (const Scheduler scheduler : AllSchedulers()) {
       Planner plan(topology, scheduler, 1);
       for (const Case& test_case : cases) {
         const Context context(Name(topology, scheduler, "huge " + test_case.name));
@@ -208,7 +211,7 @@ void TestHugeCounts() {
         plan.AppendTransfers(&all);
         CheckShape(topology, all, plan.num_stages());
         CheckCoverage(topology, test_case.traffic, all, StagingRows(&plan));
-        if (scheduler == Scheduler::kFast) CheckFast(topology, test_case.traffic, all, plan.num_stages());
+        if (scheduler == Scheduler::kFast) CheckFast(topology, 1, test_case.traffic, all, plan.num_stages());
       }
     }
   }
@@ -247,6 +250,7 @@ void TestTimes() {
   topology.scale_out_bandwidth = 100;
   topology.scale_up_latency_ns = 0;
   topology.scale_out_latency_ns = 0;
+  topology.transfer_overhead_ns = 0;
   // Device 0 sends 200 rows of 1 byte to device 2: both rails of the pair could take 100 of them, 1 s each.
   const Matrix traffic = Fill(topology, [](int32_t i, int32_t j) { return i == 0 && j == 2 ? 200 : 0; });
   const auto close = [](double a, double b) { return a > b * 0.999999 && a < b * 1.000001; };
@@ -257,12 +261,12 @@ void TestTimes() {
   Planner fast(topology, Scheduler::kFast, 1);
   fast.Plan(traffic.data());
   CHECK_LE(fast.PredictedTime(), 1.2);
-  // A start-up for each transfer of the busiest device, or for the stage.
+  // A start-up for the exchange, or for each stage.
   topology.scale_out_latency_ns = 1'000'000'000;
   const Matrix fan_out = Fill(topology, [](int32_t i, int32_t j) { return i == 0 && j >= 2 ? 100 : 0; });
   Planner slow(topology, Scheduler::kDirect, 1);
   slow.Plan(fan_out.data());
-  CHECK(close(slow.PredictedTime(), 4.0));
+  CHECK(close(slow.PredictedTime(), 3.0));
   Planner staged(topology, Scheduler::kSpreadout, 1);
   staged.Plan(fan_out.data());
   CHECK(close(staged.PredictedTime(), 4.0));

@@ -23,7 +23,6 @@ using planner::TableView;
 using planner::Topology;
 using planner::Transfer;
 
-constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
 
 std::vector<int32_t> MakeTable(Planner* plan, int32_t device) {
@@ -92,7 +91,7 @@ void CheckTables(Planner* plan, const Matrix& traffic) {
     CHECK_EQ(table.stages(), plan->num_stages());
     CHECK_EQ(table.staging_rows(), plan->StagingRows(device));
     CHECK_EQ(table.plan_hash(), plan->hash());
-    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan->scheduler()));
+    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan->chosen()));
     CheckPeers(topology, traffic, table, device);
     CHECK_LE(UsedWords(words), static_cast<int64_t>(words.size()));
     // What lies behind the last entry is neither written nor read.
@@ -110,7 +109,7 @@ void TestTables() {
   const int32_t shapes[][2] = {{1, 1}, {1, 8}, {8, 1}, {2, 4}, {4, 2}, {3, 3}, {5, 2}, {4, 8}, {12, 1}};
   for (const auto& shape : shapes) {
     const Topology topology = MakeTopology(shape[0], shape[1]);
-    for (const Scheduler scheduler : kSchedulers) {
+    for (const Scheduler scheduler : AllSchedulers()) {
       Planner plan(topology, scheduler, 1 << 20);
       for (const Case& test_case : MakeCases(topology, shape[0] + 100 * shape[1])) {
         const Context context(std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + ", " + test_case.name);
@@ -123,7 +122,7 @@ void TestTables() {
 void TestTooLarge() {
   const Topology topology = MakeTopology(2, 2);
   constexpr int64_t kLimit = int64_t{1} << 31;
-  for (const Scheduler scheduler : kSchedulers) {
+  for (const Scheduler scheduler : AllSchedulers()) {
     Planner plan(topology, scheduler, 1);
     std::vector<int32_t> words(planner::TableWords(topology, scheduler), kUnwritten);
     for (const int32_t target : {1, 2}) {
@@ -131,12 +130,14 @@ void TestTooLarge() {
         return Fill(topology, [=](int32_t i, int32_t j) { return i == 0 && j == target ? rows : 0; });
       };
       // The answer is the same for devices that have no part in the block, so that all of them stop.
-      plan.Plan(traffic(kLimit).data());
+      const Matrix too_many = traffic(kLimit);
+      plan.Plan(too_many.data());
       for (int32_t device = 0; device < 4; ++device) {
         CHECK(!WriteTable(&plan, device, words.data()));
         CHECK_EQ(std::count(words.begin(), words.begin() + planner::kHeaderWords, 0), planner::kHeaderWords);
       }
-      plan.Plan(traffic(kLimit - 1).data());
+      const Matrix most = traffic(kLimit - 1);
+      plan.Plan(most.data());
       for (int32_t device = 0; device < 4; ++device) {
         CHECK(WriteTable(&plan, device, words.data()));
         CHECK_EQ(Check(words, 4, device), "");
@@ -166,7 +167,8 @@ using Damage = std::function<void(std::vector<int32_t>*)>;
 void TestRefused() {
   const Topology topology = MakeTopology(2, 4);
   Planner plan(topology, Scheduler::kFast, 64);
-  plan.Plan(Fill(topology, [](int32_t i, int32_t j) { return 3 + (i * 7 + j * 5) % 11; }).data());
+  const Matrix traffic = Fill(topology, [](int32_t i, int32_t j) { return 3 + (i * 7 + j * 5) % 11; });
+  plan.Plan(traffic.data());
   const std::vector<int32_t> good = MakeTable(&plan, 0);
   const auto refused = [&](const std::string& message, bool reseal, const Damage& damage) {
     std::vector<int32_t> words = good;

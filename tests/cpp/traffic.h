@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/planner.h"
 #include "planner/topology.h"
 
 namespace fastjax::test {
@@ -19,6 +20,12 @@ struct Case {
   std::string name;
   Matrix traffic;
 };
+
+inline std::vector<planner::Scheduler> AllSchedulers() {
+  std::vector<planner::Scheduler> all;
+  for (size_t i = 0; i < planner::SchedulerNames().size(); ++i) all.push_back(static_cast<planner::Scheduler>(i));
+  return all;
+}
 
 inline planner::Topology MakeTopology(int32_t servers, int32_t devices_per_server) {
   planner::Topology topology;

@@ -1,0 +1,23 @@
+// What it costs that senders are not kept in step.
+#ifndef FASTJAX_PLANNER_AT_ONCE_H_
+#define FASTJAX_PLANNER_AT_ONCE_H_
+
+#include "planner/rate.h"
+#include "planner/topology.h"
+
+namespace fastjax::planner {
+
+// Time of an exchange that sends everything at once, whose busiest NIC works for `busiest`, and whose blocks would take
+// `in_step` if senders went from receiver to receiver together. The more uneven the blocks, the more senders meet at a
+// receiver: the share of time by which in_step exceeds the busiest NIC's is what incast may spoil, and incast_loss says
+// how much of that it does.
+inline Picoseconds AtOnceTime(const Topology& topology, Picoseconds busiest, Picoseconds in_step) {
+  if (in_step <= busiest) return busiest;
+  constexpr Wide kMillion = 1'000'000;
+  const Wide drift_ppm = (in_step - busiest) / (in_step / kMillion + 1);
+  return busiest + busiest / kMillion * drift_ppm / kMillion * topology.incast_loss_ppm;
+}
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_AT_ONCE_H_

@@ -1,0 +1,115 @@
+// The cheapest of the others by the cost model.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "planner/schedule.h"
+#include "planner/straight.h"
+
+namespace fastjax::planner {
+namespace {
+
+class Auto final : public Schedule {
+ public:
+  Auto(const Topology& topology, int64_t row_bytes);
+
+  void Plan(const int64_t* traffic) override;
+  void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
+  void Seed(const MatchingList* seed) override { fast_->Seed(seed); }
+  int32_t num_stages() const override { return best_->num_stages(); }
+  void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
+  int64_t StagingRows(int32_t device) const override { return best_->StagingRows(device); }
+  Matched matched() const override { return best_->matched(); }
+  Picoseconds PredictedTime() override { return best_->PredictedTime(); }
+  Scheduler chosen(Scheduler) const override { return chosen_; }
+  const std::vector<Choice>* choices() const override { return &choices_; }
+
+ private:
+  void Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
+  void Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange);
+
+  Topology topology_;
+  Pricing pricing_;
+  Rate all_nics_;
+  bool nics_work_;
+  Straight direct_;
+  Straight spreadout_;
+  std::unique_ptr<Schedule> fast_;
+  std::unique_ptr<Schedule> rails_;
+  Schedule* best_ = nullptr;
+  Scheduler chosen_ = Scheduler::kDirect;
+  Picoseconds cheapest_ = 0;
+  std::vector<Choice> choices_;
+};
+
+int64_t SumOfNics(const Topology& topology) {
+  Wide sum = 0;
+  for (int32_t device = 0; device < topology.devices(); ++device) sum += topology.nic_bandwidth(device);
+  return Saturated(sum);
+}
+
+Auto::Auto(const Topology& topology, int64_t row_bytes)
+    : topology_(topology),
+      pricing_(topology, row_bytes),
+      all_nics_(row_bytes, SumOfNics(topology)),
+      nics_work_(std::count(topology.nic_bandwidths.begin(), topology.nic_bandwidths.end(), 0) == 0),
+      direct_(topology, row_bytes, false),
+      spreadout_(topology, row_bytes, true),
+      fast_(MakeFast(topology, row_bytes)),
+      rails_(MakeRails(topology, row_bytes)) {
+  choices_.reserve(4);
+}
+
+// Each is priced from below first, by what the first pass over the traffic says, so that small exchanges do not pay for
+// plans they cannot use. A device's peers lie in as many servers as there are at least, and each takes a stage.
+void Auto::Plan(const int64_t* traffic) {
+  choices_.clear();
+  best_ = nullptr;
+  direct_.Plan(traffic);
+  const int64_t m = topology_.devices_per_server;
+  const int64_t servers = (direct_.transfers() + m - 1) / m;
+  const Picoseconds rows = all_nics_.Time(direct_.cross_rows());
+  const Picoseconds start = servers > 0 ? pricing_.scale_out_latency : Picoseconds{0};
+  // Own NICs that have failed send nothing, so only schedulers that go round them will do.
+  if (nics_work_ || servers == 0) Consider(Scheduler::kDirect, &direct_, 0, traffic);
+  if (servers == 0 && best_ != nullptr) return;
+  Consider(Scheduler::kFast, fast_.get(), rows + start * servers, traffic);
+  Consider(Scheduler::kRails, rails_.get(), rows + start + pricing_.transfer_overhead * servers, traffic);
+  if (!nics_work_) return;
+  Consider(Scheduler::kSpreadout, &spreadout_, direct_.nic_time() + start * direct_.transfers(), traffic);
+}
+
+void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
+  const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
+  if (best_ != nullptr && at_least + planning >= cheapest_) return Record(scheduler, false, 0, at_least);
+  if (schedule != &direct_) schedule->Plan(traffic);
+  const Picoseconds exchange = schedule->PredictedTime();
+  Record(scheduler, true, schedule->num_stages(), exchange);
+  if (best_ != nullptr && exchange + planning >= cheapest_) return;
+  best_ = schedule;
+  chosen_ = scheduler;
+  cheapest_ = exchange + planning;
+}
+
+void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange) {
+  const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
+  choices_.push_back({scheduler, planned, stages, ToSeconds(exchange), ToSeconds(planning)});
+}
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes) {
+  return std::make_unique<Auto>(topology, row_bytes);
+}
+
+// What a choice costs beyond the plan that is taken depends on the traffic; a plan is priced as what was chosen.
+Picoseconds AutoPlanningTime(const Topology& topology) { return StraightPlanningTime(topology); }
+
+// The chosen one's table, whichever it is.
+int64_t MaxEntriesAuto(const Topology& topology) {
+  return topology.servers == 1 ? MaxEntriesOneTransferPerPeer(topology)
+                               : std::max({MaxEntriesOneTransferPerPeer(topology), MaxEntriesFast(topology),
+                                           MaxEntriesRails(topology)});
+}
+
+}  // namespace fastjax::planner

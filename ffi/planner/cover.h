@@ -1,0 +1,53 @@
+// The greedy end of a decomposition: entries go out whole, the largest first, each in the first stage that both its
+// servers are free in.
+#ifndef FASTJAX_PLANNER_COVER_H_
+#define FASTJAX_PLANNER_COVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fastjax::planner {
+
+class GreedyCover {
+ public:
+  static constexpr int16_t kIdle = -1;
+
+  explicit GreedyCover(int32_t servers);
+
+  // An entry is kept out of a stage by one in its row or column, so there are 2 n - 3 stages at most.
+  static int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : 2 * int64_t{servers} - 3; }
+
+  // left[s * n + d]: not negative, zero on the diagonal.
+  void Build(const int32_t* left);
+  // The same in shifted pairs, s -> s + k.
+  void BuildShifts(const int32_t* left);
+
+  int32_t count() const { return static_cast<int32_t>(lengths_.size()); }
+  int64_t length(int32_t stage) const { return lengths_[stage]; }
+  int64_t total_length() const { return total_; }
+  // Server that each sends to, or kIdle.
+  const int16_t* stage(int32_t stage) const { return &to_[static_cast<size_t>(stage) * servers_]; }
+
+ private:
+  void Clear();
+  void Sort(const int32_t* left);
+  void SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left);
+  void Place(uint32_t entry, int32_t rows);
+  int32_t FirstFree(const uint64_t* row, const uint64_t* column) const;
+  void AddStage(int32_t rows);
+
+  int32_t servers_;
+  int32_t words_;  // 64-bit words that hold a set of stages
+  std::vector<uint32_t> entries_;
+  std::vector<uint32_t> sorted_;
+  std::vector<uint64_t> row_busy_;  // stages that a server sends in
+  std::vector<uint64_t> column_busy_;
+  std::vector<int16_t> to_;
+  std::vector<int64_t> lengths_;
+  int64_t total_ = 0;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_COVER_H_

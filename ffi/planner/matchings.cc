@@ -1,0 +1,369 @@
+#include "planner/matchings.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "planner/bits.h"
+
+namespace fastjax::planner {
+namespace {
+
+// The threshold goes a little below what a matching needs: that costs hardly a matching and saves a fifth of the time.
+constexpr int32_t kSlackShift = 5;
+
+// Left over by one look at the greedy end to the next: all but 1 / kLooks.
+constexpr int32_t kLooks = 8;
+constexpr int kExcessBits = 10;
+
+// Units are scaled to below this, so that sums of two fit in 32 bits.
+constexpr int kUnitBits = 29;
+
+// A look at shifted pairs alone.
+constexpr int32_t kShifts = -1;
+
+// Up to here the search always gets to the end.
+constexpr int64_t kMaxExactServers = 16;
+
+// A matching takes a look at all pairs now and then; this many looks at pairs take tens of milliseconds.
+constexpr int64_t kMaxSearch = int64_t{1} << 22;
+
+// A startup worth more than this many times the units is worth as much as one that is.
+constexpr int64_t kMaxStartup = int64_t{1} << 40;
+
+}  // namespace
+
+int64_t MaxMatchings(int32_t servers) { return MaxPeeled(servers) + GreedyCover::MaxStages(servers); }
+
+int64_t MaxPeeled(int32_t servers) {
+  const int64_t n = servers;
+  if (n == 1) return 0;
+  if (n <= kMaxExactServers) return n * n + n;
+  return std::min(8 * n, std::max<int64_t>(kMaxSearch / (n * n), 8));
+}
+
+MatchingBuilder::MatchingBuilder(int32_t servers)
+    : servers_(servers),
+      words_(BitWords(servers)),
+      column_sums_(servers),
+      left_(static_cast<size_t>(servers) * servers),
+      row_spare_(servers),
+      column_spare_(servers),
+      usable_(static_cast<size_t>(servers) * words_),
+      dirty_rows_(words_),
+      dirty_columns_(words_),
+      all_(words_),
+      free_(words_),
+      unseen_(words_),
+      row_to_(servers),
+      column_from_(servers),
+      via_(servers),
+      queue_(servers),
+      tail_(servers) {
+  for (int32_t server = 0; server < servers; ++server) SetBit(all_.data(), server);
+  peeled_.servers = servers;
+  result_.servers = servers;
+}
+
+void MatchingBuilder::Build(const int64_t* units, int64_t startup, const MatchingList* seed) {
+  peeled_.Clear();
+  result_.Clear();
+  candidates_.clear();
+  looks_.clear();
+  FindBound(units);
+  if (bound_ == 0) return;
+  Load(units);
+  startup_ = std::min(startup >> shift_, kMaxStartup);
+  best_cost_ = std::numeric_limits<int64_t>::max();
+  if (seed != nullptr) TakeOver(*seed);
+  Search();
+  Finish(units);
+}
+
+void MatchingBuilder::FindBound(const int64_t* units) {
+  const int32_t n = servers_;
+  std::fill(column_sums_.begin(), column_sums_.end(), 0);
+  bound_ = 0;
+  for (int32_t s = 0; s < n; ++s) {
+    int64_t sum = 0;
+    for (int32_t d = 0; d < n; ++d) {
+      const int64_t value = units[static_cast<size_t>(s) * n + d];
+      sum += value;
+      column_sums_[d] += value;
+    }
+    bound_ = std::max(bound_, sum);
+  }
+  for (const int64_t sum : column_sums_) bound_ = std::max(bound_, sum);
+}
+
+// Units that need more than kUnitBits are rounded up to coarser ones, which is exact to a billionth.
+void MatchingBuilder::Load(const int64_t* units) {
+  const int32_t n = servers_;
+  shift_ = 0;
+  while ((bound_ >> shift_) + n >= int64_t{1} << kUnitBits) ++shift_;
+  const int64_t round_up = (int64_t{1} << shift_) - 1;
+  std::fill(row_spare_.begin(), row_spare_.end(), 0);
+  std::fill(column_spare_.begin(), column_spare_.end(), 0);
+  for (int32_t s = 0; s < n; ++s) {
+    const int64_t* row = units + static_cast<size_t>(s) * n;
+    int32_t* left = &left_[static_cast<size_t>(s) * n];
+    int32_t sum = 0;
+    for (int32_t d = 0; d < n; ++d) {
+      left[d] = static_cast<int32_t>((row[d] + round_up) >> shift_);
+      sum += left[d];
+      column_spare_[d] += left[d];
+    }
+    row_spare_[s] = sum;
+  }
+  total_ = std::max(*std::max_element(row_spare_.begin(), row_spare_.end()),
+                    *std::max_element(column_spare_.begin(), column_spare_.end()));
+  for (int32_t& spare : row_spare_) spare = total_ - spare;
+  for (int32_t& spare : column_spare_) spare = total_ - spare;
+  remaining_ = total_;
+  used_ = 0;
+}
+
+// Traffic that drifts leaves most matchings about as good as they were, and looking costs more than taking.
+void MatchingBuilder::TakeOver(const MatchingList& seed) {
+  for (int32_t i = 0; i < seed.count() && i < MaxPeeled(servers_) && remaining_ > 0; ++i) {
+    const int16_t* to = seed.matching(i);
+    const int32_t weight = SeedWeight(to);
+    if (weight == 0 || weight < (seed.weights[i] >> shift_) / 2) continue;
+    Peel(to, weight);
+    ForEachBit(free_.data(), words_, [&](int32_t column) { column_spare_[column] -= weight; });
+  }
+}
+
+// What the matching can weigh without keeping a tight server waiting; free_ is left without the columns it serves.
+int32_t MatchingBuilder::SeedWeight(const int16_t* to) {
+  int32_t weight = remaining_;
+  free_ = all_;
+  for (int32_t row = 0; row < servers_; ++row) {
+    if (to[row] == kNone) {
+      weight = std::min(weight, row_spare_[row]);
+    } else {
+      weight = std::min(weight, Reach(row, to[row]));
+      ClearBit(free_.data(), to[row]);
+    }
+  }
+  ForEachBit(free_.data(), words_, [&](int32_t column) { weight = std::min(weight, column_spare_[column]); });
+  return weight;
+}
+
+void MatchingBuilder::Search() {
+  const int64_t max_peeled = MaxPeeled(servers_);
+  Consider();
+  if (peeled_.count() == 0) ConsiderShifts();
+  std::fill(row_to_.begin(), row_to_.end(), kNone);
+  std::fill(column_from_.begin(), column_from_.end(), kNone);
+  free_ = all_;
+  SetThreshold();
+  int32_t next = NextLook();
+  while (remaining_ > 0 && CheapestToCome() < best_cost_ - (best_cost_ >> kToleranceShift)) {
+    if (peeled_.count() == max_peeled) return Consider();
+    for (int32_t row = 0; row < servers_; ++row) {
+      if (row_to_[row] == kNone) Augment(row);
+    }
+    Peel(row_to_.data(), SmallestMatched());
+    Refresh();
+    if (remaining_ > next) continue;
+    Consider();
+    next = NextLook();
+  }
+}
+
+// The cover that results if the rest goes out greedily.
+void MatchingBuilder::Consider() {
+  const int64_t more = remaining_ > 0 ? 1 : 0;
+  if (Cost(peeled_.count() + more, int64_t{used_} + remaining_) >= best_cost_) return;
+  tail_.Build(left_.data());
+  tail_excess_ = remaining_ == 0 ? 0 : ((tail_.total_length() - remaining_) << kExcessBits) / remaining_;
+  Keep(peeled_.count());
+}
+
+void MatchingBuilder::ConsiderShifts() {
+  tail_.BuildShifts(left_.data());
+  Keep(kShifts);
+}
+
+void MatchingBuilder::Keep(int32_t peeled) {
+  const int32_t count = std::max(peeled, 0) + tail_.count();
+  const int64_t length = used_ + tail_.total_length();
+  looks_.push_back({peeled, Cost(count, length)});
+  candidates_.push_back({count, length << shift_});
+  best_cost_ = std::min(best_cost_, Cost(count, length));
+}
+
+// The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
+// down to what the matchings that one could save cost.
+int32_t MatchingBuilder::NextLook() const {
+  const int64_t bearable = 2 * (startup_ * servers_ + (int64_t{total_} >> kToleranceShift));
+  const int64_t left = (bearable << kExcessBits) / std::max<int64_t>(tail_excess_, 1);
+  return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
+}
+
+// Of the covers that cost about as much as the best that there can be, the first: it has the fewest matchings.
+void MatchingBuilder::Finish(const int64_t* units) {
+  const int64_t optimum = remaining_ == 0 ? best_cost_ : std::min(best_cost_, CheapestToCome());
+  const int64_t enough = std::max(best_cost_, optimum + (optimum >> kToleranceShift));
+  const auto chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return look.cost <= enough; });
+  const int32_t peeled = std::max(chosen->peeled, 0);
+  result_.to.assign(peeled_.to.begin(), peeled_.to.begin() + static_cast<int64_t>(peeled) * servers_);
+  for (int32_t i = 0; i < peeled; ++i) result_.weights.push_back(peeled_.weights[i] << shift_);
+  if (&*chosen != &looks_.back()) BuildTail(units, *chosen);
+  for (int32_t i = 0; i < tail_.count(); ++i) {
+    result_.to.insert(result_.to.end(), tail_.stage(i), tail_.stage(i) + servers_);
+    result_.weights.push_back(tail_.length(i) << shift_);
+  }
+}
+
+// As it was when `look` was taken.
+void MatchingBuilder::BuildTail(const int64_t* units, const Look& look) {
+  Load(units);
+  for (int32_t i = 0; i < look.peeled; ++i) {
+    const int16_t* to = peeled_.matching(i);
+    for (int32_t row = 0; row < servers_; ++row) {
+      if (to[row] == kNone) continue;
+      int32_t& left = left_[static_cast<size_t>(row) * servers_ + to[row]];
+      left -= static_cast<int32_t>(std::min<int64_t>(left, peeled_.weights[i]));
+    }
+  }
+  if (look.peeled == kShifts) {
+    tail_.BuildShifts(left_.data());
+  } else {
+    tail_.Build(left_.data());
+  }
+}
+
+// No matching weighs more than any server's best pair allows.
+void MatchingBuilder::SetThreshold() {
+  const int32_t n = servers_;
+  threshold_ = remaining_;
+  std::vector<int64_t>& largest_of_column = column_sums_;
+  std::fill(largest_of_column.begin(), largest_of_column.end(), 0);
+  for (int32_t row = 0; row < n; ++row) {
+    int32_t largest = 0;
+    for (int32_t column = 0; column < n; ++column) {
+      const int32_t reach = Reach(row, column);
+      largest = std::max(largest, reach);
+      largest_of_column[column] = std::max<int64_t>(largest_of_column[column], reach);
+    }
+    threshold_ = std::min(threshold_, largest);
+  }
+  for (const int64_t largest : largest_of_column) threshold_ = std::min(threshold_, static_cast<int32_t>(largest));
+  std::fill(usable_.begin(), usable_.end(), 0);
+  for (int32_t row = 0; row < n; ++row) {
+    for (int32_t column = 0; column < n; ++column) {
+      usable(row)[column / 64] |= uint64_t{Reach(row, column) >= threshold_} << (column % 64);
+    }
+  }
+}
+
+// Gives `root` a column, and other rows on the way another one. Breadth-first; a search that fails goes on after the
+// threshold came down. With a threshold of one it never fails: fill up every server's spare time, and all lines have
+// equal sums, so that there is a perfect matching of pairs that have units or time to spare.
+void MatchingBuilder::Augment(int32_t root) {
+  for (int32_t word = 0; word < words_; ++word) unseen_[word] = all_[word];
+  queued_ = 0;
+  queue_[queued_++] = static_cast<int16_t>(root);
+  for (int32_t head = 0;; ++head) {
+    if (head == queued_) {
+      LowerThreshold();
+      head = 0;
+    }
+    const int16_t row = queue_[head];
+    const int32_t open = FirstCommon(usable(row), free_.data(), words_);
+    if (open >= 0) {
+      ClearBit(free_.data(), open);
+      via_[open] = row;
+      return Flip(static_cast<int16_t>(open));
+    }
+    TakeCommon(usable(row), unseen_.data(), words_, [&](int32_t column) {
+      via_[column] = row;
+      queue_[queued_++] = column_from_[column];
+    });
+  }
+}
+
+// A search that fails has reached one row more than columns, so a matching must use a pair of these rows and another
+// column: the threshold goes down to the best of them. Other rows learn of pairs that now come up to it when a search
+// that fails includes them; until then they have fewer choices, and the threshold is right all the same.
+void MatchingBuilder::LowerThreshold() {
+  int32_t largest = 1;
+  for (int32_t i = 0; i < queued_; ++i) {
+    ForEachBit(unseen_.data(), words_,
+               [&](int32_t column) { largest = std::max(largest, Reach(queue_[i], column)); });
+  }
+  threshold_ = std::min(threshold_, largest - (largest >> kSlackShift));
+  for (int32_t i = 0; i < queued_; ++i) {
+    uint64_t* bits = usable(queue_[i]);
+    ForEachBit(unseen_.data(), words_, [&](int32_t column) {
+      bits[column / 64] |= uint64_t{Reach(queue_[i], column) >= threshold_} << (column % 64);
+    });
+  }
+}
+
+// Along the path by which the search reached a free column, each row takes the column behind it.
+void MatchingBuilder::Flip(int16_t column) {
+  while (column != kNone) {
+    const int16_t row = via_[column];
+    const int16_t before = row_to_[row];
+    row_to_[row] = column;
+    column_from_[column] = row;
+    column = before;
+  }
+}
+
+int32_t MatchingBuilder::SmallestMatched() const {
+  int32_t smallest = remaining_;
+  for (int32_t row = 0; row < servers_; ++row) smallest = std::min(smallest, Reach(row, row_to_[row]));
+  return smallest;
+}
+
+// Every pair moves up to `weight` units; servers that have fewer, or no pair, spend time that they can spare.
+void MatchingBuilder::Peel(const int16_t* to, int32_t weight) {
+  const int32_t n = servers_;
+  peeled_.to.insert(peeled_.to.end(), to, to + n);
+  peeled_.weights.push_back(weight);
+  remaining_ -= weight;
+  used_ += weight;
+  for (int32_t row = 0; row < n; ++row) {
+    const int32_t column = to[row];
+    if (column == kNone) {
+      row_spare_[row] -= weight;
+      continue;
+    }
+    int32_t& left = left_[static_cast<size_t>(row) * n + column];
+    const int32_t waste = std::max(weight - left, 0);
+    left -= weight - waste;
+    if (waste == 0) continue;
+    row_spare_[row] -= waste;
+    column_spare_[column] -= waste;
+    SetBit(dirty_rows_.data(), row);
+    SetBit(dirty_columns_.data(), column);
+  }
+}
+
+// Forgets what no longer comes up to the threshold: pairs that moved units, and those of servers that spent spare time.
+void MatchingBuilder::Refresh() {
+  for (int32_t row = 0; row < servers_; ++row) {
+    const bool dirty = (dirty_rows_[row / 64] & BitOf(row)) != 0;
+    const int16_t matched = row_to_[row];
+    uint64_t* bits = usable(row);
+    for (int32_t word = 0; word < words_; ++word) {
+      uint64_t check = dirty ? bits[word] : bits[word] & dirty_columns_[word];
+      if (matched / 64 == word) check |= bits[word] & BitOf(matched);
+      for (; check != 0; check &= check - 1) {
+        const int32_t column = word * 64 + LowestBit(check);
+        if (Reach(row, column) < threshold_) bits[word] &= ~BitOf(column);
+      }
+    }
+    if ((bits[matched / 64] & BitOf(matched)) != 0) continue;
+    SetBit(free_.data(), matched);
+    row_to_[row] = kNone;
+    column_from_[matched] = kNone;
+  }
+  std::fill(dirty_rows_.begin(), dirty_rows_.end(), 0);
+  std::fill(dirty_columns_.begin(), dirty_columns_.end(), 0);
+}
+
+}  // namespace fastjax::planner

@@ -1,0 +1,80 @@
+// Turns slices of rails' lists into transfers.
+#ifndef FASTJAX_PLANNER_RAIL_LISTS_H_
+#define FASTJAX_PLANNER_RAIL_LISTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "planner/schedule.h"
+#include "planner/tiles.h"
+
+namespace fastjax::planner {
+
+// What a stage moves on every rail of a server pair: its units [begin, end).
+struct Slice {
+  int32_t source;
+  int32_t target;
+  int64_t begin;
+  int64_t end;
+};
+
+class RailLists {
+ public:
+  explicit RailLists(Tiles* tiles);
+
+  // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order.
+  void Prepare(int32_t device);
+  // The pair's next `units`, as far as it has them.
+  Slice Next(int32_t source, int32_t target, int64_t units);
+
+  void AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out);
+  void AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out);
+  void AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out);
+
+ private:
+  // What is still to be listed of a rail: entries [next, end), the first of which begins at `position`. Most lists have
+  // nothing in a given stage, and this says so without a look at their segments.
+  struct Remaining {
+    static constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
+
+    int32_t next = 0;
+    int32_t end = 0;
+    int64_t position = kNothing;
+  };
+  struct Range {
+    int64_t begin;
+    int64_t end;
+  };
+
+  size_t Slot(int32_t source, int32_t target) const;
+  void PreparePair(int32_t source, int32_t target);
+  void ListHops(int32_t source, int32_t target, int32_t rail, int32_t end_local, int32_t Segment::* end,
+                Remaining* list);
+  Range RowsOf(const Slice& slice, int32_t rail) const;
+  bool Wanted(int32_t server) const { return device_ == kEveryDevice || server == server_; }
+  template <typename SegmentAt, typename Write>
+  static void AppendPieces(Range range, Remaining* list, TransferBuffer* out, SegmentAt segment_at, Write write);
+
+  Tiles* tiles_;
+  int32_t servers_;
+  int32_t m_;
+  int32_t device_ = kEveryDevice;
+  int32_t server_ = 0;
+  int32_t local_ = 0;
+
+  // By slot: of all pairs, or of those of one server.
+  std::vector<int64_t> sent_;
+  // By slot and rail.
+  std::vector<Remaining> balance_;
+  std::vector<Remaining> scale_out_;
+  std::vector<Remaining> redistribute_;
+  // Segments that the devices listed balance or redistribute; those lists refer to it, scale_out_ to all segments.
+  std::vector<int32_t> hops_;
+  int32_t hops_used_ = 0;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_RAIL_LISTS_H_

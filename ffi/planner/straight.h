@@ -1,0 +1,75 @@
+// Blocks that go straight from origin to target, by the distance d between them: device r sends to device r + d.
+//
+// SpreadOut makes each distance a stage: one-to-one without any balancing, so a stage lasts as long as its largest
+// block. Direct, which is what NCCL and RCCL do, sends everything at once; the order only keeps senders that work
+// through their lists from starting with the same receiver.
+#ifndef FASTJAX_PLANNER_STRAIGHT_H_
+#define FASTJAX_PLANNER_STRAIGHT_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "planner/pricing.h"
+#include "planner/schedule.h"
+
+namespace fastjax::planner {
+
+// By receiving device.
+struct Received {
+  explicit Received(int32_t devices) : rows(devices), transfers(devices) {}
+  void Clear() {
+    std::fill(rows.begin(), rows.end(), 0);
+    std::fill(transfers.begin(), transfers.end(), 0);
+  }
+
+  std::vector<int64_t> rows;
+  std::vector<int64_t> transfers;
+};
+
+class Straight final : public Schedule {
+ public:
+  Straight(const Topology& topology, int64_t row_bytes, bool staged);
+
+  void Plan(const int64_t* traffic) override;
+  void Rebind(const int64_t* traffic) override { traffic_ = traffic; }
+  int32_t num_stages() const override { return stages_; }
+  void Append(int32_t device, TransferBuffer* out) override;
+  Picoseconds PredictedTime() override;
+
+  // Of the busiest device: peers in other servers, and the time its NIC works.
+  int64_t transfers() const { return transfers_; }
+  Picoseconds nic_time() const { return out_; }
+  // Rows that leave their server.
+  int64_t cross_rows() const { return cross_rows_; }
+
+ private:
+  void Measure(int32_t src);
+  void Cross(int32_t src, int32_t begin, int32_t end, int64_t* longest);
+  int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
+
+  Topology topology_;
+  Pricing pricing_;
+  bool staged_;
+  std::vector<Rate> nics_;
+  const int64_t* traffic_ = nullptr;
+  int32_t stages_ = 0;
+  int64_t slowest_counted_ = 1;
+  // By distance: the largest block that leaves its server, in rows of the fastest NIC.
+  std::vector<int64_t> longest_;
+  Received received_;
+  Received received_inside_;
+  int64_t sent_ = 0;  // by the device that is being measured
+  int64_t sends_ = 0;
+  int64_t cross_rows_ = 0;
+  // Of the busiest device.
+  Picoseconds out_ = 0;
+  int64_t transfers_ = 0;
+  int64_t inside_ = 0;
+  int64_t transfers_inside_ = 0;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_STRAIGHT_H_

@@ -1,0 +1,247 @@
+#include "planner/tiles.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/rate.h"
+
+namespace fastjax::planner {
+namespace {
+
+// Rails of all pairs are kept where there are no more than this.
+constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
+
+// A NIC is never taken to be slower than this share of the fastest: rows on it would count for too many units.
+constexpr int64_t kSlowestShare = int64_t{1} << 20;
+
+}  // namespace
+
+Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
+    : topology_(topology),
+      servers_(topology.servers),
+      m_(topology.devices_per_server),
+      fastest_nic_(std::max<int64_t>(topology.fastest_nic(), 1)),
+      filler_(std::move(filler)),
+      staging_rows_(topology.servers),
+      row_sums_(topology.devices()),
+      column_sums_(topology.devices()),
+      diagonal_(topology.devices()),
+      quotas_(topology.devices_per_server) {
+  const size_t pairs = static_cast<size_t>(servers_) * servers_;
+  for (auto* by_pair : {&sums_, &units_, &most_rows_, &send_base_, &receive_base_}) by_pair->resize(pairs);
+  loads_.resize(pairs);
+  dense_ = static_cast<int64_t>(pairs) * m_ <= kMaxDenseRails;
+  const size_t slots = dense_ ? pairs : 2 * static_cast<size_t>(servers_);
+  filled_.resize(slots);
+  rails_.resize(slots * m_);
+  if (!topology_.equal_nics()) SetCrossed();
+}
+
+void Tiles::SetCrossed() {
+  crossed_.resize(sums_.size());
+  for (int32_t server = 0; server < servers_; ++server) {
+    const int64_t* nics = &topology_.nic_bandwidths[topology_.device(server, 0)];
+    best_nic_.push_back(static_cast<int32_t>(std::max_element(nics, nics + m_) - nics));
+  }
+  for (int32_t source = 0; source < servers_; ++source) {
+    for (int32_t target = 0; target < servers_; ++target) {
+      bool shared = false;
+      for (int32_t rail = 0; rail < m_; ++rail) {
+        shared |= topology_.nic_bandwidth(topology_.device(source, rail)) > 0 &&
+                  topology_.nic_bandwidth(topology_.device(target, rail)) > 0;
+      }
+      crossed_[PairOf(source, target)] = !shared;
+    }
+  }
+}
+
+void Tiles::Plan(const int64_t* traffic) {
+  traffic_ = traffic;
+  local_rows_ = 0;
+  for (int32_t source = 0; source < servers_; ++source) {
+    SumServer(source);
+    for (int32_t target = 0; target < servers_; ++target) SetTile(source, target);
+  }
+  SetStaging();
+  ForgetRails();
+}
+
+void Tiles::SumServer(int32_t source) {
+  const int32_t devices = topology_.devices();
+  std::fill(column_sums_.begin(), column_sums_.end(), 0);
+  for (int32_t local = 0; local < m_; ++local) {
+    const int64_t* row = traffic_ + static_cast<int64_t>(topology_.device(source, local)) * devices;
+    for (int32_t device = 0; device < devices; ++device) column_sums_[device] += row[device];
+    for (int32_t target = 0; target < servers_; ++target) {
+      const int64_t* tile_row = row + static_cast<int64_t>(target) * m_;
+      int64_t sum = 0;
+      for (int32_t i = 0; i < m_; ++i) sum += tile_row[i];
+      row_sums_[target * m_ + local] = sum;
+      diagonal_[target * m_ + local] = tile_row[local];
+    }
+  }
+}
+
+void Tiles::SetTile(int32_t source, int32_t target) {
+  const int32_t pair = PairOf(source, target);
+  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m_];
+  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m_];
+  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m_];
+  if (source == target) return AddLocal(rows, columns, diagonal);
+  int64_t sum = 0;
+  for (int32_t i = 0; i < m_; ++i) sum += rows[i];
+  sums_[pair] = sum;
+  FillQuotas(source, target, quotas_.data());
+  most_rows_[pair] = *std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum);
+  units_[pair] = UnitsOf(source, target, quotas_.data());
+  SetLoad(pair, rows, columns, diagonal);
+}
+
+void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+  for (int32_t i = 0; i < m_; ++i) {
+    local_rows_ = std::max({local_rows_, row_sums[i] - diagonal[i], column_sums[i] - diagonal[i]});
+  }
+}
+
+// As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
+// balancer does whenever there are such rows.
+void Tiles::SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+  TileLoad load;
+  if (m_ > 1 && sums_[pair] > 0) {
+    for (int32_t rail = 0; rail < m_; ++rail) {
+      const int64_t quota = quotas_[rail];
+      const int64_t room = std::max<int64_t>(quota - row_sums[rail], 0);
+      const int64_t home =
+          std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
+      load.balance = std::max({load.balance, row_sums[rail] - quota, room});
+      load.balance_units = std::max(load.balance_units, room);
+      load.redistribute = std::max({load.redistribute, column_sums[rail] - home, quota - home});
+      load.redistribute_units = std::max(load.redistribute_units, quota - home);
+    }
+    if (units_[pair] != most_rows_[pair]) {
+      load.balance_units = MulDiv(load.balance_units, units_[pair], most_rows_[pair]);
+      load.redistribute_units = MulDiv(load.redistribute_units, units_[pair], most_rows_[pair]);
+    }
+  }
+  loads_[pair] = load;
+}
+
+void Tiles::SetStaging() {
+  for (int32_t server = 0; server < servers_; ++server) {
+    int64_t rows = 0;
+    for (int32_t target = 0; target < servers_; ++target) {
+      send_base_[PairOf(server, target)] = rows;
+      rows += most_rows_[PairOf(server, target)];
+    }
+    staging_rows_[server] = rows;
+  }
+  for (int32_t source = 0; source < servers_; ++source) {
+    for (int32_t target = 0; target < servers_; ++target) {
+      const int32_t pair = PairOf(source, target);
+      receive_base_[pair] = staging_rows_[target];
+      staging_rows_[target] += most_rows_[pair];
+    }
+  }
+}
+
+// Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail.
+void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
+  if (!topology_.equal_nics()) return FillUnequalQuotas(source, target, quotas);
+  const int64_t sum = sums_[PairOf(source, target)];
+  const auto extras = static_cast<int32_t>(sum % m_);
+  const int32_t first = (source + target) % m_;
+  std::fill(quotas, quotas + m_, sum / m_);
+  for (int32_t i = 0; i < extras; ++i) ++quotas[first + i < m_ ? first + i : first + i - m_];
+}
+
+// In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
+// each rail that carries any, and those rows go round as above.
+void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const {
+  const int32_t pair = PairOf(source, target);
+  Wide rates = 0;
+  for (int32_t rail = 0; rail < m_; ++rail) rates += RateOf(source, target, rail);
+  int64_t left = sums_[pair];
+  for (int32_t rail = 0; rail < m_; ++rail) {
+    quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / rates);
+    left -= quotas[rail];
+  }
+  for (int32_t rail = (source + target) % m_; left > 0; rail = rail + 1 < m_ ? rail + 1 : 0) {
+    if (RateOf(source, target, rail) == 0) continue;
+    ++quotas[rail];
+    --left;
+  }
+}
+
+int64_t Tiles::RateOf(int32_t source, int32_t target, int32_t rail) const {
+  const int64_t out = topology_.nic_bandwidth(topology_.device(source, rail));
+  if (crossed_[PairOf(source, target)] == 0) {
+    return std::min(out, topology_.nic_bandwidth(topology_.device(target, rail)));
+  }
+  return rail == best_nic_[source] ? std::min(out, topology_.nic_bandwidth(topology_.device(target, best_nic_[target])))
+                                   : 0;
+}
+
+int64_t Tiles::UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const {
+  if (topology_.equal_nics()) return *std::max_element(quotas, quotas + m_);
+  int64_t units = 0;
+  for (int32_t rail = 0; rail < m_; ++rail) {
+    if (quotas[rail] == 0) continue;
+    const int64_t rate = std::max(RateOf(source, target, rail), fastest_nic_ / kSlowestShare + 1);
+    units = std::max(units, Saturated((Wide{quotas[rail]} * fastest_nic_ + rate - 1) / rate));
+  }
+  return std::min(units, (int64_t{1} << 62) / servers_);  // so that a server's add up
+}
+
+int64_t Tiles::PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const {
+  if (units >= units_[pair]) return rail_rows;
+  return topology_.equal_nics() ? std::min(units, rail_rows) : MulDiv(rail_rows, units, units_[pair]);
+}
+
+size_t Tiles::Slot(int32_t source, int32_t target) const {
+  if (dense_) return static_cast<size_t>(PairOf(source, target));
+  return static_cast<size_t>(source == server_ ? target : servers_ + source);
+}
+
+void Tiles::ForgetRails() {
+  std::fill(filled_.begin(), filled_.end(), 0);
+  segments_used_ = 0;
+  server_ = kNoServer;
+}
+
+void Tiles::PrepareAll() {
+  if (!dense_) {
+    dense_ = true;
+    filled_.resize(sums_.size());
+    rails_.resize(sums_.size() * m_);
+    ForgetRails();
+  }
+  for (int32_t source = 0; source < servers_; ++source) {
+    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target);
+  }
+}
+
+void Tiles::PrepareServer(int32_t server) {
+  if (!dense_ && server != server_) {
+    ForgetRails();
+    server_ = server;
+  }
+  for (int32_t other = 0; other < servers_; ++other) {
+    FillTile(server, other);
+    FillTile(other, server);
+  }
+}
+
+void Tiles::FillTile(int32_t source, int32_t target) {
+  const int32_t pair = PairOf(source, target);
+  const size_t slot = Slot(source, target);
+  if (filled_[slot] != 0 || sums_[pair] == 0) return;
+  filled_[slot] = 1;
+  const size_t needed = static_cast<size_t>(segments_used_ + filler_->max_segments());
+  if (segments_.size() < needed) segments_.resize(2 * needed);
+  const int64_t devices = topology_.devices();
+  const int64_t* tile = traffic_ + (source * devices + target) * m_;
+  FillQuotas(source, target, quotas_.data());
+  segments_used_ = filler_->Fill(tile, devices, quotas_.data(), &rails_[slot * m_], segments_.data(), segments_used_);
+}
+
+}  // namespace fastjax::planner

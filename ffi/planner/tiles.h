@@ -1,0 +1,123 @@
+// What servers send to each other, one tile of the traffic matrix for each pair of them, and which rows each rail
+// carries. Sums are made for all tiles at once; a tile's rows are assigned to rails when a device asks for them.
+#ifndef FASTJAX_PLANNER_TILES_H_
+#define FASTJAX_PLANNER_TILES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "planner/segments.h"
+#include "planner/topology.h"
+
+namespace fastjax::planner {
+
+// What a tile asks of the fabric inside its two servers, on their busiest devices, in rows. Rails carry what needs no
+// balance first and what needs no redistribution last.
+struct TileLoad {
+  int64_t balance = 0;
+  int64_t balance_units = 0;  // the last of the tile's units, to which all balance belongs
+  int64_t redistribute = 0;
+  int64_t redistribute_units = 0;  // the first of them
+};
+
+class Tiles {
+ public:
+  Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler);
+
+  // `traffic` is not copied.
+  void Plan(const int64_t* traffic);
+  // The same matrix, in another place.
+  void Rebind(const int64_t* traffic) { traffic_ = traffic; }
+
+  const Topology& topology() const { return topology_; }
+  const int64_t* traffic() const { return traffic_; }
+  int32_t PairOf(int32_t source, int32_t target) const { return source * servers_ + target; }
+
+  // By pair. A unit is what the fastest NIC of all moves in the time of one row; where all NICs are equal, a pair's
+  // units are the rows on its fullest rail.
+  const int64_t* units() const { return units_.data(); }
+  int64_t sum(int32_t pair) const { return sums_[pair]; }
+  const TileLoad& load(int32_t pair) const { return loads_[pair]; }
+  // Rows of the busiest device that do not leave its server nor stay where they are.
+  int64_t local_rows() const { return local_rows_; }
+
+  // Rows of a rail's list that its pair's first `units` cover.
+  int64_t PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const;
+  // Local index of the device that receives what `rail` of the source sends: the same, but where NICs have failed so
+  // that no rail has two ends.
+  int32_t ReceiverOf(int32_t source, int32_t target, int32_t rail) const {
+    return crossed_.empty() || crossed_[PairOf(source, target)] == 0 ? rail : best_nic_[target];
+  }
+
+  // A device's staging holds what it sends, by target server, and behind it what it receives, by source server; a row
+  // lies at its position in the rail's list. Rows that need no staging leave gaps, and a pair has as many on each rail:
+  // like this both ends of a transfer know both its places without a look at any pair but their own.
+  int64_t staging_rows(int32_t server) const { return staging_rows_[server]; }
+  int64_t send_base(int32_t pair) const { return send_base_[pair]; }
+  int64_t receive_base(int32_t pair) const { return receive_base_[pair]; }
+
+  // Makes rails() answer for every pair, or for those of one server.
+  void PrepareAll();
+  void PrepareServer(int32_t server);
+  const Rail* rails(int32_t source, int32_t target) const { return &rails_[Slot(source, target) * m_]; }
+  const Segment& segment(int32_t i) const { return segments_[i]; }
+  int32_t num_segments() const { return segments_used_; }
+
+ private:
+  static constexpr int32_t kNoServer = -1;
+
+  void SetCrossed();
+  void SumServer(int32_t source);
+  void SetTile(int32_t source, int32_t target);
+  void SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
+  void AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
+  void SetStaging();
+
+  void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
+  int64_t UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const;
+
+  size_t Slot(int32_t source, int32_t target) const;
+  void ForgetRails();
+  void FillTile(int32_t source, int32_t target);
+
+  Topology topology_;
+  int32_t servers_;
+  int32_t m_;
+  int64_t fastest_nic_;
+  std::unique_ptr<RailFiller> filler_;
+  const int64_t* traffic_ = nullptr;
+
+  std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal
+  std::vector<int32_t> best_nic_;
+
+  std::vector<int64_t> sums_;  // by pair
+  std::vector<int64_t> units_;
+  std::vector<int64_t> most_rows_;  // the largest quota
+  std::vector<TileLoad> loads_;
+  std::vector<int64_t> send_base_;
+  std::vector<int64_t> receive_base_;
+  std::vector<int64_t> staging_rows_;  // by server
+  int64_t local_rows_ = 0;
+
+  // Of one server's tiles while they are summed: by target server and local index.
+  std::vector<int64_t> row_sums_;
+  std::vector<int64_t> column_sums_;
+  std::vector<int64_t> diagonal_;
+  std::vector<int64_t> quotas_;
+
+  // By slot: of all pairs where they are few, else of those of one server.
+  bool dense_;
+  int32_t server_ = kNoServer;
+  std::vector<uint8_t> filled_;
+  std::vector<Rail> rails_;
+  std::vector<Segment> segments_;
+  int32_t segments_used_ = 0;
+};
+
+}  // namespace fastjax::planner
+
+#endif  // FASTJAX_PLANNER_TILES_H_
