@@ -1,6 +1,9 @@
 #include "handlers/planning.h"
 
+#include <algorithm>
 #include <atomic>
+#include <list>
+#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -16,29 +19,69 @@ using transport::Status;
 
 std::atomic<int64_t> plans_made{0};
 
-// One planner for a call site: launches and groups that plan at once take turns, for the microseconds it takes.
-class SitePlanner {
- public:
-  SitePlanner(std::shared_ptr<const transport::CallSite> site, planner::Planner planner)
-      : site_(std::move(site)), planner_(std::move(planner)) {}
+// Plans that are kept in case their traffic comes again. Of many devices a plan is large.
+size_t MaxKept(const planner::Topology& topology) { return topology.devices() <= 512 ? 4 : 1; }
 
-  Status Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+// What call sites of the same settings plan with: launches, groups and sites that plan at once take turns, for the
+// microseconds it takes, and traffic that another site has planned is not planned again.
+class PlannerPool {
+ public:
+  PlannerPool(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes)
+      : topology_(topology), scheduler_(scheduler), row_bytes_(row_bytes) {
+    planners_.emplace_back(topology, scheduler, row_bytes);
+  }
+
+  bool Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    planner_.Plan(traffic);
-    plans_made.fetch_add(1, std::memory_order_relaxed);
-    for (const auto& table : tables) {
-      if (!planner::WriteTable(&planner_, table.rank, table.words)) {
-        return Status::Invalid(site_->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
-      }
-    }
-    return Status::Ok();
+    planner::Planner& planner = Planned(traffic);
+    return std::all_of(tables.begin(), tables.end(), [&](const transport::LocalTable& table) {
+      return planner::WriteTable(&planner, table.rank, table.words);
+    });
   }
 
  private:
-  const std::shared_ptr<const transport::CallSite> site_;
+  // The most recently used comes first.
+  planner::Planner& Planned(const int64_t* traffic) {
+    const planner::Fingerprint fingerprint = planners_.front().FingerprintOf(traffic);
+    auto found = std::find_if(planners_.begin(), planners_.end(),
+                              [&](const planner::Planner& planner) { return planner.planned(fingerprint); });
+    if (found == planners_.end()) {
+      plans_made.fetch_add(1, std::memory_order_relaxed);
+      if (planners_.front().traffic() != nullptr && planners_.size() < MaxKept(topology_)) {
+        planners_.emplace_front(topology_, scheduler_, row_bytes_);
+      }
+      found = planners_.front().traffic() == nullptr ? planners_.begin() : std::prev(planners_.end());
+    }
+    planners_.splice(planners_.begin(), planners_, found);
+    found->Plan(traffic, fingerprint);
+    return *found;
+  }
+
+  const planner::Topology topology_;
+  const planner::Scheduler scheduler_;
+  const int64_t row_bytes_;
   std::mutex mutex_;
-  planner::Planner planner_;
+  std::list<planner::Planner> planners_;
 };
+
+// Pools live as long as the call sites that use them.
+std::shared_ptr<PlannerPool> PoolOf(const std::vector<int64_t>& words, const planner::Topology& topology,
+                                    planner::Scheduler scheduler, int64_t row_bytes) {
+  static auto& mutex = *new std::mutex;
+  static auto& pools = *new std::map<std::vector<int64_t>, std::weak_ptr<PlannerPool>>;
+  std::vector<int64_t> key = words;
+  key.push_back(static_cast<int64_t>(scheduler));
+  key.push_back(row_bytes);
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (auto it = pools.begin(); it != pools.end();) it = it->second.expired() ? pools.erase(it) : std::next(it);
+  std::weak_ptr<PlannerPool>& kept = pools[key];
+  std::shared_ptr<PlannerPool> pool = kept.lock();
+  if (pool == nullptr) {
+    pool = std::make_shared<PlannerPool>(topology, scheduler, row_bytes);
+    kept = pool;
+  }
+  return pool;
+}
 
 }  // namespace
 
@@ -47,20 +90,23 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   const auto topology_words = attrs.get<ffi::Span<const int64_t>>("topology");
   const auto scheduler = attrs.get<int64_t>("scheduler");
   const auto row_bytes = attrs.get<int64_t>("row_bytes");
-  if (!topology_words.has_value() || topology_words->size() != 6 || !scheduler.has_value() || !row_bytes.has_value()) {
+  if (!topology_words.has_value() || !scheduler.has_value() || !row_bytes.has_value()) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a plan's attributes are incomplete"));
   }
-  const auto& words = *topology_words;
-  const planner::Topology topology{
-      static_cast<int32_t>(words[0]), static_cast<int32_t>(words[1]), words[2], words[3], words[4], words[5]};
+  const std::vector<int64_t> words(topology_words->begin(), topology_words->end());
+  planner::Topology topology;
+  const std::string wrong = planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
+  if (!wrong.empty()) return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: " + wrong));
   const auto count = static_cast<int64_t>(planner::SchedulerNames().size());
-  if (topology.devices() != site->group_size || *scheduler < 0 || *scheduler >= count) {
+  if (topology.devices() != site->group_size || *scheduler < 0 || *scheduler >= count || *row_bytes < 1) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: the topology does not fit the group"));
   }
   const auto kind = static_cast<planner::Scheduler>(*scheduler);
-  auto planner = std::make_shared<SitePlanner>(site, planner::Planner(topology, kind, *row_bytes));
-  return Planning{[planner](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
-                    return planner->Plan(traffic, tables);
+  auto pool = PoolOf(words, topology, kind, *row_bytes);
+  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+                    if (pool->Plan(traffic, tables)) return Status::Ok();
+                    return Status::Invalid(site->Prefix() +
+                                           "a device sends 2^31 rows or more to another; split the exchange.");
                   },
                   planner::TableWords(topology, kind)};
 }

@@ -15,8 +15,7 @@ struct Planning {
   int64_t table_words = 0;
 };
 
-// From the attributes topology (servers, devices per server, bytes/s up and out, nanoseconds up and out), scheduler
-// and row_bytes.
+// From the attributes topology (the words that planner::ReadTopology reads), scheduler and row_bytes.
 ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
                                       const std::shared_ptr<const transport::CallSite>& site);
 

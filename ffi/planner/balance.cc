@@ -31,56 +31,98 @@ Balancer::Balancer(int32_t rails)
 
 int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                        int32_t first) {
-  PlaceOnOrigins(tile, stride, quotas);
-  while (Augment()) {
+  // Small plans spend most of their time here, hence without loops over words where one will do, and with a number of
+  // rails that the compiler knows where it is the usual one.
+  if (rails_ == 8) {
+    PlaceOnOrigins<8>(tile, stride, quotas);
+  } else {
+    PlaceOnOrigins<0>(tile, stride, quotas);
+  }
+  if (words_ == 1) {
+    PushDirectly<true>();
+    while (over_[0] != 0 && room_[0] != 0 && Augment<true>()) {
+    }
+  } else {
+    PushDirectly<false>();
+    while (Augment<false>()) {
+    }
   }
   SpreadLeftover();
-  for (int32_t rail = 0; rail < rails_; ++rail) first = WriteRail(rail, &rails[rail], pool, first);
+  for (int32_t rail = 0; rail < rails_; ++rail) {
+    first = rails_ == 8 ? WriteRail<8>(rail, &rails[rail], pool, first) : WriteRail<0>(rail, &rails[rail], pool, first);
+  }
   return first;
 }
 
+template <int32_t kRails>
 void Balancer::PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas) {
-  const int32_t m = rails_;
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int32_t words = kRails == 0 ? words_ : 1;
   std::fill(movable_.begin(), movable_.end(), 0);
   std::fill(over_.begin(), over_.end(), 0);
   std::fill(room_.begin(), room_.end(), 0);
   for (int32_t i = 0; i < m; ++i) {
     const int64_t* row = tile + i * stride;
+    int64_t* placed = &placed_[static_cast<size_t>(i) * m];
+    int64_t* here = &here_[static_cast<size_t>(i) * m];
+    uint64_t* movable = &movable_[static_cast<size_t>(i) * words];
     int64_t load = 0;
     for (int32_t j = 0; j < m; ++j) {
-      placed_[i * m + j] = row[j];
-      here_[i * m + j] = row[j];
+      placed[j] = here[j] = row[j];
       load += row[j];
-      movable_[i * words_ + j / 64] |= uint64_t{row[j] != 0} << (j % 64);
+      movable[kRails == 0 ? j / 64 : 0] |= uint64_t{row[j] != 0} << (j % 64);
     }
-    ClearBit(&movable_[static_cast<size_t>(i) * words_], i);
+    ClearBit(movable, i);
     surplus_[i] = std::max<int64_t>(row[i] - quotas[i], 0);
-    placed_[i * m + i] -= surplus_[i];
+    placed[i] -= surplus_[i];
     excess_[i] = load - surplus_[i] - quotas[i];
     over_[i / 64] |= uint64_t{excess_[i] > 0} << (i % 64);
     room_[i / 64] |= uint64_t{excess_[i] < 0} << (i % 64);
   }
 }
 
+// Straight from rails above their quota to rails below it: what the search would find first, without the search.
+template <bool kOneWord>
+void Balancer::PushDirectly() {
+  const int32_t words = kOneWord ? 1 : words_;
+  for (int32_t from = 0; from < rails_; ++from) {
+    if (excess_[from] <= 0) continue;
+    for (int32_t word = 0; word < words; ++word) {
+      uint64_t open = movable_[static_cast<size_t>(from) * words + word] & room_[word];
+      for (; open != 0 && excess_[from] > 0; open &= open - 1) {
+        const int32_t to = word * 64 + LowestBit(open);
+        const int64_t rows = std::min({-excess_[to], excess_[from], here_[from * rails_ + to]});
+        Move<kOneWord>(from, to, rows);
+        excess_[from] -= rows;
+        excess_[to] += rows;
+        if (excess_[to] == 0) room_[word] &= ~BitOf(to);
+      }
+    }
+    if (excess_[from] == 0) ClearBit(over_.data(), from);
+  }
+}
+
 // Breadth-first from all rails above their quota at once, so a path never runs through another such rail. Pushes along
 // every path of the search that still lets rows through when it is found; the first always does.
+template <bool kOneWord>
 bool Balancer::Augment() {
+  const int32_t words = kOneWord ? 1 : words_;
   int32_t queued = 0;
   bool pushed = false;
-  for (uint64_t& word : unseen_) word = ~uint64_t{0};
-  TakeCommon(over_.data(), unseen_.data(), words_, [&](int32_t rail) {
+  for (int32_t word = 0; word < words; ++word) unseen_[word] = ~uint64_t{0};
+  TakeCommon(over_.data(), unseen_.data(), words, [&](int32_t rail) {
     parent_[rail] = rail;
     queue_[queued++] = rail;
   });
   for (int32_t head = 0; head < queued; ++head) {
     const int32_t from = queue_[head];
-    const uint64_t* movable = &movable_[static_cast<size_t>(from) * words_];
+    const uint64_t* movable = &movable_[static_cast<size_t>(from) * words];
     int64_t rows = 1;
-    for (int32_t to = 0; rows > 0 && (to = FirstCommon(movable, room_.data(), words_)) >= 0;) {
-      rows = PushAlong(from, to);
+    for (int32_t to = 0; rows > 0 && (to = FirstCommon(movable, room_.data(), words)) >= 0;) {
+      rows = PushAlong<kOneWord>(from, to);
       pushed = pushed || rows > 0;
     }
-    TakeCommon(movable, unseen_.data(), words_, [&](int32_t rail) {
+    TakeCommon(movable, unseen_.data(), words, [&](int32_t rail) {
       parent_[rail] = from;
       queue_[queued++] = rail;
     });
@@ -89,6 +131,7 @@ bool Balancer::Augment() {
 }
 
 // As many rows as the search's path to `from`, and the step to `to` behind it, let through.
+template <bool kOneWord>
 int64_t Balancer::PushAlong(int32_t from, int32_t to) {
   int64_t rows = std::min(-excess_[to], here_[from * rails_ + to]);
   int32_t source = from;
@@ -97,8 +140,8 @@ int64_t Balancer::PushAlong(int32_t from, int32_t to) {
   }
   rows = std::min(rows, excess_[source]);
   if (rows == 0) return 0;
-  Move(from, to, rows);
-  for (int32_t rail = from; rail != source; rail = parent_[rail]) Move(parent_[rail], rail, rows);
+  Move<kOneWord>(from, to, rows);
+  for (int32_t rail = from; rail != source; rail = parent_[rail]) Move<kOneWord>(parent_[rail], rail, rows);
   excess_[source] -= rows;
   excess_[to] += rows;
   if (excess_[source] == 0) ClearBit(over_.data(), source);
@@ -106,12 +149,14 @@ int64_t Balancer::PushAlong(int32_t from, int32_t to) {
   return rows;
 }
 
+template <bool kOneWord>
 void Balancer::Move(int32_t from, int32_t to, int64_t rows) {
   int64_t& left = here_[from * rails_ + to];
   left -= rows;
   here_[to * rails_ + from] += rows;
-  if (left == 0) ClearBit(&movable_[static_cast<size_t>(from) * words_], to);
-  SetBit(&movable_[static_cast<size_t>(to) * words_], from);
+  const size_t words = kOneWord ? 1 : static_cast<size_t>(words_);
+  if (left == 0) ClearBit(&movable_[static_cast<size_t>(from) * words], to);
+  SetBit(&movable_[static_cast<size_t>(to) * words], from);
 }
 
 // What no end has room for goes to the rails that have, blocks and rails both in ascending order. A rail above its
@@ -153,8 +198,9 @@ void Balancer::TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_
 // Peers are taken in turn from the one behind the rail, so that the rails of a server do not all serve the same
 // device at the same time. Whether a block has rows here is as good as random, so instead of a branch each is
 // written, and kept if it has.
+template <int32_t kRails>
 int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t first) const {
-  const int32_t m = rails_;
+  const int32_t m = kRails == 0 ? rails_ : kRails;
   int64_t position = 0;
   out->first = first;
   const auto append = [&](int64_t first_row, int64_t rows, int32_t origin, int32_t target) {

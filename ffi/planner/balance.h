@@ -31,12 +31,19 @@ class Balancer final : public RailFiller {
                int32_t first) override;
 
  private:
+  template <int32_t kRails>
   void PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas);
+  template <bool kOneWord>
+  void PushDirectly();
+  template <bool kOneWord>
   bool Augment();
+  template <bool kOneWord>
   int64_t PushAlong(int32_t from, int32_t to);
+  template <bool kOneWord>
   void Move(int32_t from, int32_t to, int64_t rows);
   void SpreadLeftover();
   void TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_t* rail);
+  template <int32_t kRails>
   int32_t WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t first) const;
 
   int32_t rails_;

@@ -9,6 +9,7 @@ namespace fastjax::planner {
 namespace {
 
 constexpr int kDigitBits = 8;
+constexpr size_t kFewEntries = 24;
 constexpr uint32_t kDigits = 1U << kDigitBits;
 
 }  // namespace
@@ -33,7 +34,8 @@ void GreedyCover::Build(const int32_t* left) {
   for (const uint32_t entry : entries_) Place(entry, left[entry]);
 }
 
-// Two passes over the leading 16 bits: entries that agree in them stay in order of their place, which is close enough.
+// By the leading 16 bits: entries that agree in them stay in order of their place, which is close enough. Many are
+// sorted in two passes over them; few, by insertion.
 void GreedyCover::Sort(const int32_t* left) {
   const auto entries = static_cast<uint32_t>(servers_) * static_cast<uint32_t>(servers_);
   entries_.clear();
@@ -45,9 +47,21 @@ void GreedyCover::Sort(const int32_t* left) {
   }
   const int bits = 32 - __builtin_clz(static_cast<uint32_t>(largest));
   const int drop = std::max(bits - 2 * kDigitBits, 0);
+  if (entries_.size() <= kFewEntries) return SortFew(drop, left);
   sorted_.resize(entries_.size());
   SortBy(drop, entries_, &sorted_, left);
   SortBy(drop + kDigitBits, sorted_, &entries_, left);
+}
+
+void GreedyCover::SortFew(int shift, const int32_t* left) {
+  const auto count = static_cast<int32_t>(entries_.size());
+  for (int32_t i = 1; i < count; ++i) {
+    const uint32_t entry = entries_[i];
+    const int32_t rows = left[entry] >> shift;
+    int32_t at = i;
+    for (; at > 0 && left[entries_[at - 1]] >> shift < rows; --at) entries_[at] = entries_[at - 1];
+    entries_[at] = entry;
+  }
 }
 
 void GreedyCover::SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left) {

@@ -32,6 +32,7 @@ class GreedyCover {
  private:
   void Clear();
   void Sort(const int32_t* left);
+  void SortFew(int shift, const int32_t* left);
   void SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left);
   void Place(uint32_t entry, int32_t rows);
   int32_t FirstFree(const uint64_t* row, const uint64_t* column) const;

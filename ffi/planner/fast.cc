@@ -23,10 +23,15 @@ class Fast final : public Schedule {
 
   void Plan(const int64_t* traffic) override {
     tiles_.Plan(traffic);
-    matchings_.Build(tiles_.units(), pricing_.startup_rows(), seed_);
+    if (seed_ == nullptr || seeding_ == Seeding::kBegin || !matchings_.Take(tiles_.units(), *seed_)) {
+      matchings_.Build(tiles_.units(), pricing_.startup_rows(), seed_);
+    }
     stages_.Build(tiles_, matchings_.matchings(), pricing_);
   }
-  void Seed(const MatchingList* seed) override { seed_ = seed; }
+  void Seed(const MatchingList* seed, Seeding seeding) override {
+    seed_ = seed;
+    seeding_ = seeding;
+  }
   void Rebind(const int64_t* traffic) override { tiles_.Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
   Matched matched() const override { return {&matchings_.matchings(), &matchings_.candidates(), matchings_.bound()}; }
@@ -46,6 +51,7 @@ class Fast final : public Schedule {
   MatchingBuilder matchings_;
   StageBuilder stages_;
   const MatchingList* seed_ = nullptr;
+  Seeding seeding_ = Seeding::kBegin;
   std::vector<Slice> slices_;
 };
 

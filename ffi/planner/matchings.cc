@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "planner/bits.h"
+#include "planner/rate.h"
 
 namespace fastjax::planner {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 constexpr int32_t kSlackShift = 5;
 
 // Left over by one look at the greedy end to the next: all but 1 / kLooks.
-constexpr int32_t kLooks = 8;
+constexpr int32_t kLooks = 6;
 constexpr int kExcessBits = 10;
 
 // Units are scaled to below this, so that sums of two fit in 32 bits.
@@ -77,6 +78,33 @@ void MatchingBuilder::Build(const int64_t* units, int64_t startup, const Matchin
   if (seed != nullptr) TakeOver(*seed);
   Search();
   Finish(units);
+}
+
+bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) {
+  candidates_.clear();
+  FindBound(units);
+  if (matchings.count() > MaxMatchings(servers_)) return false;
+  uncovered_.assign(units, units + left_.size());
+  int64_t length = 0;
+  for (int32_t i = 0; i < matchings.count(); ++i) {
+    const int16_t* to = matchings.matching(i);
+    const int64_t weight = matchings.weights[i];
+    free_ = all_;
+    if (weight <= 0) return false;
+    for (int32_t s = 0; s < servers_; ++s) {
+      const int32_t d = to[s];
+      if (d == kNone) continue;
+      if (d < 0 || d >= servers_ || (free_[d / 64] & BitOf(d)) == 0) return false;
+      ClearBit(free_.data(), d);
+      int64_t& left = uncovered_[static_cast<size_t>(s) * servers_ + d];
+      left = std::max<int64_t>(left - weight, 0);
+    }
+    length = Saturated(Wide{length} + weight);
+  }
+  if (*std::max_element(uncovered_.begin(), uncovered_.end()) != 0) return false;
+  result_ = matchings;
+  candidates_.push_back({matchings.count(), length});
+  return true;
 }
 
 void MatchingBuilder::FindBound(const int64_t* units) {
@@ -196,7 +224,7 @@ void MatchingBuilder::Keep(int32_t peeled) {
 // The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
 // down to what the matchings that one could save cost.
 int32_t MatchingBuilder::NextLook() const {
-  const int64_t bearable = 2 * (startup_ * servers_ + (int64_t{total_} >> kToleranceShift));
+  const int64_t bearable = (startup_ * servers_ + (int64_t{total_} >> kToleranceShift));
   const int64_t left = (bearable << kExcessBits) / std::max<int64_t>(tail_excess_, 1);
   return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
 }

@@ -44,6 +44,9 @@ class MatchingBuilder {
   // Matchings of `seed`, unless it is null, are taken over first, with weights for these units.
   void Build(const int64_t* units, int64_t startup, const MatchingList* seed);
 
+  // Takes these matchings as they are. Returns false, and takes none, if they are no cover of units.
+  bool Take(const int64_t* units, const MatchingList& matchings);
+
   const MatchingList& matchings() const { return result_; }
   // The busiest server's units: what no cover is shorter than.
   int64_t bound() const { return bound_; }
@@ -102,6 +105,7 @@ class MatchingBuilder {
   int32_t threshold_ = 0;
 
   std::vector<int64_t> column_sums_;
+  std::vector<int64_t> uncovered_;  // by Take only
   std::vector<int32_t> left_;
   std::vector<int32_t> row_spare_;  // by how much a server's units fall short of remaining_
   std::vector<int32_t> column_spare_;

@@ -69,9 +69,7 @@ struct Planner::State {
   int64_t row_bytes;
   uint64_t settings_hash;
   const int64_t* traffic = nullptr;
-  bool planned = false;
-  uint64_t hash = 0;
-  uint64_t all_bits = 0;  // of the entries
+  Fingerprint fingerprint;
   bool staging_fits_int32 = true;
   std::unique_ptr<Schedule> schedule;
   TransferBuffer buffer;
@@ -83,40 +81,40 @@ Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
-uint64_t Planner::HashOf(const int64_t* traffic) const {
-  return HashInt64(traffic, state_->entries(), state_->settings_hash);
-}
-
-bool Planner::planned(uint64_t hash) const { return state_->planned && state_->hash == hash; }
-
-void Planner::Plan(const int64_t* traffic) {
-  State& state = *state_;
-  uint64_t all_bits = 0;
-  const uint64_t hash = LaneHash(state.settings_hash).Finish(state.entries(), [&](int64_t i) {
-    all_bits |= static_cast<uint64_t>(traffic[i]);
+Fingerprint Planner::FingerprintOf(const int64_t* traffic) const {
+  Fingerprint fingerprint;
+  fingerprint.hash = LaneHash(state_->settings_hash).Finish(state_->entries(), [&](int64_t i) {
+    fingerprint.all_bits |= static_cast<uint64_t>(traffic[i]);
     return static_cast<uint64_t>(traffic[i]);
   });
-  state.traffic = traffic;
-  if (planned(hash)) return state.schedule->Rebind(traffic);
-  state.schedule->Seed(nullptr);
-  PlanAnew(hash, all_bits);
+  return fingerprint;
 }
 
-void Planner::PlanLike(const int64_t* traffic, const MatchingList& matchings) {
-  State& state = *state_;
-  uint64_t all_bits = 0;
-  for (int64_t i = 0; i < state.entries(); ++i) all_bits |= static_cast<uint64_t>(traffic[i]);
-  state.traffic = traffic;
-  state.schedule->Seed(&matchings);
-  PlanAnew(MatchingsHash(matchings, HashOf(traffic)), all_bits);
+bool Planner::planned(const Fingerprint& fingerprint) const {
+  return state_->traffic != nullptr && state_->fingerprint.hash == fingerprint.hash;
 }
 
-void Planner::PlanAnew(uint64_t hash, uint64_t all_bits) {
+void Planner::Plan(const int64_t* traffic, const Fingerprint& fingerprint) {
+  if (planned(fingerprint)) {
+    state_->traffic = traffic;
+    return state_->schedule->Rebind(traffic);
+  }
+  state_->schedule->Seed(nullptr, Seeding::kBegin);
+  PlanAnew(traffic, fingerprint);
+}
+
+void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings, Seeding seeding) {
+  Fingerprint fingerprint = FingerprintOf(traffic);
+  fingerprint.hash = MatchingsHash(matchings, fingerprint.hash + static_cast<uint64_t>(seeding));
+  state_->schedule->Seed(&matchings, seeding);
+  PlanAnew(traffic, fingerprint);
+}
+
+void Planner::PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint) {
   State& state = *state_;
-  state.hash = hash;
-  state.all_bits = all_bits;
-  state.schedule->Plan(state.traffic);
-  state.planned = true;
+  state.traffic = traffic;
+  state.fingerprint = fingerprint;
+  state.schedule->Plan(traffic);
   uint64_t staging = 0;
   for (int32_t device = 0; device < state.topology.devices(); ++device) {
     staging |= static_cast<uint64_t>(state.schedule->StagingRows(device));
@@ -133,8 +131,8 @@ const MatchingList* Planner::matchings() const { return state_->schedule->matche
 const std::vector<Candidate>* Planner::candidates() const { return state_->schedule->matched().candidates; }
 const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }
 int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
-uint64_t Planner::hash() const { return state_->hash; }
-bool Planner::blocks_fit_int32() const { return state_->all_bits >> 31 == 0; }
+uint64_t Planner::hash() const { return state_->fingerprint.hash; }
+bool Planner::blocks_fit_int32() const { return state_->fingerprint.all_bits >> 31 == 0; }
 bool Planner::staging_fits_int32() const { return state_->staging_fits_int32; }
 
 void Planner::AppendTransfers(std::vector<Transfer>* out) {

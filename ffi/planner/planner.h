@@ -18,6 +18,17 @@ enum class Scheduler : int32_t { kDirect = 0, kSpreadout = 1, kFast = 2, kRails 
 struct MatchingList;
 struct Candidate;
 
+enum class Seeding {
+  kBegin,  // matchings of traffic much like this: those that are still good come first
+  kTake,   // the matchings of this traffic, if they cover it; else as above
+};
+
+// What tells a matrix, planned with the same settings, from others.
+struct Fingerprint {
+  uint64_t hash = 0;
+  uint64_t all_bits = 0;  // of the entries
+};
+
 // One of the schedulers that kAuto chose between. What could not have been the cheapest was not planned: its time is
 // then what it would have taken at least.
 struct Choice {
@@ -52,13 +63,15 @@ class Planner {
 
   // traffic is row-major devices x devices, rows that device i sends to device j, none negative. It is not copied: it
   // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned again.
-  void Plan(const int64_t* traffic);
-  // Begins with these matchings, of traffic much like this; they must outlive the plan. The plan depends on them, and
-  // so does its hash.
-  void PlanLike(const int64_t* traffic, const MatchingList& matchings);
-  // What tells a matrix, planned with these settings, from others.
-  uint64_t HashOf(const int64_t* traffic) const;
-  bool planned(uint64_t hash) const;
+  void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
+  // The same; fingerprint is that of traffic, asked for before.
+  void Plan(const int64_t* traffic, const Fingerprint& fingerprint);
+  // Uses these matchings, where the scheduler uses any. The plan depends on them, and so does its hash.
+  void PlanWith(const int64_t* traffic, const MatchingList& matchings, Seeding seeding);
+
+  Fingerprint FingerprintOf(const int64_t* traffic) const;
+  // Whether the last matrix planned was this one.
+  bool planned(const Fingerprint& fingerprint) const;
 
   const Topology& topology() const;
   Scheduler scheduler() const;
@@ -94,7 +107,7 @@ class Planner {
  private:
   struct State;
 
-  void PlanAnew(uint64_t hash, uint64_t all_bits);
+  void PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint);
 
   std::unique_ptr<State> state_;
 };

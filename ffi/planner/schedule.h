@@ -58,8 +58,8 @@ class Schedule {
   virtual void Plan(const int64_t* traffic) = 0;
   // The same matrix, in another place.
   virtual void Rebind(const int64_t* traffic) = 0;
-  // Matchings that Plan begins with, those of traffic much like it; null: none. They must outlive the next Plan.
-  virtual void Seed(const MatchingList* /*seed*/) {}
+  // Matchings for the next Plan; null: none. They must outlive it.
+  virtual void Seed(const MatchingList* /*seed*/, Seeding /*seeding*/) {}
   virtual int32_t num_stages() const = 0;
   // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
   virtual void Append(int32_t device, TransferBuffer* out) = 0;

@@ -140,6 +140,34 @@ bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   return WriteTransfers(&direct, device, room, words);
 }
 
+Transfer Transposed(const Transfer& transfer, int32_t stages) {
+  Transfer back = transfer;
+  std::swap(back.src, back.dst);
+  std::swap(back.origin, back.target);
+  std::swap(back.src_row, back.dst_row);
+  if (transfer.phase == Phase::kBalance) back.phase = Phase::kRedistribute;
+  if (transfer.phase == Phase::kRedistribute) back.phase = Phase::kBalance;
+  if (transfer.phase != Phase::kLocal) back.stage = stages - 1 - transfer.stage;
+  return back;
+}
+
+void TransposeTable(int32_t* words) {
+  const TableView table(words);
+  const int32_t devices = words[kDevices];
+  std::swap_ranges(words + kHeaderWords, words + kHeaderWords + devices, words + kHeaderWords + devices);
+  int32_t* entries = words + EntriesBegin(devices);
+  for (int32_t first = 0, last = table.entries() - 1; first <= last; ++first, --last) {
+    const Transfer front = Transposed(table.entry(first), table.stages());
+    const Transfer back = Transposed(table.entry(last), table.stages());
+    WriteEntry(back, entries + int64_t{kEntryWords} * first);
+    WriteEntry(front, entries + int64_t{kEntryWords} * last);
+  }
+  const uint64_t hash = HashMix(table.plan_hash() ^ kHashOdd);
+  words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(hash));
+  words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
+  words[kChecksum] = Checksum(words, EntriesBegin(devices) + int64_t{kEntryWords} * table.entries());
+}
+
 const char* TableView::Check(const int32_t* words, int64_t num_words, int32_t devices, int32_t device) {
   if (num_words < kHeaderWords) return "stage table: shorter than its header";
   if (words[kMagic] != kTableMagic) return "stage table: not a stage table";

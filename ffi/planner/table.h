@@ -38,6 +38,12 @@ int64_t TableWords(const Topology& topology, Scheduler scheduler);
 // device.
 [[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
 
+// The transfer on the way back: of the plan read backwards, which has so many stages.
+Transfer Transposed(const Transfer& transfer, int32_t stages);
+
+// Turns a table that WriteTable wrote into that of the transposed traffic.
+void TransposeTable(int32_t* words);
+
 // A validated view of a table.
 class TableView {
  public:

@@ -59,25 +59,37 @@ void Tiles::Plan(const int64_t* traffic) {
   traffic_ = traffic;
   local_rows_ = 0;
   for (int32_t source = 0; source < servers_; ++source) {
-    SumServer(source);
+    // Eight is what most servers have.
+    if (m_ == 8) {
+      SumServer<8>(source);
+    } else {
+      SumServer<0>(source);
+    }
     for (int32_t target = 0; target < servers_; ++target) SetTile(source, target);
   }
   SetStaging();
   ForgetRails();
 }
 
+// kRails is the number of devices in a server, or 0 where the compiler is not told.
+template <int32_t kRails>
 void Tiles::SumServer(int32_t source) {
+  const int32_t m = kRails == 0 ? m_ : kRails;
   const int32_t devices = topology_.devices();
   std::fill(column_sums_.begin(), column_sums_.end(), 0);
-  for (int32_t local = 0; local < m_; ++local) {
+  int64_t* columns = column_sums_.data();
+  for (int32_t local = 0; local < m; ++local) {
     const int64_t* row = traffic_ + static_cast<int64_t>(topology_.device(source, local)) * devices;
-    for (int32_t device = 0; device < devices; ++device) column_sums_[device] += row[device];
-    for (int32_t target = 0; target < servers_; ++target) {
-      const int64_t* tile_row = row + static_cast<int64_t>(target) * m_;
+    int64_t* sums = &row_sums_[local];
+    int64_t* diagonal = &diagonal_[local];
+    for (int32_t first = 0; first < devices; first += m) {
       int64_t sum = 0;
-      for (int32_t i = 0; i < m_; ++i) sum += tile_row[i];
-      row_sums_[target * m_ + local] = sum;
-      diagonal_[target * m_ + local] = tile_row[local];
+      for (int32_t i = 0; i < m; ++i) {
+        sum += row[first + i];
+        columns[first + i] += row[first + i];
+      }
+      sums[first] = sum;
+      diagonal[first] = row[first + local];
     }
   }
 }

@@ -69,6 +69,7 @@ class Tiles {
   static constexpr int32_t kNoServer = -1;
 
   void SetCrossed();
+  template <int32_t kRails>
   void SumServer(int32_t source);
   void SetTile(int32_t source, int32_t target);
   void SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);

@@ -2,18 +2,19 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "handlers/handlers.h"
+#include "planner/matchings.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "transport/in_process/copy_pool.h"
@@ -30,12 +31,15 @@ using planner::Topology;
 using planner::Transfer;
 
 using Traffic = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using TopologyWords = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, int64_t>;
+using Targets = nb::ndarray<const int16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Weights = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using TopologyWords = std::vector<int64_t>;
 
 Topology ToTopology(const TopologyWords& words) {
-  const auto& [servers, devices, up, out, up_latency, out_latency] = words;
-  if (servers < 1 || devices < 1) throw std::invalid_argument("a topology needs at least one device");
-  return {servers, devices, up, out, up_latency, out_latency};
+  Topology topology;
+  const std::string wrong = planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
+  if (!wrong.empty()) throw std::invalid_argument(wrong);
+  return topology;
 }
 
 Scheduler ToScheduler(int64_t scheduler) {
@@ -78,38 +82,116 @@ std::vector<uint8_t> Pack(const std::vector<Transfer>& transfers) {
   return out;
 }
 
+std::vector<std::pair<int32_t, int64_t>> ToPairs(const std::vector<planner::Candidate>& candidates) {
+  std::vector<std::pair<int32_t, int64_t>> pairs;
+  for (const planner::Candidate& candidate : candidates) pairs.emplace_back(candidate.matchings, candidate.length);
+  return pairs;
+}
+
 class HostPlan {
  public:
-  HostPlan(const Traffic& traffic, const TopologyWords& topology, int64_t scheduler, int64_t row_bytes)
-      : planner_(ToTopology(topology), ToScheduler(scheduler), row_bytes) {
+  // Keeps the matrix, which the planner refers to.
+  HostPlan(Traffic traffic, const TopologyWords& topology, int64_t scheduler, int64_t row_bytes)
+      : traffic_(std::move(traffic)), planner_(ToTopology(topology), ToScheduler(scheduler), row_bytes) {
     const auto devices = static_cast<size_t>(planner_.topology().devices());
-    if (traffic.shape(0) != devices || traffic.shape(1) != devices) {
+    if (traffic_.shape(0) != devices || traffic_.shape(1) != devices) {
       throw std::invalid_argument("traffic does not fit the topology");
     }
-    const nb::gil_scoped_release release;
-    planner_.Plan(traffic.data());
   }
 
-  nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers() {
+  void Plan() {
+    const nb::gil_scoped_release release;
+    planner_.Plan(traffic_.data());
+  }
+
+  void PlanWith(const Targets& targets, const Weights& weights, bool take) {
+    const auto servers = static_cast<size_t>(planner_.topology().servers);
+    if (targets.shape(1) != servers || targets.shape(0) != weights.shape(0)) {
+      throw std::invalid_argument("matchings do not fit the topology");
+    }
+    planner::MatchingList matchings;
+    matchings.servers = planner_.topology().servers;
+    matchings.to.assign(targets.data(), targets.data() + targets.size());
+    matchings.weights.assign(weights.data(), weights.data() + weights.size());
+    CheckMatchings(matchings);
+    const nb::gil_scoped_release release;
+    planner_.PlanWith(traffic_.data(), matchings, take ? planner::Seeding::kTake : planner::Seeding::kBegin);
+  }
+
+  nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers(bool transposed) {
     std::vector<Transfer> transfers;
     planner_.AppendTransfers(&transfers);
+    if (transposed) {
+      std::reverse(transfers.begin(), transfers.end());
+      for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner_.num_stages());
+    }
     return ToNumpy(Pack(transfers));
   }
 
-  nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device) {
+  nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device, bool transposed) {
     if (device < 0 || device >= planner_.topology().devices()) throw std::out_of_range("no such device");
     std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner_.topology(), planner_.scheduler())));
     if (!planner::WriteTable(&planner_, device, words.data())) {
       throw std::invalid_argument("a block of 2^31 rows or more does not fit a stage table");
     }
+    if (transposed) planner::TransposeTable(words.data());
     return ToNumpy(std::move(words));
+  }
+
+  // Targets, one row for each matching after another, and weights; none for schedulers without matchings.
+  nb::tuple Matchings() {
+    const planner::MatchingList* matchings = planner_.matchings();
+    if (matchings == nullptr) return nb::make_tuple(ToNumpy(std::vector<int16_t>()), ToNumpy(std::vector<int64_t>()));
+    return nb::make_tuple(ToNumpy(matchings->to), ToNumpy(matchings->weights));
+  }
+
+  std::vector<std::pair<int32_t, int64_t>> Candidates() {
+    const auto* candidates = planner_.candidates();
+    return candidates == nullptr ? std::vector<std::pair<int32_t, int64_t>>() : ToPairs(*candidates);
+  }
+
+  nb::list Choices() {
+    nb::list choices;
+    if (planner_.choices() == nullptr) return choices;
+    for (const planner::Choice& choice : *planner_.choices()) {
+      choices.append(nb::make_tuple(static_cast<int32_t>(choice.scheduler), choice.planned, choice.stages,
+                                    choice.exchange_seconds, choice.planning_seconds));
+    }
+    return choices;
   }
 
   Planner& planner() { return planner_; }
 
  private:
+  static void CheckMatchings(const planner::MatchingList& matchings) {
+    for (int32_t i = 0; i < matchings.count(); ++i) {
+      std::vector<bool> receives(static_cast<size_t>(matchings.servers));
+      for (int32_t s = 0; s < matchings.servers; ++s) {
+        const int32_t d = matchings.matching(i)[s];
+        if (d == planner::GreedyCover::kIdle) continue;
+        if (d < 0 || d >= matchings.servers || receives[static_cast<size_t>(d)]) {
+          throw std::invalid_argument("matchings are not one-to-one");
+        }
+        receives[static_cast<size_t>(d)] = true;
+      }
+      if (matchings.weights[i] <= 0) throw std::invalid_argument("a matching's weight is not positive");
+    }
+  }
+
+  Traffic traffic_;
   Planner planner_;
 };
+
+// (matchings, length) of every cover that a search looks at when matchings cost nothing; rows: what servers send.
+std::vector<std::pair<int32_t, int64_t>> StageFrontier(const Traffic& rows) {
+  const size_t servers = rows.shape(0);
+  if (servers < 1 || servers >= (size_t{1} << 15) || rows.shape(1) != servers) {
+    throw std::invalid_argument("rows must be a square matrix");
+  }
+  planner::MatchingBuilder builder(static_cast<int32_t>(servers));
+  builder.Build(rows.data(), 0, nullptr);
+  return ToPairs(builder.candidates());
+}
 
 nb::capsule Handler(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
   return nb::capsule(reinterpret_cast<void*>(handler));
@@ -164,17 +246,32 @@ NB_MODULE(_core, m) {
         return wrong == nullptr ? "" : wrong;
       },
       nb::arg("words"), nb::arg("devices"), nb::arg("device"), "What is wrong with a stage table; empty if nothing.");
+  m.def("stage_frontier", &StageFrontier, nb::arg("rows"),
+        "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
   nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")
-      .def(nb::init<const Traffic&, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
+      .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
            nb::arg("scheduler"), nb::arg("row_bytes"))
+      .def("plan", &HostPlan::Plan, "Plans the traffic.")
+      .def("plan_with", &HostPlan::PlanWith, nb::arg("targets"), nb::arg("weights"), nb::arg("take"),
+           "Plans with these matchings: takes them as they are, or begins with them.")
       .def_prop_ro("num_stages", [](HostPlan& self) { return self.planner().num_stages(); })
-      .def("transfers", &HostPlan::Transfers, "Every transfer, as packed records.")
-      .def("table", &HostPlan::Table, nb::arg("device"), "The stage table of one device.")
+      .def_prop_ro("num_matchings", [](HostPlan& self) { return self.planner().num_matchings(); })
+      .def_prop_ro("chosen", [](HostPlan& self) { return static_cast<int32_t>(self.planner().chosen()); },
+                   "Number of the scheduler, or of that which auto chose.")
+      .def_prop_ro("hash", [](HostPlan& self) { return self.planner().hash(); })
+      .def("transfers", &HostPlan::Transfers, nb::arg("transposed") = false, "Every transfer, as packed records.")
+      .def("table", &HostPlan::Table, nb::arg("device"), nb::arg("transposed") = false,
+           "The stage table of one device.")
+      .def("matchings", &HostPlan::Matchings, "Targets and weights of the matchings that stages were cut from.")
+      .def("candidates", &HostPlan::Candidates, "(matchings, length) of each cover that was looked at.")
+      .def("choices", &HostPlan::Choices,
+           "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")
       .def(
           "staging_rows", [](HostPlan& self, int32_t device) { return self.planner().StagingRows(device); },
           nb::arg("device"))
       .def("lower_bound", [](HostPlan& self) { return self.planner().LowerBound(); })
-      .def("predicted_time", [](HostPlan& self) { return self.planner().PredictedTime(); });
+      .def("predicted_time", [](HostPlan& self) { return self.planner().PredictedTime(); })
+      .def("planning_time", [](HostPlan& self) { return self.planner().PlanningTime(); });
 }
 
 }  // namespace fastjax
