@@ -19,7 +19,7 @@ except ImportError as _error:
         ) from _error
     __path__.append(str(_installed))
     from fastjax import _core
-from fastjax import errors
+from fastjax import errors, traffic
 from fastjax.config import Options, options, schedulers
 from fastjax.planning import (
     Plan,
@@ -51,4 +51,5 @@ __all__ = [
     "planning_count",
     "schedulers",
     "swap_ragged_all_to_all",
+    "traffic",
 ]

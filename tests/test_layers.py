@@ -31,7 +31,7 @@ CPP_PURE = ["planner"]
 PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
-    ["topology"],
+    ["topology", "traffic"],
     ["config"],
     ["jax_compat"],
     ["planning"],
