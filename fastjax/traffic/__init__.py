@@ -5,6 +5,15 @@ A traffic matrix has in row i, column j the rows that device i sends to device j
 """
 
 from fastjax.traffic.files import read_matrix, write_matrix
+from fastjax.traffic.generators import drift, expert_popularity, pair_zipf, uniform, zipf
+from fastjax.traffic.patterns import (
+    concentrated,
+    hot_receiver,
+    hot_sender,
+    permutation,
+    single_flow,
+    staggered,
+)
 from fastjax.traffic.routing import (
     Exchange,
     RoutingRecord,
@@ -12,13 +21,26 @@ from fastjax.traffic.routing import (
     traffic_from_routing,
     write_routing_trace,
 )
+from fastjax.traffic.skew import gini
 
 __all__ = [
     "Exchange",
     "RoutingRecord",
+    "concentrated",
+    "drift",
+    "expert_popularity",
+    "gini",
+    "hot_receiver",
+    "hot_sender",
+    "pair_zipf",
+    "permutation",
     "read_matrix",
     "read_routing_trace",
+    "single_flow",
+    "staggered",
     "traffic_from_routing",
+    "uniform",
     "write_matrix",
     "write_routing_trace",
+    "zipf",
 ]
