@@ -36,6 +36,7 @@ PYTHON_LAYERS = [
     ["jax_compat"],
     ["planning"],
     ["ragged_all_to_all"],
+    ["steps"],
     ["plot"],
     ["simulate"],
     ["swap", "moe"],
@@ -44,7 +45,7 @@ PYTHON_LAYERS = [
     ["__main__"],
 ]
 # Modules that may not import JAX.
-PYTHON_WITHOUT_JAX = ["errors", "plot", "traffic"]
+PYTHON_WITHOUT_JAX = ["errors", "plot", "steps", "traffic"]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"
 
