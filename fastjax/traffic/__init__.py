@@ -14,14 +14,9 @@ from fastjax.traffic.patterns import (
     single_flow,
     staggered,
 )
-from fastjax.traffic.routing import (
-    Exchange,
-    RoutingRecord,
-    read_routing_trace,
-    traffic_from_routing,
-    write_routing_trace,
-)
+from fastjax.traffic.routing import Exchange, traffic_from_routing
 from fastjax.traffic.skew import gini
+from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
 
 __all__ = [
     "Exchange",

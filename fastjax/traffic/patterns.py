@@ -1,7 +1,4 @@
-"""Traffic that is made to be hard: what planners meet at their worst.
-
-Each is the worst case of something; what to expect of it is said with each.
-"""
+"""Traffic that is made to be hard: what planners meet at their worst."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ def single_flow(
 ) -> np.ndarray:
     """All rows go from one device to one other.
 
-    The worst case of FAST (arXiv 2505.09764) where the two are in different servers and have
-    different local indices: all but one m-th of the rows have to move inside both servers, m being
-    the devices of one, to use all their NICs, and nothing else is going on that could hide it.
+    Hard for FAST (arXiv 2505.09764) where the two are in different servers and have different local
+    indices: all but one m-th of the rows have to move inside both servers, m being the devices of
+    one, to use all their NICs, and nothing else is going on that could hide it.
 
     Args:
       devices: number of devices.
