@@ -19,7 +19,7 @@ except ImportError as _error:
         ) from _error
     __path__.append(str(_installed))
     from fastjax import _core
-from fastjax import errors
+from fastjax import errors, plot, traffic
 from fastjax.config import Options, options, schedulers
 from fastjax.planning import (
     Plan,
@@ -49,6 +49,8 @@ __all__ = [
     "options",
     "plan_ragged_all_to_all",
     "planning_count",
+    "plot",
     "schedulers",
     "swap_ragged_all_to_all",
+    "traffic",
 ]

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import fastjax
-from fastjax.cli import bench, schemes, traffic
+from fastjax.cli import bench, schemes
 
 options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
 bench.start_backend(options.devices, options.platform)
@@ -77,7 +77,7 @@ alphas = np.linspace(0, 1.2, 7)
 names = [name for name in fastjax.schedulers() if name != "auto"]
 predicted = {name: [] for name in names}
 for alpha in alphas:
-    matrix = traffic.make_traffic("pair-zipf", SERVERS * DEVICES, 32768, alpha=alpha)
+    matrix = fastjax.traffic.pair_zipf(SERVERS * DEVICES, 32768, exponent=alpha)
     for name in names:
         plan = fastjax.make_plan(matrix, topology, scheduler=name, row_bytes=ROW_BYTES)
         predicted[name].append(plan.predicted_time() / plan.lower_bound())
@@ -104,7 +104,7 @@ assert predicted["fast"][-1] == min(p[-1] for p in predicted.values())
 counts = np.array([1, 2, 4, 8, 12, 20, 40])
 planning = {}
 for count in counts:
-    matrix = traffic.make_traffic("pair-zipf", count * DEVICES, 4096)
+    matrix = fastjax.traffic.pair_zipf(count * DEVICES, 4096)
     described = schemes.describe_plan(matrix, fastjax.Topology(count, DEVICES), "fast", ROW_BYTES)
     planning[int(count * DEVICES)] = described["plan_us"]
     assert described["predicted_by_bound"] >= 1

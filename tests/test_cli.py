@@ -162,6 +162,8 @@ def test_bench_needs_the_devices_it_asks_for(capsys: pytest.CaptureFixture[str])
         ({"servers": (3,)}, "--servers 3 does not divide 8"),
         ({"servers": (0,)}, "--servers 0 does not divide 8"),
         ({"rows": 0}, "--rows must be 1 or more"),
+        ({"alpha": -0.1}, "--alpha must be from 0 to 20, got -0.1"),
+        ({"alpha": 20.1}, "--alpha must be from 0 to 20"),
         ({"row_bytes": 6}, "--row-bytes 6 is no whole number of float32"),
         ({"dtype": "float31"}, "--dtype float31"),
         ({"schedulers": ("fastest",)}, "--schedulers fastest: there are auto, "),
@@ -189,7 +191,7 @@ def test_traffic(skew: workloads.Skew):
 def test_zipf_expert_heats_the_same_receiver_from_every_sender():
     traffic = workloads.make_traffic("zipf-expert", 8, 100_000)
     shares = traffic.sum(axis=0) / traffic.sum()
-    np.testing.assert_allclose(shares, workloads.zipf(8, 0.8), atol=0.005)
+    np.testing.assert_allclose(shares, fastjax.traffic.zipf(8, 0.8), atol=0.005)
     assert set(traffic.argmax(axis=1)) == {0}
 
 

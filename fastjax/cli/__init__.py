@@ -8,6 +8,7 @@ from collections.abc import Sequence
 USAGE = """\
 usage: python -m fastjax            report the environment
        python -m fastjax bench ...  measure exchanges on this machine; see bench --help
+       python -m fastjax plan ...   plan the exchange of some traffic; see plan --help
 """
 
 
@@ -31,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fastjax.cli import bench
 
         return bench.main(rest[:-1])
+    if command == "plan":
+        from fastjax.cli import plan
+
+        return plan.main(rest[:-1])
     if command in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0

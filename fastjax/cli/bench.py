@@ -69,6 +69,8 @@ class BenchOptions:
         for name in ("devices", "rows", "row_bytes", "rounds"):
             if getattr(self, name) < 1:
                 raise OptionError(f"--{name.replace('_', '-')} must be 1 or more.")
+        if not 0 <= self.alpha <= 20:
+            raise OptionError(f"--alpha must be from 0 to 20, got {self.alpha}.")
         uneven = [s for s in self.servers if s < 1 or self.devices % s]
         if uneven:
             raise OptionError(f"--servers {uneven[0]} does not divide {self.devices} devices.")

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fastjax.cli import units
 from fastjax.cli.schemes import COPY, DENSE
 
 _MINIMUM_WIDTH = 112
@@ -94,7 +95,7 @@ def exchanges(record: dict[str, Any]) -> Table:
     table.add_column("servers")
     for name in ("time", "min", "max", "algbw", "busbw", "vs dense", "vs copy", "wrong"):
         table.add_column(name, justify="right")
-    size = record["workload"]["rows"] * record["workload"]["row_bytes"]
+    sent = record["workload"]["rows"] * record["workload"]["row_bytes"]
     servers = None
     for entry in record["schemes"]:
         if servers not in (None, entry["servers"]):
@@ -103,7 +104,7 @@ def exchanges(record: dict[str, Any]) -> Table:
         wrong = entry["wrong"]
         style = "bold red" if wrong else None
         table.add_row(
-            _bytes(size),
+            units.size(sent),
             _name(entry),
             servers,
             *(f"{entry[k]:.2f}" for k in ("median_ms", "min_ms", "max_ms", "algbw", "busbw")),
@@ -135,13 +136,6 @@ def _name(entry: dict[str, Any]) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _bytes(count: int) -> str:
-    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.4g} {units[0]}"
 
 
 __all__ = ["describe_run", "exchanges", "latency", "make_console", "plans"]

@@ -1,4 +1,4 @@
-"""Workloads: traffic matrices, the offsets and sizes that go with them, and the right result.
+"""Workloads: the benchmark's traffic, the offsets and sizes that go with it, and the right result.
 
 numpy only, so that tests and notebooks can use it too.
 """
@@ -9,14 +9,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fastjax.traffic import expert_popularity, pair_zipf, uniform
+
 Skew = Literal["zipf-expert", "pair-zipf", "uniform"]
 SKEWS: tuple[str, ...] = get_args(Skew)
-
-
-def zipf(count: int, alpha: float) -> np.ndarray:
-    """Shares of `count` things whose popularity falls as 1 / rank^alpha."""
-    weights = 1.0 / np.arange(1, count + 1) ** alpha
-    return weights / weights.sum()
 
 
 def make_traffic(
@@ -25,10 +21,8 @@ def make_traffic(
     """Draws a traffic matrix: rows that device i sends to device j.
 
     Args:
-      skew: "zipf-expert": experts, one a device, are popular as 1 / rank^alpha with every sender
-        alike, and each sender draws its rows' experts on its own. "pair-zipf": as FAST has it, the
-        (sender, receiver) pairs have shares 1 / rank^alpha in random order. "uniform": equal
-        shares.
+      skew: "zipf-expert" is `fastjax.traffic.expert_popularity` with one expert a device,
+        "pair-zipf" `fastjax.traffic.pair_zipf` and "uniform" `fastjax.traffic.uniform`.
       devices: number of devices.
       rows: rows a device sends; on average, for "pair-zipf".
       alpha: exponent of Zipf's law.
@@ -37,19 +31,11 @@ def make_traffic(
     Returns:
       int64, shape (devices, devices).
     """
-    rng = np.random.default_rng(seed)
     if skew == "zipf-expert":
-        return rng.multinomial(rows, zipf(devices, alpha), size=devices).astype(np.int64)
+        return expert_popularity(devices, rows, exponent=alpha, seed=seed)
     if skew == "pair-zipf":
-        shares = rng.permutation(zipf(devices * devices, alpha))
-        return _round_shares(shares, devices * rows).reshape(devices, devices)
-    return np.tile(_round_shares(np.full(devices, 1 / devices), rows), (devices, 1))
-
-
-def _round_shares(shares: np.ndarray, total: int) -> np.ndarray:
-    """Integers that sum to total, each within one of its share of it."""
-    edges = np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total).astype(np.int64)
-    return np.diff(edges)
+        return pair_zipf(devices, rows, exponent=alpha, seed=seed)
+    return uniform(devices, rows)
 
 
 class Metadata(NamedTuple):
@@ -117,5 +103,4 @@ __all__ = [
     "metadata",
     "reference",
     "wrong_rows",
-    "zipf",
 ]

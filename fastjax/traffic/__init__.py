@@ -1,0 +1,41 @@
+"""Traffic matrices: from files, from routing traces, and made up.
+
+A traffic matrix has in row i, column j the rows that device i sends to device j; int64, shape
+(devices, devices), in the server-major numbering of `fastjax.Topology`. numpy only.
+"""
+
+from fastjax.traffic.files import read_matrix, write_matrix
+from fastjax.traffic.generators import drift, expert_popularity, pair_zipf, uniform, zipf
+from fastjax.traffic.patterns import (
+    concentrated,
+    hot_receiver,
+    hot_sender,
+    permutation,
+    single_flow,
+    staggered,
+)
+from fastjax.traffic.routing import Exchange, traffic_from_routing
+from fastjax.traffic.skew import gini
+from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
+
+__all__ = [
+    "Exchange",
+    "RoutingRecord",
+    "concentrated",
+    "drift",
+    "expert_popularity",
+    "gini",
+    "hot_receiver",
+    "hot_sender",
+    "pair_zipf",
+    "permutation",
+    "read_matrix",
+    "read_routing_trace",
+    "single_flow",
+    "staggered",
+    "traffic_from_routing",
+    "uniform",
+    "write_matrix",
+    "write_routing_trace",
+    "zipf",
+]

@@ -1,0 +1,47 @@
+"""Checks that files and generators share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fastjax.errors import ArgumentError
+
+
+def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
+    """The value as an int; refuses what is none, or out of bounds."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    if not whole or not least <= value <= most:
+        bounds = f"{least} or more" if most == 2**63 - 1 else f"from {least} to {most}"
+        raise ArgumentError(f"{name} must be an integer, {bounds}; got {value!r}.")
+    return int(value)
+
+
+def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
+    """The value as a float; refuses what is none, not finite, or out of bounds."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not least <= value <= most:
+        bounds = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+        raise ArgumentError(f"{name} must be a number, {bounds}; got {value!r}.")
+    return float(value)
+
+
+def matrix(traffic: Any) -> np.ndarray:
+    """The traffic as an array; refuses what is not a square matrix of integers of 0 or more."""
+    try:
+        array = np.asarray(traffic)
+    except ValueError as error:
+        raise ArgumentError(f"traffic must be a matrix: {error}") from None
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size:
+        raise ArgumentError(f"traffic must be a square matrix, got shape {array.shape}.")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ArgumentError(f"traffic must be integers (rows), got {array.dtype}.")
+    if int(array.min()) < 0:
+        i, j = np.unravel_index(int(array.argmin()), array.shape)
+        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {array[i, j]}.")
+    return array
+
+
+__all__ = ["integer", "matrix", "real"]

@@ -1,0 +1,273 @@
+"""Traffic made up at random: the same for the same seed, or drawn from a generator of yours.
+
+Skew comes in two kinds. FAST (arXiv 2505.09764) draws it for each pair of devices on its own, which
+`pair_zipf` does. In Mixture-of-Experts layers it is the experts that are popular, with all senders
+much alike, so that single receivers run hot: `expert_popularity`, and `drift` over several steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import numpy as np
+
+from fastjax.errors import ArgumentError
+from fastjax.traffic import checks
+
+Popularity = Literal["zipf", "lognormal"]
+Seed = int | np.random.Generator
+
+# Above this, rows = round(share * total) is not exact in float64.
+_MOST_ROWS = 2**53
+# Bounds within which no power or exponential below over- or underflows to nothing.
+_MOST_EXPONENT = 20
+_MOST_SIGMA = 50
+_LEAST_TILT, _MOST_TILT = 1e-6, 1e12
+
+
+def zipf(count: int, exponent: float) -> np.ndarray:
+    """Zipf's law: shares of `count` things, the r-th of them in proportion to 1 / r^exponent.
+
+    Args:
+      count: number of things, at least 1.
+      exponent: from 0, where all shares are equal, to 20.
+
+    Returns:
+      float64, shape (count,), largest first; the sum is 1.
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    checks.integer("count", count, 1)
+    checks.real("exponent", exponent, 0, _MOST_EXPONENT)
+    weights = 1.0 / np.arange(1, count + 1) ** exponent
+    return weights / weights.sum()
+
+
+def uniform(devices: int, rows: int) -> np.ndarray:
+    """Traffic without skew: each device sends each, itself included, rows / devices, within 1.
+
+    Args:
+      devices: number of devices.
+      rows: rows that a device sends.
+
+    Returns:
+      Traffic, int64, shape (devices, devices). Where rows do not divide evenly, all senders give
+      the rest to the same receivers.
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    return np.tile(round_shares(np.full(devices, 1 / devices), rows), (devices, 1))
+
+
+def pair_zipf(
+    devices: int,
+    rows: int,
+    *,
+    exponent: float = 0.8,
+    self_pairs: bool = True,
+    seed: Seed = 0,
+) -> np.ndarray:
+    """Skew by pair of devices, as FAST (arXiv 2505.09764) evaluates with.
+
+    The (sender, receiver) pairs, in random order, have shares by `zipf` of devices * rows rows.
+
+    Args:
+      devices: number of devices.
+      rows: rows that a device sends on average.
+      exponent: of Zipf's law; 0 is no skew, FAST mostly has 0.8.
+      self_pairs: whether rows that stay on their device count as pairs; without, there are none.
+      seed: of the order of pairs.
+
+    Returns:
+      Traffic, int64, shape (devices, devices), devices * rows in all.
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    if devices == 1 and not self_pairs:
+        raise ArgumentError("self_pairs=False needs 2 devices or more, got 1.")
+    pairs = np.ones((devices, devices), bool) if self_pairs else ~np.eye(devices, dtype=bool)
+    order = np.random.default_rng(seed).permutation(zipf(int(pairs.sum()), exponent))
+    traffic = np.zeros((devices, devices), np.int64)
+    traffic[pairs] = round_shares(order, devices * rows)
+    return traffic
+
+
+def expert_popularity(
+    devices: int,
+    rows: int,
+    *,
+    experts_per_device: int = 1,
+    popularity: Popularity = "zipf",
+    exponent: float = 0.8,
+    sigma: float = 0.5,
+    shuffle: bool = False,
+    tilt: float | None = None,
+    top_k: int = 1,
+    seed: Seed = 0,
+) -> np.ndarray:
+    """Skew by expert: experts are popular or not, and all senders more or less agree on that.
+
+    Expert e has share p_e of every sender's tokens: by `zipf`, expert 0 first, or in proportion to
+    exp(sigma * z_e) with z_e standard normal. With `tilt`, sender i has shares drawn from
+    Dirichlet(tilt * p) instead, whose mean is p and whose variance is p_e (1 - p_e) / (tilt + 1).
+    Each sender then draws rows * top_k experts by its shares. Measured shares of real text have a
+    Gini coefficient from 0.1 upward, and fit Zipf exponents of 0.4 to 0.8.
+
+    Args:
+      devices: number of devices; each holds as many experts, in order.
+      rows: tokens of a device.
+      experts_per_device: experts that a device holds.
+      popularity: "zipf" or "lognormal".
+      exponent: of Zipf's law.
+      sigma: of the log-normal law; the Gini coefficient of many shares is erf(sigma / 2), 0.28 for
+        the default.
+      shuffle: give Zipf's shares to the experts in random order.
+      tilt: how alike senders are, from 1e-6, where each has one expert of its own, upward; None for
+        all alike.
+      top_k: experts of a token. They are drawn one by one, so that they may be the same.
+      seed: of the random numbers.
+
+    Returns:
+      Traffic, int64, shape (devices, devices); each row has rows * top_k.
+
+    Raises:
+      ArgumentError: an argument is out of bounds, or there is no such popularity.
+    """
+    check_rows(devices, rows, top_k)
+    experts = devices * checks.integer("experts_per_device", experts_per_device, 1)
+    checks.real("sigma", sigma, 0, _MOST_SIGMA)
+    _check_tilt(tilt)
+    rng = np.random.default_rng(seed)
+    if popularity == "zipf":
+        shares = zipf(experts, exponent)
+        shares = rng.permutation(shares) if shuffle else shares
+    elif popularity == "lognormal":
+        shares = _softmax(sigma * rng.standard_normal(experts))
+    else:
+        names = " or ".join(repr(name) for name in get_args(Popularity))
+        raise ArgumentError(f"popularity must be {names}, got {popularity!r}.")
+    if tilt is not None:
+        shares = _dirichlet(rng, tilt * shares, devices)
+    return _draw(rng, shares, devices, rows * top_k)
+
+
+def drift(
+    steps: int,
+    devices: int,
+    rows: int,
+    *,
+    rho: float = 0.9,
+    sigma: float = 0.5,
+    experts_per_device: int = 1,
+    tilt: float | None = None,
+    top_k: int = 1,
+    seed: Seed = 0,
+) -> Iterator[np.ndarray]:
+    """Traffic of steps in a row, over which the experts' popularity drifts.
+
+    The logarithm of popularity is a stationary AR(1) process for each expert: normal with standard
+    deviation sigma at every step, and with correlation rho^k between steps k apart:
+
+        g[t + 1] = rho * g[t] + sqrt(1 - rho^2) * sigma * z[t],  p[t] = softmax(g[t]).
+
+    With `tilt`, sender i's shares are in proportion to p[t] * w_i, where w_i is drawn once from a
+    symmetric Dirichlet distribution whose parameters sum to tilt: its taste, which stays. Each
+    sender draws rows * top_k experts by its shares anew at every step.
+
+    Args:
+      steps: number of matrices.
+      devices: number of devices; each holds as many experts, in order.
+      rows: tokens of a device in a step.
+      rho: correlation of one step with the next, from 0 (none) to 1 (popularity stays).
+      sigma: of the logarithm of popularity; see `expert_popularity`.
+      experts_per_device: experts that a device holds.
+      tilt: how alike senders are, from 1e-6 upward; None for all alike.
+      top_k: experts of a token.
+      seed: of the random numbers.
+
+    Returns:
+      An iterator of traffic matrices, int64, shape (devices, devices). More steps with the same
+      seed begin with the same matrices.
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    steps = checks.integer("steps", steps, 0)
+    check_rows(devices, rows, top_k)
+    experts = devices * checks.integer("experts_per_device", experts_per_device, 1)
+    rho = checks.real("rho", rho, 0, 1)
+    sigma = checks.real("sigma", sigma, 0, _MOST_SIGMA)
+    _check_tilt(tilt)
+
+    def matrices() -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        taste = np.ones(experts)
+        if tilt is not None:
+            taste = _dirichlet(rng, np.full(experts, tilt / experts), devices)
+        logarithm = sigma * rng.standard_normal(experts)
+        for _ in range(steps):
+            shares = _softmax(logarithm) * taste
+            shares /= shares.sum(axis=-1, keepdims=True)
+            yield _draw(rng, shares, devices, rows * top_k)
+            noise = sigma * rng.standard_normal(experts)
+            logarithm = rho * logarithm + np.sqrt(1 - rho**2) * noise
+
+    return matrices()
+
+
+def check_rows(devices: int, rows: int, top_k: int = 1) -> None:
+    """Refuses numbers of devices, rows and experts of a token that make no matrix."""
+    checks.integer("devices", devices, 1)
+    checks.integer("rows", rows, 0)
+    checks.integer("top_k", top_k, 1)
+    if devices * rows * top_k > _MOST_ROWS:
+        raise ArgumentError(
+            f"{devices} devices with {rows * top_k} rows each are more than 2**53 rows."
+        )
+
+
+def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
+    """Integers that sum to total, each within one of its share of it."""
+    edges = np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total).astype(np.int64)
+    edges[-1] = total  # the shares' sum is 1 but for rounding
+    return np.diff(np.minimum(edges, total))
+
+
+def _check_tilt(tilt: float | None) -> None:
+    if tilt is not None:
+        checks.real("tilt", tilt, _LEAST_TILT, _MOST_TILT)
+
+
+def _softmax(logarithms: np.ndarray) -> np.ndarray:
+    weights = np.exp(logarithms - logarithms.max())
+    return weights / weights.sum()
+
+
+def _dirichlet(rng: np.random.Generator, alpha: np.ndarray, count: int) -> np.ndarray:
+    """Draws `count` distributions; parameters of 0, that numpy refuses, become tiny."""
+    return rng.dirichlet(np.maximum(alpha, np.finfo(float).tiny), size=count)
+
+
+def _draw(rng: np.random.Generator, shares: np.ndarray, devices: int, copies: int) -> np.ndarray:
+    """Every sender's tokens by expert, summed over the experts of each device."""
+    counts = rng.multinomial(copies, shares, size=devices)
+    return counts.reshape(devices, devices, -1).sum(axis=2).astype(np.int64)
+
+
+__all__ = [
+    "Popularity",
+    "Seed",
+    "check_rows",
+    "drift",
+    "expert_popularity",
+    "pair_zipf",
+    "round_shares",
+    "uniform",
+    "zipf",
+]

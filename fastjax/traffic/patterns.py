@@ -1,0 +1,171 @@
+"""Traffic that is made to be hard: what planners meet at their worst."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastjax.traffic import checks
+from fastjax.traffic.generators import Seed, check_rows, round_shares
+
+
+def single_flow(
+    devices: int, rows: int, *, sender: int = 0, receiver: int | None = None
+) -> np.ndarray:
+    """All rows go from one device to one other.
+
+    Hard for FAST (arXiv 2505.09764) where the two are in different servers and have different local
+    indices: all but one m-th of the rows have to move inside both servers, m being the devices of
+    one, to use all their NICs, and nothing else is going on that could hide it.
+
+    Args:
+      devices: number of devices.
+      rows: rows that are sent.
+      sender: who sends them.
+      receiver: who receives them; by default the last device.
+
+    Returns:
+      Traffic, int64, shape (devices, devices).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    checks.integer("sender", sender, 0, devices - 1)
+    last = devices - 1 if receiver is None else checks.integer("receiver", receiver, 0, devices - 1)
+    traffic = np.zeros((devices, devices), np.int64)
+    traffic[sender, last] = rows
+    return traffic
+
+
+def hot_receiver(devices: int, rows: int, *, receiver: int = 0, share: float = 0.5) -> np.ndarray:
+    """Every device sends one of them a share of its rows, and the others equal parts of the rest.
+
+    What one popular expert does. Sent without a schedule, all senders meet at one NIC; FAST spreads
+    what enters the server over all of its NICs.
+
+    Args:
+      devices: number of devices.
+      rows: rows that a device sends, what it keeps included.
+      receiver: who is hot.
+      share: of every device's rows that it receives, from 0 to 1.
+
+    Returns:
+      Traffic, int64, shape (devices, devices).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    checks.integer("receiver", receiver, 0, devices - 1)
+    checks.real("share", share, 0, 1)
+    shares = np.full(devices, (1 - share) / max(1, devices - 1))
+    shares[receiver] = share if devices > 1 else 1
+    return np.tile(round_shares(shares, rows), (devices, 1))
+
+
+def hot_sender(devices: int, rows: int, *, sender: int = 0, share: float = 0.5) -> np.ndarray:
+    """Every device receives a share of its rows from one, and equal parts of the rest from others.
+
+    The way back of `hot_receiver`.
+
+    Args:
+      devices: number of devices.
+      rows: rows that a device receives, what it keeps included.
+      sender: who is hot.
+      share: of every device's rows that it sends, from 0 to 1.
+
+    Returns:
+      Traffic, int64, shape (devices, devices).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    checks.integer("sender", sender, 0, checks.integer("devices", devices, 1) - 1)
+    return np.ascontiguousarray(hot_receiver(devices, rows, receiver=sender, share=share).T)
+
+
+def permutation(devices: int, rows: int, *, seed: Seed = 0) -> np.ndarray:
+    """Every device sends all its rows to one, no two to the same, none to itself.
+
+    One stage can carry it if each server has one target server; a random permutation has several,
+    so that planners show how they split and merge them.
+
+    Args:
+      devices: number of devices; with one, it keeps its rows.
+      rows: rows that a device sends.
+      seed: of the permutation, one of those that are a single cycle.
+
+    Returns:
+      Traffic, int64, shape (devices, devices).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    cycle = np.random.default_rng(seed).permutation(devices)
+    traffic = np.zeros((devices, devices), np.int64)
+    traffic[cycle, np.roll(cycle, 1)] = rows
+    return traffic
+
+
+def staggered(devices: int, rows: int) -> np.ndarray:
+    """Device i sends all its rows to device 2 i, modulo the number of devices.
+
+    The worst case of SpreadOut, whose stage k has every device i send to i + k: the distances are
+    all different, so that each of its stages has one busy pair and lasts as long as all rows of a
+    device take, devices - 1 times in all. Once would do for an odd number of devices, and twice for
+    an even one, where receivers have two senders.
+
+    Args:
+      devices: number of devices.
+      rows: rows that a device sends.
+
+    Returns:
+      Traffic, int64, shape (devices, devices).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    check_rows(devices, rows)
+    sender = np.arange(devices)
+    traffic = np.zeros((devices, devices), np.int64)
+    traffic[sender, 2 * sender % devices] = rows
+    return traffic
+
+
+def concentrated(servers: int, devices_per_server: int, rows: int) -> np.ndarray:
+    """The first device of every server sends rows to the last device of every other server.
+
+    The worst case of balancing: every server has all its rows on one device and wants all on one
+    other, so that all but one m-th of the rows move inside their first server, and again inside
+    their last, m being the devices of a server.
+
+    Args:
+      servers: number of servers.
+      devices_per_server: devices in each.
+      rows: rows for each pair of servers.
+
+    Returns:
+      Traffic, int64, shape (servers * devices_per_server, servers * devices_per_server).
+
+    Raises:
+      ArgumentError: an argument is out of bounds.
+    """
+    checks.integer("servers", servers, 1)
+    devices = servers * checks.integer("devices_per_server", devices_per_server, 1)
+    check_rows(devices, rows)
+    first = np.arange(servers) * devices_per_server
+    traffic = np.zeros((devices, devices), np.int64)
+    between = np.where(np.eye(servers, dtype=bool), 0, rows)
+    traffic[np.ix_(first, first + devices_per_server - 1)] = between
+    return traffic
+
+
+__all__ = [
+    "concentrated",
+    "hot_receiver",
+    "hot_sender",
+    "permutation",
+    "single_flow",
+    "staggered",
+]

@@ -1,0 +1,330 @@
+"""The command line: plans."""
+
+import gzip
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fastjax
+from fastjax import Plan, Topology, make_plan, traffic
+from fastjax.cli import figures, main, units
+from fastjax.traffic import RoutingRecord, write_matrix, write_routing_trace
+
+
+@pytest.fixture(autouse=True)
+def newer_plan(monkeypatch):
+    """What `Plan` says of itself, where it does not do so yet."""
+    if not hasattr(Plan, "explain"):
+        monkeypatch.setattr(Plan, "explain", lambda self: f"Why {self.scheduler}.", raising=False)
+    if not hasattr(Plan, "num_matchings"):
+        monkeypatch.setattr(Plan, "num_matchings", 1, raising=False)
+
+
+def run(capsys, *arguments):
+    """What the command prints; texts among the arguments are several words."""
+    words = [a.split() if isinstance(a, str) else [str(a)] for a in arguments]
+    assert main(["plan", *itertools.chain.from_iterable(words)]) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    return done.out
+
+
+def record(path):
+    return json.loads(path.read_text())
+
+
+def value(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"  {name}  ")]
+    return line.removeprefix(f"  {name}  ").strip()
+
+
+def test_plan_of_generated_traffic(capsys, tmp_path):
+    path = tmp_path / "new" / "plan.json"
+    arguments = "--generate pair-zipf --devices 16 --rows 500 --seed 3 --servers 4"
+    out = run(capsys, arguments, "--scheduler fast --json", path)
+    matrix = traffic.pair_zipf(16, 500, seed=3)
+    plan = make_plan(matrix, Topology(4, 4), scheduler="fast", row_bytes=4096)
+    found = record(path)
+    assert found["schema"] == figures.SCHEMA
+    assert found["traffic"]["rows"] == 8000
+    assert found["traffic"]["bytes"] == 8000 * 4096
+    assert found["plan"]["stages"] == plan.num_stages
+    assert found["plan"]["matchings"] == plan.num_matchings
+    assert found["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
+    assert found["explanation"] == plan.explain()
+    assert value(out, "rows") == "8000 of 4 KiB, 31.25 MiB in all"
+    assert value(out, "devices") == "16 in 4 x 4, servers x devices of each"
+    assert value(out, "scheduler") == "fast"
+    assert out.endswith(f"\n\n{plan.explain().rstrip()}\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uniform",
+        "pair-zipf",
+        "expert-popularity",
+        "hot-receiver",
+        "hot-sender",
+        "permutation",
+        "single-flow",
+        "staggered",
+        "concentrated",
+    ],
+)
+def test_everything_that_can_be_generated(capsys, tmp_path, name):
+    path = tmp_path / "plan.json"
+    arguments = "--devices 6 --rows 99 --seed 5 --exponent 1.5 --servers 2 --scheduler direct"
+    out = run(capsys, "--generate", name, arguments, "--json", path)
+    options = {"exponent": 1.5} if name in ("pair-zipf", "expert-popularity") else {}
+    if name in ("pair-zipf", "expert-popularity", "permutation"):
+        options["seed"] = 5
+    make = getattr(traffic, name.replace("-", "_"))
+    matrix = make(2, 3, 99) if name == "concentrated" else make(6, 99, **options)
+    assert record(path)["traffic"]["max_device_rows"] == max(
+        matrix.sum(axis=0).max(), matrix.sum(axis=1).max()
+    )
+    assert record(path)["traffic"]["gini_pairs"] == pytest.approx(traffic.gini(matrix))
+    assert value(out, "source") == f"{name} --devices 6 --rows 99 --exponent 1.5 --seed 5"
+
+
+def test_figures_of_a_plan_done_by_hand():
+    """Two servers of two: device 0 keeps 4 rows, sends 2 to 1 and 6 to 3; device 2 sends 2 to 0."""
+    matrix = np.array([[4, 2, 0, 6], [0, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]])
+    topology = Topology(
+        2,
+        2,
+        scale_up_bandwidth=1e6,
+        scale_out_bandwidth=1e5,
+        scale_up_latency=0,
+        scale_out_latency=0,
+    )
+    plan = make_plan(matrix, topology, scheduler="fast", row_bytes=1000)
+    found = figures.record(plan, "here")
+    assert found["traffic"] == {
+        "source": "here",
+        "devices": 4,
+        "rows": 14,
+        "row_bytes": 1000,
+        "bytes": 14000,
+        "max_device_rows": 12,
+        "device_skew": 12 / 3.5,
+        "server_skew": 6 / 4,
+        "gini_pairs": pytest.approx(traffic.gini(matrix)),
+        "gini_received": pytest.approx(traffic.gini([6, 2, 0, 6])),
+    }
+    rows = {
+        name: int(plan.transfers["rows"][plan.transfers["phase"] == phase].sum())
+        for phase, name in ((1, "balanced"), (2, "scale_out"), (3, "redistributed"))
+    }
+    # Half of the six rows leave by each NIC: three move to device 1, three arrive at device 2.
+    assert rows == {"balanced": 3 + 1, "scale_out": 8, "redistributed": 3 + 1}
+    for name, count in rows.items():
+        assert found["plan"][f"rows_{name}"] == count
+    assert found["plan"]["rows_local"] == 2
+    assert found["plan"]["rows_kept"] == 4
+    assert found["plan"]["length_rows"] == found["plan"]["length_bound_rows"] == 3
+    assert found["plan"]["length_by_bound"] == 1
+    assert found["plan"]["table_bytes"] == plan.stage_table(0).nbytes
+    assert found["time"]["lower_bound_us"] == pytest.approx(3 * 1000 / 1e5 * 1e6)
+    seconds = plan.predicted_time()
+    assert found["time"]["algbw"] == pytest.approx(12 * 1000 / seconds / 1e9)
+    assert found["time"]["busbw"] == pytest.approx(12 * 1000 / seconds / 1e9 * 3 / 4)
+    assert found["time"]["fast_algbw"] == pytest.approx(14 * 1000 / 4 / seconds / 1e9)
+
+
+def test_matrix_file(capsys, tmp_path):
+    path = tmp_path / "matrix.txt"
+    matrix = traffic.pair_zipf(8, 100)
+    write_matrix(path, matrix, row_bytes=512)
+    out = run(capsys, path, "--servers", 2, "--row-bytes", 512, "--devices", 8)
+    assert value(out, "rows") == "800 of 512 B, 400 KiB in all"
+    assert value(out, "source") == str(path)
+    assert value(out, "scheduler").endswith("chosen by auto")
+    as_bytes = run(capsys, path, "--servers", 2)
+    assert value(as_bytes, "rows") == "409600 of 1 B, 400 KiB in all"
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Two devices with an expert each, two layers; layer 4 of step 1 is the busiest."""
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    for rank in range(2):
+        records = [
+            RoutingRecord(step, layer, rank, np.full((tokens, 2), [0, 1 if layer == 4 else 0]))
+            for step, layer, tokens in ((0, 3, 1), (0, 4, 1), (1, 3, 1), (1, 4, 5))
+        ]
+        write_routing_trace(folder / f"router_trace_rank{rank}.jsonl", records)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "rows"),
+    [
+        ([], "step 1, decoder layer 4, the busiest of 4", 20),
+        (["--trace-step", 0], "step 0, decoder layer 3, the busiest of 2", 4),
+        (["--trace-layer", 3], "step 0, decoder layer 3, the busiest of 2", 4),
+        (["--trace-layer", 3, "--trace-step", 1], "step 1, decoder layer 3", 4),
+        (["--trace-layer", 3, "--trace-step", 1, "--deduplicate"], "step 1, decoder layer 3", 2),
+    ],
+)
+def test_trace_folder(capsys, trace, arguments, source, rows):
+    out = run(capsys, trace, "--devices", 2, "--num-experts", 2, "--servers", 1, *arguments)
+    assert value(out, "source") == f"{trace}, {source}"
+    assert value(out, "rows").startswith(f"{rows} of 4 KiB, ")
+
+
+def test_trace_file_of_all_ranks(capsys, trace, tmp_path):
+    lines = "".join(path.read_text() for path in sorted(trace.iterdir()))
+    path = tmp_path / "all"
+    path.write_bytes(gzip.compress(b"\n" + lines.encode()))
+    out = run(capsys, path, "--devices", 2, "--num-experts", 2, "--servers", 2, "--row-bytes", 8)
+    assert value(out, "rows") == "20 of 8 B, 160 B in all"
+
+
+def test_the_fabric_can_be_set(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    out = run(
+        capsys,
+        "--generate uniform --devices 4 --rows 400 --servers 2 --scheduler fast",
+        "--scale-up-bandwidth 1e9 --scale-out-bandwidth 2e8",
+        "--scale-up-latency 1e-3 --scale-out-latency 0.5 --json",
+        path,
+    )
+    topology = Topology(
+        2,
+        2,
+        scale_up_bandwidth=1e9,
+        scale_out_bandwidth=2e8,
+        scale_up_latency=1e-3,
+        scale_out_latency=0.5,
+    )
+    plan = make_plan(traffic.uniform(4, 400), topology, scheduler="fast", row_bytes=4096)
+    assert record(path)["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
+    assert record(path)["fabric"]["scale_out_latency"] == 0.5
+    assert "time, for 1 GB/s a device inside servers and 0.2 between them" in out
+
+
+def test_nothing_to_exchange(capsys):
+    out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 1")
+    assert value(out, "busiest server") == "nothing to compare"
+    assert value(out, "predicted") == "0.0 µs, nothing to compare"
+    assert value(out, "busbw").startswith("-,")
+
+
+def test_drawing(capsys, tmp_path):
+    path = tmp_path / "plan.png"
+    run(capsys, "--generate pair-zipf --devices 4 --servers 2 --draw", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
+    arguments = ["--devices", "2", "--servers", "1", "--draw", str(tmp_path / "plan.png")]
+    assert main(["plan", "--generate", "uniform", *arguments]) == 2
+    done = capsys.readouterr()
+    assert "pip install 'fastjax[plot]'" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--servers 2", "want a file with traffic, or --generate with a name: one of the two"),
+        ("FILE --generate uniform --servers 2", "one of the two"),
+        ("FILE", "the following arguments are required: --servers"),
+        ("FILE --servers two", "argument --servers: invalid int value: 'two'"),
+        ("FILE --servers 3", "--servers 3 does not divide 4 devices"),
+        ("FILE --servers 0", "--servers 0 does not divide 4 devices"),
+        ("FILE --servers 2 --devices 8", "--devices 8, but .* is of 4 devices"),
+        ("FILE --servers 2 --row-bytes 3", "column 1: 10 bytes are no whole number of rows of 3"),
+        ("FILE --servers 2 --row-bytes 0", "row_bytes must be an integer"),
+        ("FILE --servers 2 --scheduler fastest", "invalid choice: 'fastest'"),
+        ("FILE --servers 2 --scale-out-bandwidth 0", "scale_out_bandwidth must be bytes/s"),
+        ("FILE --servers 2 --scale-up-latency -1", "scale_up_latency must be seconds"),
+        ("FILE --servers 2 --draw plan.doc", r"plan\.doc: the name of a picture must end in"),
+        ("FILE --servers 2 --json FOLDER", "Is a directory"),
+        ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
+        ("EMPTY --servers 2", "want a matrix of bytes"),
+        ("TRACE --servers 1 --num-experts 2", "a trace needs --devices"),
+        ("TRACE --servers 1 --devices 2", "a trace needs --num-experts"),
+        ("TRACE --servers 1 --devices 2 --num-experts 3", "3 experts do not divide over 2 devices"),
+        ("TRACE --servers 1 --devices 1 --num-experts 2", "a record is of rank 1; want 0 to 0"),
+        ("TRACE --servers 1 --devices 4 --num-experts 4", "there is no record of rank"),
+        (
+            "TRACE --servers 1 --devices 2 --num-experts 2 --trace-step 7",
+            "no record of that step and layer",
+        ),
+        ("--generate uniform --servers 2", "--generate needs --devices"),
+        ("--generate uniform --servers 3 --devices 4", "--servers 3 does not divide 4 devices"),
+        ("--generate uniform --servers 2 --devices 0", "devices must be an integer, 1 or more"),
+        ("--generate uniform --servers 1 --devices 2 --rows -1", "rows must be an integer"),
+        ("--generate pair-zipf --servers 1 --devices 2 --exponent 21", "exponent must be a number"),
+        ("--generate zipf --servers 1", "invalid choice: 'zipf'"),
+    ],
+)
+def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, trace, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
+    (tmp_path / "empty").write_text("")
+    names = {"FILE": "matrix", "EMPTY": "empty", "TRACE": str(trace), "FOLDER": str(tmp_path)}
+    assert main(["plan", *(names.get(word, word) for word in arguments.split())]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert re.search(message, done.err), done.err
+
+
+def test_help(capsys):
+    assert main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--trace-layer" in out
+    for name in fastjax.schedulers():
+        assert name in out
+    assert main(["--help"]) == 0
+    assert "plan" in capsys.readouterr().out
+
+
+def test_planning_needs_no_extras():
+    """All is imported before it is found that 3 servers do not divide 4 devices."""
+    arguments = ["plan", "--generate", "uniform", "--devices", "4", "--servers", "3"]
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['rich', 'tyro', 'matplotlib']))\n"
+        f"from fastjax.cli import main; sys.exit(main({arguments}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "--servers 3 does not divide 4 devices.\n")
+
+
+def test_wrong_commands_end_without_a_traceback(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "fastjax", "plan", "nothing.txt", "--servers", "2"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "[Errno 2] No such file or directory: 'nothing.txt'\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 * 2**19, "1.5 MiB"), (2**50, "1024 TiB")],
+)
+def test_sizes(count, text):
+    assert units.size(count) == text

@@ -1,0 +1,263 @@
+"""Pictures of plans: what is drawn is what the plan does, when the cost model has it."""
+
+import sys
+
+import hypothesis
+import matplotlib.figure
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from plan_problems import SCHEDULERS, problems, scheduled, topologies
+
+import fastjax
+from fastjax import Topology, make_plan, traffic
+from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.plot import draw_plan, plot_plan
+from fastjax.steps import BALANCE, PHASES, REDISTRIBUTE, SCALE_OUT, shares_of, steps_of
+
+
+def without_local(plan):
+    """The same plan without rows that stay inside their server, which are no part of steps."""
+    server = np.arange(plan.topology.num_devices) // plan.topology.devices_per_server
+    cross = np.where(server[:, None] != server, plan.traffic, 0)
+    return make_plan(cross, plan.topology, scheduler=plan.scheduler, row_bytes=plan.row_bytes)
+
+
+def loads(plan, phase, stage):
+    """Rows that each device sends and receives, counted one transfer after the other."""
+    sent, received = {}, {}
+    for t in plan.transfers:
+        if (t["phase"], t["stage"]) == (phase, stage) and t["src"] != t["dst"]:
+            sent.setdefault(int(t["src"]), []).append(int(t["rows"]))
+            received.setdefault(int(t["dst"]), []).append(int(t["rows"]))
+    return sent, received
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(problem=problems(topologies((1, 5), (1, 4))))
+def test_steps_end_when_the_cost_model_says(scheduler, problem):
+    """The planner's own cost model is the reference."""
+    plan = without_local(scheduled(problem, scheduler))
+    steps = steps_of(plan)
+    assert len(steps.start) == plan.num_stages + 3
+    assert (np.diff(steps.start) >= 0).all()
+    np.testing.assert_allclose(steps.start[-1], plan.predicted_time(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(problem=problems(topologies((2, 4), (1, 3))))
+def test_steps_and_shares_of_every_stage(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    m, steps = plan.topology.devices_per_server, steps_of(plan)
+    for phase in PHASES:
+        shares = shares_of(plan, phase)
+        found = {}
+        for entry in zip(*(getattr(shares, f) for f in ("stage", "server", "other")), strict=True):
+            found[tuple(map(int, entry))] = len(found)
+        wanted: dict[tuple[int, ...], int] = {}
+        for t in plan.transfers[plan.transfers["phase"] == phase]:
+            other = t["origin"] if phase == REDISTRIBUTE else t["target"]
+            key = (int(t["stage"]), int(t["src"]) // m, int(other) // m)
+            wanted[key] = wanted.get(key, 0) + int(t["rows"])
+        assert set(found) == set(wanted)
+        for stage in range(plan.num_stages):
+            sent, received = loads(plan, phase, stage)
+            busiest = max([*map(sum, sent.values()), *map(sum, received.values())], default=0)
+            assert steps.rows[phase][stage] == busiest
+            for server in {key[1] for key in wanted if key[0] == stage}:
+                keys = sorted(key for key in wanted if key[:2] == (stage, server))
+                total, below = sum(wanted[key] for key in keys), 0.0
+                for key in keys:
+                    at = found[key]
+                    assert shares.share[at] == pytest.approx(wanted[key] / total)
+                    assert shares.below[at] == pytest.approx(below, abs=1e-9)
+                    below += shares.share[at]
+                    assert 0 < shares.seconds[at] <= steps.seconds[phase][stage] * (1 + 1e-12)
+
+
+def test_seconds_of_a_server_are_those_of_its_busiest_device():
+    """One flow of 100 rows out of server 0, 4 times as long as one of 25 out of server 1."""
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 2], matrix[3, 1] = 100, 25
+    topology = Topology(
+        2,
+        2,
+        scale_up_bandwidth=400,
+        scale_out_bandwidth=50,
+        scale_up_latency=0,
+        scale_out_latency=1,
+    )
+    plan = make_plan(matrix, topology, scheduler="spreadout", row_bytes=10)
+    steps, shares = steps_of(plan), shares_of(plan, SCALE_OUT)
+    assert plan.num_stages == 1
+    np.testing.assert_array_equal(shares.server, [0, 1])
+    np.testing.assert_array_equal(shares.seconds, [100 * 10 / 50 + 1, 25 * 10 / 50 + 1])
+    np.testing.assert_array_equal(steps.start, [0, 0, 21, 21])
+    assert steps.begin(SCALE_OUT, 0) == 0
+    assert steps.begin(REDISTRIBUTE, 0) == 21
+
+
+def bars(ax):
+    """Every bar: (left, right, top, bottom) in µs and lanes, and its colour."""
+    found = []
+    for collection in ax.collections:
+        assert isinstance(collection, PolyCollection)
+        colours = collection.get_facecolor()
+        for i, path in enumerate(collection.get_paths()):
+            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            colour = tuple(np.round(colours[i % len(colours)][:3], 6).tolist())
+            found.append((left, right, top, bottom, colour))
+    return found
+
+
+def swatches(ax):
+    """The colour that each server has beside the axis."""
+    patches = sorted((p for p in ax.patches if p.get_x() < 0), key=lambda p: p.get_y())
+    return [tuple(np.round(p.get_facecolor()[:3], 6).tolist()) for p in patches]
+
+
+def test_bars_are_the_stages():
+    plan = make_plan(
+        traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
+    )
+    figure = plot_plan(plan)
+    _, right = figure.axes[:2]
+    drawn = bars(right)
+    colours = swatches(right)
+    assert len(set(colours)) == 3
+    steps = steps_of(plan)
+    wanted = 0
+    for phase in PHASES:
+        shares = shares_of(plan, phase)
+        wanted += len(shares.stage)
+        assert len(shares.stage)
+        for stage, server, other, seconds in zip(
+            shares.stage, shares.server, shares.other, shares.seconds, strict=True
+        ):
+            begin = steps.begin(phase, stage) * 1e6
+            matches = [
+                bar
+                for bar in drawn
+                if np.allclose(bar[:2], (begin, begin + seconds * 1e6))
+                and server <= bar[2] < bar[3] <= server + 1
+                and bar[4] == colours[other]
+            ]
+            assert matches, (phase, stage, server, other)
+    assert len(drawn) == wanted
+    texts = [label.get_text() for label in right.get_yticklabels()]
+    assert texts == ["server 0", "server 1", "server 2"]
+    assert right.get_xlim()[1] >= plan.predicted_time() * 1e6
+    title = figure.get_suptitle()
+    assert f"fast: 3 x 4 devices, {plan.num_stages} stages" in title
+    assert f"{plan.predicted_time() / plan.lower_bound():.2f} x the lower bound" in title
+
+
+def test_bars_of_one_lane_do_not_overlap():
+    plan = make_plan(
+        traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
+    )
+    drawn = bars(plot_plan(plan).axes[1])
+    for i, a in enumerate(drawn):
+        for b in drawn[:i]:
+            apart_in_time = a[1] <= b[0] + 1e-6 or b[1] <= a[0] + 1e-6
+            assert apart_in_time or a[3] <= b[2] + 1e-9 or b[3] <= a[2] + 1e-9
+
+
+def test_heat_map_is_the_traffic():
+    matrix = traffic.expert_popularity(8, 300)
+    left = plot_plan(make_plan(matrix, Topology(2, 4))).axes[0]
+    np.testing.assert_array_equal(left.images[0].get_array(), matrix)
+    assert left.get_xlabel() == "to server"
+    one = plot_plan(make_plan(matrix, Topology(1, 8))).axes[0]
+    assert one.get_ylabel() == "from device"
+
+
+def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
+    matrix = traffic.pair_zipf(160, 64)
+    plan = make_plan(matrix, Topology(40, 4), scheduler="fast", row_bytes=2**20)
+    left, right = plot_plan(plan).axes[:2]
+    blocks = matrix.reshape(40, 4, 40, 4).sum(axis=(1, 3))
+    np.testing.assert_array_equal(left.images[0].get_array(), blocks)
+    assert len(swatches(right)) == len(set(swatches(right))) == 40
+    drawn = bars(right)
+    lanes = {int(np.floor(bar[2])) for bar in drawn}
+    assert lanes == {-2, *range(40), 41}
+    assert {"balance", "redistribute"} <= {text.get_text() for text in right.texts}
+    between = [bar for bar in drawn if 0 <= bar[2] < 40]
+    assert len(between) == len(shares_of(plan, SCALE_OUT).stage)
+    labels = right.get_yticklabels()
+    assert 10 <= len(labels) <= 20
+    steps = steps_of(plan)
+    inside = [bar for bar in drawn if bar[2] < 0]
+    widths = [bar[1] - bar[0] for bar in inside]
+    np.testing.assert_allclose(widths, steps.seconds[BALANCE] * 1e6, atol=1e-6)
+
+
+def test_local_rows_that_do_not_fit_beside_the_stages():
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 1], matrix[0, 2] = 10**6, 1
+    right = plot_plan(make_plan(matrix, Topology(2, 2), scheduler="fast", row_bytes=64)).axes[1]
+    assert "local" in [text.get_text() for text in right.texts]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_plans_without_scale_out_show_what_devices_send(servers):
+    matrix = np.kron(np.eye(servers, dtype=int), np.array([[7, 5, 1], [0, 0, 2], [4, 0, 0]]))
+    right = plot_plan(make_plan(matrix, Topology(servers, 3))).axes[1]
+    sends, receives = ([bar.get_width() for bar in group] for group in right.containers)
+    assert sends == [6, 2, 4] * servers
+    assert receives == [4, 5, 3] * servers
+
+
+def test_nothing_to_exchange():
+    figure = plot_plan(make_plan(np.zeros((4, 4), int), Topology(2, 2)))
+    assert "no rows" in [text.get_text() for text in figure.axes[1].texts]
+    assert "lower bound" not in figure.get_suptitle()
+
+
+def test_axes_of_ones_own():
+    figure = matplotlib.figure.Figure()
+    axes = figure.subplots(2, 1)
+    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
+    assert plot_plan(plan, tuple(axes)) is figure
+    assert len(axes[0].images) == 1
+    assert bars(axes[1])
+    assert figure.get_suptitle() == ""
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(("servers", "devices"), [(1, 1), (1, 8), (2, 1), (4, 2), (13, 1)])
+def test_every_shape_can_be_drawn(tmp_path, scheduler, servers, devices):
+    matrix = traffic.pair_zipf(servers * devices, 100)
+    plan = make_plan(matrix, Topology(servers, devices), scheduler=scheduler, row_bytes=64)
+    draw_plan(plan, tmp_path / "plan.svg")
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("plan.png", b"\x89PNG"), ("plan.PDF", b"%PDF"), ("plan.svg", b"<?xml")]
+)
+def test_files_are_of_the_type_of_their_name(tmp_path, name, start):
+    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
+    draw_plan(plan, tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.doc", ".png"])
+def test_unknown_types_are_refused(tmp_path, name):
+    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
+    with pytest.raises(ArgumentError, match=r"must end in one of .*\.pdf, .*\.png, .*\.svg"):
+        draw_plan(plan, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_matplotlib_is_not_needed_until_something_is_drawn(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
+    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
+    message = r"needs matplotlib, .* pip install 'fastjax\[plot\]'"
+    with pytest.raises(UnsupportedError, match=message):
+        plot_plan(plan)
+    with pytest.raises(UnsupportedError, match=message):
+        fastjax.plot.draw_plan(plan, tmp_path / "plan.png")

@@ -1,0 +1,357 @@
+"""Traffic that is made up: its shape, its totals and its skew."""
+
+import itertools
+import math
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from fastjax import Topology, make_plan
+from fastjax import traffic as ft
+from fastjax.cli import traffic as workloads
+from fastjax.errors import ArgumentError
+
+counts = {"devices": st.integers(1, 9), "rows": st.integers(0, 300)}
+
+
+def check(traffic, devices):
+    assert traffic.shape == (devices, devices)
+    assert traffic.dtype == np.int64
+    assert traffic.flags.c_contiguous
+    assert traffic.min() >= 0
+
+
+def benchmark_traffic(skew, devices, rows, alpha, seed):
+    """The benchmark's workloads, as its recorded results were made; written out here."""
+    rng = np.random.default_rng(seed)
+
+    def zipf(count):
+        weights = 1.0 / np.arange(1, count + 1) ** alpha
+        return weights / weights.sum()
+
+    def rounded(shares, total):
+        return np.diff(np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total)).astype(int)
+
+    if skew == "zipf-expert":
+        return rng.multinomial(rows, zipf(devices), size=devices)
+    if skew == "pair-zipf":
+        shares = rng.permutation(zipf(devices**2))
+        return rounded(shares, devices * rows).reshape(devices, devices)
+    return np.tile(rounded(np.full(devices, 1 / devices), rows), (devices, 1))
+
+
+@pytest.mark.parametrize("skew", workloads.SKEWS)
+@pytest.mark.parametrize(
+    ("devices", "rows", "alpha", "seed"),
+    [
+        (1, 7, 0.8, 0),
+        (6, 1000, 1.2, 3),
+        (8, 4096, 0.8, 0),
+        (32, 32768, 0.0, 1),
+        (320, 4096, 0.8, 0),
+    ],
+)
+def test_the_benchmark_has_the_traffic_it_always_had(skew, devices, rows, alpha, seed):
+    got = workloads.make_traffic(skew, devices, rows, alpha=alpha, seed=seed)
+    np.testing.assert_array_equal(got, benchmark_traffic(skew, devices, rows, alpha, seed))
+
+
+def test_the_benchmark_has_the_traffic_of_its_records():
+    """The first record of benchmarks/results: 8 devices, Zipf 0.8 over experts, seed 0."""
+    traffic = workloads.make_traffic("zipf-expert", 8, 4096, seed=0)
+    assert traffic.sum(axis=0).max() == 10255
+    assert traffic.max() == 1327
+
+
+@hypothesis.given(count=st.integers(1, 50), exponent=st.floats(0, 20))
+def test_zipf(count, exponent):
+    shares = ft.zipf(count, exponent)
+    ranks = np.arange(1, count + 1)
+    assert math.isclose(shares.sum(), 1)
+    np.testing.assert_allclose(shares, shares[0] * ranks ** (-exponent), rtol=1e-12)
+
+
+@hypothesis.given(**counts)
+def test_uniform(devices, rows):
+    traffic = ft.uniform(devices, rows)
+    check(traffic, devices)
+    assert set(traffic.sum(axis=1)) == {rows}
+    assert np.ptp(traffic) <= 1
+
+
+@hypothesis.given(
+    **counts, exponent=st.floats(0, 3), self_pairs=st.booleans(), seed=st.integers(0, 9)
+)
+def test_pair_zipf(devices, rows, exponent, self_pairs, seed):
+    hypothesis.assume(devices > 1 or self_pairs)
+    traffic = ft.pair_zipf(devices, rows, exponent=exponent, self_pairs=self_pairs, seed=seed)
+    check(traffic, devices)
+    assert traffic.sum() == devices * rows
+    kept = np.ones((devices, devices), bool) if self_pairs else ~np.eye(devices, dtype=bool)
+    assert traffic[~kept].sum() == 0
+    wanted = devices * rows * ft.zipf(int(kept.sum()), exponent)
+    # Each pair has its share within one, whatever the order.
+    assert np.abs(np.sort(traffic[kept])[::-1] - wanted).max() <= 1
+
+
+@hypothesis.given(
+    **counts,
+    experts_per_device=st.integers(1, 3),
+    popularity=st.sampled_from(["zipf", "lognormal"]),
+    tilt=st.none() | st.floats(1e-6, 1e12),
+    top_k=st.integers(1, 3),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_expert_popularity(devices, rows, top_k, seed, **options):
+    traffic = ft.expert_popularity(devices, rows, top_k=top_k, seed=seed, **options)
+    check(traffic, devices)
+    assert set(traffic.sum(axis=1)) == {rows * top_k}
+    again = ft.expert_popularity(
+        devices, rows, top_k=top_k, seed=np.random.default_rng(seed), **options
+    )
+    np.testing.assert_array_equal(traffic, again)
+
+
+def test_expert_popularity_is_that_of_the_experts_on_each_device():
+    traffic = ft.expert_popularity(4, 10**6, experts_per_device=2, exponent=1.1, seed=1)
+    shares = ft.zipf(8, 1.1).reshape(4, 2).sum(axis=1)
+    # Five standard deviations of a binomial count.
+    bound = 5 * np.sqrt(10**6 * shares * (1 - shares))
+    assert (np.abs(traffic - 10**6 * shares) < bound).all()
+
+
+def test_shuffled_experts_have_the_same_shares_elsewhere():
+    options = {"exponent": 1.0, "seed": 4}
+    plain = ft.expert_popularity(16, 10**6, **options)
+    mixed = ft.expert_popularity(16, 10**6, shuffle=True, **options)
+    assert (np.argsort(plain[0]) != np.argsort(mixed[0])).any()
+    np.testing.assert_allclose(np.sort(plain.sum(0)), np.sort(mixed.sum(0)), rtol=0.02)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0])
+def test_gini_of_lognormal_experts(sigma):
+    """That of the log-normal law is erf(sigma / 2)."""
+    traffic = ft.expert_popularity(2000, 2000, popularity="lognormal", sigma=sigma, seed=2)
+    assert math.isclose(ft.gini(traffic.sum(axis=0)), math.erf(sigma / 2), abs_tol=0.03)
+
+
+@pytest.mark.parametrize("tilt", [3.0, 30.0, 300.0])
+def test_tilt_is_the_concentration_of_the_senders_shares(tilt):
+    """Moments of the Dirichlet law: mean p, variance p (1 - p) / (tilt + 1)."""
+    rows = 10**7
+    shares = ft.expert_popularity(1000, rows, exponent=0.5, tilt=tilt, seed=3) / rows
+    p = ft.zipf(1000, 0.5)
+    assert (np.abs(shares.mean(axis=0) - p) < 6 * np.sqrt(p * (1 - p) / (tilt + 1) / 1000)).all()
+    wanted = (p * (1 - p)).sum() / (tilt + 1) + (p * (1 - p)).sum() / rows
+    assert math.isclose(((shares - p) ** 2).sum(axis=1).mean(), wanted, rel_tol=0.05)
+
+
+def test_the_smallest_tilt_gives_every_sender_one_expert():
+    traffic = ft.expert_popularity(16, 100, tilt=1e-6, seed=5)
+    assert set(traffic.max(axis=1)) == {100}
+    assert len(set(traffic.argmax(axis=1))) > 1
+
+
+@hypothesis.given(
+    steps=st.integers(0, 4),
+    **counts,
+    rho=st.floats(0, 1),
+    sigma=st.floats(0, 50),
+    tilt=st.none() | st.floats(1e-6, 1e12),
+    top_k=st.integers(1, 3),
+    experts_per_device=st.integers(1, 3),
+)
+def test_drift(steps, devices, rows, top_k, **options):
+    found = list(ft.drift(steps, devices, rows, top_k=top_k, **options))
+    assert len(found) == steps
+    for traffic in found:
+        check(traffic, devices)
+        assert set(traffic.sum(axis=1)) == {rows * top_k}
+    more = ft.drift(steps + 3, devices, rows, top_k=top_k, **options)
+    np.testing.assert_array_equal(list(itertools.islice(more, steps)), found)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.6, 0.95])
+def test_drift_is_a_stationary_ar1_process(rho):
+    """Standard deviation of the log-popularity at every step, and its correlation over steps."""
+    sigma, experts = 0.5, 400
+    steps = list(ft.drift(6, experts, 10**7, rho=rho, sigma=sigma, seed=7))
+    logs = np.log(np.stack([traffic.sum(axis=0) for traffic in steps]))
+    np.testing.assert_allclose(logs.std(axis=1), sigma, rtol=0.15)
+    found = np.corrcoef(logs)
+    for a, b in itertools.combinations(range(6), 2):
+        # A correlation of 400 pairs has a standard error of (1 - r^2) / 20.
+        wanted = rho ** (b - a)
+        assert abs(found[a, b] - wanted) < 4 * (1 - wanted**2) / 20
+
+
+def test_tastes_stay_while_popularity_drifts():
+    """With no correlation, all that consecutive steps share is the senders' tastes."""
+    kept = list(ft.drift(2, 40, 10**6, rho=0, tilt=5.0, seed=8))
+    assert np.corrcoef(kept[0].ravel(), kept[1].ravel())[0, 1] > 0.5
+    alike = list(ft.drift(2, 40, 10**6, rho=0, seed=8))
+    assert abs(np.corrcoef(alike[0].ravel(), alike[1].ravel())[0, 1]) < 0.5
+    np.testing.assert_allclose(alike[0][0] / 10**6, alike[0][1] / 10**6, atol=0.005)
+
+
+def test_without_noise_nothing_drifts():
+    steps = list(ft.drift(3, 8, 10**6, rho=1.0, sigma=1.0, seed=9))
+    for traffic in steps[1:]:
+        np.testing.assert_allclose(traffic, steps[0], rtol=0.05)
+
+
+@hypothesis.given(
+    st.integers(1, 8).flatmap(
+        lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.integers(0, n - 1))
+    ),
+    st.integers(0, 300),
+    st.floats(0, 1),
+)
+def test_one_hot_device(where, rows, share):
+    devices, one, other = where
+    flow = ft.single_flow(devices, rows, sender=one, receiver=other)
+    check(flow, devices)
+    assert flow.sum() == flow[one, other] == rows
+    assert ft.single_flow(devices, rows)[0, -1] == rows
+
+    hot = ft.hot_receiver(devices, rows, receiver=one, share=share)
+    check(hot, devices)
+    assert set(hot.sum(axis=1)) == {rows}
+    others = np.delete(hot, one, axis=1)
+    if devices > 1:
+        assert np.abs(hot[:, one] - share * rows).max() <= 1
+        assert np.ptp(others) <= 1
+    sent = ft.hot_sender(devices, rows, sender=one, share=share)
+    check(sent, devices)
+    np.testing.assert_array_equal(sent, hot.T)
+
+
+@hypothesis.given(**counts, seed=st.integers(0, 9))
+def test_permutation(devices, rows, seed):
+    traffic = ft.permutation(devices, rows, seed=seed)
+    check(traffic, devices)
+    assert set(traffic.sum(axis=0)) == set(traffic.sum(axis=1)) == {rows}
+    assert traffic.max() == rows
+    assert devices == 1 or np.trace(traffic) == 0
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 8, 9, 15])
+def test_staggered_keeps_every_stage_of_spreadout_busy(devices):
+    traffic = ft.staggered(devices, 10)
+    check(traffic, devices)
+    src, dst = np.nonzero(traffic)
+    assert sorted((dst - src) % devices) == list(range(devices))
+    busiest = max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max())
+    assert busiest == (20 if devices % 2 == 0 else 10)
+    # Every device a server of its own: what SpreadOut sends, and what would do.
+    plan = make_plan(traffic, Topology(devices, 1), scheduler="spreadout")
+    stages = plan.transfers[plan.transfers["phase"] == 2]
+    longest = {s: stages["rows"][stages["stage"] == s].max() for s in set(stages["stage"].tolist())}
+    assert sum(longest.values()) == 10 * (devices - 1)
+
+
+@pytest.mark.parametrize(("servers", "m"), [(1, 3), (2, 1), (2, 4), (3, 2), (4, 5)])
+def test_concentrated_moves_all_that_balancing_can_move(servers, m):
+    rows = 12 * m
+    traffic = ft.concentrated(servers, m, rows)
+    check(traffic, servers * m)
+    blocks = traffic.reshape(servers, m, servers, m)
+    np.testing.assert_array_equal(blocks.sum(axis=(1, 3)), rows * (1 - np.eye(servers, dtype=int)))
+    plan = make_plan(traffic, Topology(servers, m), scheduler="fast", row_bytes=2**20)
+    moved = [plan.transfers["rows"][plan.transfers["phase"] == phase].sum() for phase in (1, 3)]
+    assert moved == [servers * (servers - 1) * 12 * (m - 1)] * 2
+
+
+@hypothesis.given(
+    hnp.arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 1000))
+    | hnp.arrays(float, (3, 2), elements=st.floats(0, 1e6, width=32))
+)
+def test_gini(values):
+    flat = values.ravel().tolist()
+    got = ft.gini(values)
+    assert 0 <= got <= 1 - 1 / len(flat) + 1e-12
+    if not sum(flat):
+        assert got == 0
+        return
+    pairs = [abs(a - b) for a in flat for b in flat]
+    wanted = math.fsum(pairs) / len(flat) ** 2 / 2 / (math.fsum(flat) / len(flat))
+    assert math.isclose(got, wanted, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_gini_of_known_counts():
+    assert ft.gini([5, 5, 5]) == 0
+    assert ft.gini([0, 0, 0, 7]) == 0.75
+    assert ft.gini([[1, 3]]) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ft.zipf(0, 1), "count must be an integer, 1 or more; got 0"),
+        (lambda: ft.zipf(3, -1), "exponent must be a number, from 0 to 20; got -1"),
+        (lambda: ft.zipf(3, 21), "exponent must be a number, from 0 to 20; got 21"),
+        (lambda: ft.zipf(3, math.nan), "exponent must be a number"),
+        (lambda: ft.zipf(3, "1"), "exponent must be a number, from 0 to 20; got '1'"),
+        (lambda: ft.uniform(0, 1), "devices must be an integer, 1 or more; got 0"),
+        (lambda: ft.uniform(2, -1), "rows must be an integer, 0 or more; got -1"),
+        (lambda: ft.uniform(2, 1.5), "rows must be an integer, 0 or more; got 1.5"),
+        (lambda: ft.uniform(2, True), "rows must be an integer"),
+        (lambda: ft.uniform(2, 2**52 + 1), r"2 devices with .* rows each are more than 2\*\*53"),
+        (lambda: ft.pair_zipf(1, 1, self_pairs=False), "needs 2 devices or more, got 1"),
+        (lambda: ft.pair_zipf(2, 1, exponent=-1), "exponent must be"),
+        (lambda: ft.expert_popularity(2, 1, experts_per_device=0), "experts_per_device must be"),
+        (lambda: ft.expert_popularity(2, 1, top_k=0), "top_k must be an integer, 1 or more"),
+        (lambda: ft.expert_popularity(2, 1, top_k=2**53), r"more than 2\*\*53 rows"),
+        (lambda: ft.expert_popularity(2, 1, sigma=-1), "sigma must be a number, from 0 to 50"),
+        (
+            lambda: ft.expert_popularity(2, 1, tilt=0),
+            r"tilt must be a number, from 1e-06 to 1e\+12",
+        ),
+        (lambda: ft.expert_popularity(2, 1, tilt=math.inf), "tilt must be"),
+        (
+            lambda: ft.expert_popularity(2, 1, popularity="normal"),
+            "popularity must be 'zipf' or 'lognormal', got 'normal'",
+        ),
+        (lambda: ft.drift(-1, 2, 1), "steps must be an integer, 0 or more"),
+        (lambda: ft.drift(1, 2, 1, rho=1.1), "rho must be a number, from 0 to 1; got 1.1"),
+        (lambda: ft.drift(1, 2, 1, sigma=51), "sigma must be a number, from 0 to 50"),
+        (lambda: ft.drift(1, 2, 1, tilt=-1), "tilt must be"),
+        (lambda: ft.drift(1, 2, 1, experts_per_device=0), "experts_per_device must be"),
+        (lambda: ft.single_flow(2, 1, sender=2), "sender must be an integer, from 0 to 1; got 2"),
+        (lambda: ft.single_flow(2, 1, receiver=-1), "receiver must be an integer, from 0 to 1"),
+        (lambda: ft.hot_receiver(2, 1, receiver=2), "receiver must be an integer, from 0 to 1"),
+        (lambda: ft.hot_receiver(2, 1, share=1.1), "share must be a number, from 0 to 1; got 1.1"),
+        (lambda: ft.hot_sender(2, 1, sender=2), "sender must be an integer, from 0 to 1; got 2"),
+        (lambda: ft.hot_sender(0, 1), "devices must be an integer, 1 or more"),
+        (lambda: ft.permutation(0, 1), "devices must be an integer, 1 or more"),
+        (lambda: ft.staggered(0, 1), "devices must be an integer, 1 or more"),
+        (lambda: ft.concentrated(0, 1, 1), "servers must be an integer, 1 or more"),
+        (lambda: ft.concentrated(1, 0, 1), "devices_per_server must be an integer, 1 or more"),
+        (lambda: ft.gini([]), "counts must be one number or more"),
+        (lambda: ft.gini([1, -1]), "each finite and 0 or more"),
+        (lambda: ft.gini([1, math.nan]), "each finite and 0 or more"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ft.uniform,
+        ft.pair_zipf,
+        ft.expert_popularity,
+        ft.hot_receiver,
+        lambda devices, rows: next(ft.drift(1, devices, rows, sigma=50)),
+    ],
+)
+def test_as_many_rows_as_there_may_be(make):
+    traffic = make(2, 2**52)
+    assert traffic.min() >= 0
+    assert traffic.sum() == 2**53
