@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fastjax import calibration
 from fastjax.errors import TopologyError
 
 _BELOW_2_62 = math.nextafter(2.0**62, 0)
@@ -113,12 +115,18 @@ class Topology:
         )
 
     @classmethod
-    def from_mesh(cls, mesh: Any, axis_name: AxisName, **rates: Any) -> Topology:
+    def from_mesh(
+        cls, mesh: Any, axis_name: AxisName, *, calibrated: bool = True, **rates: Any
+    ) -> Topology:
         """The topology of a mesh axis: its servers are the slices it spans, or else the processes.
 
         Args:
           mesh: a `jax.sharding.Mesh`.
           axis_name: an axis of it, or several in the order they are exchanged over.
+          calibrated: whether rates that are not given may come from the calibration of this kind of
+            machine, if there is one; defaults take their place otherwise. In a job of several
+            processes only a calibration file that `FASTJAX_CALIBRATION` names counts, and it must
+            be the same for all of them.
           **rates: bandwidths and latencies, as the constructor takes them.
 
         Returns:
@@ -131,6 +139,8 @@ class Topology:
           TopologyError: the mesh has no such axis, or no devices.
         """
         labels = _server_labels(mesh, axis_name)
+        if calibrated:
+            rates = _calibrated_rates(mesh.devices, rates) | rates
         patterns = {_relabel(row) for row in labels}
         if len(patterns) > 1:
             return cls(labels.shape[1], 1, **rates)
@@ -154,12 +164,63 @@ def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     order = [mesh.axis_names.index(n) for n in names]
     devices = np.moveaxis(mesh.devices, order, range(len(order)))
     size = math.prod(devices.shape[: len(order)])
-    devices = devices.reshape(size, -1).T
+    return _servers_of(devices.reshape(size, -1).T)
+
+
+def _servers_of(devices: np.ndarray) -> np.ndarray:
+    """Which server each device is in."""
     slices = np.vectorize(lambda d: getattr(d, "slice_index", None), otypes=[object])(devices)
     # Backends without slices put all devices, of any number of processes, in one.
     if None not in slices and len(set(slices.flat)) > 1:
         return slices.astype(int)
     return np.vectorize(lambda d: d.process_index, otypes=[int])(devices)
+
+
+def machine_of(devices: np.ndarray) -> calibration.Machine | None:
+    """The kind of machine that devices are on; None where they are on several kinds.
+
+    All devices of a server count, also those that are not among `devices`.
+    """
+    kinds = {(d.platform, d.device_kind) for d in devices.flat}
+    if len(kinds) > 1:
+        return None
+    platform, device_kind = kinds.pop()
+    try:
+        everyone = np.array(jax.devices(platform), dtype=object)
+    except RuntimeError:  # devices that are compiled for, and not here
+        everyone = devices.reshape(-1)
+    server_of = dict(zip((d.id for d in everyone), _servers_of(everyone).tolist(), strict=True))
+    sizes = collections.Counter(server_of.values())
+    found = {sizes[server_of.get(d.id)] for d in devices.flat}
+    return calibration.Machine(platform, device_kind, found.pop()) if len(found) == 1 else None
+
+
+def calibration_of(devices: np.ndarray) -> tuple[calibration.Calibration | None, str]:
+    """The calibration in force for devices, or None, and a sentence on it."""
+    if calibration.source().path is None:
+        return calibration.look_up(None, 1)
+    spanned = len({d.process_index for d in devices.flat})
+    return calibration.look_up(machine_of(devices), max(spanned, jax.process_count()))
+
+
+def rate_names() -> tuple[str, ...]:
+    """Fields of a topology that a calibration can set."""
+    return tuple(f.name for f in dataclasses.fields(Topology) if f.type == "float")
+
+
+def _calibrated_rates(devices: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:
+    found, _ = calibration_of(devices)
+    if found is None:
+        return {}
+    rates: dict[str, Any] = {n: rate for n, rate in found.rates.items() if n in rate_names()}
+    try:
+        Topology(1, 1, **rates)
+    except TopologyError as error:
+        calibration.warn_unusable(found, error)
+        return {}
+    if given.get("nic_bandwidths") is not None:  # the caller's word on scale_out_bandwidth
+        rates.pop("scale_out_bandwidth", None)
+    return rates
 
 
 def _relabel(row: np.ndarray) -> tuple[int, ...]:
@@ -226,4 +287,11 @@ def fit_to_groups(
     return dataclasses.replace(fitted, placement=None), group_ranks
 
 
-__all__ = ["AxisName", "Topology", "fit_to_groups"]
+__all__ = [
+    "AxisName",
+    "Topology",
+    "calibration_of",
+    "fit_to_groups",
+    "machine_of",
+    "rate_names",
+]

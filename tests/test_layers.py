@@ -31,6 +31,7 @@ CPP_PURE = ["planner"]
 PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
+    ["calibration"],
     ["topology"],
     ["config"],
     ["jax_compat"],
