@@ -317,8 +317,8 @@ def test_rates_of_other_names_are_kept_and_not_used(in_force):
 def test_every_rate_of_a_topology_can_be_calibrated(in_force):
     assert set(RATES) <= set(rate_names())
     assert not {"servers", "nic_bandwidths", "placement"} & set(rate_names())
-    # Twice the default, or something where the default is 0.
-    wanted = {n: 2 * getattr(Topology(1, 1), n) or 0.25 for n in rate_names()}
+    # Half the default, or something where the default is 0.
+    wanted = {n: getattr(Topology(1, 1), n) / 2 or 0.25 for n in rate_names()}
     in_force(entry(rates=wanted))
     topology = Topology.from_mesh(mesh_of(), "x")
     assert rates_of(topology, rate_names()) == wanted

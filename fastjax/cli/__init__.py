@@ -8,6 +8,7 @@ from collections.abc import Sequence
 USAGE = """\
 usage: python -m fastjax            report the environment
        python -m fastjax bench ...  measure exchanges on this machine; see bench --help
+       python -m fastjax calibrate ...  measure the rates that plans are made with, and store them
 """
 
 
@@ -18,7 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: of the command line; by default those of the process.
 
     Returns:
-      The exit status: 0; 1 where a benchmark found wrong results; 2 where the command is wrong or
+      The exit status: 0; 1 where a benchmark found wrong results or a calibration no
+      sense; 2 where the command is wrong or
       something that it needs is not installed.
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
@@ -31,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fastjax.cli import bench
 
         return bench.main(rest[:-1])
+    if command == "calibrate":
+        from fastjax.cli import calibrate
+
+        return calibrate.main(rest[:-1])
     if command in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0
