@@ -1,4 +1,4 @@
-"""Errors that fastjax raises.
+"""Errors that fastjax raises, and warnings.
 
 Those of a running program come from inside the compiled code and reach the user as
 `jax.errors.JaxRuntimeError`; the classes here are for what is refused before that.
@@ -25,8 +25,13 @@ class UnsupportedError(FastjaxError, ValueError):
     """The request is well formed, but there is no way to carry it out."""
 
 
+class CalibrationWarning(UserWarning):
+    """A calibration file cannot be used, and defaults take its place."""
+
+
 __all__ = [
     "ArgumentError",
+    "CalibrationWarning",
     "FastjaxError",
     "OptionError",
     "TopologyError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fastjax import calibration
 from fastjax.errors import TopologyError
 
 _BELOW_2_62 = math.nextafter(2.0**62, 0)
@@ -26,10 +28,15 @@ class Topology:
       devices_per_server: devices in each.
       scale_up_bandwidth: bytes/s of one device inside its server.
       scale_out_bandwidth: bytes/s of one device's NIC.
-      scale_up_latency: seconds that starting one transfer inside a server takes.
+      scale_up_latency: seconds that starting one step inside a server takes.
       scale_out_latency: seconds that starting one scale-out stage takes.
+      transfer_overhead: seconds that a device spends on each transfer of an exchange that is not
+        staged, where nothing but the transfers themselves says when to go on.
+      incast_loss: share of the time by which uneven blocks could make senders wait for each other
+        that an exchange without stages loses when they meet at a receiver, from 0 to 1.
       nic_bandwidths: bytes/s of each device's NIC, server-major, where they differ from
-        scale_out_bandwidth. Unequal NICs are not planned for yet and are refused.
+        scale_out_bandwidth; 0 for one that has failed: rows go round it. A server must have one
+        that works.
       placement: for each position of the mesh axis, the server-major number of the device there;
         None when the axis is server-major already. `from_mesh` fills it in.
 
@@ -44,6 +51,8 @@ class Topology:
     scale_out_bandwidth: float = 50e9
     scale_up_latency: float = 2e-6
     scale_out_latency: float = 10e-6
+    transfer_overhead: float = 1e-6
+    incast_loss: float = 0.5
     nic_bandwidths: tuple[float, ...] | None = None
     placement: tuple[int, ...] | None = None
 
@@ -60,6 +69,8 @@ class Topology:
             ("scale_out_bandwidth", 1, _BELOW_2_62, "bytes/s, at least 1 and below 2**62"),
             ("scale_up_latency", 0, 3600, "seconds, from 0 to 3600"),
             ("scale_out_latency", 0, 3600, "seconds, from 0 to 3600"),
+            ("transfer_overhead", 0, 3600, "seconds, from 0 to 3600"),
+            ("incast_loss", 0, 1, "from 0 to 1"),
         ):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not least <= value <= most:
@@ -88,11 +99,19 @@ class Topology:
                 f"nic_bandwidths must have one entry for each of the {self.num_devices} devices, "
                 f"got {len(nics)}."
             )
-        if any(b != self.scale_out_bandwidth for b in nics):
-            raise TopologyError(
-                "nic_bandwidths that differ from scale_out_bandwidth are not planned for yet; "
-                "pass the slowest NIC's rate as scale_out_bandwidth."
-            )
+        for device, rate in enumerate(nics):
+            if not (rate == 0 or 1 <= rate <= _BELOW_2_62):
+                raise TopologyError(
+                    "nic_bandwidths must be bytes/s, at least 1 and below 2**62, or 0 for a NIC that "
+                    f"has failed; got {rate!r} for device {device}."
+                )
+        for server in range(self.servers if self.servers > 1 else 0):
+            first = server * self.devices_per_server
+            if not any(nics[first : first + self.devices_per_server]):
+                raise TopologyError(
+                    f"server {server} (devices {first} to {first + self.devices_per_server - 1}) has "
+                    "no working NIC in nic_bandwidths: nothing can reach it."
+                )
         object.__setattr__(self, "nic_bandwidths", nics)
 
     @property
@@ -101,8 +120,16 @@ class Topology:
         return self.servers * self.devices_per_server
 
     @property
-    def words(self) -> tuple[int, int, int, int, int, int]:
-        """The integers that decisions are made from: bytes/s and nanoseconds."""
+    def failed_nics(self) -> tuple[int, ...]:
+        """Devices whose NIC has failed."""
+        return tuple(d for d, rate in enumerate(self.nic_bandwidths or ()) if rate == 0)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The integers that decisions are made from: bytes/s, nanoseconds, millionths."""
+        nics = self.nic_bandwidths or ()
+        if all(rate == self.scale_out_bandwidth for rate in nics):
+            nics = ()
         return (
             self.servers,
             self.devices_per_server,
@@ -110,15 +137,24 @@ class Topology:
             int(self.scale_out_bandwidth),
             round(self.scale_up_latency * 1e9),
             round(self.scale_out_latency * 1e9),
+            round(self.transfer_overhead * 1e9),
+            round(self.incast_loss * 1e6),
+            *(int(rate) for rate in nics),
         )
 
     @classmethod
-    def from_mesh(cls, mesh: Any, axis_name: AxisName, **rates: Any) -> Topology:
+    def from_mesh(
+        cls, mesh: Any, axis_name: AxisName, *, calibrated: bool = True, **rates: Any
+    ) -> Topology:
         """The topology of a mesh axis: its servers are the slices it spans, or else the processes.
 
         Args:
           mesh: a `jax.sharding.Mesh`.
           axis_name: an axis of it, or several in the order they are exchanged over.
+          calibrated: whether rates that are not given may come from the calibration of this kind of
+            machine, if there is one; defaults take their place otherwise. In a job of several
+            processes only a calibration file that `FASTJAX_CALIBRATION` names counts, and it must
+            be the same for all of them.
           **rates: bandwidths and latencies, as the constructor takes them.
 
         Returns:
@@ -131,6 +167,8 @@ class Topology:
           TopologyError: the mesh has no such axis, or no devices.
         """
         labels = _server_labels(mesh, axis_name)
+        if calibrated:
+            rates = _calibrated_rates(mesh.devices, rates) | rates
         patterns = {_relabel(row) for row in labels}
         if len(patterns) > 1:
             return cls(labels.shape[1], 1, **rates)
@@ -154,12 +192,63 @@ def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     order = [mesh.axis_names.index(n) for n in names]
     devices = np.moveaxis(mesh.devices, order, range(len(order)))
     size = math.prod(devices.shape[: len(order)])
-    devices = devices.reshape(size, -1).T
+    return _servers_of(devices.reshape(size, -1).T)
+
+
+def _servers_of(devices: np.ndarray) -> np.ndarray:
+    """Which server each device is in."""
     slices = np.vectorize(lambda d: getattr(d, "slice_index", None), otypes=[object])(devices)
     # Backends without slices put all devices, of any number of processes, in one.
     if None not in slices and len(set(slices.flat)) > 1:
         return slices.astype(int)
     return np.vectorize(lambda d: d.process_index, otypes=[int])(devices)
+
+
+def machine_of(devices: np.ndarray) -> calibration.Machine | None:
+    """The kind of machine that devices are on; None where they are on several kinds.
+
+    All devices of a server count, also those that are not among `devices`.
+    """
+    kinds = {(d.platform, d.device_kind) for d in devices.flat}
+    if len(kinds) > 1:
+        return None
+    platform, device_kind = kinds.pop()
+    try:
+        everyone = np.array(jax.devices(platform), dtype=object)
+    except RuntimeError:  # devices that are compiled for, and not here
+        everyone = devices.reshape(-1)
+    server_of = dict(zip((d.id for d in everyone), _servers_of(everyone).tolist(), strict=True))
+    sizes = collections.Counter(server_of.values())
+    found = {sizes[server_of.get(d.id)] for d in devices.flat}
+    return calibration.Machine(platform, device_kind, found.pop()) if len(found) == 1 else None
+
+
+def calibration_of(devices: np.ndarray) -> tuple[calibration.Calibration | None, str]:
+    """The calibration in force for devices, or None, and a sentence on it."""
+    if calibration.source().path is None:
+        return calibration.look_up(None, 1)
+    spanned = len({d.process_index for d in devices.flat})
+    return calibration.look_up(machine_of(devices), max(spanned, jax.process_count()))
+
+
+def rate_names() -> tuple[str, ...]:
+    """Fields of a topology that a calibration can set."""
+    return tuple(f.name for f in dataclasses.fields(Topology) if f.type == "float")
+
+
+def _calibrated_rates(devices: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:
+    found, _ = calibration_of(devices)
+    if found is None:
+        return {}
+    rates: dict[str, Any] = {n: rate for n, rate in found.rates.items() if n in rate_names()}
+    try:
+        Topology(1, 1, **rates)
+    except TopologyError as error:
+        calibration.warn_unusable(found, error)
+        return {}
+    if given.get("nic_bandwidths") is not None:  # the caller's word on scale_out_bandwidth
+        rates.pop("scale_out_bandwidth", None)
+    return rates
 
 
 def _relabel(row: np.ndarray) -> tuple[int, ...]:
@@ -195,7 +284,8 @@ def fit_to_groups(
     """The topology of one group of an axis, and the server-major number of each of its positions.
 
     All groups of a call are planned with one topology; where they lie differently in the servers,
-    or unequally, every device counts as a server of its own.
+    or unequally, every device counts as a server of its own. Where NICs differ, those at the same
+    place of two groups count as the slower of the two.
     """
     if topology.num_devices != axis_size:
         raise TopologyError(
@@ -204,18 +294,10 @@ def fit_to_groups(
         )
     rank_of = topology.placement or tuple(range(axis_size))
     if groups is None:
-        return dataclasses.replace(topology, placement=None, nic_bandwidths=None), rank_of
+        return dataclasses.replace(topology, placement=None), rank_of
     servers = [r // topology.devices_per_server for r in rank_of]
     size = len(groups[0])
-    rates = {
-        f: getattr(topology, f)
-        for f in (
-            "scale_up_bandwidth",
-            "scale_out_bandwidth",
-            "scale_up_latency",
-            "scale_out_latency",
-        )
-    }
+    rates = {name: getattr(topology, name) for name in rate_names()}
     patterns = {_relabel(np.array([servers[i] for i in group])) for group in groups}
     fitted = (
         _from_pattern(Topology, patterns.pop(), rates)
@@ -223,7 +305,20 @@ def fit_to_groups(
         else Topology(size, 1, **rates)
     )
     group_ranks = fitted.placement or tuple(range(size))
+    nics = topology.nic_bandwidths
+    if nics is not None:
+        slowest = np.zeros(size)
+        by_position = np.array(nics)[np.array(rank_of)]
+        slowest[list(group_ranks)] = by_position[np.array(groups)].min(axis=0)
+        fitted = dataclasses.replace(fitted, nic_bandwidths=tuple(slowest.tolist()))
     return dataclasses.replace(fitted, placement=None), group_ranks
 
 
-__all__ = ["AxisName", "Topology", "fit_to_groups"]
+__all__ = [
+    "AxisName",
+    "Topology",
+    "calibration_of",
+    "fit_to_groups",
+    "machine_of",
+    "rate_names",
+]

@@ -31,9 +31,12 @@ CPP_PURE = ["planner"]
 PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
-    ["topology", "traffic"],
+    ["calibration"],
+    ["topology", "traffic", "optimal"],
     ["config"],
     ["jax_compat"],
+    ["explanation"],
+    ["plan"],
     ["planning"],
     ["ragged_all_to_all"],
     ["steps"],

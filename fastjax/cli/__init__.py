@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 USAGE = """\
-usage: python -m fastjax            report the environment
-       python -m fastjax bench ...  measure exchanges on this machine; see bench --help
-       python -m fastjax plan ...   plan the exchange of some traffic; see plan --help
+usage: python -m fastjax                report the environment
+       python -m fastjax bench ...      measure exchanges on this machine
+       python -m fastjax plan ...       plan the exchange of some traffic
+       python -m fastjax calibrate ...  measure the rates that plans are made with, and store them
+A command explains itself with --help.
 """
+
+_COMMANDS = ("bench", "calibrate", "plan")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: of the command line; by default those of the process.
 
     Returns:
-      The exit status: 0; 1 where a benchmark found wrong results; 2 where the command is wrong or
-      something that it needs is not installed.
+      The exit status: 0; 1 where a benchmark found wrong results or a calibration no sense; 2 where
+      the command is wrong or something that it needs is not installed.
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     if command == "":
@@ -28,14 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         report.show(report.collect())
         return 0
-    if command == "bench":
-        from fastjax.cli import bench
-
-        return bench.main(rest[:-1])
-    if command == "plan":
-        from fastjax.cli import plan
-
-        return plan.main(rest[:-1])
+    if command in _COMMANDS:
+        return importlib.import_module(f"fastjax.cli.{command}").main(rest[:-1])
     if command in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0

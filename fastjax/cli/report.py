@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 
 import fastjax
-from fastjax import _core, config
+from fastjax import _core, calibration, config
 from fastjax.cli import machine
+from fastjax.topology import calibration_of
 
 Section = dict[str, str]
 
@@ -42,6 +44,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
             "copy threads": str(_core.copy_threads()),
         },
         "options": _options(environ),
+        "calibration": _calibration(),
     }
 
 
@@ -75,6 +78,23 @@ def _options(environ: Mapping[str, str]) -> Section:
         "timeout": f"{options.timeout:g} s ({source('FASTJAX_TIMEOUT')})",
         "topology": f"{topology} (default; set with fastjax.options)",
     }
+
+
+def _calibration() -> Section:
+    """What `Topology.from_mesh` starts from, on all devices."""
+    found, why = calibration_of(np.array(jax.devices(), dtype=object))
+    section = {"file": str(calibration.source()), "in force": why}
+    rates = found.rates if found else {}
+    return section | {name: rate_text(name, rate) for name, rate in rates.items()}
+
+
+def rate_text(name: str, rate: float) -> str:
+    """A rate with its unit, which its name tells."""
+    if name.endswith("bandwidth"):
+        return f"{rate / 1e9:.3g} GB/s"
+    if name.endswith(("latency", "overhead")):
+        return f"{rate * 1e6:.3g} µs"
+    return f"{rate:.3g}"
 
 
 def as_text(sections: Mapping[str, Section]) -> str:
