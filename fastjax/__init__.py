@@ -21,13 +21,8 @@ except ImportError as _error:
     from fastjax import _core
 from fastjax import errors, plot, traffic
 from fastjax.config import Options, options, schedulers
-from fastjax.planning import (
-    Plan,
-    TracedPlan,
-    make_plan,
-    plan_ragged_all_to_all,
-    planning_count,
-)
+from fastjax.host_plan import Plan, make_plan
+from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
 from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to_all_p
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology

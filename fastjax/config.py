@@ -25,9 +25,12 @@ from fastjax.errors import OptionError
 from fastjax.topology import Topology
 
 
+_ORDER = ("auto", "fast", "rails", "spreadout", "direct")
+
+
 def schedulers() -> tuple[str, ...]:
     """Names that `scheduler=` takes."""
-    return ("auto", *_core.scheduler_names())
+    return (*sorted(_core.scheduler_names(), key=_ORDER.index), "optimal")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Plans: on the host, and inside a traced program."""
+"""Plans inside a traced program."""
 
 from __future__ import annotations
 
@@ -11,171 +11,16 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from fastjax import _core, config, jax_compat
-from fastjax.errors import ArgumentError
+from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.host_plan import (
+    check_row_bytes,
+    check_scheduler_fits,
+    check_topology,
+    scheduler_number,
+)
 from fastjax.topology import AxisName, Topology, fit_to_groups
 
-TRANSFER_DTYPE = np.dtype(
-    [
-        ("phase", "i1"),
-        ("stage", "i4"),
-        ("src", "i4"),
-        ("dst", "i4"),
-        ("origin", "i4"),
-        ("target", "i4"),
-        ("first_row", "i8"),
-        ("rows", "i8"),
-    ]
-)
-"""Fields of `Plan.transfers`.
-
-phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
-balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
-"""
-
 _DEFAULT_ROW_BYTES = 4096
-
-
-class Plan:
-    """The schedule of one exchange, made on the host by `make_plan`.
-
-    Attributes:
-      traffic: rows device i sends to device j, int64, shape (devices, devices).
-      topology: the fabric it was made for.
-      scheduler: the scheduler that made it; never "auto".
-      row_bytes: bytes of a row, which times are predicted with.
-    """
-
-    def __init__(self, traffic: np.ndarray, topology: Topology, scheduler: str, row_bytes: int):
-        self.traffic = traffic
-        self.topology = topology
-        self.scheduler = resolve_scheduler(scheduler, topology)
-        self.row_bytes = row_bytes
-        self._core = _core.HostPlan(
-            traffic, topology.words, _scheduler_number(self.scheduler), row_bytes
-        )
-        self._transfers: np.ndarray | None = None
-
-    @property
-    def num_stages(self) -> int:
-        """Scale-out stages."""
-        return self._core.num_stages
-
-    @property
-    def transfers(self) -> np.ndarray:
-        """All transfers, of `TRANSFER_DTYPE`, in an order that can be executed as it stands."""
-        if self._transfers is None:
-            self._transfers = self._core.transfers().view(TRANSFER_DTYPE)
-            self._transfers.flags.writeable = False
-        return self._transfers
-
-    def lower_bound(self) -> float:
-        """Seconds that no schedule can beat (FAST, arXiv 2505.09764).
-
-        The larger of: rows leaving or entering the busiest server over all its NICs; rows leaving
-        or entering the busiest device over its scale-up and scale-out links together.
-        """
-        return self._core.lower_bound()
-
-    def predicted_time(self) -> float:
-        """Seconds by the cost model: stages in order, each as long as its busiest link."""
-        return self._core.predicted_time()
-
-    def stage_table(self, device: int) -> np.ndarray:
-        """What `device` executes, as the int32 array that goes into the compiled program.
-
-        Raises:
-          ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the
-            table's integers.
-        """
-        if device not in range(self.topology.num_devices):
-            raise ArgumentError(
-                f"device must be from 0 to {self.topology.num_devices - 1}, got {device}."
-            )
-        try:
-            return self._core.table(int(device))
-        except ValueError as error:
-            raise ArgumentError(f"{error}; split the exchange.") from None
-
-    def __repr__(self) -> str:
-        return (
-            f"Plan(scheduler={self.scheduler!r}, devices={self.topology.num_devices}, "
-            f"rows={int(self.traffic.sum())}, num_stages={self.num_stages})"
-        )
-
-
-def make_plan(
-    traffic: Any, topology: Topology, *, scheduler: str = "auto", row_bytes: int = 1
-) -> Plan:
-    """Plans one exchange on the host.
-
-    Args:
-      traffic: rows device i sends to device j; integers of 0 or more, shape (devices, devices) in
-        the topology's server-major numbering.
-      topology: the fabric.
-      scheduler: one of `fastjax.schedulers()`. "fast" is FAST (arXiv 2505.09764): rows are balanced
-        over the rails inside each server, cross in one-to-one Birkhoff stages and take a last local
-        hop. "spreadout" sends in shifted pairs, "direct" everything at once, and "auto" takes
-        "direct" inside one server and "fast" between several.
-      row_bytes: bytes of a row; decides how finely stages are cut.
-
-    Returns:
-      The plan. The same arguments give the same plan, bit for bit, on every host.
-
-    Raises:
-      ArgumentError: traffic is not such a matrix, or row_bytes is not positive.
-      OptionError: there is no such scheduler.
-    """
-    config.check_scheduler(scheduler, "scheduler")
-    check_topology(topology)
-    check_row_bytes(row_bytes)
-    return Plan(_check_traffic(traffic, topology), topology, scheduler, int(row_bytes))
-
-
-def check_row_bytes(row_bytes: Any) -> None:
-    """Refuses sizes that no row has."""
-    if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
-        raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
-
-
-def check_topology(topology: Any) -> None:
-    """Refuses what is not a topology."""
-    if not isinstance(topology, Topology):
-        raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
-
-
-def _check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
-    try:
-        matrix = np.asarray(traffic)
-    except ValueError as error:
-        raise ArgumentError(f"traffic must be a matrix: {error}") from None
-    size = topology.num_devices
-    if matrix.shape != (size, size):
-        raise ArgumentError(
-            f"traffic must have shape ({size}, {size}) for a topology of {topology.servers} x "
-            f"{topology.devices_per_server} devices, got {matrix.shape}."
-        )
-    if not np.issubdtype(matrix.dtype, np.integer):
-        raise ArgumentError(f"traffic must be integers (rows), got {matrix.dtype}.")
-    if matrix.size and int(matrix.min()) < 0:
-        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
-        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {matrix[i, j]}.")
-    # The planner adds entries up in int64.
-    if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
-        raise ArgumentError("traffic has more rows than int64 can add up.")
-    owned = np.array(matrix, dtype=np.int64, order="C")
-    owned.flags.writeable = False
-    return owned
-
-
-def resolve_scheduler(name: str, topology: Topology) -> str:
-    """What "auto" stands for: there is nothing to stage where all devices share a fast fabric."""
-    if name != "auto":
-        return name
-    return "direct" if topology.servers == 1 else "fast"
-
-
-def _scheduler_number(name: str) -> int:
-    return _core.scheduler_names().index(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +30,7 @@ class PlanSpec:
     Attributes:
       topology: that of one group, server-major.
       rank_of: server-major number of each position of the group.
-      scheduler: a scheduler's name; never "auto".
+      scheduler: a scheduler's name; "auto" where it is chosen anew for every traffic.
       row_bytes: bytes of a row, as far as the planner is told.
     """
 
@@ -197,7 +42,7 @@ class PlanSpec:
     @property
     def table_words(self) -> int:
         """Length of a device's stage table."""
-        return _core.table_words(self.topology.words, _scheduler_number(self.scheduler))
+        return _core.table_words(self.topology.words, scheduler_number(self.scheduler))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,9 +181,17 @@ def make_spec(
     axis_size = jax.lax.axis_size(axes)
     if topology is not None:
         check_topology(topology)
-    chosen = topology or opts.topology or _default_topology(axis_size)
-    fitted, rank_of = fit_to_groups(chosen, axis_size, groups)
-    return PlanSpec(fitted, rank_of, resolve_scheduler(name, fitted), max(1, int(row_bytes)))
+    given = topology or opts.topology or _default_topology(axis_size)
+    fitted, rank_of = fit_to_groups(given, axis_size, groups)
+    if name == "optimal":
+        raise UnsupportedError(
+            "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
+            f"Inside programs there are {', '.join(n for n in config.schedulers() if n != name)}."
+        )
+    check_scheduler_fits(name, fitted)
+    # Inside one server there is nothing to choose, and a table of direct transfers is small.
+    chosen = "direct" if name == "auto" and fitted.servers == 1 else name
+    return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
 
 
 def _default_topology(axis_size: int) -> Topology:
@@ -399,7 +252,7 @@ def planning_attributes(spec: PlanSpec) -> dict[str, Any]:
     """Attributes of the custom calls that plan."""
     return {
         "topology": np.array(spec.topology.words, dtype=np.int64),
-        "scheduler": np.int64(_scheduler_number(spec.scheduler)),
+        "scheduler": np.int64(scheduler_number(spec.scheduler)),
         "row_bytes": np.int64(spec.row_bytes),
     }
 
@@ -468,10 +321,8 @@ def planning_count() -> int:
 
 
 __all__ = [
-    "TRANSFER_DTYPE",
-    "Plan",
+    "PlanSpec",
     "TracedPlan",
-    "make_plan",
     "plan_ragged_all_to_all",
     "planning_count",
 ]

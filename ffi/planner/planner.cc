@@ -129,6 +129,8 @@ const int64_t* Planner::traffic() const { return state_->traffic; }
 int32_t Planner::num_stages() const { return state_->schedule->num_stages(); }
 const MatchingList* Planner::matchings() const { return state_->schedule->matched().matchings; }
 const std::vector<Candidate>* Planner::candidates() const { return state_->schedule->matched().candidates; }
+const int64_t* Planner::units() const { return state_->schedule->matched().units; }
+int64_t Planner::startup_units() const { return state_->schedule->matched().startup; }
 const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }
 int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
 uint64_t Planner::hash() const { return state_->fingerprint.hash; }

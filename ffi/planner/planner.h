@@ -84,6 +84,8 @@ class Planner {
   // Null for schedulers that make none.
   const MatchingList* matchings() const;
   const std::vector<Candidate>* candidates() const;
+  const int64_t* units() const;   // by pair of servers, what matchings cover
+  int64_t startup_units() const;  // that a matching costs
   const std::vector<Choice>* choices() const;
   // Of topology, scheduler, row bytes and traffic.
   uint64_t hash() const;

@@ -47,7 +47,8 @@ class TransferBuffer {
 struct Matched {
   const MatchingList* matchings = nullptr;
   const std::vector<Candidate>* candidates = nullptr;
-  int64_t bound = 0;
+  const int64_t* units = nullptr;  // by pair
+  int64_t startup = 0;             // in units
 };
 
 class Schedule {

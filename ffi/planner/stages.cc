@@ -6,9 +6,6 @@
 namespace fastjax::planner {
 namespace {
 
-// Matchings at either end that are looked at for cuts: further in, the ones before and behind are long enough.
-constexpr int32_t kMaxCutMatchings = 16;
-
 // What may go on inside servers while a stage of so many units crosses, less the start-up of that.
 Picoseconds RoomUnder(const Pricing& pricing, int64_t units) {
   const Picoseconds time = pricing.scale_out_latency + pricing.scale_out.Time(units) - pricing.scale_up_latency;
@@ -80,7 +77,7 @@ void StageBuilder::CutEnd(End end, const Tiles& tiles, const MatchingList& match
   const auto count = static_cast<int32_t>(order_.size());
   Picoseconds room = Exposure(pricing, total_units_);
   int64_t shortest = 1;
-  for (int32_t i = 0; i < std::min((count + 1) / 2, kMaxCutMatchings); ++i) {
+  for (int32_t i = 0; i < (count + 1) / 2; ++i) {
     const int32_t place = end == End::kFront ? i : count - 1 - i;
     const int16_t* to = matchings.matching(order_[place]);
     const bool middle = 2 * place + 1 == count;  // both ends take their half of it
@@ -171,9 +168,10 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
   lengths_.push_back(longest);
 }
 
-// What the stage behind those asked about before asks of the fabric inside servers.
-StageBuilder::StageLoad StageBuilder::NextLoad(const Tiles& tiles, int32_t stage) {
-  StageLoad busiest;
+// What a stage asks of the fabric inside each server; stages are asked about in order.
+void StageBuilder::SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute) {
+  std::fill(balance, balance + servers_, 0);
+  std::fill(redistribute, redistribute + servers_, 0);
   for (int32_t s = 0; s < servers_; ++s) {
     const int32_t d = to(stage, s);
     if (d == kIdle) continue;
@@ -183,32 +181,39 @@ StageBuilder::StageLoad StageBuilder::NextLoad(const Tiles& tiles, int32_t stage
     const int64_t begin = done_[pair];
     const int64_t end = std::min(begin + length(stage), units);
     done_[pair] = end;
-    busiest.balance = std::max(busiest.balance, Share(load.balance, units - load.balance_units, units, begin, end));
-    busiest.redistribute =
-        std::max(busiest.redistribute, Share(load.redistribute, 0, load.redistribute_units, begin, end));
+    balance[s] = Share(load.balance, units - load.balance_units, units, begin, end);
+    redistribute[d] = Share(load.redistribute, 0, load.redistribute_units, begin, end);
   }
-  return busiest;
 }
 
 // Step u runs the balance that feeds stage u, the scale-out of stage u - 1 and the redistribution that drains stage
 // u - 2; rows between devices of one server fill the time in between.
 Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& pricing) {
   std::fill(done_.begin(), done_.end(), 0);
+  const auto n = static_cast<size_t>(servers_);
+  balance_.assign(n, 0);
+  drains_.assign(2 * n, 0);
   const auto inside = [&](int64_t rows) {
     return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
   };
   Picoseconds total = 0;
   Picoseconds idle = 0;
-  Picoseconds drains[2] = {0, 0};  // redistribution of the last two stages
   for (int32_t step = 0; step < count() + 2; ++step) {
-    const StageLoad load = step < count() ? NextLoad(tiles, step) : StageLoad();
-    const Picoseconds up = inside(load.balance) + drains[step % 2];
+    // What drains stage step - 2 gives its place to what will drain this one.
+    int64_t* drains = &drains_[n * (step % 2)];
+    before_.assign(drains, drains + n);
+    std::fill(balance_.begin(), balance_.end(), 0);
+    std::fill(drains, drains + n, 0);
+    if (step < count()) SetLoads(tiles, step, balance_.data(), drains);
+    Picoseconds up = 0;
+    for (size_t s = 0; s < n; ++s) {
+      if (balance_[s] + before_[s] != 0) up = std::max(up, inside(balance_[s]) + inside(before_[s]));
+    }
     const bool crosses = step > 0 && step <= count();
     const Picoseconds out =
         crosses ? pricing.scale_out_latency + pricing.scale_out.Time(length(step - 1)) : Picoseconds{0};
     total += std::max(up, out);
     idle += std::max(out - up, Picoseconds{0});
-    drains[step % 2] = inside(load.redistribute);
   }
   return total + std::max(inside(tiles.local_rows()) - idle, Picoseconds{0});
 }

@@ -42,11 +42,6 @@ class StageBuilder {
     int32_t place;
     int64_t units;
   };
-  struct StageLoad {
-    int64_t balance = 0;
-    int64_t redistribute = 0;
-  };
-
   enum class End { kFront, kBack };
 
   void Order(const MatchingList& matchings);
@@ -55,13 +50,17 @@ class StageBuilder {
   void Advance(const Tiles& tiles, const int16_t* to, int64_t units);
   void Emit(const Tiles& tiles, const MatchingList& matchings);
   void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
-  StageLoad NextLoad(const Tiles& tiles, int32_t stage);
+  void SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute);
 
   int32_t servers_;
   int64_t total_units_ = 0;        // of all matchings
   std::vector<int32_t> by_weight_;
   std::vector<int32_t> order_;  // matchings, first stage first
   std::vector<int64_t> done_;   // by pair: units that stages looked at so far have moved
+  // By server, in rows: of a step's balance, of what will drain its stage and the one before, and of what drains now.
+  std::vector<int64_t> balance_;
+  std::vector<int64_t> drains_;
+  std::vector<int64_t> before_;
   std::vector<Cut> front_;  // first stage first
   std::vector<Cut> back_;   // last stage first
 

@@ -31,15 +31,14 @@ void Straight::Plan(const int64_t* traffic) {
   traffic_ = traffic;
   std::fill(longest_.begin(), longest_.end(), 0);
   received_.Clear();
-  received_inside_.Clear();
+  std::fill(received_inside_.begin(), received_inside_.end(), 0);
   out_ = 0;
-  inside_ = transfers_ = transfers_inside_ = cross_rows_ = 0;
+  inside_ = transfers_ = cross_rows_ = 0;
   for (int32_t src = 0; src < topology_.devices(); ++src) Measure(src);
   for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
     out_ = std::max(out_, nics_[dst].Time(received_.rows[dst]));
     transfers_ = std::max(transfers_, received_.transfers[dst]);
-    inside_ = std::max(inside_, received_inside_.rows[dst]);
-    transfers_inside_ = std::max(transfers_inside_, received_inside_.transfers[dst]);
+    inside_ = std::max(inside_, received_inside_[dst]);
   }
   const auto distances = std::count_if(longest_.begin(), longest_.end(), [](int64_t units) { return units != 0; });
   stages_ = static_cast<int32_t>(staged_ ? distances : std::min<int64_t>(distances, 1));
@@ -57,16 +56,12 @@ void Straight::Measure(int32_t src) {
   transfers_ = std::max(transfers_, sends_);
   cross_rows_ += sent_;
   int64_t inside = 0;
-  int64_t transfers_inside = 0;
   for (int32_t dst = first; dst < end; ++dst) {
-    if (dst == src || row[dst] == 0) continue;
+    if (dst == src) continue;
     inside += row[dst];
-    ++transfers_inside;
-    received_inside_.rows[dst] += row[dst];
-    ++received_inside_.transfers[dst];
+    received_inside_[dst] += row[dst];
   }
   inside_ = std::max(inside_, inside);
-  transfers_inside_ = std::max(transfers_inside_, transfers_inside);
 }
 
 // Blocks from src to [begin, end); longest[dst] is that of the distance.
@@ -97,9 +92,7 @@ Picoseconds Straight::PredictedTime() {
   Picoseconds stages = 0;
   for (const int64_t units : longest_) stages += pricing_.scale_out.Time(units);
   const Picoseconds inside =
-      inside_ == 0 ? Picoseconds{0}
-                   : pricing_.scale_up_latency + pricing_.scale_up.Time(inside_) +
-                         pricing_.transfer_overhead * (staged_ ? 0 : transfers_inside_);
+      inside_ == 0 ? Picoseconds{0} : pricing_.scale_up_latency + pricing_.scale_up.Time(inside_);
   if (stages_ == 0) return inside;
   const Picoseconds out = staged_ ? stages + pricing_.scale_out_latency * stages_
                                   : pricing_.scale_out_latency + AtOnceTime(topology_, out_, stages) +

@@ -59,7 +59,7 @@ class Straight final : public Schedule {
   // By distance: the largest block that leaves its server, in rows of the fastest NIC.
   std::vector<int64_t> longest_;
   Received received_;
-  Received received_inside_;
+  std::vector<int64_t> received_inside_;
   int64_t sent_ = 0;  // by the device that is being measured
   int64_t sends_ = 0;
   int64_t cross_rows_ = 0;
@@ -67,7 +67,6 @@ class Straight final : public Schedule {
   Picoseconds out_ = 0;
   int64_t transfers_ = 0;
   int64_t inside_ = 0;
-  int64_t transfers_inside_ = 0;
 };
 
 }  // namespace fastjax::planner

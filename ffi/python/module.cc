@@ -145,6 +145,13 @@ class HostPlan {
     return nb::make_tuple(ToNumpy(matchings->to), ToNumpy(matchings->weights));
   }
 
+  // What servers send to each other, as stages count it; for schedulers with matchings.
+  nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> Units() {
+    const int64_t* units = planner_.units();
+    const int64_t servers = planner_.topology().servers;
+    return ToNumpy(units == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(units, units + servers * servers));
+  }
+
   std::vector<std::pair<int32_t, int64_t>> Candidates() {
     const auto* candidates = planner_.candidates();
     return candidates == nullptr ? std::vector<std::pair<int32_t, int64_t>>() : ToPairs(*candidates);
@@ -263,6 +270,9 @@ NB_MODULE(_core, m) {
       .def("table", &HostPlan::Table, nb::arg("device"), nb::arg("transposed") = false,
            "The stage table of one device.")
       .def("matchings", &HostPlan::Matchings, "Targets and weights of the matchings that stages were cut from.")
+      .def("units", &HostPlan::Units, "What servers send to each other, as stages count it.")
+      .def_prop_ro("startup_units", [](HostPlan& self) { return self.planner().startup_units(); },
+                   "What a stage costs, as stages count.")
       .def("candidates", &HostPlan::Candidates, "(matchings, length) of each cover that was looked at.")
       .def("choices", &HostPlan::Choices,
            "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")

@@ -1,0 +1,134 @@
+"""Why a plan is what it is, in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fastjax import _core
+
+if TYPE_CHECKING:
+    from fastjax.host_plan import Plan
+
+Choice = tuple[int, bool, int, float, float]
+
+_WHAT = {
+    "direct": "every block goes straight to its target, all at once",
+    "spreadout": "blocks go straight, in stages by distance",
+    "fast": "rows are balanced over the rails and cross in one-to-one stages",
+    "rails": "rows are sprayed over the rails and cross all at once",
+    "optimal": "as fast, with the best stages that a solver found",
+}
+
+
+class _Load(NamedTuple):
+    """Rows that cross between servers.
+
+    Attributes:
+      device: that the busiest device sends or receives.
+      mean: that the mean device does.
+      rail: that each NIC of the busiest server would, if its NICs shared them.
+    """
+
+    device: int
+    mean: float
+    rail: float
+
+
+def explain(plan: Plan, asked: str, choices: Sequence[Choice]) -> str:
+    """What a plan does and costs, and what else there was to choose from.
+
+    Args:
+      plan: the plan.
+      asked: the scheduler that was asked for.
+      choices: of `_core.HostPlan.choices`: scheduler's number, whether it was planned, stages,
+        seconds of the exchange and of planning.
+
+    Returns:
+      Several lines of text.
+    """
+    lines = [*_headline(plan, asked), *_traffic(plan), *_stages(plan)]
+    if choices:
+        lines += _table(plan, choices)
+    return "\n".join(lines)
+
+
+def _headline(plan: Plan, asked: str) -> list[str]:
+    chosen = "" if plan.scheduler == asked else f", chosen by {asked}"
+    total, bound = plan.predicted_time(), plan.lower_bound()
+    times = f", {total / bound:.3f} x the lower bound of {_time(bound)}" if bound else ""
+    return [
+        f"{plan.scheduler}{chosen}: {_WHAT[plan.scheduler]}.",
+        f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for planning{times}.",
+    ]
+
+
+def _traffic(plan: Plan) -> list[str]:
+    load = _cross_load(plan)
+    if not load.device:
+        return ["No rows cross between servers."]
+    if plan.topology.devices_per_server == 1:
+        return [f"The busiest device has {load.device / load.mean:.2f} x the mean device's rows."]
+    gain = (
+        "balancing has nothing to gain"
+        if load.device <= 1.02 * load.rail
+        else f"balanced over its server's NICs, it would be {load.rail / load.mean:.2f} x"
+    )
+    return [
+        f"Between servers, the busiest NIC has {load.device / load.mean:.2f} x the mean device's "
+        f"rows; {gain}."
+    ]
+
+
+def _stages(plan: Plan) -> list[str]:
+    targets, weights = plan.matchings
+    if not len(weights):
+        return []
+    startup = plan.topology.scale_out_latency
+    pieces = plan.num_stages - len(weights)
+    cut = f", {pieces} of them pieces that hide work inside servers" if pieces > 0 else ""
+    return [
+        f"{plan.num_stages} stages from {len(weights)} matchings of {targets.shape[1]} servers"
+        f"{cut}; their start-ups take {_time(plan.num_stages * startup)}."
+    ]
+
+
+def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:
+    names = _core.scheduler_names()
+    lines = ["The choice, exchange + planning:"]
+    ordered = sorted(choices, key=lambda choice: choice[3] + choice[4])
+    for number, planned, stages, exchange, planning in ordered:
+        name = names[number]
+        total = _time(exchange + planning)
+        if not planned:
+            lines.append(f"  {name:<9} {total:>10} at least, so it was not planned")
+            continue
+        taken = "  <- taken" if name == plan.scheduler else ""
+        parts = f"{_time(exchange)} + {_time(planning)}"
+        count = f"{stages} stage{'s' if stages != 1 else ''}"
+        lines.append(f"  {name:<9} {total:>10} = {parts}, {count}{taken}")
+    return lines
+
+
+def _cross_load(plan: Plan) -> _Load:
+    topology = plan.topology
+    shape = (topology.servers, topology.devices_per_server)
+    cross = plan.traffic.reshape(shape + shape).copy()
+    same = np.arange(topology.servers)
+    cross[same, :, same, :] = 0
+    sent, received = cross.sum(axis=(2, 3)), cross.sum(axis=(0, 1))
+    busiest = max(sent.max(), received.max())
+    server = max(sent.sum(axis=1).max(), received.sum(axis=1).max())
+    return _Load(int(busiest), float(sent.mean()), float(server) / topology.devices_per_server)
+
+
+def _time(seconds: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+__all__ = ["Choice", "explain"]
