@@ -94,7 +94,8 @@ def test_lower_bound(problem):
     assert bound == pytest.approx(bound_by_hand(traffic, topology, row_bytes), rel=1e-12)
     if bound:
         judged = completion.judge(scheduled(problem, "fast"))
-        assert judged["lockstep"] >= judged["overlapped"] >= 1 - 1e-9
+        assert judged["lockstep"] >= judged["overlapped"] * (1 - 1e-9)
+        assert judged["overlapped"] >= 1 - 1e-9
 
 
 def test_a_planner_whose_bound_differs_is_caught(monkeypatch):
@@ -185,11 +186,12 @@ def test_frontier_command(tmp_path, capsys, monkeypatch):
 
 def plan_time_record():
     spread = {"runs": 9, "min": 1.0, "p25": 1.5, "median": 2.0, "p75": 2.5, "max": 3.0}
-    planner = {"plan_us": spread, "stages_only_us": spread, "matchings": None, "stages": 4.0}
+    times = {"plan_us": spread, "stages_only_us": spread, "processor_us": spread}
+    planner = times | {"matchings": None, "stages": 4.0}
     planner |= {"length_by_bound": 1.5, "predicted_by_bound": None}
     planner |= {"memory_bytes": 2048, "table_bytes": 1024}
-    book = {"plan_us": spread | {"median": 7.0}, "stages_only_us": spread, "stages": 12.0}
-    book |= {"length_by_bound": 1.0, "memory_bytes": 4096}
+    book = times | {"plan_us": spread | {"median": 7.0}, "processor_us": spread | {"median": 8.0}}
+    book |= {"stages": 12.0, "length_by_bound": 1.0, "memory_bytes": 4096}
     plain = {"devices": 8192, "skew": "uniform", "matrices": 2, "textbook": None}
     return {
         "schema": plan_time.SCHEMA,
@@ -207,9 +209,11 @@ def plan_time_record():
 
 def test_page_of_planning_times():
     page = plan_time.page(plan_time_record(), "title")
-    first = "| 8,192 | uniform | 9 | 1.0 | 2.0 | 3.0 | 2.0 | - | 4.0 | 1.500000 | - | 2 | 1.0 |"
+    first = (
+        "| 8,192 | uniform | 9 | 1.0 | 2.0 | 3.0 | 2.0 | 2.0 | - | 4.0 | 1.500000 | - | 2 | 1.0 |"
+    )
     assert first in page
-    beside = "| 64 | uniform | 9 | 1.0 | 7.0 | 3.0 | 2.0 | 12.0 | 4 | 3.5 x | 1.0 x | 4.0 x |"
+    beside = "| 64 | uniform | 9 | 1.0 | 7.0 | 3.0 | 8.0 | 2.0 | 12.0 | 4 | 4.0 | 3.5 | 1.0 | 4.0 |"
     assert beside in page
     assert page.count("8,192") == 1
 

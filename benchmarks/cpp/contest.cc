@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <ctime>
 #include <random>
 #include <utility>
 
@@ -29,17 +30,25 @@ double Microseconds(Clock::duration time) { return std::chrono::duration<double,
 
 struct Effort {
   int32_t matrices;  // enough that none is still in the caches' fastest part, as far as memory allows
-  int32_t rounds;    // in each: some plans, then one of the textbook's
+  int32_t rounds;    // in each: so many plans, then so many of the textbook's
   int32_t plans;
+  int32_t textbook_plans;
 };
 
 Effort EffortFor(int32_t devices) {
-  if (devices <= 64) return {16, 200, 20};
-  if (devices <= 96) return {16, 100, 8};
-  if (devices <= 160) return {16, 40, 20};
-  if (devices <= 320) return {16, 16, 13};
-  if (devices <= 1024) return {4, 60, 1};
-  return {2, 6, 1};
+  if (devices <= 64) return {16, 200, 20, 10};
+  if (devices <= 96) return {16, 100, 8, 4};
+  if (devices <= 160) return {16, 100, 8, 4};
+  if (devices <= 320) return {16, 60, 4, 1};
+  if (devices <= 1024) return {4, 60, 1, 0};
+  return {2, 6, 1, 0};
+}
+
+// Of this thread: unlike the clock on the wall, it does not go on while other programs run.
+double CpuMicroseconds() {
+  timespec now = {};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) std::abort();
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
 // What is timed in both contestants: stages, then all that one device needs.
@@ -55,16 +64,24 @@ class Stopwatch {
     stages_only_.push_back(Microseconds(decided - start));
     whole_.push_back(Microseconds(end - start));
   }
+  // Some times in a row, for their processor time.
+  template <typename Once>
+  void Round(int32_t times, Once once) {
+    const double start = CpuMicroseconds();
+    for (int32_t i = 0; i < times; ++i) once();
+    processor_.push_back((CpuMicroseconds() - start) / times);
+  }
   void Restart() {
-    stages_only_.clear();
-    whole_.clear();
+    for (auto* times : {&stages_only_, &whole_, &processor_}) times->clear();
   }
   Spread stages_only() const { return MakeSpread(stages_only_); }
   Spread whole() const { return MakeSpread(whole_); }
+  Spread processor() const { return MakeSpread(processor_); }
 
  private:
   std::vector<double> stages_only_;
   std::vector<double> whole_;
+  std::vector<double> processor_;  // per plan, a mean over each round
 };
 
 // Goes through matrices and devices, another one each time.
@@ -97,6 +114,9 @@ class PlannerContestant {
                   if (!WriteTable(&plan_, turns_.device(), words_.data())) std::abort();
                 });
   }
+  void Round(int32_t times) {
+    watch_.Round(times, [this] { Once(); });
+  }
   void EndWarmUp() {
     watch_.Restart();
     memory_bytes_ = GetAllocations().live_bytes - before_;
@@ -106,6 +126,7 @@ class PlannerContestant {
     PlannerResult result = {};
     result.plan = watch_.whole();
     result.stages_only = watch_.stages_only();
+    result.processor = watch_.processor();
     result.memory_bytes = memory_bytes_;
     result.table_bytes = static_cast<int64_t>(words_.size() * sizeof(int32_t));
     return result;
@@ -133,12 +154,15 @@ class TextbookContestant {
     turns_.Next();
     watch_.Time([&] { textbook_.Decompose(turns_.traffic()); }, [&] { textbook_.List(turns_.device()); });
   }
+  void Round(int32_t times) {
+    watch_.Round(times, [this] { Once(); });
+  }
   void EndWarmUp() {
     watch_.Restart();
     memory_bytes_ = GetAllocations().live_bytes - before_;
   }
   TextbookResult Finish() {
-    TextbookResult result = {watch_.whole(), watch_.stages_only(), 0, 0, memory_bytes_};
+    TextbookResult result = {watch_.whole(), watch_.stages_only(), watch_.processor(), 0, 0, memory_bytes_};
     const auto count = static_cast<double>(ring_.size());
     for (const auto& traffic : ring_) {
       textbook_.Decompose(traffic.data());
@@ -222,8 +246,8 @@ Result Run(const Settings& settings, int32_t devices, Skew skew) {
     theirs->EndWarmUp();
   }
   for (int32_t round = 0; round < effort.rounds; ++round) {
-    for (int32_t i = 0; i < effort.plans; ++i) ours.Once();
-    if (theirs) theirs->Once();
+    ours.Round(effort.plans);
+    if (theirs) theirs->Round(effort.textbook_plans);
   }
 
   Result result = {devices, skew, effort.matrices, ours.Times(), std::nullopt};

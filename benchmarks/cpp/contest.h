@@ -33,6 +33,7 @@ Spread MakeSpread(std::vector<double> microseconds);
 struct PlannerResult {
   Spread plan;                      // from the matrix to one device's stage table
   Spread stages_only;               // the part of it before anything is listed
+  Spread processor;                 // of the whole, without what other programs take; of rounds
   std::optional<double> matchings;  // before they are cut into stages, where the planner says
   double stages;
   std::optional<double> length_by_bound;
@@ -44,6 +45,7 @@ struct PlannerResult {
 struct TextbookResult {
   Spread plan;         // from the matrix to one device's transfers
   Spread stages_only;  // the decomposition
+  Spread processor;
   double stages;
   double length_by_bound;
   int64_t memory_bytes;

@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +20,13 @@ std::string Format(const char* format, double value) {
 
 std::string Format(const char* format, const std::optional<double>& value) {
   return value ? Format(format, *value) : "-";
+}
+
+constexpr std::array<int, 20> kWidths = {7, 13, 10, 10, 10, 10, 9, 8, 10, 9, 8, 8, 11, 10, 10, 9, 8, 10, 9, 9};
+
+void PrintColumns(const std::vector<std::string>& columns) {
+  for (size_t i = 0; i < columns.size(); ++i) std::printf("%*s ", kWidths[i], columns[i].c_str());
+  std::printf("\n");
 }
 
 std::string SchedulerName(const Settings& settings) {
@@ -57,8 +65,8 @@ std::string Json(const Spread& spread) {
 std::string Json(const PlannerResult& planner) {
   std::ostringstream json;
   json << "{\n   \"plan_us\": " << Json(planner.plan) << ",\n   \"stages_only_us\": " << Json(planner.stages_only)
-       << ",\n   \"matchings\": " << Json(planner.matchings) << ", \"stages\": " << Json(planner.stages)
-       << ",\n   \"length_by_bound\": " << Json(planner.length_by_bound)
+       << ",\n   \"processor_us\": " << Json(planner.processor) << ",\n   \"matchings\": " << Json(planner.matchings)
+       << ", \"stages\": " << Json(planner.stages) << ",\n   \"length_by_bound\": " << Json(planner.length_by_bound)
        << ", \"predicted_by_bound\": " << Json(planner.predicted_by_bound)
        << ",\n   \"memory_bytes\": " << planner.memory_bytes << ", \"table_bytes\": " << planner.table_bytes << "}";
   return json.str();
@@ -67,8 +75,9 @@ std::string Json(const PlannerResult& planner) {
 std::string Json(const TextbookResult& textbook) {
   std::ostringstream json;
   json << "{\n   \"plan_us\": " << Json(textbook.plan) << ",\n   \"stages_only_us\": " << Json(textbook.stages_only)
-       << ",\n   \"stages\": " << Json(textbook.stages) << ", \"length_by_bound\": " << Json(textbook.length_by_bound)
-       << ", \"memory_bytes\": " << textbook.memory_bytes << "}";
+       << ",\n   \"processor_us\": " << Json(textbook.processor) << ",\n   \"stages\": " << Json(textbook.stages)
+       << ", \"length_by_bound\": " << Json(textbook.length_by_bound) << ", \"memory_bytes\": " << textbook.memory_bytes
+       << "}";
   return json.str();
 }
 
@@ -91,28 +100,39 @@ void PrintHeader(const Settings& settings) {
   std::printf("%s: from a matrix to the stage table of one device, %d devices a server, %lld bytes a row; one thread\n",
               SchedulerName(settings).c_str(), kDevicesPerServer, static_cast<long long>(settings.row_bytes));
   std::printf("textbook: from the same matrix to the transfers of one device; stages only: until stages are known\n\n");
-  std::printf("%7s %-13s | %9s %9s %9s %9s | %9s %7s %12s %9s %8s %8s | %9s %9s %9s %7s | %6s %6s\n", "", "",
-              "planner us", "", "", "stages", "", "", "length", "predicted", "memory", "table", "textbook us", "",
-              "stages", "", "ratio", "ratio");
-  std::printf("%7s %-13s | %9s %9s %9s %9s | %9s %7s %12s %9s %8s %8s | %9s %9s %9s %7s | %6s %6s\n", "devices",
-              "traffic", "min", "median", "max", "only", "matchings", "stages", "/ bound", "/ bound", "KiB", "KiB",
-              "min", "median", "only", "stages", "plan", "stages");
+  PrintColumns(
+      {"",       "",      "planner us",  "", "",       "stages", "",         "",           "length", "predicted",
+       "memory", "table", "textbook us", "", "stages", "",       "textbook", "by planner", "",       ""});
+  PrintColumns({"devices", "traffic",   "min",     "median", "max",       "only",     "matchings",
+                "stages",  "/ bound",   "/ bound", "KiB",    "KiB",       "min",      "median",
+                "only",    "matchings", "min",     "median", "processor", "matchings"});
 }
 
 void PrintResult(const Result& result) {
   const PlannerResult& ours = result.planner;
-  std::printf("%7d %-13s | %9.1f %9.1f %9.1f %9.1f | %9s %7.1f %12s %9s %8.0f %8.1f | ", result.devices,
-              Name(result.skew), ours.plan.min, ours.plan.median, ours.plan.max, ours.stages_only.median,
-              Format("%.1f", ours.matchings).c_str(), ours.stages, Format("%.6f", ours.length_by_bound).c_str(),
-              Format("%.3f", ours.predicted_by_bound).c_str(), static_cast<double>(ours.memory_bytes) / 1024,
-              static_cast<double>(ours.table_bytes) / 1024);
+  std::vector<std::string> columns = {std::to_string(result.devices),
+                                      Name(result.skew),
+                                      Format("%.1f", ours.plan.min),
+                                      Format("%.1f", ours.plan.median),
+                                      Format("%.1f", ours.plan.max),
+                                      Format("%.1f", ours.stages_only.median),
+                                      Format("%.1f", ours.matchings),
+                                      Format("%.1f", ours.stages),
+                                      Format("%.6f", ours.length_by_bound),
+                                      Format("%.3f", ours.predicted_by_bound),
+                                      Format("%.0f", static_cast<double>(ours.memory_bytes) / 1024),
+                                      Format("%.1f", static_cast<double>(ours.table_bytes) / 1024)};
   if (result.textbook) {
     const TextbookResult& book = *result.textbook;
-    std::printf("%9.1f %9.1f %9.1f %7.1f | %6.1f %6.1f\n", book.plan.min, book.plan.median, book.stages_only.median,
-                book.stages, book.plan.median / ours.plan.median, book.stages / ours.stages);
-  } else {
-    std::printf("%9s %9s %9s %7s | %6s %6s\n", "-", "-", "-", "-", "-", "-");
+    columns.insert(columns.end(),
+                   {Format("%.1f", book.plan.min), Format("%.1f", book.plan.median),
+                    Format("%.1f", book.stages_only.median), Format("%.1f", book.stages),
+                    Format("%.1f", book.plan.min / ours.plan.min), Format("%.1f", book.plan.median / ours.plan.median),
+                    Format("%.1f", book.processor.median / ours.processor.median),
+                    ours.matchings ? Format("%.1f", book.stages / *ours.matchings) : "-"});
   }
+  columns.resize(kWidths.size(), "-");
+  PrintColumns(columns);
   std::fflush(stdout);
 }
 
