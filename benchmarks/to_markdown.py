@@ -1,20 +1,24 @@
-"""Makes tables of the records in `results/`, which `python -m fastjax bench --json FILE` wrote.
+"""Makes tables of the records in `results/`, which the benchmarks wrote.
 
-Each record gets a page beside it; the READMEs get the figures between their `results` marks.
+Each record gets a page beside it; the READMEs get the figures of `python -m fastjax bench` between
+their `results` marks.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import auto_tables
+import completion
+import frontier
+import plan_time
+import records
+from records import table
+
 SHOWN = "cpu_8_devices_jax_0_10_2"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---" if i < 2 else "---:" for i in range(len(header))], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+BENCH_SCHEMA = "fastjax-bench-1"
 
 
 def name(entry: dict[str, Any]) -> str:
@@ -27,15 +31,10 @@ def ratio(value: float | None) -> str:
 
 
 def conditions(record: dict[str, Any]) -> str:
-    machine, versions, work = (record[k] for k in ("machine", "versions", "workload"))
+    work = record["workload"]
     skew = work["skew"] if work["skew"] == "uniform" else f"{work['skew']} {work['alpha']:g}"
-    tunables = machine["glibc_tunables"]
-    extra = f" `GLIBC_TUNABLES={tunables}`." if tunables else ""
     return (
-        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB, "
-        f"{machine['system']}, load average {machine['load_average']} at the start. "
-        f"jax {versions['jax']}, jaxlib {versions['jaxlib']}, numpy {versions['numpy']}, "
-        f"Python {versions['python']}, fastjax {versions['fastjax']}.{extra}\n\n"
+        f"{records.conditions(record)}\n\n"
         f"{work['devices']} CPU devices, {work['rows']} rows of {work['row_bytes']} bytes each "
         f"({work['dtype']}), {skew}, seed {work['seed']}: {work['total_bytes'] / 2**20:g} MiB in "
         f"all, the busiest device receives {work['max_received_rows']} rows, the largest flow has "
@@ -139,14 +138,14 @@ def page(record: dict[str, Any], title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def summary(records: dict[str, dict[str, Any]]) -> str:
+def summary(found: dict[str, dict[str, Any]]) -> str:
     """One line for each record, for the README of this folder."""
     header = ["record", "GLIBC_TUNABLES", "`direct` 1x8 ms", "`fast` 2x4", "dense exact"]
     header += ["dense worst", "all_gather", "copy", "plan + exchange of one row, vs empty"]
     keys = [("direct", "1x8"), ("fast", "2x4")]
     keys += [(scheme, "-") for scheme in ("dense exact", "dense worst", "all_gather", "copy")]
     lines = []
-    for stem, record in records.items():
+    for stem, record in found.items():
         times = {(e["scheme"], e["servers"]): e["median_ms"] for e in record["schemes"]}
         small = {e["name"]: e for e in record["latency"]}["plan + exchange 1x8"]
         lines.append(
@@ -160,20 +159,32 @@ def summary(records: dict[str, dict[str, Any]]) -> str:
     return table(header, lines)
 
 
+PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
+    BENCH_SCHEMA: page,
+    auto_tables.SCHEMA: auto_tables.page,
+    completion.SCHEMA: completion.page,
+    frontier.SCHEMA: frontier.page,
+    plan_time.SCHEMA: plan_time.page,
+}
+
+
 def pages(root: Path) -> dict[Path, str]:
     """What every generated file must hold: all pages of results, and the READMEs."""
-    records = {
+    found = {
         path.stem: json.loads(path.read_text())
         for path in sorted((root / "benchmarks/results").glob("*.json"))
     }
     result = {
-        root / f"benchmarks/results/{stem}.md": page(record, stem.replace("_", " "))
-        for stem, record in records.items()
+        root / f"benchmarks/results/{stem}.md": PAGES[record["schema"]](
+            record, stem.replace("_", " ")
+        )
+        for stem, record in found.items()
     }
-    shown = records[SHOWN]
+    shown = found[SHOWN]
+    benches = {k: record for k, record in found.items() if record["schema"] == BENCH_SCHEMA}
     marked = {
         root / "README.md": f"{excerpt(shown)}\n\n{conditions(shown)}",
-        root / "benchmarks/README.md": summary(records),
+        root / "benchmarks/README.md": summary(benches),
     }
     for path, text in marked.items():
         fresh = f"<!-- results -->\n{text}\n<!-- /results -->"

@@ -1,0 +1,259 @@
+#include "contest.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include "allocations.h"
+#include "length.h"
+#include "planner/table.h"
+#include "textbook.h"
+
+namespace fastjax::bench {
+namespace {
+
+using planner::Planner;
+using planner::Topology;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMeanRows = 4096;
+// Up to which all transfers of a plan are looked at.
+constexpr int32_t kDescribedDevices = 1024;
+
+using Ring = std::vector<std::vector<int64_t>>;
+
+double Microseconds(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+struct Effort {
+  int32_t matrices;  // enough that none is still in the caches' fastest part, as far as memory allows
+  int32_t rounds;    // in each: so many plans, then so many of the textbook's
+  int32_t plans;
+  int32_t textbook_plans;
+};
+
+Effort EffortFor(int32_t devices) {
+  if (devices <= 64) return {16, 200, 20, 10};
+  if (devices <= 96) return {16, 100, 8, 4};
+  if (devices <= 160) return {16, 100, 8, 4};
+  if (devices <= 320) return {16, 60, 4, 1};
+  if (devices <= 1024) return {4, 60, 1, 0};
+  return {2, 6, 1, 0};
+}
+
+// Of this thread: unlike the clock on the wall, it does not go on while other programs run.
+double CpuMicroseconds() {
+  timespec now = {};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) std::abort();
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+// What is timed in both contestants: stages, then all that one device needs.
+class Stopwatch {
+ public:
+  template <typename Decide, typename List>
+  void Time(Decide decide, List list) {
+    const auto start = Clock::now();
+    decide();
+    const auto decided = Clock::now();
+    list();
+    const auto end = Clock::now();
+    stages_only_.push_back(Microseconds(decided - start));
+    whole_.push_back(Microseconds(end - start));
+  }
+  // Some times in a row, for their processor time.
+  template <typename Once>
+  void Round(int32_t times, Once once) {
+    const double start = CpuMicroseconds();
+    for (int32_t i = 0; i < times; ++i) once();
+    processor_.push_back((CpuMicroseconds() - start) / times);
+  }
+  void Restart() {
+    for (auto* times : {&stages_only_, &whole_, &processor_}) times->clear();
+  }
+  Spread stages_only() const { return MakeSpread(stages_only_); }
+  Spread whole() const { return MakeSpread(whole_); }
+  Spread processor() const { return MakeSpread(processor_); }
+
+ private:
+  std::vector<double> stages_only_;
+  std::vector<double> whole_;
+  std::vector<double> processor_;  // per plan, a mean over each round
+};
+
+// Goes through matrices and devices, another one each time.
+class Turns {
+ public:
+  Turns(const Ring& ring, int32_t devices) : ring_(ring), devices_(devices) {}
+
+  void Next() { ++turn_; }
+  const int64_t* traffic() const { return ring_[static_cast<size_t>(turn_) % ring_.size()].data(); }
+  int32_t device() const { return static_cast<int32_t>(turn_ % devices_); }
+
+ private:
+  const Ring& ring_;
+  int32_t devices_;
+  int64_t turn_ = -1;
+};
+
+class PlannerContestant {
+ public:
+  PlannerContestant(const Settings& settings, const Topology& topology, const Ring& ring)
+      : words_(planner::TableWords(topology, settings.scheduler)),
+        before_(GetAllocations().live_bytes),
+        plan_(topology, settings.scheduler, settings.row_bytes),
+        turns_(ring, topology.devices()) {}
+
+  void Once() {
+    turns_.Next();
+    watch_.Time([&] { plan_.Plan(turns_.traffic()); },
+                [&] {
+                  if (!WriteTable(&plan_, turns_.device(), words_.data())) std::abort();
+                });
+  }
+  void Round(int32_t times) {
+    watch_.Round(times, [this] { Once(); });
+  }
+  void EndWarmUp() {
+    watch_.Restart();
+    memory_bytes_ = GetAllocations().live_bytes - before_;
+  }
+  Planner* plan() { return &plan_; }
+  PlannerResult Times() const {
+    PlannerResult result = {};
+    result.plan = watch_.whole();
+    result.stages_only = watch_.stages_only();
+    result.processor = watch_.processor();
+    result.memory_bytes = memory_bytes_;
+    result.table_bytes = static_cast<int64_t>(words_.size() * sizeof(int32_t));
+    return result;
+  }
+
+ private:
+  std::vector<int32_t> words_;
+  int64_t before_;
+  int64_t memory_bytes_ = 0;
+  Planner plan_;
+  Turns turns_;
+  Stopwatch watch_;
+};
+
+class TextbookContestant {
+ public:
+  TextbookContestant(const Topology& topology, const Ring& ring)
+      : topology_(topology),
+        ring_(ring),
+        before_(GetAllocations().live_bytes),
+        textbook_(topology),
+        turns_(ring, topology.devices()) {}
+
+  void Once() {
+    turns_.Next();
+    watch_.Time([&] { textbook_.Decompose(turns_.traffic()); }, [&] { textbook_.List(turns_.device()); });
+  }
+  void Round(int32_t times) {
+    watch_.Round(times, [this] { Once(); });
+  }
+  void EndWarmUp() {
+    watch_.Restart();
+    memory_bytes_ = GetAllocations().live_bytes - before_;
+  }
+  TextbookResult Finish() {
+    TextbookResult result = {watch_.whole(), watch_.stages_only(), watch_.processor(), 0, 0, memory_bytes_};
+    const auto count = static_cast<double>(ring_.size());
+    for (const auto& traffic : ring_) {
+      textbook_.Decompose(traffic.data());
+      result.stages += textbook_.num_stages() / count;
+      result.length_by_bound += static_cast<double>(textbook_.length()) / RailBound(topology_, traffic) / count;
+    }
+    return result;
+  }
+
+ private:
+  Topology topology_;
+  const Ring& ring_;
+  int64_t before_;
+  int64_t memory_bytes_ = 0;
+  Textbook textbook_;
+  Turns turns_;
+  Stopwatch watch_;
+};
+
+// Planners from some time on have a count of their own.
+template <typename P>
+auto Matchings(const P& planner, int) -> decltype(std::optional<double>(planner.num_matchings())) {
+  return planner.num_matchings();
+}
+template <typename P>
+std::optional<double> Matchings(const P&, long) {
+  return std::nullopt;
+}
+
+// A mean over things of which all must be known.
+void AddShare(const std::optional<double>& value, double count, std::optional<double>* mean) {
+  *mean = value && *mean ? std::optional(**mean + *value / count) : std::nullopt;
+}
+
+// Of exchanges that take too long, the first matrix only.
+void DescribePlans(const Settings& settings, const Ring& ring, Planner* plan, PlannerResult* result) {
+  const bool small = plan->topology().devices() <= kDescribedDevices;
+  const size_t described = small ? ring.size() : 1;
+  const auto count = static_cast<double>(described);
+  std::optional<double> matchings = 0;
+  std::optional<double> length = 0;
+  double predicted = 0;
+  for (size_t i = 0; i < described; ++i) {
+    plan->Plan(ring[i].data());
+    AddShare(Matchings(*plan, 0), count, &matchings);
+    AddShare(LengthByBound(settings, ring[i], plan), count, &length);
+    result->stages += plan->num_stages() / count;
+    if (small) predicted += plan->PredictedTime() / plan->LowerBound() / count;
+  }
+  result->matchings = matchings;
+  result->length_by_bound = length;
+  if (small) result->predicted_by_bound = predicted;
+}
+
+}  // namespace
+
+Spread MakeSpread(std::vector<double> microseconds) {
+  if (microseconds.empty()) std::abort();
+  std::sort(microseconds.begin(), microseconds.end());
+  const size_t last = microseconds.size() - 1;
+  const auto at = [&](size_t quarters) { return microseconds[last * quarters / 4]; };
+  return {static_cast<int64_t>(microseconds.size()), at(0), at(1), at(2), at(3), at(4)};
+}
+
+Result Run(const Settings& settings, int32_t devices, Skew skew) {
+  Topology topology;
+  topology.servers = devices / kDevicesPerServer;
+  topology.devices_per_server = kDevicesPerServer;
+  const Effort effort = EffortFor(devices);
+  std::mt19937_64 random(devices);
+  Ring ring;
+  for (int32_t i = 0; i < effort.matrices; ++i) ring.push_back(MakeTraffic(skew, devices, kMeanRows, &random));
+
+  PlannerContestant ours(settings, topology, ring);
+  for (int32_t i = 0; i < effort.matrices; ++i) ours.Once();
+  ours.EndWarmUp();
+  std::optional<TextbookContestant> theirs;
+  if (devices <= kTextbookDevices) {
+    theirs.emplace(topology, ring);
+    theirs->Once();
+    theirs->EndWarmUp();
+  }
+  for (int32_t round = 0; round < effort.rounds; ++round) {
+    ours.Round(effort.plans);
+    if (theirs) theirs->Round(effort.textbook_plans);
+  }
+
+  Result result = {devices, skew, effort.matrices, ours.Times(), std::nullopt};
+  DescribePlans(settings, ring, ours.plan(), &result.planner);
+  if (theirs) result.textbook = theirs->Finish();
+  return result;
+}
+
+}  // namespace fastjax::bench

@@ -1,0 +1,83 @@
+#include "length.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+namespace fastjax::bench {
+namespace {
+
+using planner::Phase;
+using planner::Planner;
+using planner::Topology;
+using planner::Transfer;
+
+constexpr int32_t kAllTransfersDevices = 320;
+// A planner keeps the tiles that it has balanced; all of a large exchange do not fit in memory.
+constexpr int32_t kServersPerPlanner = 128;
+
+int64_t Length(const Topology& topology, Planner* plan) {
+  const int32_t devices = topology.devices();
+  std::vector<Transfer> transfers;
+  plan->AppendTransfers(&transfers);
+  // What each NIC sends, and behind it what each receives.
+  std::vector<int64_t> nics(static_cast<size_t>(plan->num_stages()) * 2 * devices);
+  for (const Transfer& transfer : transfers) {
+    if (transfer.phase != Phase::kScaleOut) continue;
+    int64_t* stage = &nics[static_cast<size_t>(transfer.stage) * 2 * devices];
+    stage[transfer.src] += transfer.rows;
+    stage[devices + transfer.dst] += transfer.rows;
+  }
+  int64_t length = 0;
+  for (auto first = nics.begin(); first != nics.end(); first += 2 * static_cast<int64_t>(devices)) {
+    length += *std::max_element(first, first + 2 * static_cast<int64_t>(devices));
+  }
+  return length;
+}
+
+int64_t LengthOfFirstRail(const Settings& settings, const Topology& topology, const std::vector<int64_t>& traffic) {
+  std::vector<int64_t> longest;
+  for (int32_t first = 0; first < topology.servers; first += kServersPerPlanner) {
+    Planner plan(topology, settings.scheduler, settings.row_bytes);
+    plan.Plan(traffic.data());
+    longest.resize(plan.num_stages());
+    std::vector<int64_t> rows(longest.size());
+    for (int32_t server = first; server < std::min(first + kServersPerPlanner, topology.servers); ++server) {
+      const int32_t device = topology.device(server, 0);
+      std::fill(rows.begin(), rows.end(), 0);
+      for (const Transfer& transfer : plan.DeviceTransfers(device)) {
+        if (transfer.phase == Phase::kScaleOut && transfer.src == device) rows[transfer.stage] += transfer.rows;
+      }
+      for (size_t stage = 0; stage < rows.size(); ++stage) longest[stage] = std::max(longest[stage], rows[stage]);
+    }
+  }
+  return std::accumulate(longest.begin(), longest.end(), int64_t{0});
+}
+
+}  // namespace
+
+double RailBound(const Topology& topology, const std::vector<int64_t>& traffic) {
+  std::vector<int64_t> leaving(topology.servers);
+  std::vector<int64_t> entering(topology.servers);
+  size_t entry = 0;
+  for (int32_t i = 0; i < topology.devices(); ++i) {
+    for (int32_t j = 0; j < topology.devices(); ++j, ++entry) {
+      if (topology.server_of(i) == topology.server_of(j)) continue;
+      leaving[topology.server_of(i)] += traffic[entry];
+      entering[topology.server_of(j)] += traffic[entry];
+    }
+  }
+  const int64_t rows =
+      std::max(*std::max_element(leaving.begin(), leaving.end()), *std::max_element(entering.begin(), entering.end()));
+  return static_cast<double>(rows) / topology.devices_per_server;
+}
+
+std::optional<double> LengthByBound(const Settings& settings, const std::vector<int64_t>& traffic, Planner* plan) {
+  const Topology& topology = plan->topology();
+  const double bound = RailBound(topology, traffic);
+  if (topology.devices() <= kAllTransfersDevices) return static_cast<double>(Length(topology, plan)) / bound;
+  if (settings.scheduler != planner::Scheduler::kFast) return std::nullopt;
+  return static_cast<double>(LengthOfFirstRail(settings, topology, traffic)) / bound;
+}
+
+}  // namespace fastjax::bench

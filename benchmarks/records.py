@@ -1,0 +1,45 @@
+"""What the records of all benchmarks have in common: where figures come from, tables, files."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastjax.cli.machine import machine, versions
+
+
+def stamp(schema: str) -> dict[str, Any]:
+    """The head of a record: what it is, and what it was made on and with."""
+    return {"schema": schema, "machine": machine(), "versions": versions()}
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """As JSON, with a line for each element of a list, so that versions can be compared."""
+
+    def text(value: Any) -> str:
+        if not isinstance(value, list):
+            return json.dumps(value)
+        return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n ]"
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f" {json.dumps(name)}: {text(value)}" for name, value in record.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 2) -> str:
+    """A table of Markdown; columns behind the first `texts` are numbers."""
+    marks = ["---" if i < texts else "---:" for i in range(len(header))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, marks, *rows))
+
+
+def conditions(record: dict[str, Any]) -> str:
+    """Machine and versions, as a sentence for each."""
+    machine, versions = record["machine"], record["versions"]
+    tunables = machine["glibc_tunables"]
+    extra = f" `GLIBC_TUNABLES={tunables}`." if tunables else ""
+    return (
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}, load average {machine['load_average']} at the start. "
+        f"jax {versions['jax']}, jaxlib {versions['jaxlib']}, numpy {versions['numpy']}, "
+        f"Python {versions['python']}, fastjax {versions['fastjax']}.{extra}"
+    )
