@@ -1,5 +1,6 @@
 """fastjax's planner and its handlers for XLA."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -20,28 +21,71 @@ def copy_threads() -> int:
 def scheduler_names() -> list[str]:
     """The schedulers, in the order of their numbers."""
 
-def table_words(topology: tuple[int, int, int, int, int, int], scheduler: int) -> int:
+def table_words(topology: Sequence[int], scheduler: int) -> int:
     """int32 words of one device's stage table."""
 
 def check_table(words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], devices: int, device: int) -> str:
     """What is wrong with a stage table; empty if nothing."""
 
+def stage_frontier(rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> list[tuple[int, int]]:
+    """
+    (matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.
+    """
+
 class HostPlan:
     """A plan made on the host."""
 
-    def __init__(self, traffic: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], topology: tuple[int, int, int, int, int, int], scheduler: int, row_bytes: int) -> None: ...
+    def __init__(self, traffic: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], topology: Sequence[int], scheduler: int, row_bytes: int) -> None: ...
+
+    def plan(self) -> None:
+        """Plans the traffic."""
+
+    def plan_with(self, targets: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], take: bool) -> None:
+        """
+        Plans with these matchings: takes them as they are, or begins with them.
+        """
 
     @property
     def num_stages(self) -> int: ...
 
-    def transfers(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+    @property
+    def num_matchings(self) -> int: ...
+
+    @property
+    def chosen(self) -> int:
+        """Number of the scheduler, or of that which auto chose."""
+
+    @property
+    def hash(self) -> int: ...
+
+    def transfers(self, transposed: bool = False) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Every transfer, as packed records."""
 
-    def table(self, device: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+    def table(self, device: int, transposed: bool = False) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The stage table of one device."""
+
+    def matchings(self) -> tuple:
+        """Targets and weights of the matchings that stages were cut from."""
+
+    def units(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """What servers send to each other, as stages count it."""
+
+    @property
+    def startup_units(self) -> int:
+        """What a stage costs, as stages count."""
+
+    def candidates(self) -> list[tuple[int, int]]:
+        """(matchings, length) of each cover that was looked at."""
+
+    def choices(self) -> list:
+        """
+        (scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.
+        """
 
     def staging_rows(self, device: int) -> int: ...
 
     def lower_bound(self) -> float: ...
 
     def predicted_time(self) -> float: ...
+
+    def planning_time(self) -> float: ...

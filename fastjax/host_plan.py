@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastjax import _core, config, explanation, optimal, plan_file
+from fastjax import _core, config, explanation, plan_file
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.topology import Topology
 
@@ -274,6 +274,8 @@ def _make(
 def _solve(
     core: _core.HostPlan, servers: int, time_limit: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
+    from fastjax import optimal
+
     units = core.units().reshape(servers, servers)
     if not units.any():
         return None
