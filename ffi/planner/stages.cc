@@ -82,12 +82,12 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
   for (const Piece& whole : pieces_) {
     const int16_t* to = matchings.matching(whole.matching);
     int64_t left = whole.units;
-    int64_t shortest = 1;
+    int64_t before = 0;
     for (; cuts < kMaxCuts; ++cuts) {
       int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room));
-      if (piece < shortest) piece = std::max(shortest, total_units_ / (2 * kMaxCuts));
+      if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * kMaxCuts), 1});
       if (piece >= left) break;
-      shortest = piece;
+      before = piece;
       piece = std::min(piece, (left + 1) / 2);  // no small rest beside large pieces
       add({whole.matching, piece});
       left -= piece;
@@ -138,54 +138,51 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
   lengths_.push_back(longest);
 }
 
-// What a stage asks of the fabric inside each server; stages are asked about in order.
-void StageBuilder::SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute) {
-  std::fill(balance, balance + servers_, 0);
-  std::fill(redistribute, redistribute + servers_, 0);
-  for (int32_t s = 0; s < servers_; ++s) {
-    const int32_t d = to(stage, s);
-    if (d == kIdle) continue;
-    const int32_t pair = tiles.PairOf(s, d);
-    const TileLoad& load = tiles.load(pair);
-    const int64_t units = tiles.units()[pair];
-    const int64_t begin = done_[pair];
-    const int64_t end = std::min(begin + length(stage), units);
-    done_[pair] = end;
-    balance[s] = Share(load.balance, (units - load.balance_units) / 2, units, begin, end);
-    redistribute[d] = Share(load.redistribute, 0, (units + load.redistribute_units) / 2, begin, end);
-  }
-}
-
-// Step u runs the balance that feeds stage u, the scale-out of stage u - 1 and the redistribution that drains stage
-// u - 2; rows between devices of one server fill the time in between.
+// Stages follow each other on the NICs. Inside servers, balance goes first, as far ahead as it can; redistribution of a
+// stage queues up when the stage is over; rows that stay in their server take what time is left.
 Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& pricing) {
   std::fill(done_.begin(), done_.end(), 0);
-  const auto n = static_cast<size_t>(servers_);
-  balance_.assign(n, 0);
-  drains_.assign(2 * n, 0);
-  const auto inside = [&](int64_t rows) {
-    return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
-  };
-  Picoseconds total = 0;
-  Picoseconds idle = 0;
-  for (int32_t step = 0; step < count() + 2; ++step) {
-    // What drains stage step - 2 gives its place to what will drain this one.
-    int64_t* drains = &drains_[n * (step % 2)];
-    before_.assign(drains, drains + n);
-    std::fill(balance_.begin(), balance_.end(), 0);
-    std::fill(drains, drains + n, 0);
-    if (step < count()) SetLoads(tiles, step, balance_.data(), drains);
-    Picoseconds up = 0;
-    for (size_t s = 0; s < n; ++s) {
-      if (balance_[s] + before_[s] != 0) up = std::max(up, inside(balance_[s]) + inside(before_[s]));
+  inside_.assign(static_cast<size_t>(servers_), Inside());
+  Picoseconds end = 0;
+  for (int32_t stage = 0; stage < count(); ++stage) {
+    Picoseconds start = end;
+    for (int32_t s = 0; s < servers_; ++s) {
+      const int32_t d = to(stage, s);
+      if (d == kIdle) continue;
+      const Picoseconds balance = WorkOf(Work::kBalance, tiles, tiles.PairOf(s, d), length(stage), pricing);
+      inside_[s].balanced += balance;
+      inside_[s].work += balance;
+      if (balance != 0) start = std::max(start, inside_[s].balanced);
     }
-    const bool crosses = step > 0 && step <= count();
-    const Picoseconds out =
-        crosses ? pricing.scale_out_latency + pricing.scale_out.Time(length(step - 1)) : Picoseconds{0};
-    total += std::max(up, out);
-    idle += std::max(out - up, Picoseconds{0});
+    end = start + pricing.scale_out_latency + pricing.scale_out.Time(length(stage));
+    for (int32_t s = 0; s < servers_; ++s) {
+      const int32_t d = to(stage, s);
+      if (d == kIdle) continue;
+      const int32_t pair = tiles.PairOf(s, d);
+      const Picoseconds drain = WorkOf(Work::kRedistribute, tiles, pair, length(stage), pricing);
+      inside_[d].work += drain;
+      if (drain != 0) inside_[d].drained = std::max(inside_[d].drained, end) + drain;
+      done_[pair] = std::min(done_[pair] + length(stage), tiles.units()[pair]);
+    }
   }
-  return total + std::max(inside(tiles.local_rows()) - idle, Picoseconds{0});
+  const Picoseconds local = tiles.local_rows() == 0
+                                ? Picoseconds{0}
+                                : pricing.scale_up_latency + pricing.scale_up.Time(tiles.local_rows());
+  for (const Inside& inside : inside_) end = std::max({end, inside.drained, inside.work + local});
+  return end;
+}
+
+// Of the pair's next units, on the busiest device.
+Picoseconds StageBuilder::WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length,
+                                 const Pricing& pricing) const {
+  const TileLoad& load = tiles.load(pair);
+  const int64_t units = tiles.units()[pair];
+  const int64_t begin = done_[pair];
+  const int64_t end = std::min(begin + length, units);
+  const int64_t rows = work == Work::kBalance
+                           ? Share(load.balance, (units - load.balance_units) / 2, units, begin, end)
+                           : Share(load.redistribute, 0, (units + load.redistribute_units) / 2, begin, end);
+  return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
 }
 
 }  // namespace fastjax::planner

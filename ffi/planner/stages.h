@@ -42,12 +42,18 @@ class StageBuilder {
     int64_t units;
   };
   enum class Work { kBalance, kRedistribute };
+  // Times of the fabric inside a server.
+  struct Inside {
+    Picoseconds balanced = 0;  // when all balance so far is done
+    Picoseconds drained = 0;   // when all redistribution so far is
+    Picoseconds work = 0;      // both together
+  };
 
   void Order(const MatchingList& matchings);
   void Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
   int64_t PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows) const;
   void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
-  void SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute);
+  Picoseconds WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length, const Pricing& pricing) const;
 
   int32_t servers_;
   int64_t total_units_ = 0;        // of all matchings
@@ -55,10 +61,8 @@ class StageBuilder {
   std::vector<Piece> pieces_;  // in order
   std::vector<Piece> cut_;
   std::vector<int64_t> done_;  // by pair: units that stages looked at so far have moved
-  // By server, in rows: of a step's balance, of what will drain its stage and the one before, and of what drains now.
-  std::vector<int64_t> balance_;
-  std::vector<int64_t> drains_;
-  std::vector<int64_t> before_;
+  std::vector<Inside> inside_;  // by server
+
   std::vector<int16_t> to_;
   std::vector<int16_t> from_;
   std::vector<int64_t> lengths_;

@@ -69,6 +69,7 @@ void Tiles::Plan(const int64_t* traffic) {
   }
   SetStaging();
   ForgetRails();
+  asked_ = false;
 }
 
 // kRails is the number of devices in a server, or 0 where the compiler is not told.
@@ -218,17 +219,38 @@ void Tiles::ForgetRails() {
   std::fill(filled_.begin(), filled_.end(), 0);
   segments_used_ = 0;
   server_ = kNoServer;
+  only_device_ = kNoDevice;
 }
 
 void Tiles::PrepareAll() {
-  if (!dense_) {
+  if (!dense_ || only_device_ != kNoDevice) {
     dense_ = true;
     filled_.resize(sums_.size());
     rails_.resize(sums_.size() * m_);
     ForgetRails();
   }
+  asked_ = true;
   for (int32_t source = 0; source < servers_; ++source) {
-    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target);
+    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target, nullptr);
+  }
+}
+
+void Tiles::PrepareDevice(int32_t device) {
+  if (device == only_device_) return;
+  const int32_t server = topology_.server_of(device);
+  // A rail that ends elsewhere than it starts is another device's own at either end.
+  if (asked_ || !topology_.equal_nics()) {
+    if (only_device_ != kNoDevice) ForgetRails();
+    return PrepareServer(server);
+  }
+  asked_ = true;
+  server_ = server;
+  only_device_ = device;
+  const Viewer sender = {topology_.local_of(device), true};
+  const Viewer receiver = {topology_.local_of(device), false};
+  for (int32_t other = 0; other < servers_; ++other) {
+    FillTile(server, other, &sender);
+    FillTile(other, server, &receiver);
   }
 }
 
@@ -238,12 +260,12 @@ void Tiles::PrepareServer(int32_t server) {
     server_ = server;
   }
   for (int32_t other = 0; other < servers_; ++other) {
-    FillTile(server, other);
-    FillTile(other, server);
+    FillTile(server, other, nullptr);
+    FillTile(other, server, nullptr);
   }
 }
 
-void Tiles::FillTile(int32_t source, int32_t target) {
+void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int32_t pair = PairOf(source, target);
   const size_t slot = Slot(source, target);
   if (filled_[slot] != 0 || sums_[pair] == 0) return;
@@ -252,8 +274,12 @@ void Tiles::FillTile(int32_t source, int32_t target) {
   if (segments_.size() < needed) segments_.resize(2 * needed);
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
+  Rail* rails = &rails_[slot * m_];
   FillQuotas(source, target, quotas_.data());
-  segments_used_ = filler_->Fill(tile, devices, quotas_.data(), &rails_[slot * m_], segments_.data(), segments_used_);
+  segments_used_ =
+      viewer == nullptr
+          ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)
+          : filler_->FillFor(*viewer, tile, devices, quotas_.data(), rails, segments_.data(), segments_used_);
 }
 
 }  // namespace fastjax::planner
