@@ -248,7 +248,8 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
   return first;
 }
 
-// Of the list that WriteRail writes, what has this origin, which is not the rail: some pieces, and one block of the tail.
+// Of the list that WriteRail writes, what has this origin, which is not the rail: some pieces, and one block of the
+// tail.
 int32_t Balancer::WriteSentBy(int32_t origin, int32_t rail, Rail* out, Segment* pool, int32_t first) const {
   const int32_t m = rails_;
   int64_t position = 0;

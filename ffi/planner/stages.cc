@@ -165,9 +165,8 @@ Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& prici
       done_[pair] = std::min(done_[pair] + length(stage), tiles.units()[pair]);
     }
   }
-  const Picoseconds local = tiles.local_rows() == 0
-                                ? Picoseconds{0}
-                                : pricing.scale_up_latency + pricing.scale_up.Time(tiles.local_rows());
+  const Picoseconds local =
+      tiles.local_rows() == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(tiles.local_rows());
   for (const Inside& inside : inside_) end = std::max({end, inside.drained, inside.work + local});
   return end;
 }

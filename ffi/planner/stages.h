@@ -56,11 +56,11 @@ class StageBuilder {
   Picoseconds WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length, const Pricing& pricing) const;
 
   int32_t servers_;
-  int64_t total_units_ = 0;        // of all matchings
+  int64_t total_units_ = 0;  // of all matchings
   std::vector<int32_t> by_weight_;
   std::vector<Piece> pieces_;  // in order
   std::vector<Piece> cut_;
-  std::vector<int64_t> done_;  // by pair: units that stages looked at so far have moved
+  std::vector<int64_t> done_;   // by pair: units that stages looked at so far have moved
   std::vector<Inside> inside_;  // by server
 
   std::vector<int16_t> to_;

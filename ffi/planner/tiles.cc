@@ -124,8 +124,7 @@ void Tiles::SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column
     for (int32_t rail = 0; rail < m_; ++rail) {
       const int64_t quota = quotas_[rail];
       const int64_t room = std::max<int64_t>(quota - row_sums[rail], 0);
-      const int64_t home =
-          std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
+      const int64_t home = std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
       load.balance = std::max({load.balance, row_sums[rail] - quota, room});
       load.balance_units = std::max(load.balance_units, room);
       load.redistribute = std::max({load.redistribute, column_sums[rail] - home, quota - home});
