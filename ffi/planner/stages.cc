@@ -29,7 +29,7 @@ Picoseconds Exposure(const Pricing& pricing, int64_t total_units) {
 
 }  // namespace
 
-int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(servers) + 2 * kMaxCuts; }
+int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(servers) + 2 * int64_t{kMaxCuts}; }
 
 StageBuilder::StageBuilder(int32_t servers) : servers_(servers), done_(static_cast<size_t>(servers) * servers) {}
 
@@ -85,7 +85,7 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
     int64_t before = 0;
     for (; cuts < kMaxCuts; ++cuts) {
       int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room));
-      if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * kMaxCuts), 1});
+      if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * int64_t{kMaxCuts}), 1});
       if (piece >= left) break;
       before = piece;
       piece = std::min(piece, (left + 1) / 2);  // no small rest beside large pieces

@@ -170,11 +170,11 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
 // each rail that carries any, and those rows go round as above.
 void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const int32_t pair = PairOf(source, target);
-  Wide rates = 0;
+  Wide rates = 0;  // never stays so: every server has a NIC that works
   for (int32_t rail = 0; rail < m_; ++rail) rates += RateOf(source, target, rail);
   int64_t left = sums_[pair];
   for (int32_t rail = 0; rail < m_; ++rail) {
-    quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / rates);
+    quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / std::max<Wide>(rates, 1));
     left -= quotas[rail];
   }
   for (int32_t rail = (source + target) % m_; left > 0; rail = rail + 1 < m_ ? rail + 1 : 0) {

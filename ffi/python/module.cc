@@ -84,6 +84,7 @@ std::vector<uint8_t> Pack(const std::vector<Transfer>& transfers) {
 
 std::vector<std::pair<int32_t, int64_t>> ToPairs(const std::vector<planner::Candidate>& candidates) {
   std::vector<std::pair<int32_t, int64_t>> pairs;
+  pairs.reserve(candidates.size());
   for (const planner::Candidate& candidate : candidates) pairs.emplace_back(candidate.matchings, candidate.length);
   return pairs;
 }
