@@ -58,21 +58,20 @@ void Tiles::SetCrossed() {
 void Tiles::Plan(const int64_t* traffic) {
   traffic_ = traffic;
   local_rows_ = 0;
-  for (int32_t source = 0; source < servers_; ++source) {
-    // Eight is what most servers have.
-    if (m_ == 8) {
-      SumServer<8>(source);
-    } else {
-      SumServer<0>(source);
-    }
-    for (int32_t target = 0; target < servers_; ++target) SetTile(source, target);
-  }
+  // Eight is what most servers have.
+  for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
   ForgetRails();
   asked_ = false;
 }
 
 // kRails is the number of devices in a server, or 0 where the compiler is not told.
+template <int32_t kRails>
+void Tiles::PlanServer(int32_t source) {
+  SumServer<kRails>(source);
+  for (int32_t target = 0; target < servers_; ++target) SetTile<kRails>(source, target);
+}
+
 template <int32_t kRails>
 void Tiles::SumServer(int32_t source) {
   const int32_t m = kRails == 0 ? m_ : kRails;
@@ -95,19 +94,21 @@ void Tiles::SumServer(int32_t source) {
   }
 }
 
+template <int32_t kRails>
 void Tiles::SetTile(int32_t source, int32_t target) {
+  const int32_t m = kRails == 0 ? m_ : kRails;
   const int32_t pair = PairOf(source, target);
-  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m_];
-  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m_];
-  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m_];
+  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m];
+  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m];
+  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m];
   if (source == target) return AddLocal(rows, columns, diagonal);
   int64_t sum = 0;
-  for (int32_t i = 0; i < m_; ++i) sum += rows[i];
+  for (int32_t i = 0; i < m; ++i) sum += rows[i];
   sums_[pair] = sum;
-  FillQuotas(source, target, quotas_.data());
+  FillQuotas<kRails>(source, target, quotas_.data());
   most_rows_[pair] = *std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum);
   units_[pair] = UnitsOf(source, target, quotas_.data());
-  SetLoad(pair, rows, columns, diagonal);
+  SetLoad<kRails>(pair, rows, columns, diagonal);
 }
 
 void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
@@ -118,10 +119,12 @@ void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const 
 
 // As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
 // balancer does whenever there are such rows.
+template <int32_t kRails>
 void Tiles::SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+  const int32_t m = kRails == 0 ? m_ : kRails;
   TileLoad load;
-  if (m_ > 1 && sums_[pair] > 0) {
-    for (int32_t rail = 0; rail < m_; ++rail) {
+  if (m > 1 && sums_[pair] > 0) {
+    for (int32_t rail = 0; rail < m; ++rail) {
       const int64_t quota = quotas_[rail];
       const int64_t room = std::max<int64_t>(quota - row_sums[rail], 0);
       const int64_t home = std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
@@ -157,13 +160,15 @@ void Tiles::SetStaging() {
 }
 
 // Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail.
+template <int32_t kRails>
 void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   if (!topology_.equal_nics()) return FillUnequalQuotas(source, target, quotas);
-  const int64_t sum = sums_[PairOf(source, target)];
-  const auto extras = static_cast<int32_t>(sum % m_);
-  const int32_t first = (source + target) % m_;
-  std::fill(quotas, quotas + m_, sum / m_);
-  for (int32_t i = 0; i < extras; ++i) ++quotas[first + i < m_ ? first + i : first + i - m_];
+  const uint32_t m = static_cast<uint32_t>(kRails == 0 ? m_ : kRails);
+  const auto sum = static_cast<uint64_t>(sums_[PairOf(source, target)]);
+  const auto extras = static_cast<uint32_t>(sum % m);
+  const uint32_t first = static_cast<uint32_t>(source + target) % m;
+  std::fill(quotas, quotas + m, static_cast<int64_t>(sum / m));
+  for (uint32_t i = 0; i < extras; ++i) ++quotas[first + i < m ? first + i : first + i - m];
 }
 
 // In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
@@ -274,7 +279,7 @@ void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
   Rail* rails = &rails_[slot * m_];
-  FillQuotas(source, target, quotas_.data());
+  FillQuotas<0>(source, target, quotas_.data());
   segments_used_ =
       viewer == nullptr
           ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)

@@ -72,12 +72,17 @@ class Tiles {
 
   void SetCrossed();
   template <int32_t kRails>
+  void PlanServer(int32_t source);
+  template <int32_t kRails>
   void SumServer(int32_t source);
+  template <int32_t kRails>
   void SetTile(int32_t source, int32_t target);
+  template <int32_t kRails>
   void SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
   void AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
   void SetStaging();
 
+  template <int32_t kRails>
   void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
