@@ -41,14 +41,6 @@ def busiest_rail(rows, topology):
     return int(max(rail.sum(axis=0).max(), rail.sum(axis=1).max()))
 
 
-def largest_local(rows, topology):
-    """Rows of the busiest device that stay in its server and not on itself."""
-    n, m = topology.servers, topology.devices_per_server
-    local = np.array([rows.reshape(n, m, n, m)[s, :, s, :] for s in range(n)], dtype=object)
-    local[:, range(m), range(m)] = 0
-    return int(max(local.sum(axis=1).max(), local.sum(axis=2).max()))
-
-
 @settings(deadline=None, max_examples=150)
 @given(problems())
 def test_completion_is_bounded(problem):
@@ -127,4 +119,3 @@ def test_a_hot_receiver_stays_busy(servers, most):
     rows = traffic.hot_receiver(8 * servers, 200_000)
     plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
     assert max(barrier.completion_times(plan)) <= most * plan.lower_bound()
-    assert largest_local(rows, topology) == 7 * 200_000
