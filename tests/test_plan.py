@@ -71,7 +71,7 @@ def test_fast_plan_of_many_servers(problem):
     topology, _, _ = problem
     plan = scheduled(problem, "fast")
     # Matchings may run out before the rows do from 10 servers on; then stages may be longer.
-    pc.check_plan(plan, fast=topology.servers < 10)
+    pc.check_plan(plan, shortest=topology.servers < 10)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -85,7 +85,8 @@ def test_plan_read_backwards_is_a_plan_of_the_transpose(scheduler, problem):
     if plan.scheduler != "direct":
         pc.check_one_to_one(back)
     if plan.scheduler == "fast":
-        pc.check_fast(plan.traffic.T, *shape, back)
+        pc.check_balance(plan.traffic.T, *shape, back)
+        pc.check_shortest(plan.traffic.T, *shape, back)
 
 
 @pytest.mark.parametrize(
