@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.planning import Plan
+    from fastjax.host_plan import Plan
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
 _MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one lane for all of them

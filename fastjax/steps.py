@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fastjax.planning import Plan
+    from fastjax.host_plan import Plan
 
 BALANCE, SCALE_OUT, REDISTRIBUTE = 1, 2, 3
 PHASES = {BALANCE: "balance", SCALE_OUT: "scale-out", REDISTRIBUTE: "redistribute"}

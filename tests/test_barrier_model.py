@@ -13,7 +13,7 @@ from plan_problems import SCHEDULERS, problems, scheduled
 
 import fastjax
 from fastjax import Topology, make_plan
-from fastjax.planning import TRANSFER_DTYPE
+from fastjax.host_plan import TRANSFER_DTYPE
 
 # 10 bytes/s inside servers, 1 between them.
 SLOW = Topology(

@@ -161,7 +161,7 @@ def test_checker_refuses_stages_longer_than_they_need_be():
 def test_checker_holds_schedulers_to_their_promises(claimed, message):
     plan = make_plan(np.ones((6, 6), int), Topology(3, 2), scheduler="direct")
     pc.check_plan(plan)
-    fields = ("topology", "traffic", "transfers", "num_stages")
+    fields = ("topology", "traffic", "row_bytes", "transfers", "num_stages")
     claim = types.SimpleNamespace(scheduler=claimed, **{f: getattr(plan, f) for f in fields})
     with pytest.raises(pc.PlanError, match=message):
         pc.check_plan(claim)
@@ -169,8 +169,8 @@ def test_checker_holds_schedulers_to_their_promises(claimed, message):
 
 def test_checker_forgives_longer_stages_where_it_is_told_to():
     servers = np.array([[0, 9, 1], [9, 0, 1], [1, 1, 0]])
-    plan = make_plan(servers, Topology(3, 1), scheduler="spreadout")
-    fields = ("topology", "traffic", "transfers", "num_stages")
+    plan = make_plan(servers, Topology(3, 1, scale_out_latency=0), scheduler="spreadout")
+    fields = ("topology", "traffic", "row_bytes", "transfers", "num_stages")
     claim = types.SimpleNamespace(scheduler="fast", **{f: getattr(plan, f) for f in fields})
     pc.check_plan(claim, shortest=False)
     with pytest.raises(pc.PlanError, match="stages are 18 rows long"):
