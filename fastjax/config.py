@@ -24,7 +24,6 @@ from fastjax import _core
 from fastjax.errors import OptionError
 from fastjax.topology import Topology
 
-
 _ORDER = ("auto", "fast", "rails", "spreadout", "direct")
 
 

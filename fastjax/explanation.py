@@ -76,10 +76,8 @@ def _traffic(plan: Plan) -> list[str]:
         if load.device <= 1.02 * load.rail
         else f"balanced over its server's NICs, it would be {load.rail / load.mean:.2f} x"
     )
-    return [
-        f"Between servers, the busiest NIC has {load.device / load.mean:.2f} x the mean device's "
-        f"rows; {gain}."
-    ]
+    busy = f"{load.device / load.mean:.2f} x the mean device's rows"
+    return [f"Between servers, the busiest NIC has {busy}; {gain}."]
 
 
 def _stages(plan: Plan) -> list[str]:
@@ -89,10 +87,8 @@ def _stages(plan: Plan) -> list[str]:
     startup = plan.topology.scale_out_latency
     pieces = plan.num_stages - len(weights)
     cut = f", {pieces} of them pieces that hide work inside servers" if pieces > 0 else ""
-    return [
-        f"{plan.num_stages} stages from {len(weights)} matchings of {targets.shape[1]} servers"
-        f"{cut}; their start-ups take {_time(plan.num_stages * startup)}."
-    ]
+    made = f"{plan.num_stages} stages from {len(weights)} matchings of {targets.shape[1]} servers"
+    return [f"{made}{cut}; their start-ups take {_time(plan.num_stages * startup)}."]
 
 
 def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:

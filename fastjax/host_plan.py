@@ -152,8 +152,8 @@ class Plan:
         same = np.array_equal(targets, stored.targets.ravel())
         if not same or not np.array_equal(weights, stored.weights):
             raise ArgumentError(
-                f"{os.fspath(path)} is a plan of a version of fastjax that plans otherwise; make it "
-                "anew with fastjax.make_plan."
+                f"{os.fspath(path)} is a plan of a version of fastjax that plans otherwise; make "
+                "it anew with fastjax.make_plan."
             )
         return Plan(made, transposed=stored.transposed)
 
@@ -294,8 +294,8 @@ def check_scheduler_fits(name: str, topology: Topology) -> None:
     if failed and topology.servers > 1 and name in ("direct", "spreadout"):
         raise OptionError(
             f"scheduler {name!r} sends rows over their device's own NIC, and that of device "
-            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'rails' and 'auto' "
-            "go round it."
+            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'rails' and "
+            "'auto' go round it."
         )
 
 

@@ -102,15 +102,15 @@ class Topology:
         for device, rate in enumerate(nics):
             if not (rate == 0 or 1 <= rate <= _BELOW_2_62):
                 raise TopologyError(
-                    "nic_bandwidths must be bytes/s, at least 1 and below 2**62, or 0 for a NIC that "
-                    f"has failed; got {rate!r} for device {device}."
+                    "nic_bandwidths must be bytes/s, at least 1 and below 2**62, or 0 for a NIC "
+                    f"that has failed; got {rate!r} for device {device}."
                 )
         for server in range(self.servers if self.servers > 1 else 0):
             first = server * self.devices_per_server
             if not any(nics[first : first + self.devices_per_server]):
                 raise TopologyError(
-                    f"server {server} (devices {first} to {first + self.devices_per_server - 1}) has "
-                    "no working NIC in nic_bandwidths: nothing can reach it."
+                    f"server {server} (devices {first} to {first + self.devices_per_server - 1}) "
+                    "has no working NIC in nic_bandwidths: nothing can reach it."
                 )
         object.__setattr__(self, "nic_bandwidths", nics)
 

@@ -53,9 +53,7 @@ def check_plan(plan, *, shortest=True):
     if "balance" in promises:
         check_balance(plan.traffic, n, m, plan.transfers, nics)
     if "shortest" in promises and shortest and len(set(nics or ())) <= 1:
-        topology = plan.topology
-        startup = topology.scale_out_latency * topology.scale_out_bandwidth / plan.row_bytes
-        check_shortest(plan.traffic, n, m, plan.transfers, startup_rows=startup)
+        check_shortest(plan.traffic, n, m, plan.transfers, startup_rows=startup_rows(plan))
 
 
 def check_transfers(traffic, n, m, transfers, num_stages):
@@ -217,6 +215,12 @@ def check_shortest(traffic, n, m, transfers, *, startup_rows=0):
     least = busiest + startup_rows * (n * n + n)
     if not busiest <= length <= least + least / 128:
         raise PlanError(f"stages are {length} rows long, where {busiest} would do")
+
+
+def startup_rows(plan):
+    """Rows that a NIC moves in the time that a stage takes to start."""
+    topology = plan.topology
+    return topology.scale_out_latency * topology.scale_out_bandwidth / plan.row_bytes
 
 
 def stage_lengths(transfers, devices):

@@ -12,18 +12,9 @@ import numpy as np
 import pytest
 
 import fastjax
-from fastjax import Plan, Topology, make_plan, traffic
+from fastjax import Topology, make_plan, traffic
 from fastjax.cli import figures, main, units
 from fastjax.traffic import RoutingRecord, write_matrix, write_routing_trace
-
-
-@pytest.fixture(autouse=True)
-def newer_plan(monkeypatch):
-    """What `Plan` says of itself, where it does not do so yet."""
-    if not hasattr(Plan, "explain"):
-        monkeypatch.setattr(Plan, "explain", lambda self: f"Why {self.scheduler}.", raising=False)
-    if not hasattr(Plan, "num_matchings"):
-        monkeypatch.setattr(Plan, "num_matchings", 1, raising=False)
 
 
 def run(capsys, *arguments):
