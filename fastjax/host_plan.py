@@ -69,8 +69,9 @@ class Plan:
         """Those matchings: who sends to whom, and how long.
 
         Returns:
-          Targets, int16, shape (matchings, servers): the server that each sends to, or -1; and
-          weights, int64, shape (matchings,): rows that each rail of a pair carries at most, where
+          Targets, int16, shape (matchings, servers): the server that each sends to, which may be
+          itself or one that it has nothing left for, or -1; and weights, int64, shape
+          (matchings,): rows that each rail of a pair carries at most, where
           NICs are equal. Empty for schedulers that make none.
         """
         flat, weights = self._made.core.matchings()

@@ -93,7 +93,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
       OSError: it cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _decode(json.loads(str(arrays["facts"])), arrays)
     except _NOT_A_PLAN as error:
         raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None
