@@ -71,8 +71,8 @@ class Plan:
         Returns:
           Targets, int16, shape (matchings, servers): the server that each sends to, which may be
           itself or one that it has nothing left for, or -1; and weights, int64, shape
-          (matchings,): rows that each rail of a pair carries at most, where
-          NICs are equal. Empty for schedulers that make none.
+          (matchings,): rows that each rail of a pair carries at most, where NICs are equal. Empty
+          for schedulers that make none.
         """
         flat, weights = self._made.core.matchings()
         targets = flat.reshape(len(weights), self.topology.servers)
