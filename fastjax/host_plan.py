@@ -69,9 +69,10 @@ class Plan:
         """Those matchings: who sends to whom, and how long.
 
         Returns:
-          Targets, int16, shape (matchings, servers): the server that each sends to, or -1; and
-          weights, int64, shape (matchings,): rows that each rail of a pair carries at most, where
-          NICs are equal. Empty for schedulers that make none.
+          Targets, int16, shape (matchings, servers): the server that each sends to, which may be
+          itself or one that it has nothing left for, or -1; and weights, int64, shape
+          (matchings,): rows that each rail of a pair carries at most, where NICs are equal. Empty
+          for schedulers that make none.
         """
         flat, weights = self._made.core.matchings()
         targets = flat.reshape(len(weights), self.topology.servers)
@@ -121,7 +122,8 @@ class Plan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file that `Plan.load` reads: a numpy archive (.npz)."""
         made = self._made
-        targets, weights = made.core.matchings()
+        flat, weights = made.core.matchings()
+        targets = flat.reshape(len(weights), self.topology.servers)
         plan_file.write(
             path,
             plan_file.Stored(
@@ -130,8 +132,8 @@ class Plan:
                 scheduler=made.asked,
                 row_bytes=made.row_bytes,
                 given=made.given,
-                targets=targets.reshape(len(weights), self.topology.servers),
-                weights=weights,
+                taken=made.taken,
+                found=(targets, weights),
                 stages=self.num_stages,
                 transposed=self._transposed,
             ),
@@ -145,12 +147,14 @@ class Plan:
           ArgumentError: the file is no plan, or of a version that plans otherwise.
         """
         stored = plan_file.read(path)
-        traffic = _check_traffic(stored.traffic, stored.topology)
-        taken = (stored.targets, stored.weights) if stored.given else None
-        made = _make(traffic, stored.topology, stored.scheduler, stored.row_bytes, taken=taken)
+        try:
+            made = _remake(stored)
+        except ValueError as error:
+            raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None
         targets, weights = made.core.matchings()
-        same = np.array_equal(targets, stored.targets.ravel())
-        if not same or not np.array_equal(weights, stored.weights):
+        same = np.array_equal(targets, stored.found[0].ravel())
+        same = same and np.array_equal(weights, stored.found[1])
+        if not same or made.core.num_stages != stored.stages:
             raise ArgumentError(
                 f"{os.fspath(path)} is a plan of a version of fastjax that plans otherwise; make "
                 "it anew with fastjax.make_plan."
@@ -190,7 +194,8 @@ class Made:
       asked: the scheduler that was asked for.
       row_bytes: bytes of a row.
       core: the compiled plan.
-      given: whether it was given its matchings, rather than found them from the traffic alone.
+      given: targets and weights of the matchings that it was given, if any.
+      taken: whether to take those as they are, rather than to begin with them.
     """
 
     traffic: np.ndarray
@@ -198,7 +203,8 @@ class Made:
     asked: str
     row_bytes: int
     core: _core.HostPlan
-    given: bool
+    given: plan_file.Matchings | None
+    taken: bool
 
 
 def make_plan(
@@ -255,8 +261,8 @@ def _make(
     asked: str,
     row_bytes: int,
     *,
-    begin: tuple[np.ndarray, np.ndarray] | None = None,
-    taken: tuple[np.ndarray, np.ndarray] | None = None,
+    begin: plan_file.Matchings | None = None,
+    taken: plan_file.Matchings | None = None,
     time_limit: float = 60.0,
 ) -> Made:
     name = "fast" if asked == "optimal" else asked
@@ -265,15 +271,26 @@ def _make(
     if asked == "optimal" and taken is None:
         taken = _solve(core, topology.servers, time_limit)
     given = taken or begin
-    if given is not None and len(given[1]):
-        targets, weights = (np.ascontiguousarray(part) for part in given)
-        core.plan_with(targets, weights, take=taken is not None)
-    return Made(traffic, topology, asked, row_bytes, core, given is not None and len(given[1]) > 0)
+    if given is None or not len(given[1]):
+        return Made(traffic, topology, asked, row_bytes, core, None, False)
+    targets, weights = (np.ascontiguousarray(part) for part in given)
+    core.plan_with(targets, weights, take=taken is not None)
+    return Made(traffic, topology, asked, row_bytes, core, (targets, weights), taken is not None)
 
 
-def _solve(
-    core: _core.HostPlan, servers: int, time_limit: float
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _remake(stored: plan_file.Stored) -> Made:
+    """What was stored, planned again."""
+    topology = stored.topology
+    config.check_scheduler(stored.scheduler, "scheduler")
+    check_row_bytes(stored.row_bytes)
+    check_scheduler_fits(stored.scheduler, topology)
+    traffic = _check_traffic(stored.traffic, topology)
+    begin, taken = (None, stored.given) if stored.taken else (stored.given, None)
+    name = stored.scheduler
+    return _make(traffic, topology, name, stored.row_bytes, begin=begin, taken=taken)
+
+
+def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
     from fastjax import optimal
 
     units = core.units().reshape(servers, servers)

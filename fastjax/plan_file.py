@@ -6,15 +6,33 @@ import dataclasses
 import json
 import os
 import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastjax.errors import ArgumentError, TopologyError
+from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
 
 _FORMAT = "fastjax-plan-file-1"
+
+# What numpy, zipfile and json raise for files that are something else, or damaged.
+_NOT_A_PLAN = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+Matchings = tuple[np.ndarray, np.ndarray]
+"""Targets, int16, shape (matchings, servers), -1 for none; and weights, int64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +44,10 @@ class Stored:
       topology: the fabric.
       scheduler: the one that was asked for.
       row_bytes: bytes of a row.
-      given: whether the matchings were given to the planner.
-      targets: of each matching, by server; -1 for none.
-      weights: of each matching.
-      stages: how many the plan has.
+      given: the matchings that the planner was given, if any.
+      taken: whether it took them as they are, rather than began with them.
+      found: the matchings of the plan, to tell whether it is the same when it is made again.
+      stages: how many the plan has; for the same reason.
       transposed: whether it is read backwards.
     """
 
@@ -37,9 +55,9 @@ class Stored:
     topology: Topology
     scheduler: str
     row_bytes: int
-    given: bool
-    targets: np.ndarray
-    weights: np.ndarray
+    given: Matchings | None
+    taken: bool
+    found: Matchings
     stages: int
     transposed: bool
 
@@ -51,18 +69,20 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
         "topology": dataclasses.asdict(stored.topology),
         "scheduler": stored.scheduler,
         "row_bytes": stored.row_bytes,
-        "given": stored.given,
+        "given": stored.given is not None,
+        "taken": stored.taken,
         "stages": stored.stages,
         "transposed": stored.transposed,
     }
+    parts: dict[str, Any] = {"traffic": stored.traffic} | _named("found", stored.found)
+    if stored.given is not None:
+        parts |= _named("given", stored.given)
     with Path(path).open("wb") as file:
-        np.savez_compressed(
-            file,
-            facts=np.array(json.dumps(facts)),
-            traffic=stored.traffic,
-            targets=stored.targets,
-            weights=stored.weights,
-        )
+        np.savez_compressed(file, facts=np.array(json.dumps(facts)), **parts)
+
+
+def _named(which: str, matchings: Matchings) -> dict[str, np.ndarray]:
+    return {f"{which}_targets": matchings[0], f"{which}_weights": matchings[1]}
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
@@ -73,34 +93,41 @@ def read(path: str | os.PathLike[str]) -> Stored:
       OSError: it cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            facts = json.loads(str(arrays["facts"]))
-            parts = {name: arrays[name] for name in ("traffic", "targets", "weights")}
-        return _decode(facts, parts)
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, TopologyError) as error:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return _decode(json.loads(str(arrays["facts"])), arrays)
+    except _NOT_A_PLAN as error:
         raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None
 
 
-def _decode(facts: dict[str, Any], parts: dict[str, np.ndarray]) -> Stored:
+def _decode(facts: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:
     if facts["format"] != _FORMAT:
         raise ValueError(f"format {facts['format']!r}, not {_FORMAT!r}")
     topology = Topology(**facts["topology"])
-    targets, weights = parts["targets"], parts["weights"]
-    if targets.dtype != np.int16 or weights.dtype != np.int64 or weights.ndim != 1:
-        raise ValueError("matchings of other types")
-    if targets.shape != (len(weights), topology.servers):
-        raise ValueError(f"matchings of shape {targets.shape} for {topology.servers} servers")
     return Stored(
-        parts["traffic"],
-        topology,
-        str(facts["scheduler"]),
-        int(facts["row_bytes"]),
-        bool(facts["given"]),
-        targets,
-        weights,
-        int(facts["stages"]),
-        bool(facts["transposed"]),
+        traffic=arrays["traffic"],
+        topology=topology,
+        scheduler=str(facts["scheduler"]),
+        row_bytes=int(facts["row_bytes"]),
+        given=_matchings("given", arrays, topology.servers) if facts["given"] else None,
+        taken=bool(facts["taken"]),
+        found=_matchings("found", arrays, topology.servers),
+        stages=int(facts["stages"]),
+        transposed=bool(facts["transposed"]),
     )
 
 
-__all__ = ["Stored", "read", "write"]
+def _matchings(which: str, arrays: Mapping[str, np.ndarray], servers: int) -> Matchings:
+    targets, weights = arrays[f"{which}_targets"], arrays[f"{which}_weights"]
+    if targets.dtype != np.int16 or weights.dtype != np.int64 or weights.ndim != 1:
+        raise ValueError(
+            f"matchings are {targets.dtype} and {weights.dtype}, not a matrix of int16 and a "
+            "vector of int64"
+        )
+    if targets.shape != (len(weights), servers):
+        raise ValueError(
+            f"{len(weights)} matchings of {servers} servers have shape {targets.shape}"
+        )
+    return targets, weights
+
+
+__all__ = ["Matchings", "Stored", "read", "write"]

@@ -186,12 +186,17 @@ def make_spec(
     if name == "optimal":
         raise UnsupportedError(
             "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
-            f"Inside programs there are {', '.join(n for n in config.schedulers() if n != name)}."
+            f"Inside programs there are {', '.join(schedulers_in_programs())}."
         )
     check_scheduler_fits(name, fitted)
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
     chosen = "direct" if name == "auto" and fitted.servers == 1 else name
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
+
+
+def schedulers_in_programs() -> tuple[str, ...]:
+    """Those of `fastjax.schedulers()` that plan while a program runs."""
+    return tuple(name for name in config.schedulers() if name != "optimal")
 
 
 def _default_topology(axis_size: int) -> Topology:
@@ -325,4 +330,5 @@ __all__ = [
     "TracedPlan",
     "plan_ragged_all_to_all",
     "planning_count",
+    "schedulers_in_programs",
 ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.planning import Plan
+    from fastjax.host_plan import Plan
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
 _MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one lane for all of them
@@ -38,9 +38,12 @@ def plot_plan(plan: Plan, ax: tuple[Axes, Axes] | None = None) -> Figure:
     that rows go to. Above those, paler, is what balances the rows of a stage beforehand, in the
     colour of the server they are for, and below what hands out the rows that have arrived, in the
     colour of the server they come from. With many servers, these two have one lane each for all.
-    Bars are as wide as the lane's busiest device takes, by the model of `Plan.predicted_time`: all
-    devices meet between steps, which last as long as the busiest device of all. With one server,
-    nothing is staged, and the right shows what each device sends and receives.
+    Bars are as wide as the lane's busiest device takes: the transfers are played in lock step, all
+    devices meet between steps, which last as long as the busiest device of all. "direct" and
+    "rails" have one stage, and their phases run side by side. Planning is not in the picture, and
+    `Plan.predicted_time`, which includes it, is not had from the transfers: the two differ
+    somewhat. With one server, nothing is staged, and the right shows what each device sends and
+    receives.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -210,13 +213,13 @@ def _beside(ax: Axes) -> dict[str, Any]:
 
 def _finish_stages(plan: Plan, steps: Steps, ax: Axes, detailed: bool) -> None:
     servers, end = plan.topology.servers, float(steps.start[-1]) * 1e6
-    predicted, bound = plan.predicted_time() * 1e6, plan.lower_bound() * 1e6
+    done, bound = steps.end * 1e6, plan.lower_bound() * 1e6
     for start in steps.start[1:-1] * 1e6 if len(steps.start) < 60 else ():
         ax.axvline(start, color="0.85", lw=0.5, zorder=0)
-    if predicted > end * (1 + 1e-9):
-        ax.axvspan(end, predicted, color="0.93", zorder=0)
-        if predicted > 1.03 * end:
-            middle = (end + predicted) / 2
+    if done > end * (1 + 1e-9):
+        ax.axvspan(end, done, color="0.93", zorder=0)
+        if done > 1.03 * end:
+            middle = (end + done) / 2
             ax.text(middle, servers / 2, "local", rotation=90, ha="center", va="center")
     ax.axvline(bound, color="black", lw=1, ls="--", zorder=3)
     ax.annotate(
@@ -236,8 +239,8 @@ def _finish_stages(plan: Plan, steps: Steps, ax: Axes, detailed: bool) -> None:
     ax.tick_params(axis="y", length=0, pad=9)
     extra = 0 if detailed else 2
     ax.set_ylim(servers + extra, -extra)
-    ax.set_xlim(0, max(predicted, end, bound) * 1.01)
-    ax.set_xlabel("µs, by the cost model")
+    ax.set_xlim(0, max(done, bound) * 1.01)
+    ax.set_xlabel("µs after planning, in lock step")
     ax.set_ylabel("" if detailed else "from server", labelpad=28 if not detailed else 4)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)

@@ -1,11 +1,17 @@
-"""When the stages of a plan run, by the model that `Plan.predicted_time` has.
+"""When the stages of a plan run, in lock step: its transfers played, for figures and pictures.
 
 All devices meet between steps. Step u runs the balance of stage u, the scale-out of stage u - 1 and
-the redistribution of stage u - 2, and lasts as long as its busiest device: its rows, sent or
-received, at the fabric's bandwidth, after one start-up; a device's rows of both phases that move
-inside servers are added up. A plan of one stage that nothing is moved
-for, inside servers, has a start-up for each transfer of a device instead: it sends all at once.
-Rows that go straight to a device of the same server are no part of this.
+the redistribution of stage u - 2. NICs and the fabric inside servers work side by side, each server
+balances before it redistributes, and everything takes a start-up and as long as its busiest device:
+its rows, sent or received, at its rate. Rows between devices of one server fill the time in which
+its fabric has nothing else to do.
+
+"direct" and "rails" send at once: nothing keeps devices in step. There the phases of the one stage
+run side by side, each a start-up behind the one that feeds it, and every transfer between servers
+costs its devices the topology's `transfer_overhead`.
+
+`Plan.predicted_time` is not this. It is had without listing transfers, by sums over server pairs,
+includes planning, and adds what senders that meet at a receiver lose where nothing is staged.
 """
 
 from __future__ import annotations
@@ -16,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fastjax.planning import Plan
+    from fastjax.host_plan import Plan
 
-BALANCE, SCALE_OUT, REDISTRIBUTE = 1, 2, 3
+LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 PHASES = {BALANCE: "balance", SCALE_OUT: "scale-out", REDISTRIBUTE: "redistribute"}
+_AT_ONCE = ("direct", "rails")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +35,16 @@ class Steps:
 
     Attributes:
       start: seconds at which each begins, and at which the last ends; shape (stages + 3,).
-      rows: by phase: rows of the busiest device in each stage; shape (stages,).
+      rows: by phase: rows of the busiest device in each stage; between servers, those that the
+        fastest NIC moves in that time; shape (stages,).
       seconds: by phase: how long those take; shape (stages,).
+      end: seconds at which rows that stay inside servers are done too.
     """
 
     start: np.ndarray
     rows: dict[int, np.ndarray]
     seconds: dict[int, np.ndarray]
+    end: float
 
     def begin(self, phase: int, stage: Any) -> Any:
         """Seconds at which that phase of that stage begins."""
@@ -65,26 +75,40 @@ class Shares:
 
 def steps_of(plan: Plan) -> Steps:
     """The steps of a plan's stages."""
-    stages, devices = plan.num_stages, plan.topology.num_devices
-    rows, seconds = {}, {}
-    lasting = np.zeros(stages + 2)
-    # What balances one stage and what redistributes another share a step's scale-up links.
-    sent, received = np.zeros((2, stages + 2, devices), np.int64)
-    for phase in PHASES:
-        moved = _moved(plan, phase)
-        out, into = _loads(plan, moved, "src"), _loads(plan, moved, "dst")
-        load = np.maximum(out, into)
-        rows[phase] = load.max(axis=1, initial=0)
-        seconds[phase] = _seconds(plan, phase, load, _starts(plan, moved)).max(axis=1, initial=0)
-        span = slice(phase - BALANCE, phase - BALANCE + stages)
-        if phase == SCALE_OUT:
-            lasting[span] = seconds[phase]
-        else:
-            sent[span] += out
-            received[span] += into
-    inside = np.maximum(sent, received)
-    alone = _seconds(plan, BALANCE, inside, np.minimum(inside, 1)).max(axis=1, initial=0)
-    return Steps(np.concatenate([[0.0], np.cumsum(np.maximum(lasting, alone))]), rows, seconds)
+    rows, of_server = {}, {}
+    for phase in (LOCAL, *PHASES):
+        load = _load(plan, phase)
+        rows[phase] = _in_rows(plan, phase, load.rows).max(axis=(0, 2), initial=0)
+        of_server[phase] = _by_server(plan, _seconds(plan, phase, load))
+    seconds = {phase: of_server[phase].max(axis=1, initial=0) for phase in PHASES}
+    start, busy = (_at_once if _is_at_once(plan) else _in_step)(plan, of_server)
+    inside = busy + of_server[LOCAL][0]
+    return Steps(start, rows, seconds, float(max(start[-1], inside.max())))
+
+
+def _in_step(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """When steps start, and how long the fabric inside each server is busy."""
+    stages = plan.num_stages
+    inside = np.zeros((stages + 2, plan.topology.servers))
+    inside[:stages] += of_server[BALANCE]
+    inside[2:] += of_server[REDISTRIBUTE]
+    lasting = inside.max(axis=1)
+    between = slice(1, stages + 1)
+    lasting[between] = np.maximum(lasting[between], of_server[SCALE_OUT].max(axis=1, initial=0))
+    return np.concatenate([[0.0], np.cumsum(lasting)]), inside.sum(axis=0)
+
+
+def _at_once(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The same, for plans that are not staged."""
+    balance, out, last = (float(of_server[p].max(initial=0)) for p in PHASES)
+    hop = plan.topology.scale_up_latency
+    crosses = hop if balance else 0.0
+    crossed = crosses + max(out, balance)
+    # What is handed on last has a start-up of its own behind it.
+    arrived = max(crossed + hop, crosses + last) if last else crossed
+    return np.array([0, crosses, max(crosses, arrived - last), arrived]), (
+        of_server[BALANCE].sum(axis=0) + of_server[REDISTRIBUTE].sum(axis=0)
+    )
 
 
 def shares_of(plan: Plan, phase: int) -> Shares:
@@ -101,12 +125,8 @@ def shares_of(plan: Plan, phase: int) -> Shares:
     share = rows / np.bincount(lane, weights=rows, minlength=len(lanes))[lane]
     before = np.cumsum(share) - share
     first = np.searchsorted(groups // servers, lanes)
-    busiest = _loads(plan, moved, "src")
-    if phase != SCALE_OUT:
-        busiest = np.maximum(busiest, _loads(plan, moved, "dst"))
-    load = busiest.reshape(plan.num_stages, servers, local).max(axis=2)
-    starts = _starts(plan, moved).reshape((*load.shape, local)).max(axis=2)
-    seconds = _seconds(plan, phase, load, starts)
+    ends = ("src",) if phase == SCALE_OUT else ("src", "dst")
+    seconds = _by_server(plan, _seconds(plan, phase, _load(plan, phase, ends)))
     which = lanes[lane]
     return Shares(
         which // servers,
@@ -118,12 +138,16 @@ def shares_of(plan: Plan, phase: int) -> Shares:
     )
 
 
-def _starts(plan: Plan, moved: np.ndarray) -> np.ndarray:
-    """Start-ups that each device waits for in each stage."""
-    ones = np.ones(len(moved), np.int64)
-    starts = np.maximum(_loads(plan, moved, "src", ones), _loads(plan, moved, "dst", ones))
-    moves_inside = np.isin(plan.transfers["phase"], (BALANCE, REDISTRIBUTE)).any()
-    return starts if plan.num_stages == 1 and not moves_inside else np.minimum(starts, 1)
+@dataclasses.dataclass(frozen=True)
+class _Load:
+    """What each device sends or receives in each stage; shape (ends, stages, devices)."""
+
+    rows: np.ndarray
+    transfers: np.ndarray
+
+
+def _is_at_once(plan: Plan) -> bool:
+    return plan.num_stages == 1 and plan.scheduler in _AT_ONCE
 
 
 def _moved(plan: Plan, phase: int) -> np.ndarray:
@@ -131,27 +155,51 @@ def _moved(plan: Plan, phase: int) -> np.ndarray:
     return transfers[(transfers["phase"] == phase) & (transfers["src"] != transfers["dst"])]
 
 
-def _loads(
-    plan: Plan, moved: np.ndarray, end: str, weights: np.ndarray | None = None
-) -> np.ndarray:
-    """Rows, or other weights, that each device sends or receives in each stage."""
-    devices = plan.topology.num_devices
-    loads = np.zeros((plan.num_stages, devices), np.int64)
-    np.add.at(loads, (moved["stage"], moved[end]), moved["rows"] if weights is None else weights)
-    return loads
+def _load(plan: Plan, phase: int, ends: tuple[str, ...] = ("src", "dst")) -> _Load:
+    """The load of a phase; rows that stay inside servers are of no stage, so all of one."""
+    moved = _moved(plan, phase)
+    staged = phase != LOCAL
+    shape = (len(ends), plan.num_stages if staged else 1, plan.topology.num_devices)
+    rows, transfers = np.zeros((2, *shape), np.int64)
+    stage = moved["stage"] if staged else np.zeros(len(moved), np.int64)
+    for i, end in enumerate(ends):
+        np.add.at(rows[i], (stage, moved[end]), moved["rows"])
+        np.add.at(transfers[i], (stage, moved[end]), 1)
+    return _Load(rows, transfers)
 
 
-def _seconds(plan: Plan, phase: int, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _in_rows(plan: Plan, phase: int, rows: np.ndarray) -> np.ndarray:
+    """Those rows; between servers, the rows of the fastest NIC that take as long."""
+    nics = plan.topology.nic_bandwidths
+    if phase != SCALE_OUT or nics is None:
+        return rows
+    never = np.where(rows > 0, np.inf, 0.0)
+    return np.divide(rows * max(nics), nics, out=never, where=np.array(nics) > 0)
+
+
+def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
+    """How long each device takes, in its busier direction; shape (stages, devices)."""
     topology = plan.topology
-    if phase == SCALE_OUT:
-        bandwidth, latency = topology.scale_out_bandwidth, topology.scale_out_latency
-    else:
-        bandwidth, latency = topology.scale_up_bandwidth, topology.scale_up_latency
-    return rows * (plan.row_bytes / bandwidth) + starts * latency
+    starts = np.minimum(load.transfers, 1)
+    if phase != SCALE_OUT:
+        seconds = load.rows * (plan.row_bytes / topology.scale_up_bandwidth)
+        return (seconds + starts * topology.scale_up_latency).max(axis=0)
+    fastest = max(topology.nic_bandwidths or (topology.scale_out_bandwidth,))
+    seconds = _in_rows(plan, phase, load.rows) * (plan.row_bytes / fastest)
+    if _is_at_once(plan):
+        seconds = seconds + load.transfers * topology.transfer_overhead
+    return (seconds + starts * topology.scale_out_latency).max(axis=0)
+
+
+def _by_server(plan: Plan, seconds: np.ndarray) -> np.ndarray:
+    """How long the busiest device of each server takes; shape (stages, servers)."""
+    topology = plan.topology
+    return seconds.reshape(-1, topology.servers, topology.devices_per_server).max(axis=2)
 
 
 __all__ = [
     "BALANCE",
+    "LOCAL",
     "PHASES",
     "REDISTRIBUTE",
     "SCALE_OUT",

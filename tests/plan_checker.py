@@ -4,6 +4,7 @@ import numpy as np
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 IN_PLACE = -1
+UNWRITTEN, READ = -1, -2  # staging rows; others hold the number of a row of the exchange
 
 HEADER_WORDS = 16
 ENTRY_FIELDS = (
@@ -25,14 +26,34 @@ class PlanError(AssertionError):
     """A plan does not do what it must."""
 
 
-def check_plan(plan, *, one_to_one=None, fast=None):
-    """Everything that can be asked of a plan, by its scheduler."""
+# What schedulers promise beyond delivery: the names of the checks below that their plans pass.
+PROMISES = {
+    "direct": (),
+    "spreadout": ("one_to_one",),
+    "rails": (),
+    "fast": ("one_to_one", "balance", "shortest"),
+}
+
+
+def check_plan(plan, *, shortest=True):
+    """Everything that can be asked of a plan, by its scheduler.
+
+    Without `shortest`, stages may be longer than they need be: matchings may have run out. With it,
+    the stages of a topology without latency are as short as can be, almost; otherwise some of that
+    may have gone into having fewer of them.
+    """
     n, m = plan.topology.servers, plan.topology.devices_per_server
     check_transfers(plan.traffic, n, m, plan.transfers, plan.num_stages)
-    if plan.scheduler in ("fast", "spreadout") if one_to_one is None else one_to_one:
+    if plan.scheduler not in PROMISES:
+        raise PlanError(f"plan_checker.PROMISES does not say what {plan.scheduler!r} promises")
+    promises = PROMISES[plan.scheduler]
+    nics = plan.topology.nic_bandwidths
+    if "one_to_one" in promises:
         check_one_to_one(plan.transfers)
-    if plan.scheduler == "fast" if fast is None else fast:
-        check_fast(plan.traffic, n, m, plan.transfers)
+    if "balance" in promises:
+        check_balance(plan.traffic, n, m, plan.transfers, nics)
+    if "shortest" in promises and shortest and len(set(nics or ())) <= 1:
+        check_shortest(plan.traffic, n, m, plan.transfers, startup_rows=startup_rows(plan))
 
 
 def check_transfers(traffic, n, m, transfers, num_stages):
@@ -148,25 +169,58 @@ def check_one_to_one(transfers):
             raise PlanError(f"in stage {stage} device {device} {word} several devices")
 
 
-def check_fast(traffic, n, m, transfers):
-    """Rails, balance within a row, and stages that are together as short as can be."""
+def check_balance(traffic, n, m, transfers, nics=None):
+    """Scale-out keeps its rail, and every rail carries its share of each server pair's rows.
+
+    Shares are equal, or in proportion to the slower of a rail's two NICs when `nics` gives the
+    bytes/s of each. A rail carries its share rounded down or up; where NICs differ it may be a
+    whole row off. One with a NIC of rate 0 carries nothing.
+    """
     moves = transfers[transfers["phase"] == SCALE_OUT]
     rail = moves["src"] % m
     _refuse(rail != moves["dst"] % m, moves, "leaves its rail")
-
     rows = np.zeros((n, n, m), np.int64)
     np.add.at(rows, (moves["src"] // m, moves["dst"] // m, rail), moves["rows"])
     tiles = server_matrix(traffic, n, m)
-    share = tiles // m
+    rates = np.array([1] * (n * m) if nics is None else [int(rate) for rate in nics], object)
+    rates = rates.reshape(n, m)
     for s, d in np.argwhere(tiles > 0):
-        if rows[s, d].min() < share[s, d] or rows[s, d].max() > -(-tiles[s, d] // m):
-            raise PlanError(f"rails from server {s} to {d} carry {rows[s, d]} of {tiles[s, d]}")
+        slower = np.minimum(rates[s], rates[d])
+        if not _shares_fit(rows[s, d].tolist(), int(tiles[s, d]), slower.tolist()):
+            raise PlanError(
+                f"rails from server {s} to {d} carry {rows[s, d]} of {tiles[s, d]} "
+                f"with NICs of {slower}"
+            )
 
-    per_rail = -(-tiles // m)
+
+def _shares_fit(rows, total, rates):
+    """Exactly, in integers of any size."""
+    off = [abs(r * sum(rates) - total * rate) for r, rate in zip(rows, rates, strict=True)]
+    equal = len(set(rates)) == 1
+    return sum(rates) > 0 and all(
+        o < sum(rates) or (o == sum(rates) and not equal and rate > 0)
+        for o, rate in zip(off, rates, strict=True)
+    )
+
+
+def check_shortest(traffic, n, m, transfers, *, startup_rows=0):
+    """Stages are together about as short as can be: as long as the busiest server's rail is busy.
+
+    One part in 128 longer, to be exact. Where a stage costs something, `startup_rows`, stages and
+    length together are no more than those of the shortest stages, of which n * n + n will do.
+    """
+    per_rail = -(-server_matrix(traffic, n, m) // m)
     busiest = max(per_rail.sum(0).max(), per_rail.sum(1).max())
-    length = sum(stage_lengths(moves, n * m))
-    if length != busiest:
+    length = sum(stage_lengths(transfers, n * m))
+    least = busiest + startup_rows * (n * n + n)
+    if not busiest <= length <= least + least / 128:
         raise PlanError(f"stages are {length} rows long, where {busiest} would do")
+
+
+def startup_rows(plan):
+    """Rows that a NIC moves in the time that a stage takes to start."""
+    topology = plan.topology
+    return topology.scale_out_latency * topology.scale_out_bandwidth / plan.row_bytes
 
 
 def stage_lengths(transfers, devices):
@@ -237,28 +291,40 @@ def replay_staging(traffic, entries, staging_rows):
     devices = len(traffic)
     sizes = np.asarray(traffic, np.int64).ravel()
     starts = np.cumsum(sizes) - sizes
-    staging = [np.full(int(rows), -1) for rows in staging_rows]
+    staging = [np.full(int(rows), UNWRITTEN) for rows in staging_rows]
     arrived = np.zeros(int(sizes.sum()), int)
     for i, move in enumerate(entries):
         first = starts[int(move["origin"]) * devices + int(move["target"])] + move["first_row"]
         rows = np.arange(first, first + move["rows"])
         if move["src_row"] != IN_PLACE:
-            held = _staging_slice(staging, i, move, "src")
-            if not np.array_equal(held, rows):
-                raise PlanError(f"entry {i} {move} reads {held} from staging, wants {rows}")
+            _take_staged(staging, i, move, rows)
         elif move["src"] != move["origin"]:
             raise PlanError(f"entry {i} {move} reads an operand that is not the origin's")
         if move["dst_row"] != IN_PLACE:
-            room = _staging_slice(staging, i, move, "dst")
-            if (room != -1).any():
-                raise PlanError(f"entry {i} {move} writes over staged rows {room}")
-            room[:] = rows
+            _put_staged(staging, i, move, rows)
         elif move["dst"] == move["target"]:
             arrived[rows] += 1
         else:
             raise PlanError(f"entry {i} {move} writes an output that is not the target's")
     if (arrived != 1).any():
         raise PlanError(f"rows arrive {np.unique(arrived)} times")
+    for device, rows in enumerate(staging):
+        if (rows >= 0).any():
+            raise PlanError(f"rows {rows[rows >= 0]} stay in the staging of device {device}")
+
+
+def _take_staged(staging, i, move, rows):
+    held = _staging_slice(staging, i, move, "src")
+    if not np.array_equal(held, rows):
+        raise PlanError(f"entry {i} {move} reads {held} from staging, wants {rows}")
+    held[:] = READ
+
+
+def _put_staged(staging, i, move, rows):
+    room = _staging_slice(staging, i, move, "dst")
+    if (room != UNWRITTEN).any():
+        raise PlanError(f"entry {i} {move} writes over staged rows {room}")
+    room[:] = rows
 
 
 def _staging_slice(staging, i, move, end):

@@ -11,9 +11,8 @@ import pytest
 from barrier import Pieces
 from plan_problems import SCHEDULERS, problems, scheduled
 
-import fastjax
 from fastjax import Topology, make_plan
-from fastjax.planning import TRANSFER_DTYPE
+from fastjax.host_plan import TRANSFER_DTYPE
 
 # 10 bytes/s inside servers, 1 between them.
 SLOW = Topology(
@@ -218,7 +217,7 @@ def test_no_plan_beats_the_lower_bound(scheduler, problem):
 
 def test_which_plans_are_one_to_one():
     topology, traffic = Topology(2, 2), np.ones((4, 4), int)
-    plans = {s: make_plan(traffic, topology, scheduler=s) for s in fastjax.schedulers()}
+    plans = {s: make_plan(traffic, topology, scheduler=s) for s in SCHEDULERS}
     assert barrier.is_one_to_one(plans["fast"])
     assert barrier.is_one_to_one(plans["spreadout"])
     assert not barrier.is_one_to_one(plans["direct"])

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from plan_problems import SCHEDULERS
 
 import fastjax
 from fastjax.cli import bench, machine, main, measure, report, schemes
@@ -97,7 +98,7 @@ def test_bench_in_a_process_of_its_own(tmp_path):
     assert set(record["versions"]) >= {"fastjax", "jax", "jaxlib", "numpy", "python"}
     found = [(entry["scheme"], entry["servers"]) for entry in record["schemes"]]
     assert found == [
-        *((s, split) for split in ("1x4", "2x2", "4x1") for s in fastjax.schedulers()),
+        *((s, split) for split in ("1x4", "2x2", "4x1") for s in SCHEDULERS),
         (schemes.DENSE, "-"),
         (schemes.DENSE_WORST, "-"),
         (schemes.ALL_GATHER, "-"),
@@ -108,7 +109,7 @@ def test_bench_in_a_process_of_its_own(tmp_path):
         assert entry["min_ms"] <= entry["p25_ms"] <= entry["median_ms"]
         assert entry["median_ms"] <= entry["p75_ms"] <= entry["max_ms"]
         assert entry["wrong"] == (None if entry["scheme"] == schemes.COPY else 0)
-        assert ("plan" in entry) == (entry["scheme"] in fastjax.schedulers())
+        assert ("plan" in entry) == (entry["scheme"] in SCHEDULERS)
     assert [e["name"] for e in record["latency"]][:2] == [
         "empty call",
         "empty call, same arguments",
@@ -167,6 +168,7 @@ def test_bench_needs_the_devices_it_asks_for(capsys: pytest.CaptureFixture[str])
         ({"row_bytes": 6}, "--row-bytes 6 is no whole number of float32"),
         ({"dtype": "float31"}, "--dtype float31"),
         ({"schedulers": ("fastest",)}, "--schedulers fastest: there are auto, "),
+        ({"schedulers": ("optimal",)}, "--schedulers optimal: there are auto, .*direct\\.$"),
     ],
 )
 def test_bench_refuses_impossible_options(options: dict, message: str):

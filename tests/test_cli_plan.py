@@ -12,18 +12,9 @@ import numpy as np
 import pytest
 
 import fastjax
-from fastjax import Plan, Topology, make_plan, traffic
+from fastjax import Topology, make_plan, traffic
 from fastjax.cli import figures, main, units
 from fastjax.traffic import RoutingRecord, write_matrix, write_routing_trace
-
-
-@pytest.fixture(autouse=True)
-def newer_plan(monkeypatch):
-    """What `Plan` says of itself, where it does not do so yet."""
-    if not hasattr(Plan, "explain"):
-        monkeypatch.setattr(Plan, "explain", lambda self: f"Why {self.scheduler}.", raising=False)
-    if not hasattr(Plan, "num_matchings"):
-        monkeypatch.setattr(Plan, "num_matchings", 1, raising=False)
 
 
 def run(capsys, *arguments):
@@ -215,8 +206,47 @@ def test_the_fabric_can_be_set(capsys, tmp_path):
 def test_nothing_to_exchange(capsys):
     out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 1")
     assert value(out, "busiest server") == "nothing to compare"
-    assert value(out, "predicted") == "0.0 µs, nothing to compare"
+    assert re.fullmatch(r"[0-9.]+ µs, nothing to compare", value(out, "predicted"))
     assert value(out, "busbw").startswith("-,")
+
+
+def test_failed_nics(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    arguments = "--generate uniform --devices 8 --rows 800 --servers 2 --json"
+    out = run(capsys, arguments, path, "--scheduler fast --failed-nics 1 6")
+    assert value(out, "failed NICs") == "of devices 1, 6"
+    found = record(path)
+    assert found["fabric"]["failed_nics"] == [1, 6]
+    nics = [0.0 if d in (1, 6) else 50e9 for d in range(8)]
+    topology = Topology(2, 4, nic_bandwidths=nics)
+    plan = make_plan(traffic.uniform(8, 800), topology, scheduler="fast", row_bytes=4096)
+    assert found["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
+    # 1600 rows leave each server, over three NICs.
+    assert found["plan"]["length_bound_rows"] == pytest.approx(1600 / 3)
+    assert found["plan"]["length_by_bound"] >= 1
+    whole = run(capsys, arguments, path)
+    assert "failed" not in whole
+    assert record(path)["fabric"]["failed_nics"] == []
+
+
+def test_length_where_nics_differ():
+    """By hand: 90 rows over NICs of 1 and 2 take 30 s, in which one of 4 moves 120."""
+    topology = Topology(2, 2, nic_bandwidths=(1, 2, 4, 4))
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 2] = 90
+    found = figures.record(make_plan(matrix, topology, scheduler="fast"), "here")
+    assert found["plan"]["length_bound_rows"] == 90 / (3 / 4)
+    assert found["plan"]["length_rows"] == 30 * 4
+
+
+def test_planning_time_is_part_of_the_prediction(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    out = run(capsys, "--generate uniform --devices 64 --servers 8 --scheduler fast --json", path)
+    plan = make_plan(traffic.uniform(64, 4096), Topology(8, 8), scheduler="fast", row_bytes=4096)
+    found = record(path)["time"]
+    assert found["planning_us"] == pytest.approx(plan.planning_time() * 1e6)
+    assert 0 < found["planning_us"] < found["predicted_us"]
+    assert value(out, "planning") == f"{plan.planning_time() * 1e6:.1f} µs of that, about"
 
 
 def test_drawing(capsys, tmp_path):
@@ -268,6 +298,10 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("--generate uniform --servers 1 --devices 2 --rows -1", "rows must be an integer"),
         ("--generate pair-zipf --servers 1 --devices 2 --exponent 21", "exponent must be a number"),
         ("--generate zipf --servers 1", "invalid choice: 'zipf'"),
+        ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),
+        ("FILE --servers 2 --failed-nics -1", "--failed-nics -1: there are devices 0 to 3"),
+        ("FILE --servers 2 --failed-nics 0 1", "no working NIC in nic_bandwidths"),
+        ("FILE --servers 2 --failed-nics 0 --scheduler direct", "that of device 0 has failed"),
     ],
 )
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, trace, arguments, message):

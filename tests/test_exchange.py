@@ -8,12 +8,12 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_problems import SCHEDULERS
 from spmd import mesh_of, spmd
 
 import fastjax
 
 TOPOLOGIES = [fastjax.Topology(n, m) for n, m in ((1, 8), (2, 4), (4, 2), (8, 1))]
-SCHEDULERS = fastjax.schedulers()
 
 
 def exchange_with(topology=None, scheduler=None, **spmd_options):

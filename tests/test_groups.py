@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import reference
+from plan_problems import SCHEDULERS
 from spmd import mesh_of, spmd
 
 import fastjax
@@ -22,7 +23,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS.keys())
 @pytest.mark.parametrize("servers", [1, 2, 4])
-@pytest.mark.parametrize("scheduler", fastjax.schedulers())
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_axis_index_groups(rng, groups, servers, scheduler):
     sizes = reference.random_sizes(rng, 8, 2 * len(groups[0]))
     meta = reference.packed(sizes, groups)

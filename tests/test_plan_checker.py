@@ -1,5 +1,7 @@
 """The checker itself: it notices every kind of fault."""
 
+import types
+
 import numpy as np
 import plan_checker as pc
 import pytest
@@ -91,20 +93,88 @@ def test_checker_refuses_stages_that_are_not_one_to_one():
         pc.check_one_to_one(pc.of_device(plan.transfers[plan.transfers["dst"] == 0], 0))
 
 
-def test_checker_refuses_plans_that_are_not_fast():
-    traffic = np.zeros((4, 4), int)
-    traffic[0, 2] = 10
-    topology = Topology(2, 2)
-    whole = make_plan(traffic, topology, scheduler="direct").transfers
-    with pytest.raises(pc.PlanError, match="rails from server 0 to 1 carry \\[10  0\\] of 10"):
-        pc.check_fast(traffic, 2, 2, whole)
+def _carried(*rows_by_rail):
+    """Scale-out from server 0 to 1 with so many rows on each rail, and the traffic for it."""
+    m = len(rows_by_rail)
+    transfers = np.zeros(m, _sound().transfers.dtype)
+    transfers["phase"], transfers["rows"] = pc.SCALE_OUT, rows_by_rail
+    transfers["src"] = np.arange(m)
+    transfers["dst"] = transfers["src"] + m
+    traffic = np.zeros((2 * m, 2 * m), int)
+    traffic[0, m] = sum(rows_by_rail)
+    return traffic, 2, m, transfers
+
+
+def test_checker_refuses_rows_off_their_rail():
+    moves = _carried(10, 10)
+    pc.check_balance(*moves)
+    moves[-1]["dst"] = [3, 2]
     with pytest.raises(pc.PlanError, match="leaves its rail"):
-        pc.check_fast(traffic.T, 2, 2, _set(whole, pc.SCALE_OUT, dst=3))
+        pc.check_balance(*moves)
+
+
+@pytest.mark.parametrize(
+    ("rows", "nics", "fits"),
+    [
+        ((5, 5), None, True),
+        ((5, 6), None, True),
+        ((4, 6), None, False),
+        ((10, 0), None, False),
+        ((4, 6), (7.0,) * 4, False),
+        ((20, 10), (4.0, 2.0, 4.0, 2.0), True),
+        ((21, 9), (4.0, 2.0, 4.0, 2.0), True),  # within a row
+        ((22, 8), (4.0, 2.0, 4.0, 2.0), False),
+        ((10, 10), (4.0, 2.0, 2.0, 4.0), True),  # the slower end counts
+        ((13, 7), (4.0, 2.0, 2.0, 4.0), False),
+        ((30, 0), (4.0, 0.0, 4.0, 2.0), True),
+        ((30, 0), (4.0, 2.0, 4.0, 0.0), True),
+        ((29, 1), (4.0, 2.0, 4.0, 0.0), False),
+        ((30, 0), (0.0, 4.0, 4.0, 0.0), False),  # no rail at all
+        ((2**59, 2**58, 1), (2.0**61, 2.0**60, 4.0) * 2, True),
+        ((2**59 + 2, 2**58 - 2, 1), (2.0**61, 2.0**60, 4.0) * 2, False),
+    ],
+)
+def test_checker_knows_the_shares_of_rails(rows, nics, fits):
+    if fits:
+        pc.check_balance(*_carried(*rows), nics)
+        return
+    with pytest.raises(pc.PlanError, match=r"rails from server 0 to 1 carry .* with NICs of"):
+        pc.check_balance(*_carried(*rows), nics)
+
+
+def test_checker_refuses_stages_longer_than_they_need_be():
     # Shifted pairs of servers take 9 + 9.
     servers = np.array([[0, 9, 1], [9, 0, 1], [1, 1, 0]])
     shifted = make_plan(servers, Topology(3, 1), scheduler="spreadout").transfers
     with pytest.raises(pc.PlanError, match="stages are 18 rows long, where 10 would do"):
-        pc.check_fast(servers, 3, 1, shifted)
+        pc.check_shortest(servers, 3, 1, shifted)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "message"),
+    [
+        ("spreadout", "in stage 0 device 0 sends to several devices"),
+        ("fast", "in stage 0 device 0 sends to several devices"),
+        ("optimistic", "PROMISES does not say what 'optimistic' promises"),
+    ],
+)
+def test_checker_holds_schedulers_to_their_promises(claimed, message):
+    plan = make_plan(np.ones((6, 6), int), Topology(3, 2), scheduler="direct")
+    pc.check_plan(plan)
+    fields = ("topology", "traffic", "row_bytes", "transfers", "num_stages")
+    claim = types.SimpleNamespace(scheduler=claimed, **{f: getattr(plan, f) for f in fields})
+    with pytest.raises(pc.PlanError, match=message):
+        pc.check_plan(claim)
+
+
+def test_checker_forgives_longer_stages_where_it_is_told_to():
+    servers = np.array([[0, 9, 1], [9, 0, 1], [1, 1, 0]])
+    plan = make_plan(servers, Topology(3, 1, scale_out_latency=0), scheduler="spreadout")
+    fields = ("topology", "traffic", "row_bytes", "transfers", "num_stages")
+    claim = types.SimpleNamespace(scheduler="fast", **{f: getattr(plan, f) for f in fields})
+    pc.check_plan(claim, shortest=False)
+    with pytest.raises(pc.PlanError, match="stages are 18 rows long"):
+        pc.check_plan(claim)
 
 
 def _sound_entries():
@@ -134,6 +204,18 @@ def test_checker_refuses_wrong_staging_rows(end, shift, message):
         pc.replay_staging(plan.traffic, entries, staging_rows)
 
 
+def _past_staging(entries):
+    """The first staged rows are delivered, but straight from the operand they came from."""
+    changed = entries.copy()
+    i = _staged(entries, "dst")
+    key = ["origin", "target", "first_row", "rows"]
+    same = np.flatnonzero((entries[key] == entries[i][key]) & (np.arange(len(entries)) > i))
+    changed = np.delete(changed, same[:-1])
+    last = len(changed) - (len(entries) - same[-1])
+    changed["src"][last], changed["src_row"][last] = changed["origin"][last], pc.IN_PLACE
+    return changed
+
+
 def test_checker_refuses_wrong_ends():
     plan, tables, staging_rows = _sound_entries()
     sound = pc.join_tables(plan.transfers, tables)
@@ -144,6 +226,8 @@ def test_checker_refuses_wrong_ends():
             pc.replay_staging(plan.traffic, entries, staging_rows)
     with pytest.raises(pc.PlanError, match="rows arrive \\[0 1\\] times"):
         pc.replay_staging(plan.traffic, _drop(sound, pc.REDISTRIBUTE), staging_rows)
+    with pytest.raises(pc.PlanError, match=r"rows .* stay in the staging of device"):
+        pc.replay_staging(plan.traffic, _past_staging(sound), staging_rows)
     entry = sound[_staged(sound, "dst")]
     twice = np.insert(sound, 0, entry)
     with pytest.raises(pc.PlanError, match="writes over staged rows"):

@@ -104,7 +104,7 @@ def test_tables_have_room_for_adversarial_plans(n, m, row_bytes, rng):
         words = _table_words(topology, scheduler)
         for name, traffic in _adversarial(n, m, rng):
             plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-            pc.check_plan(plan, fast=scheduler == "fast" and n < 10)
+            pc.check_plan(plan, shortest=n < 10)
             for r in range(n * m):
                 entries = len(pc.of_device(plan.transfers, r))
                 needed = pc.HEADER_WORDS + 2 * n * m + 10 * entries

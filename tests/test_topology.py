@@ -19,6 +19,8 @@ RATES = {
     "scale_out_bandwidth": 25e9,
     "scale_up_latency": 1e-6,
     "scale_out_latency": 5e-6,
+    "transfer_overhead": 3e-6,
+    "incast_loss": 0.25,
 }
 
 
@@ -38,7 +40,7 @@ def test_refuses_bandwidths(field, value):
         Topology(1, 1, **{field: value})
 
 
-@pytest.mark.parametrize("field", ["scale_up_latency", "scale_out_latency"])
+@pytest.mark.parametrize("field", ["scale_up_latency", "scale_out_latency", "transfer_overhead"])
 @pytest.mark.parametrize("value", [-1e-9, 3600.5, float("nan"), float("inf")])
 def test_refuses_latencies(field, value):
     message = f"{field} must be seconds, from 0 to 3600, got {float(value)!r}."
@@ -61,16 +63,11 @@ def test_refuses_placements(placement, got):
         Topology(2, 2, placement=placement)
 
 
-def test_refuses_nics():
-    message = "nic_bandwidths must have one entry for each of the 4 devices, got 3."
+@pytest.mark.parametrize("value", [-0.1, 1.01, float("nan"), "half", None])
+def test_refuses_incast_losses(value):
+    message = f"incast_loss must be from 0 to 1, got {value!r}."
     with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(2, 2, nic_bandwidths=(50e9,) * 3)
-    message = (
-        "nic_bandwidths that differ from scale_out_bandwidth are not planned for yet; "
-        "pass the slowest NIC's rate as scale_out_bandwidth."
-    )
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(2, 2, nic_bandwidths=(50e9, 50e9, 50e9, 25e9))
+        Topology(1, 1, incast_loss=value)
 
 
 def test_the_limits_are_allowed():
@@ -83,7 +80,7 @@ def test_the_limits_are_allowed():
 
 
 def test_words():
-    assert Topology(3, 4).words == (3, 4, 450 * 10**9, 50 * 10**9, 2000, 10000)
+    assert Topology(3, 4).words == (3, 4, 450 * 10**9, 50 * 10**9, 2000, 10000, 1000, 500_000)
     topology = Topology(
         1,
         1,
@@ -91,8 +88,10 @@ def test_words():
         scale_out_bandwidth=7e9,
         scale_up_latency=1.6e-9,
         scale_out_latency=1,
+        transfer_overhead=0,
+        incast_loss=1 / 3,
     )
-    assert topology.words == (1, 1, 2, 7 * 10**9, 2, 10**9)
+    assert topology.words == (1, 1, 2, 7 * 10**9, 2, 10**9, 0, 333_333)
     assert all(type(word) is int for word in Topology(np.int32(2), np.float64(3)).words)
 
 
@@ -234,7 +233,8 @@ def test_from_mesh_refuses_a_mesh_without_devices():
 def test_no_groups():
     topology = Topology(2, 2, **RATES, nic_bandwidths=(25e9,) * 4)
     fitted, rank_of = fit_to_groups(topology, 4, None)
-    assert fitted == Topology(2, 2, **RATES)
+    assert fitted == topology
+    assert fitted.words == Topology(2, 2, **RATES).words
     assert rank_of == (0, 1, 2, 3)
 
 
@@ -264,7 +264,8 @@ def test_placement_becomes_the_rank_of_each_position():
 def test_groups(placement, groups, servers, per_server, rank_of):
     topology = Topology(2, 4, **RATES, placement=placement, nic_bandwidths=(25e9,) * 8)
     fitted, ranks = fit_to_groups(topology, 8, groups)
-    assert fitted == Topology(servers, per_server, **RATES)
+    nics = (25e9,) * (servers * per_server)
+    assert fitted == Topology(servers, per_server, **RATES, nic_bandwidths=nics)
     assert ranks == rank_of
 
 

@@ -29,8 +29,11 @@ def record(plan: fastjax.Plan, source: str) -> dict[str, Any]:
                 "scale_out_bandwidth",
                 "scale_up_latency",
                 "scale_out_latency",
+                "transfer_overhead",
+                "incast_loss",
             )
-        },
+        }
+        | {"failed_nics": list(plan.topology.failed_nics)},
         "plan": _plan(plan),
         "time": _time(plan),
         "explanation": plan.explain(),
@@ -73,11 +76,11 @@ def _plan(plan: fastjax.Plan) -> dict[str, Any]:
     transfers = plan.transfers
     kept = transfers["src"] == transfers["dst"]
     rows = [int(transfers["rows"][(transfers["phase"] == p) & ~kept].sum()) for p in range(4)]
-    between = _between_servers(plan)
-    busiest = int(max(between.sum(axis=1).max(), between.sum(axis=0).max()))
-    length = int(steps_of(plan).rows[SCALE_OUT].sum())
-    bound = busiest / plan.topology.devices_per_server
-    number = _core.scheduler_names().index(plan.scheduler)
+    length = round(float(steps_of(plan).rows[SCALE_OUT].sum()))
+    bound = _length_bound(plan)
+    # The solver's plans are FAST's, with other stages.
+    planner = "fast" if plan.scheduler == "optimal" else plan.scheduler
+    number = _core.scheduler_names().index(planner)
     return {
         "scheduler": plan.scheduler,
         "stages": plan.num_stages,
@@ -95,8 +98,19 @@ def _plan(plan: fastjax.Plan) -> dict[str, Any]:
     }
 
 
+def _length_bound(plan: fastjax.Plan) -> float:
+    """Rows of the fastest NIC that the busiest server's NICs cannot do with less than, each."""
+    topology = plan.topology
+    between = _between_servers(plan)
+    busiest = np.maximum(between.sum(axis=1), between.sum(axis=0))
+    nics = np.array(topology.nic_bandwidths or [1.0] * topology.num_devices)
+    together = nics.reshape(topology.servers, -1).sum(axis=1) / nics.max()
+    return float((busiest / np.where(busiest > 0, together, 1)).max())
+
+
 def _time(plan: fastjax.Plan) -> dict[str, Any]:
     seconds, bound = plan.predicted_time(), plan.lower_bound()
+    moving = plan.traffic.any()
     bandwidths = {
         "algbw": measure.algbw,
         "busbw": measure.busbw,
@@ -105,9 +119,10 @@ def _time(plan: fastjax.Plan) -> dict[str, Any]:
     return {
         "lower_bound_us": bound * 1e6,
         "predicted_us": seconds * 1e6,
+        "planning_us": plan.planning_time() * 1e6,
         "predicted_by_bound": seconds / bound if bound else None,
         **{
-            name: bandwidth(plan.traffic, plan.row_bytes, seconds) if seconds else None
+            name: bandwidth(plan.traffic, plan.row_bytes, seconds) if moving else None
             for name, bandwidth in bandwidths.items()
         },
     }
@@ -123,11 +138,13 @@ def sections(figures: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, 
     traffic, fabric, plan, time = (figures[k] for k in ("traffic", "fabric", "plan", "time"))
     chosen = "" if plan["scheduler"] == asked_for else f", chosen by {asked_for}"
     up, out = (fabric[f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
+    failed = ", ".join(map(str, fabric["failed_nics"]))
     return {
         "traffic": {
             "source": traffic["source"],
             "devices": f"{traffic['devices']} in {fabric['servers']} x "
             f"{fabric['devices_per_server']}, servers x devices of each",
+            **({"failed NICs": f"of devices {failed}"} if failed else {}),
             "rows": f"{traffic['rows']} of {units.size(traffic['row_bytes'])}, "
             f"{units.size(traffic['bytes'])} in all",
             "busiest device": _times(traffic["device_skew"], "the mean device"),
@@ -152,6 +169,7 @@ def sections(figures: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, 
             "lower bound": f"{time['lower_bound_us']:.1f} µs",
             "predicted": f"{time['predicted_us']:.1f} µs, "
             + _times(time["predicted_by_bound"], "the lower bound"),
+            "planning": f"{time['planning_us']:.1f} µs of that, about",
             "algbw": f"{_rate(time['algbw'])}, as nccl-tests has it: of the busiest device",
             "busbw": f"{_rate(time['busbw'])}, as nccl-tests has it",
             "FAST's algbw": f"{_rate(time['fast_algbw'])}, of the mean device",

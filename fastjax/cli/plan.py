@@ -22,6 +22,8 @@ _FABRIC = {
     "scale_out_bandwidth": ("bytes/s of a device's NIC", 9),
     "scale_up_latency": ("seconds that starting a transfer inside a server takes", -6),
     "scale_out_latency": ("seconds that starting a scale-out stage takes", -6),
+    "transfer_overhead": ("seconds a transfer takes where nothing is staged", -6),
+    "incast_loss": ("share of time that senders lose where they meet, from 0 to 1", 0),
 }
 _DEFAULT_ROW_BYTES = 4096
 
@@ -112,8 +114,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--scheduler", choices=fastjax.schedulers(), default="auto", help="default: auto")
     for name, (text, power) in _FABRIC.items():
         default = getattr(fastjax.Topology, name)
-        shown = f"{text}; default: {default / 10.0**power:g}e{power}"
+        shown = f"{text}; default: {default / 10.0**power:g}" + (f"e{power}" if power else "")
         add(f"--{name.replace('_', '-')}", type=float, default=default, metavar="X", help=shown)
+    add(
+        "--failed-nics",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="DEVICE",
+        help="devices whose NIC has failed; rows go round them",
+    )
     add("--json", type=Path, metavar="FILE", help="write the figures to this file too")
     add("--draw", type=Path, metavar="FILE", help="draw the plan: .png, .svg, .pdf, ...")
     parser.epilog = (
@@ -131,6 +141,7 @@ def _run(options: argparse.Namespace) -> None:
         options.servers,
         devices // options.servers,
         **{name: getattr(options, name) for name in _FABRIC},
+        nic_bandwidths=_nics(options, devices),
     )
     plan = fastjax.make_plan(matrix, topology, scheduler=options.scheduler, row_bytes=row_bytes)
     record = figures.record(plan, source)
@@ -141,6 +152,17 @@ def _run(options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     sys.stdout.write(report.as_text(figures.sections(record, options.scheduler)))
     sys.stdout.write(f"\n\n{record['explanation'].rstrip()}\n")
+
+
+def _nics(options: argparse.Namespace, devices: int) -> tuple[float, ...] | None:
+    """The rate of each device's NIC, where one has failed."""
+    strange = [d for d in options.failed_nics if not 0 <= d < devices]
+    if strange:
+        raise OptionError(f"--failed-nics {strange[0]}: there are devices 0 to {devices - 1}.")
+    if not options.failed_nics:
+        return None
+    rate = options.scale_out_bandwidth
+    return tuple(0.0 if d in options.failed_nics else rate for d in range(devices))
 
 
 def _check_servers(servers: int, devices: int) -> None:

@@ -1,0 +1,138 @@
+"""The scheduler that chooses between the others; bounds, sizes and determinism of them all."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import plan_checker as pc
+import pytest
+from plan_problems import (
+    SCHEDULERS,
+    adversarial_problems,
+    make_traffic,
+    problems,
+    scheduled,
+    topologies,
+)
+
+from fastjax import Topology, make_plan, traffic
+
+OTHERS = tuple(name for name in SCHEDULERS if name != "auto")
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.given(problem=st.one_of(problems(largest=10**6), adversarial_problems()))
+def test_no_prediction_is_below_the_bound(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    assert plan.predicted_time() - plan.planning_time() >= plan.lower_bound() * (1 - 1e-9)
+    assert 0 < plan.planning_time() <= plan.predicted_time()
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+    problem=st.one_of(problems(topologies((1, 12), (1, 6)), largest=10**6), adversarial_problems())
+)
+def test_auto_is_never_predicted_to_be_slower(problem):
+    plan = scheduled(problem, "auto")
+    predicted = {name: scheduled(problem, name).predicted_time() for name in OTHERS}
+    assert plan.predicted_time() == pytest.approx(predicted[plan.scheduler], rel=1e-12)
+    assert plan.predicted_time() <= min(predicted.values()) * (1 + 1e-9)
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(problem=problems(topologies((2, 6), (1, 4)), largest=10**5), data=st.data())
+def test_auto_is_never_predicted_to_be_slower_with_unequal_nics(problem, data):
+    """Rows are counted as whole rows of the fastest NIC there, in each stage."""
+    shape, matrix, row_bytes = problem
+    n, m = shape.servers, shape.devices_per_server
+    rates = st.sampled_from([0.0, 12e9, 25e9, 50e9])
+    nics = np.array(data.draw(st.lists(rates, min_size=n * m, max_size=n * m))).reshape(n, m)
+    nics[:, 0] = np.maximum(nics[:, 0], 12e9)
+    topology = Topology(n, m, nic_bandwidths=nics.ravel())
+    allowed = ("fast", "rails") if topology.failed_nics else OTHERS
+    problem = topology, matrix, row_bytes
+    plan = scheduled(problem, "auto")
+    best = min(scheduled(problem, name).predicted_time() for name in allowed)
+    rounded = n * m * row_bytes / nics.max()
+    assert plan.predicted_time() <= best * (1 + 1e-9) + rounded
+
+
+@pytest.mark.parametrize(
+    ("matrix", "topology", "row_bytes", "taken"),
+    [
+        (np.ones((4, 4), int), Topology(2, 2), 4, "direct"),
+        (traffic.pair_zipf(128, 32768), Topology(16, 8), 4096, "fast"),
+        (traffic.pair_zipf(128, 32768), Topology(16, 8, incast_loss=0), 4096, "rails"),
+        (np.roll(np.eye(8, dtype=int), 1, axis=1) * 2**20, Topology(8, 1), 4096, "spreadout"),
+    ],
+)
+def test_there_is_something_for_each_to_win(matrix, topology, row_bytes, taken):
+    assert make_plan(matrix, topology, row_bytes=row_bytes).scheduler == taken
+
+
+def _digests():
+    """Of plans of fixed problems by every scheduler: transfers, tables and what they say."""
+    found = []
+    for seed, (n, m) in enumerate([(1, 5), (2, 4), (5, 1), (6, 3), (12, 2), (20, 8)]):
+        rng = np.random.default_rng(seed)
+        nics = np.where(rng.random(n * m) < 0.2, 0.0, 50e9)
+        nics[::m] = 25e9
+        previous = None
+        for kind in ("uniform", "skewed", "sparse"):
+            matrix = make_traffic(kind, n, m, 5000, rng)
+            for scheduler in SCHEDULERS:
+                whole = make_plan(matrix, Topology(n, m), scheduler=scheduler, row_bytes=4096)
+                plans = [whole, whole.transpose()]
+                if scheduler in ("auto", "fast", "rails"):
+                    settings = {"scheduler": scheduler, "row_bytes": 4096, "previous": previous}
+                    plans.append(make_plan(matrix, Topology(n, m, nic_bandwidths=nics), **settings))
+                    previous = plans[-1]
+                parts = [part for plan in plans for part in _everything(plan)]
+                found.append(hashlib.sha256(b"".join(parts)).hexdigest())
+    return found
+
+
+def _everything(plan):
+    tables = [plan.stage_table(r).tobytes() for r in range(0, plan.topology.num_devices, 3)]
+    words = f"{plan.explain()} {plan.predicted_time().hex()}".encode()
+    return [plan.transfers.tobytes(), *tables, *(a.tobytes() for a in plan.matchings), words]
+
+
+def test_the_same_plans_in_another_process():
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_auto; "
+        "print(*test_auto._digests())"
+    )
+    folder = os.path.dirname(__file__)  # noqa: PTH120
+    child = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        env={**os.environ, "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert child.stdout.split() == _digests()
+
+
+def _sparse(devices, flows, rng):
+    """So many flows of 1 to 1000 rows."""
+    matrix = np.zeros((devices, devices), np.int64)
+    ends = rng.integers(0, devices, (2, flows))
+    matrix[ends[0], ends[1]] = rng.integers(1, 1000, flows)
+    return matrix
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_8192_devices(scheduler, rng):
+    topology, matrix = Topology(1024, 8), _sparse(8192, 4000, rng)
+    plan = make_plan(matrix, topology, scheduler=scheduler, row_bytes=4096)
+    pc.check_stages(plan.transfers, plan.num_stages)
+    pc.check_phases(1024, 8, plan.transfers)
+    arrived = plan.transfers[plan.transfers["dst"] == plan.transfers["target"]]
+    carried = np.zeros_like(matrix)
+    np.add.at(carried, (arrived["origin"], arrived["target"]), arrived["rows"])
+    np.testing.assert_array_equal(carried, matrix)

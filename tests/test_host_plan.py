@@ -1,0 +1,236 @@
+"""Plans on the host: read backwards, begun with another, explained, and of odd sizes."""
+
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import plan_checker as pc
+import pytest
+from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, topologies
+
+from fastjax import Topology, _core, make_plan, traffic
+from fastjax.errors import ArgumentError
+
+ROW = 4096
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=50)
+@hypothesis.given(problem=problems(largest=500))
+def test_transposed_plans_are_the_plan_read_backwards(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    back = plan.transpose()
+    np.testing.assert_array_equal(back.traffic, plan.traffic.T)
+    np.testing.assert_array_equal(back.transfers, pc.transposed(plan.transfers, plan.num_stages))
+    shape = plan.topology.servers, plan.topology.devices_per_server
+    pc.check_transfers(back.traffic, *shape, back.transfers, back.num_stages)
+    assert (back.scheduler, back.num_stages) == (plan.scheduler, plan.num_stages)
+    assert back.predicted_time() == plan.predicted_time()
+    np.testing.assert_array_equal(back.transpose().transfers, plan.transfers)
+    np.testing.assert_array_equal(back.transpose().traffic, plan.traffic)
+    assert not back.transfers.flags.writeable
+    assert not back.traffic.flags.writeable
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(problem=problems(topologies((1, 4), (1, 4)), largest=500))
+def test_tables_of_transposed_plans(scheduler, problem):
+    plan = scheduled(problem, scheduler)
+    back = plan.transpose()
+    devices = plan.topology.num_devices
+    tables = [back.stage_table(device) for device in range(devices)]
+    for device, words in enumerate(tables):
+        assert _core.check_table(words, devices, device) == ""
+        _, sends, receives, entries = pc.decode_table(words)
+        np.testing.assert_array_equal(sends, plan.traffic[:, device])
+        np.testing.assert_array_equal(receives, plan.traffic[device])
+        there = pc.decode_table(plan.stage_table(device))[3]
+        np.testing.assert_array_equal(entries, pc.transposed(there, plan.num_stages))
+        twice = back.transpose().stage_table(device)
+        np.testing.assert_array_equal(twice, plan.stage_table(device))
+    pc.join_tables(back.transfers, tables)
+
+
+@hypothesis.given(problem=problems(largest=10**5))
+def test_matchings_cover_the_traffic(problem):
+    """Each pair of servers gets, from all matchings together, as much as its fullest rail has."""
+    plan = scheduled(problem, "fast")
+    n, m = plan.topology.servers, plan.topology.devices_per_server
+    for made in (plan, plan.transpose()):
+        targets, weights = made.matchings
+        assert targets.shape == (made.num_matchings, n)
+        assert weights.shape == (made.num_matchings,)
+        assert (weights > 0).all()
+        carried = np.zeros((n, n), np.int64)
+        for matching, weight in zip(targets, weights, strict=True):
+            (senders,) = np.nonzero(matching >= 0)
+            receivers = matching[senders]
+            assert len(set(receivers.tolist())) == len(receivers)
+            carried[senders, receivers] += weight
+        assert (carried >= -(-pc.server_matrix(made.traffic, n, m) // m)).all()
+
+
+@pytest.mark.parametrize("scheduler", ["direct", "spreadout", "rails"])
+def test_schedulers_without_matchings(scheduler):
+    plan = make_plan(traffic.uniform(6, 60), Topology(3, 2), scheduler=scheduler)
+    for made in (plan, plan.transpose()):
+        targets, weights = made.matchings
+        assert (targets.shape, weights.shape) == ((0, 3), (0,))
+        assert made.num_matchings == plan.num_stages
+
+
+KINDS = {
+    "pair-zipf": lambda devices, rows, seed: traffic.pair_zipf(devices, rows, seed=seed),
+    "uniform": lambda devices, rows, seed: traffic.uniform(devices, rows + seed),
+    "expert": lambda devices, rows, seed: traffic.expert_popularity(
+        devices, rows, shuffle=True, tilt=50.0, seed=seed
+    ),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize(("servers", "most"), [(4, 8), (8, 20), (12, 36), (40, 140)])
+def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make):
+    """Without latency, or with a gibibyte a device, of which a start-up is next to nothing."""
+    for seed in range(5 if servers < 40 else 2):
+        for rows, latency in ((ROW, 0), (64 * ROW, 0), (64 * ROW, 1e-5)):
+            matrix = make(8 * servers, rows, seed)
+            topology = Topology(servers, 8, scale_out_latency=latency)
+            plan = make_plan(matrix, topology, scheduler="fast", row_bytes=4096)
+            rails = -(-pc.server_matrix(matrix, servers, 8) // 8)
+            bound = max(rails.sum(axis=0).max(), rails.sum(axis=1).max())
+            _, weights = plan.matchings
+            assert plan.num_matchings <= most
+            assert bound <= weights.sum() <= 1.01 * bound
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize(("servers", "most"), [(4, 8), (8, 20), (12, 36), (40, 140)])
+def test_length_is_given_up_for_fewer_start_ups_where_that_pays(servers, most, make):
+    """With 16 MiB a device, a start-up is worth 122 rows."""
+    for seed in range(5 if servers < 40 else 2):
+        matrix = make(8 * servers, ROW, seed)
+        costs = []
+        for latency in (1e-5, 0):
+            topology = Topology(servers, 8, scale_out_latency=latency)
+            plan = make_plan(matrix, topology, scheduler="fast", row_bytes=4096)
+            assert plan.num_matchings <= most
+            costs.append(122 * plan.num_matchings + plan.matchings[1].sum())
+        assert costs[0] <= 1.01 * costs[1]
+
+
+def _drifting(servers, per_server, steps=4):
+    return traffic.drift(steps, servers * per_server, ROW, tilt=20.0, seed=servers)
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "auto"])
+@pytest.mark.parametrize("shape", [(2, 4), (6, 2), (9, 3), (24, 1)])
+def test_plans_that_begin_with_another(scheduler, shape):
+    topology = Topology(*shape, scale_out_latency=0)
+    n, m = shape
+    plan = None
+    for matrix in _drifting(*shape):
+        settings = {"scheduler": scheduler, "row_bytes": ROW, "previous": plan}
+        plan = make_plan(matrix, topology, **settings)
+        pc.check_plan(plan, shortest=n <= 16)
+        again = make_plan(matrix, topology, **settings)
+        assert again.transfers.tobytes() == plan.transfers.tobytes()
+        rails = -(-pc.server_matrix(matrix, n, m) // m)
+        targets, weights = plan.matchings
+        carried = np.zeros((n, n), np.int64)
+        for matching, weight in zip(targets, weights, strict=True):
+            carried[np.nonzero(matching >= 0)[0], matching[matching >= 0]] += weight
+        assert (carried >= rails).all() or not len(weights)
+
+
+def test_the_previous_plan_may_be_of_anything_with_as_many_servers():
+    rng = np.random.default_rng(0)
+    matrix = make_traffic("skewed", 5, 2, 500, rng)
+    one_rail = make_plan(traffic.permutation(5, 99), Topology(5, 1), scheduler="fast")
+    back = make_plan(matrix, Topology(5, 2), scheduler="fast").transpose()
+    none = make_plan(matrix, Topology(5, 2), scheduler="direct")
+    nothing = make_plan(np.zeros((10, 10), int), Topology(5, 2), scheduler="fast")
+    for previous in (one_rail, back, none, nothing):
+        plan = make_plan(matrix, Topology(5, 2), scheduler="fast", previous=previous)
+        pc.check_plan(plan)
+
+
+def test_matchings_of_the_same_traffic_are_taken_over():
+    matrix, topology = traffic.pair_zipf(24, ROW), Topology(12, 2)
+    first = make_plan(matrix, topology, scheduler="fast", row_bytes=ROW)
+    again = make_plan(matrix, topology, scheduler="fast", row_bytes=ROW, previous=first)
+    mine, theirs = ({bytes(t) for t in plan.matchings[0]} for plan in (first, again))
+    assert len(mine & theirs) > len(mine) / 2
+
+
+@pytest.mark.parametrize(
+    ("previous", "message"),
+    [
+        (7, "previous must be a fastjax.Plan, got 7."),
+        (np.ones((4, 4)), "previous must be a fastjax.Plan, got array("),
+    ],
+)
+def test_previous_must_be_a_plan(previous, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        make_plan(np.ones((4, 4), int), Topology(2, 2), previous=previous)
+
+
+def test_the_previous_plan_must_be_of_as_many_servers():
+    previous = make_plan(np.ones((3, 3), int), Topology(3, 1))
+    message = "previous is a plan for 3 servers, the topology has 2."
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        make_plan(np.ones((4, 4), int), Topology(2, 2), previous=previous)
+
+
+@hypothesis.given(problem=problems(largest=10**4), data=st.data())
+def test_explanations_have_the_figures(problem, data):
+    scheduler = data.draw(st.sampled_from(SCHEDULERS))
+    plan = scheduled(problem, scheduler)
+    first, second, *_ = text = plan.explain().splitlines()
+    assert first.startswith(plan.scheduler)
+    assert ("chosen by auto" in first) == (scheduler == "auto")
+    if plan.lower_bound():
+        ratio = plan.predicted_time() / plan.lower_bound()
+        assert f"{ratio:.3f} x the lower bound" in second
+    counted = f"{plan.num_stages} stages from {plan.num_matchings} matchings"
+    has_matchings = len(plan.matchings[1]) > 0
+    assert any(counted in line for line in text) == has_matchings
+    if scheduler == "auto":
+        (taken,) = [line for line in text if line.endswith("<- taken")]
+        assert taken.split()[0] == plan.scheduler
+
+
+def test_explanation_of_a_hot_nic():
+    """Device 0 sends 90 of 120 rows that cross; its server's other NIC none."""
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 2], matrix[2, 0] = 90, 30
+    text = make_plan(matrix, Topology(2, 2), scheduler="direct").explain()
+    assert "the busiest NIC has 3.00 x the mean device's rows" in text
+    assert "balanced over its server's NICs, it would be 1.50 x." in text
+    text = make_plan(np.eye(4, dtype=int), Topology(2, 2)).explain()
+    assert "No rows cross between servers." in text
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(("n", "m"), [(3, 7), (5, 3), (7, 1), (1, 7)])
+@pytest.mark.parametrize(
+    "kind", ["zeros", "only local", "only self", "only cross", "single flow", "skewed"]
+)
+def test_odd_shapes(scheduler, n, m, kind):
+    matrix = make_traffic(kind, n, m, 99, np.random.default_rng(n))
+    plan = make_plan(matrix, Topology(n, m), scheduler=scheduler, row_bytes=ROW)
+    pc.check_plan(plan)
+    cross = pc.server_matrix(matrix, n, m).any()
+    assert (plan.num_stages > 0) == cross
+    assert (plan.lower_bound() > 0) == (matrix - np.diag(np.diag(matrix))).any()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_more_than_2_to_the_31_rows_in_all(scheduler):
+    """Every block fits int32, the sums do not."""
+    matrix = np.full((12, 12), 2**29)
+    plan = make_plan(matrix, Topology(3, 4), scheduler=scheduler, row_bytes=64)
+    pc.check_plan(plan)
+    assert plan.traffic.sum() > 2**36

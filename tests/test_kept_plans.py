@@ -1,0 +1,208 @@
+"""Programs keep plans: what is planned anew and what is not, and "auto" that chooses every time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plan_checker as pc
+import pytest
+import reference
+from plan_problems import SCHEDULERS, traced_tables
+from spmd import spmd
+
+import fastjax
+from fastjax import Topology, _core, make_plan, traffic
+from fastjax.errors import UnsupportedError
+
+# So slow a fabric that small matrices are worth balancing, and small enough ones are not.
+SLOW = {"scale_up_bandwidth": 9e9, "scale_out_bandwidth": 1e9, "incast_loss": 1.0}
+SHAPES = [(2, 4), (4, 2)]
+
+
+def exchange_with(topology, scheduler, **options):
+    return spmd(
+        lambda *args: fastjax.fast_ragged_all_to_all(
+            *args, axis_name="x", topology=topology, scheduler=scheduler
+        ),
+        **options,
+    )
+
+
+def matrices():
+    """From next to nothing to a lot, even and uneven."""
+    yield np.zeros((8, 8), int)
+    yield np.ones((8, 8), int)
+    yield np.eye(8, dtype=int) * 9
+    yield traffic.pair_zipf(8, 400, exponent=1.2)
+    yield traffic.uniform(8, 400)
+    yield traffic.single_flow(8, 400)
+    yield np.roll(np.eye(8, dtype=int), 3, axis=1) * 300
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_programs_choose_as_plans_on_the_host_do(shape):
+    topology = Topology(*shape, **SLOW)
+    tables = traced_tables(topology, "auto")
+    chosen = set()
+    for matrix in matrices():
+        got = np.asarray(tables(jnp.asarray(matrix.ravel(), jnp.int32)))
+        plan = make_plan(matrix, topology, row_bytes=4096)
+        for device, words in enumerate(got):
+            assert _core.check_table(words, 8, device) == ""
+            assert _core.scheduler_names()[words[9]] == plan.scheduler
+            used = pc.HEADER_WORDS + 16 + 10 * words[3]
+            np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
+        chosen.add(plan.scheduler)
+    assert len(chosen) >= 3
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scheduler", ["auto", "rails"])
+def test_one_program_for_all_traffic(rng, shape, scheduler):
+    run = exchange_with(Topology(*shape, **SLOW), scheduler)
+    rows = 512 * 8
+    for matrix in matrices():
+        meta = reference.packed(matrix)
+        operand, output = rng.normal(size=(2, 8, rows, 3)).astype(np.float32)
+        got = run(operand, output, *meta.arrays())
+        np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scheduler", ["auto", "rails"])
+def test_gradients(rng, shape, scheduler):
+    topology = Topology(*shape, **SLOW)
+    rows = 512 * 8
+
+    def local(x, output, weights, *arrays):
+        def loss(x, output):
+            result = fastjax.fast_ragged_all_to_all(
+                x, output, *arrays, axis_name="x", topology=topology, scheduler=scheduler
+            )
+            return jnp.sum(jnp.sin(result) * weights)
+
+        return jax.value_and_grad(loss, (0, 1))(x, output)
+
+    run = spmd(local)
+    for matrix in matrices():
+        meta = reference.packed(matrix)
+        x, output, weights = rng.normal(size=(3, 8, rows, 2)).astype(np.float32)
+        value, gradients = run(x, output, weights, *meta.arrays())
+
+        def expected_loss(x, output, meta=meta, weights=weights):
+            return jnp.sum(jnp.sin(reference.exchange_in_jax(x, output, meta)) * weights)
+
+        expected = jax.value_and_grad(expected_loss, (0, 1))(jnp.asarray(x), jnp.asarray(output))
+        np.testing.assert_allclose(np.sum(value), expected[0], rtol=1e-4, atol=1e-2)
+        for got, wanted in zip(gradients, expected[1], strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_programs_refuse_to_solve(rng):
+    names = ", ".join(SCHEDULERS)
+    message = (
+        "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
+        f"Inside programs there are {names}."
+    )
+    sizes = np.ones((8, 8), np.int32)
+    meta = reference.packed(sizes)
+    operand, output = reference.data(rng, meta)
+    with pytest.raises(UnsupportedError) as caught:
+        exchange_with(Topology(2, 4), "optimal")(operand, output, *meta.arrays())
+    assert str(caught.value).startswith(message)
+    with pytest.raises(UnsupportedError) as caught, fastjax.options(scheduler="optimal"):
+        spmd(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table)(sizes)
+    assert str(caught.value).startswith(message)
+
+
+class Counter:
+    """Runs exchanges, and says how many plans each took."""
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __call__(self, run, sizes, width=3):
+        meta = reference.packed(sizes)
+        operand, output = reference.data(self.rng, meta, (width,))
+        operand, output = (np.resize(a, (8, 4096, width)) for a in (operand, output))
+        before = fastjax.planning_count()
+        got = jax.block_until_ready(run(operand, output, *meta.arrays()))
+        np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+        return fastjax.planning_count() - before
+
+
+@pytest.fixture
+def plans(rng):
+    return Counter(rng)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_the_same_traffic_is_not_planned_twice(rng, plans, scheduler):
+    run = exchange_with(Topology(2, 4, transfer_overhead=17e-6), scheduler)
+    first, second = reference.random_sizes(rng, 8, 8), reference.random_sizes(rng, 8, 8)
+    assert plans(run, first) == 1
+    assert plans(run, first) == 0
+    assert plans(run, second) == 1
+    assert plans(run, first) == 0
+    assert plans(run, second) == 0
+    changed = first.copy()
+    changed[3, 5] += 1
+    assert plans(run, changed) == 1
+
+
+def test_four_plans_are_kept(rng, plans):
+    run = exchange_with(Topology(2, 4, transfer_overhead=16e-6), "direct")
+    five = [reference.random_sizes(rng, 8, 8) for _ in range(5)]
+    assert [plans(run, sizes) for sizes in five] == [1] * 5
+    assert [plans(run, sizes) for sizes in five[:0:-1]] == [0] * 4
+    assert plans(run, five[0]) == 1
+    assert plans(run, five[4]) == 1  # that was used least recently
+    assert plans(run, five[1]) == 0
+
+
+def test_call_sites_of_the_same_settings_share_plans(rng, plans):
+    topology = Topology(4, 2, transfer_overhead=18e-6)
+    sizes = reference.random_sizes(rng, 8, 8)
+
+    def twice(operand, output, *arrays):
+        options = {"axis_name": "x", "topology": topology, "scheduler": "fast"}
+        there = fastjax.fast_ragged_all_to_all(operand, output, *arrays, **options)
+        return fastjax.fast_ragged_all_to_all(operand, there, *arrays, **options)
+
+    one, other = spmd(twice), exchange_with(topology, "fast")
+    assert plans(one, sizes) == 1
+    assert plans(other, sizes) == 0
+    assert plans(other, sizes[::-1].copy()) == 1
+    assert plans(one, sizes[::-1].copy()) == 0
+
+
+def test_other_settings_plan_for_themselves(rng, plans):
+    sizes = reference.random_sizes(rng, 8, 8)
+    topology = Topology(2, 4, transfer_overhead=19e-6)
+    runs = [exchange_with(topology, scheduler) for scheduler in SCHEDULERS]
+    runs.append(exchange_with(Topology(2, 4, transfer_overhead=20e-6), "fast"))
+    runs.append(exchange_with(Topology(2, 4, nic_bandwidths=(25e9,) * 8), "fast"))
+    assert [plans(run, sizes) for run in runs] == [1] * len(runs)
+    assert [plans(run, sizes) for run in runs] == [0] * len(runs)
+    # Another width of rows is another price of a start-up.
+    assert plans(runs[1], sizes, width=5) == 1
+
+
+def test_groups_plan_each_for_themselves(rng):
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    meta = reference.packed(reference.random_sizes(rng, 8, 4), groups)
+    operand, output = reference.data(rng, meta)
+    run = spmd(
+        lambda *args: fastjax.fast_ragged_all_to_all(
+            *args,
+            axis_name="x",
+            axis_index_groups=groups,
+            topology=Topology(4, 2, transfer_overhead=21e-6),
+            scheduler="rails",
+        )
+    )
+    before = fastjax.planning_count()
+    jax.block_until_ready(run(operand, output, *meta.arrays()))
+    assert fastjax.planning_count() - before == 2
+    jax.block_until_ready(run(operand, output, *meta.arrays()))
+    assert fastjax.planning_count() - before == 2

@@ -1,0 +1,235 @@
+"""NICs of different speed, and NICs that have failed."""
+
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import plan_checker as pc
+import pytest
+import reference
+from plan_problems import make_traffic
+from spmd import spmd
+
+import fastjax
+from fastjax import Topology, make_plan
+from fastjax.errors import OptionError, TopologyError
+from fastjax.topology import fit_to_groups
+
+ROUND_FAILURES = ("auto", "fast", "rails")
+RATES = (0.0, 12.5e9, 25e9, 50e9, 400e9)
+
+
+@pytest.mark.parametrize(
+    ("nics", "message"),
+    [
+        ((50e9,) * 3, "nic_bandwidths must have one entry for each of the 4 devices, got 3."),
+        ((), "nic_bandwidths must have one entry for each of the 4 devices, got 0."),
+        (50e9, "nic_bandwidths must have one entry for each of the 4 devices, got 1."),
+        (("fast",) * 4, "nic_bandwidths must be bytes/s, got ('fast', 'fast', 'fast', 'fast')."),
+        ({1: 2}, "nic_bandwidths must be bytes/s, got {1: 2}."),
+        (
+            (50e9, 0, 0, 0),
+            "server 1 (devices 2 to 3) has no working NIC in nic_bandwidths: nothing can reach it.",
+        ),
+        (
+            (0, 0, 1, 1),
+            "server 0 (devices 0 to 1) has no working NIC in nic_bandwidths: nothing can reach it.",
+        ),
+    ],
+)
+def test_refuses_nics(nics, message):
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(2, 2, nic_bandwidths=nics)
+
+
+@pytest.mark.parametrize("rate", [-1.0, 0.5, float("nan"), float("inf"), 2.0**62])
+def test_refuses_rates_of_nics(rate):
+    message = (
+        "nic_bandwidths must be bytes/s, at least 1 and below 2**62, or 0 for a NIC that has "
+        f"failed; got {rate!r} for device 2."
+    )
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        Topology(2, 2, nic_bandwidths=(50e9, 50e9, rate, 50e9))
+
+
+def test_nics_that_are_allowed():
+    topology = Topology(2, 2, nic_bandwidths=[[1, 0], [np.nextafter(2.0**62, 0), np.int64(3)]])
+    assert topology.nic_bandwidths == (1.0, 0.0, np.nextafter(2.0**62, 0), 3.0)
+    assert topology.failed_nics == (1,)
+    assert Topology(2, 2).failed_nics == ()
+    # Inside one server nothing needs a NIC.
+    assert Topology(1, 2, nic_bandwidths=(0, 0)).failed_nics == (0, 1)
+
+
+def test_words_of_nics():
+    plain = Topology(2, 2).words
+    assert Topology(2, 2, nic_bandwidths=(50e9,) * 4).words == plain
+    nics = (50e9, 0, 25.9e9, 1.5)
+    assert Topology(2, 2, nic_bandwidths=nics).words == (*plain, 50 * 10**9, 0, 259 * 10**8, 1)
+
+
+def test_groups_take_the_slower_of_their_nics():
+    nics = (50e9, 40e9, 30e9, 20e9, 1e9, 2e9, 60e9, 0)
+    topology = Topology(2, 4, nic_bandwidths=nics)
+    fitted, ranks = fit_to_groups(topology, 8, ((0, 1, 4, 5), (2, 3, 6, 7)))
+    assert (fitted.servers, fitted.devices_per_server) == (2, 2)
+    assert ranks == (0, 1, 2, 3)
+    assert fitted.nic_bandwidths == (30e9, 20e9, 1e9, 0)
+    crossed, ranks = fit_to_groups(topology, 8, ((0, 4, 1, 5), (2, 6, 3, 7)))
+    assert ranks == (0, 2, 1, 3)
+    assert crossed.nic_bandwidths == (30e9, 20e9, 1e9, 0)
+    message = "server 1 (devices 1 to 1) has no working NIC"
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        fit_to_groups(topology, 8, ((0, 7), (1, 6), (2, 5), (3, 4)))
+
+
+@st.composite
+def nic_problems(draw):
+    """Servers of which each has a NIC that works, and traffic between them."""
+    n, m = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    nics = rng.choice(draw(st.sampled_from([RATES, RATES[1:], (0.0, 50e9)])), (n, m))
+    working = rng.integers(0, m, n)
+    nics[np.arange(n), working] = np.maximum(nics[np.arange(n), working], 12.5e9)
+    kind = draw(st.sampled_from(["uniform", "sparse", "skewed", "single flow", "only local"]))
+    largest = draw(st.sampled_from([9, 300, 10**6]))
+    topology = Topology(n, m, nic_bandwidths=tuple(nics.ravel().tolist()))
+    return topology, make_traffic(kind, n, m, largest, rng), draw(st.sampled_from([1, 4096]))
+
+
+def check_nics(plan):
+    """Every row arrives, no NIC that has failed carries any, and FAST's rails have their shares."""
+    n, m = plan.topology.servers, plan.topology.devices_per_server
+    pc.check_transfers(plan.traffic, n, m, plan.transfers, plan.num_stages)
+    crossing = plan.transfers[plan.transfers["phase"] == pc.SCALE_OUT]
+    nics = np.array(plan.topology.nic_bandwidths)
+    assert (nics[crossing["src"]] > 0).all()
+    assert (nics[crossing["dst"]] > 0).all()
+    if plan.scheduler != "fast":
+        return
+    pc.check_one_to_one(plan.transfers)
+    works = nics.reshape(n, m) > 0
+    has_rail = (works[:, None] & works).any(axis=2)
+    kept = has_rail[crossing["src"] // m, crossing["dst"] // m]
+    # Pairs of servers without a rail that works at both ends have rules of their own.
+    servers = np.repeat(np.repeat(has_rail, m, axis=0), m, axis=1)
+    pc.check_balance(np.where(servers, plan.traffic, 0), n, m, crossing[kept], nics)
+
+
+@pytest.mark.parametrize("scheduler", ROUND_FAILURES)
+@hypothesis.given(problem=nic_problems())
+def test_rows_go_round_nics_that_have_failed(scheduler, problem):
+    topology, matrix, row_bytes = problem
+    plan = make_plan(matrix, topology, scheduler=scheduler, row_bytes=row_bytes)
+    check_nics(plan)
+    back, shape = plan.transpose(), (topology.servers, topology.devices_per_server)
+    pc.check_transfers(back.traffic, *shape, back.transfers, plan.num_stages)
+    assert plan.predicted_time() >= plan.lower_bound()
+
+
+@hypothesis.given(problem=nic_problems())
+def test_lower_bound_knows_every_nic(problem):
+    topology, matrix, row_bytes = problem
+    n, m = topology.servers, topology.devices_per_server
+    nics = np.array(topology.nic_bandwidths).reshape(n, m)
+    servers = pc.server_matrix(matrix, n, m)
+    crossing = np.maximum(servers.sum(axis=0), servers.sum(axis=1)) / nics.sum(axis=1)
+    apart = matrix - np.diag(np.diag(matrix))
+    links = topology.scale_up_bandwidth + nics.ravel()
+    of_device = np.maximum(apart.sum(axis=0), apart.sum(axis=1)) / links
+    plan = make_plan(matrix, topology, scheduler="fast", row_bytes=row_bytes)
+    wanted = row_bytes * max(crossing.max(), of_device.max())
+    assert plan.lower_bound() == pytest.approx(wanted, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(("scheduler", "within"), [("fast", 1e-4), ("rails", 1 / 16)])
+def test_half_as_fast_a_nic_carries_half_as_much(scheduler, within):
+    """Within a row, or within one of the 16 chunks that "rails" cuts for four rails."""
+    matrix = np.zeros((8, 8), int)
+    matrix[:4, 4:] = 7000
+    topology = Topology(2, 4, nic_bandwidths=(50e9, 25e9, 50e9, 0) * 2)
+    plan = make_plan(matrix, topology, scheduler=scheduler, row_bytes=2**16)
+    crossing = plan.transfers[plan.transfers["phase"] == pc.SCALE_OUT]
+    carried = np.bincount(crossing["src"], weights=crossing["rows"], minlength=4)[:4]
+    np.testing.assert_allclose(carried / carried.sum(), [0.4, 0.2, 0.4, 0], atol=within)
+
+
+@pytest.mark.parametrize("scheduler", ROUND_FAILURES)
+def test_servers_without_a_common_rail(scheduler):
+    """Server 0 has rail 0 only, server 1 rail 1: rows change rails between them."""
+    topology = Topology(2, 2, nic_bandwidths=(50e9, 0, 0, 50e9))
+    plan = make_plan(np.full((4, 4), 50), topology, scheduler=scheduler, row_bytes=4096)
+    check_nics(plan)
+    crossing = plan.transfers[plan.transfers["phase"] == pc.SCALE_OUT]
+    ends = {(int(t["src"]), int(t["dst"])) for t in crossing}
+    assert ends == {(0, 3), (3, 0)}
+
+
+def test_schedulers_that_cannot_go_round_failures():
+    topology = Topology(2, 2, nic_bandwidths=(50e9, 0, 25e9, 50e9))
+    for scheduler in ("direct", "spreadout"):
+        message = (
+            f"scheduler {scheduler!r} sends rows over their device's own NIC, and that of device 1 "
+            "has failed (nic_bandwidths[1] is 0); 'fast', 'rails' and 'auto' go round it."
+        )
+        with pytest.raises(OptionError, match=re.escape(message)):
+            make_plan(np.ones((4, 4), int), topology, scheduler=scheduler)
+        slow = Topology(2, 2, nic_bandwidths=(50e9, 1, 25e9, 50e9))
+        pc.check_plan(make_plan(np.ones((4, 4), int), slow, scheduler=scheduler))
+        one = Topology(1, 2, nic_bandwidths=(0, 0))
+        pc.check_plan(make_plan(np.ones((2, 2), int), one, scheduler=scheduler))
+
+
+@hypothesis.given(problem=nic_problems())
+def test_auto_fails_over(problem):
+    topology, matrix, row_bytes = problem
+    plan = make_plan(matrix, topology, row_bytes=row_bytes)
+    if topology.failed_nics and plan.num_stages:
+        assert plan.scheduler in ("fast", "rails")
+    assert plan.scheduler in ("fast", "rails", "direct", "spreadout")
+
+
+FAILURES = {
+    "one": (2, (50e9, 50e9, 0, 50e9) + (50e9,) * 4),
+    "both ends": (2, (0, 50e9, 50e9, 25e9, 50e9, 0, 50e9, 25e9)),
+    "no common rail": (4, (50e9, 0, 0, 50e9, 50e9, 50e9, 25e9, 0)),
+}
+
+
+def _exchange(rng, topology, scheduler, groups=None):
+    meta = reference.packed(reference.random_sizes(rng, 8, 16 if groups is None else 8, 40), groups)
+    operand, output = reference.data(rng, meta)
+    run = spmd(
+        lambda *args: fastjax.fast_ragged_all_to_all(
+            *args,
+            axis_name="x",
+            axis_index_groups=groups,
+            topology=topology,
+            scheduler=scheduler,
+        )
+    )
+    expected = reference.exchange(operand, output, meta, groups)
+    np.testing.assert_array_equal(run(operand, output, *meta.arrays()), expected)
+
+
+@pytest.mark.parametrize(("servers", "nics"), FAILURES.values(), ids=FAILURES.keys())
+@pytest.mark.parametrize("scheduler", ROUND_FAILURES)
+def test_programs_go_round_failures(rng, scheduler, servers, nics):
+    _exchange(rng, Topology(servers, 8 // servers, nic_bandwidths=nics), scheduler)
+
+
+@pytest.mark.parametrize("scheduler", ROUND_FAILURES)
+def test_groups_go_round_failures(rng, scheduler):
+    topology = Topology(2, 4, nic_bandwidths=FAILURES["one"][1])
+    _exchange(rng, topology, scheduler, [[0, 1, 4, 5], [6, 7, 2, 3]])
+
+
+@pytest.mark.parametrize("scheduler", ["direct", "spreadout"])
+def test_programs_refuse_what_cannot_go_round_failures(rng, scheduler):
+    topology = Topology(2, 4, nic_bandwidths=FAILURES["one"][1])
+    message = (
+        f"scheduler {scheduler!r} sends rows over their device's own NIC, and that of device 2"
+    )
+    with pytest.raises(OptionError, match=re.escape(message)):
+        _exchange(rng, topology, scheduler)

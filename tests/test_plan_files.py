@@ -1,0 +1,253 @@
+"""Plans in files: read back they are the same, and what is no plan is refused."""
+
+import json
+import re
+import zipfile
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import plan_checker as pc
+import pytest
+from plan_problems import SCHEDULERS, problems, scheduled
+
+from fastjax import Plan, Topology, make_plan, traffic
+from fastjax.errors import ArgumentError
+
+LOADING = hypothesis.settings(
+    max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+
+
+def reloaded(plan, folder):
+    path = folder / "a.plan"
+    plan.save(path)
+    return Plan.load(path)
+
+
+def assert_same(plan, other):
+    """Bit for bit, and in what they say of themselves."""
+    assert repr(other) == repr(plan)
+    assert other.topology == plan.topology
+    assert other.row_bytes == plan.row_bytes
+    assert other.predicted_time() == plan.predicted_time()
+    assert other.explain() == plan.explain()
+    np.testing.assert_array_equal(other.traffic, plan.traffic)
+    assert other.transfers.tobytes() == plan.transfers.tobytes()
+    for mine, theirs in zip(plan.matchings, other.matchings, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for device in range(plan.topology.num_devices):
+        assert other.stage_table(device).tobytes() == plan.stage_table(device).tobytes()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@LOADING
+@hypothesis.given(problem=problems(largest=10**4), transposed=st.booleans())
+def test_loaded_plans_are_the_same(tmp_path, scheduler, problem, transposed):
+    plan = scheduled(problem, scheduler)
+    plan = plan.transpose() if transposed else plan
+    assert_same(plan, reloaded(plan, tmp_path))
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "auto"])
+@pytest.mark.parametrize("rows", [1, 4096])
+def test_loaded_plans_that_began_with_another(tmp_path, scheduler, rows):
+    """Also where auto, having begun with matchings, chose a scheduler without any."""
+    topology = Topology(6, 2)
+    first, second, third = traffic.drift(3, 12, rows, tilt=20.0, seed=1)
+    before = make_plan(first, topology, scheduler="fast", row_bytes=4096)
+    plan = make_plan(second, topology, scheduler=scheduler, row_bytes=4096, previous=before)
+    loaded = reloaded(plan, tmp_path)
+    assert_same(plan, loaded)
+    pc.check_plan(loaded)
+    settings = {"scheduler": scheduler, "row_bytes": 4096}
+    after = make_plan(third, topology, previous=loaded, **settings)
+    assert_same(after, make_plan(third, topology, previous=plan, **settings))
+    assert_same(after, reloaded(after, tmp_path))
+
+
+def test_loaded_plans_of_unequal_nics(tmp_path):
+    topology = Topology(2, 3, nic_bandwidths=(50e9, 0, 25e9, 50e9, 50e9, 1.5), incast_loss=0.75)
+    plan = make_plan(traffic.pair_zipf(6, 999), topology, row_bytes=512)
+    assert_same(plan, reloaded(plan, tmp_path))
+
+
+def test_the_traffic_of_a_loaded_plan_is_not_changed_from_outside(tmp_path):
+    loaded = reloaded(make_plan(np.ones((4, 4), int), Topology(2, 2)), tmp_path)
+    with pytest.raises(ValueError, match="read-only"):
+        loaded.traffic[0] = 0
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Plan.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError):
+        make_plan(np.ones((2, 2), int), Topology(2, 1)).save(tmp_path / "no folder" / "a.plan")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A plan that began with another."""
+    topology = Topology(3, 2)
+    before = make_plan(traffic.pair_zipf(6, 900), topology, scheduler="fast", row_bytes=4096)
+    plan = make_plan(
+        traffic.pair_zipf(6, 990), topology, scheduler="fast", row_bytes=4096, previous=before
+    )
+    path = tmp_path / "saved.plan"
+    plan.save(path)
+    return path
+
+
+def change(path, facts, arrays):
+    """The file again, with some of its facts or arrays changed; None leaves one out."""
+    with np.load(path) as archive:
+        parts = dict(archive)
+    told = json.loads(str(parts["facts"]))
+    for name, value in facts.items():
+        told[name] = value
+        if value is None:
+            del told[name]
+    parts |= {"facts": np.array(json.dumps(told))} | arrays
+    parts = {name: part for name, part in parts.items() if part is not None}
+    with path.open("wb") as file:
+        np.savez(file, **parts)
+
+
+TOPOLOGY = {"servers": 3, "devices_per_server": 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "arrays", "message"),
+    [
+        ({"format": "fastjax-plan-file-0"}, {}, "format 'fastjax-plan-file-0', not 'fastjax-plan-"),
+        ({"format": None}, {}, "'format'"),
+        ({"stages": None}, {}, "'stages'"),
+        ({"stages": "many"}, {}, "invalid literal for int() with base 10: 'many'"),
+        ({"row_bytes": float("inf")}, {}, "cannot convert float infinity to integer"),
+        ({"row_bytes": 0}, {}, "row_bytes must be an integer from 1 to 2**40 - 1, got 0."),
+        ({"scheduler": "best"}, {}, "scheduler must be one of auto, "),
+        ({"topology": 7}, {}, "must be a mapping"),
+        ({"topology": {"servers": 3}}, {}, "devices_per_server"),
+        ({"topology": TOPOLOGY | {"colour": 1}}, {}, "unexpected keyword argument 'colour'"),
+        ({"topology": TOPOLOGY | {"servers": 0}}, {}, "servers must be an integer from 1"),
+        ({"topology": TOPOLOGY | {"servers": 2}}, {}, "matchings of 2 servers have shape "),
+        (
+            {"topology": TOPOLOGY | {"nic_bandwidths": [1, 1, 1, 1, 1, 0]}, "scheduler": "direct"},
+            {},
+            "that of device 5 has failed",
+        ),
+        ({}, {"facts": None}, "facts is not a file in the archive"),
+        ({}, {"traffic": None}, "traffic is not a file in the archive"),
+        ({}, {"given_weights": None}, "given_weights is not a file in the archive"),
+        ({}, {"traffic": np.ones((4, 4), int)}, "traffic must have shape (6, 6) for a topology of"),
+        ({}, {"traffic": np.ones((6, 6))}, "traffic must be integers (rows), got float64."),
+        ({}, {"traffic": -np.ones((6, 6), int)}, "traffic must be 0 or more, got traffic[0, 0]"),
+        (
+            {},
+            {"found_targets": np.zeros((1, 3)), "found_weights": np.ones(1, int)},
+            "matchings are float64 and int64, not a matrix of int16 and a vector of int64",
+        ),
+        ({}, {"given_weights": np.ones((1, 1), int)}, "matchings are int16 and int64, not a "),
+        ({}, {"given_weights": np.ones(99, int)}, "99 matchings of 3 servers have shape "),
+        (
+            {},
+            {"given_targets": np.zeros((1, 3), np.int16), "given_weights": np.ones(1, int)},
+            "matchings are not one-to-one",
+        ),
+        (
+            {},
+            {
+                "given_targets": np.array([[1, 3, 0]], np.int16),
+                "given_weights": np.ones(1, int),
+            },
+            "matchings are not one-to-one",
+        ),
+        (
+            {},
+            {
+                "given_targets": np.array([[1, 2, 0]], np.int16),
+                "given_weights": np.zeros(1, int),
+            },
+            "a matching's weight is not positive",
+        ),
+    ],
+)
+def test_files_with_other_contents(saved, facts, arrays, message):
+    change(saved, facts, arrays)
+    with pytest.raises(ArgumentError, match=re.escape(message)) as caught:
+        Plan.load(saved)
+    assert str(caught.value).startswith(f"{saved} is no plan of fastjax: ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "arrays"),
+    [
+        ({"stages": 1}, {}),
+        ({}, {"found_weights": np.ones(1, int), "found_targets": np.array([[1, 2, 0]], np.int16)}),
+        ({}, {"traffic": np.arange(36).reshape(6, 6)}),
+    ],
+)
+def test_plans_that_would_be_others(saved, facts, arrays):
+    change(saved, facts, arrays)
+    message = f"{saved} is a plan of a version of fastjax that plans otherwise; make it anew with "
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        Plan.load(saved)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK",
+        b"no plan at all\n" * 99,
+        b"\x93NUMPY",
+        b"PK\x05\x06" + bytes(18),  # an archive of nothing
+    ],
+)
+def test_files_of_other_kinds(tmp_path, content):
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="other is no plan of fastjax: "):
+        Plan.load(path)
+
+
+def test_arrays_that_are_no_archive(tmp_path):
+    path = tmp_path / "array.npy"
+    np.save(path, np.ones(3))
+    with pytest.raises(ArgumentError, match=r"array\.npy is no plan of fastjax: "):
+        Plan.load(path)
+
+
+def test_objects_are_not_unpickled(tmp_path):
+    path = tmp_path / "objects.npz"
+    np.savez(path, facts=np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ArgumentError, match="Object arrays cannot be loaded"):
+        Plan.load(path)
+
+
+@LOADING
+@hypothesis.given(data=st.data())
+def test_damaged_files(saved, data):
+    """Cut short or with bits changed, a file is refused, or means the same."""
+    content = bytearray(saved.read_bytes())
+    plan = Plan.load(saved)
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    damaged = saved.with_suffix(".damaged")
+    damaged.write_bytes(content)
+    try:
+        loaded = Plan.load(damaged)
+    except ArgumentError as error:
+        said = str(error)
+    else:
+        assert_same(plan, loaded)
+        said = f"{damaged} is as good as new"
+    assert said.startswith(f"{damaged} is ")
+
+
+def test_files_are_archives_of_numpy(saved):
+    assert zipfile.is_zipfile(saved)
+    with np.load(saved, allow_pickle=False) as archive:
+        assert archive["traffic"].shape == (6, 6)
