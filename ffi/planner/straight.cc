@@ -6,13 +6,6 @@
 #include "planner/at_once.h"
 
 namespace fastjax::planner {
-namespace {
-
-// A NIC is never taken to be slower than this share of the fastest.
-constexpr int64_t kSlowestShare = int64_t{1} << 20;
-
-}  // namespace
-
 Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
     : topology_(topology),
       pricing_(topology, row_bytes),
@@ -21,8 +14,7 @@ Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
       longest_(topology.devices()),
       received_(topology.devices()),
       received_inside_(topology.devices()) {
-  const int64_t fastest = std::max<int64_t>(topology_.fastest_nic(), 1);
-  slowest_counted_ = fastest / kSlowestShare + 1;
+  slowest_counted_ = topology_.slowest_counted_nic();
   for (int32_t device = 0; device < topology.devices(); ++device) {
     nics_.emplace_back(row_bytes, topology_.nic_bandwidth(device));
   }

@@ -11,9 +11,6 @@ namespace {
 // Rails of all pairs are kept where there are no more than this.
 constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
 
-// A NIC is never taken to be slower than this share of the fastest: rows on it would count for too many units.
-constexpr int64_t kSlowestShare = int64_t{1} << 20;
-
 }  // namespace
 
 Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
@@ -21,6 +18,7 @@ Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
       servers_(topology.servers),
       m_(topology.devices_per_server),
       fastest_nic_(std::max<int64_t>(topology.fastest_nic(), 1)),
+      slowest_nic_(topology.slowest_counted_nic()),
       filler_(std::move(filler)),
       staging_rows_(topology.servers),
       row_sums_(topology.devices()),
@@ -203,7 +201,7 @@ int64_t Tiles::UnitsOf(int32_t source, int32_t target, const int64_t* quotas) co
   int64_t units = 0;
   for (int32_t rail = 0; rail < m_; ++rail) {
     if (quotas[rail] == 0) continue;
-    const int64_t rate = std::max(RateOf(source, target, rail), fastest_nic_ / kSlowestShare + 1);
+    const int64_t rate = std::max(RateOf(source, target, rail), slowest_nic_);
     units = std::max(units, Saturated((Wide{quotas[rail]} * fastest_nic_ + rate - 1) / rate));
   }
   return std::min(units, (int64_t{1} << 62) / servers_);  // so that a server's add up

@@ -97,6 +97,7 @@ class Tiles {
   int32_t servers_;
   int32_t m_;
   int64_t fastest_nic_;
+  int64_t slowest_nic_;  // that counts as such
   std::unique_ptr<RailFiller> filler_;
   const int64_t* traffic_ = nullptr;
 

@@ -32,6 +32,8 @@ struct Topology {
     return equal_nics() ? scale_out_bandwidth : nic_bandwidths[static_cast<size_t>(device)];
   }
   int64_t fastest_nic() const;
+  // A NIC is never taken to be slower than a millionth of the fastest: its rows would count for too many.
+  int64_t slowest_counted_nic() const { return (fastest_nic() >> 20) + 1; }
 };
 
 inline constexpr int64_t kTopologyWords = 8;
