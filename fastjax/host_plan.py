@@ -166,7 +166,7 @@ class Plan:
 
         Raises:
           ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the
-            table's integers.
+            table's integers; nor do as many rows that a device passes on, where NICs have failed.
         """
         if device not in range(self.topology.num_devices):
             raise ArgumentError(
@@ -175,7 +175,13 @@ class Plan:
         try:
             return self._made.core.table(int(device), transposed=self._transposed)
         except ValueError as error:
-            raise ArgumentError(f"{error}; split the exchange.") from None
+            what = str(error)
+            if self.traffic.max() < 2**31:
+                what = (
+                    "a device passes on 2^31 rows or more, which do not fit a stage table, and "
+                    "NICs that have failed leave no straight way"
+                )
+            raise ArgumentError(f"{what}; split the exchange.") from None
 
     def __repr__(self) -> str:
         return (

@@ -13,7 +13,7 @@ from spmd import spmd
 
 import fastjax
 from fastjax import Topology, _core, make_plan
-from fastjax.errors import OptionError, TopologyError
+from fastjax.errors import ArgumentError, OptionError, TopologyError
 from fastjax.topology import fit_to_groups
 
 ROUND_FAILURES = ("auto", "fast", "rails")
@@ -178,6 +178,21 @@ def test_servers_without_a_common_rail(scheduler):
     crossing = plan.transfers[plan.transfers["phase"] == pc.SCALE_OUT]
     ends = {(int(t["src"]), int(t["dst"])) for t in crossing}
     assert ends == {(0, 3), (3, 0)}
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "rails"])
+def test_tables_refuse_more_staged_rows_than_int32_counts(scheduler):
+    """Where no NIC has failed, such rows go straight."""
+    matrix = np.full((6, 6), 2**31 - 1)
+    topology = Topology(3, 2, nic_bandwidths=(50e9, 0, 50e9, 50e9, 50e9, 50e9))
+    plan = make_plan(matrix, topology, scheduler=scheduler)
+    message = (
+        "a device passes on 2^31 rows or more, which do not fit a stage table, and NICs that have "
+        "failed leave no straight way; split the exchange."
+    )
+    for device in range(6):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            plan.stage_table(device)
 
 
 def test_schedulers_that_cannot_go_round_failures():
