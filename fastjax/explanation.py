@@ -76,8 +76,8 @@ def _traffic(plan: Plan) -> list[str]:
         if load.device <= 1.02 * load.rail
         else f"balanced over its server's NICs, it would be {load.rail / load.mean:.2f} x"
     )
-    busy = f"{load.device / load.mean:.2f} x the mean device's rows"
-    return [f"Between servers, the busiest NIC has {busy}; {gain}."]
+    skew = load.device / load.mean
+    return [f"Between servers, the busiest NIC has {skew:.2f} x the mean device's rows; {gain}."]
 
 
 def _stages(plan: Plan) -> list[str]:

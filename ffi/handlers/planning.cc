@@ -103,12 +103,12 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   }
   const auto kind = static_cast<planner::Scheduler>(*scheduler);
   auto pool = PoolOf(words, topology, kind, *row_bytes);
-  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
-                    if (pool->Plan(traffic, tables)) return Status::Ok();
-                    return Status::Invalid(site->Prefix() +
-                                           "a device sends 2^31 rows or more to another; split the exchange.");
-                  },
-                  planner::TableWords(topology, kind)};
+  return Planning{
+      [pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+        if (pool->Plan(traffic, tables)) return Status::Ok();
+        return Status::Invalid(site->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
+      },
+      planner::TableWords(topology, kind)};
 }
 
 int64_t PlansMade() { return plans_made.load(std::memory_order_relaxed); }

@@ -107,9 +107,9 @@ Picoseconds AutoPlanningTime(const Topology& topology) { return StraightPlanning
 
 // The chosen one's table, whichever it is.
 int64_t MaxEntriesAuto(const Topology& topology) {
-  return topology.servers == 1 ? MaxEntriesOneTransferPerPeer(topology)
-                               : std::max({MaxEntriesOneTransferPerPeer(topology), MaxEntriesFast(topology),
-                                           MaxEntriesRails(topology)});
+  return topology.servers == 1
+             ? MaxEntriesOneTransferPerPeer(topology)
+             : std::max({MaxEntriesOneTransferPerPeer(topology), MaxEntriesFast(topology), MaxEntriesRails(topology)});
 }
 
 }  // namespace fastjax::planner

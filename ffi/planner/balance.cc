@@ -31,6 +31,27 @@ Balancer::Balancer(int32_t rails)
 
 int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                        int32_t first) {
+  Assign(tile, stride, quotas);
+  for (int32_t rail = 0; rail < rails_; ++rail) first = WriteAll(rail, &rails[rail], pool, first);
+  return first;
+}
+
+int32_t Balancer::FillFor(const Viewer& viewer, const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails,
+                          Segment* pool, int32_t first) {
+  Assign(tile, stride, quotas);
+  for (int32_t rail = 0; rail < rails_; ++rail) {
+    if (rail == viewer.local) {
+      first = WriteAll(rail, &rails[rail], pool, first);
+    } else if (viewer.sends) {
+      first = WriteSentBy(viewer.local, rail, &rails[rail], pool, first);
+    } else {
+      first = WriteReceivedBy(viewer.local, rail, &rails[rail], pool, first);
+    }
+  }
+  return first;
+}
+
+void Balancer::Assign(const int64_t* tile, int64_t stride, const int64_t* quotas) {
   // Small plans spend most of their time here, hence without loops over words where one will do, and with a number of
   // rails that the compiler knows where it is the usual one.
   if (rails_ == 8) {
@@ -48,10 +69,10 @@ int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quota
     }
   }
   SpreadLeftover();
-  for (int32_t rail = 0; rail < rails_; ++rail) {
-    first = rails_ == 8 ? WriteRail<8>(rail, &rails[rail], pool, first) : WriteRail<0>(rail, &rails[rail], pool, first);
-  }
-  return first;
+}
+
+int32_t Balancer::WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first) const {
+  return rails_ == 8 ? WriteRail<8>(rail, out, pool, first) : WriteRail<0>(rail, out, pool, first);
 }
 
 template <int32_t kRails>
@@ -208,11 +229,9 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
     position += rows;
     first += rows > 0;
   };
-  const auto head = [&](int32_t target) {
-    append(0, std::min(here_[rail * m + target], placed_[rail * m + target]), rail, target);
-  };
+  const auto head = [&](int32_t target) { append(0, AtOrigin(rail * m + target), rail, target); };
   const auto tail = [&](int32_t origin) {
-    const int64_t at_origin = std::min(here_[origin * m + rail], placed_[origin * m + rail]);
+    const int64_t at_origin = AtOrigin(origin * m + rail);
     append(at_origin, placed_[origin * m + rail] - at_origin, origin, rail);
   };
   for (int32_t target = rail + 1; target < m; ++target) head(target);
@@ -226,6 +245,57 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
   for (int32_t origin = 0; origin < rail; ++origin) tail(origin);
   out->end = first;
   out->rows = position;
+  return first;
+}
+
+// Of the list that WriteRail writes, what has this origin, which is not the rail: some pieces, and one block of the
+// tail.
+int32_t Balancer::WriteSentBy(int32_t origin, int32_t rail, Rail* out, Segment* pool, int32_t first) const {
+  const int32_t m = rails_;
+  int64_t position = 0;
+  out->first = first;
+  for (int32_t target = 0; target < m; ++target) position += target == rail ? 0 : AtOrigin(rail * m + target);
+  first = WritePieces(rail, [&](const Segment& piece) { return piece.origin == origin; }, &position, pool, first);
+  position += placed_[rail * m + rail];
+  for (int32_t other = rail + 1 < m ? rail + 1 : 0; other != origin; other = other + 1 < m ? other + 1 : 0) {
+    position += AtTarget(other * m + rail);
+  }
+  const int64_t rows = AtTarget(origin * m + rail);
+  pool[first] = {position, AtOrigin(origin * m + rail), rows, origin, rail};
+  first += rows > 0;
+  out->end = first;
+  return first;
+}
+
+// What has this target, which is not the rail: one block of the head, and some pieces.
+int32_t Balancer::WriteReceivedBy(int32_t target, int32_t rail, Rail* out, Segment* pool, int32_t first) const {
+  const int32_t m = rails_;
+  int64_t position = 0;
+  out->first = first;
+  for (int32_t other = rail + 1 < m ? rail + 1 : 0; other != target; other = other + 1 < m ? other + 1 : 0) {
+    position += AtOrigin(rail * m + other);
+  }
+  const int64_t rows = AtOrigin(rail * m + target);
+  pool[first] = {position, 0, rows, rail, target};
+  first += rows > 0;
+  if (first_piece_[rail] < first_piece_[rail + 1]) {
+    for (int32_t other = target; other != rail; other = other + 1 < m ? other + 1 : 0) {
+      position += AtOrigin(rail * m + other);
+    }
+    first = WritePieces(rail, [&](const Segment& piece) { return piece.target == target; }, &position, pool, first);
+  }
+  out->end = first;
+  return first;
+}
+
+template <typename Wanted>
+int32_t Balancer::WritePieces(int32_t rail, Wanted wanted, int64_t* position, Segment* pool, int32_t first) const {
+  for (int32_t i = first_piece_[rail]; i < first_piece_[rail + 1]; ++i) {
+    pool[first] = pieces_[i];
+    pool[first].position = *position;
+    *position += pieces_[i].rows;
+    first += wanted(pieces_[i]);
+  }
   return first;
 }
 

@@ -29,8 +29,11 @@ class Balancer final : public RailFiller {
 
   int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                int32_t first) override;
+  int32_t FillFor(const Viewer& viewer, const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails,
+                  Segment* pool, int32_t first) override;
 
  private:
+  void Assign(const int64_t* tile, int64_t stride, const int64_t* quotas);
   template <int32_t kRails>
   void PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas);
   template <bool kOneWord>
@@ -43,6 +46,14 @@ class Balancer final : public RailFiller {
   void Move(int32_t from, int32_t to, int64_t rows);
   void SpreadLeftover();
   void TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_t* rail);
+  // Rows of a block, other than a diagonal one, that lie on its two ends.
+  int64_t AtOrigin(int32_t block) const { return here_[block] < placed_[block] ? here_[block] : placed_[block]; }
+  int64_t AtTarget(int32_t block) const { return placed_[block] - AtOrigin(block); }
+  int32_t WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first) const;
+  int32_t WriteSentBy(int32_t origin, int32_t rail, Rail* out, Segment* pool, int32_t first) const;
+  int32_t WriteReceivedBy(int32_t target, int32_t rail, Rail* out, Segment* pool, int32_t first) const;
+  template <typename Wanted>
+  int32_t WritePieces(int32_t rail, Wanted wanted, int64_t* position, Segment* pool, int32_t first) const;
   template <int32_t kRails>
   int32_t WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t first) const;
 

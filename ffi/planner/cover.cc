@@ -109,7 +109,8 @@ void GreedyCover::BuildShifts(const int32_t* left) {
   const int32_t n = servers_;
   for (int32_t shift = 1; shift < n; ++shift) {
     int32_t longest = 0;
-    for (int32_t s = 0; s < n; ++s) longest = std::max(longest, left[s * n + (s + shift < n ? s + shift : s + shift - n)]);
+    for (int32_t s = 0; s < n; ++s)
+      longest = std::max(longest, left[s * n + (s + shift < n ? s + shift : s + shift - n)]);
     if (longest == 0) continue;
     AddStage(longest);
     int16_t* to = &to_[to_.size() - n];

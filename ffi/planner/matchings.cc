@@ -178,21 +178,31 @@ int32_t MatchingBuilder::SeedWeight(const int16_t* to) {
 }
 
 void MatchingBuilder::Search() {
-  const int64_t max_peeled = MaxPeeled(servers_);
   Consider();
   if (peeled_.count() == 0) ConsiderShifts();
   std::fill(row_to_.begin(), row_to_.end(), kNone);
   std::fill(column_from_.begin(), column_from_.end(), kNone);
   free_ = all_;
   SetThreshold();
+  // Small plans spend most of their time here, hence without loops over words where one will do.
+  if (words_ == 1) {
+    PeelAll<true>();
+  } else {
+    PeelAll<false>();
+  }
+}
+
+template <bool kOneWord>
+void MatchingBuilder::PeelAll() {
+  const int64_t max_peeled = MaxPeeled(servers_);
   int32_t next = NextLook();
   while (remaining_ > 0 && CheapestToCome() < best_cost_ - (best_cost_ >> kToleranceShift)) {
     if (peeled_.count() == max_peeled) return Consider();
     for (int32_t row = 0; row < servers_; ++row) {
-      if (row_to_[row] == kNone) Augment(row);
+      if (row_to_[row] == kNone) Augment<kOneWord>(row);
     }
     Peel(row_to_.data(), SmallestMatched());
-    Refresh();
+    Refresh<kOneWord>();
     if (remaining_ > next) continue;
     Consider();
     next = NextLook();
@@ -289,23 +299,25 @@ void MatchingBuilder::SetThreshold() {
 // Gives `root` a column, and other rows on the way another one. Breadth-first; a search that fails goes on after the
 // threshold came down. With a threshold of one it never fails: fill up every server's spare time, and all lines have
 // equal sums, so that there is a perfect matching of pairs that have units or time to spare.
+template <bool kOneWord>
 void MatchingBuilder::Augment(int32_t root) {
-  for (int32_t word = 0; word < words_; ++word) unseen_[word] = all_[word];
+  const int32_t words = kOneWord ? 1 : words_;
+  for (int32_t word = 0; word < words; ++word) unseen_[word] = all_[word];
   queued_ = 0;
   queue_[queued_++] = static_cast<int16_t>(root);
   for (int32_t head = 0;; ++head) {
     if (head == queued_) {
-      LowerThreshold();
+      LowerThreshold<kOneWord>();
       head = 0;
     }
     const int16_t row = queue_[head];
-    const int32_t open = FirstCommon(usable(row), free_.data(), words_);
+    const int32_t open = FirstCommon(usable(row), free_.data(), words);
     if (open >= 0) {
       ClearBit(free_.data(), open);
       via_[open] = row;
       return Flip(static_cast<int16_t>(open));
     }
-    TakeCommon(usable(row), unseen_.data(), words_, [&](int32_t column) {
+    TakeCommon(usable(row), unseen_.data(), words, [&](int32_t column) {
       via_[column] = row;
       queue_[queued_++] = column_from_[column];
     });
@@ -315,16 +327,17 @@ void MatchingBuilder::Augment(int32_t root) {
 // A search that fails has reached one row more than columns, so a matching must use a pair of these rows and another
 // column: the threshold goes down to the best of them. Other rows learn of pairs that now come up to it when a search
 // that fails includes them; until then they have fewer choices, and the threshold is right all the same.
+template <bool kOneWord>
 void MatchingBuilder::LowerThreshold() {
+  const int32_t words = kOneWord ? 1 : words_;
   int32_t largest = 1;
   for (int32_t i = 0; i < queued_; ++i) {
-    ForEachBit(unseen_.data(), words_,
-               [&](int32_t column) { largest = std::max(largest, Reach(queue_[i], column)); });
+    ForEachBit(unseen_.data(), words, [&](int32_t column) { largest = std::max(largest, Reach(queue_[i], column)); });
   }
   threshold_ = std::min(threshold_, largest - (largest >> kSlackShift));
   for (int32_t i = 0; i < queued_; ++i) {
     uint64_t* bits = usable(queue_[i]);
-    ForEachBit(unseen_.data(), words_, [&](int32_t column) {
+    ForEachBit(unseen_.data(), words, [&](int32_t column) {
       bits[column / 64] |= uint64_t{Reach(queue_[i], column) >= threshold_} << (column % 64);
     });
   }
@@ -372,12 +385,14 @@ void MatchingBuilder::Peel(const int16_t* to, int32_t weight) {
 }
 
 // Forgets what no longer comes up to the threshold: pairs that moved units, and those of servers that spent spare time.
+template <bool kOneWord>
 void MatchingBuilder::Refresh() {
+  const int32_t words = kOneWord ? 1 : words_;
   for (int32_t row = 0; row < servers_; ++row) {
     const bool dirty = (dirty_rows_[row / 64] & BitOf(row)) != 0;
     const int16_t matched = row_to_[row];
     uint64_t* bits = usable(row);
-    for (int32_t word = 0; word < words_; ++word) {
+    for (int32_t word = 0; word < words; ++word) {
       uint64_t check = dirty ? bits[word] : bits[word] & dirty_columns_[word];
       if (matched / 64 == word) check |= bits[word] & BitOf(matched);
       for (; check != 0; check &= check - 1) {

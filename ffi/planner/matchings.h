@@ -69,6 +69,8 @@ class MatchingBuilder {
   void TakeOver(const MatchingList& seed);
   int32_t SeedWeight(const int16_t* to);
   void Search();
+  template <bool kOneWord>
+  void PeelAll();
   void Consider();
   void ConsiderShifts();
   void Keep(int32_t peeled);
@@ -80,11 +82,14 @@ class MatchingBuilder {
   int64_t CheapestToCome() const { return Cost(peeled_.count() + 1, total_); }
 
   void SetThreshold();
+  template <bool kOneWord>
   void LowerThreshold();
+  template <bool kOneWord>
   void Augment(int32_t root);
   void Flip(int16_t column);
   int32_t SmallestMatched() const;
   void Peel(const int16_t* to, int32_t weight);
+  template <bool kOneWord>
   void Refresh();
 
   uint64_t* usable(int32_t row) { return &usable_[static_cast<size_t>(row) * words_]; }
@@ -109,8 +114,8 @@ class MatchingBuilder {
   std::vector<int32_t> left_;
   std::vector<int32_t> row_spare_;  // by how much a server's units fall short of remaining_
   std::vector<int32_t> column_spare_;
-  std::vector<uint64_t> usable_;        // per row, columns whose Reach is known to come up to the threshold
-  std::vector<uint64_t> dirty_rows_;    // whose spare time shrank
+  std::vector<uint64_t> usable_;      // per row, columns whose Reach is known to come up to the threshold
+  std::vector<uint64_t> dirty_rows_;  // whose spare time shrank
   std::vector<uint64_t> dirty_columns_;
   std::vector<uint64_t> all_;
   std::vector<uint64_t> free_;    // columns without a row

@@ -62,7 +62,8 @@ class Planner {
   Planner& operator=(Planner&&) noexcept;
 
   // traffic is row-major devices x devices, rows that device i sends to device j, none negative. It is not copied: it
-  // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned again.
+  // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned
+  // again.
   void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
   // The same; fingerprint is that of traffic, asked for before.
   void Plan(const int64_t* traffic, const Fingerprint& fingerprint);

@@ -20,7 +20,7 @@ void RailLists::Prepare(int32_t device) {
   if (every) {
     tiles_->PrepareAll();
   } else {
-    tiles_->PrepareServer(server_);
+    tiles_->PrepareDevice(device);
   }
   const size_t slots = static_cast<size_t>(servers_) * (every ? servers_ : 2);
   if (sent_.size() < slots) sent_.resize(slots);

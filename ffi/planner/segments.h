@@ -15,11 +15,17 @@ struct Segment {
   int32_t target;
 };
 
-// One rail's list for one server pair: segments [first, end) of a pool, `rows` rows in all.
+// One rail's list for one server pair: segments [first, end) of a pool, `rows` rows in all where it is listed whole.
 struct Rail {
   int32_t first = 0;
   int32_t end = 0;
   int64_t rows = 0;
+};
+
+// The device that a tile is filled for: its local index, in the server that sends or in the one that receives.
+struct Viewer {
+  int32_t local;
+  bool sends;
 };
 
 // A way of assigning a tile's rows to rails.
@@ -35,6 +41,11 @@ class RailFiller {
   // Writes rails[0, m) and the segments at pool[first...]; returns the end of them.
   virtual int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                        int32_t first) = 0;
+  // The same, but other rails than the viewer's own list only what starts, or ends, at the viewer.
+  virtual int32_t FillFor(const Viewer& /*viewer*/, const int64_t* tile, int64_t stride, const int64_t* quotas,
+                          Rail* rails, Segment* pool, int32_t first) {
+    return Fill(tile, stride, quotas, rails, pool, first);
+  }
 };
 
 }  // namespace fastjax::planner

@@ -30,7 +30,8 @@ int32_t Sprayer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas
     rails[rail] = Rail();
   }
   std::make_heap(roomiest_.begin(), roomiest_.end());
-  for (Chunk& chunk : chunks_) {
+  for (const auto& [rows, i] : order_) {
+    Chunk& chunk = chunks_[i];
     chunk.rail = ChooseRail(chunk);
     room_[chunk.rail] -= chunk.rows;
     if (room_[chunk.rail] > 0) {
@@ -41,7 +42,7 @@ int32_t Sprayer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas
   return List(rails, pool, first);
 }
 
-// Chunks by rail, in the order they were assigned.
+// Chunks by rail, in order of their blocks.
 int32_t Sprayer::List(Rail* rails, Segment* pool, int32_t first) {
   for (const Chunk& chunk : chunks_) ++rails[chunk.rail].end;
   for (int32_t rail = 0; rail < rails_; ++rail) {
@@ -73,12 +74,9 @@ void Sprayer::Cut(const int64_t* tile, int64_t stride) {
       }
     }
   }
-  const auto before = [](const Chunk& a, const Chunk& b) {
-    if (a.rows != b.rows) return a.rows > b.rows;
-    if (a.origin != b.origin) return a.origin < b.origin;
-    return a.target != b.target ? a.target < b.target : a.first_row < b.first_row;
-  };
-  std::sort(chunks_.begin(), chunks_.end(), before);
+  order_.clear();
+  for (size_t i = 0; i < chunks_.size(); ++i) order_.emplace_back(-chunks_[i].rows, static_cast<int32_t>(i));
+  std::sort(order_.begin(), order_.end());
 }
 
 // A chunk stays with its sender, or goes by its receiver's rail, as long as it fits there.

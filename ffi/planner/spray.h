@@ -47,7 +47,8 @@ class Sprayer final : public RailFiller {
   int32_t rails_;
   int64_t chunk_rows_;
   std::vector<Chunk> chunks_;
-  std::vector<int64_t> room_;                         // by rail
+  std::vector<std::pair<int64_t, int32_t>> order_;     // of chunks: the longest first, then in order of their blocks
+  std::vector<int64_t> room_;                          // by rail
   std::vector<std::pair<int64_t, int32_t>> roomiest_;  // a heap; entries that are out of date are dropped when met
 };
 

@@ -14,7 +14,8 @@ Picoseconds RoomUnder(const Pricing& pricing, int64_t units) {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
-// Rows of a load that fall into units [begin, end), if the units [first, last) carry it evenly.
+// Rows of a load that fall into units [begin, end), if the units [first, last) carry it evenly: half of those that are
+// sure to carry none do, since rails swap rows.
 int64_t Share(int64_t rows, int64_t first, int64_t last, int64_t begin, int64_t end) {
   const int64_t common = std::min(end, last) - std::max(begin, first);
   return common <= 0 ? 0 : MulDiv(rows, common, last - first);
@@ -28,25 +29,23 @@ Picoseconds Exposure(const Pricing& pricing, int64_t total_units) {
 
 }  // namespace
 
-int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(servers) + 2 * kMaxCuts; }
+int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(servers) + 2 * int64_t{kMaxCuts}; }
 
-StageBuilder::StageBuilder(int32_t servers) : servers_(servers), done_(static_cast<size_t>(servers) * servers) {
-  front_.reserve(kMaxCuts);
-  back_.reserve(kMaxCuts);
-}
+StageBuilder::StageBuilder(int32_t servers) : servers_(servers), done_(static_cast<size_t>(servers) * servers) {}
 
 void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
   to_.clear();
   from_.clear();
   lengths_.clear();
-  front_.clear();
-  back_.clear();
   Order(matchings);
   if (tiles.topology().devices_per_server > 1) {
-    CutEnd(End::kFront, tiles, matchings, pricing);
-    CutEnd(End::kBack, tiles, matchings, pricing);
+    Cut(Work::kBalance, tiles, matchings, pricing);
+    std::reverse(pieces_.begin(), pieces_.end());
+    Cut(Work::kRedistribute, tiles, matchings, pricing);
+    std::reverse(pieces_.begin(), pieces_.end());
   }
-  Emit(tiles, matchings);
+  std::fill(done_.begin(), done_.end(), 0);
+  for (const Piece& piece : pieces_) EmitStage(tiles, matchings.matching(piece.matching), piece.units);
 }
 
 // The longest goes into the middle, with shorter ones before and behind it in turn: what feeds the first stage and what
@@ -56,90 +55,61 @@ void StageBuilder::Order(const MatchingList& matchings) {
   total_units_ = 0;
   for (const int64_t weight : matchings.weights) total_units_ += weight;
   by_weight_.resize(count);
-  order_.resize(count);
   for (int32_t i = 0; i < count; ++i) by_weight_[i] = i;
   std::sort(by_weight_.begin(), by_weight_.end(), [&](int32_t a, int32_t b) {
     return matchings.weights[a] != matchings.weights[b] ? matchings.weights[a] > matchings.weights[b] : a < b;
   });
+  pieces_.clear();
   for (int32_t i = 0; i < count; ++i) {
     const int32_t rising = 2 * ((count - 1) / 2 - i);
-    order_[i] = by_weight_[rising >= 0 ? rising : -rising - 1];
+    const int32_t matching = by_weight_[rising >= 0 ? rising : -rising - 1];
+    pieces_.push_back({matching, matchings.weights[matching]});
   }
 }
 
-// The first piece is short enough for its balance to be exposed, and each one after it for its balance to fit under the
-// one before: pieces grow by the ratio of the two until they are as long as the matching. Where balance takes longer
-// than scale-out they would shrink; there, pieces of equal length keep both busy. The same for redistribution, from the
-// last stage backwards.
-void StageBuilder::CutEnd(End end, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
-  std::fill(done_.begin(), done_.end(), 0);
-  std::vector<Cut>& cuts = end == End::kFront ? front_ : back_;
-  const auto count = static_cast<int32_t>(order_.size());
-  Picoseconds room = Exposure(pricing, total_units_);
-  int64_t shortest = 1;
-  for (int32_t i = 0; i < (count + 1) / 2; ++i) {
-    const int32_t place = end == End::kFront ? i : count - 1 - i;
-    const int16_t* to = matchings.matching(order_[place]);
-    const bool middle = 2 * place + 1 == count;  // both ends take their half of it
-    int64_t left = matchings.weights[order_[place]];
-    if (middle) left = end == End::kFront ? left / 2 : left - left / 2;
-    while (static_cast<int32_t>(cuts.size()) + 1 < kMaxCuts) {
-      int64_t piece = PieceLimit(end, tiles, to, pricing.scale_up.Rows(room));
-      if (piece < shortest) piece = std::max(shortest, total_units_ / (2 * kMaxCuts));
+// Cuts pieces so that each one's balance fits under the piece before it: from the first, whose balance is exposed, they
+// grow by the ratio of the two until they are as long as their matching. Where balance takes longer than scale-out they
+// would shrink; there, pieces of equal length keep both busy. For redistribution the same holds backwards.
+void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
+  const Picoseconds exposed = Exposure(pricing, total_units_);
+  Picoseconds room = exposed;
+  int32_t cuts = 0;
+  cut_.clear();
+  const auto add = [&](const Piece& piece) {
+    cut_.push_back(piece);
+    room = std::max(RoomUnder(pricing, piece.units), exposed);
+  };
+  for (const Piece& whole : pieces_) {
+    const int16_t* to = matchings.matching(whole.matching);
+    int64_t left = whole.units;
+    int64_t before = 0;
+    for (; cuts < kMaxCuts; ++cuts) {
+      int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room));
+      if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * int64_t{kMaxCuts}), 1});
       if (piece >= left) break;
-      cuts.push_back({place, piece});
-      Advance(tiles, to, piece);
+      before = piece;
+      piece = std::min(piece, (left + 1) / 2);  // no small rest beside large pieces
+      add({whole.matching, piece});
       left -= piece;
-      shortest = piece;
-      room = RoomUnder(pricing, piece);
     }
-    if (middle && left > 0 && !cuts.empty()) cuts.push_back({place, left});
-    Advance(tiles, to, left);
-    room = RoomUnder(pricing, left);
+    add({whole.matching, left});
   }
+  pieces_.swap(cut_);
 }
 
-// Units of the matching that bring no more than `rows` of balance, or redistribution, to any server's busiest device.
-int64_t StageBuilder::PieceLimit(End end, const Tiles& tiles, const int16_t* to, int64_t rows) const {
+// Units of the matching that bring no more than `rows` of balance, or redistribution, to any server's busiest device,
+// even if they are those with most of it.
+int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows) const {
   int64_t limit = kAny;
   for (int32_t s = 0; s < servers_; ++s) {
     if (to[s] == kIdle) continue;
-    const int32_t pair = tiles.PairOf(s, to[s]);
-    const TileLoad& load = tiles.load(pair);
-    const int64_t work = end == End::kFront ? load.balance : load.redistribute;
-    const int64_t left = tiles.units()[pair] - done_[pair];
-    if (work <= rows || left <= 0) continue;
-    const int64_t loaded = end == End::kFront ? load.balance_units : load.redistribute_units;
-    const int64_t free = std::max<int64_t>(left - loaded, 0);
-    limit = std::min(limit, free + MulDiv(loaded, rows, work));
+    const TileLoad& load = tiles.load(tiles.PairOf(s, to[s]));
+    const bool balances = work == Work::kBalance;
+    const int64_t most = balances ? load.balance : load.redistribute;
+    if (most <= rows) continue;
+    limit = std::min(limit, MulDiv(balances ? load.balance_units : load.redistribute_units, rows, most));
   }
   return limit;
-}
-
-void StageBuilder::Advance(const Tiles& tiles, const int16_t* to, int64_t units) {
-  for (int32_t s = 0; s < servers_; ++s) {
-    if (to[s] == kIdle) continue;
-    const int32_t pair = tiles.PairOf(s, to[s]);
-    done_[pair] = std::min(done_[pair] + units, tiles.units()[pair]);
-  }
-}
-
-void StageBuilder::Emit(const Tiles& tiles, const MatchingList& matchings) {
-  std::fill(done_.begin(), done_.end(), 0);
-  size_t front = 0;
-  size_t back = back_.size();
-  for (int32_t place = 0; place < static_cast<int32_t>(order_.size()); ++place) {
-    const int16_t* to = matchings.matching(order_[place]);
-    int64_t left = matchings.weights[order_[place]];
-    for (; front < front_.size() && front_[front].place == place; ++front) {
-      EmitStage(tiles, to, front_[front].units);
-      left -= front_[front].units;
-    }
-    size_t first = back;
-    while (first > 0 && back_[first - 1].place == place) left -= back_[--first].units;
-    if (left > 0) EmitStage(tiles, to, left);
-    while (back > first) EmitStage(tiles, to, back_[--back].units);
-  }
 }
 
 // Nothing is emitted if no pair has units left: matchings cover more than there is where that saves stages.
@@ -168,54 +138,50 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
   lengths_.push_back(longest);
 }
 
-// What a stage asks of the fabric inside each server; stages are asked about in order.
-void StageBuilder::SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute) {
-  std::fill(balance, balance + servers_, 0);
-  std::fill(redistribute, redistribute + servers_, 0);
-  for (int32_t s = 0; s < servers_; ++s) {
-    const int32_t d = to(stage, s);
-    if (d == kIdle) continue;
-    const int32_t pair = tiles.PairOf(s, d);
-    const TileLoad& load = tiles.load(pair);
-    const int64_t units = tiles.units()[pair];
-    const int64_t begin = done_[pair];
-    const int64_t end = std::min(begin + length(stage), units);
-    done_[pair] = end;
-    balance[s] = Share(load.balance, units - load.balance_units, units, begin, end);
-    redistribute[d] = Share(load.redistribute, 0, load.redistribute_units, begin, end);
-  }
-}
-
-// Step u runs the balance that feeds stage u, the scale-out of stage u - 1 and the redistribution that drains stage
-// u - 2; rows between devices of one server fill the time in between.
+// Stages follow each other on the NICs. Inside servers, balance goes first, as far ahead as it can; redistribution of a
+// stage queues up when the stage is over; rows that stay in their server take what time is left.
 Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& pricing) {
   std::fill(done_.begin(), done_.end(), 0);
-  const auto n = static_cast<size_t>(servers_);
-  balance_.assign(n, 0);
-  drains_.assign(2 * n, 0);
-  const auto inside = [&](int64_t rows) {
-    return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
-  };
-  Picoseconds total = 0;
-  Picoseconds idle = 0;
-  for (int32_t step = 0; step < count() + 2; ++step) {
-    // What drains stage step - 2 gives its place to what will drain this one.
-    int64_t* drains = &drains_[n * (step % 2)];
-    before_.assign(drains, drains + n);
-    std::fill(balance_.begin(), balance_.end(), 0);
-    std::fill(drains, drains + n, 0);
-    if (step < count()) SetLoads(tiles, step, balance_.data(), drains);
-    Picoseconds up = 0;
-    for (size_t s = 0; s < n; ++s) {
-      if (balance_[s] + before_[s] != 0) up = std::max(up, inside(balance_[s]) + inside(before_[s]));
+  inside_.assign(static_cast<size_t>(servers_), Inside());
+  Picoseconds end = 0;
+  for (int32_t stage = 0; stage < count(); ++stage) {
+    Picoseconds start = end;
+    for (int32_t s = 0; s < servers_; ++s) {
+      const int32_t d = to(stage, s);
+      if (d == kIdle) continue;
+      const Picoseconds balance = WorkOf(Work::kBalance, tiles, tiles.PairOf(s, d), length(stage), pricing);
+      inside_[s].balanced += balance;
+      inside_[s].work += balance;
+      if (balance != 0) start = std::max(start, inside_[s].balanced);
     }
-    const bool crosses = step > 0 && step <= count();
-    const Picoseconds out =
-        crosses ? pricing.scale_out_latency + pricing.scale_out.Time(length(step - 1)) : Picoseconds{0};
-    total += std::max(up, out);
-    idle += std::max(out - up, Picoseconds{0});
+    end = start + pricing.scale_out_latency + pricing.scale_out.Time(length(stage));
+    for (int32_t s = 0; s < servers_; ++s) {
+      const int32_t d = to(stage, s);
+      if (d == kIdle) continue;
+      const int32_t pair = tiles.PairOf(s, d);
+      const Picoseconds drain = WorkOf(Work::kRedistribute, tiles, pair, length(stage), pricing);
+      inside_[d].work += drain;
+      if (drain != 0) inside_[d].drained = std::max(inside_[d].drained, end) + drain;
+      done_[pair] = std::min(done_[pair] + length(stage), tiles.units()[pair]);
+    }
   }
-  return total + std::max(inside(tiles.local_rows()) - idle, Picoseconds{0});
+  const Picoseconds local =
+      tiles.local_rows() == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(tiles.local_rows());
+  for (const Inside& inside : inside_) end = std::max({end, inside.drained, inside.work + local});
+  return end;
+}
+
+// Of the pair's next units, on the busiest device.
+Picoseconds StageBuilder::WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length,
+                                 const Pricing& pricing) const {
+  const TileLoad& load = tiles.load(pair);
+  const int64_t units = tiles.units()[pair];
+  const int64_t begin = done_[pair];
+  const int64_t end = std::min(begin + length, units);
+  const int64_t rows = work == Work::kBalance
+                           ? Share(load.balance, (units - load.balance_units) / 2, units, begin, end)
+                           : Share(load.redistribute, 0, (units + load.redistribute_units) / 2, begin, end);
+  return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
 }
 
 }  // namespace fastjax::planner

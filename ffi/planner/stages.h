@@ -12,7 +12,7 @@
 
 namespace fastjax::planner {
 
-// Stages that cutting adds at either end of a plan, at most.
+// Stages that cutting adds for either kind of work inside servers, at most.
 inline constexpr int32_t kMaxCuts = 16;
 
 // Stages of any plan at most.
@@ -37,32 +37,31 @@ class StageBuilder {
   Picoseconds PredictedTime(const Tiles& tiles, const Pricing& pricing);
 
  private:
-  // A piece cut off the matching at a place of the order.
-  struct Cut {
-    int32_t place;
+  struct Piece {
+    int32_t matching;
     int64_t units;
   };
-  enum class End { kFront, kBack };
+  enum class Work { kBalance, kRedistribute };
+  // Times of the fabric inside a server.
+  struct Inside {
+    Picoseconds balanced = 0;  // when all balance so far is done
+    Picoseconds drained = 0;   // when all redistribution so far is
+    Picoseconds work = 0;      // both together
+  };
 
   void Order(const MatchingList& matchings);
-  void CutEnd(End end, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
-  int64_t PieceLimit(End end, const Tiles& tiles, const int16_t* to, int64_t rows) const;
-  void Advance(const Tiles& tiles, const int16_t* to, int64_t units);
-  void Emit(const Tiles& tiles, const MatchingList& matchings);
+  void Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
+  int64_t PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows) const;
   void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
-  void SetLoads(const Tiles& tiles, int32_t stage, int64_t* balance, int64_t* redistribute);
+  Picoseconds WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length, const Pricing& pricing) const;
 
   int32_t servers_;
-  int64_t total_units_ = 0;        // of all matchings
+  int64_t total_units_ = 0;  // of all matchings
   std::vector<int32_t> by_weight_;
-  std::vector<int32_t> order_;  // matchings, first stage first
+  std::vector<Piece> pieces_;  // in order
+  std::vector<Piece> cut_;
   std::vector<int64_t> done_;   // by pair: units that stages looked at so far have moved
-  // By server, in rows: of a step's balance, of what will drain its stage and the one before, and of what drains now.
-  std::vector<int64_t> balance_;
-  std::vector<int64_t> drains_;
-  std::vector<int64_t> before_;
-  std::vector<Cut> front_;  // first stage first
-  std::vector<Cut> back_;   // last stage first
+  std::vector<Inside> inside_;  // by server
 
   std::vector<int16_t> to_;
   std::vector<int16_t> from_;

@@ -46,7 +46,8 @@ class Straight final : public Schedule {
 
  private:
   void Measure(int32_t src);
-  void Cross(int32_t src, int32_t begin, int32_t end, int64_t* longest);
+  void Cross(int32_t src, int32_t begin, int32_t end, int64_t* used);
+  int64_t LongestUnits();
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 
   Topology topology_;
@@ -56,7 +57,7 @@ class Straight final : public Schedule {
   const int64_t* traffic_ = nullptr;
   int32_t stages_ = 0;
   int64_t slowest_counted_ = 1;
-  // By distance: the largest block that leaves its server, in rows of the fastest NIC.
+  std::vector<int64_t> used_;  // by distance: nonzero if any block leaves its server
   std::vector<int64_t> longest_;
   Received received_;
   std::vector<int64_t> received_inside_;

@@ -58,20 +58,20 @@ void Tiles::SetCrossed() {
 void Tiles::Plan(const int64_t* traffic) {
   traffic_ = traffic;
   local_rows_ = 0;
-  for (int32_t source = 0; source < servers_; ++source) {
-    // Eight is what most servers have.
-    if (m_ == 8) {
-      SumServer<8>(source);
-    } else {
-      SumServer<0>(source);
-    }
-    for (int32_t target = 0; target < servers_; ++target) SetTile(source, target);
-  }
+  // Eight is what most servers have.
+  for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
   ForgetRails();
+  asked_ = false;
 }
 
 // kRails is the number of devices in a server, or 0 where the compiler is not told.
+template <int32_t kRails>
+void Tiles::PlanServer(int32_t source) {
+  SumServer<kRails>(source);
+  for (int32_t target = 0; target < servers_; ++target) SetTile<kRails>(source, target);
+}
+
 template <int32_t kRails>
 void Tiles::SumServer(int32_t source) {
   const int32_t m = kRails == 0 ? m_ : kRails;
@@ -94,19 +94,21 @@ void Tiles::SumServer(int32_t source) {
   }
 }
 
+template <int32_t kRails>
 void Tiles::SetTile(int32_t source, int32_t target) {
+  const int32_t m = kRails == 0 ? m_ : kRails;
   const int32_t pair = PairOf(source, target);
-  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m_];
-  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m_];
-  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m_];
+  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m];
+  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m];
+  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m];
   if (source == target) return AddLocal(rows, columns, diagonal);
   int64_t sum = 0;
-  for (int32_t i = 0; i < m_; ++i) sum += rows[i];
+  for (int32_t i = 0; i < m; ++i) sum += rows[i];
   sums_[pair] = sum;
-  FillQuotas(source, target, quotas_.data());
+  FillQuotas<kRails>(source, target, quotas_.data());
   most_rows_[pair] = *std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum);
   units_[pair] = UnitsOf(source, target, quotas_.data());
-  SetLoad(pair, rows, columns, diagonal);
+  SetLoad<kRails>(pair, rows, columns, diagonal);
 }
 
 void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
@@ -117,14 +119,15 @@ void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const 
 
 // As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
 // balancer does whenever there are such rows.
+template <int32_t kRails>
 void Tiles::SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+  const int32_t m = kRails == 0 ? m_ : kRails;
   TileLoad load;
-  if (m_ > 1 && sums_[pair] > 0) {
-    for (int32_t rail = 0; rail < m_; ++rail) {
+  if (m > 1 && sums_[pair] > 0) {
+    for (int32_t rail = 0; rail < m; ++rail) {
       const int64_t quota = quotas_[rail];
       const int64_t room = std::max<int64_t>(quota - row_sums[rail], 0);
-      const int64_t home =
-          std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
+      const int64_t home = std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
       load.balance = std::max({load.balance, row_sums[rail] - quota, room});
       load.balance_units = std::max(load.balance_units, room);
       load.redistribute = std::max({load.redistribute, column_sums[rail] - home, quota - home});
@@ -157,24 +160,26 @@ void Tiles::SetStaging() {
 }
 
 // Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail.
+template <int32_t kRails>
 void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   if (!topology_.equal_nics()) return FillUnequalQuotas(source, target, quotas);
-  const int64_t sum = sums_[PairOf(source, target)];
-  const auto extras = static_cast<int32_t>(sum % m_);
-  const int32_t first = (source + target) % m_;
-  std::fill(quotas, quotas + m_, sum / m_);
-  for (int32_t i = 0; i < extras; ++i) ++quotas[first + i < m_ ? first + i : first + i - m_];
+  const uint32_t m = static_cast<uint32_t>(kRails == 0 ? m_ : kRails);
+  const auto sum = static_cast<uint64_t>(sums_[PairOf(source, target)]);
+  const auto extras = static_cast<uint32_t>(sum % m);
+  const uint32_t first = static_cast<uint32_t>(source + target) % m;
+  std::fill(quotas, quotas + m, static_cast<int64_t>(sum / m));
+  for (uint32_t i = 0; i < extras; ++i) ++quotas[first + i < m ? first + i : first + i - m];
 }
 
 // In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
 // each rail that carries any, and those rows go round as above.
 void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const int32_t pair = PairOf(source, target);
-  Wide rates = 0;
+  Wide rates = 0;  // never stays so: every server has a NIC that works
   for (int32_t rail = 0; rail < m_; ++rail) rates += RateOf(source, target, rail);
   int64_t left = sums_[pair];
   for (int32_t rail = 0; rail < m_; ++rail) {
-    quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / rates);
+    quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / std::max<Wide>(rates, 1));
     left -= quotas[rail];
   }
   for (int32_t rail = (source + target) % m_; left > 0; rail = rail + 1 < m_ ? rail + 1 : 0) {
@@ -218,17 +223,38 @@ void Tiles::ForgetRails() {
   std::fill(filled_.begin(), filled_.end(), 0);
   segments_used_ = 0;
   server_ = kNoServer;
+  only_device_ = kNoDevice;
 }
 
 void Tiles::PrepareAll() {
-  if (!dense_) {
+  if (!dense_ || only_device_ != kNoDevice) {
     dense_ = true;
     filled_.resize(sums_.size());
     rails_.resize(sums_.size() * m_);
     ForgetRails();
   }
+  asked_ = true;
   for (int32_t source = 0; source < servers_; ++source) {
-    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target);
+    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target, nullptr);
+  }
+}
+
+void Tiles::PrepareDevice(int32_t device) {
+  if (device == only_device_) return;
+  const int32_t server = topology_.server_of(device);
+  // A rail that ends elsewhere than it starts is another device's own at either end.
+  if (asked_ || !topology_.equal_nics()) {
+    if (only_device_ != kNoDevice) ForgetRails();
+    return PrepareServer(server);
+  }
+  asked_ = true;
+  server_ = server;
+  only_device_ = device;
+  const Viewer sender = {topology_.local_of(device), true};
+  const Viewer receiver = {topology_.local_of(device), false};
+  for (int32_t other = 0; other < servers_; ++other) {
+    FillTile(server, other, &sender);
+    FillTile(other, server, &receiver);
   }
 }
 
@@ -238,12 +264,12 @@ void Tiles::PrepareServer(int32_t server) {
     server_ = server;
   }
   for (int32_t other = 0; other < servers_; ++other) {
-    FillTile(server, other);
-    FillTile(other, server);
+    FillTile(server, other, nullptr);
+    FillTile(other, server, nullptr);
   }
 }
 
-void Tiles::FillTile(int32_t source, int32_t target) {
+void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int32_t pair = PairOf(source, target);
   const size_t slot = Slot(source, target);
   if (filled_[slot] != 0 || sums_[pair] == 0) return;
@@ -252,8 +278,12 @@ void Tiles::FillTile(int32_t source, int32_t target) {
   if (segments_.size() < needed) segments_.resize(2 * needed);
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
-  FillQuotas(source, target, quotas_.data());
-  segments_used_ = filler_->Fill(tile, devices, quotas_.data(), &rails_[slot * m_], segments_.data(), segments_used_);
+  Rail* rails = &rails_[slot * m_];
+  FillQuotas<0>(source, target, quotas_.data());
+  segments_used_ =
+      viewer == nullptr
+          ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)
+          : filler_->FillFor(*viewer, tile, devices, quotas_.data(), rails, segments_.data(), segments_used_);
 }
 
 }  // namespace fastjax::planner

@@ -58,24 +58,31 @@ class Tiles {
   int64_t send_base(int32_t pair) const { return send_base_[pair]; }
   int64_t receive_base(int32_t pair) const { return receive_base_[pair]; }
 
-  // Makes rails() answer for every pair, or for those of one server.
+  // Makes rails() answer for every pair, or for those of one device's server. The first device that is asked for after
+  // Plan gets what it needs only; if others follow, what they need is made for all devices of their server.
   void PrepareAll();
-  void PrepareServer(int32_t server);
+  void PrepareDevice(int32_t device);
   const Rail* rails(int32_t source, int32_t target) const { return &rails_[Slot(source, target) * m_]; }
   const Segment& segment(int32_t i) const { return segments_[i]; }
   int32_t num_segments() const { return segments_used_; }
 
  private:
   static constexpr int32_t kNoServer = -1;
+  static constexpr int32_t kNoDevice = -1;
 
   void SetCrossed();
   template <int32_t kRails>
+  void PlanServer(int32_t source);
+  template <int32_t kRails>
   void SumServer(int32_t source);
+  template <int32_t kRails>
   void SetTile(int32_t source, int32_t target);
+  template <int32_t kRails>
   void SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
   void AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
   void SetStaging();
 
+  template <int32_t kRails>
   void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
@@ -83,7 +90,8 @@ class Tiles {
 
   size_t Slot(int32_t source, int32_t target) const;
   void ForgetRails();
-  void FillTile(int32_t source, int32_t target);
+  void PrepareServer(int32_t server);
+  void FillTile(int32_t source, int32_t target, const Viewer* viewer);
 
   Topology topology_;
   int32_t servers_;
@@ -113,6 +121,8 @@ class Tiles {
   // By slot: of all pairs where they are few, else of those of one server.
   bool dense_;
   int32_t server_ = kNoServer;
+  int32_t only_device_ = kNoDevice;  // that rails are filled for
+  bool asked_ = false;               // for any device since Plan
   std::vector<uint8_t> filled_;
   std::vector<Rail> rails_;
   std::vector<Segment> segments_;

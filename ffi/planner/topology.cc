@@ -32,8 +32,14 @@ const char* ReadTopology(const int64_t* words, int64_t count, Topology* topology
   if (!Within(words[0], 1, kMaxDevices) || !Within(words[1], 1, kMaxDevices) || words[0] * words[1] > kMaxDevices) {
     return "a topology has an impossible number of devices";
   }
-  *topology = {static_cast<int32_t>(words[0]), static_cast<int32_t>(words[1]), words[2], words[3], words[4], words[5],
-               words[6], words[7]};
+  *topology = {static_cast<int32_t>(words[0]),
+               static_cast<int32_t>(words[1]),
+               words[2],
+               words[3],
+               words[4],
+               words[5],
+               words[6],
+               words[7]};
   if (words[2] < 1 || words[3] < 1) return "a bandwidth is not positive";
   for (int i = 4; i < 7; ++i) {
     if (!Within(words[i], 0, kMaxNanoseconds)) return "a latency is out of range";

@@ -1,8 +1,8 @@
 // The extension module: host plans, and the handlers to register with XLA.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -84,6 +84,7 @@ std::vector<uint8_t> Pack(const std::vector<Transfer>& transfers) {
 
 std::vector<std::pair<int32_t, int64_t>> ToPairs(const std::vector<planner::Candidate>& candidates) {
   std::vector<std::pair<int32_t, int64_t>> pairs;
+  pairs.reserve(candidates.size());
   for (const planner::Candidate& candidate : candidates) pairs.emplace_back(candidate.matchings, candidate.length);
   return pairs;
 }
@@ -253,8 +254,9 @@ NB_MODULE(_core, m) {
         return wrong == nullptr ? "" : wrong;
       },
       nb::arg("words"), nb::arg("devices"), nb::arg("device"), "What is wrong with a stage table; empty if nothing.");
-  m.def("stage_frontier", &StageFrontier, nb::arg("rows"),
-        "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
+  m.def(
+      "stage_frontier", &StageFrontier, nb::arg("rows"),
+      "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
   nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")
       .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
            nb::arg("scheduler"), nb::arg("row_bytes"))
@@ -263,16 +265,18 @@ NB_MODULE(_core, m) {
            "Plans with these matchings: takes them as they are, or begins with them.")
       .def_prop_ro("num_stages", [](HostPlan& self) { return self.planner().num_stages(); })
       .def_prop_ro("num_matchings", [](HostPlan& self) { return self.planner().num_matchings(); })
-      .def_prop_ro("chosen", [](HostPlan& self) { return static_cast<int32_t>(self.planner().chosen()); },
-                   "Number of the scheduler, or of that which auto chose.")
+      .def_prop_ro(
+          "chosen", [](HostPlan& self) { return static_cast<int32_t>(self.planner().chosen()); },
+          "Number of the scheduler, or of that which auto chose.")
       .def_prop_ro("hash", [](HostPlan& self) { return self.planner().hash(); })
       .def("transfers", &HostPlan::Transfers, nb::arg("transposed") = false, "Every transfer, as packed records.")
       .def("table", &HostPlan::Table, nb::arg("device"), nb::arg("transposed") = false,
            "The stage table of one device.")
       .def("matchings", &HostPlan::Matchings, "Targets and weights of the matchings that stages were cut from.")
       .def("units", &HostPlan::Units, "What servers send to each other, as stages count it.")
-      .def_prop_ro("startup_units", [](HostPlan& self) { return self.planner().startup_units(); },
-                   "What a stage costs, as stages count.")
+      .def_prop_ro(
+          "startup_units", [](HostPlan& self) { return self.planner().startup_units(); },
+          "What a stage costs, as stages count.")
       .def("candidates", &HostPlan::Candidates, "(matchings, length) of each cover that was looked at.")
       .def("choices", &HostPlan::Choices,
            "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")

@@ -117,8 +117,8 @@ void CheckPlan(const Topology& topology, Scheduler scheduler, const Matrix& traf
   }
   CHECK_GE(plan.PredictedTime(), plan.LowerBound());
   for (int32_t device = 0; device < topology.devices(); ++device) {
-    const auto mine = std::count_if(all.begin(), all.end(),
-                                    [&](const Transfer& t) { return t.src == device || t.dst == device; });
+    const auto mine =
+        std::count_if(all.begin(), all.end(), [&](const Transfer& t) { return t.src == device || t.dst == device; });
     CHECK_EQ(plan.DeviceTransfers(device).size(), mine);
   }
 }

@@ -1,0 +1,121 @@
+"""The bounds that docs/design/stages.md proves, on traffic made to come close to them.
+
+Times are those of benchmarks/barrier.py, which shares nothing with the planner.
+"""
+
+import dataclasses
+
+import barrier
+import numpy as np
+import plan_problems as pp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastjax import Topology, make_plan, traffic
+
+ROUNDING = 1 + 1e-9
+
+
+@st.composite
+def problems(draw):
+    """Adversarial traffic on a fabric without start-ups, with all ratios of its two tiers."""
+    topology, rows, row_bytes = draw(st.one_of(pp.adversarial_problems(), pp.problems()))
+    out = draw(st.sampled_from([50e9, 12.5e9, 450e9]))
+    instant = Topology(
+        topology.servers,
+        topology.devices_per_server,
+        scale_up_bandwidth=draw(st.sampled_from([450e9, 100e9, 50e9])),
+        scale_out_bandwidth=out,
+        scale_up_latency=0.0,
+        scale_out_latency=0.0,
+    )
+    return instant, rows, row_bytes
+
+
+def busiest_rail(rows, topology):
+    """Rows that the fullest rail of the busiest server carries, sent or received."""
+    n, m = topology.servers, topology.devices_per_server
+    tiles = rows.astype(object).reshape(n, m, n, m).sum(axis=(1, 3))
+    rail = np.array([[0 if s == d else -(-tiles[s, d] // m) for d in range(n)] for s in range(n)])
+    return int(max(rail.sum(axis=0).max(), rail.sum(axis=1).max()))
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems())
+def test_completion_is_bounded(problem):
+    topology, rows, row_bytes = problem
+    plan = make_plan(rows, topology, scheduler="fast", row_bytes=row_bytes)
+    pieces = barrier.cut_into_pieces(plan.transfers, topology, row_bytes)
+    time = barrier.overlapped_time(pieces)
+    length = pieces.scale_out.sum()
+    kappa = (
+        (topology.devices_per_server - 1)
+        * topology.scale_out_bandwidth
+        / topology.scale_up_bandwidth
+    )
+    work = (pieces.balance.sum(axis=0) + pieces.redistribute.sum(axis=0) + pieces.local).max()
+
+    # A stage takes kappa times its length inside a server at most, either way.
+    limit = kappa * pieces.scale_out[:, None] * ROUNDING
+    assert (pieces.balance <= limit).all()
+    assert (pieces.redistribute <= limit).all()
+
+    # As built: what balances ahead, the stages between, what is left to redistribute.
+    ahead = np.cumsum(pieces.balance, axis=0).max(axis=1, initial=0)
+    behind = np.cumsum(pieces.redistribute[::-1], axis=0)[::-1].max(axis=1, initial=0)
+    ends = np.cumsum(pieces.scale_out)
+    begins = ends - pieces.scale_out
+    chains = [
+        ahead[u] + ends[v] - begins[u] + behind[v]
+        for u in range(len(ends))
+        for v in range(u, len(ends))
+    ]
+    assert time <= max(max(chains, default=0), work) * ROUNDING
+    if kappa <= 1:
+        exposed = 2 * kappa * pieces.scale_out.max(initial=0)
+        assert time <= max(length + exposed, work) * ROUNDING
+
+    # In closed form.
+    rho = topology.scale_out_bandwidth / topology.scale_up_bandwidth
+    least = max(length, plan.lower_bound())
+    assert time <= max(1 + 2 * kappa, 2 * kappa + 1 + rho) * least * ROUNDING
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems(), st.sampled_from([0.0, 1e-6, 1e-3]))
+def test_length_and_start_ups_are_bounded(problem, startup):
+    instant, rows, row_bytes = problem
+    topology = dataclasses.replace(instant, scale_out_latency=startup)
+    n = topology.servers
+    plan = make_plan(rows, topology, scheduler="fast", row_bytes=row_bytes)
+    targets, weights = plan.matchings
+    busiest = busiest_rail(rows, topology)
+    row_seconds = row_bytes / topology.scale_out_bandwidth
+    a = startup / row_seconds
+    # Up to 16 servers; a start-up counts whole rows, and large numbers are rounded up.
+    most = 128 / 127 * (a * (n * n + n) + busiest) + (1 + a * 1e-3) * len(weights)
+    coarse = busiest / 2**28 * (n * n + 3 * n)
+    assert a * len(weights) + float(weights.sum()) <= (most + coarse) * ROUNDING
+    assert len(targets) == plan.num_matchings
+    if startup == 0:
+        assert float(weights.sum()) <= busiest * (1 + 1 / 127) + coarse + 1
+
+
+@pytest.mark.parametrize("servers", [2, 4, 8])
+def test_a_single_flow_is_cut_finely(servers):
+    """The worst case of the serial schedule: 2.56 times the bound at 450 : 50 GB/s."""
+    topology = Topology(servers, 8, scale_up_latency=0.0, scale_out_latency=0.0)
+    rows = traffic.single_flow(8 * servers, 200_000)
+    plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
+    lockstep, overlapped = barrier.completion_times(plan)
+    assert overlapped <= 1.02 * plan.lower_bound()
+    assert lockstep <= 1.10 * plan.lower_bound()
+
+
+@pytest.mark.parametrize(("servers", "most"), [(2, 1.07), (4, 1.03), (8, 1.03)])
+def test_a_hot_receiver_stays_busy(servers, most):
+    topology = Topology(servers, 8, scale_up_latency=0.0, scale_out_latency=0.0)
+    rows = traffic.hot_receiver(8 * servers, 200_000)
+    plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
+    assert max(barrier.completion_times(plan)) <= most * plan.lower_bound()
