@@ -166,7 +166,7 @@ class Plan:
 
         Raises:
           ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the
-            table's integers.
+            table's integers; nor do as many rows that a device passes on, where NICs have failed.
         """
         if device not in range(self.topology.num_devices):
             raise ArgumentError(
@@ -175,7 +175,13 @@ class Plan:
         try:
             return self._made.core.table(int(device), transposed=self._transposed)
         except ValueError as error:
-            raise ArgumentError(f"{error}; split the exchange.") from None
+            what = str(error)
+            if self.traffic.max() < 2**31:
+                what = (
+                    "a device passes on 2^31 rows or more, which do not fit a stage table, and "
+                    "NICs that have failed leave no straight way"
+                )
+            raise ArgumentError(f"{what}; split the exchange.") from None
 
     def __repr__(self) -> str:
         return (
@@ -247,6 +253,8 @@ def make_plan(
     check_topology(topology)
     check_row_bytes(row_bytes)
     check_scheduler_fits(scheduler, topology)
+    if not time_limit > 0:
+        raise ArgumentError(f"time_limit must be seconds above 0, got {time_limit!r}.")
     if previous is not None:
         _check_previous(previous, topology)
     matrix = _check_traffic(traffic, topology)

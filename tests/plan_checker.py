@@ -206,14 +206,14 @@ def _shares_fit(rows, total, rates):
 def check_shortest(traffic, n, m, transfers, *, startup_rows=0):
     """Stages are together about as short as can be: as long as the busiest server's rail is busy.
 
-    One part in 128 longer, to be exact. Where a stage costs something, `startup_rows`, stages and
+    One part in 127 longer, to be exact. Where a stage costs something, `startup_rows`, stages and
     length together are no more than those of the shortest stages, of which n * n + n will do.
     """
     per_rail = -(-server_matrix(traffic, n, m) // m)
     busiest = max(per_rail.sum(0).max(), per_rail.sum(1).max())
     length = sum(stage_lengths(transfers, n * m))
     least = busiest + startup_rows * (n * n + n)
-    if not busiest <= length <= least + least / 128:
+    if not busiest <= length <= least * 128 / 127:
         raise PlanError(f"stages are {length} rows long, where {busiest} would do")
 
 

@@ -10,6 +10,10 @@ import fastjax  # registers the handlers
 assert fastjax.__version__
 
 
+TOPOLOGY = (1, 1, 1, 1, 1, 1, 1, 1)
+WITH_NICS = (2, 1, *TOPOLOGY[2:])
+
+
 def raw_call(target, result, *operands, **attributes):
     good = {
         "operation": "an_operation",
@@ -19,7 +23,7 @@ def raw_call(target, result, *operands, **attributes):
         "group_size": np.int64(1),
         "replica_groups": np.array([0], np.int64),
         "rank_of": np.array([0], np.int64),
-        "topology": np.array([1, 1, 1, 1, 1, 1], np.int64),
+        "topology": np.array(TOPOLOGY, np.int64),
         "scheduler": np.int64(0),
         "row_bytes": np.int64(1),
         "reverse": np.bool_(False),
@@ -42,8 +46,25 @@ WORDS = jax.ShapeDtypeStruct((48,), jnp.int32)
         ({"replica_groups": np.array([1], np.int64)}, "must name every partition once"),
         ({"rank_of": np.array([1], np.int64)}, "rank_of must be a permutation"),
         ({"scheduler": None}, "a plan's attributes are incomplete"),
-        ({"topology": np.array([1, 1], np.int64)}, "a plan's attributes are incomplete"),
-        ({"topology": np.array([2, 1, 1, 1, 1, 1], np.int64)}, "topology does not fit the group"),
+        ({"topology": None}, "a plan's attributes are incomplete"),
+        ({"row_bytes": None}, "a plan's attributes are incomplete"),
+        ({"topology": np.array(WITH_NICS, np.int64)}, "topology does not fit the group"),
+        ({"topology": np.array(TOPOLOGY[:7], np.int64)}, "a topology has too few words"),
+        *(
+            ({"topology": np.array(words, np.int64)}, message)
+            for words, message in (
+                ((0, *TOPOLOGY[1:]), "a topology has an impossible number of devices"),
+                ((1, 2**21, *TOPOLOGY[2:]), "a topology has an impossible number of devices"),
+                ((1, 1, 0, *TOPOLOGY[3:]), "a bandwidth is not positive"),
+                ((1, 1, 1, 0, *TOPOLOGY[4:]), "a bandwidth is not positive"),
+                ((1, 1, 1, 1, -1, 1, 1, 1), "a latency is out of range"),
+                ((1, 1, 1, 1, 1, 1, 2**62, 1), "a latency is out of range"),
+                ((1, 1, 1, 1, 1, 1, 1, 10**6 + 1), "incast_loss is out of range"),
+                ((*TOPOLOGY, 1, 1), "nic_bandwidths does not have an entry for each device"),
+                ((*TOPOLOGY, -1), "a NIC's bandwidth is negative"),
+                ((*WITH_NICS, 1, 0), "a server has no working NIC"),
+            )
+        ),
         ({"scheduler": np.int64(99)}, "topology does not fit the group"),
     ],
 )

@@ -42,7 +42,9 @@ def test_custom_calls_on_every_platform(platform):
     else:
         assert targets(text) == ["fastjax_plan_v1", "fastjax_exchange_v1"]
     assert "output_operand_alias<output_tuple_indices = [], operand_index = 1" in text
-    assert re.search(r"topology = dense<\[2, 4, 450000000000, 50000000000, 2000, 10000\]>", text)
+    assert re.search(
+        r"topology = dense<\[2, 4, 450000000000, 50000000000, 2000, 10000, 1000, 500000\]>", text
+    )
     assert "rank_of = dense<[0, 1, 2, 3, 4, 5, 6, 7]>" in text
     assert "timeout_ms = 60000" in text
     assert "stablehlo.partition_id" in text

@@ -12,8 +12,8 @@ from plan_problems import make_traffic
 from spmd import spmd
 
 import fastjax
-from fastjax import Topology, make_plan
-from fastjax.errors import OptionError, TopologyError
+from fastjax import Topology, _core, make_plan
+from fastjax.errors import ArgumentError, OptionError, TopologyError
 from fastjax.topology import fit_to_groups
 
 ROUND_FAILURES = ("auto", "fast", "rails")
@@ -106,6 +106,7 @@ def check_nics(plan):
     nics = np.array(plan.topology.nic_bandwidths)
     assert (nics[crossing["src"]] > 0).all()
     assert (nics[crossing["dst"]] > 0).all()
+    check_tables(plan)
     if plan.scheduler != "fast":
         return
     pc.check_one_to_one(plan.transfers)
@@ -117,7 +118,20 @@ def check_nics(plan):
     pc.check_balance(np.where(servers, plan.traffic, 0), n, m, crossing[kept], nics)
 
 
+def check_tables(plan):
+    """Tables are the plan, there and back, with staging rows that are read once each."""
+    devices = plan.topology.num_devices
+    for made in (plan, plan.transpose()):
+        tables = [made.stage_table(device) for device in range(devices)]
+        for device, words in enumerate(tables):
+            assert _core.check_table(words, devices, device) == ""
+        entries = pc.join_tables(made.transfers, tables)
+        if made.traffic.sum() < 10**4:
+            pc.replay_staging(made.traffic, entries, [words[5] for words in tables])
+
+
 @pytest.mark.parametrize("scheduler", ROUND_FAILURES)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(problem=nic_problems())
 def test_rows_go_round_nics_that_have_failed(scheduler, problem):
     topology, matrix, row_bytes = problem
@@ -164,6 +178,21 @@ def test_servers_without_a_common_rail(scheduler):
     crossing = plan.transfers[plan.transfers["phase"] == pc.SCALE_OUT]
     ends = {(int(t["src"]), int(t["dst"])) for t in crossing}
     assert ends == {(0, 3), (3, 0)}
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "rails"])
+def test_tables_refuse_more_staged_rows_than_int32_counts(scheduler):
+    """Where no NIC has failed, such rows go straight."""
+    matrix = np.full((6, 6), 2**31 - 1)
+    topology = Topology(3, 2, nic_bandwidths=(50e9, 0, 50e9, 50e9, 50e9, 50e9))
+    plan = make_plan(matrix, topology, scheduler=scheduler)
+    message = (
+        "a device passes on 2^31 rows or more, which do not fit a stage table, and NICs that have "
+        "failed leave no straight way; split the exchange."
+    )
+    for device in range(6):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            plan.stage_table(device)
 
 
 def test_schedulers_that_cannot_go_round_failures():

@@ -17,7 +17,7 @@ def _table_words(topology, scheduler):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("scheduler", ["direct", "spreadout", "fast"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(problem=problems(topologies((1, 5), (1, 4))))
 def test_tables_are_the_plan(scheduler, problem):
@@ -28,7 +28,7 @@ def test_tables_are_the_plan(scheduler, problem):
         header, sends, receives, entries = pc.decode_table(words)
         assert _core.check_table(words, devices, r) == ""
         assert header[:5].tolist() == [0x464A5431, devices, r, entries.size, plan.num_stages]
-        assert header[9] == _core.scheduler_names().index(scheduler)
+        assert header[9] == _core.scheduler_names().index(plan.scheduler)
         np.testing.assert_array_equal(sends, plan.traffic[r])
         np.testing.assert_array_equal(receives, plan.traffic[:, r])
         expected = pc.of_device(plan.transfers, r)
@@ -47,6 +47,8 @@ def _variants(problem):
     topology, traffic, row_bytes = problem
     settings = {"scale_up_bandwidth": 1e9, "scale_out_bandwidth": 2e9}
     settings |= {"scale_up_latency": 1.0, "scale_out_latency": 2.0}
+    settings |= {"transfer_overhead": 3.0, "incast_loss": 0.25}
+    settings |= {"nic_bandwidths": (50e9, 50e9, 50e9, 1)}
     more = traffic.copy()
     more[-1, 0] += 1
     yield topology, more, row_bytes
@@ -61,18 +63,20 @@ def test_hash_in_the_tables_tells_plans_apart():
     tables = [
         make_plan(t, topology, scheduler=s, row_bytes=b).stage_table(0)
         for topology, t, b in (problem, *_variants(problem))
-        for s in ("direct", "spreadout", "fast")
+        for s in SCHEDULERS
     ]
     assert len({tuple(words[6:8]) for words in tables}) == len(tables)
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("scheduler", ["fast", "rails"])
 @hypothesis.settings(max_examples=150)
 @hypothesis.given(problem=problems(topologies((2, 6)), largest=10**5))
-def test_tables_have_room_for_every_plan(problem):
+def test_tables_have_room_for_every_plan(scheduler, problem):
     topology, _, _ = problem
-    plan = scheduled(problem, "fast")
-    room = (_table_words(topology, "fast") - pc.HEADER_WORDS - 2 * topology.num_devices) / 10
+    plan = scheduled(problem, scheduler)
+    room = (_table_words(topology, scheduler) - pc.HEADER_WORDS - 2 * topology.num_devices) / 10
+    assert _table_words(topology, "auto") >= _table_words(topology, scheduler)
     devices = range(topology.num_devices)
     used = max(len(pc.of_device(plan.transfers, r)) for r in devices)
     hypothesis.target(used / room)  # looks for what needs the most room
@@ -100,7 +104,7 @@ def _adversarial(n, m, rng):
 @pytest.mark.parametrize(("n", "m"), [(2, 5), (3, 4), (6, 3), (9, 2), (10, 2), (12, 1), (13, 3)])
 def test_tables_have_room_for_adversarial_plans(n, m, row_bytes, rng):
     topology = Topology(n, m)
-    for scheduler in ("direct", "spreadout", "fast"):
+    for scheduler in SCHEDULERS:
         words = _table_words(topology, scheduler)
         for name, traffic in _adversarial(n, m, rng):
             plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)

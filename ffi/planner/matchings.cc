@@ -28,9 +28,6 @@ constexpr int64_t kMaxExactServers = 16;
 // A matching takes a look at all pairs now and then; this many looks at pairs take tens of milliseconds.
 constexpr int64_t kMaxSearch = int64_t{1} << 22;
 
-// A startup worth more than this many times the units is worth as much as one that is.
-constexpr int64_t kMaxStartup = int64_t{1} << 40;
-
 }  // namespace
 
 int64_t MaxMatchings(int32_t servers) { return MaxPeeled(servers) + GreedyCover::MaxStages(servers); }
@@ -73,8 +70,10 @@ void MatchingBuilder::Build(const int64_t* units, int64_t startup, const Matchin
   FindBound(units);
   if (bound_ == 0) return;
   Load(units);
-  startup_ = std::min(startup >> shift_, kMaxStartup);
-  best_cost_ = std::numeric_limits<int64_t>::max();
+  // Where one start-up is worth more than all units, stages are not what anyone should use, and their length stays as
+  // short as it can be.
+  startup_ = startup > bound_ ? 0 : startup >> shift_;
+  best_cost_ = best_short_cost_ = std::numeric_limits<int64_t>::max() / 4;
   if (seed != nullptr) TakeOver(*seed);
   Search();
   Finish(units);
@@ -196,7 +195,7 @@ template <bool kOneWord>
 void MatchingBuilder::PeelAll() {
   const int64_t max_peeled = MaxPeeled(servers_);
   int32_t next = NextLook();
-  while (remaining_ > 0 && CheapestToCome() < best_cost_ - (best_cost_ >> kToleranceShift)) {
+  while (!Done()) {
     if (peeled_.count() == max_peeled) return Consider();
     for (int32_t row = 0; row < servers_; ++row) {
       if (row_to_[row] == kNone) Augment<kOneWord>(row);
@@ -209,10 +208,19 @@ void MatchingBuilder::PeelAll() {
   }
 }
 
+// Whether nothing to come is worth the search: neither much cheaper than the best, nor, if none so far is short, one
+// that is and costs little more.
+bool MatchingBuilder::Done() const {
+  if (remaining_ == 0) return true;
+  if (CheapestToCome() < best_cost_ - (best_cost_ >> kToleranceShift)) return false;
+  return best_short_cost_ <= Bearable() || CheapestToCome() > Bearable();
+}
+
 // The cover that results if the rest goes out greedily.
 void MatchingBuilder::Consider() {
   const int64_t more = remaining_ > 0 ? 1 : 0;
-  if (Cost(peeled_.count() + more, int64_t{used_} + remaining_) >= best_cost_) return;
+  const int64_t at_least = Cost(peeled_.count() + more, int64_t{used_} + remaining_);
+  if (at_least >= best_cost_ && (best_short_cost_ <= Bearable() || at_least > Bearable())) return;
   tail_.Build(left_.data());
   tail_excess_ = remaining_ == 0 ? 0 : ((tail_.total_length() - remaining_) << kExcessBits) / remaining_;
   Keep(peeled_.count());
@@ -226,9 +234,10 @@ void MatchingBuilder::ConsiderShifts() {
 void MatchingBuilder::Keep(int32_t peeled) {
   const int32_t count = std::max(peeled, 0) + tail_.count();
   const int64_t length = used_ + tail_.total_length();
-  looks_.push_back({peeled, Cost(count, length)});
+  looks_.push_back({peeled, length, Cost(count, length)});
   candidates_.push_back({count, length << shift_});
   best_cost_ = std::min(best_cost_, Cost(count, length));
+  if (Short(length)) best_short_cost_ = std::min(best_short_cost_, Cost(count, length));
 }
 
 // The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
@@ -239,11 +248,16 @@ int32_t MatchingBuilder::NextLook() const {
   return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
 }
 
-// Of the covers that cost about as much as the best that there can be, the first: it has the fewest matchings.
+// Of the covers that cost about as much as the best that there can be, the first: it has the fewest matchings. A short
+// one is preferred as long as it does not cost much more.
 void MatchingBuilder::Finish(const int64_t* units) {
   const int64_t optimum = remaining_ == 0 ? best_cost_ : std::min(best_cost_, CheapestToCome());
   const int64_t enough = std::max(best_cost_, optimum + (optimum >> kToleranceShift));
-  const auto chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return look.cost <= enough; });
+  auto chosen = std::find_if(looks_.begin(), looks_.end(),
+                             [&](const Look& look) { return Short(look.length) && look.cost <= Bearable(); });
+  if (chosen == looks_.end()) {
+    chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return look.cost <= enough; });
+  }
   const int32_t peeled = std::max(chosen->peeled, 0);
   result_.to.assign(peeled_.to.begin(), peeled_.to.begin() + static_cast<int64_t>(peeled) * servers_);
   for (int32_t i = 0; i < peeled; ++i) result_.weights.push_back(peeled_.weights[i] << shift_);

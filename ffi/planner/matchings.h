@@ -57,10 +57,13 @@ class MatchingBuilder {
   static constexpr int16_t kNone = -1;
   // Covers whose costs differ by no more than 1 / 2^kToleranceShift are about as good.
   static constexpr int kToleranceShift = 7;
+  // To be longer than that, a cover must cost less by more than 1 / 2^kWorthShift.
+  static constexpr int kWorthShift = 4;
 
   // A cover that was looked at: matchings found by search, and what it costs with a greedy end behind them.
   struct Look {
     int32_t peeled;
+    int64_t length;
     int64_t cost;
   };
 
@@ -75,6 +78,9 @@ class MatchingBuilder {
   void ConsiderShifts();
   void Keep(int32_t peeled);
   int32_t NextLook() const;
+  bool Done() const;
+  bool Short(int64_t length) const { return length <= total_ + (total_ >> kToleranceShift); }
+  int64_t Bearable() const { return best_cost_ + (best_cost_ >> kWorthShift); }
   void Finish(const int64_t* units);
   void BuildTail(const int64_t* units, const Look& look);
   int64_t Cost(int64_t matchings, int64_t length) const { return startup_ * matchings + length; }
@@ -130,6 +136,7 @@ class MatchingBuilder {
   GreedyCover tail_;
   int64_t tail_excess_ = 0;
   int64_t best_cost_ = 0;
+  int64_t best_short_cost_ = 0;
   std::vector<Look> looks_;
   std::vector<Candidate> candidates_;
   MatchingList result_;

@@ -97,8 +97,9 @@ int64_t Straight::LongestUnits() {
 
 int64_t Straight::UnitsOf(int32_t src, int32_t dst, int64_t rows) const {
   const int64_t rate = std::min(topology_.nic_bandwidth(src), topology_.nic_bandwidth(dst));
-  const int64_t units = MulDiv(rows, topology_.fastest_nic(), std::max(rate, slowest_counted_));
-  return std::min(units, (int64_t{1} << 62) / topology_.devices());
+  const int64_t counted = std::max(rate, slowest_counted_);
+  const Wide units = (Wide{rows} * topology_.fastest_nic() + counted - 1) / counted;
+  return static_cast<int64_t>(std::min<Wide>(units, (int64_t{1} << 62) / topology_.devices()));
 }
 
 // NICs and the fabric inside servers work side by side.

@@ -117,7 +117,7 @@ void CheckFast(const Topology& topology, int64_t row_bytes, const Matrix& traffi
   const int64_t busiest = BusiestRail(topology, sums);
   CHECK_GE(length, busiest);
   // A cover without waste costs start-ups, and so may be worth less than one that takes fewer stages.
-  if (n <= 16) CHECK_LE(length, (busiest + startup_rows * planner::MaxPeeled(n)) / 100 * 101 + 101);
+  if (n <= 16) CHECK_LE(length, (busiest + startup_rows * planner::MaxPeeled(n)) / 100 * 108 + 108);
   if (n <= 16 && startup_rows == 0) CHECK_LE(length, busiest + busiest / 100 + 1);
 }
 
