@@ -63,7 +63,13 @@ void Fast::CollectSlices(int32_t stage, int32_t device) {
   slices_.clear();
   const auto collect = [&](int32_t source, int32_t target) {
     if (source == StageBuilder::kIdle || target == StageBuilder::kIdle) return;
-    slices_.push_back(lists_.Next(source, target, length));
+    if (topology_.equal_nics()) {
+      slices_.push_back(lists_.Next(source, target, length));
+      return;
+    }
+    const int64_t begin = stages_.begin(stage, source);
+    const int64_t units = tiles_.units()[tiles_.PairOf(source, target)];
+    slices_.push_back({source, target, begin, std::min(begin + length, units)});
   };
   if (device == kEveryDevice) {
     for (int32_t source = 0; source < topology_.servers; ++source) collect(source, stages_.to(stage, source));

@@ -37,6 +37,7 @@ void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, cons
   to_.clear();
   from_.clear();
   lengths_.clear();
+  begins_.clear();
   Order(matchings);
   if (tiles.topology().devices_per_server > 1) {
     Cut(Work::kBalance, tiles, matchings, pricing);
@@ -112,23 +113,28 @@ int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* t
   return limit;
 }
 
-// Nothing is emitted if no pair has units left: matchings cover more than there is where that saves stages.
+// Nothing is emitted if no pair has units left: matchings cover more than there is where that saves stages. Nor, where
+// NICs differ, if there is no row in these units.
 void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length) {
   const int32_t n = servers_;
+  const bool equal = tiles.topology().equal_nics();
   const size_t first = to_.size();
   int64_t longest = 0;
   to_.resize(first + n, kIdle);
   from_.resize(first + n, kIdle);
+  if (!equal) begins_.resize(first + n);
   for (int32_t s = 0; s < n; ++s) {
     const int16_t d = matching[s];
     if (d == kIdle) continue;
     const int32_t pair = tiles.PairOf(s, d);
-    const int64_t moved = std::min(tiles.units()[pair] - done_[pair], length);
-    if (moved == 0) continue;
+    const int64_t begin = done_[pair];
+    const int64_t moved = std::min(tiles.units()[pair] - begin, length);
     done_[pair] += moved;
+    if (moved == 0 || (!equal && !tiles.AnyRows(s, d, begin, begin + moved, &scratch_))) continue;
     longest = std::max(longest, moved);
     to_[first + s] = d;
     from_[first + d] = static_cast<int16_t>(s);
+    if (!equal) begins_[first + s] = begin;
   }
   if (longest == 0) {
     to_.resize(first);

@@ -33,6 +33,10 @@ class StageBuilder {
   // Units that a pair moves in the stage, as long as it has any.
   int64_t length(int32_t stage) const { return lengths_[stage]; }
 
+  // Which of the pair's units those are: [begin, end). Only where NICs differ; else they follow those of earlier
+  // stages.
+  int64_t begin(int32_t stage, int32_t server) const { return begins_[static_cast<size_t>(stage) * servers_ + server]; }
+
   // By the cost model. Of the tiles and prices that Build was given.
   Picoseconds PredictedTime(const Tiles& tiles, const Pricing& pricing);
 
@@ -66,6 +70,8 @@ class StageBuilder {
   std::vector<int16_t> to_;
   std::vector<int16_t> from_;
   std::vector<int64_t> lengths_;
+  std::vector<int64_t> begins_;
+  std::vector<int64_t> scratch_;
 };
 
 }  // namespace fastjax::planner

@@ -212,6 +212,15 @@ int64_t Tiles::PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const 
   return topology_.equal_nics() ? std::min(units, rail_rows) : MulDiv(rail_rows, units, units_[pair]);
 }
 
+bool Tiles::AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const {
+  if (topology_.equal_nics() || begin == end) return begin < end;
+  const int32_t pair = PairOf(source, target);
+  scratch->resize(static_cast<size_t>(m_));
+  FillQuotas<0>(source, target, scratch->data());
+  return std::any_of(scratch->begin(), scratch->end(),
+                     [&](int64_t rows) { return PositionOf(pair, rows, begin) < PositionOf(pair, rows, end); });
+}
+
 size_t Tiles::Slot(int32_t source, int32_t target) const {
   if (dense_) return static_cast<size_t>(PairOf(source, target));
   return static_cast<size_t>(source == server_ ? target : servers_ + source);

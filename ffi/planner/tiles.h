@@ -45,6 +45,8 @@ class Tiles {
 
   // Rows of a rail's list that its pair's first `units` cover.
   int64_t PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const;
+  // Whether any row lies in the pair's units [begin, end). Where NICs are equal, one does if the range is not empty.
+  bool AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const;
   // Local index of the device that receives what `rail` of the source sends: the same, but where NICs have failed so
   // that no rail has two ends.
   int32_t ReceiverOf(int32_t source, int32_t target, int32_t rail) const {
