@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastjax import _core, config, explanation, plan_file
+from fastjax import _core, config, explanation, optimal, plan_file
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.topology import Topology
 
@@ -299,8 +299,6 @@ def _remake(stored: plan_file.Stored) -> Made:
 
 
 def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
-    from fastjax import optimal
-
     units = core.units().reshape(servers, servers)
     if not units.any():
         return None

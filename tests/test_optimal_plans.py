@@ -1,0 +1,77 @@
+"""The scheduler "optimal", and how far the others are from it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plan_checker as pc
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import fastjax
+from fastjax import Topology, make_plan, traffic
+from fastjax.errors import ArgumentError, UnsupportedError
+
+
+def cost(plan):
+    """Start-ups and length of a plan's matchings, in rows."""
+    return plan.num_matchings * pc.startup_rows(plan) + int(plan.matchings[1].sum())
+
+
+def generated(servers, skew, seed):
+    devices = 8 * servers
+    if skew == "expert":
+        return traffic.expert_popularity(devices, 4096, shuffle=True, seed=seed)
+    return traffic.pair_zipf(devices, 4096, seed=seed)
+
+
+@pytest.mark.parametrize("servers", [2, 3, 4])
+@pytest.mark.parametrize("skew", ["pair", "expert"])
+@pytest.mark.parametrize("row_bytes", [4096, 2**18])
+def test_optimal_plans_are_right_and_no_dearer(servers, skew, row_bytes):
+    topology = Topology(servers, 8)
+    for seed in range(3):
+        rows = generated(servers, skew, seed)
+        best = make_plan(rows, topology, scheduler="optimal", row_bytes=row_bytes)
+        fast = make_plan(rows, topology, scheduler="fast", row_bytes=row_bytes)
+        assert best.scheduler == "optimal"
+        pc.check_transfers(rows, servers, 8, best.transfers, best.num_stages)
+        pc.check_one_to_one(best.transfers)
+        assert cost(best) <= cost(fast) * (1 + 1e-6)
+        assert cost(fast) <= 1.05 * cost(best)
+
+
+def test_optimal_without_rows_between_servers():
+    rows = np.kron(np.eye(2, dtype=int), np.ones((4, 4), int))
+    plan = make_plan(rows, Topology(2, 4), scheduler="optimal")
+    assert plan.num_stages == 0
+    pc.check_transfers(rows, 2, 4, plan.transfers, 0)
+
+
+def test_optimal_round_trip(tmp_path):
+    rows = generated(3, "pair", 1)
+    plan = make_plan(rows, Topology(3, 8), scheduler="optimal", row_bytes=4096)
+    plan.save(tmp_path / "plan.npz")
+    again = fastjax.Plan.load(tmp_path / "plan.npz")
+    assert again.scheduler == "optimal"
+    np.testing.assert_array_equal(again.transfers, plan.transfers)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_impossible_time_limits(limit):
+    with pytest.raises(ArgumentError, match="time_limit must be"):
+        make_plan(np.ones((4, 4), int), Topology(2, 2), scheduler="optimal", time_limit=limit)
+
+
+def test_optimal_is_for_the_host():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+    def exchange(sizes):
+        return fastjax.plan_ragged_all_to_all(
+            sizes, axis_name="x", topology=Topology(2, 4), scheduler="optimal"
+        ).table[None]
+
+    with pytest.raises(UnsupportedError, match="solves for seconds, on the host"):
+        jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(
+            jnp.ones(64, jnp.int32)
+        )
