@@ -12,6 +12,7 @@ from typing import Any
 
 import auto_tables
 import completion
+import drift_time
 import frontier
 import plan_time
 import records
@@ -163,6 +164,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
     auto_tables.SCHEMA: auto_tables.page,
     completion.SCHEMA: completion.page,
+    drift_time.SCHEMA: drift_time.page,
     frontier.SCHEMA: frontier.page,
     plan_time.SCHEMA: plan_time.page,
 }

@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -128,6 +129,8 @@ void PrintPlanner(const Result& result) {
 }
 
 void PrintTextbooks(const std::vector<Result>& results) {
+  const bool any = std::any_of(results.begin(), results.end(), [](const Result& r) { return !r.textbooks.empty(); });
+  if (!any) return;
   std::printf("\nIn the same rounds, from the same matrices to the transfers of one device:\n");
   PrintHeads(TextbookColumns());
   for (const Result& result : results) {
