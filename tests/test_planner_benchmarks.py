@@ -3,11 +3,11 @@
 import itertools
 import json
 import re
-import types
 
 import completion
 import drift_time
 import frontier
+import frontier_figure
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -22,6 +22,7 @@ from plan_problems import problems, scheduled
 from workloads import WORKLOADS
 
 from fastjax import Topology, make_plan
+from fastjax.errors import UnsupportedError
 
 SHAPES = [(1, 8), (2, 4), (8, 1), (3, 5)]
 
@@ -156,7 +157,7 @@ def test_fewest_matchings_of_a_frontier():
     assert frontier.fewest(points, 105) == 4
     assert frontier.fewest(points, 99) is None
     assert frontier.fewest(None, 100) is None
-    assert frontier.undominated(points) == [(3, 120), (4, 104), (6, 100)]
+    assert frontier_figure.undominated(points) == [(3, 120), (4, 104), (6, 100)]
 
 
 def test_rows_of_rails():
@@ -165,26 +166,56 @@ def test_rows_of_rails():
     np.testing.assert_array_equal(frontier.server_rows(traffic), [[0, 3], [1, 0]])
 
 
+@pytest.mark.parametrize("servers", [2, 3, 5])
+def test_shifted_pairs(servers):
+    rows = np.random.default_rng(servers).integers(0, 9, (servers, servers))
+    rows[0, 1] = 9
+    longest = [0] * servers
+    for source, target in itertools.product(range(servers), repeat=2):
+        shift = (target - source) % servers
+        longest[shift] = max(longest[shift], rows[source, target])
+    assert frontier.shifted_pairs(rows)[1] == sum(longest[1:])
+    rows = np.zeros((servers, servers), int)
+    rows[servers - 1, 0] = 7
+    assert frontier.shifted_pairs(rows) == (1, 7)
+
+
+def test_frontiers_of_the_planner(tmp_path):
+    """What it looks at is no shorter than the bound, and gets within 1 % of it."""
+    cell = frontier.measure("pair-zipf 0.8", 5, 0)
+    assert min(length for _, length in cell["planner"]) >= cell["bound"]
+    assert frontier.fewest(cell["planner"], 1.01 * cell["bound"]) < cell["textbook"][0][0]
+    assert frontier.fewest(cell["planner"], cell["shifted"][0][1]) <= cell["shifted"][0][0]
+
+
 def test_frontier_command(tmp_path, capsys, monkeypatch):
     arguments = ["--servers", "4", "5", "--seeds", "1", "--workloads", "uniform"]
-    # Before the planner can tell, and where nothing solves exactly.
-    monkeypatch.setattr(frontier, "_core", object())
+    # Where nothing solves exactly.
     monkeypatch.setattr(frontier, "MOST_SERVERS_SOLVED", 0)
     assert frontier.main(arguments) == 0
     shown = capsys.readouterr()
-    assert "planner's frontier: it is left out" in shown.err
-    assert "optimum's frontier: it is left out" in shown.err
-    core = types.SimpleNamespace(stage_frontier=lambda rows: [(np.int32(len(rows)), 10**9)])
-    monkeypatch.setattr(frontier, "_core", core)
+    assert "optimum's frontier cannot be had here" in shown.err
     monkeypatch.setattr(frontier, "optimal_frontier", lambda rows: [(2, int(rows.sum()))])
-    path, figure = tmp_path / "frontier.json", tmp_path / "new" / "frontier.svg"
-    assert frontier.main([*arguments, "--json", str(path), "--figure", str(figure)]) == 0
-    assert "left out" not in capsys.readouterr().err
-    text = figure.read_text()
-    assert "<svg" in text
+    path = tmp_path / "frontier.json"
+    figures = [tmp_path / "new" / name for name in ("frontier.svg", "frontier.png")]
+    arguments += ["--json", str(path), "--figure", *map(str, figures)]
+    assert frontier.main(arguments) == 0
+    assert "cannot be had" not in capsys.readouterr().err
+    assert "<svg" in figures[0].read_text()
+    assert figures[1].read_bytes().startswith(b"\x89PNG")
     record = json.loads(path.read_text())
-    assert [c["planner"] for c in record["cells"]] == [[[4, 10**9]], [[5, 10**9]]]
+    assert [c["optimum"][0][0] for c in record["cells"]] == [2, 2]
+    assert [c["servers"] for c in record["cells"]] == [4, 5]
     assert "![matchings against length](frontier.svg)" in frontier.page(record, "t")
+
+
+@pytest.mark.parametrize("error", [ImportError, AttributeError, UnsupportedError("not in time")])
+def test_optimum_that_cannot_be_had(error, monkeypatch):
+    def missing(name):
+        raise error
+
+    monkeypatch.setattr(frontier.importlib, "import_module", missing)
+    assert frontier.optimal_frontier(np.ones((3, 3), int)) is None
 
 
 def plan_time_record():
@@ -287,14 +318,14 @@ def test_every_record_gets_its_page(tmp_path):
     (results / source.name).write_text(source.read_text())
     records.write(results / "plan_time.json", plan_time_record())
     records.write(results / "drift.json", drift_time_record())
-    head = records.stamp(frontier.SCHEMA) | {"figure": None}
+    head = records.stamp(frontier.SCHEMA) | {"figures": []}
     cell = {"workload": "uniform", "servers": 4, "bound": 10, "textbook": [[7, 10]]}
-    cell |= {"planner": [[3, 10]], "optimum": None}
+    cell |= {"planner": [[3, 10]], "optimum": None, "shifted": [[3, 12]]}
     records.write(results / "frontier.json", head | {"cells": [cell]})
     pages = to_markdown.pages(root)
     assert pages[results / "plan_time.md"].startswith("# plan time\n")
     assert pages[results / "drift.md"].startswith("# drift\n")
-    line = "| uniform | 4 | 1 | 7 | 3 | 3 | 3 | - | - | - |"
+    line = "| uniform | 4 | 1 | 7 | 3 | 1.2 | 3 | 3 | - | - | - |"
     assert line in pages[results / "frontier.md"]
     listed = pages[root / "benchmarks/README.md"]
     assert to_markdown.SHOWN in listed
