@@ -14,6 +14,7 @@ import auto_tables
 import completion
 import drift_time
 import frontier
+import gap_tables
 import plan_time
 import records
 from records import table
@@ -166,6 +167,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     completion.SCHEMA: completion.page,
     drift_time.SCHEMA: drift_time.page,
     frontier.SCHEMA: frontier.page,
+    gap_tables.SCHEMA: gap_tables.page,
     plan_time.SCHEMA: plan_time.page,
 }
 
