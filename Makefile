@@ -86,7 +86,7 @@ demo: $(STAMPS)/installed ## Install the package and run its benchmark on this m
 	$(BIN)/python -m fastjax bench
 
 .PHONY: bench
-bench: $(STAMPS)/installed ## All benchmarks: the op (results in build/bench.json), then the C++ planner
+bench: $(STAMPS)/installed ## Take times: of the op (results in build/bench.json), then of the C++ planner
 	$(BIN)/python -m fastjax bench --json build/bench.json
 	$(BIN)/cmake --preset release -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
 	$(BIN)/cmake --build --preset release

@@ -12,7 +12,9 @@ from typing import Any
 
 import auto_tables
 import completion
+import drift_time
 import frontier
+import gap_tables
 import plan_time
 import records
 from records import table
@@ -163,7 +165,9 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
     auto_tables.SCHEMA: auto_tables.page,
     completion.SCHEMA: completion.page,
+    drift_time.SCHEMA: drift_time.page,
     frontier.SCHEMA: frontier.page,
+    gap_tables.SCHEMA: gap_tables.page,
     plan_time.SCHEMA: plan_time.page,
 }
 

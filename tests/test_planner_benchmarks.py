@@ -3,14 +3,16 @@
 import itertools
 import json
 import re
-import types
 
 import completion
+import drift_time
 import frontier
+import frontier_figure
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
+import plan_limits
 import plan_time
 import pytest
 import records
@@ -20,6 +22,7 @@ from plan_problems import problems, scheduled
 from workloads import WORKLOADS
 
 from fastjax import Topology, make_plan
+from fastjax.errors import UnsupportedError
 
 SHAPES = [(1, 8), (2, 4), (8, 1), (3, 5)]
 
@@ -154,7 +157,7 @@ def test_fewest_matchings_of_a_frontier():
     assert frontier.fewest(points, 105) == 4
     assert frontier.fewest(points, 99) is None
     assert frontier.fewest(None, 100) is None
-    assert frontier.undominated(points) == [(3, 120), (4, 104), (6, 100)]
+    assert frontier_figure.undominated(points) == [(3, 120), (4, 104), (6, 100)]
 
 
 def test_rows_of_rails():
@@ -163,37 +166,68 @@ def test_rows_of_rails():
     np.testing.assert_array_equal(frontier.server_rows(traffic), [[0, 3], [1, 0]])
 
 
+@pytest.mark.parametrize("servers", [2, 3, 5])
+def test_shifted_pairs(servers):
+    rows = np.random.default_rng(servers).integers(0, 9, (servers, servers))
+    rows[0, 1] = 9
+    longest = [0] * servers
+    for source, target in itertools.product(range(servers), repeat=2):
+        shift = (target - source) % servers
+        longest[shift] = max(longest[shift], rows[source, target])
+    assert frontier.shifted_pairs(rows)[1] == sum(longest[1:])
+    rows = np.zeros((servers, servers), int)
+    rows[servers - 1, 0] = 7
+    assert frontier.shifted_pairs(rows) == (1, 7)
+
+
+def test_frontiers_of_the_planner(tmp_path):
+    """What it looks at is no shorter than the bound, and gets within 1 % of it."""
+    cell = frontier.measure("pair-zipf 0.8", 5, 0)
+    assert min(length for _, length in cell["planner"]) >= cell["bound"]
+    assert frontier.fewest(cell["planner"], 1.01 * cell["bound"]) < cell["textbook"][0][0]
+    assert frontier.fewest(cell["planner"], cell["shifted"][0][1]) <= cell["shifted"][0][0]
+
+
 def test_frontier_command(tmp_path, capsys, monkeypatch):
     arguments = ["--servers", "4", "5", "--seeds", "1", "--workloads", "uniform"]
-    # Before the planner can tell, and where nothing solves exactly.
-    monkeypatch.setattr(frontier, "_core", object())
+    # Where nothing solves exactly.
     monkeypatch.setattr(frontier, "MOST_SERVERS_SOLVED", 0)
     assert frontier.main(arguments) == 0
     shown = capsys.readouterr()
-    assert "planner's frontier: it is left out" in shown.err
-    assert "optimum's frontier: it is left out" in shown.err
-    core = types.SimpleNamespace(stage_frontier=lambda rows: [(np.int32(len(rows)), 10**9)])
-    monkeypatch.setattr(frontier, "_core", core)
+    assert "optimum's frontier cannot be had here" in shown.err
     monkeypatch.setattr(frontier, "optimal_frontier", lambda rows: [(2, int(rows.sum()))])
-    path, figure = tmp_path / "frontier.json", tmp_path / "new" / "frontier.svg"
-    assert frontier.main([*arguments, "--json", str(path), "--figure", str(figure)]) == 0
-    assert "left out" not in capsys.readouterr().err
-    text = figure.read_text()
-    assert "<svg" in text
+    path = tmp_path / "frontier.json"
+    figures = [tmp_path / "new" / name for name in ("frontier.svg", "frontier.png")]
+    arguments += ["--json", str(path), "--figure", *map(str, figures)]
+    assert frontier.main(arguments) == 0
+    assert "cannot be had" not in capsys.readouterr().err
+    assert "<svg" in figures[0].read_text()
+    assert figures[1].read_bytes().startswith(b"\x89PNG")
     record = json.loads(path.read_text())
-    assert [c["planner"] for c in record["cells"]] == [[[4, 10**9]], [[5, 10**9]]]
+    assert [c["optimum"][0][0] for c in record["cells"]] == [2, 2]
+    assert [c["servers"] for c in record["cells"]] == [4, 5]
     assert "![matchings against length](frontier.svg)" in frontier.page(record, "t")
+
+
+@pytest.mark.parametrize("error", [ImportError, AttributeError, UnsupportedError("not in time")])
+def test_optimum_that_cannot_be_had(error, monkeypatch):
+    def missing(name):
+        raise error
+
+    monkeypatch.setattr(frontier.importlib, "import_module", missing)
+    assert frontier.optimal_frontier(np.ones((3, 3), int)) is None
 
 
 def plan_time_record():
     spread = {"runs": 9, "min": 1.0, "p25": 1.5, "median": 2.0, "p75": 2.5, "max": 3.0}
     times = {"plan_us": spread, "stages_only_us": spread, "processor_us": spread}
-    planner = times | {"matchings": None, "stages": 4.0}
-    planner |= {"length_by_bound": 1.5, "predicted_by_bound": None}
+    planner = times | {"matchings": {"mean": 3.0, "max": 4}, "stages": {"mean": 4.0, "max": 5}}
+    planner |= {"length_by_bound": {"mean": 1.005, "max": 1.02}, "predicted_by_bound": None}
     planner |= {"memory_bytes": 2048, "table_bytes": 1024}
     book = times | {"plan_us": spread | {"median": 7.0}, "processor_us": spread | {"median": 8.0}}
     book |= {"stages": 12.0, "length_by_bound": 1.0, "memory_bytes": 4096}
-    plain = {"devices": 8192, "skew": "uniform", "matrices": 2, "textbook": None}
+    books = [book | {"name": "textbook"}, book | {"name": "better", "stages": 6.0}]
+    plain = {"devices": 8192, "skew": "uniform", "matrices": 2, "textbooks": []}
     return {
         "schema": plan_time.SCHEMA,
         "machine": {"cpu": "some", "usable_cores": 2, "load_average": 0.5},
@@ -202,21 +236,76 @@ def plan_time_record():
         "row_bytes": 4096,
         "devices_per_server": 8,
         "results": [
-            plain | {"planner": planner},
-            plain | {"planner": planner | {"matchings": 3.0}, "textbook": book, "devices": 64},
+            plain | {"planner": planner | {"length_by_bound": None}},
+            plain | {"planner": planner, "textbooks": books, "devices": 320},
         ],
     }
 
 
 def test_page_of_planning_times():
     page = plan_time.page(plan_time_record(), "title")
-    first = (
-        "| 8,192 | uniform | 9 | 1.0 | 2.0 | 3.0 | 2.0 | 2.0 | - | 4.0 | 1.500000 | - | 2 | 1.0 |"
-    )
-    assert first in page
-    beside = "| 64 | uniform | 9 | 1.0 | 7.0 | 3.0 | 8.0 | 2.0 | 12.0 | 4 | 4.0 | 3.5 | 1.0 | 4.0 |"
-    assert beside in page
-    assert page.count("8,192") == 1
+    figures = "| 9 | 2.0 | 1.5 | 1.0 | 3.0 | 2.0 | 2.0 | 3.0 | 4.0 | {} | - | 2 | 1.0 |"
+    assert "| 8,192 | uniform " + figures.format("-") in page
+    assert "| 320 | uniform " + figures.format("1.005000") in page
+    beside = "| 9 | 7.0 | 1.5 | 3.0 | 8.0 | 2.0 | {} | 4 | 4.0 | 3.5 | 1.0 | {} |"
+    assert "| 320 | uniform | textbook " + beside.format("12.0", "4.0") in page
+    assert "| 320 | uniform | better " + beside.format("6.0", "2.0") in page
+    assert "Not timed in this run: 32, 64, 96, 1,024 devices." in page
+    assert "| 8,192 | uniform | 1,000,000 | 2.0 | 1.5 | 2.0 | yes |" in page
+    assert "| 320 | uniform | 140 | 3.0 | 4 | yes | 1.01 | 1.005000 | 1.020000 | no |" in page
+    assert "| 320 | uniform | textbook | 50 | 4.0 | 3.5 | 1.0 | no | no |" in page
+    assert "| 320 | uniform | better | - | 4.0 | 3.5 | 1.0 | - | - |" in page
+
+
+@pytest.mark.parametrize(
+    ("median", "quartile", "processor", "met"),
+    [
+        (7.9, 7.5, 7.8, "yes"),
+        (8.1, 7.9, 9.0, "lower quartile only"),
+        (9.0, 8.1, 7.9, "processor time only"),
+        (9.0, 8.1, 8.1, "no"),
+    ],
+)
+def test_who_keeps_a_limit_of_time(median, quartile, processor, met):
+    times = {"plan_us": {"median": median, "p25": quartile}, "processor_us": {"median": processor}}
+    assert plan_limits.met_by(times, 8) == met
+
+
+@pytest.mark.parametrize(
+    ("matchings", "length", "factor", "verdicts"),
+    [
+        (8, 1.01, 50.0, ["yes", "yes", "yes"]),
+        (9, 1.0101, 49.0, ["no", "no", "no"]),
+        (8, None, 50.0, ["yes", "-", "yes"]),
+    ],
+)
+def test_verdicts(matchings, length, factor, verdicts, monkeypatch):
+    monkeypatch.setattr(plan_limits, "MATCHINGS", {320: 8})
+    result = plan_time_record()["results"][1]
+    planner, book = result["planner"], result["textbooks"][0]
+    planner["matchings"] = {"mean": 3.0, "max": matchings}
+    planner["length_by_bound"] = None if length is None else {"mean": 1.0, "max": length}
+    book["processor_us"] = {"median": 2.0 * factor}
+    (sizes,) = plan_limits.sizes([result]).splitlines()[2:]
+    first, *_ = plan_limits.times_faster([result]).splitlines()[2:]
+    cells = [cell.strip() for cell in sizes.split("|")]
+    assert [cells[6], cells[10], first.split("|")[8].strip()] == verdicts
+
+
+def drift_time_record():
+    def way(scale):
+        spread = {"runs": 48, "min": 1.0, "p25": 6.0 * scale, "median": 8.0 * scale, "max": 9.0}
+        return {"plan_us": spread, "matchings": 3.0 * scale, "length_by_bound": 1 + scale / 100}
+
+    head = {key: plan_time_record()[key] for key in ("machine", "versions", "row_bytes")}
+    result = {"devices": 1024, "rho": 0.999, "anew": way(2), "begun": way(1)}
+    head |= {"schema": drift_time.SCHEMA, "devices_per_server": 8, "steps": 48}
+    return head | {"results": [result]}
+
+
+def test_page_of_drifting_traffic():
+    line = "| 1,024 | 0.999 | 16.0 | 12.0 | 8.0 | 6.0 | 2.00 | 2.00 | 6.0 | 3.0 | 1.0200 | 1.0100 |"
+    assert line in drift_time.page(drift_time_record(), "title")
 
 
 def test_every_record_gets_its_page(tmp_path):
@@ -228,13 +317,15 @@ def test_every_record_gets_its_page(tmp_path):
     results = root / "benchmarks/results"
     (results / source.name).write_text(source.read_text())
     records.write(results / "plan_time.json", plan_time_record())
-    head = records.stamp(frontier.SCHEMA) | {"figure": None}
+    records.write(results / "drift.json", drift_time_record())
+    head = records.stamp(frontier.SCHEMA) | {"figures": []}
     cell = {"workload": "uniform", "servers": 4, "bound": 10, "textbook": [[7, 10]]}
-    cell |= {"planner": [[3, 10]], "optimum": None}
+    cell |= {"planner": [[3, 10]], "optimum": None, "shifted": [[3, 12]]}
     records.write(results / "frontier.json", head | {"cells": [cell]})
     pages = to_markdown.pages(root)
     assert pages[results / "plan_time.md"].startswith("# plan time\n")
-    line = "| uniform | 4 | 1 | 7 | 3 | 3 | 3 | - | - | - |"
+    assert pages[results / "drift.md"].startswith("# drift\n")
+    line = "| uniform | 4 | 1 | 7 | 3 | 1.2 | 3 | 3 | - | - | - |"
     assert line in pages[results / "frontier.md"]
     listed = pages[root / "benchmarks/README.md"]
     assert to_markdown.SHOWN in listed

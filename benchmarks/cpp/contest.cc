@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
+#include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "allocations.h"
 #include "length.h"
@@ -30,7 +33,7 @@ double Microseconds(Clock::duration time) { return std::chrono::duration<double,
 
 struct Effort {
   int32_t matrices;  // enough that none is still in the caches' fastest part, as far as memory allows
-  int32_t rounds;    // in each: so many plans, then so many of the textbook's
+  int32_t rounds;    // in each: so many plans, then so many of each textbook
   int32_t plans;
   int32_t textbook_plans;
 };
@@ -51,7 +54,7 @@ double CpuMicroseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-// What is timed in both contestants: stages, then all that one device needs.
+// What is timed in all contestants: stages, then all that one device needs.
 class Stopwatch {
  public:
   template <typename Decide, typename List>
@@ -143,11 +146,12 @@ class PlannerContestant {
 
 class TextbookContestant {
  public:
-  TextbookContestant(const Topology& topology, const Ring& ring)
+  TextbookContestant(const Topology& topology, Search search, const Ring& ring)
       : topology_(topology),
+        search_(search),
         ring_(ring),
         before_(GetAllocations().live_bytes),
-        textbook_(topology),
+        textbook_(topology, search),
         turns_(ring, topology.devices()) {}
 
   void Once() {
@@ -162,7 +166,7 @@ class TextbookContestant {
     memory_bytes_ = GetAllocations().live_bytes - before_;
   }
   TextbookResult Finish() {
-    TextbookResult result = {watch_.whole(), watch_.stages_only(), watch_.processor(), 0, 0, memory_bytes_};
+    TextbookResult result = {search_, watch_.whole(), watch_.stages_only(), watch_.processor(), 0, 0, memory_bytes_};
     const auto count = static_cast<double>(ring_.size());
     for (const auto& traffic : ring_) {
       textbook_.Decompose(traffic.data());
@@ -174,6 +178,7 @@ class TextbookContestant {
 
  private:
   Topology topology_;
+  Search search_;
   const Ring& ring_;
   int64_t before_;
   int64_t memory_bytes_ = 0;
@@ -182,49 +187,36 @@ class TextbookContestant {
   Stopwatch watch_;
 };
 
-// Planners from some time on have a count of their own.
-template <typename P>
-auto Matchings(const P& planner, int) -> decltype(std::optional<double>(planner.num_matchings())) {
-  return planner.num_matchings();
-}
-template <typename P>
-std::optional<double> Matchings(const P&, long) {
-  return std::nullopt;
-}
-
-// A mean over things of which all must be known.
-void AddShare(const std::optional<double>& value, double count, std::optional<double>* mean) {
-  *mean = value && *mean ? std::optional(**mean + *value / count) : std::nullopt;
+void Add(double value, size_t count, Range* range) {
+  range->mean += value / static_cast<double>(count);
+  range->max = std::max(range->max, value);
 }
 
 // Of exchanges that take too long, the first matrix only.
 void DescribePlans(const Settings& settings, const Ring& ring, Planner* plan, PlannerResult* result) {
   const bool small = plan->topology().devices() <= kDescribedDevices;
   const size_t described = small ? ring.size() : 1;
-  const auto count = static_cast<double>(described);
-  std::optional<double> matchings = 0;
-  std::optional<double> length = 0;
+  Range lengths = {};
+  bool lengths_known = true;
   double predicted = 0;
   for (size_t i = 0; i < described; ++i) {
     plan->Plan(ring[i].data());
-    AddShare(Matchings(*plan, 0), count, &matchings);
-    AddShare(LengthByBound(settings, ring[i], plan), count, &length);
-    result->stages += plan->num_stages() / count;
-    if (small) predicted += plan->PredictedTime() / plan->LowerBound() / count;
+    Add(plan->num_matchings(), described, &result->matchings);
+    Add(plan->num_stages(), described, &result->stages);
+    const std::optional<double> length = LengthByBound(settings, ring[i], plan);
+    lengths_known = lengths_known && length.has_value();
+    Add(length.value_or(0), described, &lengths);
+    if (small) predicted += plan->PredictedTime() / plan->LowerBound() / static_cast<double>(described);
   }
-  result->matchings = matchings;
-  result->length_by_bound = length;
+  if (lengths_known) result->length_by_bound = lengths;
   if (small) result->predicted_by_bound = predicted;
 }
 
 }  // namespace
 
-Spread MakeSpread(std::vector<double> microseconds) {
-  if (microseconds.empty()) std::abort();
-  std::sort(microseconds.begin(), microseconds.end());
-  const size_t last = microseconds.size() - 1;
-  const auto at = [&](size_t quarters) { return microseconds[last * quarters / 4]; };
-  return {static_cast<int64_t>(microseconds.size()), at(0), at(1), at(2), at(3), at(4)};
+const char* Name(Search search) {
+  constexpr const char* kNames[] = {"textbook", "textbook, Hopcroft-Karp"};
+  return kNames[static_cast<int32_t>(search)];
 }
 
 Result Run(const Settings& settings, int32_t devices, Skew skew) {
@@ -239,20 +231,23 @@ Result Run(const Settings& settings, int32_t devices, Skew skew) {
   PlannerContestant ours(settings, topology, ring);
   for (int32_t i = 0; i < effort.matrices; ++i) ours.Once();
   ours.EndWarmUp();
-  std::optional<TextbookContestant> theirs;
+  std::vector<TextbookContestant> textbooks;
   if (devices <= kTextbookDevices) {
-    theirs.emplace(topology, ring);
-    theirs->Once();
-    theirs->EndWarmUp();
+    textbooks.reserve(std::size(kSearches));
+    for (const Search search : kSearches) {
+      textbooks.emplace_back(topology, search, ring);
+      textbooks.back().Once();
+      textbooks.back().EndWarmUp();
+    }
   }
   for (int32_t round = 0; round < effort.rounds; ++round) {
     ours.Round(effort.plans);
-    if (theirs) theirs->Round(effort.textbook_plans);
+    for (TextbookContestant& textbook : textbooks) textbook.Round(effort.textbook_plans);
   }
 
-  Result result = {devices, skew, effort.matrices, ours.Times(), std::nullopt};
+  Result result = {devices, skew, effort.matrices, ours.Times(), {}};
   DescribePlans(settings, ring, ours.plan(), &result.planner);
-  if (theirs) result.textbook = theirs->Finish();
+  for (TextbookContestant& textbook : textbooks) result.textbooks.push_back(textbook.Finish());
   return result;
 }
 

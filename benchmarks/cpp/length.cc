@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <numeric>
 
+#include "planner/matchings.h"
+
 namespace fastjax::bench {
 namespace {
 
@@ -35,11 +37,12 @@ int64_t Length(const Topology& topology, Planner* plan) {
   return length;
 }
 
-int64_t LengthOfFirstRail(const Settings& settings, const Topology& topology, const std::vector<int64_t>& traffic) {
+int64_t LengthOfFirstRail(const Settings& settings, const std::vector<int64_t>& traffic, const Planner& planned) {
+  const Topology& topology = planned.topology();
   std::vector<int64_t> longest;
   for (int32_t first = 0; first < topology.servers; first += kServersPerPlanner) {
     Planner plan(topology, settings.scheduler, settings.row_bytes);
-    plan.Plan(traffic.data());
+    plan.PlanWith(traffic.data(), *planned.matchings(), planner::Seeding::kTake);
     longest.resize(plan.num_stages());
     std::vector<int64_t> rows(longest.size());
     for (int32_t server = first; server < std::min(first + kServersPerPlanner, topology.servers); ++server) {
@@ -77,7 +80,7 @@ std::optional<double> LengthByBound(const Settings& settings, const std::vector<
   const double bound = RailBound(topology, traffic);
   if (topology.devices() <= kAllTransfersDevices) return static_cast<double>(Length(topology, plan)) / bound;
   if (settings.scheduler != planner::Scheduler::kFast) return std::nullopt;
-  return static_cast<double>(LengthOfFirstRail(settings, topology, traffic)) / bound;
+  return static_cast<double>(LengthOfFirstRail(settings, traffic, *plan)) / bound;
 }
 
 }  // namespace fastjax::bench

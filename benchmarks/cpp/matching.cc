@@ -4,7 +4,36 @@
 
 namespace fastjax::bench {
 
-Matching::Matching(int32_t size)
+Kuhn::Kuhn(int32_t size) : size_(size), column_of_(size), row_of_(size), seen_(size) {}
+
+// Solve looks at the entry itself.
+void Kuhn::Exhaust(int32_t, int32_t) {}
+
+int32_t Kuhn::Solve() {
+  std::fill(column_of_.begin(), column_of_.end(), kFree);
+  std::fill(row_of_.begin(), row_of_.end(), kFree);
+  int32_t matched = 0;
+  for (int32_t row = 0; row < size_; ++row) {
+    std::fill(seen_.begin(), seen_.end(), 0);
+    if (Augment(row)) ++matched;
+  }
+  return matched;
+}
+
+bool Kuhn::Augment(int32_t row) {
+  const int64_t* entries = matrix_ + static_cast<size_t>(row) * size_;
+  for (int32_t column = 0; column < size_; ++column) {
+    if (entries[column] == 0 || seen_[column]) continue;
+    seen_[column] = 1;
+    if (row_of_[column] != kFree && !Augment(row_of_[column])) continue;
+    column_of_[row] = column;
+    row_of_[column] = row;
+    return true;
+  }
+  return false;
+}
+
+HopcroftKarp::HopcroftKarp(int32_t size)
     : size_(size),
       edges_(static_cast<size_t>(size) * size),
       degree_(size),
@@ -14,15 +43,22 @@ Matching::Matching(int32_t size)
       next_(size),
       queue_(size) {}
 
-void Matching::ClearEdges() { std::fill(degree_.begin(), degree_.end(), 0); }
+void HopcroftKarp::Begin(const int64_t* matrix) {
+  std::fill(degree_.begin(), degree_.end(), 0);
+  for (int32_t row = 0; row < size_; ++row) {
+    for (int32_t column = 0; column < size_; ++column) {
+      if (matrix[Slot(row, column)] > 0) edges_[Slot(row, degree_[row]++)] = column;
+    }
+  }
+}
 
-void Matching::RemoveEdge(int32_t row, int32_t column) {
+void HopcroftKarp::Exhaust(int32_t row, int32_t column) {
   int32_t* first = &edges_[Slot(row, 0)];
   int32_t* edge = std::find(first, first + degree_[row], column);
   *edge = first[--degree_[row]];
 }
 
-int32_t Matching::Solve() {
+int32_t HopcroftKarp::Solve() {
   std::fill(column_of_.begin(), column_of_.end(), kFree);
   std::fill(row_of_.begin(), row_of_.end(), kFree);
   int32_t matched = 0;
@@ -36,7 +72,7 @@ int32_t Matching::Solve() {
 }
 
 // Breadth first from all free rows; says whether a free column was reached.
-bool Matching::FindLayers() {
+bool HopcroftKarp::FindLayers() {
   int32_t queued = 0;
   for (int32_t row = 0; row < size_; ++row) {
     const bool is_free = column_of_[row] == kFree;
@@ -61,7 +97,7 @@ bool Matching::FindLayers() {
 }
 
 // Depth first along the layers; an edge is looked at once in a phase.
-bool Matching::Augment(int32_t row) {
+bool HopcroftKarp::Augment(int32_t row) {
   while (next_[row] < degree_[row]) {
     const int32_t column = edges_[Slot(row, next_[row]++)];
     const int32_t other = row_of_[column];

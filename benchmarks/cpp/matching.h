@@ -1,4 +1,5 @@
-// Hopcroft and Karp's maximum matching in a bipartite graph, from nothing each time.
+// Maximum matchings in bipartite graphs, found from nothing each time, in two ways. The graph is a square matrix: an
+// edge wherever its entry is above 0.
 #ifndef FASTJAX_BENCHMARKS_CPP_MATCHING_H_
 #define FASTJAX_BENCHMARKS_CPP_MATCHING_H_
 
@@ -8,18 +9,42 @@
 
 namespace fastjax::bench {
 
-// As many rows as columns. Edges are arrays, one for each row; memory is taken once.
-class Matching {
+inline constexpr int32_t kFree = -1;
+
+// Kuhn's augmenting paths, depth first over the rows of the matrix itself, as textbooks have it.
+class Kuhn {
  public:
-  static constexpr int32_t kFree = -1;
+  explicit Kuhn(int32_t size);
 
-  explicit Matching(int32_t size);
+  // Solve reads the matrix, row-major size x size, as it is then.
+  void Begin(const int64_t* matrix) { matrix_ = matrix; }
+  // To be called where an entry has become 0.
+  void Exhaust(int32_t row, int32_t column);
 
-  void ClearEdges();
-  void AddEdge(int32_t row, int32_t column) { edges_[Slot(row, degree_[row]++)] = column; }
-  void RemoveEdge(int32_t row, int32_t column);
+  // Finds a largest matching, in O(size^3); returns how many rows it has.
+  int32_t Solve();
+  int32_t column_of(int32_t row) const { return column_of_[row]; }
 
-  // Finds a largest matching, in O(edges * sqrt(size)); returns how many rows it has.
+ private:
+  bool Augment(int32_t row);
+
+  int32_t size_;
+  const int64_t* matrix_ = nullptr;
+  std::vector<int32_t> column_of_;
+  std::vector<int32_t> row_of_;
+  std::vector<char> seen_;  // columns that the search from a row has looked at
+};
+
+// Hopcroft and Karp's, on arrays of edges that are kept up to date: what an optimised textbook would take. Used like
+// Kuhn.
+class HopcroftKarp {
+ public:
+  explicit HopcroftKarp(int32_t size);
+
+  void Begin(const int64_t* matrix);
+  void Exhaust(int32_t row, int32_t column);
+
+  // In O(edges * sqrt(size)).
   int32_t Solve();
   int32_t column_of(int32_t row) const { return column_of_[row]; }
 

@@ -10,14 +10,12 @@
 namespace fastjax::bench {
 
 void PrintHeader(const Settings& settings);
-void PrintResult(const Result& result);
+void PrintPlanner(const Result& result);
+void PrintTextbooks(const std::vector<Result>& results);
 
 // Returns false where the file cannot be written.
 [[nodiscard]] bool WriteJson(const std::string& path, const Settings& settings, double load_at_start,
                              const std::vector<Result>& results);
-
-// Of the last minute; negative where the system does not say.
-double LoadAverage();
 
 }  // namespace fastjax::bench
 

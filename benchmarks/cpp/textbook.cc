@@ -9,8 +9,12 @@ using planner::Phase;
 using planner::Topology;
 using planner::Transfer;
 
-Textbook::Textbook(const Topology& topology)
-    : topology_(topology), n_(topology.servers), m_(topology.devices_per_server), matching_(n_) {
+Textbook::Textbook(const Topology& topology, Search search)
+    : topology_(topology),
+      n_(topology.servers),
+      m_(topology.devices_per_server),
+      matching_(std::in_place_type<Kuhn>, n_) {
+  if (search == Search::kHopcroftKarp) matching_.emplace<HopcroftKarp>(n_);
   const size_t pairs = static_cast<size_t>(n_) * n_;
   for (auto* per_pair : {&sums_, &left_, &sent_}) per_pair->resize(pairs);
   for (auto* per_server : {&row_room_, &column_room_}) per_server->resize(n_);
@@ -24,7 +28,7 @@ void Textbook::Decompose(const int64_t* traffic) {
   traffic_ = traffic;
   SumTiles();
   Pad();
-  Peel();
+  std::visit([this](auto& matching) { Peel(&matching); }, matching_);
 }
 
 void Textbook::SumTiles() {
@@ -68,32 +72,28 @@ void Textbook::Pad() {
 
 // Birkhoff: entries that are not zero hold a perfect matching as long as all line sums are equal; each stage is one,
 // as long as its smallest entry.
-void Textbook::Peel() {
+template <typename Matching>
+void Textbook::Peel(Matching* matching) {
   targets_.clear();
   sources_.clear();
   weights_.clear();
-  matching_.ClearEdges();
-  for (int32_t source = 0; source < n_; ++source) {
-    for (int32_t target = 0; target < n_; ++target) {
-      if (left_[Pair(source, target)] > 0) matching_.AddEdge(source, target);
-    }
-  }
+  matching->Begin(left_.data());
   for (int64_t rows = length_; rows > 0; rows -= weights_.back()) {
-    if (matching_.Solve() < n_) std::abort();
+    if (matching->Solve() < n_) std::abort();
     int64_t weight = rows;
     for (int32_t source = 0; source < n_; ++source) {
-      weight = std::min(weight, left_[Pair(source, matching_.column_of(source))]);
+      weight = std::min(weight, left_[Pair(source, matching->column_of(source))]);
     }
     const size_t first = targets_.size();
     targets_.resize(first + n_);
     sources_.resize(first + n_);
     for (int32_t source = 0; source < n_; ++source) {
-      const int32_t target = matching_.column_of(source);
+      const int32_t target = matching->column_of(source);
       targets_[first + source] = target;
       sources_[first + target] = source;
       int64_t& left = left_[Pair(source, target)];
       left -= weight;
-      if (left == 0) matching_.RemoveEdge(source, target);
+      if (left == 0) matching->Exhaust(source, target);
     }
     weights_.push_back(weight);
   }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "matching.h"
@@ -13,10 +14,17 @@
 
 namespace fastjax::bench {
 
+// How a stage's matching is found; all else is the same.
+enum class Search : int32_t {
+  kKuhn = 0,          // as textbooks have it
+  kHopcroftKarp = 1,  // the better algorithm, on edges that are kept from stage to stage
+};
+inline constexpr Search kSearches[] = {Search::kKuhn, Search::kHopcroftKarp};
+
 // Like the planner, it keeps its memory from plan to plan.
 class Textbook {
  public:
-  explicit Textbook(const planner::Topology& topology);
+  Textbook(const planner::Topology& topology, Search search);
 
   // From rows between devices, row-major devices x devices, to stages; the matrix must outlive List.
   void Decompose(const int64_t* traffic);
@@ -57,7 +65,8 @@ class Textbook {
 
   void SumTiles();
   void Pad();
-  void Peel();
+  template <typename Matching>
+  void Peel(Matching* matching);
   void SetStaging();
   void Reserve(int32_t source, int32_t target, int32_t holder, std::vector<int64_t>* bases);
 
@@ -78,7 +87,7 @@ class Textbook {
   int32_t n_;
   int32_t m_;
   const int64_t* traffic_ = nullptr;
-  Matching matching_;
+  std::variant<Kuhn, HopcroftKarp> matching_;
 
   // Per server pair.
   std::vector<int64_t> sums_;

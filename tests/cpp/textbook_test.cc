@@ -17,54 +17,49 @@
 namespace fastjax::test {
 namespace {
 
-using bench::Matching;
+using bench::Search;
 using bench::Textbook;
 using planner::Topology;
 using planner::Transfer;
 
 // Tries every assignment: rows from `row` on to columns that `used` has not.
-int32_t LargestMatching(const std::vector<std::vector<bool>>& edges, size_t row, std::vector<bool>* used) {
-  if (row == edges.size()) return 0;
-  int32_t best = LargestMatching(edges, row + 1, used);
-  for (size_t column = 0; column < edges.size(); ++column) {
-    if (!edges[row][column] || (*used)[column]) continue;
+int32_t LargestMatching(const std::vector<int64_t>& matrix, size_t row, std::vector<bool>* used) {
+  const size_t size = used->size();
+  if (row == size) return 0;
+  int32_t best = LargestMatching(matrix, row + 1, used);
+  for (size_t column = 0; column < size; ++column) {
+    if (matrix[row * size + column] == 0 || (*used)[column]) continue;
     (*used)[column] = true;
-    best = std::max(best, 1 + LargestMatching(edges, row + 1, used));
+    best = std::max(best, 1 + LargestMatching(matrix, row + 1, used));
     (*used)[column] = false;
   }
   return best;
 }
 
-// Graphs of all densities, and the same graph with edges taken away again.
+// Graphs of all densities, and the same graph without the edges of the matching that was found.
+template <typename Matching>
 void TestMatching() {
   std::mt19937_64 random(7);
   for (int round = 0; round < 400; ++round) {
     const int32_t size = 1 + static_cast<int32_t>(random() % 6);
     const uint64_t density = 1 + random() % 9;
+    std::vector<int64_t> matrix(static_cast<size_t>(size) * size);
+    for (int64_t& entry : matrix) entry = random() % 10 < density ? 1 + static_cast<int64_t>(random() % 5) : 0;
     Matching matching(size);
-    matching.ClearEdges();
-    std::vector<std::vector<bool>> edges(size, std::vector<bool>(size));
-    for (int32_t row = 0; row < size; ++row) {
-      for (int32_t column = 0; column < size; ++column) {
-        if (random() % 10 >= density) continue;
-        edges[row][column] = true;
-        matching.AddEdge(row, column);
-      }
-    }
-    for (bool once_more = true;; once_more = false) {
+    matching.Begin(matrix.data());
+    for (int times = 0; times < 2; ++times) {
       std::vector<bool> used(size);
-      CHECK_EQ(matching.Solve(), LargestMatching(edges, 0, &used));
-      std::vector<int32_t> times(size);
+      CHECK_EQ(matching.Solve(), LargestMatching(matrix, 0, &used));
+      std::vector<int32_t> uses(size);
       for (int32_t row = 0; row < size; ++row) {
         const int32_t column = matching.column_of(row);
-        if (column == Matching::kFree) continue;
-        CHECK(edges[row][column]);
-        CHECK_EQ(++times[column], 1);
-        if (!once_more) continue;
-        edges[row][column] = false;
-        matching.RemoveEdge(row, column);
+        if (column == bench::kFree) continue;
+        CHECK_EQ(++uses[column], 1);
+        int64_t& entry = matrix[static_cast<size_t>(row) * size + column];
+        CHECK(entry > 0);
+        entry = 0;
+        matching.Exhaust(row, column);
       }
-      if (!once_more) break;
     }
   }
 }
@@ -112,12 +107,12 @@ int64_t BusiestRail(const Topology& topology, const Matrix& traffic) {
   return busiest;
 }
 
-void TestPlans() {
+void TestPlans(Search search) {
   const int32_t shapes[][2] = {{1, 1}, {1, 8}, {2, 1}, {8, 1}, {2, 4}, {4, 2}, {3, 3}, {5, 2}, {4, 8}, {12, 2}};
   for (const auto& shape : shapes) {
     const Topology topology = MakeTopology(shape[0], shape[1]);
     const int64_t n = topology.servers;
-    Textbook textbook(topology);
+    Textbook textbook(topology, search);
     for (const Case& test_case : MakeCases(topology, 31 * shape[0] + shape[1])) {
       const Context context(std::to_string(n) + "x" + std::to_string(shape[1]) + ", " + test_case.name);
       textbook.Decompose(test_case.traffic.data());
@@ -137,7 +132,8 @@ void TestPlans() {
 }  // namespace fastjax::test
 
 int main() {
-  fastjax::test::TestMatching();
-  fastjax::test::TestPlans();
+  fastjax::test::TestMatching<fastjax::bench::Kuhn>();
+  fastjax::test::TestMatching<fastjax::bench::HopcroftKarp>();
+  for (const fastjax::bench::Search search : fastjax::bench::kSearches) fastjax::test::TestPlans(search);
   return fastjax::test::Finish("textbook_test");
 }
