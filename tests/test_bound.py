@@ -79,7 +79,7 @@ def test_completion_is_bounded(problem):
     # In closed form.
     rho = topology.scale_out_bandwidth / topology.scale_up_bandwidth
     least = max(length, plan.lower_bound())
-    assert time <= max(1 + 2 * kappa, 2 * kappa + 1 + rho) * least * ROUNDING
+    assert time <= (1 + 2 * kappa + rho) * least * ROUNDING
 
 
 @settings(deadline=None, max_examples=150)

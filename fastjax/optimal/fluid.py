@@ -84,7 +84,8 @@ def _server_seconds(
     """
     sent, received = out + local.sum(axis=1), into + local.sum(axis=0)
     least = max(
-        max(out.sum(), into.sum()) / nics.sum(), (np.maximum(sent, received) / (scale_up + nics)).max()
+        max(out.sum(), into.sum()) / nics.sum(),
+        (np.maximum(sent, received) / (scale_up + nics)).max(),
     )
     if not least:
         return 0.0

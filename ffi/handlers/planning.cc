@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <list>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,12 +33,16 @@ class PlannerPool {
     planners_.emplace_back(topology, scheduler, row_bytes);
   }
 
-  bool Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+  // Returns why there are no tables, or an empty string.
+  const char* Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
     const std::lock_guard<std::mutex> lock(mutex_);
     planner::Planner& planner = Planned(traffic);
-    return std::all_of(tables.begin(), tables.end(), [&](const transport::LocalTable& table) {
-      return planner::WriteTable(&planner, table.rank, table.words);
-    });
+    for (const transport::LocalTable& table : tables) {
+      if (planner::WriteTable(&planner, table.rank, table.words)) continue;
+      return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
+                                        : "a device sends 2^31 rows or more to another; split the exchange.";
+    }
+    return "";
   }
 
  private:
@@ -103,12 +109,11 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   }
   const auto kind = static_cast<planner::Scheduler>(*scheduler);
   auto pool = PoolOf(words, topology, kind, *row_bytes);
-  return Planning{
-      [pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
-        if (pool->Plan(traffic, tables)) return Status::Ok();
-        return Status::Invalid(site->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
-      },
-      planner::TableWords(topology, kind)};
+  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+                    const char* why = pool->Plan(traffic, tables);
+                    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
+                  },
+                  planner::TableWords(topology, kind)};
 }
 
 int64_t PlansMade() { return plans_made.load(std::memory_order_relaxed); }

@@ -1,6 +1,5 @@
 // The cheapest of the others by the cost model.
 #include <algorithm>
-#include <array>
 #include <memory>
 
 #include "planner/schedule.h"

@@ -15,11 +15,6 @@ inline void ClearBit(uint64_t* set, int32_t i) { set[i / 64] &= ~BitOf(i); }
 // Position of the lowest bit; bits is not 0.
 inline int32_t LowestBit(uint64_t bits) { return __builtin_ctzll(bits); }
 
-// Largest power of two up to value, which is positive.
-inline int64_t PowerOfTwoBelow(int64_t value) {
-  return int64_t{1} << (63 - __builtin_clzll(static_cast<uint64_t>(value)));
-}
-
 // Smallest element of both sets, or -1.
 inline int32_t FirstCommon(const uint64_t* a, const uint64_t* b, int32_t words) {
   for (int32_t word = 0; word < words; ++word) {

@@ -1,7 +1,6 @@
 #include "planner/cover.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "planner/bits.h"
 
@@ -18,7 +17,9 @@ GreedyCover::GreedyCover(int32_t servers)
     : servers_(servers),
       words_(BitWords(static_cast<int32_t>(MaxStages(servers)))),
       row_busy_(static_cast<size_t>(servers) * words_),
-      column_busy_(static_cast<size_t>(servers) * words_) {}
+      column_busy_(static_cast<size_t>(servers) * words_),
+      row_first_(servers),
+      column_first_(servers) {}
 
 void GreedyCover::Clear() {
   to_.clear();
@@ -31,6 +32,8 @@ void GreedyCover::Build(const int32_t* left) {
   Sort(left);
   std::fill(row_busy_.begin(), row_busy_.end(), 0);
   std::fill(column_busy_.begin(), column_busy_.end(), 0);
+  std::fill(row_first_.begin(), row_first_.end(), 0);
+  std::fill(column_first_.begin(), column_first_.end(), 0);
   for (const uint32_t entry : entries_) Place(entry, left[entry]);
 }
 
@@ -79,7 +82,9 @@ void GreedyCover::Place(uint32_t entry, int32_t rows) {
   const auto n = static_cast<uint32_t>(servers_);
   uint64_t* row = &row_busy_[static_cast<size_t>(entry / n) * words_];
   uint64_t* column = &column_busy_[static_cast<size_t>(entry % n) * words_];
-  const int32_t stage = FirstFree(row, column);
+  int32_t& row_first = row_first_[entry / n];
+  int32_t& column_first = column_first_[entry % n];
+  const int32_t stage = FirstFree(row, column, std::max(row_first, column_first));
   if (stage == count()) AddStage(0);
   if (rows > lengths_[stage]) {
     total_ += rows - lengths_[stage];
@@ -88,11 +93,13 @@ void GreedyCover::Place(uint32_t entry, int32_t rows) {
   to_[static_cast<size_t>(stage) * n + entry / n] = static_cast<int16_t>(entry % n);
   SetBit(row, stage);
   SetBit(column, stage);
+  while (row_first + 1 < words_ && ~row[row_first] == 0) ++row_first;
+  while (column_first + 1 < words_ && ~column[column_first] == 0) ++column_first;
 }
 
 // There always is one: MaxStages.
-int32_t GreedyCover::FirstFree(const uint64_t* row, const uint64_t* column) const {
-  for (int32_t word = 0;; ++word) {
+int32_t GreedyCover::FirstFree(const uint64_t* row, const uint64_t* column, int32_t word) const {
+  for (;; ++word) {
     const uint64_t free = ~(row[word] | column[word]);
     if (free != 0) return word * 64 + LowestBit(free);
   }

@@ -35,7 +35,7 @@ class GreedyCover {
   void SortFew(int shift, const int32_t* left);
   void SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left);
   void Place(uint32_t entry, int32_t rows);
-  int32_t FirstFree(const uint64_t* row, const uint64_t* column) const;
+  int32_t FirstFree(const uint64_t* row, const uint64_t* column, int32_t word) const;
   void AddStage(int32_t rows);
 
   int32_t servers_;
@@ -44,6 +44,8 @@ class GreedyCover {
   std::vector<uint32_t> sorted_;
   std::vector<uint64_t> row_busy_;  // stages that a server sends in
   std::vector<uint64_t> column_busy_;
+  std::vector<int32_t> row_first_;  // word of row_busy_ before which all are full
+  std::vector<int32_t> column_first_;
   std::vector<int16_t> to_;
   std::vector<int64_t> lengths_;
   int64_t total_ = 0;

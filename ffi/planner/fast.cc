@@ -16,7 +16,7 @@ class Fast final : public Schedule {
   Fast(const Topology& topology, int64_t row_bytes)
       : topology_(topology),
         pricing_(topology, row_bytes),
-        tiles_(topology, std::make_unique<Balancer>(topology.devices_per_server)),
+        tiles_(topology, std::make_unique<Balancer>(topology.servers == 1 ? 1 : topology.devices_per_server)),
         lists_(&tiles_),
         matchings_(topology.servers),
         stages_(topology.servers) {}

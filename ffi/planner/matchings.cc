@@ -102,6 +102,7 @@ bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) 
   }
   if (*std::max_element(uncovered_.begin(), uncovered_.end()) != 0) return false;
   result_ = matchings;
+  for (int64_t& weight : result_.weights) weight = std::min(weight, bound_);  // more moves nothing
   candidates_.push_back({matchings.count(), length});
   return true;
 }
@@ -243,7 +244,8 @@ void MatchingBuilder::Keep(int32_t peeled) {
 // The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
 // down to what the matchings that one could save cost.
 int32_t MatchingBuilder::NextLook() const {
-  const int64_t bearable = (startup_ * servers_ + (int64_t{total_} >> kToleranceShift));
+  const int64_t bearable =
+      std::min(startup_ * servers_ + (int64_t{total_} >> kToleranceShift), int64_t{1} << (62 - kExcessBits));
   const int64_t left = (bearable << kExcessBits) / std::max<int64_t>(tail_excess_, 1);
   return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
 }

@@ -112,14 +112,16 @@ void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings, Se
 
 void Planner::PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint) {
   State& state = *state_;
-  state.traffic = traffic;
-  state.fingerprint = fingerprint;
+  // If memory runs out half-way, nothing has been planned.
+  state.traffic = nullptr;
   state.schedule->Plan(traffic);
   uint64_t staging = 0;
   for (int32_t device = 0; device < state.topology.devices(); ++device) {
     staging |= static_cast<uint64_t>(state.schedule->StagingRows(device));
   }
   state.staging_fits_int32 = staging >> 31 == 0;
+  state.fingerprint = fingerprint;
+  state.traffic = traffic;
 }
 
 const Topology& Planner::topology() const { return state_->topology; }
@@ -144,7 +146,12 @@ void Planner::AppendTransfers(std::vector<Transfer>* out) {
 
 TransferRange Planner::DeviceTransfers(int32_t device) {
   state_->buffer.Clear();
-  state_->schedule->Append(device, &state_->buffer);
+  try {
+    state_->schedule->Append(device, &state_->buffer);
+  } catch (...) {
+    state_->traffic = nullptr;  // what was planned is only half prepared
+    throw;
+  }
   return state_->buffer.range();
 }
 

@@ -92,7 +92,7 @@ RailLists::Range RailLists::RowsOf(const Slice& slice, int32_t rail) const {
 // is the list's i-th, write(segment, from, rows) the transfer of rows from position `from` on.
 template <typename SegmentAt, typename Write>
 void RailLists::AppendPieces(Range range, Remaining* list, TransferBuffer* out, SegmentAt segment_at, Write write) {
-  if (list->position >= range.end) return;
+  if (list->position >= range.end || range.begin >= range.end) return;
   Transfer* next = out->Reserve(list->end - list->next);
   while (list->position < range.end) {
     const Segment& segment = segment_at(list->next);

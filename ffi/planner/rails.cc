@@ -16,8 +16,8 @@ class Rails final : public Schedule {
   Rails(const Topology& topology, int64_t row_bytes)
       : topology_(topology),
         pricing_(topology, row_bytes),
-        sprayer_(topology.devices_per_server, row_bytes),
-        tiles_(topology, std::make_unique<Sprayer>(topology.devices_per_server, row_bytes)),
+        row_bytes_(row_bytes),
+        tiles_(topology, std::make_unique<Sprayer>(topology.servers == 1 ? 1 : topology.devices_per_server, row_bytes)),
         lists_(&tiles_) {}
 
   void Plan(const int64_t* traffic) override {
@@ -48,11 +48,14 @@ class Rails final : public Schedule {
   void CollectSlices(int32_t device);
   ServerLoad LoadOf(int32_t server) const;
   int64_t ChunksOf(int32_t pair) const;
+  int64_t ChunkRows(int64_t tile_rows) const {
+    return Sprayer::ChunkRows(topology_.devices_per_server, row_bytes_, tile_rows);
+  }
   Picoseconds InStep() const;
 
   Topology topology_;
   Pricing pricing_;
-  Sprayer sprayer_;  // asked for its chunks only
+  int64_t row_bytes_;
   Tiles tiles_;
   RailLists lists_;
   int32_t stages_ = 0;
@@ -61,16 +64,18 @@ class Rails final : public Schedule {
 
 void Rails::CollectSlices(int32_t device) {
   slices_.clear();
+  const bool every = device == kEveryDevice;
+  const int32_t server = every ? 0 : topology_.server_of(device);
+  const auto collect = [&](int32_t source, int32_t target) {
+    // Rails carry a little more or less than their quotas, hence more units than the pair has of them.
+    if (tiles_.sum(tiles_.PairOf(source, target)) != 0) slices_.push_back({source, target, 0, int64_t{1} << 62});
+  };
   for (int32_t source = 0; source < topology_.servers; ++source) {
-    for (int32_t target = 0; target < topology_.servers; ++target) {
-      const int32_t pair = tiles_.PairOf(source, target);
-      if (tiles_.sum(pair) == 0) continue;
-      if (device != kEveryDevice && topology_.server_of(device) != source && topology_.server_of(device) != target) {
-        continue;
-      }
-      // Rails carry a little more or less than their quotas, hence more units than the pair has of them.
-      slices_.push_back({source, target, 0, int64_t{1} << 62});
+    if (!every && source != server) {
+      collect(source, server);
+      continue;
     }
+    for (int32_t target = 0; target < topology_.servers; ++target) collect(source, target);
   }
 }
 
@@ -87,7 +92,7 @@ int64_t Rails::ChunksOf(int32_t pair) const {
   const int64_t sum = tiles_.sum(pair);
   if (sum == 0) return 0;
   const int64_t m = topology_.devices_per_server;
-  return std::min(sum, m * m + sum / sprayer_.ChunkRows(sum)) / m + 1;
+  return std::min(sum, m * m + sum / ChunkRows(sum)) / m + 1;
 }
 
 Rails::ServerLoad Rails::LoadOf(int32_t server) const {
@@ -141,7 +146,7 @@ Picoseconds Rails::PredictedTime() {
   if (stages_ == 0) return up;
   const Picoseconds out =
       AtOnceTime(topology_, pricing_.scale_out.Time(busiest), InStep()) + pricing_.transfer_overhead * chunks;
-  const int64_t chunk = std::min(sprayer_.ChunkRows(busiest), busiest);
+  const int64_t chunk = std::min(ChunkRows(busiest), busiest);
   return std::max(up, out + pricing_.scale_out_latency) +
          hops * (pricing_.scale_up_latency + pricing_.scale_up.Time(chunk));
 }

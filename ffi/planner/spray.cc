@@ -9,14 +9,14 @@ constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
 }  // namespace
 
-Sprayer::Sprayer(int32_t rails, int64_t row_bytes)
-    : rails_(rails), chunk_rows_(std::max<int64_t>(kChunkBytes / row_bytes, 1)), room_(rails) {
+Sprayer::Sprayer(int32_t rails, int64_t row_bytes) : rails_(rails), row_bytes_(row_bytes), room_(rails) {
   chunks_.reserve(static_cast<size_t>(MaxChunks(rails)));
+  order_.reserve(static_cast<size_t>(MaxChunks(rails)));
   roomiest_.reserve(static_cast<size_t>(MaxChunks(rails)) + rails);
 }
 
-int64_t Sprayer::ChunkRows(int64_t tile_rows) const {
-  return std::max(chunk_rows_, tile_rows / (kFullChunksPerRail * rails_) + 1);
+int64_t Sprayer::ChunkRows(int32_t rails, int64_t row_bytes, int64_t tile_rows) {
+  return std::max<int64_t>({kChunkBytes / row_bytes, 1, tile_rows / (kFullChunksPerRail * rails) + 1});
 }
 
 int32_t Sprayer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
@@ -64,7 +64,7 @@ void Sprayer::Cut(const int64_t* tile, int64_t stride) {
   for (int32_t origin = 0; origin < rails_; ++origin) {
     for (int32_t target = 0; target < rails_; ++target) sum += tile[origin * stride + target];
   }
-  const int64_t full = ChunkRows(sum);
+  const int64_t full = ChunkRows(rails_, row_bytes_, sum);
   chunks_.clear();
   for (int32_t origin = 0; origin < rails_; ++origin) {
     for (int32_t target = 0; target < rails_; ++target) {

@@ -21,10 +21,12 @@ class Sprayer final : public RailFiller {
   // Of one origin's blocks, or one target's.
   static int64_t MaxChunksOfDevice(int32_t rails) { return rails + kFullChunksPerRail * rails; }
   // A mebibyte, where the tile is small enough.
-  int64_t ChunkRows(int64_t tile_rows) const;
+  static int64_t ChunkRows(int32_t rails, int64_t row_bytes, int64_t tile_rows);
 
   int64_t max_segments() const override { return MaxChunks(rails_); }
-  int64_t slack_rows(int64_t tile_rows) const override { return tile_rows == 0 ? 0 : ChunkRows(tile_rows) - 1; }
+  int64_t slack_rows(int64_t tile_rows) const override {
+    return tile_rows == 0 ? 0 : ChunkRows(rails_, row_bytes_, tile_rows) - 1;
+  }
   int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                int32_t first) override;
 
@@ -45,7 +47,7 @@ class Sprayer final : public RailFiller {
   int32_t List(Rail* rails, Segment* pool, int32_t first);
 
   int32_t rails_;
-  int64_t chunk_rows_;
+  int64_t row_bytes_;
   std::vector<Chunk> chunks_;
   std::vector<std::pair<int64_t, int32_t>> order_;     // of chunks: the longest first, then in order of their blocks
   std::vector<int64_t> room_;                          // by rail

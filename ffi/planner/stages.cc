@@ -54,7 +54,7 @@ void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, cons
 void StageBuilder::Order(const MatchingList& matchings) {
   const int32_t count = matchings.count();
   total_units_ = 0;
-  for (const int64_t weight : matchings.weights) total_units_ += weight;
+  for (const int64_t weight : matchings.weights) total_units_ = Saturated(Wide{total_units_} + weight);
   by_weight_.resize(count);
   for (int32_t i = 0; i < count; ++i) by_weight_[i] = i;
   std::sort(by_weight_.begin(), by_weight_.end(), [&](int32_t a, int32_t b) {

@@ -43,8 +43,8 @@ void Straight::Measure(int32_t src) {
   const int32_t first = src - topology_.local_of(src);
   const int32_t end = first + topology_.devices_per_server;
   sent_ = sends_ = 0;
-  Cross(src, 0, first, used_.data() + (devices - src));
-  Cross(src, end, devices, used_.data() - src);
+  Cross(src, 0, first, devices - src);
+  Cross(src, end, devices, -src);
   out_ = std::max(out_, nics_[src].Time(sent_));
   transfers_ = std::max(transfers_, sends_);
   cross_rows_ += sent_;
@@ -57,8 +57,8 @@ void Straight::Measure(int32_t src) {
   inside_ = std::max(inside_, inside);
 }
 
-// Blocks from src to [begin, end); used[dst] is that of the distance. Written so that compilers find vectors in it.
-void Straight::Cross(int32_t src, int32_t begin, int32_t end, int64_t* used) {
+// Blocks from src to [begin, end), whose distances are dst + to_distance. Written so that compilers find vectors in it.
+void Straight::Cross(int32_t src, int32_t begin, int32_t end, int32_t to_distance) {
   const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices();
   int64_t* rows_in = received_.rows.data();
   int64_t* transfers_in = received_.transfers.data();
@@ -69,7 +69,7 @@ void Straight::Cross(int32_t src, int32_t begin, int32_t end, int64_t* used) {
     sends_ += sends;
     rows_in[dst] += rows;
     transfers_in[dst] += sends;
-    used[dst] |= rows;
+    used_[dst + to_distance] |= rows;
   }
 }
 
@@ -77,18 +77,22 @@ void Straight::Cross(int32_t src, int32_t begin, int32_t end, int64_t* used) {
 int64_t Straight::LongestUnits() {
   const int32_t devices = topology_.devices();
   std::fill(longest_.begin(), longest_.end(), 0);
-  const auto cross = [&](int32_t src, int32_t begin, int32_t end, int64_t* longest) {
+  const auto cross = [&](int32_t src, int32_t begin, int32_t end, int32_t to_distance) {
     const int64_t* row = traffic_ + static_cast<int64_t>(src) * devices;
     if (topology_.equal_nics()) {
-      for (int32_t dst = begin; dst < end; ++dst) longest[dst] = std::max(longest[dst], row[dst]);
+      for (int32_t dst = begin; dst < end; ++dst) {
+        longest_[dst + to_distance] = std::max(longest_[dst + to_distance], row[dst]);
+      }
     } else {
-      for (int32_t dst = begin; dst < end; ++dst) longest[dst] = std::max(longest[dst], UnitsOf(src, dst, row[dst]));
+      for (int32_t dst = begin; dst < end; ++dst) {
+        longest_[dst + to_distance] = std::max(longest_[dst + to_distance], UnitsOf(src, dst, row[dst]));
+      }
     }
   };
   for (int32_t src = 0; src < devices; ++src) {
     const int32_t first = src - topology_.local_of(src);
-    cross(src, 0, first, longest_.data() + (devices - src));
-    cross(src, first + topology_.devices_per_server, devices, longest_.data() - src);
+    cross(src, 0, first, devices - src);
+    cross(src, first + topology_.devices_per_server, devices, -src);
   }
   int64_t sum = 0;
   for (const int64_t units : longest_) sum = Saturated(Wide{sum} + units);

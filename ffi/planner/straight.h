@@ -46,7 +46,7 @@ class Straight final : public Schedule {
 
  private:
   void Measure(int32_t src);
-  void Cross(int32_t src, int32_t begin, int32_t end, int64_t* used);
+  void Cross(int32_t src, int32_t begin, int32_t end, int32_t to_distance);
   int64_t LongestUnits();
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 

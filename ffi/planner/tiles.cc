@@ -11,6 +11,8 @@ namespace {
 // Rails of all pairs are kept where there are no more than this.
 constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
 
+constexpr size_t kMaxSpareSegments = size_t{1} << 20;
+
 }  // namespace
 
 Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
@@ -170,7 +172,7 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
 }
 
 // In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
-// each rail that carries any, and those rows go round as above.
+// each rail that carries any; those rows go where they are through first, one to a rail.
 void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const int32_t pair = PairOf(source, target);
   Wide rates = 0;  // never stays so: every server has a NIC that works
@@ -180,11 +182,17 @@ void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) c
     quotas[rail] = static_cast<int64_t>(Wide{sums_[pair]} * RateOf(source, target, rail) / std::max<Wide>(rates, 1));
     left -= quotas[rail];
   }
-  for (int32_t rail = (source + target) % m_; left > 0; rail = rail + 1 < m_ ? rail + 1 : 0) {
-    if (RateOf(source, target, rail) == 0) continue;
-    ++quotas[rail];
-    --left;
+  std::vector<int32_t>& order = rail_order_;
+  order.clear();
+  for (int32_t rail = 0; rail < m_; ++rail) {
+    if (RateOf(source, target, rail) > 0) order.push_back(rail);
   }
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const Wide time_a = Wide{quotas[a] + 1} * RateOf(source, target, b);
+    const Wide time_b = Wide{quotas[b] + 1} * RateOf(source, target, a);
+    return time_a != time_b ? time_a < time_b : (a + source + target) % m_ < (b + source + target) % m_;
+  });
+  for (int64_t i = 0; i < left; ++i) ++quotas[order[static_cast<size_t>(i)]];
 }
 
 int64_t Tiles::RateOf(int32_t source, int32_t target, int32_t rail) const {
@@ -235,9 +243,9 @@ void Tiles::ForgetRails() {
 
 void Tiles::PrepareAll() {
   if (!dense_ || only_device_ != kNoDevice) {
-    dense_ = true;
     filled_.resize(sums_.size());
     rails_.resize(sums_.size() * m_);
+    dense_ = true;
     ForgetRails();
   }
   asked_ = true;
@@ -282,7 +290,7 @@ void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   if (filled_[slot] != 0 || sums_[pair] == 0) return;
   filled_[slot] = 1;
   const size_t needed = static_cast<size_t>(segments_used_ + filler_->max_segments());
-  if (segments_.size() < needed) segments_.resize(2 * needed);
+  if (segments_.size() < needed) segments_.resize(needed + std::min<size_t>(needed, kMaxSpareSegments));
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
   Rail* rails = &rails_[slot * m_];

@@ -120,6 +120,7 @@ class Tiles {
   std::vector<int64_t> column_sums_;
   std::vector<int64_t> diagonal_;
   std::vector<int64_t> quotas_;
+  mutable std::vector<int32_t> rail_order_;
 
   // By slot: of all pairs where they are few, else of those of one server.
   bool dense_;

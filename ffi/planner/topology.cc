@@ -5,7 +5,7 @@
 namespace fastjax::planner {
 namespace {
 
-constexpr int64_t kMaxDevices = int64_t{1} << 20;
+constexpr int64_t kMaxDevices = (int64_t{1} << 15) - 1;  // servers are int16, pairs of them int32
 constexpr int64_t kMaxNanoseconds = int64_t{3600} * 1'000'000'000;
 
 bool Within(int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; }
