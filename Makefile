@@ -48,7 +48,7 @@ INSTALL := $(PIP) --no-build-isolation \
 
 .PHONY: help
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 # ---- set-up
 
@@ -159,6 +159,31 @@ sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installe
 	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) .
 	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$*/site $(SANITIZE_ENV_$*) \
 	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -m sanitize tests $(TEST_ARGS)
+
+# ---- random plans and fuzzing: the planner, for as long as you like
+
+PLANS ?= 1000000
+SEED ?= 1
+FUZZ_SECONDS ?= 600
+FUZZ_RUNS ?= 1000000
+# libFuzzer comes with clang. Without it, the same targets run with the sanitizers of asan, on inputs changed at random.
+CLANG ?= $(firstword $(foreach name,clang++ $(addprefix clang++-,$(shell seq 24 -1 14)),$(shell command -v $(name))))
+FUZZ_PRESET = $(if $(CLANG),fuzz,asan)
+FUZZ_FLAGS = $(if $(CLANG),-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1,-runs=$(FUZZ_RUNS) -seed=$(SEED))
+
+.PHONY: million-plans
+million-plans: $(STAMPS)/build-tools ## Make and check PLANS random plans of SEED under the address sanitizer
+	$(BIN)/cmake --preset asan -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
+	$(BIN)/cmake --build --preset asan --target random_plans
+	build/asan/tests/cpp/random_plans $(PLANS) $(SEED) --threads $(JOBS)
+
+.PHONY: fuzz
+fuzz: $(STAMPS)/build-tools ## Fuzz the planner and its tables, FUZZ_SECONDS each; with libFuzzer where there is a clang
+	CXX=$(or $(CLANG),$(CXX)) $(BIN)/cmake --preset $(FUZZ_PRESET) -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja > /dev/null
+	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --target random_plans plan_fuzz table_fuzz
+	cd build/$(FUZZ_PRESET)/tests/cpp && ./random_plans --corpus corpus 1000 $(SEED)
+	cd build/$(FUZZ_PRESET)/tests/cpp && ./plan_fuzz $(FUZZ_FLAGS) corpus/plan_fuzz
+	cd build/$(FUZZ_PRESET)/tests/cpp && ./table_fuzz $(FUZZ_FLAGS) corpus/table_fuzz
 
 # ---- the rest
 

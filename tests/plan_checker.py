@@ -30,7 +30,7 @@ class PlanError(AssertionError):
 PROMISES = {
     "direct": (),
     "spreadout": ("one_to_one",),
-    "rails": (),
+    "rails": ("rails",),
     "fast": ("one_to_one", "balance", "shortest"),
 }
 
@@ -50,6 +50,8 @@ def check_plan(plan, *, shortest=True):
     nics = plan.topology.nic_bandwidths
     if "one_to_one" in promises:
         check_one_to_one(plan.transfers)
+    if "rails" in promises:
+        check_rails(n, m, plan.transfers, nics)
     if "balance" in promises:
         check_balance(plan.traffic, n, m, plan.transfers, nics)
     if "shortest" in promises and shortest and len(set(nics or ())) <= 1:
@@ -169,23 +171,40 @@ def check_one_to_one(transfers):
             raise PlanError(f"in stage {stage} device {device} {word} several devices")
 
 
-def check_balance(traffic, n, m, transfers, nics=None):
-    """Scale-out keeps its rail, and every rail carries its share of each server pair's rows.
+def check_rails(n, m, transfers, nics=None):
+    """Scale-out keeps its rail, and NICs that have failed carry nothing.
 
-    Shares are equal, or in proportion to the slower of a rail's two NICs when `nics` gives the
-    bytes/s of each. A rail carries its share rounded down or up; where NICs differ it may be a
-    whole row off. One with a NIC of rate 0 carries nothing.
+    Only where no rail has two working ends, all of a server pair's rows go from the fastest NIC of
+    the one to the fastest of the other. `nics`: bytes/s of each, or None for equal ones.
     """
+    rates = _nic_rates(n, m, nics)
     moves = transfers[transfers["phase"] == SCALE_OUT]
-    rail = moves["src"] % m
-    _refuse(rail != moves["dst"] % m, moves, "leaves its rail")
+    source, target = moves["src"] // m, moves["dst"] // m
+    shared = (np.minimum(rates[source], rates[target]) > 0).any(axis=1)
+    _refuse(shared & (moves["src"] % m != moves["dst"] % m), moves, "leaves its rail")
+    for end, server in (("src", source), ("dst", target)):
+        rate = rates[server, moves[end] % m]
+        _refuse(rate == 0, moves, f"uses a failed NIC ({end})")
+        slower = rate < rates[server].max(axis=1, initial=0)
+        _refuse(~shared & slower, moves, f"is not on the fastest NIC ({end})")
+
+
+def check_balance(traffic, n, m, transfers, nics=None):
+    """Besides, every rail carries its share of each server pair's rows.
+
+    Shares are equal, or in proportion to the slower of a rail's two NICs where they differ. A rail
+    carries its share rounded down or up; where NICs differ it may be a whole row off.
+    """
+    check_rails(n, m, transfers, nics)
+    moves = transfers[transfers["phase"] == SCALE_OUT]
     rows = np.zeros((n, n, m), np.int64)
-    np.add.at(rows, (moves["src"] // m, moves["dst"] // m, rail), moves["rows"])
+    np.add.at(rows, (moves["src"] // m, moves["dst"] // m, moves["src"] % m), moves["rows"])
     tiles = server_matrix(traffic, n, m)
-    rates = np.array([1] * (n * m) if nics is None else [int(rate) for rate in nics], object)
-    rates = rates.reshape(n, m)
+    rates = _nic_rates(n, m, nics)
     for s, d in np.argwhere(tiles > 0):
         slower = np.minimum(rates[s], rates[d])
+        if not (slower > 0).any():
+            continue
         if not _shares_fit(rows[s, d].tolist(), int(tiles[s, d]), slower.tolist()):
             raise PlanError(
                 f"rails from server {s} to {d} carry {rows[s, d]} of {tiles[s, d]} "
@@ -193,11 +212,17 @@ def check_balance(traffic, n, m, transfers, nics=None):
             )
 
 
+def _nic_rates(n, m, nics):
+    """By server and local index: integers, since shares are compared exactly."""
+    rates = [1] * (n * m) if nics is None else [int(rate) for rate in nics]
+    return np.array(rates, object).reshape(n, m)
+
+
 def _shares_fit(rows, total, rates):
     """Exactly, in integers of any size."""
     off = [abs(r * sum(rates) - total * rate) for r, rate in zip(rows, rates, strict=True)]
     equal = len(set(rates)) == 1
-    return sum(rates) > 0 and all(
+    return all(
         o < sum(rates) or (o == sum(rates) and not equal and rate > 0)
         for o, rate in zip(off, rates, strict=True)
     )

@@ -2,6 +2,7 @@
 #ifndef FASTJAX_TESTS_CPP_CHECK_H_
 #define FASTJAX_TESTS_CPP_CHECK_H_
 
+#include <atomic>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -14,9 +15,33 @@ struct Counts {
   long failures = 0;
 };
 
-inline Counts& GetCounts() {
-  static Counts counts;
+// Of threads that have ended.
+struct EndedCounts {
+  std::atomic<long> checks{0};
+  std::atomic<long> failures{0};
+};
+
+inline EndedCounts& GetEndedCounts() {
+  static EndedCounts counts;
   return counts;
+}
+
+// A thread counts for itself, so that checks cost the same on any number of them.
+struct ThreadCounts {
+  Counts counts;
+
+  ThreadCounts() = default;
+  ThreadCounts(const ThreadCounts&) = delete;
+  ThreadCounts& operator=(const ThreadCounts&) = delete;
+  ~ThreadCounts() {
+    GetEndedCounts().checks += counts.checks;
+    GetEndedCounts().failures += counts.failures;
+  }
+};
+
+inline Counts& GetCounts() {
+  static thread_local ThreadCounts own;
+  return own.counts;
 }
 
 // Says which case is checked, for as long as it lives; cases nest.
@@ -28,7 +53,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   static const Context*& Current() {
-    static const Context* current = nullptr;
+    static thread_local const Context* current = nullptr;
     return current;
   }
   const Context* outer() const { return outer_; }
@@ -39,13 +64,40 @@ class Context {
   std::string text_;
 };
 
+// While it lives, failures of this thread are its own: neither printed nor counted elsewhere. For tests of the checks.
+class Trial {
+ public:
+  Trial() : outer_(Current()) { Current() = this; }
+  ~Trial() { Current() = outer_; }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  static Trial*& Current() {
+    static thread_local Trial* current = nullptr;
+    return current;
+  }
+  void Note(const char* file, int line, const std::string& message) {
+    if (failures_++ == 0) first_ = std::string(file) + ":" + std::to_string(line) + ": " + message;
+  }
+  long failures() const { return failures_; }
+  const std::string& first() const { return first_; }
+
+ private:
+  Trial* outer_;
+  long failures_ = 0;
+  std::string first_;
+};
+
 inline void Fail(const char* file, int line, const std::string& message) {
   constexpr long kPrinted = 20;
+  if (Trial::Current() != nullptr) return Trial::Current()->Note(file, line, message);
   if (++GetCounts().failures > kPrinted) return;
-  std::cerr << file << ":" << line << ": " << message << "\n";
+  std::ostringstream text;  // at once, so that threads do not mix their lines
+  text << file << ":" << line << ": " << message << "\n";
   for (const Context* context = Context::Current(); context != nullptr; context = context->outer()) {
-    std::cerr << "  in " << context->text() << "\n";
+    text << "  in " << context->text() << "\n";
   }
+  std::cerr << text.str();
 }
 
 template <typename A, typename B, typename Compare>
@@ -64,11 +116,12 @@ inline bool CheckTrue(const char* file, int line, const char* text, bool value) 
   return value;
 }
 
-// For main to return.
+// For main to return, when all other threads have been joined.
 inline int Finish(const char* name) {
-  const Counts& counts = GetCounts();
-  std::cout << name << ": " << counts.checks << " checks, " << counts.failures << " failures\n";
-  return counts.checks > 0 && counts.failures == 0 ? 0 : 1;
+  const long checks = GetCounts().checks + GetEndedCounts().checks;
+  const long failures = GetCounts().failures + GetEndedCounts().failures;
+  std::cout << name << ": " << checks << " checks, " << failures << " failures\n";
+  return checks > 0 && failures == 0 ? 0 : 1;
 }
 
 }  // namespace fastjax::test

@@ -50,13 +50,18 @@ inline Matrix Transposed(const planner::Topology& topology, const Matrix& traffi
   return Fill(topology, [&](int32_t i, int32_t j) { return traffic[static_cast<size_t>(j) * devices + i]; });
 }
 
-inline std::vector<Case> MakeCases(const planner::Topology& topology, uint64_t seed) {
+// All of them, or only the one of that number.
+inline std::vector<Case> MakeCases(const planner::Topology& topology, uint64_t seed, int32_t only = -1) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
   const int32_t last = topology.devices() - 1;
   const auto same_server = [&](int32_t i, int32_t j) { return topology.server_of(i) == topology.server_of(j); };
   std::vector<Case> cases;
-  const auto add = [&](const char* name, auto value) { cases.push_back({name, Fill(topology, value)}); };
+  int32_t number = 0;
+  const auto add = [&](const char* name, auto value) {
+    if (only < 0 || only == number) cases.push_back({name, Fill(topology, value)});
+    ++number;
+  };
   add("zero", [](int32_t, int32_t) { return 0; });
   add("one row each", [](int32_t, int32_t) { return 1; });
   add("equal", [](int32_t, int32_t) { return 24; });
