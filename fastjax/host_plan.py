@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastjax import _core, config, explanation, optimal, plan_file
-from fastjax.errors import ArgumentError, OptionError
+from fastjax.errors import ArgumentError, OptionError, TopologyError
 from fastjax.topology import Topology
 
 TRANSFER_DTYPE = np.dtype(
@@ -29,6 +29,9 @@ TRANSFER_DTYPE = np.dtype(
 phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
 balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
 """
+
+
+_TOO_MANY_DEVICES = 2**15
 
 
 class Plan:
@@ -342,6 +345,11 @@ def check_topology(topology: Any) -> None:
     """Refuses what is not a topology."""
     if not isinstance(topology, Topology):
         raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
+    if topology.num_devices >= _TOO_MANY_DEVICES:
+        raise TopologyError(
+            f"{topology.servers} x {topology.devices_per_server} devices are more than the "
+            f"{_TOO_MANY_DEVICES - 1} that can be planned for."
+        )
 
 
 def _check_traffic(traffic: Any, topology: Topology) -> np.ndarray:

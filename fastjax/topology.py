@@ -15,7 +15,6 @@ from fastjax import calibration
 from fastjax.errors import TopologyError
 
 _BELOW_2_62 = math.nextafter(2.0**62, 0)
-_MOST_DEVICES = 2**15
 
 AxisName = Hashable | Sequence[Hashable]
 
@@ -65,11 +64,6 @@ class Topology:
                     f"{name} must be an integer from 1 to 2**20 - 1, got {value!r}."
                 )
             object.__setattr__(self, name, int(value))
-        if self.num_devices >= _MOST_DEVICES:
-            raise TopologyError(
-                f"{self.servers} servers of {self.devices_per_server} are more than the "
-                f"{_MOST_DEVICES - 1} devices that can be planned for."
-            )
         for name, least, most, unit in (
             ("scale_up_bandwidth", 1, _BELOW_2_62, "bytes/s, at least 1 and below 2**62"),
             ("scale_out_bandwidth", 1, _BELOW_2_62, "bytes/s, at least 1 and below 2**62"),

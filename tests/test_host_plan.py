@@ -10,7 +10,7 @@ import pytest
 from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, topologies
 
 from fastjax import Topology, _core, make_plan, traffic
-from fastjax.errors import ArgumentError
+from fastjax.errors import ArgumentError, TopologyError
 
 ROW = 4096
 
@@ -234,3 +234,9 @@ def test_more_than_2_to_the_31_rows_in_all(scheduler):
     plan = make_plan(matrix, Topology(3, 4), scheduler=scheduler, row_bytes=64)
     pc.check_plan(plan)
     assert plan.traffic.sum() > 2**36
+
+
+def test_more_devices_than_can_be_planned_for():
+    message = "2 x 16384 devices are more than the 32767 that can be planned for."
+    with pytest.raises(TopologyError, match=re.escape(message)):
+        make_plan(np.zeros((2, 2), int), Topology(2, 16384))
