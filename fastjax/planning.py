@@ -188,6 +188,7 @@ def make_spec(
             "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
             f"Inside programs there are {', '.join(schedulers_in_programs())}."
         )
+    check_topology(fitted)
     check_scheduler_fits(name, fitted)
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
     chosen = "direct" if name == "auto" and fitted.servers == 1 else name

@@ -102,7 +102,6 @@ bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) 
   }
   if (*std::max_element(uncovered_.begin(), uncovered_.end()) != 0) return false;
   result_ = matchings;
-  for (int64_t& weight : result_.weights) weight = std::min(weight, bound_);  // more moves nothing
   candidates_.push_back({matchings.count(), length});
   return true;
 }

@@ -89,7 +89,7 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
       if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * int64_t{kMaxCuts}), 1});
       if (piece >= left) break;
       before = piece;
-      piece = std::min(piece, (left + 1) / 2);  // no small rest beside large pieces
+      piece = std::min(piece, left - left / 2);  // no small rest beside large pieces
       add({whole.matching, piece});
       left -= piece;
     }

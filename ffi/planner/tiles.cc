@@ -106,7 +106,7 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   for (int32_t i = 0; i < m; ++i) sum += rows[i];
   sums_[pair] = sum;
   FillQuotas<kRails>(source, target, quotas_.data());
-  most_rows_[pair] = *std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum);
+  most_rows_[pair] = std::min(*std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum), sum);
   units_[pair] = UnitsOf(source, target, quotas_.data());
   SetLoad<kRails>(pair, rows, columns, diagonal);
 }
