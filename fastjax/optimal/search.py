@@ -1,4 +1,4 @@
-"""The search for the cheapest cover: simple ones first, then parts of them anew, then all at once."""
+"""The search for the cheapest cover: simple ones first, then parts anew, then all at once."""
 
 from __future__ import annotations
 
