@@ -121,10 +121,11 @@ bool IsPriced(const Topology& topology) {
 // schedulers do the same.
 void CheckChoice(const Problem& problem, Planner* plan, const std::vector<Transfer>& all) {
   constexpr double kRounding = 1e-6;
+  constexpr double kMostSeconds = 1e9;  // beyond which prices need not be right
   const Topology& topology = problem.topology;
   const bool failed = topology.servers > 1 && AnyFailedNic(topology);
   if (failed) CheckRails(topology, all);
-  if (plan->num_stages() == 0 || !IsPriced(topology)) return;
+  if (plan->num_stages() == 0 || !IsPriced(topology) || plan->PredictedTime() > kMostSeconds) return;
   for (const Promises& promises : kPromises) {
     if (failed && !promises.rails) continue;
     const auto& names = planner::SchedulerNames();

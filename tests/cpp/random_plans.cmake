@@ -21,7 +21,7 @@ add_executable(random_plans random_plans.cc)
 target_link_libraries(random_plans PRIVATE random_plans_checks fastjax_options fastjax_planner Threads::Threads)
 add_test(
   NAME random_plans
-  COMMAND random_plans 4000 1 --threads 2
+  COMMAND random_plans 2000 1 --threads 2
 )
 set(digest_programs random_plans)
 
