@@ -23,7 +23,7 @@ _NOT_A_PLAN = (
     ArithmeticError,
     EOFError,
     LookupError,
-    NotImplementedError,
+    RuntimeError,
     RuntimeError,
     TypeError,
     ValueError,
