@@ -24,7 +24,6 @@ _NOT_A_PLAN = (
     EOFError,
     LookupError,
     RuntimeError,
-    RuntimeError,
     TypeError,
     ValueError,
     zipfile.BadZipFile,
