@@ -1,6 +1,7 @@
 #include "planner/balance.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "planner/bits.h"
 
@@ -11,6 +12,13 @@
 // their quota to rails below it, along rows that may change from one end to the other.
 
 namespace fastjax::planner {
+namespace {
+
+// What compilers like to turn into branches, which could not be predicted here. Of numbers that are 2^62 at most.
+inline int64_t NotNegative(int64_t a) { return a & ~(a >> 63); }
+inline int64_t Smaller(int64_t a, int64_t b) { return a - NotNegative(a - b); }
+
+}  // namespace
 
 Balancer::Balancer(int32_t rails)
     : rails_(rails),
@@ -19,6 +27,7 @@ Balancer::Balancer(int32_t rails)
       here_(static_cast<size_t>(rails) * rails),
       surplus_(rails),
       excess_(rails),
+      space_(rails),
       movable_(static_cast<size_t>(rails) * words_),
       over_(words_),
       room_(words_),
@@ -39,36 +48,39 @@ int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quota
 int32_t Balancer::FillFor(const Viewer& viewer, const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails,
                           Segment* pool, int32_t first) {
   Assign(tile, stride, quotas);
-  for (int32_t rail = 0; rail < rails_; ++rail) {
-    if (rail == viewer.local) {
-      first = WriteAll(rail, &rails[rail], pool, first);
-    } else if (viewer.sends) {
-      first = WriteSentBy(viewer.local, rail, &rails[rail], pool, first);
-    } else {
-      first = WriteReceivedBy(viewer.local, rail, &rails[rail], pool, first);
-    }
-  }
-  return first;
+  first = WriteAll(viewer.local, &rails[viewer.local], pool, first);
+  return rails_ == 8 ? WriteOthers<8>(viewer, quotas, rails, pool, first)
+                     : WriteOthers<0>(viewer, quotas, rails, pool, first);
 }
 
 void Balancer::Assign(const int64_t* tile, int64_t stride, const int64_t* quotas) {
-  // Small plans spend most of their time here, hence without loops over words where one will do, and with a number of
-  // rails that the compiler knows where it is the usual one.
+  // Small plans spend most of their time here, hence with a number of rails that the compiler knows where it is the
+  // usual one.
   if (rails_ == 8) {
-    PlaceOnOrigins<8>(tile, stride, quotas);
+    AssignTo<8>(tile, stride, quotas);
   } else {
-    PlaceOnOrigins<0>(tile, stride, quotas);
+    AssignTo<0>(tile, stride, quotas);
   }
-  if (words_ == 1) {
-    PushDirectly<true>();
-    while (over_[0] != 0 && room_[0] != 0 && Augment<true>()) {
-    }
-  } else {
-    PushDirectly<false>();
-    while (Augment<false>()) {
-    }
+}
+
+template <int32_t kRails>
+void Balancer::AssignTo(const int64_t* tile, int64_t stride, const int64_t* quotas) {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int32_t words = kRails == 0 ? words_ : 1;
+  PlaceOnOrigins<kRails>(tile, stride, quotas);
+  if (FindOver<kRails>()) {
+    ForEachBit(over_.data(), words, [&](int32_t rail) { excess_[rail] -= PushToRooms<kRails>(rail, excess_[rail]); });
   }
-  SpreadLeftover();
+  if (words == 1 && FindOver<kRails>()) {
+    ForEachBit(over_.data(), words, [&](int32_t rail) { PushThroughOthers<kRails>(rail); });
+  }
+  if (FindOver<kRails>()) {
+    FindMovable<kRails>();
+    while ((words > 1 || CanMove()) && Augment<kRails>()) {
+    }
+    for (int32_t block = 0; block < m * m; ++block) here_[block] = Smaller(here_[block], placed_[block]);
+  }
+  SpreadLeftover<kRails>();
 }
 
 int32_t Balancer::WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first) const {
@@ -78,56 +90,145 @@ int32_t Balancer::WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first
 template <int32_t kRails>
 void Balancer::PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas) {
   const int32_t m = kRails == 0 ? rails_ : kRails;
-  const int32_t words = kRails == 0 ? words_ : 1;
-  std::fill(movable_.begin(), movable_.end(), 0);
-  std::fill(over_.begin(), over_.end(), 0);
-  std::fill(room_.begin(), room_.end(), 0);
+  surplus_rows_ = 0;
   for (int32_t i = 0; i < m; ++i) {
     const int64_t* row = tile + i * stride;
     int64_t* placed = &placed_[static_cast<size_t>(i) * m];
     int64_t* here = &here_[static_cast<size_t>(i) * m];
-    uint64_t* movable = &movable_[static_cast<size_t>(i) * words];
     int64_t load = 0;
     for (int32_t j = 0; j < m; ++j) {
       placed[j] = here[j] = row[j];
       load += row[j];
-      movable[kRails == 0 ? j / 64 : 0] |= uint64_t{row[j] != 0} << (j % 64);
     }
-    ClearBit(movable, i);
-    surplus_[i] = std::max<int64_t>(row[i] - quotas[i], 0);
-    placed[i] -= surplus_[i];
-    excess_[i] = load - surplus_[i] - quotas[i];
-    over_[i / 64] |= uint64_t{excess_[i] > 0} << (i % 64);
-    room_[i / 64] |= uint64_t{excess_[i] < 0} << (i % 64);
+    const int64_t surplus = std::max<int64_t>(row[i] - quotas[i], 0);
+    surplus_[i] = surplus;
+    surplus_rows_ += surplus;
+    placed[i] -= surplus;
+    here[i] = 0;
+    const int64_t excess = load - surplus - quotas[i];
+    excess_[i] = std::max<int64_t>(excess, 0);
+    space_[i] = std::max<int64_t>(-excess, 0);
   }
 }
 
-// Straight from rails above their quota to rails below it: what the search would find first, without the search.
-template <bool kOneWord>
-void Balancer::PushDirectly() {
-  const int32_t words = kOneWord ? 1 : words_;
-  for (int32_t from = 0; from < rails_; ++from) {
-    if (excess_[from] <= 0) continue;
-    for (int32_t word = 0; word < words; ++word) {
-      uint64_t open = movable_[static_cast<size_t>(from) * words + word] & room_[word];
-      for (; open != 0 && excess_[from] > 0; open &= open - 1) {
-        const int32_t to = word * 64 + LowestBit(open);
-        const int64_t rows = std::min({-excess_[to], excess_[from], here_[from * rails_ + to]});
-        Move<kOneWord>(from, to, rows);
-        excess_[from] -= rows;
-        excess_[to] += rows;
-        if (excess_[to] == 0) room_[word] &= ~BitOf(to);
-      }
-    }
-    if (excess_[from] == 0) ClearBit(over_.data(), from);
+// Up to `most` rows of a rail's own, straight to rails below their quota. Whether there are any is as good as random,
+// so instead of a branch each is moved, if only by 0 rows.
+template <int32_t kRails>
+int64_t Balancer::PushToRooms(int32_t from, int64_t most) {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  int64_t* here = &here_[static_cast<size_t>(from) * m];
+  int64_t* space = space_.data();
+  int64_t wanted = 0;
+  int64_t left = most;
+  for (int32_t to = 0; to < m; ++to) {
+    wanted += Smaller(here[to], space[to]);
+    const int64_t left_then = NotNegative(most - wanted);
+    const int64_t rows = left - left_then;
+    left = left_then;
+    here[to] -= rows;
+    space[to] -= rows;
   }
+  return most - left;
+}
+
+// Along paths of two steps, and of three by way of the rail that takes most: nearly all that the search would find.
+// Paths do not run through other rails above their quota, whose surplus has to be rows of their own.
+template <int32_t kRails>
+void Balancer::PushThroughOthers(int32_t from) {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  int64_t* here = &here_[static_cast<size_t>(from) * m];
+  const int32_t widest = Widest<kRails>(from);
+  int64_t* beyond = &here_[static_cast<size_t>(widest) * m];
+  int64_t through = here[widest];
+  int64_t left = excess_[from];
+  const int64_t rows = PushToRooms<kRails>(widest, Smaller(through, left));
+  through -= rows;
+  left -= rows;
+  uint64_t vias = 0;
+  for (int32_t via = 0; via < m; ++via) vias |= uint64_t{(excess_[via] | space_[via]) == 0} << via;
+  ClearBit(&vias, widest);
+  for (; vias != 0 && left > 0; vias &= vias - 1) {
+    const int32_t via = LowestBit(vias);
+    const int64_t straight = here[via];
+    const int64_t rows = PushToRooms<kRails>(via, Smaller(left, straight + Smaller(beyond[via], through)));
+    const int64_t detour = NotNegative(rows - straight);
+    here[via] -= rows - detour;
+    beyond[via] -= detour;
+    through -= detour;
+    left -= rows;
+  }
+  here[widest] = through;
+  excess_[from] = left;
+}
+
+// Of the rails that are not above their quota, the one that most of a rail's own rows could move to.
+template <int32_t kRails>
+int32_t Balancer::Widest(int32_t from) const {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int64_t* here = &here_[static_cast<size_t>(from) * m];
+  int64_t widest = 0;
+  int64_t width = -1;
+  for (int64_t via = 0; via < m; ++via) {
+    const int64_t rows = excess_[via] > 0 ? -1 : here[via];
+    widest += (via - widest) & ((width - rows) >> 63);
+    width += NotNegative(rows - width);
+  }
+  return static_cast<int32_t>(widest);
+}
+
+// Rails above their quota; whether there are any.
+template <int32_t kRails>
+bool Balancer::FindOver() {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  uint64_t any = 0;
+  for (int32_t word = 0; word < (kRails == 0 ? words_ : 1); ++word) {
+    uint64_t bits = 0;
+    for (int32_t rail = word * 64; rail < std::min(word * 64 + 64, m); ++rail) {
+      bits |= uint64_t{excess_[rail] > 0} << (rail % 64);
+    }
+    over_[word] = bits;
+    any |= bits;
+  }
+  return any != 0;
+}
+
+// What the search needs, which may return rows to their origin.
+template <int32_t kRails>
+void Balancer::FindMovable() {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int32_t words = kRails == 0 ? words_ : 1;
+  std::fill(movable_.begin(), movable_.end(), 0);
+  std::fill(room_.begin(), room_.end(), 0);
+  for (int32_t from = 0; from < m; ++from) {
+    room_[from / 64] |= uint64_t{space_[from] > 0} << (from % 64);
+    for (int32_t to = from + 1; to < m; ++to) {
+      int64_t& there = here_[from * m + to];
+      int64_t& back = here_[to * m + from];
+      const int64_t at_target = placed_[from * m + to] - there;
+      there += placed_[to * m + from] - back;
+      back += at_target;
+      movable_[from * words + to / 64] |= uint64_t{there > 0} << (to % 64);
+      movable_[to * words + from / 64] |= uint64_t{back > 0} << (from % 64);
+    }
+  }
+}
+
+// Whether a path leads from a rail above its quota to one below it, where one word holds them all.
+bool Balancer::CanMove() const {
+  uint64_t reached = over_[0];
+  for (uint64_t next = reached; next != 0;) {
+    const uint64_t found = movable_[LowestBit(next)] & ~reached;
+    reached |= found;
+    next = (next & (next - 1)) | found;
+  }
+  return (reached & room_[0]) != 0;
 }
 
 // Breadth-first from all rails above their quota at once, so a path never runs through another such rail. Pushes along
 // every path of the search that still lets rows through when it is found; the first always does.
-template <bool kOneWord>
+template <int32_t kRails>
 bool Balancer::Augment() {
-  const int32_t words = kOneWord ? 1 : words_;
+  const int32_t words = kRails == 0 ? words_ : 1;
   int32_t queued = 0;
   bool pushed = false;
   for (int32_t word = 0; word < words; ++word) unseen_[word] = ~uint64_t{0};
@@ -140,7 +241,7 @@ bool Balancer::Augment() {
     const uint64_t* movable = &movable_[static_cast<size_t>(from) * words];
     int64_t rows = 1;
     for (int32_t to = 0; rows > 0 && (to = FirstCommon(movable, room_.data(), words)) >= 0;) {
-      rows = PushAlong<kOneWord>(from, to);
+      rows = PushAlong<kRails>(from, to);
       pushed = pushed || rows > 0;
     }
     TakeCommon(movable, unseen_.data(), words, [&](int32_t rail) {
@@ -152,65 +253,69 @@ bool Balancer::Augment() {
 }
 
 // As many rows as the search's path to `from`, and the step to `to` behind it, let through.
-template <bool kOneWord>
+template <int32_t kRails>
 int64_t Balancer::PushAlong(int32_t from, int32_t to) {
-  int64_t rows = std::min(-excess_[to], here_[from * rails_ + to]);
+  int64_t rows = std::min(space_[to], here_[from * rails_ + to]);
   int32_t source = from;
   for (; parent_[source] != source; source = parent_[source]) {
     rows = std::min(rows, here_[parent_[source] * rails_ + source]);
   }
   rows = std::min(rows, excess_[source]);
   if (rows == 0) return 0;
-  Move<kOneWord>(from, to, rows);
-  for (int32_t rail = from; rail != source; rail = parent_[rail]) Move<kOneWord>(parent_[rail], rail, rows);
+  Move<kRails>(from, to, rows);
+  for (int32_t rail = from; rail != source; rail = parent_[rail]) Move<kRails>(parent_[rail], rail, rows);
   excess_[source] -= rows;
-  excess_[to] += rows;
+  space_[to] -= rows;
   if (excess_[source] == 0) ClearBit(over_.data(), source);
-  if (excess_[to] == 0) ClearBit(room_.data(), to);
+  if (space_[to] == 0) ClearBit(room_.data(), to);
   return rows;
 }
 
-template <bool kOneWord>
+template <int32_t kRails>
 void Balancer::Move(int32_t from, int32_t to, int64_t rows) {
   int64_t& left = here_[from * rails_ + to];
   left -= rows;
   here_[to * rails_ + from] += rows;
-  const size_t words = kOneWord ? 1 : static_cast<size_t>(words_);
+  const size_t words = kRails == 0 ? static_cast<size_t>(words_) : 1;
   if (left == 0) ClearBit(&movable_[static_cast<size_t>(from) * words], to);
   SetBit(&movable_[static_cast<size_t>(to) * words], from);
 }
 
-// What no end has room for goes to the rails that have, blocks and rails both in ascending order. A rail above its
-// quota never received rows by a path, so its surplus is rows of its own.
+// What no end has room for goes to the rails that have, in one sweep over blocks and rails. A rail above its quota
+// never received rows by a path, so its surplus is rows of its own.
+template <int32_t kRails>
 void Balancer::SpreadLeftover() {
-  const int32_t m = rails_;
+  const int32_t m = kRails == 0 ? rails_ : kRails;
   pieces_.clear();
   std::fill(first_piece_.begin(), first_piece_.end(), 0);
   int32_t rail = 0;
-  for (int32_t i = 0; i < m; ++i) {
-    if (excess_[i] <= 0 && surplus_[i] == 0) continue;
-    for (int32_t j = 0; j < m; ++j) {
-      if (i == j) {
-        TakeLeftover(i, j, surplus_[i], &rail);
-        continue;
-      }
-      const int64_t rows = std::min(excess_[i], here_[i * m + j]);
+  for (int32_t i = 0; surplus_rows_ > 0 && i < m; ++i) TakeLeftover(i, i, surplus_[i], &rail);
+  ForEachBit(over_.data(), kRails == 0 ? words_ : 1, [&](int32_t i) {
+    // The largest block is likely to be enough, which makes the fewest pieces.
+    int64_t left = excess_[i];
+    int32_t j = Widest<kRails>(i);
+    for (int32_t next = 0; left > 0; j = next++) {
+      int64_t& here = here_[i * m + j];
+      const int64_t rows = std::min(left, here);
+      if (rows == 0) continue;
+      here -= rows;
       placed_[i * m + j] -= rows;
-      here_[i * m + j] -= rows;
-      excess_[i] -= rows;
+      left -= rows;
       TakeLeftover(i, j, rows, &rail);
     }
-  }
-  for (; rail < m; ++rail) first_piece_[rail + 1] = static_cast<int32_t>(pieces_.size());
+  });
+  if (pieces_.empty()) return;
+  for (int32_t i = 0; i < m; ++i) first_piece_[i + 1] += first_piece_[i];
 }
 
 void Balancer::TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_t* rail) {
   int64_t row = placed_[origin * rails_ + target];
   while (rows > 0) {
-    while (excess_[*rail] >= 0) first_piece_[++*rail] = static_cast<int32_t>(pieces_.size());
-    const int64_t taken = std::min(rows, -excess_[*rail]);
+    while (space_[*rail] == 0) ++*rail;
+    const int64_t taken = std::min(rows, space_[*rail]);
     pieces_.push_back({0, row, taken, origin, target});
-    excess_[*rail] += taken;
+    ++first_piece_[*rail + 1];
+    space_[*rail] -= taken;
     rows -= taken;
     row += taken;
   }
@@ -229,71 +334,82 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
     position += rows;
     first += rows > 0;
   };
-  const auto head = [&](int32_t target) { append(0, AtOrigin(rail * m + target), rail, target); };
-  const auto tail = [&](int32_t origin) {
-    const int64_t at_origin = AtOrigin(origin * m + rail);
-    append(at_origin, placed_[origin * m + rail] - at_origin, origin, rail);
-  };
-  for (int32_t target = rail + 1; target < m; ++target) head(target);
-  for (int32_t target = 0; target < rail; ++target) head(target);
+  for (int32_t shift = 1; shift < m; ++shift) {
+    const int32_t target = Around<kRails>(rail + shift);
+    append(0, here_[rail * m + target], rail, target);
+  }
   for (int32_t i = first_piece_[rail]; i < first_piece_[rail + 1]; ++i) {
     const Segment& piece = pieces_[i];
     append(piece.first_row, piece.rows, piece.origin, piece.target);
   }
   append(0, placed_[rail * m + rail], rail, rail);
-  for (int32_t origin = rail + 1; origin < m; ++origin) tail(origin);
-  for (int32_t origin = 0; origin < rail; ++origin) tail(origin);
+  for (int32_t shift = 1; shift < m; ++shift) {
+    const int32_t origin = Around<kRails>(rail + shift);
+    const int64_t at_origin = here_[origin * m + rail];
+    append(at_origin, placed_[origin * m + rail] - at_origin, origin, rail);
+  }
   out->end = first;
   out->rows = position;
   return first;
 }
 
-// Of the list that WriteRail writes, what has this origin, which is not the rail: some pieces, and one block of the
-// tail.
-int32_t Balancer::WriteSentBy(int32_t origin, int32_t rail, Rail* out, Segment* pool, int32_t first) const {
-  const int32_t m = rails_;
-  int64_t position = 0;
-  out->first = first;
-  for (int32_t target = 0; target < m; ++target) position += target == rail ? 0 : AtOrigin(rail * m + target);
-  first = WritePieces(rail, [&](const Segment& piece) { return piece.origin == origin; }, &position, pool, first);
-  position += placed_[rail * m + rail];
-  for (int32_t other = rail + 1 < m ? rail + 1 : 0; other != origin; other = other + 1 < m ? other + 1 : 0) {
-    position += AtTarget(other * m + rail);
+// Of the lists that WriteRail writes, on rails other than the viewer's own: what starts, or ends, at the viewer.
+template <int32_t kRails>
+int32_t Balancer::WriteOthers(const Viewer& viewer, const int64_t* quotas, Rail* rails, Segment* pool,
+                              int32_t first) const {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  for (int32_t shift = 1; shift < m; ++shift) {
+    const int32_t rail = Around<kRails>(viewer.local + m - shift);
+    rails[rail].first = first;
+    first = viewer.sends ? WriteSentBy<kRails>(rail, shift, quotas[rail], pool, first)
+                         : WriteReceivedBy<kRails>(rail, shift, pool, first);
+    rails[rail].end = first;
   }
-  const int64_t rows = AtTarget(origin * m + rail);
-  pool[first] = {position, AtOrigin(origin * m + rail), rows, origin, rail};
-  first += rows > 0;
-  out->end = first;
   return first;
 }
 
-// What has this target, which is not the rail: one block of the head, and some pieces.
-int32_t Balancer::WriteReceivedBy(int32_t target, int32_t rail, Rail* out, Segment* pool, int32_t first) const {
-  const int32_t m = rails_;
-  int64_t position = 0;
-  out->first = first;
-  for (int32_t other = rail + 1 < m ? rail + 1 : 0; other != target; other = other + 1 < m ? other + 1 : 0) {
-    position += AtOrigin(rail * m + other);
-  }
-  const int64_t rows = AtOrigin(rail * m + target);
-  pool[first] = {position, 0, rows, rail, target};
-  first += rows > 0;
+// What has the origin `shift` behind the rail: some pieces, and one block of the tail.
+template <int32_t kRails>
+int32_t Balancer::WriteSentBy(int32_t rail, int32_t shift, int64_t quota, Segment* pool, int32_t first) const {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int32_t origin = Around<kRails>(rail + shift);
   if (first_piece_[rail] < first_piece_[rail + 1]) {
-    for (int32_t other = target; other != rail; other = other + 1 < m ? other + 1 : 0) {
-      position += AtOrigin(rail * m + other);
-    }
-    first = WritePieces(rail, [&](const Segment& piece) { return piece.target == target; }, &position, pool, first);
+    const int64_t* heads = &here_[static_cast<size_t>(rail) * m];
+    const int64_t position = std::accumulate(heads, heads + m, int64_t{0});
+    first = WritePieces(rail, [&](const Segment& piece) { return piece.origin == origin; }, position, pool, first);
   }
-  out->end = first;
-  return first;
+  const int64_t at_origin = here_[origin * m + rail];
+  const int64_t rows = placed_[origin * m + rail] - at_origin;
+  int64_t position = quota;
+  for (int32_t k = 1; k < m; ++k) {
+    const int32_t other = Around<kRails>(rail + k) * m + rail;
+    position -= k < shift ? 0 : placed_[other] - here_[other];
+  }
+  pool[first] = {position, at_origin, rows, origin, rail};
+  return first + (rows > 0);
+}
+
+// What has the target `shift` behind the rail: one block of the head, and some pieces.
+template <int32_t kRails>
+int32_t Balancer::WriteReceivedBy(int32_t rail, int32_t shift, Segment* pool, int32_t first) const {
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  const int32_t target = Around<kRails>(rail + shift);
+  const int64_t* heads = &here_[static_cast<size_t>(rail) * m];
+  int64_t position = 0;
+  for (int32_t k = 1; k < m; ++k) position += k < shift ? heads[Around<kRails>(rail + k)] : 0;
+  pool[first] = {position, 0, heads[target], rail, target};
+  first += heads[target] > 0;
+  if (first_piece_[rail] == first_piece_[rail + 1]) return first;
+  position = std::accumulate(heads, heads + m, int64_t{0});
+  return WritePieces(rail, [&](const Segment& piece) { return piece.target == target; }, position, pool, first);
 }
 
 template <typename Wanted>
-int32_t Balancer::WritePieces(int32_t rail, Wanted wanted, int64_t* position, Segment* pool, int32_t first) const {
+int32_t Balancer::WritePieces(int32_t rail, Wanted wanted, int64_t position, Segment* pool, int32_t first) const {
   for (int32_t i = first_piece_[rail]; i < first_piece_[rail + 1]; ++i) {
     pool[first] = pieces_[i];
-    pool[first].position = *position;
-    *position += pieces_[i].rows;
+    pool[first].position = position;
+    position += pieces_[i].rows;
     first += wanted(pieces_[i]);
   }
   return first;

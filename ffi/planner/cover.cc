@@ -7,9 +7,9 @@
 namespace fastjax::planner {
 namespace {
 
-constexpr int kDigitBits = 8;
 constexpr size_t kFewEntries = 24;
-constexpr uint32_t kDigits = 1U << kDigitBits;
+constexpr size_t kSomeEntries = 256;
+constexpr int kMaxDigitBits = 8;
 
 }  // namespace
 
@@ -29,80 +29,95 @@ void GreedyCover::Clear() {
 
 void GreedyCover::Build(const int32_t* left) {
   Clear();
-  Sort(left);
+  Collect(left);
+  Sort();
   std::fill(row_busy_.begin(), row_busy_.end(), 0);
   std::fill(column_busy_.begin(), column_busy_.end(), 0);
   std::fill(row_first_.begin(), row_first_.end(), 0);
   std::fill(column_first_.begin(), column_first_.end(), 0);
-  for (const uint32_t entry : entries_) Place(entry, left[entry]);
+  for (const Entry& entry : entries_) Place(entry);
 }
 
-// By the leading 16 bits: entries that agree in them stay in order of their place, which is close enough. Many are
-// sorted in two passes over them; few, by insertion.
-void GreedyCover::Sort(const int32_t* left) {
-  const auto entries = static_cast<uint32_t>(servers_) * static_cast<uint32_t>(servers_);
-  entries_.clear();
-  int32_t largest = 1;
-  for (uint32_t entry = 0; entry < entries; ++entry) {
-    if (left[entry] == 0) continue;
-    entries_.push_back(entry);
-    largest = std::max(largest, left[entry]);
+// Whether a pair has anything left is as good as random, so each is written, and kept if it has.
+void GreedyCover::Collect(const int32_t* left) {
+  const auto n = static_cast<size_t>(servers_);
+  entries_.resize(n * n + 1);
+  Entry* next = entries_.data();
+  largest_ = 1;
+  for (size_t row = 0; row < n; ++row) {
+    for (size_t column = 0; column < n; ++column) {
+      const int32_t rows = left[row * n + column];
+      *next = {rows, static_cast<int16_t>(row), static_cast<int16_t>(column)};
+      next += rows != 0;
+      largest_ = std::max(largest_, rows);
+    }
   }
-  const int bits = 32 - __builtin_clz(static_cast<uint32_t>(largest));
-  const int drop = std::max(bits - 2 * kDigitBits, 0);
-  if (entries_.size() <= kFewEntries) return SortFew(drop, left);
-  sorted_.resize(entries_.size());
-  SortBy(drop, entries_, &sorted_, left);
-  SortBy(drop + kDigitBits, sorted_, &entries_, left);
+  entries_.resize(static_cast<size_t>(next - entries_.data()));
 }
 
-void GreedyCover::SortFew(int shift, const int32_t* left) {
+// By the leading bits, 16 if there are many, 12 if there are some: entries that agree in them stay in order of their
+// place, which is close enough. They are sorted in two passes over them; few, by insertion.
+void GreedyCover::Sort() {
+  const int bits = 32 - __builtin_clz(static_cast<uint32_t>(largest_));
+  const int digit_bits = entries_.size() <= kSomeEntries ? 6 : kMaxDigitBits;
+  const int drop = std::max(bits - 2 * digit_bits, 0);
+  if (entries_.size() <= kFewEntries) return SortFew(drop);
+  sorted_.resize(entries_.size());
+  SortBy(drop, digit_bits, entries_, &sorted_);
+  SortBy(drop + digit_bits, digit_bits, sorted_, &entries_);
+}
+
+void GreedyCover::SortFew(int shift) {
   const auto count = static_cast<int32_t>(entries_.size());
   for (int32_t i = 1; i < count; ++i) {
-    const uint32_t entry = entries_[i];
-    const int32_t rows = left[entry] >> shift;
+    const Entry entry = entries_[i];
     int32_t at = i;
-    for (; at > 0 && left[entries_[at - 1]] >> shift < rows; --at) entries_[at] = entries_[at - 1];
+    for (; at > 0 && entries_[at - 1].rows >> shift < entry.rows >> shift; --at) entries_[at] = entries_[at - 1];
     entries_[at] = entry;
   }
 }
 
-void GreedyCover::SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left) {
-  uint32_t first[kDigits + 1] = {};
+void GreedyCover::SortBy(int shift, int digit_bits, const std::vector<Entry>& from, std::vector<Entry>* to) {
+  const uint32_t digits = 1U << digit_bits;
+  uint32_t first[(1U << kMaxDigitBits) + 1];
+  std::fill(first, first + digits + 1, 0);
   // The largest digit comes first.
-  const auto digit = [&](uint32_t entry) {
-    return kDigits - 1 - ((static_cast<uint32_t>(left[entry]) >> shift) & (kDigits - 1));
-  };
-  for (const uint32_t entry : from) ++first[digit(entry) + 1];
-  for (uint32_t i = 0; i < kDigits; ++i) first[i + 1] += first[i];
-  for (const uint32_t entry : from) (*to)[first[digit(entry)]++] = entry;
+  const auto digit = [&](const Entry& entry) { return ~(static_cast<uint32_t>(entry.rows) >> shift) & (digits - 1); };
+  for (const Entry& entry : from) ++first[digit(entry) + 1];
+  for (uint32_t i = 0; i < digits; ++i) first[i + 1] += first[i];
+  for (const Entry& entry : from) (*to)[first[digit(entry)]++] = entry;
 }
 
-void GreedyCover::Place(uint32_t entry, int32_t rows) {
-  const auto n = static_cast<uint32_t>(servers_);
-  uint64_t* row = &row_busy_[static_cast<size_t>(entry / n) * words_];
-  uint64_t* column = &column_busy_[static_cast<size_t>(entry % n) * words_];
-  int32_t& row_first = row_first_[entry / n];
-  int32_t& column_first = column_first_[entry % n];
-  const int32_t stage = FirstFree(row, column, std::max(row_first, column_first));
+void GreedyCover::Place(const Entry& entry) {
+  uint64_t* row = &row_busy_[static_cast<size_t>(entry.row) * words_];
+  uint64_t* column = &column_busy_[static_cast<size_t>(entry.column) * words_];
+  int32_t word = std::max(row_first_[entry.row], column_first_[entry.column]);
+  uint64_t free = ~(row[word] | column[word]);
+  if (free == 0) {
+    word = NextFree(entry, word);
+    free = ~(row[word] | column[word]);
+  }
+  const int32_t stage = word * 64 + LowestBit(free);
   if (stage == count()) AddStage(0);
-  if (rows > lengths_[stage]) {
-    total_ += rows - lengths_[stage];
-    lengths_[stage] = rows;
+  if (entry.rows > lengths_[stage]) {
+    total_ += entry.rows - lengths_[stage];
+    lengths_[stage] = entry.rows;
   }
-  to_[static_cast<size_t>(stage) * n + entry / n] = static_cast<int16_t>(entry % n);
-  SetBit(row, stage);
-  SetBit(column, stage);
-  while (row_first + 1 < words_ && ~row[row_first] == 0) ++row_first;
-  while (column_first + 1 < words_ && ~column[column_first] == 0) ++column_first;
+  to_[static_cast<size_t>(stage) * servers_ + entry.row] = entry.column;
+  row[word] |= free & -free;
+  column[word] |= free & -free;
 }
 
-// There always is one: MaxStages.
-int32_t GreedyCover::FirstFree(const uint64_t* row, const uint64_t* column, int32_t word) const {
-  for (;; ++word) {
-    const uint64_t free = ~(row[word] | column[word]);
-    if (free != 0) return word * 64 + LowestBit(free);
-  }
+// The first word behind this one with a stage in which both are free: there is one (MaxStages). Words that are full are
+// not looked at again.
+int32_t GreedyCover::NextFree(const Entry& entry, int32_t word) {
+  const uint64_t* row = &row_busy_[static_cast<size_t>(entry.row) * words_];
+  const uint64_t* column = &column_busy_[static_cast<size_t>(entry.column) * words_];
+  while (~row[row_first_[entry.row]] == 0) ++row_first_[entry.row];
+  while (~column[column_first_[entry.column]] == 0) ++column_first_[entry.column];
+  word = std::max({word, row_first_[entry.row], column_first_[entry.column]});
+  while (~(row[word] | column[word]) == 0) ++word;
+  return word;
 }
 
 void GreedyCover::AddStage(int32_t rows) {

@@ -30,18 +30,26 @@ class GreedyCover {
   const int16_t* stage(int32_t stage) const { return &to_[static_cast<size_t>(stage) * servers_]; }
 
  private:
+  struct Entry {
+    int32_t rows;
+    int16_t row;
+    int16_t column;
+  };
+
   void Clear();
-  void Sort(const int32_t* left);
-  void SortFew(int shift, const int32_t* left);
-  void SortBy(int shift, const std::vector<uint32_t>& from, std::vector<uint32_t>* to, const int32_t* left);
-  void Place(uint32_t entry, int32_t rows);
-  int32_t FirstFree(const uint64_t* row, const uint64_t* column, int32_t word) const;
+  void Collect(const int32_t* left);
+  void Sort();
+  void SortFew(int shift);
+  static void SortBy(int shift, int digit_bits, const std::vector<Entry>& from, std::vector<Entry>* to);
+  void Place(const Entry& entry);
+  int32_t NextFree(const Entry& entry, int32_t word);
   void AddStage(int32_t rows);
 
   int32_t servers_;
   int32_t words_;  // 64-bit words that hold a set of stages
-  std::vector<uint32_t> entries_;
-  std::vector<uint32_t> sorted_;
+  std::vector<Entry> entries_;
+  std::vector<Entry> sorted_;
+  int32_t largest_ = 0;
   std::vector<uint64_t> row_busy_;  // stages that a server sends in
   std::vector<uint64_t> column_busy_;
   std::vector<int32_t> row_first_;  // word of row_busy_ before which all are full

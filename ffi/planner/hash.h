@@ -14,8 +14,11 @@ inline uint64_t HashMix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Eight lanes, because one multiplication waits for the one before it in its lane only. A step is a bijection of its
-// lane for a given value and of the value for a given lane, so arrays that differ in one entry never collide.
+// Five lanes, because one multiplication waits for the one before it in its lane only, and registers hold five; two
+// values for each multiplication, which takes the longest, and of whose product both halves count, as in Wang Yi's
+// wyhash. A change of `second` moves the product by multiples of the lane, which is as good as random. One of `first`
+// moves it by multiples of nearly the golden ratio, which lie too far apart for a small change of the next step's value
+// to make up for it.
 class LaneHash {
  public:
   explicit LaneHash(uint64_t seed) {
@@ -26,21 +29,22 @@ class LaneHash {
   template <typename Value>
   uint64_t Finish(int64_t count, Value value) {
     int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) Step(lane, value(i + lane));
+    for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) Step(lane, value(i + 2 * lane), value(i + 2 * lane + 1));
     }
-    for (int lane = 0; i < count; ++i, ++lane) Step(lane, value(i));
+    for (int64_t lane = 0; i < count; i += 2, ++lane) Step(lane, value(i), i + 1 < count ? value(i + 1) : 0);
     uint64_t hash = static_cast<uint64_t>(count);
     for (uint64_t lane : lanes_) hash = HashMix(hash ^ lane) + kHashOdd;
     return HashMix(hash);
   }
 
  private:
-  static constexpr int kLanes = 8;
+  __extension__ using Product = unsigned __int128;
+  static constexpr int64_t kLanes = 5;
 
-  void Step(int lane, uint64_t value) {
-    const uint64_t mixed = (lanes_[lane] ^ value) * kHashOdd;
-    lanes_[lane] = (mixed << 29) | (mixed >> 35);
+  void Step(int64_t lane, uint64_t first, uint64_t second) {
+    const Product product = static_cast<Product>(lanes_[lane] ^ first) * (second ^ kHashOdd);
+    lanes_[lane] = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
 
   uint64_t lanes_[kLanes];

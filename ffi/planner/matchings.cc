@@ -10,7 +10,9 @@ namespace fastjax::planner {
 namespace {
 
 // The threshold goes a little below what a matching needs: that costs hardly a matching and saves a fifth of the time.
-constexpr int32_t kSlackShift = 5;
+// Where servers are few, a little less: a matching more shows there, and the time does not.
+constexpr int32_t kFewServers = 32;
+constexpr int32_t SlackShift(int32_t servers) { return servers <= kFewServers ? 6 : 5; }
 
 // Left over by one look at the greedy end to the next: all but 1 / kLooks.
 constexpr int32_t kLooks = 6;
@@ -27,6 +29,15 @@ constexpr int64_t kMaxExactServers = 16;
 
 // A matching takes a look at all pairs now and then; this many looks at pairs take tens of milliseconds.
 constexpr int64_t kMaxSearch = int64_t{1} << 22;
+
+// Bit i of 32, from a table: loops over it work on several at a time.
+struct Bits32 {
+  constexpr Bits32() {
+    for (int i = 0; i < 32; ++i) bit[i] = uint32_t{1} << i;
+  }
+  uint32_t bit[32] = {};
+};
+constexpr Bits32 kBits;
 
 }  // namespace
 
@@ -47,8 +58,6 @@ MatchingBuilder::MatchingBuilder(int32_t servers)
       row_spare_(servers),
       column_spare_(servers),
       usable_(static_cast<size_t>(servers) * words_),
-      dirty_rows_(words_),
-      dirty_columns_(words_),
       all_(words_),
       free_(words_),
       unseen_(words_),
@@ -67,6 +76,7 @@ void MatchingBuilder::Build(const int64_t* units, int64_t startup, const Matchin
   result_.Clear();
   candidates_.clear();
   looks_.clear();
+  kept_look_ = -1;
   FindBound(units);
   if (bound_ == 0) return;
   Load(units);
@@ -201,7 +211,7 @@ void MatchingBuilder::PeelAll() {
       if (row_to_[row] == kNone) Augment<kOneWord>(row);
     }
     Peel(row_to_.data(), SmallestMatched());
-    Refresh<kOneWord>();
+    Refresh();
     if (remaining_ > next) continue;
     Consider();
     next = NextLook();
@@ -238,13 +248,31 @@ void MatchingBuilder::Keep(int32_t peeled) {
   candidates_.push_back({count, length << shift_});
   best_cost_ = std::min(best_cost_, Cost(count, length));
   if (Short(length)) best_short_cost_ = std::min(best_short_cost_, Cost(count, length));
+  if (kept_look_ < 0 || !Preferred(looks_[kept_look_])) KeepTail();
+}
+
+// Of the last look, if it would be chosen as things are: often it is in the end.
+void MatchingBuilder::KeepTail() {
+  if (!Preferred(looks_.back())) return;
+  kept_look_ = static_cast<int32_t>(looks_.size()) - 1;
+  kept_.Clear();
+  AppendTail(&kept_);
+}
+
+void MatchingBuilder::AppendTail(MatchingList* to) const {
+  for (int32_t i = 0; i < tail_.count(); ++i) {
+    to->to.insert(to->to.end(), tail_.stage(i), tail_.stage(i) + servers_);
+    to->weights.push_back(tail_.length(i) << shift_);
+  }
 }
 
 // The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
-// down to what the matchings that one could save cost.
+// down to what the matchings that one could save cost, or, if it has, when the cover is short.
 int32_t MatchingBuilder::NextLook() const {
-  const int64_t bearable =
-      std::min(startup_ * servers_ + (int64_t{total_} >> kToleranceShift), int64_t{1} << (62 - kExcessBits));
+  const int64_t wasted = (tail_excess_ * remaining_) >> kExcessBits;
+  const int64_t saved = std::min(startup_ * servers_, int64_t{1} << (62 - kExcessBits));
+  const int64_t short_enough = total_ >> kToleranceShift;
+  const int64_t bearable = wasted > saved ? std::max(saved, short_enough) : short_enough;
   const int64_t left = (bearable << kExcessBits) / std::max<int64_t>(tail_excess_, 1);
   return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
 }
@@ -254,19 +282,20 @@ int32_t MatchingBuilder::NextLook() const {
 void MatchingBuilder::Finish(const int64_t* units) {
   const int64_t optimum = remaining_ == 0 ? best_cost_ : std::min(best_cost_, CheapestToCome());
   const int64_t enough = std::max(best_cost_, optimum + (optimum >> kToleranceShift));
-  auto chosen = std::find_if(looks_.begin(), looks_.end(),
-                             [&](const Look& look) { return Short(look.length) && look.cost <= Bearable(); });
+  auto chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return Preferred(look); });
   if (chosen == looks_.end()) {
     chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return look.cost <= enough; });
   }
   const int32_t peeled = std::max(chosen->peeled, 0);
   result_.to.assign(peeled_.to.begin(), peeled_.to.begin() + static_cast<int64_t>(peeled) * servers_);
   for (int32_t i = 0; i < peeled; ++i) result_.weights.push_back(peeled_.weights[i] << shift_);
-  if (&*chosen != &looks_.back()) BuildTail(units, *chosen);
-  for (int32_t i = 0; i < tail_.count(); ++i) {
-    result_.to.insert(result_.to.end(), tail_.stage(i), tail_.stage(i) + servers_);
-    result_.weights.push_back(tail_.length(i) << shift_);
+  if (chosen - looks_.begin() == kept_look_) {
+    result_.to.insert(result_.to.end(), kept_.to.begin(), kept_.to.end());
+    result_.weights.insert(result_.weights.end(), kept_.weights.begin(), kept_.weights.end());
+    return;
   }
+  if (&*chosen != &looks_.back()) BuildTail(units, *chosen);
+  AppendTail(&result_);
 }
 
 // As it was when `look` was taken.
@@ -303,11 +332,24 @@ void MatchingBuilder::SetThreshold() {
     threshold_ = std::min(threshold_, largest);
   }
   for (const int64_t largest : largest_of_column) threshold_ = std::min(threshold_, static_cast<int32_t>(largest));
-  std::fill(usable_.begin(), usable_.end(), 0);
-  for (int32_t row = 0; row < n; ++row) {
-    for (int32_t column = 0; column < n; ++column) {
-      usable(row)[column / 64] |= uint64_t{Reach(row, column) >= threshold_} << (column % 64);
+  for (int32_t row = 0; row < n; ++row) FindUsable(row);
+}
+
+// Of a whole row, several at a time: that is quicker than to find out which have changed.
+void MatchingBuilder::FindUsable(int32_t row) {
+  const int32_t row_spare = row_spare_[row];
+  const int32_t threshold = threshold_;
+  uint64_t* words = usable(row);
+  std::fill(words, words + words_, 0);
+  for (int32_t first = 0; first < servers_; first += 32) {
+    const int32_t* left = &left_[static_cast<size_t>(row) * servers_ + first];
+    const int32_t* column_spare = &column_spare_[first];
+    const int32_t count = std::min(servers_ - first, 32);
+    uint32_t bits = 0;
+    for (int32_t i = 0; i < count; ++i) {
+      bits |= left[i] + std::min(row_spare, column_spare[i]) >= threshold ? kBits.bit[i] : 0;
     }
+    words[first / 64] |= uint64_t{bits} << (first % 64);
   }
 }
 
@@ -349,7 +391,7 @@ void MatchingBuilder::LowerThreshold() {
   for (int32_t i = 0; i < queued_; ++i) {
     ForEachBit(unseen_.data(), words, [&](int32_t column) { largest = std::max(largest, Reach(queue_[i], column)); });
   }
-  threshold_ = std::min(threshold_, largest - (largest >> kSlackShift));
+  threshold_ = std::min(threshold_, largest - (largest >> SlackShift(servers_)));
   for (int32_t i = 0; i < queued_; ++i) {
     uint64_t* bits = usable(queue_[i]);
     ForEachBit(unseen_.data(), words, [&](int32_t column) {
@@ -391,37 +433,22 @@ void MatchingBuilder::Peel(const int16_t* to, int32_t weight) {
     int32_t& left = left_[static_cast<size_t>(row) * n + column];
     const int32_t waste = std::max(weight - left, 0);
     left -= weight - waste;
-    if (waste == 0) continue;
     row_spare_[row] -= waste;
     column_spare_[column] -= waste;
-    SetBit(dirty_rows_.data(), row);
-    SetBit(dirty_columns_.data(), column);
   }
 }
 
-// Forgets what no longer comes up to the threshold: pairs that moved units, and those of servers that spent spare time.
-template <bool kOneWord>
+// Pairs moved units and servers spent spare time, so what comes up to the threshold is found anew; rows whose column no
+// longer does give it up.
 void MatchingBuilder::Refresh() {
-  const int32_t words = kOneWord ? 1 : words_;
   for (int32_t row = 0; row < servers_; ++row) {
-    const bool dirty = (dirty_rows_[row / 64] & BitOf(row)) != 0;
+    FindUsable(row);
     const int16_t matched = row_to_[row];
-    uint64_t* bits = usable(row);
-    for (int32_t word = 0; word < words; ++word) {
-      uint64_t check = dirty ? bits[word] : bits[word] & dirty_columns_[word];
-      if (matched / 64 == word) check |= bits[word] & BitOf(matched);
-      for (; check != 0; check &= check - 1) {
-        const int32_t column = word * 64 + LowestBit(check);
-        if (Reach(row, column) < threshold_) bits[word] &= ~BitOf(column);
-      }
-    }
-    if ((bits[matched / 64] & BitOf(matched)) != 0) continue;
+    if ((usable(row)[matched / 64] & BitOf(matched)) != 0) continue;
     SetBit(free_.data(), matched);
     row_to_[row] = kNone;
     column_from_[matched] = kNone;
   }
-  std::fill(dirty_rows_.begin(), dirty_rows_.end(), 0);
-  std::fill(dirty_columns_.begin(), dirty_columns_.end(), 0);
 }
 
 }  // namespace fastjax::planner

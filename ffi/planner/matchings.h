@@ -77,10 +77,13 @@ class MatchingBuilder {
   void Consider();
   void ConsiderShifts();
   void Keep(int32_t peeled);
+  void KeepTail();
+  void AppendTail(MatchingList* to) const;
   int32_t NextLook() const;
   bool Done() const;
   bool Short(int64_t length) const { return length <= total_ + (total_ >> kToleranceShift); }
   int64_t Bearable() const { return best_cost_ + (best_cost_ >> kWorthShift); }
+  bool Preferred(const Look& look) const { return Short(look.length) && look.cost <= Bearable(); }
   void Finish(const int64_t* units);
   void BuildTail(const int64_t* units, const Look& look);
   int64_t Cost(int64_t matchings, int64_t length) const { return startup_ * matchings + length; }
@@ -95,7 +98,7 @@ class MatchingBuilder {
   void Flip(int16_t column);
   int32_t SmallestMatched() const;
   void Peel(const int16_t* to, int32_t weight);
-  template <bool kOneWord>
+  void FindUsable(int32_t row);
   void Refresh();
 
   uint64_t* usable(int32_t row) { return &usable_[static_cast<size_t>(row) * words_]; }
@@ -120,9 +123,7 @@ class MatchingBuilder {
   std::vector<int32_t> left_;
   std::vector<int32_t> row_spare_;  // by how much a server's units fall short of remaining_
   std::vector<int32_t> column_spare_;
-  std::vector<uint64_t> usable_;      // per row, columns whose Reach is known to come up to the threshold
-  std::vector<uint64_t> dirty_rows_;  // whose spare time shrank
-  std::vector<uint64_t> dirty_columns_;
+  std::vector<uint64_t> usable_;  // per row, columns whose Reach is known to come up to the threshold
   std::vector<uint64_t> all_;
   std::vector<uint64_t> free_;    // columns without a row
   std::vector<uint64_t> unseen_;  // columns that the current search has not reached
@@ -138,6 +139,8 @@ class MatchingBuilder {
   int64_t best_cost_ = 0;
   int64_t best_short_cost_ = 0;
   std::vector<Look> looks_;
+  int32_t kept_look_ = -1;  // whose greedy end kept_ is
+  MatchingList kept_;
   std::vector<Candidate> candidates_;
   MatchingList result_;
 };

@@ -34,7 +34,7 @@ class RailLists {
   void AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out);
 
  private:
-  // What is still to be listed of a rail: entries [next, end), the first of which begins at `position`. Most lists have
+  // What is still to be listed of a rail: entries [next, end), of which nothing before `position`. Most lists have
   // nothing in a given stage, and this says so without a look at their segments.
   struct Remaining {
     static constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
@@ -50,19 +50,24 @@ class RailLists {
 
   size_t Slot(int32_t source, int32_t target) const;
   void PreparePair(int32_t source, int32_t target);
-  void ListHops(int32_t source, int32_t target, int32_t rail, int32_t end_local, int32_t Segment::* end,
-                Remaining* list);
+  void ReserveEntries(int32_t segments);
+  Remaining Whole(const Rail& rail) const;
+  Remaining Hops(const Rail& rail, int32_t end_local, int32_t Segment::* end);
   Range RowsOf(const Slice& slice, int32_t rail) const;
   bool Wanted(int32_t server) const { return device_ == kEveryDevice || server == server_; }
-  template <typename SegmentAt, typename Write>
-  static void AppendPieces(Range range, Remaining* list, TransferBuffer* out, SegmentAt segment_at, Write write);
+  int32_t FindDue(const Slice& slice, const Remaining* lists, int32_t begin, int32_t end);
+  template <typename Write>
+  void AppendPieces(const Slice& slice, int32_t begin, int32_t end, std::vector<Remaining>* all, TransferBuffer* out,
+                    Write write);
 
   Tiles* tiles_;
   int32_t servers_;
   int32_t m_;
+  bool equal_nics_;
   int32_t device_ = kEveryDevice;
   int32_t server_ = 0;
   int32_t local_ = 0;
+  std::vector<int32_t> due_;  // rails
 
   // By slot: of all pairs, or of those of one server.
   std::vector<int64_t> sent_;
@@ -70,9 +75,11 @@ class RailLists {
   std::vector<Remaining> balance_;
   std::vector<Remaining> scale_out_;
   std::vector<Remaining> redistribute_;
-  // Segments that the devices listed balance or redistribute; those lists refer to it, scale_out_ to all segments.
-  std::vector<int32_t> hops_;
-  int32_t hops_used_ = 0;
+  // Segments, to which lists refer: first each in its place, for lists of whole rails, then those that the devices
+  // listed balance or redistribute.
+  std::vector<int32_t> entries_;
+  int32_t all_ = 0;  // entries in their place
+  int32_t used_ = 0;
 };
 
 }  // namespace fastjax::planner

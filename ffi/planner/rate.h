@@ -32,9 +32,10 @@ class Rate {
   // Bandwidth 0 counts as the slowest there is.
   Rate(int64_t row_bytes, int64_t bandwidth) {
     const Wide bytes = Wide{row_bytes} * 1'000'000'000'000;
-    const Wide fine = (bytes << kFineBits) / std::max<int64_t>(bandwidth, 1);
-    shift_ = fine < (Wide{1} << 60) ? kFineBits : 0;
-    multiplier_ = Saturated(shift_ == 0 ? fine >> kFineBits : fine);
+    for (shift_ = kMostFineBits; shift_ > 0; shift_ -= kMostFineBits / 2) {
+      if ((bytes << shift_) / std::max<int64_t>(bandwidth, 1) < Wide{1} << 60) break;
+    }
+    multiplier_ = Saturated((bytes << shift_) / std::max<int64_t>(bandwidth, 1));
   }
 
   Picoseconds Time(int64_t rows) const { return (Wide{rows} * multiplier_) >> shift_; }
@@ -42,11 +43,11 @@ class Rate {
   int64_t Rows(Picoseconds time) const { return multiplier_ == 0 ? int64_t{1} << 62 : Quotient(time); }
 
  private:
-  static constexpr int kFineBits = 20;
+  static constexpr int kMostFineBits = 40;
 
   int64_t Quotient(Picoseconds time) const {
-    constexpr Wide kMost = Wide{1} << 100;
-    return Saturated((std::min(time, kMost) << shift_) / multiplier_);
+    const Wide most = Wide{1} << (126 - shift_);
+    return Saturated((std::min(time, most) << shift_) / multiplier_);
   }
 
   int64_t multiplier_ = 0;

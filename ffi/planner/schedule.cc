@@ -14,6 +14,12 @@ void AppendWhole(const int64_t* traffic, int32_t devices, Phase phase, int32_t s
 
 }  // namespace
 
+void TransferBuffer::Grow(int64_t count) {
+  const int64_t size = next_ - memory_.data();
+  memory_.resize(2 * static_cast<size_t>(size + count));
+  next_ = memory_.data() + size;
+}
+
 int64_t MaxEntriesOneTransferPerPeer(const Topology& topology) { return 2 * int64_t{topology.devices()} - 1; }
 
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out) {

@@ -22,25 +22,29 @@ inline constexpr int32_t kEveryDevice = -1;
 // Transfers in memory that is kept from plan to plan.
 class TransferBuffer {
  public:
-  void Clear() { size_ = 0; }
+  TransferBuffer() = default;
+  TransferBuffer(const TransferBuffer&) = delete;
+  TransferBuffer& operator=(const TransferBuffer&) = delete;
+  void Clear() { next_ = memory_.data(); }
   // Where the next transfer goes, with room for `count`.
   Transfer* Reserve(int64_t count) {
-    const size_t needed = size_ + static_cast<size_t>(count);
-    if (needed > memory_.size()) memory_.resize(2 * needed);
-    return memory_.data() + size_;
+    if (memory_.data() + memory_.size() - next_ < count) Grow(count);
+    return next_;
   }
   // Keeps what was written at Reserve's answer up to `end`.
-  void Commit(const Transfer* end) { size_ = static_cast<size_t>(end - memory_.data()); }
+  void Commit(Transfer* end) { next_ = end; }
   void Push(const Transfer& transfer) {
     Transfer* next = Reserve(1);
     *next = transfer;
     Commit(next + 1);
   }
-  TransferRange range() const { return {memory_.data(), memory_.data() + size_}; }
+  TransferRange range() const { return {memory_.data(), next_}; }
 
  private:
+  void Grow(int64_t count);
+
   std::vector<Transfer> memory_;
-  size_t size_ = 0;
+  Transfer* next_ = nullptr;
 };
 
 // The matchings that stages were cut from; null for schedules without.

@@ -15,10 +15,13 @@ Picoseconds RoomUnder(const Pricing& pricing, int64_t units) {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 // Rows of a load that fall into units [begin, end), if the units [first, last) carry it evenly: half of those that are
-// sure to carry none do, since rails swap rows.
+// sure to carry none do, since rails swap rows. Rounded so that shares of adjoining ranges add up to all rows: a single
+// row may be what takes longest.
 int64_t Share(int64_t rows, int64_t first, int64_t last, int64_t begin, int64_t end) {
-  const int64_t common = std::min(end, last) - std::max(begin, first);
-  return common <= 0 ? 0 : MulDiv(rows, common, last - first);
+  const int64_t from = std::max(begin, first);
+  const int64_t to = std::min(end, last);
+  if (from >= to) return 0;
+  return MulDiv(rows, last - from, last - first) - MulDiv(rows, last - to, last - first);
 }
 
 // How long work inside a server may be exposed before the first stage, and behind the last: another stage costs a
@@ -85,7 +88,7 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
     int64_t left = whole.units;
     int64_t before = 0;
     for (; cuts < kMaxCuts; ++cuts) {
-      int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room));
+      int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room), left);
       if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * int64_t{kMaxCuts}), 1});
       if (piece >= left) break;
       before = piece;
@@ -99,16 +102,16 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
 }
 
 // Units of the matching that bring no more than `rows` of balance, or redistribution, to any server's busiest device,
-// even if they are those with most of it.
-int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows) const {
-  int64_t limit = kAny;
+// even if they are those with most of it; `left` at most. Most pairs allow that many, so few are worth a division.
+int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows, int64_t left) const {
+  int64_t limit = left;
   for (int32_t s = 0; s < servers_; ++s) {
-    if (to[s] == kIdle) continue;
-    const TileLoad& load = tiles.load(tiles.PairOf(s, to[s]));
+    const TileLoad& load = tiles.load(tiles.PairOf(s, to[s] == kIdle ? s : to[s]));  // its own is none
     const bool balances = work == Work::kBalance;
     const int64_t most = balances ? load.balance : load.redistribute;
-    if (most <= rows) continue;
-    limit = std::min(limit, MulDiv(balances ? load.balance_units : load.redistribute_units, rows, most));
+    const int64_t units = balances ? load.balance_units : load.redistribute_units;
+    const bool lower = Wide{units} * rows < Wide{limit} * most;
+    if (static_cast<int>(most > rows) & static_cast<int>(lower)) limit = MulDiv(units, rows, most);
   }
   return limit;
 }
@@ -130,11 +133,14 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
     const int64_t begin = done_[pair];
     const int64_t moved = std::min(tiles.units()[pair] - begin, length);
     done_[pair] += moved;
-    if (moved == 0 || (!equal && !tiles.AnyRows(s, d, begin, begin + moved, &scratch_))) continue;
-    longest = std::max(longest, moved);
-    to_[first + s] = d;
-    from_[first + d] = static_cast<int16_t>(s);
-    if (!equal) begins_[first + s] = begin;
+    bool any = moved > 0;
+    if (!equal) {
+      any = any && tiles.AnyRows(s, d, begin, begin + moved, &scratch_);
+      begins_[first + s] = begin;
+    }
+    longest = std::max(longest, any ? moved : 0);
+    to_[first + s] = any ? d : static_cast<int16_t>(kIdle);
+    from_[first + d] = static_cast<int16_t>(any ? s : kIdle);
   }
   if (longest == 0) {
     to_.resize(first);

@@ -55,7 +55,7 @@ class StageBuilder {
 
   void Order(const MatchingList& matchings);
   void Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
-  int64_t PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows) const;
+  int64_t PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows, int64_t left) const;
   void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
   Picoseconds WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length, const Pricing& pricing) const;
 

@@ -1,6 +1,9 @@
 #include "planner/tiles.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "planner/rate.h"
@@ -10,6 +13,17 @@ namespace {
 
 // Rails of all pairs are kept where there are no more than this.
 constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
+
+// GCC and clang have these for every processor.
+using Two = int64_t __attribute__((vector_size(16)));
+
+Two LoadTwo(const int64_t* from) {
+  Two two;
+  std::memcpy(&two, from, sizeof(two));
+  return two;
+}
+
+void StoreTwo(Two two, int64_t* to) { std::memcpy(to, &two, sizeof(two)); }
 
 constexpr size_t kMaxSpareSegments = size_t{1} << 20;
 
@@ -23,9 +37,9 @@ Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
       slowest_nic_(topology.slowest_counted_nic()),
       filler_(std::move(filler)),
       staging_rows_(topology.servers),
-      row_sums_(topology.devices()),
-      column_sums_(topology.devices()),
-      diagonal_(topology.devices()),
+      row_sums_(topology.devices_per_server),
+      column_sums_(topology.devices_per_server),
+      diagonal_(topology.devices_per_server),
       quotas_(topology.devices_per_server) {
   const size_t pairs = static_cast<size_t>(servers_) * servers_;
   for (auto* by_pair : {&sums_, &units_, &most_rows_, &send_base_, &receive_base_}) by_pair->resize(pairs);
@@ -68,77 +82,115 @@ void Tiles::Plan(const int64_t* traffic) {
 // kRails is the number of devices in a server, or 0 where the compiler is not told.
 template <int32_t kRails>
 void Tiles::PlanServer(int32_t source) {
-  SumServer<kRails>(source);
-  for (int32_t target = 0; target < servers_; ++target) SetTile<kRails>(source, target);
+  for (int32_t target = 0; target < servers_; ++target) {
+    SumTile<kRails>(source, target);
+    if (source == target) {
+      AddLocal();
+    } else {
+      SetTile<kRails>(source, target);
+    }
+  }
 }
 
 template <int32_t kRails>
-void Tiles::SumServer(int32_t source) {
+void Tiles::SumTile(int32_t source, int32_t target) {
   const int32_t m = kRails == 0 ? m_ : kRails;
-  const int32_t devices = topology_.devices();
+  const int64_t devices = topology_.devices();
+  const int64_t* tile = traffic_ + (source * devices + target) * m;
+  if constexpr (kRails != 0) return SumInPairs<kRails>(tile);
   std::fill(column_sums_.begin(), column_sums_.end(), 0);
-  int64_t* columns = column_sums_.data();
   for (int32_t local = 0; local < m; ++local) {
-    const int64_t* row = traffic_ + static_cast<int64_t>(topology_.device(source, local)) * devices;
-    int64_t* sums = &row_sums_[local];
-    int64_t* diagonal = &diagonal_[local];
-    for (int32_t first = 0; first < devices; first += m) {
-      int64_t sum = 0;
-      for (int32_t i = 0; i < m; ++i) {
-        sum += row[first + i];
-        columns[first + i] += row[first + i];
-      }
-      sums[first] = sum;
-      diagonal[first] = row[first + local];
-    }
+    const int64_t* row = tile + local * devices;
+    for (int32_t i = 0; i < m; ++i) column_sums_[i] += row[i];
+    row_sums_[local] = std::accumulate(row, row + m, int64_t{0});
+    diagonal_[local] = row[local];
   }
+}
+
+// Two entries at a time: all of the matrix goes through here.
+template <int32_t kRails>
+void Tiles::SumInPairs(const int64_t* tile) {
+  static_assert(kRails % 2 == 0);
+  const int64_t devices = topology_.devices();
+  Two columns[kRails / 2] = {};
+  for (int32_t local = 0; local < kRails; local += 2) {
+    const int64_t* row = tile + local * devices;
+    const int64_t* next = row + devices;
+    Two sum = {};
+    Two next_sum = {};
+    for (int64_t i = 0; i < kRails; i += 2) {
+      const Two entries = LoadTwo(row + i);
+      const Two next_entries = LoadTwo(next + i);
+      sum += entries;
+      next_sum += next_entries;
+      columns[i / 2] += entries + next_entries;
+    }
+    StoreTwo(Two{sum[0], next_sum[0]} + Two{sum[1], next_sum[1]}, &row_sums_[local]);
+    StoreTwo(Two{row[local], next[local + 1]}, &diagonal_[local]);
+  }
+  std::memcpy(column_sums_.data(), columns, sizeof(columns));
 }
 
 template <int32_t kRails>
 void Tiles::SetTile(int32_t source, int32_t target) {
   const int32_t m = kRails == 0 ? m_ : kRails;
   const int32_t pair = PairOf(source, target);
-  const int64_t* rows = &row_sums_[static_cast<size_t>(target) * m];
-  const int64_t* columns = &column_sums_[static_cast<size_t>(target) * m];
-  const int64_t* diagonal = &diagonal_[static_cast<size_t>(target) * m];
-  if (source == target) return AddLocal(rows, columns, diagonal);
   int64_t sum = 0;
-  for (int32_t i = 0; i < m; ++i) sum += rows[i];
+  for (int32_t i = 0; i < m; ++i) sum += row_sums_[i];
   sums_[pair] = sum;
   FillQuotas<kRails>(source, target, quotas_.data());
-  most_rows_[pair] = std::min(*std::max_element(quotas_.begin(), quotas_.end()) + filler_->slack_rows(sum), sum);
-  units_[pair] = UnitsOf(source, target, quotas_.data());
-  SetLoad<kRails>(pair, rows, columns, diagonal);
+  const int64_t most = topology_.equal_nics() ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
+  most_rows_[pair] = std::min(most + filler_->slack_rows(sum), sum);
+  units_[pair] = topology_.equal_nics() ? most : UnitsOf(source, target, quotas_.data());
+  SetLoad<kRails>(pair);
 }
 
-void Tiles::AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+void Tiles::AddLocal() {
   for (int32_t i = 0; i < m_; ++i) {
-    local_rows_ = std::max({local_rows_, row_sums[i] - diagonal[i], column_sums[i] - diagonal[i]});
+    local_rows_ = std::max({local_rows_, row_sums_[i] - diagonal_[i], column_sums_[i] - diagonal_[i]});
   }
 }
 
 // As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
 // balancer does whenever there are such rows.
 template <int32_t kRails>
-void Tiles::SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal) {
+void Tiles::SetLoad(int32_t pair) {
   const int32_t m = kRails == 0 ? m_ : kRails;
   TileLoad load;
   if (m > 1 && sums_[pair] > 0) {
-    for (int32_t rail = 0; rail < m; ++rail) {
-      const int64_t quota = quotas_[rail];
-      const int64_t room = std::max<int64_t>(quota - row_sums[rail], 0);
-      const int64_t home = std::min({quota, column_sums[rail], std::min(diagonal[rail], quota) + room});
-      load.balance = std::max({load.balance, row_sums[rail] - quota, room});
-      load.balance_units = std::max(load.balance_units, room);
-      load.redistribute = std::max({load.redistribute, column_sums[rail] - home, quota - home});
-      load.redistribute_units = std::max(load.redistribute_units, quota - home);
-    }
+    // Several at a time where they are narrow.
+    load = kRails != 0 && sums_[pair] <= std::numeric_limits<int32_t>::max() ? LoadOf<int32_t, kRails>()
+                                                                             : LoadOf<int64_t, kRails>();
     if (units_[pair] != most_rows_[pair]) {
       load.balance_units = MulDiv(load.balance_units, units_[pair], most_rows_[pair]);
       load.redistribute_units = MulDiv(load.redistribute_units, units_[pair], most_rows_[pair]);
     }
   }
   loads_[pair] = load;
+}
+
+template <typename Rows, int32_t kRails>
+TileLoad Tiles::LoadOf() const {
+  const int32_t m = kRails == 0 ? m_ : kRails;
+  const int64_t* quotas = quotas_.data();
+  Rows balance = 0;
+  Rows balance_units = 0;
+  Rows redistribute = 0;
+  Rows redistribute_units = 0;
+  for (int32_t rail = 0; rail < m; ++rail) {
+    const auto quota = static_cast<Rows>(quotas[rail]);
+    const auto leaving = static_cast<Rows>(row_sums_[rail]);
+    const auto entering = static_cast<Rows>(column_sums_[rail]);
+    const auto straight = static_cast<Rows>(diagonal_[rail]);
+    const Rows room = std::max<Rows>(quota - leaving, 0);
+    const Rows home = std::min(std::min(quota, entering), std::min(straight, quota) + room);
+    balance = std::max(balance, leaving - quota);
+    balance_units = std::max(balance_units, room);
+    redistribute = std::max(redistribute, entering - home);
+    redistribute_units = std::max(redistribute_units, quota - home);
+  }
+  return {std::max(balance, balance_units), balance_units, std::max(redistribute, redistribute_units),
+          redistribute_units};
 }
 
 void Tiles::SetStaging() {
@@ -167,8 +219,10 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const auto sum = static_cast<uint64_t>(sums_[PairOf(source, target)]);
   const auto extras = static_cast<uint32_t>(sum % m);
   const uint32_t first = static_cast<uint32_t>(source + target) % m;
-  std::fill(quotas, quotas + m, static_cast<int64_t>(sum / m));
-  for (uint32_t i = 0; i < extras; ++i) ++quotas[first + i < m ? first + i : first + i - m];
+  const auto share = static_cast<int64_t>(sum / m);
+  for (uint32_t rail = 0; rail < m; ++rail) {
+    quotas[rail] = share + ((rail < first ? rail + m - first : rail - first) < extras);
+  }
 }
 
 // In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
@@ -205,7 +259,6 @@ int64_t Tiles::RateOf(int32_t source, int32_t target, int32_t rail) const {
 }
 
 int64_t Tiles::UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const {
-  if (topology_.equal_nics()) return *std::max_element(quotas, quotas + m_);
   int64_t units = 0;
   for (int32_t rail = 0; rail < m_; ++rail) {
     if (quotas[rail] == 0) continue;

@@ -64,6 +64,8 @@ class Tiles {
   // Plan gets what it needs only; if others follow, what they need is made for all devices of their server.
   void PrepareAll();
   void PrepareDevice(int32_t device);
+  // Whether rails other than the device's own list only what starts, or ends, at it.
+  bool OnlyOf(int32_t device) const { return device == only_device_ && filler_->heeds_viewer(); }
   const Rail* rails(int32_t source, int32_t target) const { return &rails_[Slot(source, target) * m_]; }
   const Segment& segment(int32_t i) const { return segments_[i]; }
   int32_t num_segments() const { return segments_used_; }
@@ -76,12 +78,16 @@ class Tiles {
   template <int32_t kRails>
   void PlanServer(int32_t source);
   template <int32_t kRails>
-  void SumServer(int32_t source);
+  void SumTile(int32_t source, int32_t target);
+  template <int32_t kRails>
+  void SumInPairs(const int64_t* tile);
   template <int32_t kRails>
   void SetTile(int32_t source, int32_t target);
   template <int32_t kRails>
-  void SetLoad(int32_t pair, const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
-  void AddLocal(const int64_t* row_sums, const int64_t* column_sums, const int64_t* diagonal);
+  void SetLoad(int32_t pair);
+  template <typename Rows, int32_t kRails>
+  TileLoad LoadOf() const;
+  void AddLocal();
   void SetStaging();
 
   template <int32_t kRails>
@@ -115,7 +121,7 @@ class Tiles {
   std::vector<int64_t> staging_rows_;  // by server
   int64_t local_rows_ = 0;
 
-  // Of one server's tiles while they are summed: by target server and local index.
+  // Of one tile: by local index.
   std::vector<int64_t> row_sums_;
   std::vector<int64_t> column_sums_;
   std::vector<int64_t> diagonal_;
