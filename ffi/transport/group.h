@@ -12,14 +12,23 @@ namespace fastjax::transport {
 struct CallSite {
   std::string operation;  // the public function's name, for messages
   std::string axis;       // as the user wrote it, for messages
+  std::string program;    // the name of the function that was compiled
+  std::string shapes;     // of the operands
   int64_t channel = 0;    // distinguishes the exchanges of one program
+  uint64_t settings = 0;  // a hash of what plans depend on besides the traffic
   int64_t timeout_ms = 0;
   int32_t group_size = 0;
-  std::vector<int32_t> group_of;     // by partition
-  std::vector<int32_t> position_of;  // by partition: index inside its group, the index that offsets and sizes use
-  std::vector<int32_t> rank_of;      // by position: server-major number, what plans use
-  std::vector<int32_t> position_at;  // by rank
+  std::vector<int32_t> group_of;      // by partition
+  std::vector<int32_t> position_of;   // by partition: index inside its group, the index that offsets and sizes use
+  std::vector<int32_t> rank_of;       // by position: server-major number, what plans use
+  std::vector<int32_t> position_at;   // by rank
+  std::vector<int32_t> partition_at;  // by group and position
+  // By partition, where devices of several processes take part; empty where one process has all.
+  std::vector<int32_t> process_of;
+  std::vector<int32_t> rail_of;  // the device's number inside its process: chooses its NIC
 
+  bool spans_processes() const { return !process_of.empty(); }
+  int32_t partition(int32_t group, int32_t position) const { return partition_at[group * group_size + position]; }
   int32_t partitions() const { return static_cast<int32_t>(group_of.size()); }
   int32_t groups() const { return group_size == 0 ? 0 : partitions() / group_size; }
 

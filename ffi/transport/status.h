@@ -10,7 +10,7 @@
 
 namespace fastjax::transport {
 
-enum class Code : uint8_t { kOk, kInvalidArgument, kDeadlineExceeded, kInternal };
+enum class Code : uint8_t { kOk, kInvalidArgument, kDeadlineExceeded, kUnavailable, kInternal };
 
 struct [[nodiscard]] Status {
   Code code = Code::kOk;
@@ -20,6 +20,7 @@ struct [[nodiscard]] Status {
   static Status Ok() { return {}; }
   static Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
   static Status Deadline(std::string message) { return {Code::kDeadlineExceeded, std::move(message)}; }
+  static Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
   static Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
 };
 

@@ -97,31 +97,41 @@ Status GroupTraffic::CheckPair(const CallSite& site, int32_t group, int32_t send
 Status GroupTraffic::CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                                  bool transposed_table) const {
   for (int32_t p = 0; p < devices_; ++p) {
+    if (args[p].table == nullptr) continue;
     const char* wrong = planner::TableView::Check(args[p].table, args[p].table_words, devices_, site.rank_of[p]);
     if (wrong != nullptr && *wrong != '\0') {
       return Status::Invalid(site.Prefix() + "the plan of " + site.DeviceName(group, p) + " is not usable: " + wrong +
                              ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.");
     }
   }
-  const uint64_t hash = planner::TableView(args.front().table).plan_hash();
+  const auto hash_of = [](const ExchangeArgs& device) {
+    return device.table == nullptr ? device.plan_hash : planner::TableView(device.table).plan_hash();
+  };
   for (int32_t p = 0; p < devices_; ++p) {
-    const planner::TableView table(args[p].table);
-    if (table.plan_hash() != hash) {
+    if (hash_of(args[p]) != hash_of(args.front())) {
       return Status::Invalid(site.Prefix() + site.DeviceName(group, p) + " holds another plan than " +
                              site.DeviceName(group, 0) +
                              ". Pass every device the plan of one "
                              "plan_ragged_all_to_all call.");
     }
-    for (int32_t q = 0; q < devices_; ++q) {
-      const int64_t sent = Sent(site.rank_of[p], site.rank_of[q]);
-      const int64_t planned = transposed_table ? table.receives(site.rank_of[q]) : table.sends(site.rank_of[q]);
-      if (sent == planned) continue;
-      return Status::Invalid(site.Prefix() + "the plan does not fit: it is for " + std::to_string(planned) +
-                             " rows from " + site.DeviceName(group, p) + " to " + site.DeviceName(group, q) +
-                             ", send_sizes has " + std::to_string(sent) +
-                             ". Plan with the send_sizes of this exchange, and pass plan.transpose() for the way "
-                             "back.");
-    }
+    if (args[p].table == nullptr) continue;
+    if (Status status = CheckPlanned(site, group, p, args[p].table, transposed_table); !status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
+                                  bool transposed_table) const {
+  const planner::TableView table(words);
+  for (int32_t q = 0; q < devices_; ++q) {
+    const int64_t sent = Sent(site.rank_of[position], site.rank_of[q]);
+    const int64_t planned = transposed_table ? table.receives(site.rank_of[q]) : table.sends(site.rank_of[q]);
+    if (sent == planned) continue;
+    return Status::Invalid(site.Prefix() + "the plan does not fit: it is for " + std::to_string(planned) +
+                           " rows from " + site.DeviceName(group, position) + " to " + site.DeviceName(group, q) +
+                           ", send_sizes has " + std::to_string(sent) +
+                           ". Plan with the send_sizes of this exchange, and pass plan.transpose() for the way "
+                           "back.");
   }
   return Status::Ok();
 }

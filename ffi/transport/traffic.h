@@ -25,7 +25,8 @@ class GroupTraffic {
   // sizes that agree.
   Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse);
 
-  // Checks that the tables are of one plan, and that this plan is for these sizes.
+  // Checks that the tables are of one plan, and that this plan is for these sizes. Of devices of other processes only
+  // the plan's hash is known.
   Status CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                      bool transposed_table) const;
 
@@ -46,6 +47,8 @@ class GroupTraffic {
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
+  Status CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
+                      bool transposed_table) const;
   Status CheckPair(const CallSite& site, int32_t group, int32_t sender, int32_t receiver) const;
   size_t Index(int32_t rank, int64_t update) const {
     return static_cast<size_t>(rank) * static_cast<size_t>(updates_) + static_cast<size_t>(update);

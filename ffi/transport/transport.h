@@ -62,6 +62,7 @@ struct ExchangeArgs {
   IntView recv_sizes;
   const int32_t* table = nullptr;
   int64_t table_words = 0;
+  uint64_t plan_hash = 0;  // of the table, where another process has it
 };
 
 // Moves rows as the stage tables say.

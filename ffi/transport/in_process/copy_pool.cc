@@ -15,6 +15,8 @@ namespace {
 // Pieces small enough to even out unequal threads, large enough that claiming one is noise.
 constexpr int64_t kMinPieceBytes = 64 << 10;
 constexpr int64_t kMaxPieceBytes = 1 << 20;
+// Of another process's memory: the system takes more time to begin a read.
+constexpr int64_t kMinReadBytes = 256 << 10;
 constexpr int64_t kPiecesPerThread = 8;
 
 int UsableProcessors() {
@@ -31,6 +33,8 @@ void CopyJob::Clear() {
   ops_.clear();
   ends_.clear();
   step_ops_.clear();
+  pid_ = 0;
+  failed_.store(false, std::memory_order_relaxed);
   total_bytes_ = 0;
   step_bytes_so_far_ = 0;
 }
@@ -50,7 +54,15 @@ void CopyJob::EndStep() {
 }
 
 void CopyJob::RunInline() {
-  for (const CopyOp& op : ops_) kernels::Copy(op.dst, op.src, static_cast<size_t>(op.bytes), op.destination);
+  if (steps() == 0) return;
+  BeginStep(0);
+  do {
+    CopyRange(0, step_bytes_);
+  } while (NextStep());
+}
+
+void CopyJob::AddTo(ProcessReader* reader) const {
+  for (const CopyOp& op : ops_) reader->Add(op.dst, reinterpret_cast<uintptr_t>(op.src), static_cast<size_t>(op.bytes));
 }
 
 void CopyJob::BeginStep(size_t step) {
@@ -59,7 +71,7 @@ void CopyJob::BeginStep(size_t step) {
   last_op_ = step_ops_[step];
   step_bytes_ = ends_[last_op_ - 1];
   const int64_t wanted = step_bytes_ / (kPiecesPerThread * std::max(1, CopyPool::Get().threads()));
-  piece_bytes_ = std::clamp(wanted, kMinPieceBytes, kMaxPieceBytes);
+  piece_bytes_ = std::clamp(wanted, pid_ == 0 ? kMinPieceBytes : kMinReadBytes, kMaxPieceBytes);
   claimed_.store(0, std::memory_order_relaxed);
 }
 
@@ -72,7 +84,26 @@ bool CopyJob::NextStep() {
 bool CopyJob::ClaimAndCopy() {
   const int64_t begin = claimed_.fetch_add(piece_bytes_, std::memory_order_relaxed);
   if (begin >= step_bytes_) return false;
-  const int64_t end = std::min(begin + piece_bytes_, step_bytes_);
+  CopyRange(begin, std::min(begin + piece_bytes_, step_bytes_));
+  return true;
+}
+
+void CopyJob::CopyRange(int64_t begin, int64_t end) {
+  if (pid_ == 0) {
+    return ForEachPart(begin, end, [](const CopyOp& op, int64_t skip, int64_t bytes) {
+      kernels::Copy(op.dst + skip, op.src + skip, static_cast<size_t>(bytes), op.destination);
+    });
+  }
+  ProcessReader reader(pid_);
+  ForEachPart(begin, end, [&reader](const CopyOp& op, int64_t skip, int64_t bytes) {
+    reader.Add(op.dst + skip, reinterpret_cast<uintptr_t>(op.src) + static_cast<uintptr_t>(skip),
+               static_cast<size_t>(bytes));
+  });
+  if (!reader.Finish()) failed_.store(true, std::memory_order_relaxed);
+}
+
+template <typename Copy>
+void CopyJob::ForEachPart(int64_t begin, int64_t end, Copy copy) const {
   const auto first = ends_.begin() + static_cast<std::ptrdiff_t>(first_op_);
   const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(last_op_);
   auto at = static_cast<size_t>(std::upper_bound(first, last, begin) - ends_.begin());
@@ -80,10 +111,9 @@ bool CopyJob::ClaimAndCopy() {
     const CopyOp& op = ops_[at];
     const int64_t skip = position - (ends_[at] - op.bytes);
     const int64_t bytes = std::min(op.bytes - skip, end - position);
-    kernels::Copy(op.dst + skip, op.src + skip, static_cast<size_t>(bytes), op.destination);
+    copy(op, skip, bytes);
     position += bytes;
   }
-  return true;
 }
 
 CopyPool& CopyPool::Get() {
@@ -110,11 +140,13 @@ void CopyPool::Run(CopyJob* job, std::function<void()> done) {
   }
   job->done_ = std::move(done);
   job->BeginStep(0);
+  const int64_t parts = (job->step_bytes_ + job->piece_bytes_ - 1) / job->piece_bytes_;  // each for one thread
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     job->references_ = 0;
     jobs_.push_back(job);
   }
+  if (parts == 1) return wake_.notify_one();
   wake_.notify_all();
 }
 

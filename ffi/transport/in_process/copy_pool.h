@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/copy.h"
+#include "transport/process_memory.h"
 
 namespace fastjax::transport::in_process {
 
@@ -28,25 +29,35 @@ struct CopyOp {
 class CopyJob {
  public:
   void Clear();
+  // The sources are in the memory of that process, by their addresses there. Until Clear.
+  void ReadFrom(int64_t pid) { pid_ = pid; }
   void Add(const CopyOp& op);
   void EndStep();
 
   int64_t bytes() const { return total_bytes_; }
   int64_t steps() const { return static_cast<int64_t>(step_ops_.size()); }
+  // Whether some of another process's memory could not be read.
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
   // Runs everything on the calling thread.
   void RunInline();
+  // Of a job that reads from another process: has the reader read it all.
+  void AddTo(ProcessReader* reader) const;
 
  private:
   friend class CopyPool;
 
   bool ClaimAndCopy();  // copies one piece of the current step; false when none is left to claim
-  bool NextStep();      // false after the last one
+  template <typename Copy>
+  void ForEachPart(int64_t begin, int64_t end, Copy copy) const;
+  void CopyRange(int64_t begin, int64_t end);
+  bool NextStep();  // false after the last one
   void BeginStep(size_t step);
 
   std::vector<CopyOp> ops_;
   std::vector<int64_t> ends_;     // ends_[i]: bytes of the step up to and including ops_[i]
   std::vector<size_t> step_ops_;  // one past the last op of each step
+  int64_t pid_ = 0;               // 0: this process
   int64_t total_bytes_ = 0;
   int64_t step_bytes_so_far_ = 0;
 
@@ -57,6 +68,7 @@ class CopyJob {
   int64_t step_bytes_ = 0;
   int64_t piece_bytes_ = 0;
   std::atomic<int64_t> claimed_{0};
+  std::atomic<bool> failed_{false};
   int references_ = 0;  // workers inside this job; guarded by the pool's mutex
   std::function<void()> done_;
 };

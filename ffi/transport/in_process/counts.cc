@@ -1,18 +1,14 @@
-#include <limits>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "transport/counts.h"
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/rendezvous.h"
 
 namespace fastjax::transport::in_process {
 namespace {
-
-// Rows of a block that a table can hold; with more, a planner could not even add blocks up.
-constexpr int64_t kMaxBlockRows = std::numeric_limits<int32_t>::max();
 
 // The last device to arrive has everyone's counts before it: it plans once and writes every device's table.
 class InProcessCounts final : public Counts {
@@ -35,29 +31,11 @@ class InProcessCounts final : public Counts {
     Status Plan(const Rendezvous<CountsArgs>::Session& session) {
       // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
       const std::lock_guard<std::mutex> lock(mutex);
-      const auto devices = static_cast<size_t>(site->group_size);
-      traffic.assign(devices * devices, 0);
+      Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
+      if (!summed.ok()) return summed;
       tables.clear();
       for (int32_t p = 0; p < site->group_size; ++p) {
-        const CountsArgs& args = session.args()[p];
-        sizes.resize(static_cast<size_t>(args.send_sizes.size));
-        args.send_sizes.CopyTo(sizes.data());
-        const int64_t per_peer = args.send_sizes.size / site->group_size;
-        for (size_t u = 0; u < sizes.size(); ++u) {
-          if (sizes[u] < 0) {
-            return Status::Invalid(site->Prefix() + "on " + site->DeviceName(session.group(), p) + ", send_sizes[" +
-                                   std::to_string(u) + "] = " + std::to_string(sizes[u]) +
-                                   "; a size must be 0 or more.");
-          }
-          const auto peer = static_cast<int32_t>(static_cast<int64_t>(u) / per_peer);
-          int64_t& block =
-              traffic[static_cast<size_t>(site->rank_of[p]) * devices + static_cast<size_t>(site->rank_of[peer])];
-          if (sizes[u] > kMaxBlockRows - block) {
-            return Status::Invalid(site->Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
-          }
-          block += sizes[u];
-        }
-        tables.push_back({site->rank_of[p], args.table_words});
+        tables.push_back({site->rank_of[p], session.args()[p].table_words});
       }
       return plan(traffic.data(), tables);
     }

@@ -1,6 +1,6 @@
-#include <cstring>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +8,8 @@
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/job_builder.h"
 #include "transport/in_process/rendezvous.h"
+#include "transport/in_process/sum.h"
+#include "transport/planned_tables.h"
 #include "transport/traffic.h"
 
 namespace fastjax::transport::in_process {
@@ -21,8 +23,8 @@ constexpr int64_t kInlineBytes = 128 << 10;
 // What one running exchange works in.
 struct Work {
   GroupTraffic traffic;
-  std::vector<int32_t> planned;  // the tables, where the exchange plans itself
-  std::vector<LocalTable> local_tables;
+  PlannedTables planned;  // where the exchange plans itself
+  std::vector<int32_t> ranks;
   std::vector<const int32_t*> tables;  // by rank
   JobBuilder builder;
 };
@@ -89,40 +91,20 @@ class InProcessExchange final : public Exchange {
     }
 
     Status Plan(Work* work) const {
-      const auto devices = static_cast<size_t>(site->group_size);
-      const auto words = static_cast<size_t>(options.table_words);
-      work->planned.resize(devices * words);
-      work->local_tables.clear();
-      work->tables.clear();
-      for (size_t rank = 0; rank < devices; ++rank) {
-        work->local_tables.push_back({static_cast<int32_t>(rank), &work->planned[rank * words]});
-        work->tables.push_back(&work->planned[rank * words]);
-      }
-      return options.plan(work->traffic.sent(), work->local_tables);
+      work->ranks.resize(static_cast<size_t>(site->group_size));
+      std::iota(work->ranks.begin(), work->ranks.end(), 0);
+      return work->planned.Make(options, site->group_size, work->traffic.sent(), work->ranks, &work->tables);
     }
 
-    // Rows that land on each other are summed by rank of their origin, so that the result does not depend on who
-    // was first. Rare (a slice that was sent to several devices, on the way back), hence not staged.
+    // Rare (a slice that was sent to several devices, on the way back), hence not staged.
     Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
-      if (args.front().element == kernels::ElementKind::kOpaque) {
-        return Status::Invalid(site->Prefix() +
-                               "input slices overlap, and gradients of this element type cannot be summed.");
-      }
-      const int64_t row_bytes = args.front().row_bytes;
-      if (row_bytes == 0) return Status::Ok();  // buffers without bytes may have no address
+      if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
       for (int32_t target = 0; target < site->group_size; ++target) {
-        const ExchangeArgs& to = args[site->position_at[target]];
-        const auto each = [&](auto&& visit) {
-          for (int32_t origin = 0; origin < site->group_size; ++origin) {
-            const std::byte* source = args[site->position_at[origin]].source;
-            traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
-              visit(to.destination + run.destination_row * row_bytes, source + run.source_row * row_bytes,
-                    static_cast<size_t>(run.rows * row_bytes));
-            });
-          }
-        };
-        each([](std::byte* dst, const std::byte*, size_t bytes) { std::memset(dst, 0, bytes); });
-        each([&](std::byte* dst, const std::byte* src, size_t bytes) { kernels::Add(dst, src, bytes, to.element); });
+        SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
+                    [&](int32_t origin, const Run& run, int64_t) {
+                      const ExchangeArgs& from = args[site->position_at[origin]];
+                      return from.source + run.source_row * from.row_bytes;
+                    });
       }
       return Status::Ok();
     }

@@ -3,12 +3,10 @@
 #define FASTJAX_TRANSPORT_IN_PROCESS_JOB_BUILDER_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "planner/table.h"
 #include "transport/in_process/copy_pool.h"
-#include "transport/in_process/staging.h"
+#include "transport/in_process/placement.h"
 #include "transport/traffic.h"
 
 namespace fastjax::transport::in_process {
@@ -26,31 +24,20 @@ class JobBuilder {
   CopyJob* job() { return &job_; }
 
   // Gives the staging memory back.
-  void Release();
+  void Release() { placement_.Release(); }
 
  private:
-  Status PlaceStaging(const CallSite& site, const std::vector<const int32_t*>& tables, int64_t row_bytes);
-  Status AddTransfer(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-                     const planner::Transfer& transfer);
-  bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
-
   struct Step {
     int32_t step;
     CopyOp op;
   };
 
   CopyJob job_;
-  StagingPool::Buffer staging_;
-  std::vector<int64_t> staging_base_;  // by rank, in rows; one more at the end
+  Placement placement_;
   std::vector<Step> ops_;
   std::vector<Step> sorted_;
   std::vector<size_t> step_begin_;
-  int32_t step_ = 0;
-  kernels::Destination landing_ = kernels::Destination::kCached;
 };
-
-// The transfer as the transposed traffic sees it.
-planner::Transfer Backwards(planner::Transfer transfer, int32_t stages);
 
 }  // namespace fastjax::transport::in_process
 

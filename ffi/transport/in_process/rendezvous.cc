@@ -3,25 +3,34 @@
 #include <cstdio>
 
 namespace fastjax::transport::in_process {
-namespace {
 
-std::string List(const std::vector<bool>& arrived, bool wanted) {
-  std::string list;
-  for (size_t p = 0; p < arrived.size(); ++p) {
-    if (arrived[p] != wanted) continue;
-    if (!list.empty()) list += ", ";
-    list += std::to_string(p);
-  }
-  return list;
+std::atomic<int64_t>& Unfinished() {
+  static std::atomic<int64_t> unfinished{0};
+  return unfinished;
 }
 
-}  // namespace
+std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
+  std::vector<bool> members(site.group_of.size(), true);
+  if (process == kAllProcesses) return members;
+  for (size_t p = 0; p < members.size(); ++p) members[p] = site.process_of[p] == process;
+  return members;
+}
 
-std::string MissingDevices(const CallSite& site, int32_t group, const std::vector<bool>& arrived) {
+std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                           const std::vector<bool>& arrived) {
+  const auto list = [&](bool wanted) {
+    std::string text;
+    for (int32_t position = 0; position < site.group_size; ++position) {
+      if (!members[site.partition(group, position)] || arrived[position] != wanted) continue;
+      if (!text.empty()) text += ", ";
+      text += std::to_string(position);
+    }
+    return text;
+  };
   std::string message = site.Prefix() + "waited " + std::to_string(site.timeout_ms / 1000) + "." +
-                        std::to_string(site.timeout_ms % 1000 / 100) + " s for device(s) " + List(arrived, false);
+                        std::to_string(site.timeout_ms % 1000 / 100) + " s for device(s) " + list(false);
   if (site.groups() > 1) message += " of group " + std::to_string(group);
-  message += ", which did not arrive; device(s) " + List(arrived, true) +
+  message += ", which did not arrive; device(s) " + list(true) +
              " did. Every device of the axis must reach the call: look for a cond or while_loop that takes another "
              "way on those devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they "
              "are only slow.";

@@ -2,6 +2,7 @@
 #ifndef FASTJAX_TRANSPORT_IN_PROCESS_RENDEZVOUS_H_
 #define FASTJAX_TRANSPORT_IN_PROCESS_RENDEZVOUS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -18,12 +19,21 @@
 
 namespace fastjax::transport::in_process {
 
-// Text of the error for a group of which some members did not arrive in time.
-std::string MissingDevices(const CallSite& site, int32_t group, const std::vector<bool>& arrived);
+// Text of the error for a group of which some members did not arrive in time. `members` by partition.
+std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                           const std::vector<bool>& arrived);
 
-// Gathers the arguments of every device of a group, for one call site of one executable. Calls are told apart by
-// run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering that it is not
-// part of yet, and every device runs the repetitions of one call site in the same order.
+// Devices, of all call sites, that have come to a rendezvous and have not been let go; after that, a device still
+// counts while the thread that lets it go runs the rest of its program.
+std::atomic<int64_t>& Unfinished();
+
+// By partition: the devices that meet here, those of this process. kAllProcesses: all.
+constexpr int32_t kAllProcesses = -1;
+std::vector<bool> MembersOf(const CallSite& site, int32_t process);
+
+// Gathers the arguments of every device of a group that this process has, for one call site of one executable. Calls
+// are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
+// that it is not part of yet, and every device runs the repetitions of one call site in the same order.
 //
 // Nobody blocks: arriving returns at once, and the device that completes a gathering runs `action` for all.
 template <typename Args>
@@ -32,6 +42,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
   class Session {
    public:
     int32_t group() const { return group_; }
+    int64_t run_id() const { return run_id_; }
     const std::vector<Args>& args() const { return args_; }  // by position
 
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
@@ -52,9 +63,13 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
 
   // Called on the thread of the last device to arrive, with that device's position.
   using Action = std::function<void(Session*, int32_t last)>;
+  // Called when devices have not arrived in time, before those that have are told.
+  using Expired = std::function<void(const Session&, const Status&)>;
 
-  static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action) {
-    auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action)));
+  static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action,
+                                            int32_t process = kAllProcesses, Expired expired = nullptr) {
+    auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action), process));
+    rendezvous->expired_ = std::move(expired);
     Watchdog::Get().Watch(rendezvous);
     return rendezvous;
   }
@@ -72,6 +87,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
         session->args_[position] = std::move(args);
         session->completions_[position] = std::move(done);
         session->arrived_[position] = true;
+        Unfinished().fetch_add(1);
         if (--session->missing_ > 0) {
           session = nullptr;
           done = nullptr;
@@ -103,14 +119,16 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
           continue;
         }
         failures_.push_back({session->run_id_, session->group_, session->arrived_,
-                             MissingDevices(*site_, session->group_, session->arrived_)});
+                             MissingDevices(*site_, members_, session->group_, session->arrived_)});
         if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
         open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
         due.push_back(session);
       }
     }
     for (Session* session : due) {
-      session->Finish(Status::Deadline(MissingDevices(*site_, session->group_, session->arrived_)));
+      const Status late = Status::Deadline(MissingDevices(*site_, members_, session->group_, session->arrived_));
+      if (expired_ != nullptr) expired_(*session, late);
+      session->Finish(late);
     }
     return waiting;
   }
@@ -125,8 +143,11 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
   };
   static constexpr size_t kFailuresKept = 64;
 
-  Rendezvous(std::shared_ptr<const CallSite> site, Action action)
-      : site_(std::move(site)), action_(std::move(action)) {}
+  Rendezvous(std::shared_ptr<const CallSite> site, Action action, int32_t process)
+      : site_(std::move(site)), action_(std::move(action)), members_(MembersOf(*site_, process)) {
+    expected_.resize(site_->groups());
+    for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
+  }
 
   bool TakeFailure(int64_t run_id, int32_t group, int32_t position, Status* status) {
     for (size_t i = 0; i < failures_.size(); ++i) {
@@ -150,7 +171,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     session->owner_ = this->shared_from_this();
     session->run_id_ = run_id;
     session->group_ = group;
-    session->missing_ = site_->group_size;
+    session->missing_ = expected_[group];
     session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
     session->args_.assign(site_->group_size, Args{});
     session->arrived_.assign(site_->group_size, false);
@@ -180,17 +201,25 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
         own = std::move(done);
         continue;
       }
-      Completer::Get().Run([done = std::move(done), shared] { done(shared == nullptr ? Status::Ok() : *shared); });
+      Completer::Get().Run([done = std::move(done), shared] {
+        done(shared == nullptr ? Status::Ok() : *shared);
+        Unfinished().fetch_sub(1);
+      });
     }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       free_.push_back(std::unique_ptr<Session>(session));
     }
-    if (own != nullptr) own(status);
+    if (own == nullptr) return;
+    own(status);
+    Unfinished().fetch_sub(1);
   }
 
   const std::shared_ptr<const CallSite> site_;
   const Action action_;
+  Expired expired_;
+  const std::vector<bool> members_;  // by partition
+  std::vector<int32_t> expected_;    // by group: how many of them
   std::mutex mutex_;
   std::vector<Session*> open_;  // oldest first
   std::vector<std::unique_ptr<Session>> free_;

@@ -1,0 +1,40 @@
+#include "transport/counts.h"
+
+#include <limits>
+#include <string>
+
+namespace fastjax::transport {
+namespace {
+
+// Rows of a block that a table can hold; with more, a planner could not even add blocks up.
+constexpr int64_t kMaxBlockRows = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
+                 std::vector<int64_t>* traffic, std::vector<int64_t>* scratch) {
+  const auto devices = static_cast<size_t>(site.group_size);
+  traffic->assign(devices * devices, 0);
+  for (int32_t p = 0; p < site.group_size; ++p) {
+    std::vector<int64_t>& sizes = *scratch;
+    sizes.resize(static_cast<size_t>(args[p].send_sizes.size));
+    args[p].send_sizes.CopyTo(sizes.data());
+    const int64_t per_peer = args[p].send_sizes.size / site.group_size;
+    for (size_t u = 0; u < sizes.size(); ++u) {
+      if (sizes[u] < 0) {
+        return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, p) + ", send_sizes[" + std::to_string(u) +
+                               "] = " + std::to_string(sizes[u]) + "; a size must be 0 or more.");
+      }
+      const auto peer = static_cast<int32_t>(static_cast<int64_t>(u) / per_peer);
+      int64_t& block =
+          (*traffic)[static_cast<size_t>(site.rank_of[p]) * devices + static_cast<size_t>(site.rank_of[peer])];
+      if (sizes[u] > kMaxBlockRows - block) {
+        return Status::Invalid(site.Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
+      }
+      block += sizes[u];
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace fastjax::transport

@@ -1,0 +1,68 @@
+#include "transport/in_process/placement.h"
+
+#include <string>
+#include <utility>
+
+#include "planner/table.h"
+
+namespace fastjax::transport::in_process {
+namespace {
+
+using planner::Transfer;
+
+// Rows that land in memory larger than the caches are better written past them.
+constexpr int64_t kStreamBytes = 8 << 20;
+
+}  // namespace
+
+Status NotOfThisExchange(const CallSite& site) {
+  return Status::Invalid(site.Prefix() +
+                         "the plan moves rows that the exchange does not have. Pass what "
+                         "plan_ragged_all_to_all returned, unchanged.");
+}
+
+Status Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
+                        const std::vector<const int32_t*>& tables, const GroupTraffic& traffic) {
+  site_ = &site;
+  args_ = &args;
+  traffic_ = &traffic;
+  row_bytes_ = row_bytes;
+  staging_rows_.clear();
+  staging_base_.clear();
+  int64_t staged = 0;
+  int64_t landing = 0;
+  for (int32_t rank = 0; rank < site.group_size; ++rank) {
+    const int64_t rows = tables[rank] == nullptr ? -1 : planner::TableView(tables[rank]).staging_rows();
+    staging_rows_.push_back(rows);
+    staging_base_.push_back(staged);
+    if (rows < 0) continue;
+    staged += rows;
+    for (int32_t origin = 0; origin < site.group_size; ++origin) landing += traffic.rows(origin, rank);
+  }
+  landing_ = landing * row_bytes_ >= kStreamBytes ? kernels::Destination::kStreamed : kernels::Destination::kCached;
+  const int64_t bytes = staged * row_bytes_;
+  if (bytes == 0) return Status::Ok();
+  staging_ = StagingPool::Get().Take(bytes);
+  if (staging_.bytes() >= bytes) return Status::Ok();
+  return Status::Internal(site.Prefix() + "no memory for " + std::to_string(bytes) +
+                          " bytes of staging; use scheduler=\"direct\", which needs none.");
+}
+
+void Placement::Release() {
+  if (staging_.bytes() > 0) StagingPool::Get().Return(std::move(staging_));
+  staging_ = {};
+}
+
+bool Placement::InStaging(int32_t rank, int64_t row, int64_t rows) const {
+  return row >= 0 && (!is_here(rank) || rows <= staging_rows_[rank] - row);
+}
+
+Status Placement::Check(const Transfer& t) const {
+  const int64_t block_rows = traffic_->rows(t.origin, t.target);
+  const bool valid = t.rows > 0 && t.first_row >= 0 && t.rows <= block_rows && t.first_row <= block_rows - t.rows &&
+                     (t.src_row == Transfer::kInPlace ? t.src == t.origin : InStaging(t.src, t.src_row, t.rows)) &&
+                     (t.dst_row == Transfer::kInPlace ? t.dst == t.target : InStaging(t.dst, t.dst_row, t.rows));
+  return valid ? Status::Ok() : NotOfThisExchange(*site_);
+}
+
+}  // namespace fastjax::transport::in_process

@@ -1,0 +1,112 @@
+// Where the rows of a transfer lie in the memory of this process's devices.
+#ifndef FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
+#define FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "planner/transfer.h"
+#include "transport/in_process/copy_pool.h"
+#include "transport/in_process/staging.h"
+#include "transport/traffic.h"
+
+namespace fastjax::transport::in_process {
+
+// Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
+class Placement {
+ public:
+  // Takes staging memory for the devices whose tables are there (`tables` by rank, null where a device is another
+  // process's). `args` by position.
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
+               const std::vector<const int32_t*>& tables, const GroupTraffic& traffic);
+
+  // Gives the staging memory back.
+  void Release();
+
+  bool is_here(int32_t rank) const { return staging_rows_[rank] >= 0; }
+  int64_t row_bytes() const { return row_bytes_; }
+
+  // The table came through the user's program: whatever it says, nothing outside blocks and staging may be touched.
+  // The staging of other processes' devices is theirs to check. The rest is for transfers that this one accepts.
+  Status Check(const planner::Transfer& transfer) const;
+
+  // visit(CopyOp), for a transfer whose ends are both here.
+  template <typename Visit>
+  void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
+  // visit(const std::byte*, bytes), for one whose src is here. Both ends see the same bytes in the same order, however
+  // they are cut.
+  template <typename Visit>
+  void ForEachSource(const planner::Transfer& transfer, Visit visit) const;
+  // visit(std::byte*, bytes), for one whose dst is here.
+  template <typename Visit>
+  void ForEachDestination(const planner::Transfer& transfer, Visit visit) const;
+
+ private:
+  bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
+  std::byte* Staged(int32_t rank, int64_t row) const {
+    return staging_.data() + (staging_base_[rank] + row) * row_bytes_;
+  }
+  const std::byte* Operand(int32_t rank, int64_t row) const {
+    return (*args_)[site_->position_at[rank]].source + row * row_bytes_;
+  }
+  std::byte* Output(int32_t rank, int64_t row) const {
+    return (*args_)[site_->position_at[rank]].destination + row * row_bytes_;
+  }
+
+  const CallSite* site_ = nullptr;
+  const std::vector<ExchangeArgs>* args_ = nullptr;
+  const GroupTraffic* traffic_ = nullptr;
+  int64_t row_bytes_ = 0;
+  kernels::Destination landing_ = kernels::Destination::kCached;
+  StagingPool::Buffer staging_;
+  std::vector<int64_t> staging_rows_;  // by rank; -1: not here
+  std::vector<int64_t> staging_base_;  // by rank, in rows
+};
+
+// What is said of a plan that is not this exchange's.
+Status NotOfThisExchange(const CallSite& site);
+
+template <typename Visit>
+void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
+  const bool from_operand = t.src_row == planner::Transfer::kInPlace;
+  const bool to_output = t.dst_row == planner::Transfer::kInPlace;
+  if (!from_operand && !to_output) {
+    visit(
+        CopyOp{Staged(t.dst, t.dst_row), Staged(t.src, t.src_row), t.rows * row_bytes_, kernels::Destination::kCached});
+    return;
+  }
+  const kernels::Destination use = to_output ? landing_ : kernels::Destination::kCached;
+  int64_t done = 0;
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
+    const std::byte* src = from_operand ? Operand(t.origin, run.source_row) : Staged(t.src, t.src_row + done);
+    std::byte* dst = to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done);
+    visit(CopyOp{dst, src, run.rows * row_bytes_, use});
+    done += run.rows;
+  });
+}
+
+template <typename Visit>
+void Placement::ForEachSource(const planner::Transfer& t, Visit visit) const {
+  if (t.src_row != planner::Transfer::kInPlace) {
+    const std::byte* staged = Staged(t.src, t.src_row);
+    visit(staged, t.rows * row_bytes_);
+    return;
+  }
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
+                       [&](const Run& run) { visit(Operand(t.origin, run.source_row), run.rows * row_bytes_); });
+}
+
+template <typename Visit>
+void Placement::ForEachDestination(const planner::Transfer& t, Visit visit) const {
+  if (t.dst_row != planner::Transfer::kInPlace) {
+    visit(Staged(t.dst, t.dst_row), t.rows * row_bytes_);
+    return;
+  }
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
+                       [&](const Run& run) { visit(Output(t.target, run.destination_row), run.rows * row_bytes_); });
+}
+
+}  // namespace fastjax::transport::in_process
+
+#endif  // FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
