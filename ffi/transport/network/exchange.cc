@@ -1,0 +1,169 @@
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/network/fault_points.h"
+#include "transport/network/job.h"
+#include "transport/network/metadata.h"
+#include "transport/network/network.h"
+#include "transport/network/program.h"
+#include "transport/network/runner.h"
+#include "transport/planned_tables.h"
+#include "transport/traffic.h"
+
+namespace fastjax::transport::network {
+namespace {
+
+// Bits of a tag that the runner uses to tell the messages of one exchange apart.
+constexpr int kRunnerBits = 16;
+
+class ExchangeJob final : public Job<ExchangeArgs> {
+ public:
+  ExchangeJob(std::shared_ptr<const Site> site, const ExchangeOptions* options)
+      : Job(std::move(site)), options_(options) {}
+
+  void OnMet() override {
+    FaultPoints::Get().AtMet();
+    bool alike = true;
+    const Status status = Guarded([&] { return Prepare(&alike); });
+    Meetings& meetings = site().station().meetings;
+    if (!status.ok()) {
+      program_.Release();
+      // Only mistakes are found alike; want of memory is a process's own.
+      alike = alike && status.code == Code::kInvalidArgument;
+      return alike ? meetings.FailAlike(&meeting(), status) : meetings.GiveUp(&meeting(), status);
+    }
+    runner_.Start(site().station().wire.get(), &site().call_site(), group(), &program_, Tag(),
+                  [this](const Status& ended) {
+                    program_.Release();
+                    if (ended.ok()) {
+                      FaultPoints::Get().AtEnd();
+                      return Finish(ended);
+                    }
+                    // A request that failed is the first that anyone hears of it; otherwise the others know.
+                    if (!meeting().failed) return site().station().meetings.GiveUp(&meeting(), ended);
+                    Finish(ended);
+                  });
+  }
+
+  void OnFailed(const Status& why) override {
+    if (runner_.running()) return runner_.Fail(why);
+    // Somebody who met all others before they gave up may send already, and could end that only with the connection.
+    if (KnowsTag()) Runner::DropRows(site().station().wire.get(), site().call_site(), Tag());
+    Finish(why);
+  }
+
+  Status Explain(const Status& why) const override {
+    if (!runner_.running()) return why;
+    if (!runner_.failure().ok()) return runner_.failure();  // one of its requests has told it
+    return {why.code, why.message + ". Waiting for " + runner_.Waiting()};
+  }
+
+  void OnTick(std::chrono::steady_clock::time_point now) override {
+    runner_.Tick(now);
+    if (meeting().failed) return;
+    // Before the requests that are still open have ended, so that the others let go of theirs.
+    if (!runner_.failure().ok()) return site().station().meetings.GiveUp(&meeting(), runner_.failure());
+    if (now - runner_.last_progress() < meeting().timeout) return;
+    const auto seconds = std::chrono::duration<double>(meeting().timeout).count();
+    site().station().meetings.GiveUp(
+        &meeting(), Status::Deadline(meeting().prefix + "nothing has moved for " +
+                                     std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
+                                     " s. Waiting for " + runner_.Waiting()));
+  }
+
+ private:
+  // `alike` says, of a mistake, whether every process finds the same.
+  Status Prepare(bool* alike) {
+    const CallSite& call = site().call_site();
+    *alike = true;
+    if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
+    if (Status status = traffic_.Load(call, group(), args(), options_->reverse); !status.ok()) return status;
+    if (options_->plan) {
+      ranks_.clear();
+      for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
+      const Status planned = planned_.Make(*options_, call.group_size, traffic_.sent(), ranks_, &tables_);
+      if (!planned.ok()) return planned;
+    }
+    *alike = false;
+    if (!options_->plan) {
+      if (Status status = TakeTables(); !status.ok()) return status;
+    }
+    const int32_t process = site().process();
+    if (options_->reverse && traffic_.LandingsOverlap()) {
+      return program_.BuildSum(call, group(), process, args(), traffic_);
+    }
+    return program_.Build(call, group(), process, args(), tables_, traffic_,
+                          options_->transposed_table != options_->reverse);
+  }
+
+  Status TakeTables() {
+    const CallSite& call = site().call_site();
+    tables_.assign(static_cast<size_t>(call.group_size), nullptr);
+    for (const int32_t position : site().local(group())) {
+      tables_[static_cast<size_t>(call.rank_of[position])] = args()[position].table;
+    }
+    return traffic_.CheckTables(call, group(), args(), options_->transposed_table);
+  }
+
+  bool IsFirst() { return meeting().others.empty() || site().process() < meeting().others.front(); }
+  bool KnowsTag() { return IsFirst() || meeting().letters.front() != nullptr; }
+
+  // The same in every process: by the visit of the first of them.
+  uint64_t Tag() {
+    const Meeting& met = meeting();
+    const Visit& visit = IsFirst() ? met.visit : met.letters.front()->message.visit;
+    const int64_t words[] = {static_cast<int64_t>(met.key.call),
+                             met.key.group,
+                             visit.run_id,
+                             visit.first_run,
+                             visit.generation,
+                             visit.before,
+                             visit.copy,
+                             visit.copies,
+                             visit.round};
+    return site().station().wire->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+  }
+
+  const ExchangeOptions* options_;
+  GroupTraffic traffic_;
+  PlannedTables planned_;
+  std::vector<int32_t> ranks_;
+  std::vector<const int32_t*> tables_;
+  Program program_;
+  Runner runner_;
+};
+
+class NetworkExchange final : public Exchange {
+ public:
+  NetworkExchange(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site,
+                  ExchangeOptions options)
+      : options_(std::make_shared<const ExchangeOptions>(std::move(options))),
+        entrance_(std::move(station), site, Describe(*options_), [own = options_](std::shared_ptr<const Site> at) {
+          return std::make_unique<ExchangeJob>(std::move(at), own.get());
+        }) {}
+
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    entrance_.Arrive(run_id, partition, args, std::move(done));
+  }
+
+ private:
+  static std::string Describe(const ExchangeOptions& options) {
+    return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
+           (options.transposed_table ? ", transposed" : "");
+  }
+
+  std::shared_ptr<const ExchangeOptions> options_;
+  Entrance<ExchangeArgs, ExchangeJob> entrance_;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
+                                                         ExchangeOptions options) {
+  return std::make_unique<NetworkExchange>(station_, std::move(site), std::move(options));
+}
+
+}  // namespace fastjax::transport::network

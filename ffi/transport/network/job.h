@@ -1,0 +1,148 @@
+// One visit of this process's devices to a call site, from their arrival until they are let go.
+#ifndef FASTJAX_TRANSPORT_NETWORK_JOB_H_
+#define FASTJAX_TRANSPORT_NETWORK_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/in_process/rendezvous.h"
+#include "transport/network/fault_points.h"
+#include "transport/network/metadata.h"
+#include "transport/network/site.h"
+
+namespace fastjax::transport::network {
+
+// Takes part in the meeting of the processes. Reused for later visits of the same call site.
+template <typename Args>
+class Job : public Guest {
+ public:
+  using Session = typename in_process::Rendezvous<Args>::Session;
+
+  explicit Job(std::shared_ptr<const Site> site) : site_(std::move(site)) { meeting_.guest = this; }
+
+  const Site& site() const { return *site_; }
+  int32_t group() const { return meeting_.key.group; }
+  Meeting& meeting() { return meeting_; }
+  std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
+
+  // On the thread of the last device to arrive: joins the meeting. `done` is called on the wire's thread when the
+  // visit is over, and the job may then be reused.
+  void Begin(Session* session, std::function<void()> done) {
+    session_ = session;
+    done_ = std::move(done);
+    const Status written = Guarded([&] {
+      args_.assign(session->args().begin(), session->args().end());
+      site_->Begin(session->run_id(), session->group(), &meeting_);
+      WriteMetadata(*site_, session->group(), args_, &words_);
+      site_->Write(words_, &meeting_);
+      return Status::Ok();
+    });
+    const bool posted = written.ok() && site_->station().wire->Post([this] {
+      FaultPoints::Get().AtMeet();
+      site_->station().meetings.Join(&meeting_);
+    });
+    if (posted) return;
+    End(written.ok() ? Status::Unavailable(meeting_.prefix + "the network of this process has been closed.") : written);
+  }
+
+ protected:
+  // Leaves the meeting and lets the devices go.
+  void Finish(const Status& status) {
+    site_->station().meetings.Leave(&meeting_);
+    End(status);
+  }
+
+ private:
+  void End(const Status& status) {
+    Session* session = std::exchange(session_, nullptr);
+    const auto done = std::move(done_);
+    done_ = nullptr;
+    session->Finish(status);
+    done();
+  }
+
+  const std::shared_ptr<const Site> site_;
+  Meeting meeting_;
+  std::vector<Args> args_;
+  std::vector<int64_t> words_;
+  Session* session_ = nullptr;
+  std::function<void()> done_;
+};
+
+// Where the devices of this process arrive; what they do then is a job.
+template <typename Args, typename OneJob>
+class Entrance {
+ public:
+  using Make = std::function<std::unique_ptr<OneJob>(std::shared_ptr<const Site>)>;
+
+  Entrance(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& call_site, const std::string& what,
+           Make make)
+      : core_(
+            std::make_shared<Core>(std::make_shared<const Site>(std::move(station), call_site, what), std::move(make))),
+        rendezvous_(in_process::Rendezvous<Args>::Create(
+            call_site, [core = core_](auto* session, int32_t) { core->Begin(core, session); }, core_->site->process(),
+            [core = core_](const auto& session, const Status& late) { core->StayAway(session, late); })) {}
+
+  void Arrive(int64_t run_id, int32_t partition, Args args, Completion done) {
+    const CallSite& site = core_->site->call_site();
+    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], std::move(args),
+                        std::move(done));
+  }
+
+ private:
+  struct Core {
+    Core(std::shared_ptr<const Site> s, Make m) : site(std::move(s)), make(std::move(m)) {}
+
+    void Begin(const std::shared_ptr<Core>& self, typename Job<Args>::Session* session) {
+      OneJob* job = nullptr;
+      const Status taken = Guarded([&] {
+        job = Take();
+        return Status::Ok();
+      });
+      if (!taken.ok()) return session->Finish(taken);
+      job->Begin(session, [self, job] { self->Return(job); });
+    }
+
+    // The other processes need not wait until they think the same.
+    void StayAway(const typename Job<Args>::Session& session, const Status& late) const {
+      auto meeting = std::make_shared<Meeting>();
+      site->Begin(session.run_id(), session.group(), meeting.get());
+      site->station().wire->Post([at = site, meeting, late] { at->station().meetings.StayAway(*meeting, late); });
+    }
+
+    OneJob* Take() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (free.empty()) {
+        free.reserve(jobs.size() + 1);  // returning one must not want memory
+        jobs.push_back(make(site));
+        return jobs.back().get();
+      }
+      OneJob* job = free.back();
+      free.pop_back();
+      return job;
+    }
+
+    void Return(OneJob* job) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      free.push_back(job);
+    }
+
+    const std::shared_ptr<const Site> site;
+    const Make make;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<OneJob>> jobs;
+    std::vector<OneJob*> free;
+  };
+
+  std::shared_ptr<Core> core_;
+  std::shared_ptr<in_process::Rendezvous<Args>> rendezvous_;
+};
+
+}  // namespace fastjax::transport::network
+
+#endif  // FASTJAX_TRANSPORT_NETWORK_JOB_H_

@@ -1,0 +1,27 @@
+// The transport between devices of several processes: processes meet by message, plan alike, and each moves the rows
+// that pass its devices over a wire.
+#ifndef FASTJAX_TRANSPORT_NETWORK_NETWORK_H_
+#define FASTJAX_TRANSPORT_NETWORK_NETWORK_H_
+
+#include <memory>
+
+#include "transport/network/site.h"
+#include "transport/transport.h"
+
+namespace fastjax::transport::network {
+
+class NetworkTransport final : public Transport {
+ public:
+  // Nothing else may handle the wire's messages. The transport must outlive the wire's thread.
+  explicit NetworkTransport(std::shared_ptr<Wire> wire) : station_(std::make_shared<Station>(std::move(wire))) {}
+
+  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+
+ private:
+  std::shared_ptr<Station> station_;
+};
+
+}  // namespace fastjax::transport::network
+
+#endif  // FASTJAX_TRANSPORT_NETWORK_NETWORK_H_
