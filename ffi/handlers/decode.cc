@@ -1,7 +1,11 @@
 #include "handlers/decode.h"
 
+#include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
+
+#include "planner/hash.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -32,18 +36,48 @@ std::optional<IntKind> ToIntKind(ffi::DataType type) {
   }
 }
 
+// What plans depend on besides the traffic, where the call site plans at all.
+uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
+  const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
+  const auto scheduler = attrs.get<int64_t>("scheduler");
+  const auto row_bytes = attrs.get<int64_t>("row_bytes");
+  if (!topology.has_value() || !scheduler.has_value() || !row_bytes.has_value()) return 0;
+  const int64_t rest[] = {*scheduler, *row_bytes};
+  return planner::HashInt64(topology->begin(), static_cast<int64_t>(topology->size()), planner::HashInt64(rest, 2, 0));
+}
+
+// Two lists by partition, or none where one process has all devices.
+bool DecodeProcesses(const ffi::Dictionary& attrs, transport::CallSite* site) {
+  const auto processes = attrs.get<ffi::Span<const int64_t>>("processes");
+  const auto rails = attrs.get<ffi::Span<const int64_t>>("rails");
+  if (!processes.has_value() && !rails.has_value()) return true;
+  if (!processes.has_value() || !rails.has_value()) return false;
+  const auto fits = [&](const auto& list) {
+    return list.size() == site->group_of.size() && std::all_of(list.begin(), list.end(), [](int64_t value) {
+             return value >= 0 && value <= std::numeric_limits<int32_t>::max();
+           });
+  };
+  if (!fits(*processes) || !fits(*rails)) return false;
+  site->process_of.assign(processes->begin(), processes->end());
+  site->rail_of.assign(rails->begin(), rails->end());
+  return true;
+}
+
 }  // namespace
 
 ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
   const auto operation = attrs.get<std::string_view>("operation");
   const auto axis = attrs.get<std::string_view>("axis");
+  const auto program = attrs.get<std::string_view>("program");
+  const auto shapes = attrs.get<std::string_view>("shapes");
   const auto channel = attrs.get<int64_t>("channel");
   const auto timeout = attrs.get<int64_t>("timeout_ms");
   const auto group_size = attrs.get<int64_t>("group_size");
   const auto replica_groups = attrs.get<ffi::Span<const int64_t>>("replica_groups");
   const auto rank_of = attrs.get<ffi::Span<const int64_t>>("rank_of");
-  if (!operation.has_value() || !axis.has_value() || !channel.has_value() || !timeout.has_value() ||
-      !group_size.has_value() || !replica_groups.has_value() || !rank_of.has_value()) {
+  if (!operation.has_value() || !axis.has_value() || !program.has_value() || !shapes.has_value() ||
+      !channel.has_value() || !timeout.has_value() || !group_size.has_value() || !replica_groups.has_value() ||
+      !rank_of.has_value()) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
   }
   const auto size = static_cast<size_t>(*group_size);
@@ -53,7 +87,10 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
   auto site = std::make_shared<transport::CallSite>();
   site->operation = std::string(*operation);
   site->axis = std::string(*axis);
+  site->program = std::string(*program);
+  site->shapes = std::string(*shapes);
   site->channel = *channel;
+  site->settings = DecodeSettings(attrs);
   site->timeout_ms = *timeout;
   site->group_size = static_cast<int32_t>(size);
   site->group_of.assign(replica_groups->size(), -1);
@@ -67,6 +104,7 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
     }
     site->group_of[partition] = static_cast<int32_t>(i / size);
     site->position_of[partition] = static_cast<int32_t>(i % size);
+    site->partition_at.push_back(static_cast<int32_t>(partition));
   }
   for (size_t p = 0; p < size; ++p) {
     const auto rank = static_cast<size_t>((*rank_of)[p]);
@@ -75,6 +113,9 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
     }
     site->rank_of[p] = static_cast<int32_t>(rank);
     site->position_at[rank] = static_cast<int32_t>(p);
+  }
+  if (!DecodeProcesses(attrs, site.get())) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: processes and rails must be given for every device"));
   }
   return std::shared_ptr<const transport::CallSite>(std::move(site));
 }
@@ -123,6 +164,8 @@ ffi::Error ToError(const transport::Status& status) {
       return ffi::Error::InvalidArgument(status.message);
     case transport::Code::kDeadlineExceeded:
       return {ffi::ErrorCode::kDeadlineExceeded, status.message};
+    case transport::Code::kUnavailable:
+      return {ffi::ErrorCode::kUnavailable, status.message};
     case transport::Code::kInternal:
       break;
   }

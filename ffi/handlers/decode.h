@@ -19,8 +19,9 @@ namespace fastjax::handlers {
 
 namespace ffi = ::xla::ffi;
 
-// The attributes that every call site carries: operation, axis, channel, timeout_ms, group_size, replica_groups
-// (partitions, group by group, in order of position) and rank_of (by position).
+// The attributes that every call site carries: operation, axis, program, shapes, channel, timeout_ms, group_size,
+// replica_groups (partitions, group by group, in order of position), rank_of (by position) and, where devices of
+// several processes take part, processes and rails (by partition).
 ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
 
 std::optional<transport::IntView> DecodeInts(const ffi::AnyBuffer& buffer);

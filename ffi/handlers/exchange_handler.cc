@@ -5,7 +5,7 @@
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
 #include "handlers/planning.h"
-#include "transport/in_process/in_process.h"
+#include "handlers/transports.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -22,6 +22,8 @@ ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, bool plans) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
+  const auto transport = TransportOf(**site);
+  if (!transport.has_value()) return ffi::Unexpected(transport.error());
   const auto reverse = attrs.get<bool>("reverse");
   const auto transposed = attrs.get<bool>("transposed_table");
   if (!reverse.has_value() || !transposed.has_value()) {
@@ -36,7 +38,7 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, b
   }
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
-  state->exchange = transport::in_process::InProcessTransport::Get().OpenExchange(*site, std::move(options));
+  state->exchange = (*transport)->OpenExchange(*site, std::move(options));
   state->handed_over.Publish();
   return state;
 }

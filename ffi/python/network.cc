@@ -1,0 +1,102 @@
+#include "python/network.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "transport/in_process/rendezvous.h"
+#include "transport/network/the_wire.h"
+
+namespace nb = nanobind;
+
+namespace fastjax::python {
+namespace {
+
+namespace network = transport::network;
+
+void Check(const std::string& wrong) {
+  if (!wrong.empty()) throw std::runtime_error(wrong);
+}
+
+std::string ToString(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std::string library,
+               std::vector<std::string> nics, std::string transports) {
+  network::WireOptions options;
+  options.process = process;
+  options.processes = processes;
+  if (secret.size() != options.secret.size()) throw std::invalid_argument("the secret must have 16 bytes");
+  std::memcpy(options.secret.data(), secret.c_str(), secret.size());
+  options.library = std::move(library);
+  options.nics = std::move(nics);
+  options.transports = std::move(transports);
+  std::string addresses;
+  {
+    const nb::gil_scoped_release release;
+    Check(network::OpenTheWire(options, &addresses));
+  }
+  return nb::bytes(addresses.data(), addresses.size());
+}
+
+void AddPeer(int32_t process, const nb::bytes& addresses) { Check(network::AddPeer(process, ToString(addresses))); }
+
+void PeerLost(int32_t process, const std::string& why) { Check(network::PeerLost(process, why)); }
+
+bool Close(double seconds) {
+  constexpr double kLongest = 86400;
+  const double limit = std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kLongest);
+  const nb::gil_scoped_release release;
+  return network::CloseTheWire(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
+}
+
+nb::dict State() {
+  network::WireState state;
+  bool open = false;
+  {
+    const nb::gil_scoped_release release;
+    open = network::StateOfTheWire(&state);
+  }
+  nb::dict dict;
+  dict["open"] = open;
+  if (!open) return dict;
+  nb::list lanes;
+  for (const network::LaneState& lane : state.lanes) lanes.append(nb::make_tuple(lane.nic, lane.transports));
+  dict["library"] = state.library;
+  dict["version"] = state.version;
+  dict["lanes"] = lanes;
+  dict["peers"] = state.peers;
+  dict["messages_sent"] = state.messages_sent;
+  dict["messages_received"] = state.messages_received;
+  dict["bytes_sent"] = state.bytes_sent;
+  dict["bytes_received"] = state.bytes_received;
+  dict["refused"] = state.refused;
+  return dict;
+}
+
+}  // namespace
+
+void RegisterNetwork(nb::module_* module) {
+  module->def("network_open", &Open, nb::arg("process"), nb::arg("processes"), nb::arg("secret"), nb::arg("library"),
+              nb::arg("nics"), nb::arg("transports"),
+              "Opens this process's network over UCX; returns the addresses that other processes need.");
+  module->def("network_add_peer", &AddPeer, nb::arg("process"), nb::arg("addresses"),
+              "Another process has joined, or joined again, with these addresses.");
+  module->def("network_peer_lost", &PeerLost, nb::arg("process"), nb::arg("why"), "Another process is gone for good.");
+  module->def("network_close", &Close, nb::arg("seconds"),
+              "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
+  module->def(
+      "network_unfinished", [] { return transport::in_process::Unfinished().load(); },
+      "How many devices of this process are at an exchange.");
+  module->def("network_state", &State,
+              "What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.");
+}
+
+}  // namespace fastjax::python
