@@ -32,6 +32,30 @@ def stage_frontier(rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None)
     (matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.
     """
 
+def network_open(process: int, processes: int, secret: bytes, library: str, nics: Sequence[str], transports: str) -> bytes:
+    """
+    Opens this process's network over UCX; returns the addresses that other processes need.
+    """
+
+def network_add_peer(process: int, addresses: bytes) -> None:
+    """Another process has joined, or joined again, with these addresses."""
+
+def network_peer_lost(process: int, why: str) -> None:
+    """Another process is gone for good."""
+
+def network_close(seconds: float) -> bool:
+    """
+    Sends what is on its way, for so long at most, and closes; False if that had to be given up.
+    """
+
+def network_unfinished() -> int:
+    """How many devices of this process are at an exchange."""
+
+def network_state() -> dict:
+    """
+    What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.
+    """
+
 class HostPlan:
     """A plan made on the host."""
 

@@ -8,6 +8,14 @@
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
+
+The network between processes has variables of its own, read once, when it is opened:
+
+| environment | default | meaning |
+|---|---|---|
+| `FASTJAX_UCX_LIBRARY` | the system's, or else the wheel's | path of UCX's libucp, or `wheel` |
+| `FASTJAX_UCX_NICS` | UCX's choice | interfaces: device k uses the k-th, modulo |
+| `FASTJAX_UCX_TRANSPORTS` | UCX's choice | transports, as `UCX_TLS` takes them |
 """
 
 from __future__ import annotations
@@ -16,7 +24,9 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Generator, Mapping
+from pathlib import Path
 
 import jax
 
@@ -112,4 +122,60 @@ def options(
         yield merged
 
 
-__all__ = ["Options", "check_scheduler", "current", "options", "schedulers"]
+@dataclasses.dataclass(frozen=True)
+class NetworkOptions:
+    """How processes reach each other.
+
+    Attributes:
+      library: UCX's libucp: a path or a name that the loader knows, "wheel", or nothing.
+      nics: network devices; device k of a process uses the k-th, modulo. ("auto",): the one that
+        leads to the job's coordinator. None: UCX chooses.
+      transports: what UCX_TLS says for our contexts, or nothing.
+    """
+
+    library: str = ""
+    nics: tuple[str, ...] = ()
+    transports: str = ""
+
+    def __post_init__(self) -> None:
+        if "/" in self.library and not Path(self.library).is_file():
+            raise OptionError(
+                "FASTJAX_UCX_LIBRARY must be the path of UCX's libucp.so.0, a name that the loader "
+                f"knows, or 'wheel'; there is no file {self.library!r}."
+            )
+        alone = self.nics == ("auto",) or "auto" not in self.nics
+        if not alone or not all(re.fullmatch(r"[\w.:@-]+", nic) for nic in self.nics):
+            raise OptionError(
+                "FASTJAX_UCX_NICS must be network devices, separated by commas (eth0,eth1 or "
+                f"mlx5_0:1,mlx5_1:1), or 'auto' alone; got {','.join(self.nics)!r}."
+            )
+        if not re.fullmatch(r"(\^?[\w:\\]+(,[\w:\\]+)*)?", self.transports):
+            raise OptionError(
+                "FASTJAX_UCX_TRANSPORTS must be transports, separated by commas, as UCX_TLS takes "
+                f"them (tcp,sm,self or ^ud); got {self.transports!r}."
+            )
+
+
+def network_from_environment(environ: Mapping[str, str]) -> NetworkOptions:
+    """How the environment says that processes reach each other.
+
+    Raises:
+      OptionError: a variable means nothing.
+    """
+    nics = environ.get("FASTJAX_UCX_NICS", "").strip()
+    return NetworkOptions(
+        environ.get("FASTJAX_UCX_LIBRARY", "").strip(),
+        tuple(nic.strip() for nic in nics.split(",")) if nics else (),
+        environ.get("FASTJAX_UCX_TRANSPORTS", "").strip(),
+    )
+
+
+__all__ = [
+    "NetworkOptions",
+    "Options",
+    "check_scheduler",
+    "current",
+    "network_from_environment",
+    "options",
+    "schedulers",
+]

@@ -5,6 +5,7 @@ Everything else uses public names only.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 from jax._src import config as _jax_config
 from jax._src import core as _jax_core
+from jax._src import distributed as _distributed
 from jax._src.interpreters import pxla as _pxla
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
@@ -62,7 +64,6 @@ def replica_groups(
     ctx: mlir.LoweringRuleContext,
     axis_names: tuple[Any, ...],
     axis_index_groups: tuple[tuple[int, ...], ...] | None,
-    platform: str,
 ) -> np.ndarray:
     """Partitions of each group, shape (groups, members), in order of position."""
     axis_context = ctx.module_context.axis_context
@@ -80,34 +81,74 @@ def replica_groups(
     groups = _pxla.axis_groups(axis_context, axis_names)
     if axis_index_groups is not None:
         groups = [[axis[i] for i in group] for axis in groups for group in axis_index_groups]
-    groups = np.array(groups, dtype=np.int64)
-    _refuse_other_processes(axis_context.mesh, groups, platform)
-    return groups
+    return np.array(groups, dtype=np.int64)
 
 
-def _refuse_other_processes(mesh: Any, groups: np.ndarray, platform: str) -> None:
-    """CPU devices exchange within their process only; without this they would wait in vain."""
-    if platform != "cpu" or jax.process_count() == 1:
-        return
+def device_processes(
+    ctx: mlir.LoweringRuleContext, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Each partition's process, and its device's number in there; None where no group spans any.
+
+    Devices of a process are numbered in the order of their ids, those that the mesh leaves out too,
+    so that a device has one number in all programs.
+    """
+    if jax.process_count() == 1:
+        return None
+    mesh = ctx.module_context.axis_context.mesh  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise UnsupportedError(
-            "in a job of several processes, fastjax exchanges between CPU devices of one process "
-            "only, and cannot tell which process a nested shard_map's devices are in; exchange in "
-            "the outermost shard_map."
+            "in a job of several processes, fastjax must know which process each device is in, and "
+            "cannot tell inside a nested shard_map; exchange in the outermost shard_map."
         )
-    process_of = np.array([device.process_index for device in mesh.devices.flat])
-    for group in process_of[groups]:
-        if len(set(group.tolist())) > 1:
-            raise UnsupportedError(
-                "the exchange spans CPU devices of several processes "
-                f"({sorted(set(group.tolist()))}); fastjax exchanges between the devices of one "
-                "process so far. Exchange over a mesh axis whose devices are in one process."
-            )
+    devices = mesh.devices.reshape(-1)
+    processes = np.array([device.process_index for device in devices], dtype=np.int64)
+    spanned = processes[groups]
+    if (spanned == spanned[:, :1]).all():
+        return None
+    number_of: dict[int, int] = {}
+    met: dict[int, int] = {}
+    for device in sorted(jax.devices(devices[0].platform), key=lambda d: d.id):
+        number_of[device.id] = met.get(device.process_index, 0)
+        met[device.process_index] = number_of[device.id] + 1
+    return processes, np.array([number_of[device.id] for device in devices], dtype=np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The job that `jax.distributed.initialize` started.
+
+    Attributes:
+      process: this process's number.
+      processes: how many there are.
+      client: its client of the job's coordinator, which has a key-value store.
+      coordinator: "host:port".
+    """
+
+    process: int
+    processes: int
+    client: Any
+    coordinator: str
+
+
+def job() -> Job | None:
+    """The job that this process is part of, if any."""
+    state = _distributed.global_state
+    if state.client is None:
+        return None
+    return Job(
+        state.process_id, state.num_processes, state.client, state.coordinator_address or "unknown"
+    )
 
 
 def new_channel(ctx: mlir.LoweringRuleContext) -> int:
     """A number for a call site, the same in every process that lowers the program."""
     return ctx.module_context.new_channel()
+
+
+def program_name(ctx: mlir.LoweringRuleContext) -> str:
+    """What JAX calls the program that is being lowered, for messages."""
+    name: Any = ctx.module_context.module.operation.attributes["sym_name"]
+    return name.value
 
 
 PARTITION_AVAL = _jax_core.ShapedArray((), np.dtype(np.uint32))
@@ -162,11 +203,15 @@ def zero_cotangent(value: Any) -> Any:
 
 __all__ = [
     "PARTITION_AVAL",
+    "Job",
     "axis_effects",
     "check_vma_enabled",
     "custom_call",
+    "device_processes",
+    "job",
     "new_channel",
     "partition_id",
+    "program_name",
     "replica_groups",
     "set_batcher",
     "set_lowering",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
-from fastjax import _core, config, jax_compat
+from fastjax import _core, config, jax_compat, network
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.host_plan import (
     check_row_bytes,
@@ -18,7 +18,7 @@ from fastjax.host_plan import (
     check_topology,
     scheduler_number,
 )
-from fastjax.topology import AxisName, Topology, fit_to_groups
+from fastjax.topology import AxisName, Topology, fit_to_groups, usual_topology
 
 _DEFAULT_ROW_BYTES = 4096
 
@@ -181,7 +181,7 @@ def make_spec(
     axis_size = jax.lax.axis_size(axes)
     if topology is not None:
         check_topology(topology)
-    given = topology or opts.topology or _default_topology(axis_size)
+    given = topology or opts.topology or _default_topology(axes, axis_size)
     fitted, rank_of = fit_to_groups(given, axis_size, groups)
     if name == "optimal":
         raise UnsupportedError(
@@ -200,11 +200,15 @@ def schedulers_in_programs() -> tuple[str, ...]:
     return tuple(name for name in config.schedulers() if name != "optimal")
 
 
-def _default_topology(axis_size: int) -> Topology:
-    """Devices of one process are one server; without a mesh at hand, processes own equal runs."""
+def _default_topology(axes: tuple[Any, ...], axis_size: int) -> Topology:
+    """Devices of one process are one server, as far as can be told from the shape of the mesh."""
     if jax.process_count() == 1:
         return Topology(1, axis_size)
     local = jax.local_device_count()
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size == jax.device_count() and set(axes) <= set(mesh.axis_names):
+        return usual_topology(dict(mesh.shape), axes, local)
+    # Some devices are left out, and which is not known here.
     if axis_size % local:
         return Topology(axis_size, 1)
     return Topology(axis_size // local, local)
@@ -241,17 +245,27 @@ def call_site_attributes(
     timeout_ms: int,
     platform: str,
 ) -> dict[str, Any]:
-    """Attributes that every fastjax custom call carries."""
-    replicas = jax_compat.replica_groups(ctx, axes, groups, platform)
-    return {
+    """Attributes that every fastjax custom call carries.
+
+    Where a group spans processes, this opens the network between them.
+    """
+    replicas = jax_compat.replica_groups(ctx, axes, groups)
+    attributes = {
         "operation": operation,
         "axis": repr(axes[0]) if len(axes) == 1 else repr(axes),
+        "program": jax_compat.program_name(ctx),
+        "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),
         "channel": np.int64(jax_compat.new_channel(ctx)),
         "timeout_ms": np.int64(timeout_ms),
         "group_size": np.int64(replicas.shape[1]),
         "replica_groups": replicas.reshape(-1),
         "rank_of": np.array(spec.rank_of, dtype=np.int64),
     }
+    placed = jax_compat.device_processes(ctx, replicas) if platform == "cpu" else None
+    if placed is not None:
+        network.ensure_open()
+        attributes |= {"processes": placed[0], "rails": placed[1]}
+    return attributes
 
 
 def planning_attributes(spec: PlanSpec) -> dict[str, Any]:

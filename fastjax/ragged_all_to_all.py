@@ -66,12 +66,14 @@ def fast_ragged_all_to_all(
       ArgumentError: shapes or types do not fit each other, the axis or the plan.
       TopologyError: the topology does not fit the axis.
       OptionError: there is no such scheduler.
-      UnsupportedError: the axis spans CPU devices of several processes, or the enclosing shard_map
-        leaves axes automatic.
+      UnsupportedError: the axis spans CPU devices of several processes and there is no network
+        between them (no `jax.distributed.initialize()`, no UCX), or the enclosing shard_map leaves
+        axes automatic.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
       jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
-        sizes disagree, the plan is for other sizes, or a device did not arrive in time. The text
-        names the devices and what was wanted. The next exchange works.
+        sizes disagree, the plan is for other sizes, a device did not arrive in time, or another
+        process is gone. The text names the devices and what was wanted. The next exchange works,
+        as far as its processes are there.
     """
     axes, groups, group_size = planning.resolve_axis(axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
@@ -178,8 +180,8 @@ def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
     call = {k: v for k, v in params.items() if k not in ("reverse", "transposed_plan")}
     partition = jax_compat.partition_id()
     planned = len(values) == 7
-    # Between devices of one process every count is at hand: planning apart would have them meet
-    # twice.
+    # The CPU transports bring every count together anyway: planning apart would have the devices
+    # meet twice.
     plans_itself = not planned and params["platform"] == "cpu"
     if not planned and not plans_itself:
         values.append(planning.emit_plan(ctx, values[3], avals[3], partition, **call))

@@ -169,10 +169,7 @@ class Topology:
         labels = _server_labels(mesh, axis_name)
         if calibrated:
             rates = _calibrated_rates(mesh.devices, rates) | rates
-        patterns = {_relabel(row) for row in labels}
-        if len(patterns) > 1:
-            return cls(labels.shape[1], 1, **rates)
-        return _from_pattern(cls, patterns.pop(), rates)
+        return _from_labels(cls, labels, rates)
 
 
 def _is_integer(value: Any) -> bool:
@@ -189,15 +186,35 @@ def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
         raise TopologyError(f"the mesh has axes {mesh.axis_names}, not {missing[0]!r}.")
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise TopologyError("an AbstractMesh has no devices; pass the Mesh itself.")
-    order = [mesh.axis_names.index(n) for n in names]
-    devices = np.moveaxis(mesh.devices, order, range(len(order)))
-    size = math.prod(devices.shape[: len(order)])
-    return _servers_of(devices.reshape(size, -1).T)
+    return _servers_of(_lines(mesh.devices, [mesh.axis_names.index(n) for n in names]))
+
+
+def _lines(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    """What lies along some axes of an array: one row for each position of the other axes."""
+    moved = np.moveaxis(array, axes, range(len(axes)))
+    return moved.reshape(math.prod(moved.shape[: len(axes)]), -1).T
+
+
+def usual_topology(sizes: dict[Hashable, int], axes: Sequence[Hashable], local: int) -> Topology:
+    """The topology of axes of a mesh over all devices of a job in their usual order.
+
+    Args:
+      sizes: of all axes of the mesh, in order.
+      axes: those that are exchanged over, in order.
+      local: devices of each process, which are a server.
+    """
+    servers = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values())) // local
+    labels = _lines(servers, [list(sizes).index(name) for name in axes])
+    return _from_labels(Topology, labels, {})
 
 
 def _servers_of(devices: np.ndarray) -> np.ndarray:
     """Which server each device is in."""
-    slices = np.vectorize(lambda d: getattr(d, "slice_index", None), otypes=[object])(devices)
+    # A CPU's "slice" says which host it is on, if anything. Processes have memory of their own, so
+    # several of one host are still servers of their own.
+    slices = np.vectorize(
+        lambda d: None if d.platform == "cpu" else getattr(d, "slice_index", None), otypes=[object]
+    )(devices)
     # Backends without slices put all devices, of any number of processes, in one.
     if None not in slices and len(set(slices.flat)) > 1:
         return slices.astype(int)
@@ -249,6 +266,14 @@ def _calibrated_rates(devices: np.ndarray, given: dict[str, Any]) -> dict[str, A
     if given.get("nic_bandwidths") is not None:  # the caller's word on scale_out_bandwidth
         rates.pop("scale_out_bandwidth", None)
     return rates
+
+
+def _from_labels(cls: type[Topology], labels: np.ndarray, rates: dict[str, Any]) -> Topology:
+    """The topology of an axis, given each position's server in every row of the mesh."""
+    patterns = {_relabel(row) for row in labels}
+    if len(patterns) > 1:
+        return cls(labels.shape[1], 1, **rates)
+    return _from_pattern(cls, patterns.pop(), rates)
 
 
 def _relabel(row: np.ndarray) -> tuple[int, ...]:
@@ -321,4 +346,5 @@ __all__ = [
     "fit_to_groups",
     "machine_of",
     "rate_names",
+    "usual_topology",
 ]

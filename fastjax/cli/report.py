@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import fastjax
-from fastjax import _core, calibration, config
+from fastjax import _core, calibration, config, network
 from fastjax.cli import machine
 from fastjax.topology import calibration_of
 
@@ -21,7 +21,7 @@ Section = dict[str, str]
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
     "nccl": "not built: CUDA and ROCm devices",
-    "ucx": "not built: several processes, CPU",
+    "network": "built: CPU devices of several processes, over UCX",
 }
 
 
@@ -39,6 +39,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
         },
         "devices": _devices(),
         "transports": dict(TRANSPORTS),
+        "network": network.report(environ),
         "planning": {
             "schedulers": ", ".join(fastjax.schedulers()),
             "copy threads": str(_core.copy_threads()),
@@ -49,7 +50,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
 
 
 def _extras() -> str:
-    needs = {"bench": ("rich", "tyro"), "plot": ("matplotlib",)}
+    needs = {"bench": ("rich", "tyro"), "plot": ("matplotlib",), "ucx": ("libucx",)}
     states = []
     for extra, modules in needs.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]

@@ -123,6 +123,10 @@ def _by_count(rows: np.ndarray, goal: Goal, below: Fraction, clock: Clock) -> Fo
     if not goal.startup and goal.most_stages < math.inf:
         count = int(goal.most_stages)
     while count <= goal.most_stages and goal.startup * count + least < below:
+        if not clock.left():
+            # Without start-ups, more stages would never become too dear.
+            lower = min(lower, goal.startup * count + least)
+            break
         room = math.ceil(below - goal.startup * count) - 1
         answer = shortest_cover(rows, count, int(min(room, goal.most_length)), clock)
         if answer.cover is not None and goal.cost(answer.cover) < below:
