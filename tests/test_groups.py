@@ -10,6 +10,7 @@ from plan_problems import SCHEDULERS
 from spmd import mesh_of, spmd
 
 import fastjax
+from fastjax import jax_compat
 
 GROUPS = {
     "neighbours": [[0, 1], [2, 3], [4, 5], [6, 7]],
@@ -113,27 +114,34 @@ def test_size_one_axis(rng):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_mesh_over_several_processes_is_refused(monkeypatch):
-    """It would wait for devices that this process does not have."""
+def test_processes_of_a_mesh(monkeypatch):
+    """Devices are numbered inside their process by id, also where a mesh leaves some out."""
+    devices = [
+        types.SimpleNamespace(id=2048 * (i // 4) + i % 4, process_index=i // 4, platform="cpu")
+        for i in range(8)
+    ]
+    monkeypatch.setattr(jax, "devices", lambda _: devices[::-1])
+    mesh = types.SimpleNamespace(devices=np.array([devices[i] for i in (0, 3, 6, 4)]).reshape(2, 2))
+    ctx = types.SimpleNamespace(
+        module_context=types.SimpleNamespace(axis_context=types.SimpleNamespace(mesh=mesh))
+    )
+    within, across = np.arange(4).reshape(2, 2), np.arange(4).reshape(2, 2).T
+    assert jax_compat.device_processes(ctx, across) is None  # there is one process
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    other = [types.SimpleNamespace(process_index=i // 4) for i in range(8)]
-    mesh = types.SimpleNamespace(devices=np.array(other).reshape(4, 2))
-    within, across = np.arange(8).reshape(4, 2), np.arange(8).reshape(4, 2).T
-    fastjax.jax_compat._refuse_other_processes(mesh, within, "cpu")
-    fastjax.jax_compat._refuse_other_processes(mesh, across, "cuda")
-    with pytest.raises(
-        fastjax.errors.UnsupportedError, match=r"CPU devices of several processes \(\[0, 1\]\)"
-    ):
-        fastjax.jax_compat._refuse_other_processes(mesh, across, "cpu")
-    nested = jax.sharding.AbstractMesh((8,), ("x",))
-    with pytest.raises(fastjax.errors.UnsupportedError, match="cannot tell which process"):
-        fastjax.jax_compat._refuse_other_processes(nested, across, "cpu")
+    assert jax_compat.device_processes(ctx, within) is None
+    for groups in (across, np.array([[0, 1, 2, 3]])):
+        processes, rails = jax_compat.device_processes(ctx, groups)
+        assert (processes.tolist(), rails.tolist()) == ([0, 0, 1, 1], [0, 3, 2, 0])
+        assert processes.dtype == rails.dtype == np.int64
+    ctx.module_context.axis_context.mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    with pytest.raises(fastjax.errors.UnsupportedError, match="which process each device is in"):
+        jax_compat.device_processes(ctx, across)
 
 
 def test_an_axis_that_no_mesh_binds_is_refused():
     ctx = types.SimpleNamespace(module_context=types.SimpleNamespace(axis_context=None))
     with pytest.raises(fastjax.errors.UnsupportedError, match="not bound by a mesh"):
-        fastjax.jax_compat.replica_groups(ctx, ("x",), None, "cpu")
+        jax_compat.replica_groups(ctx, ("x",), None)
 
 
 def test_partly_automatic_shard_map_is_refused(rng):

@@ -18,6 +18,8 @@ def raw_call(target, result, *operands, **attributes):
     good = {
         "operation": "an_operation",
         "axis": "'x'",
+        "program": "jit_a_program",
+        "shapes": "float32[4]",
         "channel": np.int64(1),
         "timeout_ms": np.int64(1000),
         "group_size": np.int64(1),
@@ -41,6 +43,17 @@ WORDS = jax.ShapeDtypeStruct((48,), jnp.int32)
     ("attributes", "text"),
     [
         ({"channel": None}, "a call site's attributes are incomplete"),
+        ({"program": None}, "a call site's attributes are incomplete"),
+        ({"shapes": None}, "a call site's attributes are incomplete"),
+        ({"processes": np.array([0], np.int64)}, "processes and rails must be given"),
+        (
+            {"processes": np.array([0], np.int64), "rails": np.array([-1], np.int64)},
+            "processes and rails must be given for every device",
+        ),
+        (
+            {"processes": np.array([0], np.int64), "rails": np.array([0], np.int64)},
+            "this process has opened no network",
+        ),
         ({"group_size": np.int64(0)}, "replica_groups and group_size disagree"),
         ({"group_size": np.int64(2)}, "replica_groups and group_size disagree"),
         ({"replica_groups": np.array([1], np.int64)}, "must name every partition once"),

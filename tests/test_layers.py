@@ -21,6 +21,7 @@ CPP_LAYERS = {
 CPP_EXTERNAL = {
     r"xla/": ["handlers", "python"],
     r"nanobind/": ["python"],
+    r"uc[mpst]/": ["transport"],
     r"Python\.h|pyconfig\.h|numpy/": ["python"],
 }
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
@@ -35,6 +36,7 @@ PYTHON_LAYERS = [
     ["topology", "traffic", "optimal"],
     ["config"],
     ["jax_compat"],
+    ["network"],
     ["explanation"],
     ["plan_file"],
     ["host_plan"],
@@ -173,6 +175,8 @@ def test_python_layers():
         ("transport/in_process/a.cc", '"xla/ffi/api/c_api.h"'),
         ("handlers/a.cc", '"python/a.h"'),
         ("handlers/a.cc", "<Python.h>"),
+        ("handlers/a.cc", "<ucp/api/ucp.h>"),
+        ("planner/a.h", '"ucs/type/status.h"'),
         ("elsewhere/a.cc", "<vector>"),
     ],
 )

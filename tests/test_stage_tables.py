@@ -172,7 +172,7 @@ def _checksum(words):
 
 
 def _hash_words(words, seed):
-    """Eight lanes over pairs of words."""
+    """Five lanes, two values a step, each a pair of words."""
     mask, odd = 2**64 - 1, 0x9E3779B97F4A7C15
 
     def mix(x):
@@ -183,11 +183,12 @@ def _hash_words(words, seed):
     body = np.ascontiguousarray(words).view(np.uint32).tolist()
     last = body[-1] if len(body) % 2 else 2**32
     seed = mix(seed ^ last)
-    lanes = [mix((seed + i * odd) & mask) for i in range(8)]
+    lanes = [mix((seed + i * odd) & mask) for i in range(5)]
     pairs = [low | high << 32 for low, high in zip(body[::2], body[1::2], strict=False)]
-    for i, value in enumerate(pairs):
-        mixed = ((lanes[i % 8] ^ value) * odd) & mask
-        lanes[i % 8] = (mixed << 29 | mixed >> 35) & mask
+    for i in range(0, len(pairs), 2):
+        first, second = [*pairs, 0][i : i + 2]
+        product = (lanes[i // 2 % 5] ^ first) * (second ^ odd)
+        lanes[i // 2 % 5] = product >> 64 ^ product & mask
     total = len(pairs)
     for lane in lanes:
         total = (mix(total ^ lane) + odd) & mask

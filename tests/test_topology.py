@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from fastjax import Topology
 from fastjax.errors import TopologyError
-from fastjax.topology import fit_to_groups
+from fastjax.topology import fit_to_groups, usual_topology
 
 RATES = {
     "scale_up_bandwidth": 300e9,
@@ -113,14 +113,14 @@ def test_rates_are_given_by_name():
         Topology(2, 2, 450e9)
 
 
-def fake_mesh(processes, axis_names, slices=None):
+def fake_mesh(processes, axis_names, slices=None, platform="cuda"):
     """A mesh of devices that know their process, and their slice if told."""
     processes = np.array(processes)
     devices = np.empty(processes.shape, object)
     for at, process in np.ndenumerate(processes):
-        devices[at] = types.SimpleNamespace(process_index=int(process))
+        devices[at] = types.SimpleNamespace(process_index=int(process), platform=platform)
         if slices is not None:
-            devices[at].slice_index = np.array(slices)[at].item()
+            devices[at].slice_index = np.array(slices, object)[at]
     return types.SimpleNamespace(axis_names=axis_names, devices=devices)
 
 
@@ -171,8 +171,13 @@ def test_processes_are_servers_where_all_devices_are_in_one_slice():
 def test_slices_are_servers_where_devices_have_them():
     mesh = fake_mesh([0, 1, 2, 3], ("x",), slices=[0, 0, 1, 1])
     assert shape_of(Topology.from_mesh(mesh, "x")) == (2, 2, None)
-    mesh.devices[:] = [types.SimpleNamespace(process_index=i, slice_index=None) for i in range(4)]
+    mesh = fake_mesh([0, 1, 2, 3], ("x",), slices=[None] * 4)
     assert shape_of(Topology.from_mesh(mesh, "x")) == (4, 1, None)
+
+
+def test_processes_of_one_host_are_servers_of_their_own():
+    mesh = fake_mesh([0, 0, 1, 1, 2, 2, 3, 3], ("x",), slices=[0] * 4 + [1] * 4, platform="cpu")
+    assert shape_of(Topology.from_mesh(mesh, "x")) == (4, 2, None)
 
 
 def test_axis_of_a_larger_mesh():
@@ -189,6 +194,17 @@ def test_several_axes_count_in_the_order_given():
     assert shape_of(Topology.from_mesh(mesh, ("c", "a"))) == (2, 2, (0, 2, 1, 3))
     assert shape_of(Topology.from_mesh(mesh, ["b", "a"])) == (2, 3, (0, 3, 1, 4, 2, 5))
     assert shape_of(Topology.from_mesh(mesh, ("b",))) == (1, 3, None)
+
+
+@hypothesis.given(st.data())
+def test_the_usual_topology_is_that_of_a_mesh_in_the_usual_order(data):
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    local = data.draw(st.sampled_from([d for d in range(1, 65) if np.prod(shape) % d == 0]))
+    names = tuple("abc"[: len(shape)])
+    axes = tuple(data.draw(st.permutations(names)))[: data.draw(st.integers(1, len(shape)))]
+    mesh = fake_mesh(np.arange(np.prod(shape)).reshape(shape) // local, names)
+    sizes = dict(zip(names, shape, strict=True))
+    assert usual_topology(sizes, axes, local) == Topology.from_mesh(mesh, axes)
 
 
 def test_rows_of_a_mesh_that_lie_alike():

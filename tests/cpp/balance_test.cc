@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -205,11 +206,29 @@ void TestRandomTiles() {
   }
 }
 
+// Numbers of rows that no 32 bits hold, and more rails than bits in a word.
+void TestLargeTiles() {
+  std::mt19937_64 random(13);
+  for (const auto& [m, blocks, rounds] : {std::tuple(8, 64, 100), std::tuple(64, 60, 3), std::tuple(70, 60, 3)}) {
+    const Context context("large tiles of " + std::to_string(m) + " devices");
+    Balancer balancer(m);
+    for (int32_t round = 0; round < rounds; ++round) {
+      std::vector<int64_t> tile(m * m);
+      for (int32_t block = 0; block < blocks; ++block) {
+        const uint64_t limit = uint64_t{1} << (random() % 50);
+        tile[random() % tile.size()] = static_cast<int64_t>(random() % limit);
+      }
+      CheckTile(m, tile, EvenQuotas(m, tile, round % m), &balancer);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
 int main() {
   fastjax::test::TestEveryTile();
   fastjax::test::TestRandomTiles();
+  fastjax::test::TestLargeTiles();
   return fastjax::test::Finish("balance_test");
 }

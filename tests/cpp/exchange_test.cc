@@ -19,7 +19,6 @@
 #include "traffic.h"
 #include "transport/group.h"
 #include "transport/in_process/in_process.h"
-#include "transport/in_process/job_builder.h"
 #include "transport/status.h"
 #include "transport/transport.h"
 #include "transport_support.h"
@@ -324,7 +323,7 @@ void TestBackwards() {
   std::vector<Transfer> reversed = Reversed(all);
   for (size_t i = 0; i < all.size(); ++i) {
     if (reversed[i].stage >= 0) reversed[i].stage = plan.num_stages() - 1 - reversed[i].stage;
-    const Transfer back = transport::in_process::Backwards(all[all.size() - 1 - i], plan.num_stages());
+    const Transfer back = planner::Transposed(all[all.size() - 1 - i], plan.num_stages());
     CHECK(fields(back) == fields(reversed[i]));
   }
 }

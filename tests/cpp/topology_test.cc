@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "planner/planner.h"
+#include "planner/rate.h"
 #include "replay.h"
 #include "traffic.h"
 
@@ -26,6 +27,26 @@ using Words = std::vector<int64_t>;
 std::string Read(const Words& words) {
   Topology topology;
   return planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
+}
+
+// Prices are right to a millionth, whether a row takes hours or a small part of a picosecond.
+void TestRates() {
+  using planner::Rate;
+  for (const int64_t row_bytes : {int64_t{1}, int64_t{7}, int64_t{4096}, (int64_t{1} << 40) - 1}) {
+    for (const int64_t bandwidth : {int64_t{1}, int64_t{1000}, int64_t{50'000'000'000}, int64_t{1} << 61}) {
+      const Rate rate(row_bytes, bandwidth);
+      const long double row = 1e12L * static_cast<long double>(row_bytes) / static_cast<long double>(bandwidth);
+      if (row > 5e17L) continue;  // six days: such rows are only compared
+      const int64_t rows = int64_t{1} << 50;
+      const auto time = static_cast<long double>(rate.Time(rows));
+      CHECK(time <= row * rows * (1 + 1e-9L) && time >= row * rows * (1 - 1e-6L));
+      // What fits into a time takes no longer, and one row more hardly less.
+      const int64_t fit = rate.Rows(rate.Time(1'000'000));
+      CHECK(rate.Time(fit) <= rate.Time(1'000'000) &&
+            static_cast<long double>(fit + 2) * row * (1 + 1e-6L) >= static_cast<long double>(rate.Time(1'000'000)));
+    }
+  }
+  CHECK_EQ(Rate(1, int64_t{1} << 61).Rows(planner::Picoseconds{1} << 120), int64_t{1} << 62);
 }
 
 void TestWords() {
@@ -162,6 +183,7 @@ void TestSlowNic() {
 }  // namespace fastjax::test
 
 int main() {
+  fastjax::test::TestRates();
   fastjax::test::TestWords();
   fastjax::test::TestUnequal();
   fastjax::test::TestSlowNic();

@@ -45,6 +45,7 @@ inline std::shared_ptr<transport::CallSite> MakeSite(int32_t groups, int32_t gro
   for (int32_t i = 0; i < groups * group_size; ++i) {
     site->group_of[partitions[i]] = i / group_size;
     site->position_of[partitions[i]] = i % group_size;
+    site->partition_at.push_back(partitions[i]);
   }
   site->rank_of = Numbers(group_size, random);
   site->position_at.resize(site->rank_of.size());
@@ -53,9 +54,7 @@ inline std::shared_ptr<transport::CallSite> MakeSite(int32_t groups, int32_t gro
 }
 
 inline int32_t PartitionOf(const transport::CallSite& site, int32_t group, int32_t position) {
-  int32_t partition = 0;
-  while (site.group_of[partition] != group || site.position_of[partition] != position) ++partition;
-  return partition;
+  return site.partition(group, position);
 }
 
 // Calls of completions that had been called before, in the whole program; main checks that there were none.

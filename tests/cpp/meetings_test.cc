@@ -1,0 +1,484 @@
+// Meetings of processes: who met whom, what is done about mistakes, and that everybody hears of a failure.
+#include "transport/network/meetings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "transport/network/message.h"
+
+namespace fastjax::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Code;
+using transport::Status;
+using transport::network::Encode;
+using transport::network::Guest;
+using transport::network::Kind;
+using transport::network::Listener;
+using transport::network::Meeting;
+using transport::network::Meetings;
+using transport::network::Message;
+using transport::network::Piece;
+using transport::network::Route;
+using transport::network::Visit;
+using transport::network::Wire;
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Messages wait until the test delivers them.
+struct Mail {
+  struct Sent {
+    int32_t from;
+    int32_t to;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Sent> sent;
+};
+
+class PostWire final : public Wire {
+ public:
+  PostWire(Mail* post, int32_t process, int32_t processes) : post_(post), process_(process), processes_(processes) {}
+
+  int32_t process() const override { return process_; }
+  int32_t processes() const override { return processes_; }
+  void SetHandler(transport::network::Handler* handler) override { handler_ = handler; }
+  bool Post(std::function<void()> task) override {
+    task();
+    return true;
+  }
+  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
+  std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
+  void SendMessage(int32_t process, const void* data, size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(data);
+    post_->sent.push_back({process_, process, {first, first + bytes}});
+  }
+  void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Cancel(Listener*) override {}
+  void Disconnect(int32_t) override {}
+  void Drop(uint64_t, uint64_t) override {}
+
+  transport::network::Handler* handler_ = nullptr;
+
+ private:
+  Mail* post_;
+  int32_t process_;
+  int32_t processes_;
+};
+
+// Meetings of every process of a job.
+struct Job {
+  explicit Job(int32_t processes) {
+    for (int32_t p = 0; p < processes; ++p) {
+      wires.push_back(std::make_unique<PostWire>(&post, p, processes));
+      meetings.push_back(std::make_unique<Meetings>(wires.back().get()));
+    }
+  }
+  // Until nobody says anything more.
+  void DeliverAll() {
+    while (!post.sent.empty()) DeliverNext();
+  }
+  void DeliverNext() {
+    const Mail::Sent sent = std::move(post.sent.front());
+    post.sent.pop_front();
+    meetings[sent.to]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+  }
+
+  Mail post;
+  std::vector<std::unique_ptr<PostWire>> wires;
+  std::vector<std::unique_ptr<Meetings>> meetings;
+};
+
+class Visitor final : public Guest {
+ public:
+  Visitor(Job* job, int32_t process, Meeting meeting, std::vector<int64_t> words)
+      : job_(job), process_(process), meeting_(std::move(meeting)) {
+    meeting_.guest = this;
+    for (int32_t other = 0; other < static_cast<int32_t>(job->wires.size()); ++other) {
+      if (other != process) meeting_.others.push_back(other);
+    }
+    Message message;
+    message.key = meeting_.key;
+    message.visit = meeting_.visit;
+    message.settings = meeting_.settings;
+    message.text = meeting_.text;
+    message.words = words.data();
+    message.num_words = static_cast<int64_t>(words.size());
+    Encode(message, &meeting_.bytes);
+  }
+  ~Visitor() override { Leave(); }
+
+  void Join() { job_->meetings[process_]->Join(&meeting_); }
+  void Leave() { job_->meetings[process_]->Leave(&meeting_); }
+  void OnMet() override {
+    ++met;
+    for (const auto& letter : meeting_.letters) heard.push_back(letter->message.words[0]);
+  }
+  void OnFailed(const Status& why) override {
+    ++failed;
+    status = why;
+    Leave();
+  }
+  void OnTick(std::chrono::steady_clock::time_point) override { ++ticks; }
+  Meeting& meeting() { return meeting_; }
+
+  int met = 0;
+  int failed = 0;
+  int ticks = 0;
+  Status status;
+  std::vector<int64_t> heard;
+
+ private:
+  Job* job_;
+  int32_t process_;
+  Meeting meeting_;
+};
+
+Visit In(int64_t run_id, int32_t copy = 0, int32_t copies = 1, int32_t round = 0) {
+  Visit visit;
+  visit.run_id = run_id;
+  visit.copy = copy;
+  visit.copies = copies;
+  visit.round = round;
+  return visit;
+}
+
+Meeting At(Visit visit, uint64_t call = 3) {
+  Meeting meeting;
+  meeting.key = {call, 0};
+  meeting.visit = visit;
+  meeting.text = "exchange over axis 'x'";
+  meeting.prefix = "exchange: ";
+  meeting.timeout = 1500ms;
+  return meeting;
+}
+
+void TestMeet() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {10});
+  Visitor b(&job, 1, At(In(1)), {11});
+  Visitor c(&job, 2, At(In(1)), {12});
+  a.Join();
+  job.DeliverAll();  // the others are not there yet
+  b.Join();
+  job.DeliverAll();
+  CHECK_EQ(a.met + b.met + c.met, 0);
+  c.Join();
+  CHECK_EQ(c.met, 1);  // had early letters of both
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1 && c.met == 1);
+  CHECK((a.heard == std::vector<int64_t>{11, 12} && b.heard == std::vector<int64_t>{10, 12}));
+  const auto later = std::chrono::steady_clock::now() + 1h;
+  job.meetings[0]->OnTick(later);
+  CHECK(a.ticks == 1 && a.failed == 0);
+  CHECK_EQ(a.failed + b.failed + c.failed, 0);
+}
+
+// Runs, rounds and copies in any order never mix.
+void TestOrder() {
+  std::mt19937_64 random(2);
+  for (int trial = 0; trial < 200; ++trial) {
+    Job job(2);
+    std::vector<std::unique_ptr<Visitor>> all;
+    std::vector<Visitor*> order[2];
+    for (int32_t process = 0; process < 2; ++process) {
+      for (int64_t run = 0; run < 3; ++run) {
+        for (int32_t copy = 0; copy < 2; ++copy) {
+          for (int32_t round = 0; round < 2; ++round) {
+            all.push_back(std::make_unique<Visitor>(&job, process, At(In(run, copy, 2, round)),
+                                                    std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
+            order[process].push_back(all.back().get());
+          }
+        }
+      }
+      std::shuffle(order[process].begin(), order[process].end(), random);
+    }
+    for (size_t i = 0; i < order[0].size(); ++i) {
+      order[0][i]->Join();
+      if (random() % 2 == 0) job.DeliverAll();
+      order[1][i]->Join();
+      if (random() % 2 == 0 && !job.post.sent.empty()) job.DeliverNext();
+    }
+    job.DeliverAll();
+    for (const auto& visitor : all) {
+      const Meeting& meeting = visitor->meeting();
+      CHECK_EQ(visitor->met, 1);
+      CHECK(visitor->heard ==
+            std::vector<int64_t>{meeting.visit.run_id * 100 + int64_t{meeting.visit.copy} * 10 + meeting.visit.round});
+    }
+  }
+}
+
+void TestDifferentPrograms() {
+  Job job(2);
+  Meeting other = At(In(1));
+  other.text = "exchange over axis 'y'";
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, std::move(other), {1});
+  a.Join();
+  b.Join();
+  job.DeliverAll();
+  for (const Visitor* visitor : {&a, &b}) {
+    CHECK(visitor->met == 0 && visitor->failed == 1);
+    CHECK(Has(visitor->status.message, "axis 'x'") && Has(visitor->status.message, "axis 'y'"));
+    CHECK(Has(visitor->status.message, "same program"));
+  }
+  // The next one works.
+  Visitor c(&job, 0, At(In(2)), {1});
+  Visitor d(&job, 1, At(In(2)), {1});
+  c.Join();
+  d.Join();
+  job.DeliverAll();
+  CHECK(c.met == 1 && d.met == 1);
+}
+
+void TestDifferentSettings() {
+  Job job(2);
+  Meeting other = At(In(1));
+  other.settings = 5;
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, std::move(other), {1});
+  a.Join();
+  job.DeliverAll();
+  b.Join();
+  CHECK(b.failed == 1 && b.status.code == Code::kInvalidArgument);
+  CHECK(Has(b.status.message, "process 0 (test) plans with another topology, scheduler or row size"));
+  job.DeliverAll();
+  CHECK(a.failed == 1 && Has(a.status.message, "another topology, scheduler or row size"));
+}
+
+Meeting AtAnotherCall() {
+  Meeting elsewhere = At(In(1));
+  elsewhere.key.call = 4;
+  elsewhere.text = "exchange over axis 'z'";
+  return elsewhere;
+}
+
+// The one that is elsewhere has waited a little longer, and gives up first.
+void TestTimeoutOfBoth() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.meetings[1]->OnTick(now + 2s);
+  CHECK_EQ(b.failed, 1);
+  job.DeliverAll();
+  job.meetings[0]->OnTick(now + 2s);
+  CHECK_EQ(a.failed, 1);
+  CHECK(Has(a.status.message,
+            "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')"));
+}
+
+void TestTimeout() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, At(In(1)), {1});
+  Visitor c(&job, 2, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  c.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.meetings[0]->OnTick(now + 100ms);
+  CHECK_EQ(a.failed, 0);
+  job.meetings[0]->OnTick(now + 2s);
+  CHECK(a.failed == 1 && a.status.code == Code::kDeadlineExceeded);
+  CHECK(Has(a.status.message, "waited 1.5 s for process 2 (test) (which is at another call: exchange over axis 'z')"));
+  CHECK(!Has(a.status.message, "process 1"));
+  job.DeliverAll();
+  CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
+  CHECK(Has(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s"));
+  // One that is at the same call, in another launch.
+  Visitor next(&job, 1, At(In(2)), {1});
+  Visitor other(&job, 0, At(In(3)), {1});
+  next.Join();
+  job.DeliverAll();
+  other.Join();
+  job.meetings[0]->OnTick(now + 10s);
+  CHECK(Has(other.status.message, "process 1 (test) (which is at another launch of it)"));
+  // Who comes late is told at once.
+  Visitor late(&job, 2, At(In(1)), {1});
+  late.Join();
+  CHECK(late.failed == 1 && Has(late.status.message, "gave up"));
+  // And of one who is nowhere, nothing more is known.
+  Job empty(2);
+  Visitor alone(&empty, 0, At(In(9)), {1});
+  alone.Join();
+  empty.meetings[0]->OnTick(now + 10s);
+  CHECK(Has(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call"));
+  CHECK(Has(alone.status.message, "FASTJAX_TIMEOUT"));
+}
+
+// However many meetings were given up, and whoever was early to them.
+void TestManyGivenUp() {
+  Job job(3);
+  for (int64_t run = 0; run < 300; ++run) {
+    Visitor a(&job, 0, At(In(run)), {1});
+    Visitor early(&job, 2, At(In(run)), {1});
+    early.Join();
+    a.Join();
+    job.DeliverAll();
+    job.meetings[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && early.failed == 1);
+  }
+  for (int64_t run = 0; run < 300; ++run) {
+    Visitor late(&job, 1, At(In(run)), {1});
+    late.Join();
+    CHECK(late.met == 0 && late.failed == 1 && Has(late.status.message, "gave up"));
+  }
+  CHECK(job.post.sent.empty());
+}
+
+// A process whose own devices do not all come.
+void TestStayAway() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  Visitor b(&job, 1, At(In(1)), {1});
+  job.meetings[1]->StayAway(b.meeting(), Status::Deadline("waited for device 3"));
+  job.DeliverAll();
+  CHECK(a.failed == 1 && Has(a.status.message, "process 1 (test) gave up: waited for device 3"));
+}
+
+// A letter to a meeting that was given up is answered, however late it arrives.
+void TestLateLetter() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  job.post.sent.clear();  // lost on the way, as if the other were not connected yet
+  job.meetings[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+  job.post.sent.clear();
+  Visitor b(&job, 1, At(In(1)), {1});
+  b.Join();
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Has(b.status.message, "gave up"));
+}
+
+void TestLost() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, At(In(1)), {1});
+  Visitor c(&job, 2, At(In(1)), {1});
+  for (Visitor* visitor : {&a, &b, &c}) visitor->Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1);
+  job.meetings[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
+  CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
+  CHECK(Has(a.status.message, "exchange: process 2 (test) is gone"));
+  for (const auto& sent : job.post.sent) CHECK(sent.to != 2);  // nothing is said to the lost
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Has(b.status.message, "process 2 (test) is gone"));
+}
+
+// Letters that are lost with a connection are sent again, whichever of them were.
+void TestRenewed() {
+  for (const bool first_lost : {false, true}) {
+    for (const bool second_lost : {false, true}) {
+      Job job(2);
+      Visitor a(&job, 0, At(In(1)), {1});
+      Visitor b(&job, 1, At(In(1)), {2});
+      a.Join();
+      b.Join();
+      const std::deque<Mail::Sent> sent = std::exchange(job.post.sent, {});
+      for (const Mail::Sent& letter : sent) {
+        if (!(letter.from == 0 ? first_lost : second_lost)) job.post.sent.push_back(letter);
+      }
+      job.DeliverAll();
+      job.meetings[0]->OnRenewed(1, Status::Ok());
+      job.meetings[1]->OnRenewed(0, Status::Ok());
+      job.DeliverAll();
+      CHECK(a.met == 1 && b.met == 1 && a.failed + b.failed == 0);
+      CHECK(a.heard == std::vector<int64_t>{2} && b.heard == std::vector<int64_t>{1});
+    }
+  }
+  // The letter, and the same again, before anybody is here.
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  job.meetings[0]->OnRenewed(1, Status::Unavailable("gave up the connection"));
+  CHECK_EQ(job.post.sent.size(), 2u);
+  job.DeliverAll();
+  Visitor b(&job, 1, At(In(1)), {2});
+  b.Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1);
+  b.Leave();
+  // Nothing of it is left to be taken for another.
+  Visitor c(&job, 1, At(In(2)), {2});
+  c.Join();
+  job.meetings[1]->OnTick(std::chrono::steady_clock::now() + 1h);
+  CHECK(c.failed == 1 && !Has(c.status.message, "which is at another"));
+  // An answer that was not needed, since the letter had been on its way, is no second letter.
+  Job late(2);
+  Visitor d(&late, 0, At(In(1)), {1});
+  Visitor e(&late, 1, At(In(1)), {2});
+  d.Join();
+  e.Join();
+  late.meetings[0]->OnRenewed(1, Status::Ok());
+  late.DeliverAll();
+  CHECK(d.met == 1 && e.met == 1 && d.failed + e.failed == 0);
+  // Rows that the other side gave up may be those of a meeting that had begun.
+  late.meetings[0]->OnRenewed(1, Status::Unavailable("process 1 (test) gave up the connection"));
+  CHECK(d.failed == 1 && Has(d.status.message, "exchange: process 1 (test) gave up the connection"));
+}
+
+void TestMistakes() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  const std::byte nonsense[24] = {};
+  job.meetings[0]->OnMessage(1, nonsense, sizeof(nonsense));
+  CHECK(a.failed == 1 && Has(a.status.message, "none of fastjax's"));
+  // The same letter twice.
+  Job again(3);
+  Visitor b(&again, 0, At(In(1)), {1});
+  Visitor c(&again, 1, At(In(1)), {1});
+  b.Join();
+  c.Join();
+  const auto copy = again.post.sent;
+  again.DeliverAll();
+  for (const auto& sent : copy) {
+    if (sent.to == 0) again.meetings[0]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+  }
+  CHECK(b.failed == 1 && Has(b.status.message, "came twice"));
+  // A mistake that everybody finds is told to nobody.
+  Job alike(2);
+  Visitor d(&alike, 0, At(In(1)), {1});
+  d.Join();
+  alike.post.sent.clear();
+  alike.meetings[0]->FailAlike(&d.meeting(), Status::Invalid("sizes"));
+  CHECK(d.failed == 1 && alike.post.sent.empty());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestMeet();
+  fastjax::test::TestOrder();
+  fastjax::test::TestDifferentPrograms();
+  fastjax::test::TestDifferentSettings();
+  fastjax::test::TestTimeout();
+  fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestManyGivenUp();
+  fastjax::test::TestStayAway();
+  fastjax::test::TestLateLetter();
+  fastjax::test::TestLost();
+  fastjax::test::TestRenewed();
+  fastjax::test::TestMistakes();
+  return fastjax::test::Finish("meetings_test");
+}

@@ -1,0 +1,350 @@
+// The network transport whole, over wires inside one process: processes meet, plan, move rows, and hear of failures.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "exchange_rig.h"
+#include "loopback_wire.h"
+#include "network_rig.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "traffic.h"
+#include "transport/network/network.h"
+#include "transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Scheduler;
+using planner::Topology;
+using transport::CallSite;
+using transport::Code;
+using transport::ExchangeOptions;
+using transport::LocalTable;
+using transport::PlanFunction;
+using transport::Status;
+using transport::network::NetworkTransport;
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+PlanFunction PlanBy(const Topology& topology, Scheduler scheduler, int64_t row_bytes) {
+  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
+  return [planner](const int64_t* traffic, const std::vector<LocalTable>& tables) {
+    planner->Plan(traffic);
+    for (const LocalTable& table : tables) {
+      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return Status::Internal("no table");
+    }
+    return Status::Ok();
+  };
+}
+
+// The transports of all processes of a job.
+struct Processes {
+  explicit Processes(int32_t count, uint64_t seed)
+      : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
+    for (int32_t p = 0; p < count; ++p) {
+      // The network owns its wires.
+      transports.push_back(std::make_unique<NetworkTransport>(
+          std::shared_ptr<transport::network::Wire>(std::shared_ptr<void>(), network.wire(p))));
+    }
+  }
+
+  // Ends the wires' threads before what they call.
+  ~Processes() { own.reset(); }
+
+  std::unique_ptr<LoopbackNetwork> own;
+  LoopbackNetwork& network;
+  std::vector<std::unique_ptr<NetworkTransport>> transports;
+};
+
+// One call site of a program, in every process: each has planned for itself.
+class Everywhere final : public transport::Exchange {
+ public:
+  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
+      : site_(std::move(site)) {
+    for (auto& transport : processes->transports) {
+      ExchangeOptions options = rig.exchange;
+      if (rig.exchange.plan) {
+        options.plan = PlanBy(rig.topology, rig.scheduler, rig.row_bytes);
+        options.table_words = planner::TableWords(rig.topology, rig.scheduler);
+      }
+      exchanges_.push_back(transport->OpenExchange(site_, options));
+    }
+  }
+  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
+    exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
+  }
+
+ private:
+  std::shared_ptr<const CallSite> site_;
+  std::vector<std::unique_ptr<transport::Exchange>> exchanges_;
+};
+
+RigOptions Draw(std::mt19937_64* random) {
+  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
+  RigOptions options;
+  options.topology = MakeTopology(1 + below(4), 1 + below(4));
+  options.scheduler = AllSchedulers()[(*random)() % AllSchedulers().size()];
+  options.per_peer = 1 + below(3);
+  options.row_bytes = below(8) == 0 ? 0 : 8 * (1 + below(20));
+  options.exchange = Way(below(3) == 0, below(3) == 0);
+  options.overlap = options.exchange.reverse && below(2) == 0;
+  if (!options.exchange.transposed_table && below(2) == 0) {
+    // The real function is made for each process.
+    options.exchange.plan = [](const int64_t*, const std::vector<LocalTable>&) { return Status::Ok(); };
+  }
+  return options;
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(11);
+  int64_t spread = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const RigOptions options = Draw(&random);
+    const auto groups = static_cast<int32_t>(1 + random() % 2);
+    const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
+    const int32_t count =
+        Deal(static_cast<Owners>(random() % 4), options.topology.devices_per_server, &random, site.get());
+    spread += count > 1 ? 1 : 0;
+    const Context context(Name(options) + ", " + std::to_string(count) + " processes");
+    Processes processes(count, random());
+    Everywhere exchange(&processes, site, options);
+    int64_t visit = 0;
+    for (const Case& test_case : MakeCases(options.topology, random())) {
+      const Context inner(test_case.name);
+      Rig rig(site, options, test_case.traffic, &random);
+      const Outcomes outcomes = rig.Run(&exchange, visit++ / 2, true);  // every run comes by twice
+      for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+      CHECK(rig.IsRight());
+    }
+    CHECK_EQ(processes.network.OpenRequests(), 0);
+  }
+  CHECK_GE(spread, 30);
+}
+
+// A job of three processes with two devices each, one exchange in it.
+struct Setting {
+  explicit Setting(int64_t timeout_ms = kNoTimeoutMs) {
+    options.topology = MakeTopology(3, 2);
+    options.row_bytes = 800;
+    site = MakeSite(1, 6, timeout_ms, &random);
+    Deal(Owners::kServers, 2, &random, site.get());
+    processes = std::make_unique<Processes>(3, 5);
+    exchange = std::make_unique<Everywhere>(processes.get(), site, options);
+  }
+  std::unique_ptr<Rig> MakeRig() {
+    return std::make_unique<Rig>(site, options, MakeCases(options.topology, 3)[2].traffic, &random);
+  }
+
+  std::mt19937_64 random{3};
+  RigOptions options;
+  std::shared_ptr<CallSite> site;
+  std::unique_ptr<Processes> processes;
+  std::unique_ptr<Everywhere> exchange;
+};
+
+// Every device hears the same of a mistake that one of them made; the next exchange works.
+void TestMistake() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  const int32_t partition = setting.site->partition(0, 4);
+  rig->table(partition)[10] ^= 1;  // its checksum does not match any more
+  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
+  for (int32_t p = 0; p < outcomes.count(); ++p) {
+    CHECK(Has(outcomes.status(p).message, "the plan of device 4 is not usable"));
+  }
+  CHECK(rig->GuardsAreWhole());
+  auto next = setting.MakeRig();
+  const Outcomes good = next->Run(setting.exchange.get(), 2, true);
+  for (int32_t p = 0; p < good.count(); ++p) CHECK_EQ(good.status(p).message, "");
+  CHECK(next->IsRight());
+}
+
+// A program with other shapes in one process: nothing lands where there is no room for it.
+void TestOtherShapes() {
+  Setting setting;
+  RigOptions larger = setting.options;
+  larger.row_bytes *= 2;
+  auto rig = setting.MakeRig();
+  Rig other(setting.site, larger, MakeCases(setting.options.topology, 3)[3].traffic, &setting.random);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    Rig* const own = setting.site->process_of[p] == 1 ? &other : rig.get();
+    own->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  }
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(outcomes.status(p).code == Code::kInvalidArgument);
+    CHECK(Has(outcomes.status(p).message, "other shapes or another type"));
+  }
+  CHECK(rig->IsUntouched());
+  CHECK(other.IsUntouched());
+}
+
+// One process does not come: the others wait no longer than they were told to, and say whom they miss.
+void TestAbsent() {
+  Setting setting(300);
+  auto rig = setting.MakeRig();
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  }
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 1) continue;
+    outcomes.Wait(p);
+    const Status status = outcomes.status(p);
+    CHECK(status.code == Code::kDeadlineExceeded || status.code == Code::kUnavailable);
+    CHECK(Has(status.message, "waited 0.3 s for " + setting.processes->network.wire(0)->Describe(1)));
+  }
+  CHECK(rig->IsUntouched());
+}
+
+// Rows stop on their way: the error says for whom, and after it nothing is written any more.
+void TestStuck() {
+  Setting setting(400);
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
+  int64_t named = 0;
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(!outcomes.status(p).ok());
+    named += Has(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
+  }
+  CHECK_GE(named, 2);
+  CHECK_EQ(setting.processes->network.OpenRequests(), 0);
+  setting.processes->network.Hold(false);
+  auto next = setting.MakeRig();
+  const Outcomes good = next->Run(setting.exchange.get(), 2, true);
+  for (int32_t p = 0; p < 6; ++p) CHECK_EQ(good.status(p).message, "");
+  CHECK(next->IsRight());
+}
+
+// Rows that take longer than the time-out are not stuck while they move.
+void TestSlow() {
+  Setting setting(1000);
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  setting.processes->network.Crawl(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  std::this_thread::sleep_for(std::chrono::milliseconds{2000});
+  for (int32_t p = 0; p < 6; ++p) CHECK(!outcomes.called(p));
+  setting.processes->network.Hold(false);
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) CHECK_EQ(outcomes.status(p).message, "");
+  CHECK(rig->IsRight());
+}
+
+void TestKilled() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  setting.processes->network.Kill(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 2) continue;
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+  }
+}
+
+// A process ends while it waits for the others: its devices are told, whose program could not end otherwise, and so are
+// the others, whether they had come or come later; and whoever comes afterwards.
+void TestClosedBeforeMet() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  const Outcomes outcomes(6);
+  const auto start = [&](int32_t process) {
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] == process) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+  };
+  start(0);
+  start(1);
+  setting.processes->network.WaitQuiet();
+  setting.processes->network.Close(0);
+  start(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+    CHECK(Has(outcomes.status(p).message, "(host a) closes its network"));
+  }
+  CHECK(rig->IsUntouched());
+  auto next = setting.MakeRig();
+  const Outcomes refused(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 0) next->Start(setting.exchange.get(), 2, p, refused.For(p));
+  }
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] != 0) continue;
+    refused.Wait(p);
+    CHECK(Has(refused.status(p).message, "the network of this process has been closed"));
+  }
+}
+
+// The same while rows move.
+void TestClosedUnderWay() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  setting.processes->network.WaitQuiet();
+  setting.processes->network.Close(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+    CHECK(Has(outcomes.status(p).message, "(host c) closes its network. Waiting for"));
+  }
+  CHECK_EQ(setting.processes->network.OpenRequests(), 0);
+}
+
+// Letters are lost with the connection that one side gives up, for rows of another exchange.
+void TestLettersLost() {
+  for (int32_t quits = 0; quits < 2; ++quits) {
+    Setting setting(5000);
+    LoopbackNetwork& network = setting.processes->network;
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    network.HoldMessages(true);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    network.RunOn(0, [] {});
+    network.RunOn(quits, [&] { network.wire(quits)->Disconnect(1 - quits); });
+    network.HoldMessages(false);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] == 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 6; ++p) {
+      outcomes.Wait(p);
+      CHECK_EQ(outcomes.status(p).message, "");
+    }
+    CHECK(rig->IsRight());
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestExchanges();
+  fastjax::test::TestMistake();
+  fastjax::test::TestOtherShapes();
+  fastjax::test::TestAbsent();
+  fastjax::test::TestStuck();
+  fastjax::test::TestSlow();
+  fastjax::test::TestKilled();
+  fastjax::test::TestClosedBeforeMet();
+  fastjax::test::TestClosedUnderWay();
+  fastjax::test::TestLettersLost();
+  return fastjax::test::Finish("network_exchange_test");
+}

@@ -1,0 +1,140 @@
+"""What the network of a job is made of: the library, interfaces, variables, and the report."""
+
+import re
+import sys
+import types
+
+import pytest
+from fake_network import FakeCore
+
+import fastjax
+from fastjax import config, network
+from fastjax.config import NetworkOptions
+from fastjax.errors import OptionError, UnsupportedError
+from fastjax.network import interfaces, library
+
+
+def test_library_that_was_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "_of_the_wheel", lambda: pytest.fail("must not look"))
+    assert library.find("/a/libucp.so.0", {}) == ("/a/libucp.so.0", "FASTJAX_UCX_LIBRARY")
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine with nothing but what a test puts on it."""
+    here = types.SimpleNamespace(system=None, wheel=tmp_path / "libucx" / "lib" / "libucp.so.0")
+    monkeypatch.setattr(library.ctypes.util, "find_library", lambda _: here.system)
+    monkeypatch.delitem(sys.modules, "libucx", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    return here
+
+
+def install(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_library_of_the_system(machine, tmp_path):
+    machine.system = "libucp.so.0"
+    install(machine.wheel)
+    assert library.find("", {}) == ("libucp.so.0", "the system's")
+    assert library.find("wheel", {}) == (str(machine.wheel), "the libucx wheel's")
+    mine = tmp_path / "mine" / "libucp.so.0"
+    install(mine)
+    environ = {"LD_LIBRARY_PATH": f"{tmp_path}::{mine.parent}"}
+    assert library.find("", environ) == (str(mine), "the system's")
+
+
+def test_library_of_the_wheel(machine):
+    install(machine.wheel)
+    assert library.find("", {}) == (str(machine.wheel), "the libucx wheel's")
+    machine.system = "libucp.so.1"  # of a UCX that we do not know
+    assert library.find("", {}) == (str(machine.wheel), "the libucx wheel's")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"), [("", "there is no libucp.so.0"), ("wheel", "the libucx wheel is not")]
+)
+def test_no_library(machine, wanted, why):
+    with pytest.raises(UnsupportedError, match=rf"{why}.*pip install 'fastjax\[ucx\]'"):
+        library.find(wanted, {})
+
+
+def test_interfaces_of_this_machine():
+    seen = 0
+    for name, addresses in interfaces._addresses().items():
+        for address in addresses:
+            if not address.startswith("fe80"):  # reached by naming the interface
+                found = interfaces.towards(f"[{address}]:1" if ":" in address else f"{address}:1")
+                assert address in interfaces._addresses()[found], name
+                seen += 1
+    assert interfaces.towards("localhost:1") == "lo"
+    assert seen > 0
+
+
+@pytest.mark.parametrize("coordinator", ["256.1.1.1:80", "127.0.0.1:port", "nowhere"])
+def test_no_way_to_the_coordinator(coordinator):
+    message = f"no way to the job's coordinator {coordinator!r} can be found"
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        interfaces.towards(coordinator)
+
+
+def test_an_address_of_no_interface(monkeypatch):
+    monkeypatch.setattr(interfaces, "_addresses", lambda: {"eth0": {"10.0.0.1"}})
+    with pytest.raises(UnsupportedError, match="which is the address of none"):
+        interfaces.towards("127.0.0.1:1")
+
+
+def test_network_from_environment(tmp_path):
+    file = tmp_path / "libucp.so.0"
+    file.touch()
+    assert config.network_from_environment({}) == NetworkOptions("", (), "")
+    environ = {
+        "FASTJAX_UCX_LIBRARY": f" {file} ",
+        "FASTJAX_UCX_NICS": " eth0.3, mlx5_0:1,eth0.3 ",
+        "FASTJAX_UCX_TRANSPORTS": "^ud,rc_x",
+    }
+    expected = NetworkOptions(str(file), ("eth0.3", "mlx5_0:1", "eth0.3"), "^ud,rc_x")
+    assert config.network_from_environment(environ) == expected
+    assert config.network_from_environment({"FASTJAX_UCX_NICS": "auto"}).nics == ("auto",)
+    for name in ("wheel", "libucp.so.0"):
+        assert config.network_from_environment({"FASTJAX_UCX_LIBRARY": name}).library == name
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("LIBRARY", "/no/libucp.so.0", "there is no file '/no/libucp.so.0'."),
+        *(
+            ("NICS", value, f"or 'auto' alone; got {value!r}.")
+            for value in ("a,,b", ",", "auto,eth0", "eth0 eth1", "eth0;rm")
+        ),
+        *(
+            ("TRANSPORTS", value, f"(tcp,sm,self or ^ud); got {value!r}.")
+            for value in ("tcp,,sm", "tcp sm", ",", "tcp^", "t;c")
+        ),
+    ],
+)
+def test_network_from_environment_refuses(variable, value, message):
+    with pytest.raises(OptionError, match=re.escape(message)) as caught:
+        config.network_from_environment({f"FASTJAX_UCX_{variable}": value})
+    assert f"FASTJAX_UCX_{variable} must be" in str(caught.value)
+
+
+def test_report(monkeypatch, machine):
+    core = FakeCore()
+    monkeypatch.setattr(fastjax._core, "network_state", core.state, raising=False)
+    assert "pip install 'fastjax[ucx]'" in network.report({})["library"]
+    assert "must be" in network.report({"FASTJAX_UCX_NICS": ","})["library"]
+    install(machine.wheel)
+    assert network.report({}) == {
+        "library": f"{machine.wheel} (the libucx wheel's)",
+        "NICs": "UCX's choice; set FASTJAX_UCX_NICS to change",
+        "transports": "UCX's choice; set FASTJAX_UCX_TRANSPORTS to change",
+        "state": "not open: the first exchange that spans processes opens it",
+    }
+    core.open(0, 2, b"", "", [], "")
+    section = network.report({"FASTJAX_UCX_NICS": "a,b", "FASTJAX_UCX_TRANSPORTS": "tcp"})
+    assert (section["NICs"], section["transports"]) == ("a, b", "tcp")
+    assert (section["state"], section["  refused"]) == ("open", "0")

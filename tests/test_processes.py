@@ -1,0 +1,217 @@
+"""Exchanges between processes: right in each, whatever the shape of the job."""
+
+import functools
+import re
+import time
+from unittest import mock
+
+import exchanges
+import jax
+import jax.numpy as jnp
+import multiprocess
+import numpy as np
+import pytest
+import reference
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec as P
+from spmd import mesh_of, spmd
+
+import fastjax
+
+# (processes, devices of each). One process needs no network, and shows that the checks are right.
+SHAPES = [(1, 4), (2, 2), (4, 2), (2, 4)]
+CASES = [
+    pytest.param(name, shape, id=f"{name}-{shape[0]}x{shape[1]}")
+    for shape in SHAPES
+    for name in exchanges.CHECKS
+    if shape[0] > 1 or name != "state_of_the_network"
+]
+
+
+@functools.cache
+def results_of(shape):
+    """One job for all checks: starting one takes much longer than an exchange."""
+    names = [case.values[0] for case in CASES if case.values[1] == shape]
+    try:
+        return multiprocess.run(
+            exchanges.__file__,
+            "run_all",
+            processes=shape[0],
+            devices=shape[1],
+            arguments={"names": names},
+        )
+    except multiprocess.JobError as error:  # of every test, and not tried again for each
+        return error
+
+
+def outcomes(name, shape):
+    """What a check returned in each process."""
+    results = results_of(shape)
+    if isinstance(results, multiprocess.JobError):
+        raise results
+    assert len(results) == shape[0]
+    assert [result[name]["error"] for result in results] == [""] * shape[0]
+    return [result[name]["value"] for result in results]
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_exchange(name, shape):
+    values = outcomes(name, shape)
+    if name == "an_error_everywhere":
+        last = shape[0] * shape[1] - 1
+        assert f"on device {last}, send_sizes[0] = -1; a size must be 0 or more" in values[0]
+        assert len(set(values)) == 1
+    elif name == "state_of_the_network":
+        assert [(value["open"], value["refused"]) for value in values] == [(True, "0")] * shape[0]
+
+
+GROUPS = {"all": [[0, 1, 2, 3]], "halves": [[0, 1], [2, 3]], "strided": [[0, 2], [1, 3]]}
+
+
+def lowered(order):
+    """Runs in a job: what exchanges of some groups become, and how often the network was wanted."""
+    mesh = mesh_of((4,), order=order)
+    sizes = jax.ShapeDtypeStruct((16,), jnp.int32)
+    args = (*[jax.ShapeDtypeStruct((32, 4), jnp.float32)] * 2, *[sizes] * 4)
+    texts, opened = {}, {}
+    for name, groups in GROUPS.items():
+        exchange = functools.partial(
+            fastjax.fast_ragged_all_to_all, axis_name="x", axis_index_groups=groups
+        )
+        f = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        with mock.patch.object(fastjax.network, "ensure_open") as ensure_open:
+            texts[name] = jax.jit(f).lower(*args).as_text()
+        opened[name] = ensure_open.call_count
+    return {"texts": texts, "opened": opened}
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
+def test_attributes_are_the_same_in_every_process(order):
+    results = multiprocess.run(
+        __file__, "lowered", processes=2, devices=2, arguments={"order": order}
+    )
+    assert results[0] == results[1]
+    texts, opened = results[0].values()
+    # By partition: the process of the device there, and its number inside its process.
+    processes, rails = [d // 2 for d in order], [d % 2 for d in order]
+    for name, text in texts.items():
+        spans = any(len({processes[i] for i in group}) > 1 for group in GROUPS[name])
+        assert opened[name] == spans
+        found = re.findall(r"(processes|rails) = dense<(\[.*?\])>", text)
+        assert found == [("processes", str(processes)), ("rails", str(rails))] * spans
+
+
+def nested():
+    """Runs in a job: a shard_map inside another has no devices to ask."""
+    mesh = mesh_of((4, 1), ("x", "y"))
+    exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
+    inner = jax.shard_map(
+        exchange, axis_names={"x", "y"}, in_specs=P("x"), out_specs=P("x"), check_vma=False
+    )
+    sizes = jax.ShapeDtypeStruct((16,), jnp.int32)
+    args = (*[jax.ShapeDtypeStruct((32, 4), jnp.float32)] * 2, *[sizes] * 4)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        try:
+            jax.jit(inner).trace(*args).lower(lowering_platforms=("cpu",))
+        except fastjax.errors.UnsupportedError as error:
+            return {"text": str(error)}
+    return {"text": "lowered"}
+
+
+def test_a_mesh_without_devices_is_refused():
+    for result in multiprocess.run(__file__, "nested", processes=2, devices=2):
+        assert "cannot tell inside a nested shard_map" in result["text"]
+
+
+def compiled_differently():
+    """Runs in a job: process 0 takes the program from somewhere else than process 1."""
+    rng = np.random.default_rng(0)
+    mesh = mesh_of((jax.device_count(),))
+    meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
+    data = reference.data(rng, meta)
+    run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
+    args = exchanges.spread(mesh, (*data, *meta.arrays()))
+    failed = {}
+
+    def exchange(name):
+        multihost_utils.sync_global_devices(name)
+        try:
+            exchanges.same(run(*args), reference.exchange(*data, meta))
+        except jax.errors.JaxRuntimeError as error:
+            failed[name] = str(error)
+
+    cache = multiprocess.folder() / f"cache {jax.process_index()}"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if jax.process_index() == 0:
+        run.lower(*args).compile()
+    exchange("compiled twice in process 0")
+    # JAX writes its cache in process 0 only, so from here on that one has the program there.
+    jax.clear_caches()
+    exchange("from process 0's cache")
+    if jax.process_index() == 0:
+        jax.clear_caches()
+    exchange("forgotten in process 0")
+    return {"failed": failed, "cached": len(list(cache.glob("*-cache")))}
+
+
+def test_processes_need_not_compile_alike():
+    """As they do not with a compilation cache on each host's own disk."""
+    results = multiprocess.run(
+        __file__,
+        "compiled_differently",
+        processes=2,
+        devices=2,
+        environment={"FASTJAX_TIMEOUT": "20"},
+    )
+    assert [result["failed"] for result in results] == [{}, {}]
+    # The test is about what it says.
+    assert results[0]["cached"] > 0 == results[1]["cached"]
+
+
+def leaving(how):
+    """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
+    rng = np.random.default_rng(0)
+    mesh = mesh_of((jax.device_count(),))
+    meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
+    data = reference.data(rng, meta)
+    run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
+    args = exchanges.spread(mesh, (*data, *meta.arrays()))
+    exchanges.same(run(*args), reference.exchange(*data, meta))
+    launched = multiprocess.folder() / "launched"
+    if jax.process_index() == 0:
+        run(*args)  # nobody keeps it
+        if how == "raises":
+            while fastjax._core.network_unfinished() < jax.local_device_count():
+                time.sleep(0.001)
+        launched.touch()
+        if how == "raises":
+            raise ValueError("a mistake of the program's")
+        return {}
+    while not launched.exists():
+        time.sleep(0.001)
+    time.sleep(0.5)  # process 0 is at its end
+    try:
+        exchanges.same(run(*args), reference.exchange(*data, meta))
+    except jax.errors.JaxRuntimeError as error:
+        return {"text": str(error)}
+    return {"text": "right"}
+
+
+def test_the_end_waits_for_an_exchange_that_nobody_kept():
+    results = multiprocess.run(
+        __file__, "leaving", processes=2, devices=2, arguments={"how": "ends"}
+    )
+    assert results[1]["text"] == "right"
+
+
+def test_an_exception_ends_the_process_and_its_exchanges():
+    """Not only the others' part: XLA waits, in the end, for its own devices."""
+    with multiprocess.Job(
+        __file__, "leaving", processes=2, devices=2, arguments={"how": "raises"}
+    ) as job:
+        ended = job.wait(120)
+    assert [(one.status, one.hung) for one in ended] == [(1, False), (0, False)]
+    assert "a mistake of the program's" in ended[0].output
+    assert re.search(r"UNAVAILABLE: .*process 0 .*closed its network", ended[1].result["text"])
