@@ -13,10 +13,14 @@ from typing import Any
 import auto_tables
 import completion
 import drift_time
+import endurance
+import fault_matrix
 import frontier
 import gap_tables
 import plan_time
+import processes
 import records
+from emulated_cluster import report as emulated_cluster
 from records import table
 
 SHOWN = "cpu_8_devices_jax_0_10_2"
@@ -166,9 +170,13 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     auto_tables.SCHEMA: auto_tables.page,
     completion.SCHEMA: completion.page,
     drift_time.SCHEMA: drift_time.page,
+    emulated_cluster.SCHEMA: emulated_cluster.page,
+    endurance.SCHEMA: endurance.page,
+    fault_matrix.SCHEMA: fault_matrix.page,
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
     plan_time.SCHEMA: plan_time.page,
+    processes.SCHEMA: processes.page,
 }
 
 

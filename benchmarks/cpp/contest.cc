@@ -33,13 +33,13 @@ double Microseconds(Clock::duration time) { return std::chrono::duration<double,
 
 struct Effort {
   int32_t matrices;  // enough that none is still in the caches' fastest part, as far as memory allows
-  int32_t rounds;    // in each: so many plans, then so many of each textbook
+  int32_t rounds;    // in each: so many plans, then so many of each textbook, that most are in their steady state
   int32_t plans;
   int32_t textbook_plans;
 };
 
 Effort EffortFor(int32_t devices) {
-  if (devices <= 64) return {16, 200, 20, 10};
+  if (devices <= 64) return {16, 40, 100, 50};
   if (devices <= 96) return {16, 100, 8, 4};
   if (devices <= 160) return {16, 100, 8, 4};
   if (devices <= 320) return {16, 60, 4, 1};

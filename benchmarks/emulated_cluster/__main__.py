@@ -1,0 +1,72 @@
+"""`python benchmarks/emulated_cluster [bench | probe | down] [--help]`; bench by default."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a folder: ours are found from the one above, the launcher in tests/
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tests")]
+
+import records
+
+from emulated_cluster import bench, probe, report, system
+from emulated_cluster.fabric import cluster
+from emulated_cluster.options import BenchOptions, FabricOptions, ProbeOptions
+from emulated_cluster.system import ClusterError
+
+PROGRAM = "python benchmarks/emulated_cluster"
+
+
+def run_bench(options: BenchOptions) -> int:
+    """Measures exchanges; the exit status is 1 if a row is wrong."""
+    record = bench.run(options)
+    report.show(record)
+    if options.json is not None:
+        records.write(options.json, record)
+    return 1 if report.wrong(record) else 0
+
+
+def run_probe(options: ProbeOptions) -> int:
+    """Measures plain TCP."""
+    with cluster(options.fabric()) as fabric:
+        sys.stdout.write(probe.table(fabric, options.seconds, options.rounds) + "\n")
+    return 0
+
+
+def run_down(options: FabricOptions) -> int:
+    """Takes down what a killed run has left, and kills what runs in it."""
+    fabric = options.fabric()
+    with system.lock(fabric.name):
+        fabric.down()
+    return 0
+
+
+COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
+    "bench": (BenchOptions, run_bench),
+    "probe": (ProbeOptions, run_probe),
+    "down": (FabricOptions, run_down),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        import tyro
+    except ImportError:
+        sys.stderr.write("this needs tyro and rich: pip install 'fastjax[bench]'\n")
+        return 2
+    # A polite end takes everything down as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else "bench"
+    rest = arguments[1:] if arguments and arguments[0] in COMMANDS else arguments
+    kind, command = COMMANDS[name]
+    try:
+        return command(tyro.cli(kind, prog=f"{PROGRAM} {name}", args=rest))
+    except ClusterError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""What can go wrong in a cluster, on demand: links, the switch, processes."""
+
+import signal
+from collections.abc import Iterable, Sequence
+
+from emulated_cluster import jobs, system
+from emulated_cluster.fabric import TRUNK, Fabric
+from emulated_cluster.system import batch
+
+_APART = "apart"
+
+
+def link(fabric: Fabric, server: int, rail: int, *, up: bool) -> None:
+    """Pulls the cable out of a NIC (TRUNK: out of the trunk), or puts it back in."""
+    state = "up" if up else "down"
+    batch("ip", fabric.switch, [f"link set {fabric.port(server, rail)} {state}"])
+
+
+def partition(fabric: Fabric, servers: Iterable[int], *, trunk: bool = True) -> None:
+    """Parts these servers from the others: frames between the two sides vanish.
+
+    Args:
+      fabric: a cluster that is up.
+      servers: one side.
+      trunk: whether the trunk, and with it jax.distributed, is parted too.
+    """
+    lines = []
+    for bridge, cables in _bridges(fabric, trunk=trunk).items():
+        name = f"{bridge}-{_APART}"
+        lines += [f"link add name {name} type bridge", f"link set {name} mtu {fabric.mtu} up"]
+        ports = [fabric.port(server, rail) for server in servers for rail in cables]
+        lines += [f"link set {port} master {name}" for port in ports]
+    batch("ip", fabric.switch, lines)
+
+
+def heal(fabric: Fabric, *, trunk: bool = True) -> None:
+    """Ends a partition."""
+    lines = []
+    for bridge, cables in _bridges(fabric, trunk=trunk).items():
+        ports = [fabric.port(server, k) for server in range(fabric.servers) for k in cables]
+        lines += [f"link set {port} master {bridge}" for port in ports]
+        lines += [f"link delete {bridge}-{_APART}"]
+    batch("ip", fabric.switch, lines)
+
+
+def _bridges(fabric: Fabric, *, trunk: bool) -> dict[str, list[int]]:
+    rails = {"rails": list(range(fabric.rails))}
+    return rails | {"trunks": [TRUNK]} if trunk else rails
+
+
+def slow_receiver(fabric: Fabric, server: int, factor: float = 10) -> None:
+    """Makes the ports towards a server's NICs so many times slower; 1 is as they were."""
+    lines = [fabric.port_queue(server, rail, factor) for rail in range(fabric.rails)]
+    batch("tc", fabric.switch, lines)
+
+
+def slow_sender(fabric: Fabric, server: int, factor: float = 10) -> None:
+    """Makes a server's NICs so many times slower; 1 is as they were."""
+    lines = [fabric.nic_queue(rail, factor) for rail in range(fabric.rails)]
+    batch("tc", fabric.namespace(server), lines)
+
+
+def processes(fabric: Fabric, server: int) -> Sequence[int]:
+    """Process ids of what runs on a server."""
+    return system.processes_in(fabric.namespace(server))
+
+
+def kill(fabric: Fabric, server: int) -> None:
+    """Kills what runs on a server, and waits until it is gone."""
+    jobs.kill_all(fabric.namespace(server))
+
+
+def stop(fabric: Fabric, server: int) -> None:
+    """Stops what runs on a server where it stands."""
+    jobs.send(processes(fabric, server), signal.SIGSTOP)
+
+
+def go_on(fabric: Fabric, server: int) -> None:
+    """Lets what was stopped go on."""
+    jobs.send(processes(fabric, server), signal.SIGCONT)

@@ -1,0 +1,136 @@
+"""The options of the programs, and how rates and sizes are written."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from emulated_cluster.fabric import Fabric
+from emulated_cluster.system import ClusterError
+from emulated_cluster.work import WORKLOADS
+from fastjax.planning import schedulers_in_programs
+
+RATES = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20}
+
+
+def amount(text: str, units: Mapping[str, int], what: str) -> int:
+    """A whole number of units, as in 100mbit or 128k.
+
+    Raises:
+      ClusterError: it is written otherwise.
+    """
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower())
+    if not found or found[2] not in units:
+        known = ", ".join(f"100{unit}" for unit in units)
+        raise ClusterError(f"--{what} must be like {known}; got {text!r}.")
+    return int(found[1]) * units[found[2]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FabricOptions:
+    """The network of the emulated cluster."""
+
+    servers: int = 4
+    """Servers: network namespaces, with one process each."""
+    rails: int = 2
+    """NICs of a server, and devices of its process."""
+    rate: str = "100mbit"
+    """Of a NIC and of a port of the switch."""
+    port_buffer: str = "128k"
+    """What a port of the switch queues before it drops."""
+    nic_buffer: str = "2m"
+    """What a NIC queues."""
+    mtu: int = 9000
+    """Bytes of a packet."""
+    congestion_control: str = "cubic"
+    """Of TCP: what this kernel has (reno, cubic, bbr, ...)."""
+    name: str = "fjx"
+    """Of the cluster; one at a time has a name."""
+
+    def fabric(self) -> Fabric:
+        """The fabric these options describe."""
+        return Fabric(
+            servers=self.servers,
+            rails=self.rails,
+            rate=amount(self.rate, RATES, "rate"),
+            port_buffer=amount(self.port_buffer, SIZES, "port-buffer"),
+            nic_buffer=amount(self.nic_buffer, SIZES, "nic-buffer"),
+            mtu=self.mtu,
+            congestion_control=self.congestion_control,
+            name=self.name,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeOptions(FabricOptions):
+    """Measures what plain TCP gets from the network: one flow, and several into one port."""
+
+    seconds: float = 2.0
+    """Of line rate, for each measurement."""
+    rounds: int = 5
+    """Times that each is measured, in turn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchOptions(FabricOptions):
+    """Measures exchanges between JAX processes in an emulated cluster, as root on Linux.
+
+    Compares every scheduler with a dense padded all_to_all and with all_gather, both over gloo, by
+    the line-rate limit of the same traffic. Every result is verified.
+    """
+
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    """Traffic: pair-zipf and expert, both of exponent 0.8, and balanced."""
+    schedulers: tuple[str, ...] = schedulers_in_programs()
+    """Schedulers to measure."""
+    baselines: bool = True
+    """Whether to measure what there is without fastjax."""
+    seconds: float = 2.0
+    """The line-rate limit of each workload: its size is chosen so."""
+    rounds: int = 5
+    """Times that each scheduler runs, in turn with the others."""
+    baseline_rounds: int = 3
+    """Times that each baseline runs, in the first rounds."""
+    row_bytes: int = 4096
+    """Bytes of a row."""
+    seed: int = 0
+    """Of the traffic and of the order within rounds."""
+    scale_up_bandwidth: float = 2e9
+    """What the planner is told of copies inside a server, in bytes/s a device."""
+    scale_up_latency: float = 5e-5
+    """The same: seconds to start a step inside a server."""
+    scale_out_latency: float = 5e-4
+    """The same: seconds to start a stage between servers."""
+    timeout: float = 1800.0
+    """Seconds that the whole job may take."""
+    json: Path | None = None
+    """File for the full record."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
+
+        Raises:
+          ClusterError: an option is out of bounds, or there is no such name.
+        """
+        for name in ("rounds", "baseline_rounds", "seconds", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ClusterError(f"--{name.replace('_', '-')} must be above 0.")
+        if self.row_bytes < 4 or self.row_bytes % 4:
+            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+        for option, known in (
+            ("workloads", tuple(WORKLOADS)),
+            ("schedulers", schedulers_in_programs()),
+        ):
+            unknown = [name for name in getattr(self, option) if name not in known]
+            if unknown:
+                raise ClusterError(f"--{option} {unknown[0]}: there are {', '.join(known)}.")
+
+    def topology(self) -> dict[str, float]:
+        """What fastjax.Topology is told."""
+        return {
+            "scale_up_bandwidth": self.scale_up_bandwidth,
+            "scale_up_latency": self.scale_up_latency,
+            "scale_out_bandwidth": amount(self.rate, RATES, "rate") / 8,
+            "scale_out_latency": self.scale_out_latency,
+        }

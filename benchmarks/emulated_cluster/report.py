@@ -1,0 +1,126 @@
+"""What the programs print, and the page of a record."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import records
+
+SCHEMA = "fastjax-emulated-cluster-1"
+BUSY = 0.70
+
+HEADER = ["scheme", "runs", "median s", "min", "max", "÷ limit", "wrong", "sent ÷ load"]
+HEADER += ["busiest NIC", "CPU, machine", "job"]
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The network, in a sentence for each part."""
+    fabric = record["fabric"]
+    tcp = ", ".join(f"{share:.3f} for {fan_in}" for fan_in, share in record["tcp"].items())
+    rate, kib = fabric["rate"] / 1e6, 1024
+    return (
+        f"{fabric['servers']} servers of {fabric['rails']} devices; NICs and ports of {rate:g} "
+        f"Mbit/s, {fabric['port_buffer'] / kib:g} KiB in a port and "
+        f"{fabric['nic_buffer'] / kib:g} KiB in a NIC, MTU {fabric['mtu']}, TCP "
+        f"{fabric['congestion_control']}. gloo, which uses one interface, has one of "
+        f"{rate * fabric['rails']:g} Mbit/s, as if all NICs were one, unless said otherwise. "
+        f"Goodput of plain TCP into one port, by line rate: {tcp}."
+    )
+
+
+def heading(workload: dict[str, Any]) -> str:
+    """What is exchanged."""
+    load = workload["load"]
+    return (
+        f"{workload['workload']}: limit {workload['limit_s']:.2f} s, "
+        f"{load['total'] / 1e6:.0f} MB between servers, {load['server'] / 1e6:.0f} MB at the "
+        f"busiest one; its busiest NIC alone, unbalanced: {workload['nic_limit']:.2f} x limit"
+    )
+
+
+def rows(workload: dict[str, Any]) -> Iterator[list[str]]:
+    """A line of the table for each scheme that ran."""
+    for scheme in workload["schemes"]:
+        if "skipped" in scheme:
+            yield [scheme["scheme"], "0", *["-"] * (len(HEADER) - 2)]
+            continue
+        yield [
+            scheme["scheme"],
+            str(scheme["runs"]),
+            *(f"{scheme[key]:.2f}" for key in ("median_s", "min_s", "max_s", "by_limit")),
+            str(scheme["wrong"]),
+            f"{scheme['sent_by_load']:.2f}",
+            f"{scheme['busiest_by_mean']:.2f}",
+            f"{scheme['machine_busy']:.0%}",
+            f"{scheme['job_busy']:.0%}",
+        ]
+
+
+def schemes_of(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for workload in record["workloads"]:
+        for scheme in workload["schemes"]:
+            yield workload["workload"], scheme
+
+
+def skipped(record: dict[str, Any]) -> list[str]:
+    """Why schemes did not run, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for _, scheme in schemes_of(record):
+        if "skipped" in scheme:
+            names = reasons.setdefault(scheme["skipped"], [])
+            names += [scheme["scheme"]] if scheme["scheme"] not in names else []
+    return [f"Not run: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+
+
+def warnings(record: dict[str, Any]) -> list[str]:
+    """Where the machine and not the network may have set the pace."""
+    busy = [
+        f"{scheme['scheme']} on {workload} ({scheme['machine_busy']:.0%})"
+        for workload, scheme in schemes_of(record)
+        if scheme.get("machine_busy", 0) > BUSY
+    ]
+    return [f"More than {BUSY:.0%} of the CPU was busy: {', '.join(busy)}."] if busy else []
+
+
+def wrong(record: dict[str, Any]) -> int:
+    """Rows that differ from the reference."""
+    return sum(scheme.get("wrong", 0) for _, scheme in schemes_of(record))
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    """The record as Markdown."""
+    parts = [f"# {title}", describe(record), LEGEND]
+    for workload in record["workloads"]:
+        parts += [f"## {heading(workload)}", records.table(HEADER, rows(workload), texts=1)]
+    parts += [*warnings(record), *skipped(record), records.conditions(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+LEGEND = (
+    "*limit*: the busiest server's bytes over all its NICs at line rate, without any headers. "
+    "Times are from the first process's start to the last one's end. *sent ÷ load*: bytes of all "
+    "frames sent, by those of the rows that go between servers; *busiest NIC*: what it sent, by "
+    "the mean of all. *CPU, machine*: share of all "
+    "cores that was busy, with whatever else ran but at low priority; *job*: what the job's "
+    "processes were charged; both of the busiest run. *wrong*: rows that differ from numpy's."
+)
+
+
+def show(record: dict[str, Any]) -> None:
+    """Prints all of it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal and console.width < 120:
+        console = Console(width=120)
+    console.print(describe(record), highlight=False)
+    for workload in record["workloads"]:
+        table = Table(title=heading(workload), title_justify="left")
+        for number, name in enumerate(HEADER):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows(workload):
+            table.add_row(*row)
+        console.print(table)
+    for line in itertools.chain([LEGEND], warnings(record), skipped(record)):
+        console.print(line, highlight=False)
