@@ -95,6 +95,7 @@ struct LoopbackNetwork::Node {
   std::deque<Flight> met;
   std::vector<std::shared_ptr<Request>> open;
   std::vector<std::pair<uint64_t, uint64_t>> dropped;
+  std::vector<bool> silent;  // by process: has not answered the last probe
   Handler* handler = nullptr;
   int64_t damage_next = 0;
   bool busy = false;  // with something it was told
@@ -190,12 +191,26 @@ class LoopbackNetwork::LoopbackWire final : public Wire {
     CheckThread();
     const std::lock_guard<std::mutex> lock(network_.mutex_);
     ++network_.disconnects_;
+    node().silent[static_cast<size_t>(process)] = false;
     const bool reaches = network_.Reaches(process_, process);
     network_.EndAllBetween(process_, process, "disconnected", reaches);
     if (!reaches) return;
     network_.Tell(&node(), process, Status::Ok(), true);
     network_.Tell(network_.nodes_[process].get(), process_, Status::Unavailable(Describe(process_) + " disconnected"),
                   true);
+  }
+
+  void Probe(int32_t process) override {
+    CheckThread();
+    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    ++network_.probes_;
+    node().silent[static_cast<size_t>(process)] = !network_.Reaches(process_, process);
+  }
+
+  bool Silent(int32_t process) const override {
+    CheckThread();
+    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    return node().silent[static_cast<size_t>(process)];
   }
 
   void Drop(uint64_t tag, uint64_t mask) override {
@@ -239,6 +254,7 @@ LoopbackNetwork::LoopbackNetwork(const LoopbackOptions& options)
   for (int32_t process = 0; process < options.processes; ++process) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->process = process;
+    nodes_.back()->silent.resize(static_cast<size_t>(options.processes), false);
     nodes_.back()->wire = std::make_unique<LoopbackWire>(this, process);
   }
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -62,6 +62,7 @@ class LoopbackNetwork {
   // Requests that have not ended, of all processes or one.
   int64_t OpenRequests(int32_t process = -1);
   int64_t disconnects() const { return disconnects_; }
+  int64_t probes() const { return probes_; }
   // The most requests of any device that had not ended at once.
   int64_t most_sends() const { return most_[1]; }
   int64_t most_receives() const { return most_[0]; }
@@ -90,7 +91,7 @@ class LoopbackNetwork {
   bool crawl_ = false;
   bool hold_messages_ = false;
   std::vector<bool> cut_;
-  std::atomic<int64_t> disconnects_{0};
+  std::atomic<int64_t> disconnects_{0}, probes_{0};
   std::atomic<int64_t> most_[2] = {};
   std::vector<std::unique_ptr<Node>> nodes_;
 };

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,10 +66,14 @@ class PostWire final : public Wire {
   void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
   void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
   void Cancel(Listener*) override {}
-  void Disconnect(int32_t) override {}
+  void Disconnect(int32_t process) override { disconnected.push_back(process); }
+  void Probe(int32_t process) override { probed.push_back(process); }
+  bool Silent(int32_t process) const override { return silent.count(process) != 0; }
   void Drop(uint64_t, uint64_t) override {}
 
   transport::network::Handler* handler_ = nullptr;
+  std::set<int32_t> silent;
+  std::vector<int32_t> probed, disconnected;
 
  private:
   Mail* post_;
@@ -322,6 +327,34 @@ void TestTimeout() {
   CHECK(Has(alone.status.message, "FASTJAX_TIMEOUT"));
 }
 
+// Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
+// whoever gives up first.
+void TestSilence() {
+  for (const bool answers : {true, false}) {
+    Job job(4);
+    Visitor a(&job, 0, At(In(1)), {1});
+    Visitor b(&job, 1, At(In(1)), {1});
+    Visitor d(&job, 3, AtAnotherCall(), {1});
+    for (Visitor* const visitor : {&a, &b, &d}) visitor->Join();
+    job.DeliverAll();
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto after : {700ms, 800ms, 900ms}) {
+      for (const int32_t process : {0, 1}) job.meetings[process]->OnTick(now + after);
+      if (after == 700ms) CHECK(job.wires[0]->probed.empty());
+    }
+    for (const int32_t process : {0, 1}) {
+      CHECK((job.wires[process]->probed == std::vector<int32_t>{2, 3}));
+      if (!answers) job.wires[process]->silent = {2};
+    }
+    CHECK_EQ(a.failed + b.failed, 0);
+    job.meetings[0]->OnTick(now + 2s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && b.failed == 1);
+    const std::vector<int32_t> left = answers ? std::vector<int32_t>{} : std::vector<int32_t>{2};
+    CHECK(job.wires[0]->disconnected == left && job.wires[1]->disconnected == left);
+  }
+}
+
 // However many meetings were given up, and whoever was early to them.
 void TestManyGivenUp() {
   Job job(3);
@@ -474,6 +507,7 @@ int main() {
   fastjax::test::TestDifferentSettings();
   fastjax::test::TestTimeout();
   fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
   fastjax::test::TestStayAway();
   fastjax::test::TestLateLetter();

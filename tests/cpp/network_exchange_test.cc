@@ -206,6 +206,25 @@ void TestAbsent() {
   CHECK(rig->IsUntouched());
 }
 
+// One that is late is there all the same, and keeps its connections; one that is cut off will need others.
+void TestCutOff() {
+  for (const bool cut : {false, true}) {
+    Setting setting(300);
+    LoopbackNetwork& network = setting.processes->network;
+    if (cut) network.Cut(1);
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) outcomes.Wait(p);
+    }
+    CHECK_GE(network.probes(), 1);
+    CHECK_EQ(network.disconnects() > 0, cut);
+  }
+}
+
 // Rows stop on their way: the error says for whom, and after it nothing is written any more.
 void TestStuck() {
   Setting setting(400);
@@ -340,6 +359,7 @@ int main() {
   fastjax::test::TestMistake();
   fastjax::test::TestOtherShapes();
   fastjax::test::TestAbsent();
+  fastjax::test::TestCutOff();
   fastjax::test::TestStuck();
   fastjax::test::TestSlow();
   fastjax::test::TestKilled();

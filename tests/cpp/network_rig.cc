@@ -180,6 +180,12 @@ void NetworkExchange::Fail(int32_t process, const Status& why) {
   network_.RunOn(process, [&] { FailHere(process, why); });
 }
 
+void NetworkExchange::Probe(int32_t process) {
+  network_.RunOn(process, [&] {
+    for (const auto& part : sides_[process]->parts) part->runner.Probe();
+  });
+}
+
 std::string NetworkExchange::WaitingHere(int32_t process) {
   std::string text;
   for (const auto& part : sides_[process]->parts) {

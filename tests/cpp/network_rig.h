@@ -49,6 +49,7 @@ class NetworkExchange final : public transport::Exchange {
   void FailHere(int32_t process, const transport::Status& why);
   std::string WaitingHere(int32_t process);
   void Fail(int32_t process, const transport::Status& why);
+  void Probe(int32_t process);
   std::string Waiting(int32_t process);
   bool Involves(int32_t process, int32_t other);
   int64_t Running(int32_t process);

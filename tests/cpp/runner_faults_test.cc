@@ -162,6 +162,39 @@ void TestSilence() {
   CHECK(!setting.exchange->Involves(0, 1));
 }
 
+// The same, with a question before: what does not answer is left with the exchange, what answers is kept.
+void TestProbes() {
+  Setting setting(3, 1, Scheduler::kDirect, 2, 8, 1, true);
+  setting.exchange->SetTicking(false);
+  setting.network->Cut(1);
+  const Outcomes outcomes = setting.Start(1);
+  while (!setting.exchange->Involves(0, 1) || setting.exchange->Involves(0, 2) || setting.exchange->Involves(2, 0)) {
+  }
+  for (int32_t i = 0; i < 2; ++i) {  // nothing has moved since the first time
+    for (const int32_t process : {0, 1, 2}) setting.exchange->Probe(process);
+  }
+  CHECK_EQ(setting.network->probes(), 4);  // of 1 by 0 and 2, and of both by 1
+  CHECK_EQ(setting.network->disconnects(), 0);
+  for (const int32_t process : {0, 1, 2}) setting.exchange->Fail(process, kWhy);
+  outcomes.WaitAll();
+  CHECK_EQ(setting.network->disconnects(), 4);
+  CHECK_EQ(setting.network->OpenRequests(), 0);
+
+  Setting slow(2, 1, Scheduler::kDirect, 3, 8, 1, true);
+  slow.exchange->SetTicking(false);
+  slow.network->Hold(true);
+  const Outcomes late = slow.Start(1);
+  while (slow.network->OpenRequests() < 4) {
+  }
+  for (const int32_t process : {0, 1}) slow.exchange->Probe(process);
+  CHECK_EQ(slow.network->probes(), 2);
+  for (const int32_t process : {0, 1}) slow.exchange->Fail(process, kWhy);
+  for (int32_t i = 0; i < 50; ++i) slow.network->RunOn(0, [] {});
+  CHECK_EQ(slow.network->disconnects(), 0);
+  slow.exchange->SetTicking(true);
+  late.WaitAll();
+}
+
 // A process that dies: those that wait for it are told at once, and end without anybody's help.
 void TestDeath() {
   for (uint64_t round = 0; round < 20; ++round) {
@@ -276,6 +309,7 @@ int main() {
   fastjax::test::TestGiveUpAtAnyMoment();
   fastjax::test::TestGiveUpAtOnce();
   fastjax::test::TestSilence();
+  fastjax::test::TestProbes();
   fastjax::test::TestDeath();
   fastjax::test::TestWrongLength();
   fastjax::test::TestDroppedRows();

@@ -100,6 +100,8 @@ class QueueWire final : public Wire {
   }
   void Cancel(Listener*) override {}
   void Disconnect(int32_t) override {}
+  void Probe(int32_t) override {}
+  bool Silent(int32_t) const override { return false; }
   void Drop(uint64_t tag, uint64_t mask) override { dropped.emplace_back(tag, mask); }
 
   bool RunTasks() {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -367,8 +368,8 @@ void TestWrongSecret(const std::string& transports) {
   Exchange(&rig, 0, 1, 9);
 }
 
-// The TCP ports that this process listens on: the address and port of each, as the kernel lists them.
-std::vector<sockaddr_in> Listening() {
+// The sockets of this process, as the kernel numbers them.
+std::set<std::string> Sockets() {
   std::set<std::string> sockets;
   DIR* const folder = opendir("/proc/self/fd");
   while (const dirent* entry = readdir(folder)) {
@@ -378,6 +379,12 @@ std::vector<sockaddr_in> Listening() {
     if (text.rfind("socket:[", 0) == 0) sockets.insert(text.substr(8, text.size() - 9));
   }
   closedir(folder);
+  return sockets;
+}
+
+// The TCP ports that this process listens on: the address and port of each, as the kernel lists them.
+std::vector<sockaddr_in> Listening() {
+  const std::set<std::string> sockets = Sockets();
   std::vector<sockaddr_in> ports;
   std::ifstream table("/proc/self/net/tcp");
   for (std::string line; std::getline(table, line);) {
@@ -419,6 +426,62 @@ void TestGarbage() {
     CHECK(rig.ears(process).messages().empty());
     CHECK(rig.ears(process).lost().empty());
   }
+}
+
+// After each time that something is given up there are other connections, and old ones do not pile up.
+void TestNewConnections() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Exchange(&rig, 1, 0, 2);
+  size_t most = 0;
+  for (uint64_t round = 0; round < 60; ++round) {
+    const std::set<std::string> old = Sockets();
+    const auto quits = static_cast<int32_t>(round % 2);
+    const size_t told = rig.ears(1 - quits).renewed().size();
+    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
+    CHECK(rig.ears(1 - quits).WaitRenewed(told + 1));
+    Exchange(&rig, 0, 1, 100 + round);
+    Exchange(&rig, 1, 0, 200 + round);
+    const std::set<std::string> now = Sockets();
+    CHECK(!std::includes(old.begin(), old.end(), now.begin(), now.end()));
+    if (round == 20) most = now.size() + 4;  // closing takes a moment
+    if (round > 20) CHECK_LE(now.size(), most);
+  }
+  CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
+}
+
+// A wire answers whatever its program does; one that is stopped does not, until it is given up.
+void TestSilence(const std::string& transports) {
+  WireRig rig(3, transports);
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Exchange(&rig, 0, 2, 1);
+  const auto probe = [&] {
+    rig.On(0, [](UcxWire* wire) {
+      for (const int32_t process : {-1, 0, 1, 2, 3}) wire->Probe(process);
+    });
+  };
+  const auto silent = [&](int32_t process) {
+    bool is = false;
+    rig.On(0, [&](UcxWire* wire) { is = wire->Silent(process); });
+    return is;
+  };
+  for (const int32_t process : {-1, 0, 1, 2, 3}) CHECK(!silent(process));
+  {
+    const Stopped stopped(&rig, 1);
+    probe();
+    CHECK(rig.ears(0).WaitTicks(6));
+    CHECK(silent(1) && !silent(0) && !silent(2) && !silent(-1) && !silent(3));
+    rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+    CHECK(!silent(1));
+  }
+  CHECK(rig.ears(1).WaitRenewed(1));
+  Exchange(&rig, 0, 1, 2);
+  Exchange(&rig, 1, 0, 3);
+  probe();
+  CHECK(rig.ears(0).WaitTicks(6));
+  CHECK(!silent(1));
 }
 
 long Entries(const char* folder) {
@@ -570,8 +633,10 @@ int main(int argc, char** argv) {
     }
     run("waiting", [&] { TestGiveUpWaiting(transports); });
     run("reconnections", [&] { TestManyReconnections(transports); });
+    run("silence", [&] { TestSilence(transports); });
     run("secret", [&] { TestWrongSecret(transports); });
   }
+  run("new connections", TestNewConnections);
   run("declared", TestDeclaredLost);
   run("restarted", TestRestarted);
   run("garbage", TestGarbage);

@@ -66,7 +66,9 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     if (meeting().failed) return;
     // Before the requests that are still open have ended, so that the others let go of theirs.
     if (!runner_.failure().ok()) return site().station().meetings.GiveUp(&meeting(), runner_.failure());
-    if (now - runner_.last_progress() < meeting().timeout) return;
+    const auto still = now - runner_.last_progress();
+    if (still >= meeting().timeout / 2) runner_.Probe();
+    if (still < meeting().timeout) return;
     const auto seconds = std::chrono::duration<double>(meeting().timeout).count();
     site().station().meetings.GiveUp(
         &meeting(), Status::Deadline(meeting().prefix + "nothing has moved for " +

@@ -28,7 +28,7 @@ constexpr char kSameProgram[] = " Every process must run the same program, with 
 void Meetings::Join(Meeting* meeting) {
   meeting->letters.clear();
   meeting->letters.resize(meeting->others.size());
-  meeting->met = meeting->failed = false;
+  meeting->met = meeting->failed = meeting->probed = false;
   meeting->deadline = std::chrono::steady_clock::now() + meeting->timeout;
   joined_.push_back(meeting);
   if (!closed_.ok()) return LoseFrom(meeting, kNobody, closed_);
@@ -83,8 +83,12 @@ void Meetings::TellAll(const Meeting& meeting, const Status& why, int32_t lost) 
   Remember(std::move(given_up));
 }
 
+// A connection that was cut off recovers slowly: the next exchange begins with another.
 void Meetings::FailQuietly(Meeting* meeting, const Status& why) {
   meeting->failed = true;
+  ForEachMissing(*meeting, [this](int32_t process) {
+    if (wire_->Silent(process)) wire_->Disconnect(process);
+  });
   meeting->guest->OnFailed(why);
 }
 
@@ -255,14 +259,27 @@ void Meetings::SendAgain(const Meeting& meeting, int32_t process, Kind kind) {
 void Meetings::OnTick(std::chrono::steady_clock::time_point now) {
   ForEachJoined([&](Meeting* meeting) {
     if (meeting->met) return meeting->guest->OnTick(now);
-    if (!meeting->failed && now >= meeting->deadline)
-      Fail(meeting, Status::Deadline(meeting->prefix + Missing(*meeting)));
+    if (!meeting->failed) Await(meeting, now);
   });
+}
+
+void Meetings::Await(Meeting* meeting, std::chrono::steady_clock::time_point now) {
+  if (now >= meeting->deadline) return Fail(meeting, Status::Deadline(meeting->prefix + Missing(*meeting)));
+  if (meeting->probed || now < meeting->deadline - meeting->timeout / 2) return;
+  meeting->probed = true;
+  ForEachMissing(*meeting, [this](int32_t process) { wire_->Probe(process); });
 }
 
 void Meetings::OnClosed(const Status& why) {
   closed_ = why;
   ForEachJoined([&](Meeting* meeting) { LoseFrom(meeting, kNobody, why); });
+}
+
+template <typename Visit>
+void Meetings::ForEachMissing(const Meeting& meeting, Visit visit) {
+  for (size_t place = 0; place < meeting.letters.size(); ++place) {
+    if (meeting.letters[place] == nullptr) visit(meeting.others[place]);
+  }
 }
 
 // visit may have meetings left, also others than its own.

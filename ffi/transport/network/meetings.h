@@ -54,6 +54,7 @@ struct Meeting {
   std::vector<std::unique_ptr<Letter>> letters;  // by place in `others`; null: not yet
   bool met = false;
   bool failed = false;
+  bool probed = false;  // those who do not come
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -95,6 +96,9 @@ class Meetings final : public Handler {
   // Tells everybody but `lost`.
   void Fail(Meeting* meeting, const Status& why, int32_t lost = kNobody);
   void FailQuietly(Meeting* meeting, const Status& why);
+  void Await(Meeting* meeting, std::chrono::steady_clock::time_point now);
+  template <typename Visit>
+  static void ForEachMissing(const Meeting& meeting, Visit visit);
   Status GaveUp(const Meeting& meeting, const GivenUp& given_up) const;
   template <typename Visit>
   void ForEachJoined(Visit visit);

@@ -29,7 +29,7 @@ void Runner::Start(Wire* wire, const CallSite* site, int32_t group, Program* pro
   summed_ = !program->sums();
   disconnected_ = false;
   failure_ = Status::Ok();
-  last_progress_ = steady_clock::now();
+  Moved();
   const Status prepared = Guarded([this] {
     Prepare();
     return Status::Ok();
@@ -104,7 +104,7 @@ void Runner::OnDone(int64_t cookie, const Status& status) {
   --outstanding_;
   --begun_[process];
   --messages_left_[process];
-  last_progress_ = steady_clock::now();
+  Moved();
   if (!status.ok()) {
     Break(step, status);
   } else if (failure_.ok()) {
@@ -115,7 +115,12 @@ void Runner::OnDone(int64_t cookie, const Status& status) {
 }
 
 // A message that takes longer than the time-out is not stuck while it moves.
-void Runner::OnMoved(int64_t /*cookie*/) { last_progress_ = steady_clock::now(); }
+void Runner::OnMoved(int64_t /*cookie*/) { Moved(); }
+
+void Runner::Moved() {
+  last_progress_ = steady_clock::now();
+  probed_ = false;
+}
 
 void Runner::EndStep(int32_t step_index) {
   const Step& step = program_->steps()[step_index];
@@ -196,6 +201,22 @@ void Runner::Stop(Status why) {
   failed_at_ = steady_clock::now();
   wire_->Cancel(this);
   DropRows(wire_, *site_, tag_);
+  DisconnectFromSilent();
+}
+
+void Runner::Probe() {
+  if (!running_ || probed_) return;
+  probed_ = true;
+  for (size_t process = 0; process < begun_.size(); ++process) {
+    if (begun_[process] > 0) wire_->Probe(static_cast<int32_t>(process));
+  }
+}
+
+void Runner::DisconnectFromSilent() {
+  for (size_t process = 0; process < begun_.size(); ++process) {
+    if (begun_[process] == 0 || !wire_->Silent(static_cast<int32_t>(process))) continue;
+    wire_->Disconnect(static_cast<int32_t>(process));
+  }
 }
 
 void Runner::Break(const Step& step, const Status& status) {

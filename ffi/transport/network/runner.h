@@ -42,6 +42,10 @@ class Runner final : public Listener {
   // everything has ended. The first reason counts; without anything running it does nothing.
   void Fail(Status why);
 
+  // Asks those it waits for whether they are there; once, until something moves again. Connections that do not answer
+  // are given up with the exchange: they were cut off, and recover too slowly for the next.
+  void Probe();
+
   // To be called about ten times a second. Disconnects from processes whose requests have not ended a while after it
   // gave up: until then, they may end by themselves, and other exchanges with that process go on.
   void Tick(std::chrono::steady_clock::time_point now);
@@ -91,6 +95,8 @@ class Runner final : public Listener {
   void Settle();
   void SettleLater();
   void Stop(Status why);
+  void DisconnectFromSilent();
+  void Moved();
   // For other threads: runs the task on the wire's thread, or here if that has ended and nobody else would.
   void Return(const std::function<void()>& task);
   void Break(const Step& step, const Status& status);
@@ -109,6 +115,7 @@ class Runner final : public Listener {
   bool running_ = false;
   bool summed_ = false;
   bool disconnected_ = false;
+  bool probed_ = false;
   bool copies_later_ = false;
   Status failure_;
   int64_t outstanding_ = 0;  // requests, copies and posted tasks that will come back

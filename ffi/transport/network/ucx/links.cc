@@ -1,37 +1,46 @@
 #include "transport/network/ucx/links.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <utility>
 
 namespace fastjax::transport::network::ucx {
 namespace {
 
 // More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
 constexpr size_t kMostAtOnce = 65536;
+// Generations of endpoints that stay open.
+constexpr size_t kRetired = 8;
+
+using Ended = std::function<void()>;
 
 struct Counted {
   const Library* library;
   int64_t* count;
+  Ended ended;
 };
 
 // Has the operation counted until it ends. Not an allocation that matters: this is for endings.
 template <typename Operation>
-void Count(const Library& library, int64_t* count, uint32_t flags, Operation operation) {
-  auto* const counted = new Counted{&library, count};
+void Count(const Library& library, int64_t* count, uint32_t flags, Ended ended, Operation operation) {
+  auto* const counted = new Counted{&library, count, std::move(ended)};
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = flags;
   param.cb.send = [](void* request, ucs_status_t, void* argument) {
-    const std::unique_ptr<Counted> ended(static_cast<Counted*>(argument));
-    --*ended->count;
-    ended->library->ucp_request_free(request);
+    const std::unique_ptr<Counted> all(static_cast<Counted*>(argument));
+    --*all->count;
+    all->library->ucp_request_free(request);
+    all->ended();
   };
   param.user_data = counted;
   if (UCS_PTR_IS_PTR(operation(&param))) {
     ++*count;
-  } else {
-    delete counted;
+    return;
   }
+  const std::unique_ptr<Counted> at_once(counted);
+  at_once->ended();
 }
 
 }  // namespace
@@ -64,6 +73,8 @@ void Links::Connect(Endpoint* endpoint) {
 void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
   if (endpoint->failed) return;
   endpoint->failed = true;
+  broken_ = broken_ || endpoint->retired;
+  if (endpoint->retired) return;
   failed_.push_back({endpoint->peer->endpoint(endpoint->lane, endpoint->their_lane), status});
 }
 
@@ -127,41 +138,77 @@ void Links::Finish(Outgoing* letter, ucs_status_t status) {
   Move(&free_, &sent_, letter->self);
 }
 
-void Links::Close(Endpoint* endpoint) {
-  endpoint->failed = false;
+void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
+  endpoint->retired = true;
   if (endpoint->handle == nullptr) return;
+  if (endpoint->failed) return Close(endpoint);
+  endpoint->peer->retired.push_back(endpoint);
+  Count(
+      *core_->library, &core_->in_flight, 0, [endpoint] { endpoint->flushed = true; },
+      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
+}
+
+// One that cannot be flushed breaks when the system loses patience with it.
+void Links::CloseOldest(Peer* peer) {
+  const size_t most = kRetired * peer->endpoints.size();
+  for (auto it = peer->retired.begin(); it != peer->retired.end() && peer->retired.size() > most;) {
+    if (!(*it)->flushed) {
+      ++it;
+      continue;
+    }
+    Close(*it);
+    it = peer->retired.erase(it);
+  }
+}
+
+void Links::CloseBroken() {
+  if (!broken_) return;
+  broken_ = false;
+  for (Peer& peer : core_->peers) {
+    for (auto it = peer.retired.begin(); it != peer.retired.end();) {
+      if (!(*it)->failed) {
+        ++it;
+        continue;
+      }
+      Close(*it);
+      it = peer.retired.erase(it);
+    }
+  }
+}
+
+// UCX may still tell of the endpoint until it is closed: it is kept so long.
+void Links::Close(const std::shared_ptr<Endpoint>& endpoint) {
   const ucp_ep_h handle = endpoint->handle;
   endpoint->handle = nullptr;
-  Count(*core_->library, &core_->in_flight, UCP_EP_CLOSE_FLAG_FORCE,
-        [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_close_nbx(handle, param); });
+  Count(
+      *core_->library, &core_->in_flight, UCP_EP_CLOSE_FLAG_FORCE, [endpoint] {},
+      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_close_nbx(handle, param); });
 }
 
 void Links::Begin(Peer* peer, uint32_t generation) {
   peer->generation = generation;
   peer->heard = false;
   peer->greeted = false;
-  for (const auto& endpoint : peer->endpoints) {
+  for (auto& endpoint : peer->endpoints) {
     core_->ReleaseAll(&endpoint->held);
-    endpoint->sent = 0;
-    endpoint->arrived = 0;
+    auto next = std::make_shared<Endpoint>();
+    next->peer = peer;
+    next->lane = endpoint->lane;
+    next->their_lane = endpoint->their_lane;
+    Retire(endpoint);
+    endpoint = std::move(next);
   }
-}
-
-void Links::Leave(Peer* peer) {
-  for (const auto& endpoint : peer->endpoints) Close(endpoint.get());
-  failed_.erase(std::remove_if(failed_.begin(), failed_.end(),
-                               [peer](const Failed& failed) { return failed.endpoint->peer == peer; }),
-                failed_.end());
-  peer->endpoints.clear();
+  CloseOldest(peer);
 }
 
 std::vector<Links::Failure> Links::TakeFailures() {
   std::vector<Failure> failures;
+  CloseBroken();
   if (failed_.empty()) return failures;
   std::vector<Failed> failed;
   failed.swap(failed_);
   for (const Failed& each : failed) {
-    Close(each.endpoint.get());
+    if (each.endpoint->retired) continue;
     Peer* const peer = each.endpoint->peer;
     const bool known =
         std::any_of(failures.begin(), failures.end(), [peer](const Failure& failure) { return failure.peer == peer; });
@@ -174,9 +221,9 @@ void Links::Flush() {
   for (const Peer& peer : core_->peers) {
     for (const auto& endpoint : peer.endpoints) {
       if (endpoint->handle == nullptr || endpoint->failed) continue;
-      Count(*core_->library, &flushing_, 0, [&](const ucp_request_param_t* param) {
-        return core_->library->ucp_ep_flush_nbx(endpoint->handle, param);
-      });
+      Count(
+          *core_->library, &flushing_, 0, [] {},
+          [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
     }
   }
 }

@@ -10,10 +10,14 @@
 
 namespace fastjax::transport::network::ucx {
 
-// An endpoint that works is never closed, whatever is given up: in UCX 1.22, one that is closed by force while TCP has
-// something of it to send is used after it has been freed. Instead, both sides count how often they have lost or ended
-// what is between them (the generation), say so in every header, and whoever is behind catches up. What belongs to an
-// earlier generation is dropped when it arrives.
+// Both sides count how often they have lost or ended what is between them (the generation), say so in every header, and
+// whoever is behind catches up. What belongs to an earlier generation is dropped when it arrives. Each generation has
+// endpoints of its own: a TCP connection that was cut off for a while tries again only after as long a while, a new one
+// at once.
+//
+// Endpoints that have retired stay open for some generations more. UCX pairs the endpoints of two workers by how many
+// each has made, to share connections: the peer's present one may be the pair of an old one of ours, and would fail with
+// it. And in UCX 1.22, an endpoint that is closed while TCP has something of it to send is used after it has been freed.
 class Links {
  public:
   struct Failure {
@@ -34,12 +38,10 @@ class Links {
 
   // So that we are told if what is at the other end dies.
   void Connect(Endpoint* endpoint);
-  // What is sent and arrives from now on belongs to that generation.
+  // What is sent and arrives from now on belongs to that generation, and goes through endpoints of its own.
   void Begin(Peer* peer, uint32_t generation);
-  // Forgets where the peer was.
-  void Leave(Peer* peer);
 
-  // Closes the endpoints that have failed, and says whose they were, once each.
+  // Whose endpoints have failed, once each. They are closed when the next generation begins.
   std::vector<Failure> TakeFailures();
 
   // Begins to send all that is on its way; flushing() counts what has not been sent.
@@ -48,7 +50,10 @@ class Links {
 
  private:
   void Fail(Endpoint* endpoint, ucs_status_t status);
-  void Close(Endpoint* endpoint);
+  void Retire(const std::shared_ptr<Endpoint>& endpoint);
+  void CloseOldest(Peer* peer);
+  void CloseBroken();
+  void Close(const std::shared_ptr<Endpoint>& endpoint);
   void Finish(Outgoing* letter, ucs_status_t status);
 
   Core* const core_;
@@ -58,6 +63,7 @@ class Links {
     ucs_status_t status;
   };
   std::vector<Failed> failed_;
+  bool broken_ = false;  // some that have retired
   int64_t flushing_ = 0;
 };
 

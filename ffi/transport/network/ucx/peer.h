@@ -78,6 +78,9 @@ struct Endpoint {
   int32_t lane = 0, their_lane = 0;
   ucp_ep_h handle = nullptr;
   bool failed = false;
+  bool retired = false;  // another has taken its place, in a later generation
+  bool flushed = false;  // since then
+  bool probed = false;   // and not answered
   uint64_t sent = 0;
   uint64_t arrived = 0;
   int64_t in_flight = 0;    // letters in UCX's hands
@@ -126,7 +129,9 @@ struct Peer {
   RingReader from;  // where memory of the peer's can be read: what it sends us
   RingWriter to;    // and what we send it
   uint32_t generation = 0;
+  std::chrono::steady_clock::time_point probed;  // last
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // ours x theirs
+  std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 
   std::list<Arrival> early;  // from a process that has not joined
 

@@ -22,6 +22,7 @@ constexpr size_t kMostAtOnce = 4 * kMostInRing;  // out of one ring in one poll
 // Generations that another process may have counted while this one did not look. With more it would run out of them.
 constexpr uint32_t kMostAhead = 1 << 16;
 constexpr std::chrono::milliseconds kPatience{1000};  // with UCX, when it has been told to end something
+constexpr std::chrono::milliseconds kAnswersWithin{400};  // a wire that is there, however busy its machine
 
 std::atomic<int> forks{0};
 
@@ -255,6 +256,29 @@ void UcxWire::Disconnect(int32_t process) {
   mail_.Renewed(peer, Status::Ok());
 }
 
+void UcxWire::Probe(int32_t process) {
+  if (process < 0 || process >= processes()) return;
+  Peer* const peer = &core_.peers[static_cast<size_t>(process)];
+  peer->probed = Clock::now();
+  for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
+    if (endpoint->handle == nullptr) continue;
+    endpoint->probed = true;
+    links_.Send(peer, endpoint->lane, endpoint->their_lane, links_.Compose(Kind::kProbe, 0));
+  }
+}
+
+void UcxWire::Answer(Peer* peer, const Arrival& probe) {
+  links_.Send(peer, probe.lane->index(), static_cast<int32_t>(probe.header.lane), links_.Compose(Kind::kHere, 0));
+}
+
+bool UcxWire::Silent(int32_t process) const {
+  if (process < 0 || process >= processes()) return false;
+  const Peer& peer = core_.peers[static_cast<size_t>(process)];
+  return Clock::now() - peer.probed >= kAnswersWithin &&
+         std::any_of(peer.endpoints.begin(), peer.endpoints.end(),
+                     [](const std::shared_ptr<Endpoint>& endpoint) { return endpoint->probed; });
+}
+
 void UcxWire::End(Peer* peer, const Status& why, uint32_t generation) {
   rows_.EndAll(peer, why);
   mail_.EndAll(peer);
@@ -281,7 +305,7 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
     Lose(peer, Status::Unavailable(core_.Name(*peer) + " was restarted"), 0);
   }
   if (!same) {
-    links_.Leave(peer);
+    peer->endpoints.clear();
     peer->generation = 0;
     peer->addresses = std::move(addresses);
     peer->readable = CanRead(core_.landmark, peer->addresses.landmark);
@@ -362,18 +386,21 @@ void UcxWire::TakeFromRings() {
         continue;
       }
       arrival.lane = core_.lanes[lane].get();
-      arrivals_.push_back(arrival);
+      from_rings_.push_back(arrival);
     }
     // What lay in it is lost, and what follows would wait for that.
     if (open && peer.from.descriptor() < 0) Disconnect(peer.process);
   }
 }
 
+// What is in a ring was written before any greeting that has arrived: it may be of the generation that the greeting ends.
 bool UcxWire::TakeArrivals() {
-  if (arrivals_.empty()) return false;
-  std::vector<Arrival> now;
-  now.swap(arrivals_);
+  if (arrivals_.empty() && from_rings_.empty()) return false;
+  std::vector<Arrival> now, after;
+  now.swap(from_rings_);
+  after.swap(arrivals_);
   for (const Arrival& arrival : now) Dispatch(arrival);
+  for (const Arrival& arrival : after) Dispatch(arrival);
   return true;
 }
 
@@ -442,6 +469,12 @@ void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
                       RingProof(core_.process, *peer));
       }
       return core_.Release(arrival);
+    case Kind::kProbe:
+      Answer(peer, arrival);
+      return core_.Release(arrival);
+    case Kind::kHere:
+      peer->endpoint(arrival.lane->index(), static_cast<int32_t>(arrival.header.lane))->probed = false;
+      return core_.Release(arrival);
     default:
       return rows_.OnArrival(peer, arrival);
   }
@@ -451,6 +484,16 @@ void UcxWire::Disarm() {
   if (!armed_) return;
   armed_ = false;
   for (Peer& peer : core_.peers) peer.from.Disarm();
+}
+
+// The process may be alive, and not know. If it is not, the greeting fails, and that is the end of it.
+void UcxWire::OnFailure(const Links::Failure& failure) {
+  Peer* const peer = failure.peer;
+  const Status why = Status::Unavailable("the connection to " + core_.Name(*peer) +
+                                         " failed: " + core_.library->ucs_status_string(failure.status));
+  const bool heard = peer->heard;
+  Lose(peer, why, peer->generation + 1);
+  if (heard && phase_ == Phase::kOpen) mail_.Hello(peer);
 }
 
 bool UcxWire::Poll() {
@@ -467,15 +510,8 @@ bool UcxWire::Poll() {
   TakeFromRings();
   worked |= TakeArrivals();
   for (const Links::Failure& failure : links_.TakeFailures()) {
-    Peer* const peer = failure.peer;
+    OnFailure(failure);
     worked = true;
-    const bool heard = peer->heard;
-    Lose(peer,
-         Status::Unavailable("the connection to " + core_.Name(*peer) +
-                             " failed: " + core_.library->ucs_status_string(failure.status)),
-         peer->generation + 1);
-    // It may be alive, and not know. If it is not, the greeting fails, and that is the end of it.
-    if (heard && phase_ == Phase::kOpen) mail_.Hello(peer);
   }
   worked |= rows_.TakeRead();
   worked |= rows_.Pump();
@@ -538,7 +574,9 @@ bool UcxWire::Ended() {
   if (phase_ == Phase::kLeaving && !rows_.reading()) {
     phase_ = Phase::kClosed;
     for (const Arrival& arrival : arrivals_) core_.Release(arrival);
+    for (const Arrival& arrival : from_rings_) core_.Release(arrival);
     arrivals_.clear();
+    from_rings_.clear();
     core_.lanes.clear();  // and with them all connections
     rows_.Deliver();
   }

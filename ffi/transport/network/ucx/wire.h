@@ -53,6 +53,8 @@ class UcxWire final : public Wire, private Driven, public std::enable_shared_fro
                int64_t cookie) override;
   void Cancel(Listener* listener) override;
   void Disconnect(int32_t process) override;
+  void Probe(int32_t process) override;
+  bool Silent(int32_t process) const override;
   void Drop(uint64_t tag, uint64_t mask) override;
 
  private:
@@ -89,6 +91,8 @@ class UcxWire final : public Wire, private Driven, public std::enable_shared_fro
   // Ends everything with the process, and goes on in that generation.
   void End(Peer* peer, const Status& why, uint32_t generation);
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler
+  void Answer(Peer* peer, const Arrival& probe);
+  void OnFailure(const Links::Failure& failure);
   void Note(int32_t process, const std::string& name, const std::string& state);
   void LeaveAll();
   bool Foreign() const;  // in a child that was forked, which has no thread of ours
@@ -101,7 +105,7 @@ class UcxWire final : public Wire, private Driven, public std::enable_shared_fro
   Loop loop_;
   std::string addresses_;
   std::vector<Gate> gates_;
-  std::vector<Arrival> arrivals_;
+  std::vector<Arrival> arrivals_, from_rings_;
   std::atomic<Handler*> handler_{nullptr};
   Phase phase_ = Phase::kOpen;
   bool armed_ = false;
