@@ -34,6 +34,7 @@ class Fast final : public Schedule {
   }
   void Rebind(const int64_t* traffic) override { tiles_.Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
+  int64_t block_bound() const override { return tiles_.block_bound(); }
   Matched matched() const override {
     return {&matchings_.matchings(), &matchings_.candidates(), tiles_.units(), pricing_.startup_rows()};
   }

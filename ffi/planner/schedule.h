@@ -66,6 +66,8 @@ class Schedule {
   // Matchings for the next Plan; null: none. They must outlive it.
   virtual void Seed(const MatchingList* /*seed*/, Seeding /*seeding*/) {}
   virtual int32_t num_stages() const = 0;
+  // No block of the traffic has more rows.
+  virtual int64_t block_bound() const = 0;
   // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
   virtual void Append(int32_t device, TransferBuffer* out) = 0;
   // Known without listing anything.
