@@ -117,8 +117,8 @@ void Planner::PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint) {
   state.blocks_fit_int32 =
       FitsInt32(state.schedule->block_bound()) || std::all_of(traffic, traffic + state.entries(), FitsInt32);
   uint64_t staging = 0;
-  for (int32_t device = 0; device < state.topology.devices(); ++device) {
-    staging |= static_cast<uint64_t>(state.schedule->StagingRows(device));
+  for (int32_t server = 0; server < state.topology.servers; ++server) {
+    staging |= static_cast<uint64_t>(state.schedule->StagingRows(server));
   }
   state.staging_fits_int32 = staging >> 31 == 0;
   state.fingerprint = fingerprint;
@@ -156,7 +156,9 @@ TransferRange Planner::DeviceTransfers(int32_t device) {
   return state_->buffer.range();
 }
 
-int64_t Planner::StagingRows(int32_t device) const { return state_->schedule->StagingRows(device); }
+int64_t Planner::StagingRows(int32_t device) const {
+  return state_->schedule->StagingRows(state_->topology.server_of(device));
+}
 
 double Planner::LowerBound() const { return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic); }
 
