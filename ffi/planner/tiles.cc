@@ -350,7 +350,7 @@ void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
   Rail* rails = &rails_[slot * m_];
-  FillQuotas<0>(source, target, quotas_.data());
+  m_ == 8 ? FillQuotas<8>(source, target, quotas_.data()) : FillQuotas<0>(source, target, quotas_.data());
   segments_used_ =
       viewer == nullptr
           ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)
