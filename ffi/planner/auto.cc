@@ -16,8 +16,9 @@ class Auto final : public Schedule {
   void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
   void Seed(const MatchingList* seed, Seeding seeding) override { fast_->Seed(seed, seeding); }
   int32_t num_stages() const override { return best_->num_stages(); }
+  int64_t block_bound() const override { return best_->block_bound(); }
   void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
-  int64_t StagingRows(int32_t device) const override { return best_->StagingRows(device); }
+  int64_t StagingRows(int32_t server) const override { return best_->StagingRows(server); }
   Matched matched() const override { return best_->matched(); }
   Picoseconds PredictedTime() override { return best_->PredictedTime(); }
   Scheduler chosen(Scheduler) const override { return chosen_; }

@@ -255,10 +255,11 @@ bool Balancer::Augment() {
 // As many rows as the search's path to `from`, and the step to `to` behind it, let through.
 template <int32_t kRails>
 int64_t Balancer::PushAlong(int32_t from, int32_t to) {
-  int64_t rows = std::min(space_[to], here_[from * rails_ + to]);
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  int64_t rows = std::min(space_[to], here_[from * m + to]);
   int32_t source = from;
   for (; parent_[source] != source; source = parent_[source]) {
-    rows = std::min(rows, here_[parent_[source] * rails_ + source]);
+    rows = std::min(rows, here_[parent_[source] * m + source]);
   }
   rows = std::min(rows, excess_[source]);
   if (rows == 0) return 0;
@@ -273,9 +274,10 @@ int64_t Balancer::PushAlong(int32_t from, int32_t to) {
 
 template <int32_t kRails>
 void Balancer::Move(int32_t from, int32_t to, int64_t rows) {
-  int64_t& left = here_[from * rails_ + to];
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  int64_t& left = here_[from * m + to];
   left -= rows;
-  here_[to * rails_ + from] += rows;
+  here_[to * m + from] += rows;
   const size_t words = kRails == 0 ? static_cast<size_t>(words_) : 1;
   if (left == 0) ClearBit(&movable_[static_cast<size_t>(from) * words], to);
   SetBit(&movable_[static_cast<size_t>(to) * words], from);

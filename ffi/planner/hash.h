@@ -3,6 +3,7 @@
 #define FASTJAX_PLANNER_HASH_H_
 
 #include <cstdint>
+#include <cstring>
 
 namespace fastjax::planner {
 
@@ -54,12 +55,17 @@ inline uint64_t HashInt64(const int64_t* values, int64_t count, uint64_t seed) {
   return LaneHash(seed).Finish(count, [&](int64_t i) { return static_cast<uint64_t>(values[i]); });
 }
 
+// Two values, the first in the low half, in one load where bytes lie like that anyway.
+inline uint64_t LoadPair(const int32_t* values) {
+  uint64_t pair;
+  std::memcpy(&pair, values, sizeof(pair));
+  constexpr bool kLowFirst = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+  return kLowFirst ? pair : pair << 32 | pair >> 32;
+}
+
 inline uint64_t HashInt32(const int32_t* values, int64_t count, uint64_t seed) {
   const uint64_t last = count % 2 != 0 ? static_cast<uint32_t>(values[count - 1]) : uint64_t{1} << 32;
-  return LaneHash(HashMix(seed ^ last)).Finish(count / 2, [&](int64_t i) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(values[2 * i])) |
-           static_cast<uint64_t>(static_cast<uint32_t>(values[2 * i + 1])) << 32;
-  });
+  return LaneHash(HashMix(seed ^ last)).Finish(count / 2, [&](int64_t i) { return LoadPair(values + 2 * i); });
 }
 
 }  // namespace fastjax::planner

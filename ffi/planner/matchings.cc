@@ -65,6 +65,7 @@ MatchingBuilder::MatchingBuilder(int32_t servers)
       column_from_(servers),
       via_(servers),
       queue_(servers),
+      most_reach_(servers),
       tail_(servers) {
   for (int32_t server = 0; server < servers; ++server) SetBit(all_.data(), server);
   peeled_.servers = servers;
@@ -363,10 +364,7 @@ void MatchingBuilder::Augment(int32_t root) {
   queued_ = 0;
   queue_[queued_++] = static_cast<int16_t>(root);
   for (int32_t head = 0;; ++head) {
-    if (head == queued_) {
-      LowerThreshold<kOneWord>();
-      head = 0;
-    }
+    if (head == queued_) head = LowerThreshold<kOneWord>();
     const int16_t row = queue_[head];
     const int32_t open = FirstCommon(usable(row), free_.data(), words);
     if (open >= 0) {
@@ -383,21 +381,29 @@ void MatchingBuilder::Augment(int32_t root) {
 
 // A search that fails has reached one row more than columns, so a matching must use a pair of these rows and another
 // column: the threshold goes down to the best of them. Other rows learn of pairs that now come up to it when a search
-// that fails includes them; until then they have fewer choices, and the threshold is right all the same.
+// that fails includes them; until then they have fewer choices, and the threshold is right all the same. Returns from
+// where in the queue to go on: no row before that has learned of a pair.
 template <bool kOneWord>
-void MatchingBuilder::LowerThreshold() {
+int32_t MatchingBuilder::LowerThreshold() {
   const int32_t words = kOneWord ? 1 : words_;
   int32_t largest = 1;
   for (int32_t i = 0; i < queued_; ++i) {
-    ForEachBit(unseen_.data(), words, [&](int32_t column) { largest = std::max(largest, Reach(queue_[i], column)); });
+    int32_t most = 0;
+    ForEachBit(unseen_.data(), words, [&](int32_t column) { most = std::max(most, Reach(queue_[i], column)); });
+    most_reach_[i] = most;
+    largest = std::max(largest, most);
   }
   threshold_ = std::min(threshold_, largest - (largest >> SlackShift(servers_)));
-  for (int32_t i = 0; i < queued_; ++i) {
+  int32_t first = queued_;
+  for (int32_t i = queued_ - 1; i >= 0; --i) {
+    if (most_reach_[i] < threshold_) continue;
+    first = i;
     uint64_t* bits = usable(queue_[i]);
     ForEachBit(unseen_.data(), words, [&](int32_t column) {
       bits[column / 64] |= uint64_t{Reach(queue_[i], column) >= threshold_} << (column % 64);
     });
   }
+  return first;
 }
 
 // Along the path by which the search reached a free column, each row takes the column behind it.

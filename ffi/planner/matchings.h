@@ -92,7 +92,7 @@ class MatchingBuilder {
 
   void SetThreshold();
   template <bool kOneWord>
-  void LowerThreshold();
+  int32_t LowerThreshold();
   template <bool kOneWord>
   void Augment(int32_t root);
   void Flip(int16_t column);
@@ -129,8 +129,9 @@ class MatchingBuilder {
   std::vector<uint64_t> unseen_;  // columns that the current search has not reached
   std::vector<int16_t> row_to_;   // the matching, both ways
   std::vector<int16_t> column_from_;
-  std::vector<int16_t> via_;    // row by which the search reached a column
-  std::vector<int16_t> queue_;  // rows that the search has reached
+  std::vector<int16_t> via_;         // row by which the search reached a column
+  std::vector<int16_t> queue_;       // rows that the search has reached
+  std::vector<int32_t> most_reach_;  // by place in the queue: of pairs with a column not reached
   int32_t queued_ = 0;
 
   MatchingList peeled_;

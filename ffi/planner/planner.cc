@@ -35,6 +35,8 @@ uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row
   return nics.empty() ? hash : HashInt64(nics.data(), static_cast<int64_t>(nics.size()), hash);
 }
 
+bool FitsInt32(int64_t rows) { return rows >> 31 == 0; }
+
 uint64_t MatchingsHash(const MatchingList& matchings, uint64_t seed) {
   const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), seed);
   return LaneHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
@@ -70,6 +72,7 @@ struct Planner::State {
   uint64_t settings_hash;
   const int64_t* traffic = nullptr;
   Fingerprint fingerprint;
+  bool blocks_fit_int32 = true;
   bool staging_fits_int32 = true;
   std::unique_ptr<Schedule> schedule;
   TransferBuffer buffer;
@@ -82,12 +85,7 @@ Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
 Fingerprint Planner::FingerprintOf(const int64_t* traffic) const {
-  Fingerprint fingerprint;
-  fingerprint.hash = LaneHash(state_->settings_hash).Finish(state_->entries(), [&](int64_t i) {
-    fingerprint.all_bits |= static_cast<uint64_t>(traffic[i]);
-    return static_cast<uint64_t>(traffic[i]);
-  });
-  return fingerprint;
+  return {HashInt64(traffic, state_->entries(), state_->settings_hash)};
 }
 
 bool Planner::planned(const Fingerprint& fingerprint) const {
@@ -115,9 +113,12 @@ void Planner::PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint) {
   // If memory runs out half-way, nothing has been planned.
   state.traffic = nullptr;
   state.schedule->Plan(traffic);
+  // Blocks are looked at one by one only where sums of them do not say enough.
+  state.blocks_fit_int32 =
+      FitsInt32(state.schedule->block_bound()) || std::all_of(traffic, traffic + state.entries(), FitsInt32);
   uint64_t staging = 0;
-  for (int32_t device = 0; device < state.topology.devices(); ++device) {
-    staging |= static_cast<uint64_t>(state.schedule->StagingRows(device));
+  for (int32_t server = 0; server < state.topology.servers; ++server) {
+    staging |= static_cast<uint64_t>(state.schedule->StagingRows(server));
   }
   state.staging_fits_int32 = staging >> 31 == 0;
   state.fingerprint = fingerprint;
@@ -136,7 +137,7 @@ int64_t Planner::startup_units() const { return state_->schedule->matched().star
 const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }
 int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
 uint64_t Planner::hash() const { return state_->fingerprint.hash; }
-bool Planner::blocks_fit_int32() const { return state_->fingerprint.all_bits >> 31 == 0; }
+bool Planner::blocks_fit_int32() const { return state_->blocks_fit_int32; }
 bool Planner::staging_fits_int32() const { return state_->staging_fits_int32; }
 
 void Planner::AppendTransfers(std::vector<Transfer>* out) {
@@ -155,7 +156,9 @@ TransferRange Planner::DeviceTransfers(int32_t device) {
   return state_->buffer.range();
 }
 
-int64_t Planner::StagingRows(int32_t device) const { return state_->schedule->StagingRows(device); }
+int64_t Planner::StagingRows(int32_t device) const {
+  return state_->schedule->StagingRows(state_->topology.server_of(device));
+}
 
 double Planner::LowerBound() const { return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic); }
 

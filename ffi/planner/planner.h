@@ -26,7 +26,6 @@ enum class Seeding {
 // What tells a matrix, planned with the same settings, from others.
 struct Fingerprint {
   uint64_t hash = 0;
-  uint64_t all_bits = 0;  // of the entries
 };
 
 // One of the schedulers that kAuto chose between. What could not have been the cheapest was not planned: its time is

@@ -29,9 +29,10 @@ class Rails final : public Schedule {
   }
   void Rebind(const int64_t* traffic) override { tiles_.Rebind(traffic); }
   int32_t num_stages() const override { return stages_; }
+  int64_t block_bound() const override { return tiles_.block_bound(); }
   Picoseconds PredictedTime() override;
-  int64_t StagingRows(int32_t device) const override {
-    return topology_.devices_per_server == 1 ? 0 : tiles_.staging_rows(topology_.server_of(device));
+  int64_t StagingRows(int32_t server) const override {
+    return topology_.devices_per_server == 1 ? 0 : tiles_.staging_rows(server);
   }
   void Append(int32_t device, TransferBuffer* out) override;
 

@@ -66,10 +66,12 @@ class Schedule {
   // Matchings for the next Plan; null: none. They must outlive it.
   virtual void Seed(const MatchingList* /*seed*/, Seeding /*seeding*/) {}
   virtual int32_t num_stages() const = 0;
+  // No block of the traffic has more rows.
+  virtual int64_t block_bound() const = 0;
   // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
   virtual void Append(int32_t device, TransferBuffer* out) = 0;
-  // Known without listing anything.
-  virtual int64_t StagingRows(int32_t /*device*/) const { return 0; }
+  // On each device of the server; known without listing anything.
+  virtual int64_t StagingRows(int32_t /*server*/) const { return 0; }
   virtual Matched matched() const { return {}; }
   // Of the exchange, by the cost model, without planning.
   virtual Picoseconds PredictedTime() = 0;

@@ -37,10 +37,7 @@ int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(serve
 StageBuilder::StageBuilder(int32_t servers) : servers_(servers), done_(static_cast<size_t>(servers) * servers) {}
 
 void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
-  to_.clear();
-  from_.clear();
   lengths_.clear();
-  begins_.clear();
   Order(matchings);
   if (tiles.topology().devices_per_server > 1) {
     Cut(Work::kBalance, tiles, matchings, pricing);
@@ -49,6 +46,9 @@ void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, cons
     std::reverse(pieces_.begin(), pieces_.end());
   }
   std::fill(done_.begin(), done_.end(), 0);
+  to_.assign(pieces_.size() * servers_, kIdle);
+  from_.assign(pieces_.size() * servers_, kIdle);
+  if (!tiles.topology().equal_nics()) begins_.assign(pieces_.size() * servers_, 0);
   for (const Piece& piece : pieces_) EmitStage(tiles, matchings.matching(piece.matching), piece.units);
 }
 
@@ -121,11 +121,8 @@ int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* t
 void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length) {
   const int32_t n = servers_;
   const bool equal = tiles.topology().equal_nics();
-  const size_t first = to_.size();
+  const size_t first = lengths_.size() * n;
   int64_t longest = 0;
-  to_.resize(first + n, kIdle);
-  from_.resize(first + n, kIdle);
-  if (!equal) begins_.resize(first + n);
   for (int32_t s = 0; s < n; ++s) {
     const int16_t d = matching[s];
     if (d == kIdle) continue;
@@ -142,12 +139,7 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
     to_[first + s] = any ? d : static_cast<int16_t>(kIdle);
     from_[first + d] = static_cast<int16_t>(any ? s : kIdle);
   }
-  if (longest == 0) {
-    to_.resize(first);
-    from_.resize(first);
-    return;
-  }
-  lengths_.push_back(longest);
+  if (longest > 0) lengths_.push_back(longest);
 }
 
 // Stages follow each other on the NICs. Inside servers, balance goes first, as far ahead as it can; redistribution of a

@@ -26,7 +26,7 @@ void Straight::Plan(const int64_t* traffic) {
   received_.Clear();
   std::fill(received_inside_.begin(), received_inside_.end(), 0);
   out_ = 0;
-  inside_ = transfers_ = cross_rows_ = 0;
+  inside_ = transfers_ = cross_rows_ = block_bound_ = 0;
   for (int32_t src = 0; src < topology_.devices(); ++src) Measure(src);
   for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
     out_ = std::max(out_, nics_[dst].Time(received_.rows[dst]));
@@ -55,6 +55,7 @@ void Straight::Measure(int32_t src) {
     received_inside_[dst] += row[dst];
   }
   inside_ = std::max(inside_, inside);
+  block_bound_ = std::max({block_bound_, sent_, inside, row[src]});
 }
 
 // Blocks from src to [begin, end), whose distances are dst + to_distance. Written so that compilers find vectors in it.

@@ -35,6 +35,7 @@ class Straight final : public Schedule {
   void Plan(const int64_t* traffic) override;
   void Rebind(const int64_t* traffic) override { traffic_ = traffic; }
   int32_t num_stages() const override { return stages_; }
+  int64_t block_bound() const override { return block_bound_; }
   void Append(int32_t device, TransferBuffer* out) override;
   Picoseconds PredictedTime() override;
 
@@ -64,6 +65,7 @@ class Straight final : public Schedule {
   int64_t sent_ = 0;  // by the device that is being measured
   int64_t sends_ = 0;
   int64_t cross_rows_ = 0;
+  int64_t block_bound_ = 0;
   // Of the busiest device.
   Picoseconds out_ = 0;
   int64_t transfers_ = 0;

@@ -71,6 +71,7 @@ void Tiles::SetCrossed() {
 
 void Tiles::Plan(const int64_t* traffic) {
   traffic_ = traffic;
+  block_bound_ = 0;
   local_rows_ = 0;
   // Eight is what most servers have.
   for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
@@ -138,6 +139,7 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   int64_t sum = 0;
   for (int32_t i = 0; i < m; ++i) sum += row_sums_[i];
   sums_[pair] = sum;
+  block_bound_ = std::max(block_bound_, sum);
   FillQuotas<kRails>(source, target, quotas_.data());
   const int64_t most = topology_.equal_nics() ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
   most_rows_[pair] = std::min(most + filler_->slack_rows(sum), sum);
@@ -147,6 +149,7 @@ void Tiles::SetTile(int32_t source, int32_t target) {
 
 void Tiles::AddLocal() {
   for (int32_t i = 0; i < m_; ++i) {
+    block_bound_ = std::max(block_bound_, row_sums_[i]);
     local_rows_ = std::max({local_rows_, row_sums_[i] - diagonal_[i], column_sums_[i] - diagonal_[i]});
   }
 }
@@ -347,7 +350,7 @@ void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int64_t devices = topology_.devices();
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
   Rail* rails = &rails_[slot * m_];
-  FillQuotas<0>(source, target, quotas_.data());
+  m_ == 8 ? FillQuotas<8>(source, target, quotas_.data()) : FillQuotas<0>(source, target, quotas_.data());
   segments_used_ =
       viewer == nullptr
           ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)

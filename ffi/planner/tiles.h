@@ -40,6 +40,8 @@ class Tiles {
   const int64_t* units() const { return units_.data(); }
   int64_t sum(int32_t pair) const { return sums_[pair]; }
   const TileLoad& load(int32_t pair) const { return loads_[pair]; }
+  // No block has more rows: those of the fullest tile or, inside servers, of the device that has most.
+  int64_t block_bound() const { return block_bound_; }
   // Rows of the busiest device that do not leave its server nor stay where they are.
   int64_t local_rows() const { return local_rows_; }
 
@@ -119,6 +121,7 @@ class Tiles {
   std::vector<int64_t> send_base_;
   std::vector<int64_t> receive_base_;
   std::vector<int64_t> staging_rows_;  // by server
+  int64_t block_bound_ = 0;
   int64_t local_rows_ = 0;
 
   // Of one tile: by local index.

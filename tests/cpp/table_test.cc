@@ -125,7 +125,7 @@ void TestTooLarge() {
   for (const Scheduler scheduler : AllSchedulers()) {
     Planner plan(topology, scheduler, 1);
     std::vector<int32_t> words(planner::TableWords(topology, scheduler), kUnwritten);
-    for (const int32_t target : {1, 2}) {
+    for (const int32_t target : {0, 1, 2}) {
       const auto traffic = [&](int64_t rows) {
         return Fill(topology, [=](int32_t i, int32_t j) { return i == 0 && j == target ? rows : 0; });
       };
