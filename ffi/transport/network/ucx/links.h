@@ -16,8 +16,9 @@ namespace fastjax::transport::network::ucx {
 // at once.
 //
 // Endpoints that have retired stay open for some generations more. UCX pairs the endpoints of two workers by how many
-// each has made, to share connections: the peer's present one may be the pair of an old one of ours, and would fail with
-// it. And in UCX 1.22, an endpoint that is closed while TCP has something of it to send is used after it has been freed.
+// each has made, to share connections: the peer's present one may be the pair of an old one of ours, and would fail
+// with it. And in UCX 1.22, an endpoint that is closed while TCP has something of it to send is used after it has been
+// freed.
 class Links {
  public:
   struct Failure {

@@ -129,7 +129,7 @@ struct Peer {
   RingReader from;  // where memory of the peer's can be read: what it sends us
   RingWriter to;    // and what we send it
   uint32_t generation = 0;
-  std::chrono::steady_clock::time_point probed;  // last
+  std::chrono::steady_clock::time_point probed;      // last
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // ours x theirs
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 

@@ -21,7 +21,7 @@ constexpr int kPolls = 16;
 constexpr size_t kMostAtOnce = 4 * kMostInRing;  // out of one ring in one poll
 // Generations that another process may have counted while this one did not look. With more it would run out of them.
 constexpr uint32_t kMostAhead = 1 << 16;
-constexpr std::chrono::milliseconds kPatience{1000};  // with UCX, when it has been told to end something
+constexpr std::chrono::milliseconds kPatience{1000};      // with UCX, when it has been told to end something
 constexpr std::chrono::milliseconds kAnswersWithin{400};  // a wire that is there, however busy its machine
 
 std::atomic<int> forks{0};
@@ -393,7 +393,8 @@ void UcxWire::TakeFromRings() {
   }
 }
 
-// What is in a ring was written before any greeting that has arrived: it may be of the generation that the greeting ends.
+// What is in a ring was written before any greeting that has arrived: it may be of the generation that the greeting
+// ends.
 bool UcxWire::TakeArrivals() {
   if (arrivals_.empty() && from_rings_.empty()) return false;
   std::vector<Arrival> now, after;
