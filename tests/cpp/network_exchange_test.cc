@@ -209,7 +209,7 @@ void TestAbsent() {
 // One that is late is there all the same, and keeps its connections; one that is cut off will need others.
 void TestCutOff() {
   for (const bool cut : {false, true}) {
-    Setting setting(300);
+    Setting setting(1000);
     LoopbackNetwork& network = setting.processes->network;
     if (cut) network.Cut(1);
     auto rig = setting.MakeRig();

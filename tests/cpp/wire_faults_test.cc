@@ -430,7 +430,7 @@ void TestGarbage() {
 
 // After each time that something is given up there are other connections, and old ones do not pile up.
 void TestNewConnections() {
-  WireRig rig(2, "tcp");
+  WireRig rig(2, "tcp", 2);  // of whose lanes one pair is used
   rig.Introduce();
   Exchange(&rig, 0, 1, 1);
   Exchange(&rig, 1, 0, 2);
@@ -472,6 +472,7 @@ void TestSilence(const std::string& transports) {
     const Stopped stopped(&rig, 1);
     probe();
     CHECK(rig.ears(0).WaitTicks(6));
+    for (int tick = 0; tick < 50 && silent(2); ++tick) CHECK(rig.ears(0).WaitTicks(1));  // a slow machine
     CHECK(silent(1) && !silent(0) && !silent(2) && !silent(-1) && !silent(3));
     rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
     CHECK(!silent(1));
@@ -481,6 +482,7 @@ void TestSilence(const std::string& transports) {
   Exchange(&rig, 1, 0, 3);
   probe();
   CHECK(rig.ears(0).WaitTicks(6));
+  for (int tick = 0; tick < 50 && silent(1); ++tick) CHECK(rig.ears(0).WaitTicks(1));
   CHECK(!silent(1));
 }
 

@@ -90,9 +90,9 @@ class Wire {
   // Ends all requests with a process at once. The next message or request connects anew. Both handlers are told
   // (OnRenewed), since messages may be lost.
   virtual void Disconnect(int32_t process) = 0;
-  // Asks the process over each connection with it whether it is there: its wire answers, whatever its program does.
+  // Asks the process over each connection made to it whether it is there: its wire answers, whatever its program does.
   virtual void Probe(int32_t process) = 0;
-  // Whether it has had time to answer the last of these questions, and one of them has found no answer.
+  // Whether nothing has come over one of these connections since, for longer than an answer takes.
   virtual bool Silent(int32_t process) const = 0;
   // Throws away what arrived, or arrives soon, without a receive: messages whose tag agrees in the bits of mask.
   virtual void Drop(uint64_t tag, uint64_t mask) = 0;

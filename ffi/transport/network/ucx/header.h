@@ -22,7 +22,7 @@ enum class Kind : uint16_t {
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
-  kProbe,  // asks for an answer over the same connection
+  kProbe,  // asks for an answer between the same lanes
   kHere,   // that answer
 };
 

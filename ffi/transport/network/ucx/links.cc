@@ -11,7 +11,7 @@ namespace {
 // More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
 constexpr size_t kMostAtOnce = 65536;
 // Generations of endpoints that stay open.
-constexpr size_t kRetired = 8;
+constexpr uint32_t kRetired = 8;
 
 using Ended = std::function<void()>;
 
@@ -148,11 +148,10 @@ void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
       [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
 }
 
-// One that cannot be flushed breaks when the system loses patience with it.
-void Links::CloseOldest(Peer* peer) {
-  const size_t most = kRetired * peer->endpoints.size();
-  for (auto it = peer->retired.begin(); it != peer->retired.end() && peer->retired.size() > most;) {
-    if (!(*it)->flushed) {
+// One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
+void Links::CloseOld(Peer* peer) {
+  for (auto it = peer->retired.begin(); it != peer->retired.end();) {
+    if (!(*it)->flushed || peer->generation - (*it)->generation <= kRetired) {
       ++it;
       continue;
     }
@@ -193,12 +192,13 @@ void Links::Begin(Peer* peer, uint32_t generation) {
     core_->ReleaseAll(&endpoint->held);
     auto next = std::make_shared<Endpoint>();
     next->peer = peer;
+    next->generation = generation;
     next->lane = endpoint->lane;
     next->their_lane = endpoint->their_lane;
     Retire(endpoint);
     endpoint = std::move(next);
   }
-  CloseOldest(peer);
+  CloseOld(peer);
 }
 
 std::vector<Links::Failure> Links::TakeFailures() {

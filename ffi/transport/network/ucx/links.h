@@ -1,4 +1,4 @@
-// The connections of a wire: made when they are first used, closed when they fail, and then made anew.
+// The connections of a wire: made when they are first used, and anew when they fail or what they carried is given up.
 #ifndef FASTJAX_TRANSPORT_NETWORK_UCX_LINKS_H_
 #define FASTJAX_TRANSPORT_NETWORK_UCX_LINKS_H_
 
@@ -52,7 +52,7 @@ class Links {
  private:
   void Fail(Endpoint* endpoint, ucs_status_t status);
   void Retire(const std::shared_ptr<Endpoint>& endpoint);
-  void CloseOldest(Peer* peer);
+  void CloseOld(Peer* peer);
   void CloseBroken();
   void Close(const std::shared_ptr<Endpoint>& endpoint);
   void Finish(Outgoing* letter, ucs_status_t status);

@@ -78,9 +78,10 @@ struct Endpoint {
   int32_t lane = 0, their_lane = 0;
   ucp_ep_h handle = nullptr;
   bool failed = false;
-  bool retired = false;  // another has taken its place, in a later generation
-  bool flushed = false;  // since then
-  bool probed = false;   // and not answered
+  uint32_t generation = 0;
+  bool retired = false;                         // another has taken its place, in a later generation
+  bool flushed = false;                         // since then
+  std::chrono::steady_clock::time_point asked;  // for an answer, first since it was last heard; zero: was not
   uint64_t sent = 0;
   uint64_t arrived = 0;
   int64_t in_flight = 0;    // letters in UCX's hands
@@ -129,7 +130,6 @@ struct Peer {
   RingReader from;  // where memory of the peer's can be read: what it sends us
   RingWriter to;    // and what we send it
   uint32_t generation = 0;
-  std::chrono::steady_clock::time_point probed;      // last
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // ours x theirs
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 

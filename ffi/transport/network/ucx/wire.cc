@@ -259,10 +259,9 @@ void UcxWire::Disconnect(int32_t process) {
 void UcxWire::Probe(int32_t process) {
   if (process < 0 || process >= processes()) return;
   Peer* const peer = &core_.peers[static_cast<size_t>(process)];
-  peer->probed = Clock::now();
   for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
     if (endpoint->handle == nullptr) continue;
-    endpoint->probed = true;
+    if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
     links_.Send(peer, endpoint->lane, endpoint->their_lane, links_.Compose(Kind::kProbe, 0));
   }
 }
@@ -274,9 +273,10 @@ void UcxWire::Answer(Peer* peer, const Arrival& probe) {
 bool UcxWire::Silent(int32_t process) const {
   if (process < 0 || process >= processes()) return false;
   const Peer& peer = core_.peers[static_cast<size_t>(process)];
-  return Clock::now() - peer.probed >= kAnswersWithin &&
-         std::any_of(peer.endpoints.begin(), peer.endpoints.end(),
-                     [](const std::shared_ptr<Endpoint>& endpoint) { return endpoint->probed; });
+  const Clock::time_point before = Clock::now() - kAnswersWithin;
+  return std::any_of(peer.endpoints.begin(), peer.endpoints.end(), [before](const std::shared_ptr<Endpoint>& endpoint) {
+    return endpoint->asked != Clock::time_point{} && endpoint->asked <= before;
+  });
 }
 
 void UcxWire::End(Peer* peer, const Status& why, uint32_t generation) {
@@ -443,6 +443,7 @@ void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
     ++core_.counters.refused;
     return core_.Release(arrival);
   }
+  endpoint.asked = {};  // whatever comes is an answer
   if (arrival.header.sequence > endpoint.arrived) return endpoint.held.push_back(arrival);
   ++endpoint.arrived;
   Deliver(peer, arrival);
@@ -474,10 +475,16 @@ void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
       Answer(peer, arrival);
       return core_.Release(arrival);
     case Kind::kHere:
-      peer->endpoint(arrival.lane->index(), static_cast<int32_t>(arrival.header.lane))->probed = false;
       return core_.Release(arrival);
-    default:
+    case Kind::kRows:
+    case Kind::kOffer:
+    case Kind::kGrant:
+    case Kind::kTaken:
+    case Kind::kChunk:
       return rows_.OnArrival(peer, arrival);
+    default:
+      ++core_.counters.refused;
+      return core_.Release(arrival);
   }
 }
 
@@ -579,6 +586,7 @@ bool UcxWire::Ended() {
     arrivals_.clear();
     from_rings_.clear();
     core_.lanes.clear();  // and with them all connections
+    for (Peer& peer : core_.peers) peer.retired.clear();
     rows_.Deliver();
   }
   return phase_ == Phase::kClosed && !busy;
