@@ -16,7 +16,7 @@ target_link_libraries(fastjax_old_ucx PRIVATE fastjax_options)
 target_include_directories(fastjax_wire_test_support PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(fastjax_wire_test_support PUBLIC fastjax_transport fastjax_ucx PRIVATE fastjax_options)
 
-foreach(name IN ITEMS wire_faults_test wire_liar_test wire_test)
+foreach(name IN ITEMS wire_closing_test wire_faults_test wire_liar_test wire_test)
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_wire_test_support fastjax_options)
   add_test(NAME ${name} COMMAND ${name})

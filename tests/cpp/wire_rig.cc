@@ -189,4 +189,18 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
   return pattern;
 }
 
+std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
+
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag) {
+  Ends ends;
+  auto data = Pattern(100000, static_cast<uint32_t>(tag));
+  std::vector<std::byte> into(data.size());
+  rig->Send(from, to, tag, Whole(&data), &ends, 0);
+  rig->Receive(to, from, tag, Whole(&into), &ends, 1);
+  CHECK(ends.Wait(0) && ends.Wait(1));
+  CHECK_EQ(ends.Of(0).message, "");
+  CHECK_EQ(ends.Of(1).message, "");
+  CHECK(data == into);
+}
+
 }  // namespace fastjax::test

@@ -127,6 +127,10 @@ class WireRig {
 
 // Bytes that differ by seed and place.
 std::vector<std::byte> Pattern(size_t bytes, uint32_t seed);
+// All of it, as one piece.
+std::vector<Piece> Whole(std::vector<std::byte>* data);
+// Rows that go from one to the other, and arrive as they were.
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag);
 
 }  // namespace fastjax::test
 

@@ -12,8 +12,6 @@
 namespace fastjax::test {
 namespace {
 
-std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
-
 // `count` pieces that differ in length, some of them empty, with gaps between them.
 std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count) {
   std::vector<Piece> pieces;
