@@ -90,15 +90,7 @@ def run_jobs(jobs: int) -> dict[str, Any]:
         how = "well" if number % 3 else ENDS[number // 3 % len(ENDS)]
         with tempfile.TemporaryDirectory(prefix="fastjax-endurance-") as folder:
             start = time.monotonic()
-            with multiprocess.Job(
-                enduring.__file__,
-                "end_by",
-                processes=2,
-                devices=2,
-                arguments={"how": how},
-                environment={"TMPDIR": folder, "FASTJAX_TIMEOUT": "20"},
-                initialize={"shutdown_timeout_seconds": 5, "heartbeat_timeout_seconds": 10},
-            ) as job:
+            with enduring.ending_job(how, processes=2, TMPDIR=folder) as job:
                 ended = job.wait(120)
             seconds = time.monotonic() - start
             sessions = [child.pid for child in job.processes]

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import multiprocess
 import numpy as np
 import reference
 from exchanges import SCHEDULERS, same, spread
@@ -201,6 +202,19 @@ def exchange_on_and_on(exchanges: int, programs: int, seed: int, samples: int) -
 
 
 # ---- endings
+
+
+def ending_job(how: str, processes: int, **environment: str) -> multiprocess.Job:
+    """A job that ends so."""
+    return multiprocess.Job(
+        __file__,
+        "end_by",
+        processes=processes,
+        devices=2,
+        arguments={"how": how},
+        environment={"FASTJAX_TIMEOUT": "20", **environment},
+        initialize={"shutdown_timeout_seconds": 5, "heartbeat_timeout_seconds": 10},
+    )
 
 
 def end_by(how: str) -> dict[str, Any]:

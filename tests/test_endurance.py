@@ -9,7 +9,6 @@ from pathlib import Path
 
 import endurance
 import enduring
-import multiprocess
 import numpy as np
 import pytest
 
@@ -87,15 +86,7 @@ def test_what_is_left_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("how", enduring.ENDINGS)
 def test_nobody_hangs_when_a_process_ends(how):
-    with multiprocess.Job(
-        enduring.__file__,
-        "end_by",
-        processes=3,
-        devices=2,
-        arguments={"how": how},
-        environment={"FASTJAX_TIMEOUT": "20"},
-        initialize={"shutdown_timeout_seconds": 5, "heartbeat_timeout_seconds": 10},
-    ) as job:
+    with enduring.ending_job(how, processes=3) as job:
         ended = job.wait(120)
     said = "\n".join(map(str, ended))
     assert not any(one.hung for one in ended), said

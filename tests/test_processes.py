@@ -123,20 +123,26 @@ def test_a_mesh_without_devices_is_refused():
         assert "cannot tell inside a nested shard_map" in result["text"]
 
 
-def compiled_differently():
-    """Runs in a job: process 0 takes the program from somewhere else than process 1."""
+def over_all_devices():
+    """An exchange of random sizes: the program, its arguments, and what must come of it."""
     rng = np.random.default_rng(0)
     mesh = mesh_of((jax.device_count(),))
     meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
     data = reference.data(rng, meta)
     run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
     args = exchanges.spread(mesh, (*data, *meta.arrays()))
+    return run, args, reference.exchange(*data, meta)
+
+
+def compiled_differently():
+    """Runs in a job: process 0 takes the program from somewhere else than process 1."""
+    run, args, expected = over_all_devices()
     failed = {}
 
     def exchange(name):
         multihost_utils.sync_global_devices(name)
         try:
-            exchanges.same(run(*args), reference.exchange(*data, meta))
+            exchanges.same(run(*args), expected)
         except jax.errors.JaxRuntimeError as error:
             failed[name] = str(error)
 
@@ -172,13 +178,8 @@ def test_processes_need_not_compile_alike():
 
 def leaving(how):
     """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
-    rng = np.random.default_rng(0)
-    mesh = mesh_of((jax.device_count(),))
-    meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
-    data = reference.data(rng, meta)
-    run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
-    args = exchanges.spread(mesh, (*data, *meta.arrays()))
-    exchanges.same(run(*args), reference.exchange(*data, meta))
+    run, args, expected = over_all_devices()
+    exchanges.same(run(*args), expected)
     launched = multiprocess.folder() / "launched"
     if jax.process_index() == 0:
         run(*args)  # nobody keeps it
@@ -193,7 +194,7 @@ def leaving(how):
         time.sleep(0.001)
     time.sleep(0.5)  # process 0 is at its end
     try:
-        exchanges.same(run(*args), reference.exchange(*data, meta))
+        exchanges.same(run(*args), expected)
     except jax.errors.JaxRuntimeError as error:
         return {"text": str(error)}
     return {"text": "right"}

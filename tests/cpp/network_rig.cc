@@ -49,11 +49,7 @@ struct NetworkExchange::Part {
 
 struct NetworkExchange::Side final : transport::network::Handler {
   void OnMessage(int32_t, const std::byte*, size_t) override {}
-  void OnLost(int32_t lost, const Status& status) override {
-    for (const auto& part : parts) {
-      if (part->runner.Involves(lost)) part->runner.Fail(status);
-    }
-  }
+  void OnLost(int32_t /*lost*/, const Status& status) override { OnClosed(status); }
   void OnRenewed(int32_t process, const Status& why) override {
     if (!why.ok()) OnLost(process, why);
   }
@@ -208,14 +204,6 @@ std::string NetworkExchange::Failure(int32_t process) {
     }
   });
   return text;
-}
-
-bool NetworkExchange::Involves(int32_t process, int32_t other) {
-  bool involves = false;
-  network_.RunOn(process, [&] {
-    for (const auto& part : sides_[process]->parts) involves = involves || part->runner.Involves(other);
-  });
-  return involves;
 }
 
 int64_t NetworkExchange::Running(int32_t process) {

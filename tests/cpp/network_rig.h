@@ -51,7 +51,6 @@ class NetworkExchange final : public transport::Exchange {
   void Fail(int32_t process, const transport::Status& why);
   void Probe(int32_t process);
   std::string Waiting(int32_t process);
-  bool Involves(int32_t process, int32_t other);
   int64_t Running(int32_t process);
   std::string Failure(int32_t process);
   // Lets the ticks of the wire reach the runners, which they do unless told otherwise.

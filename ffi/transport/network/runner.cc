@@ -47,7 +47,6 @@ void Runner::Start(Wire* wire, const CallSite* site, int32_t group, Program* pro
 
 void Runner::Prepare() {
   const std::vector<Step>& steps = program_->steps();
-  messages_left_.assign(wire_->processes(), 0);
   begun_.assign(wire_->processes(), 0);
   steps_left_ = static_cast<int64_t>(steps.size());
   states_.assign(steps.size(), State::kToCome);
@@ -56,9 +55,6 @@ void Runner::Prepare() {
   missing_.clear();
   for (const Gate& gate : program_->gates()) missing_.push_back(gate.missing);
   cursors_.assign(program_->queues().size(), Cursor{});
-  for (const Step& step : steps) {
-    if (step.action != Action::kCopy) ++messages_left_[ProcessOf(step)];
-  }
   ready_.clear();
   ready_last_ = 0;
   ready_.reserve(steps.size());
@@ -103,7 +99,6 @@ void Runner::OnDone(int64_t cookie, const Status& status) {
   const int32_t process = ProcessOf(step);
   --outstanding_;
   --begun_[process];
-  --messages_left_[process];
   Moved();
   if (!status.ok()) {
     Break(step, status);
@@ -237,8 +232,6 @@ void Runner::Tick(steady_clock::time_point now) {
     if (begun_[process] > 0) wire_->Disconnect(static_cast<int32_t>(process));
   }
 }
-
-bool Runner::Involves(int32_t process) const { return running_ && messages_left_[process] > 0; }
 
 int32_t Runner::ProcessOf(const Step& step) const {
   return site_->process_of[site_->partition(group_, site_->position_at[step.peer])];

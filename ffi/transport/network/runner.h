@@ -54,8 +54,6 @@ class Runner final : public Listener {
   // What `done` will be told, while it still waits for requests to end.
   const Status& failure() const { return failure_; }
   std::chrono::steady_clock::time_point last_progress() const { return last_progress_; }
-  // Whether messages to or from that process have not ended.
-  bool Involves(int32_t process) const;
   // "stage 3 of 12: 4 messages to receive from process 1 (host a): devices 2, 3; ...".
   std::string Waiting() const;
 
@@ -128,7 +126,6 @@ class Runner final : public Listener {
   std::vector<int32_t> round_left_;                 // by round: steps that have not ended
   std::vector<Cursor> cursors_;                     // by queue
   std::vector<int32_t> missing_;                    // by gate
-  std::vector<int32_t> messages_left_;              // by process
   std::vector<int32_t> begun_;                      // by process: requests that have not ended
   std::vector<std::pair<int64_t, int32_t>> ready_;  // copies by priority: a heap
   int64_t ready_last_ = 0;                          // bytes of those of them that nothing waits for
