@@ -1,0 +1,66 @@
+// What the GPU transport asks of a GPU: a table of functions, made from one source for each vendor (gpu.cc) and loaded
+// when it is needed, so that neither fastjax nor its tests need a vendor's libraries.
+#ifndef FASTJAX_KERNELS_DRIVER_H_
+#define FASTJAX_KERNELS_DRIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/copy.h"
+#include "kernels/moves.h"
+
+namespace fastjax::kernels {
+
+using Stream = void*;  // cudaStream_t, hipStream_t
+using Event = void*;   // cudaEvent_t, hipEvent_t
+
+// Each returns 0 or the vendor's error code. Work on a stream is ordered; streams of all devices run at once. Calls
+// that make something, or launch something, are for the device that SetDevice chose for the calling thread.
+struct Driver {
+  int32_t version;
+  const char* platform;  // as XLA calls it
+
+  const char* (*ErrorText)(int code);
+  int (*CountDevices)(int* count);
+  int (*GetDevice)(int* device);
+  int (*SetDevice)(int device);
+  int (*CountMultiprocessors)(int* count, int device);
+  // Lets kernels that run on the current device touch memory of `peer`; `possible` says whether the hardware can. May
+  // be repeated.
+  int (*EnablePeer)(int peer, int* possible);
+
+  int (*Malloc)(void** memory, size_t bytes);
+  int (*Free)(void* memory);
+  int (*MallocPinned)(void** memory, size_t bytes);  // host memory
+  int (*FreePinned)(void* memory);
+
+  int (*CreateStream)(Stream* stream);
+  int (*DestroyStream)(Stream stream);
+  int (*SynchronizeStream)(Stream stream);
+  int (*CreateEvent)(Event* event);
+  int (*DestroyEvent)(Event event);
+  int (*RecordEvent)(Event event, Stream stream);
+  int (*WaitEvent)(Stream stream, Event event);  // the stream waits, the caller does not
+  int (*SynchronizeEvent)(Event event);
+  int (*QueryEvent)(Event event, int* reached);
+
+  // Between any two places, on the host (pinned) or devices.
+  int (*Copy)(void* dst, const void* src, size_t bytes, Stream stream);
+  // Calls `function` on a thread of the vendor's, in order with the stream's work; it must call nothing of this table.
+  int (*CallHost)(Stream stream, void (*function)(void*), void* data);
+
+  // The kernels of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
+  int (*MoveRows)(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream);
+  int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
+                 int32_t blocks, Stream stream);
+};
+
+constexpr int32_t kDriverVersion = 1;
+constexpr const char* kDriverSymbol = "fastjax_gpu_driver";
+
+}  // namespace fastjax::kernels
+
+// What a vendor's library exports.
+extern "C" __attribute__((visibility("default"))) const fastjax::kernels::Driver* fastjax_gpu_driver();
+
+#endif  // FASTJAX_KERNELS_DRIVER_H_

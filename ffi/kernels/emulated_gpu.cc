@@ -1,0 +1,263 @@
+#include "kernels/emulated_gpu.h"
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+
+namespace fastjax::kernels {
+namespace {
+
+thread_local int current_device = 0;
+
+// One record of an event. Outlives the event and later records of it, since work that is still queued refers to it.
+class Record {
+ public:
+  void Reach() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      reached_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+
+  bool IsReached() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return reached_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+};
+
+bool IsDevice(int device) { return device >= 0 && device < emulatedDevices; }
+
+std::array<std::array<bool, emulatedDevices>, emulatedDevices> peers{};
+std::mutex peers_mutex;
+
+}  // namespace
+
+struct EmulatedEvent {
+  std::shared_ptr<Record> Last() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return last;
+  }
+
+  const int device = current_device;
+  std::mutex mutex;
+  std::shared_ptr<Record> last;  // none yet: nullptr
+};
+
+struct EmulatedStream {
+  void Push(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    tasks.push_back(std::move(task));
+    ++pushed;
+    changed.notify_all();  // while it is locked: the last task ends the stream's life
+  }
+
+  void Synchronize() {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [this, all = pushed] { return done >= all; });
+  }
+
+  // Until it comes to an empty task.
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return !tasks.empty(); });
+      const std::function<void()> task = std::move(tasks.front());
+      tasks.pop_front();
+      if (task == nullptr) return;
+      lock.unlock();
+      task();
+      lock.lock();
+      ++done;
+      changed.notify_all();
+    }
+  }
+
+  const int device = current_device;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;
+  uint64_t pushed = 0;
+  uint64_t done = 0;
+};
+
+const char* emulatedGetErrorString(emulatedError_t error) {
+  switch (error) {
+    case emulatedSuccess:
+      return "no error";
+    case emulatedErrorInvalidValue:
+      return "invalid argument";
+    case emulatedErrorMemoryAllocation:
+      return "out of memory";
+    case emulatedErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case emulatedErrorInvalidDevice:
+      return "invalid device ordinal";
+    case emulatedErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case emulatedErrorNotReady:
+      return "device not ready";
+    case emulatedErrorPeerAccessAlreadyEnabled:
+      return "peer access is already enabled";
+  }
+  return "unknown error";
+}
+
+emulatedError_t emulatedGetLastError() { return emulatedSuccess; }
+
+emulatedError_t emulatedGetDeviceCount(int* count) {
+  *count = emulatedDevices;
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedGetDevice(int* device) {
+  *device = current_device;
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedSetDevice(int device) {
+  if (!IsDevice(device)) return emulatedErrorInvalidDevice;
+  current_device = device;
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedDeviceGetAttribute(int* value, int attribute, int device) {
+  if (attribute != emulatedDevAttrMultiProcessorCount) return emulatedErrorInvalidValue;
+  if (!IsDevice(device)) return emulatedErrorInvalidDevice;
+  *value = 2;  // the host runs a grid's threads one after the other
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedDeviceCanAccessPeer(int* possible, int device, int peer) {
+  if (!IsDevice(device) || !IsDevice(peer)) return emulatedErrorInvalidDevice;
+  *possible = device != peer ? 1 : 0;
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
+  if (flags != 0) return emulatedErrorInvalidValue;
+  if (!IsDevice(peer) || peer == current_device) return emulatedErrorInvalidDevice;
+  const std::lock_guard<std::mutex> lock(peers_mutex);
+  bool& enabled = peers[static_cast<size_t>(current_device)][static_cast<size_t>(peer)];
+  return std::exchange(enabled, true) ? emulatedErrorPeerAccessAlreadyEnabled : emulatedSuccess;
+}
+
+emulatedError_t emulatedMalloc(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
+}
+
+emulatedError_t emulatedFree(void* memory) {
+  std::free(memory);
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
+  return emulatedMalloc(memory, bytes);
+}
+
+emulatedError_t emulatedFreeHost(void* memory) { return emulatedFree(memory); }
+
+emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned /*flags*/) {
+  try {
+    auto made = std::make_unique<EmulatedStream>();
+    // The thread outlives the handle, which may be destroyed while there is work to do, and is then the owner.
+    std::thread([running = made.get()] {
+      running->Run();
+      delete running;
+    }).detach();
+    *stream = made.release();
+  } catch (const std::exception&) {  // no memory, or no more threads
+    return emulatedErrorMemoryAllocation;
+  }
+  return emulatedSuccess;
+}
+
+// Returns at once, as on a GPU: what is queued is still done, and nobody has waited for it.
+emulatedError_t emulatedStreamDestroy(emulatedStream_t stream) {
+  stream->Push(nullptr);
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
+  stream->Synchronize();
+  return emulatedSuccess;
+}
+
+// As everywhere: for the last record before this call, and not at all if there was none.
+emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t event, unsigned /*flags*/) {
+  if (std::shared_ptr<Record> record = event->Last()) {
+    stream->Push([record = std::move(record)] { record->Wait(); });
+  }
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedEventCreateWithFlags(emulatedEvent_t* event, unsigned /*flags*/) {
+  *event = new (std::nothrow) EmulatedEvent;
+  return *event == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
+}
+
+emulatedError_t emulatedEventDestroy(emulatedEvent_t event) {
+  delete event;
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stream) {
+  if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
+  auto record = std::make_shared<Record>();
+  {
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    event->last = record;
+  }
+  stream->Push([record = std::move(record)] { record->Reach(); });
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedEventSynchronize(emulatedEvent_t event) {
+  if (const std::shared_ptr<Record> record = event->Last()) record->Wait();
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedEventQuery(emulatedEvent_t event) {
+  const std::shared_ptr<Record> record = event->Last();
+  return record == nullptr || record->IsReached() ? emulatedSuccess : emulatedErrorNotReady;
+}
+
+emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int /*kind*/, emulatedStream_t stream) {
+  if (bytes > 0) stream->Push([=] { std::memcpy(dst, src, bytes); });
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)(void*), void* data) {
+  stream->Push([=] { function(data); });
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedLaunch(emulatedStream_t stream, int blocks, std::function<void()> work) {
+  if (blocks <= 0) return emulatedErrorInvalidConfiguration;
+  // Copies may be queued from any device, kernels from their own only.
+  if (stream->device != current_device) return emulatedErrorInvalidResourceHandle;
+  stream->Push(std::move(work));
+  return emulatedSuccess;
+}
+
+}  // namespace fastjax::kernels

@@ -1,0 +1,158 @@
+// The driver of a GPU: compiled by nvcc, by clang as HIP, and, with an emulated GPU, as C++.
+#include "kernels/driver.h"
+#include "kernels/vendor.h"
+
+namespace fastjax::kernels {
+namespace {
+
+int Code(VendorError error) { return static_cast<int>(error); }
+VendorStream ToStream(Stream stream) { return static_cast<VendorStream>(stream); }
+VendorEvent ToEvent(Event event) { return static_cast<VendorEvent>(event); }
+
+// What is no error to us would be found by whoever next asks for this thread's last one.
+void ForgetError() { static_cast<void>(FASTJAX_VENDOR(GetLastError)()); }
+
+const char* ErrorText(int code) { return FASTJAX_VENDOR(GetErrorString)(static_cast<VendorError>(code)); }
+int CountDevices(int* count) { return Code(FASTJAX_VENDOR(GetDeviceCount)(count)); }
+int GetDevice(int* device) { return Code(FASTJAX_VENDOR(GetDevice)(device)); }
+int SetDevice(int device) { return Code(FASTJAX_VENDOR(SetDevice)(device)); }
+int CountMultiprocessorsOf(int* count, int device) { return Code(CountMultiprocessors(count, device)); }
+
+int EnablePeer(int peer, int* possible) {
+  int device = 0;
+  *possible = 0;
+  if (const VendorError error = FASTJAX_VENDOR(GetDevice)(&device); error != FASTJAX_VENDOR(Success))
+    return Code(error);
+  if (device == peer) {
+    *possible = 1;
+    return 0;
+  }
+  if (const VendorError error = FASTJAX_VENDOR(DeviceCanAccessPeer)(possible, device, peer);
+      error != FASTJAX_VENDOR(Success) || *possible == 0) {
+    return Code(error);
+  }
+  const VendorError error = FASTJAX_VENDOR(DeviceEnablePeerAccess)(peer, 0);
+  if (error != FASTJAX_VENDOR(ErrorPeerAccessAlreadyEnabled)) return Code(error);
+  ForgetError();  // XLA has done it
+  return 0;
+}
+
+int Malloc(void** memory, size_t bytes) { return Code(FASTJAX_VENDOR(Malloc)(memory, bytes)); }
+int Free(void* memory) { return Code(FASTJAX_VENDOR(Free)(memory)); }
+int MallocPinnedMemory(void** memory, size_t bytes) { return Code(MallocPinned(memory, bytes)); }
+int FreePinnedMemory(void* memory) { return Code(FreePinned(memory)); }
+
+int CreateStream(Stream* stream) {
+  VendorStream made{};
+  // Not in step with the default stream, which is the whole process's.
+  const VendorError error = FASTJAX_VENDOR(StreamCreateWithFlags)(&made, FASTJAX_VENDOR(StreamNonBlocking));
+  *stream = made;
+  return Code(error);
+}
+int DestroyStream(Stream stream) { return Code(FASTJAX_VENDOR(StreamDestroy)(ToStream(stream))); }
+int SynchronizeStream(Stream stream) { return Code(FASTJAX_VENDOR(StreamSynchronize)(ToStream(stream))); }
+
+int CreateEvent(Event* event) {
+  VendorEvent made{};
+  const VendorError error = FASTJAX_VENDOR(EventCreateWithFlags)(&made, FASTJAX_VENDOR(EventDisableTiming));
+  *event = made;
+  return Code(error);
+}
+int DestroyEvent(Event event) { return Code(FASTJAX_VENDOR(EventDestroy)(ToEvent(event))); }
+int RecordEvent(Event event, Stream stream) {
+  return Code(FASTJAX_VENDOR(EventRecord)(ToEvent(event), ToStream(stream)));
+}
+int WaitEvent(Stream stream, Event event) {
+  return Code(FASTJAX_VENDOR(StreamWaitEvent)(ToStream(stream), ToEvent(event), 0));
+}
+int SynchronizeEvent(Event event) { return Code(FASTJAX_VENDOR(EventSynchronize)(ToEvent(event))); }
+int QueryEvent(Event event, int* reached) {
+  const VendorError error = FASTJAX_VENDOR(EventQuery)(ToEvent(event));
+  *reached = error == FASTJAX_VENDOR(Success) ? 1 : 0;
+  if (error != FASTJAX_VENDOR(ErrorNotReady)) return Code(error);
+  ForgetError();
+  return 0;
+}
+
+int Copy(void* dst, const void* src, size_t bytes, Stream stream) {
+  return Code(FASTJAX_VENDOR(MemcpyAsync)(dst, src, bytes, FASTJAX_VENDOR(MemcpyDefault), ToStream(stream)));
+}
+int CallHost(Stream stream, void (*function)(void*), void* data) {
+  return Code(FASTJAX_VENDOR(LaunchHostFunc)(ToStream(stream), function, data));
+}
+
+struct MoveBody {
+  const Move* moves;
+  int64_t count;
+  int64_t end;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { MoveRows(worker, moves, count, end); }
+};
+
+template <typename Element>
+struct SumBody {
+  const Landing* landings;
+  const std::byte* const* sources;
+  int64_t count;
+  int64_t end;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const {
+    SumRows<Element>(worker, landings, sources, count, end);
+  }
+};
+
+int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream) {
+  if (end == 0) return 0;
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end}));
+}
+
+int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
+                  int64_t end, int32_t blocks, Stream stream) {
+  const auto launch = [&](auto element) {
+    if (end == 0) return 0;
+    return Code(
+        Launch<kBlockThreads>(blocks, ToStream(stream), SumBody<decltype(element)>{landings, sources, count, end}));
+  };
+  switch (kind) {
+    case ElementKind::kF16:
+      return launch(F16{});
+    case ElementKind::kBF16:
+      return launch(BF16{});
+    case ElementKind::kF32:
+      return launch(F32{});
+    case ElementKind::kF64:
+      return launch(F64{});
+    case ElementKind::kOpaque:
+      break;
+  }
+  return Code(FASTJAX_VENDOR(ErrorInvalidValue));
+}
+
+constexpr Driver kDriver = {kDriverVersion,
+                            FASTJAX_VENDOR_NAME,
+                            ErrorText,
+                            CountDevices,
+                            GetDevice,
+                            SetDevice,
+                            CountMultiprocessorsOf,
+                            EnablePeer,
+                            Malloc,
+                            Free,
+                            MallocPinnedMemory,
+                            FreePinnedMemory,
+                            CreateStream,
+                            DestroyStream,
+                            SynchronizeStream,
+                            CreateEvent,
+                            DestroyEvent,
+                            RecordEvent,
+                            WaitEvent,
+                            SynchronizeEvent,
+                            QueryEvent,
+                            Copy,
+                            CallHost,
+                            LaunchMoveRows,
+                            LaunchSumRows};
+
+}  // namespace
+}  // namespace fastjax::kernels
+
+const fastjax::kernels::Driver* fastjax_gpu_driver() { return &fastjax::kernels::kDriver; }

@@ -1,0 +1,240 @@
+// The arithmetic of the row kernels: copying rows that lie in many runs, and adding up rows that land on each other.
+// The same source runs on GPUs and, for tests, on the host.
+//
+// Work is split by bytes, never by run: a run of any length costs what its bytes cost, and one without bytes is not
+// listed. For that all runs lie end to end on a line, which is cut into tiles.
+#ifndef FASTJAX_KERNELS_MOVES_H_
+#define FASTJAX_KERNELS_MOVES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/elements.h"
+#include "kernels/worker.h"
+
+namespace fastjax::kernels {
+
+// `bytes` bytes to be copied, at `begin` on the line. Runs are in order of `begin` and do not overlap there; begin and
+// dst are equal modulo kAlignment, so that tiles begin at aligned addresses.
+struct Move {
+  std::byte* dst;
+  const std::byte* src;
+  int64_t begin;
+  int64_t bytes;
+};
+
+// Bytes at dst that become the sum of what lies at several sources, in their order, in the element's type. On the line
+// like a Move, but with begin a multiple of kAlignment.
+struct Landing {
+  std::byte* dst;
+  int64_t begin;
+  int64_t bytes;
+  int32_t first_source;
+  int32_t sources;
+};
+
+constexpr int64_t kAlignment = 16;
+// What a warp takes at a time: enough that finding its runs costs little.
+constexpr int64_t kTileBytes = 8192;
+// The least: what the lanes of a warp of 32 have under way at once.
+constexpr int64_t kSmallTileBytes = 2048;
+// Of the lanes that share a run where runs are short.
+constexpr int32_t kGroupLanes = 8;
+
+// Tiles are smaller where warps would have less than two each: all are to have work, and to end together.
+FASTJAX_DEVICE inline int64_t TileBytes(int64_t end, int64_t warps) {
+  int64_t bytes = kTileBytes;
+  while (bytes > kSmallTileBytes && end < 2 * bytes * warps) bytes /= 2;
+  return bytes;
+}
+
+// Where on the line a run to `dst` begins if the one before it ends at `end`.
+inline int64_t NextBegin(int64_t end, const void* dst) {
+  const auto phase = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst) % kAlignment);
+  return end + (phase - end % kAlignment + kAlignment) % kAlignment;
+}
+
+// The number of the last run that begins at or before `position`, or 0.
+template <typename Run>
+FASTJAX_DEVICE inline int64_t FindRun(const Run* runs, int64_t count, int64_t position) {
+  int64_t low = 0;
+  int64_t high = count;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (runs[middle].begin <= position) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Calls part(lanes, run, first, bytes), first counted from the run's begin, for all that lies on the tiles of a warp;
+// each part is for `lanes`, a worker or a group of its lanes. The line ends at `end`.
+//
+// No warp has more than end / warps rounded up, plus a tile, whatever the runs are: with n tiles it has at most n /
+// warps of them, rounded up.
+template <typename Run, typename Part>
+FASTJAX_DEVICE inline void ForEachPart(const Worker& worker, const Run* runs, int64_t count, int64_t end, Part part) {
+  const int64_t tile_bytes = TileBytes(end, worker.warps);
+  const int32_t groups = worker.lanes / kGroupLanes;
+  for (int64_t first = worker.warp * tile_bytes; first < end; first += worker.warps * tile_bytes) {
+    const int64_t last = first + tile_bytes;
+    Worker lanes = worker;
+    int64_t stride = 1;
+    int64_t i = FindRun(runs, count, first);
+    // More runs than groups: each group takes its own, so that loads of several short runs are under way together.
+    if (i + groups < count && runs[i + groups].begin < last) {
+      i += worker.lane / kGroupLanes;
+      stride = groups;
+      lanes.lane = worker.lane % kGroupLanes;
+      lanes.lanes = kGroupLanes;
+    }
+    for (; i < count && runs[i].begin < last; i += stride) {
+      const Run& run = runs[i];
+      const int64_t from = run.begin < first ? first : run.begin;
+      const int64_t to = run.begin + run.bytes < last ? run.begin + run.bytes : last;
+      if (from < to) part(lanes, run, from - run.begin, to - from);
+    }
+  }
+}
+
+// Lanes side by side store whole(load(i)) for each of `words` words; `kHeld` loads of a lane are under way together.
+template <int32_t kHeld, typename Load, typename Whole>
+FASTJAX_DEVICE inline void StoreWords(const Worker& lanes, std::byte* dst, int64_t words, Load load, Whole whole) {
+  auto* to = reinterpret_cast<Word16*>(dst);
+  const int64_t step = lanes.lanes;
+  for (int64_t i = lanes.lane; i < words; i += kHeld * step) {
+    decltype(load(i)) held[kHeld] = {};
+    for (int32_t k = 0; k < kHeld; ++k) {
+      if (i + k * step < words) held[k] = load(i + k * step);
+    }
+    for (int32_t k = 0; k < kHeld; ++k) {
+      if (i + k * step < words) StoreOnce(to + i + k * step, whole(held[k]));
+    }
+  }
+}
+
+struct Neighbours {
+  Word16 first;
+  Word16 second;
+};
+
+// Eight of the 16 bytes that a and then b hold, from bit `bits` of a on; bits < 64.
+FASTJAX_DEVICE inline uint64_t Joined(uint64_t a, uint64_t b, int32_t bits) {
+  return (a >> bits) | ((b << 1) << (63 - bits));
+}
+
+// The 16 bytes from byte `skip` of the 32; skip < 16.
+FASTJAX_DEVICE inline Word16 Joined(const Neighbours& words, int32_t skip) {
+  const uint64_t a = skip < 8 ? words.first.low : words.first.high;
+  const uint64_t b = skip < 8 ? words.first.high : words.second.low;
+  const uint64_t c = skip < 8 ? words.second.low : words.second.high;
+  return {Joined(a, b, skip % 8 * 8), Joined(b, c, skip % 8 * 8)};
+}
+
+// Loads and stores are of aligned words whatever the alignment of src to dst: where it differs, each word stored is
+// joined from the two that it lies in. What is left at either end goes byte by byte.
+FASTJAX_DEVICE inline void CopyPart(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
+  const auto to = reinterpret_cast<uintptr_t>(dst);
+  const auto skip = static_cast<int32_t>((reinterpret_cast<uintptr_t>(src) - to) % kAlignment);
+  int64_t head = static_cast<int64_t>((0 - to) % kAlignment);
+  if (head < skip) head += kAlignment;  // words that are loaded begin in the part
+  int64_t words = (bytes - head + skip) / kAlignment;
+  if (skip != 0) --words;  // and end in it
+  if (words < 0) words = 0;
+  const int64_t edges = bytes - words * kAlignment;
+  if (words == 0) head = edges;
+  for (int64_t i = lanes.lane; i < edges; i += lanes.lanes) {
+    const int64_t at = i < head ? i : i + words * kAlignment;
+    dst[at] = src[at];
+  }
+  const auto* from = reinterpret_cast<const Word16*>(src + head - skip);
+  if (skip == 0) {
+    StoreWords<4>(
+        lanes, dst + head, words, [=](int64_t i) { return LoadOnce(from + i); },
+        [](const Word16& word) { return word; });
+  } else {
+    StoreWords<2>(
+        lanes, dst + head, words, [=](int64_t i) { return Neighbours{from[i], from[i + 1]}; },
+        [=](const Neighbours& words) { return Joined(words, skip); });
+  }
+}
+
+// All of a warp's share of the moves.
+FASTJAX_DEVICE inline void MoveRows(const Worker& worker, const Move* moves, int64_t count, int64_t end) {
+  ForEachPart(worker, moves, count, end, [](const Worker& lanes, const Move& move, int64_t first, int64_t bytes) {
+    CopyPart(lanes, move.dst + first, move.src + first, bytes);
+  });
+}
+
+FASTJAX_DEVICE inline bool IsAligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % kAlignment == 0; }
+
+template <typename Word>
+FASTJAX_DEVICE inline Word LoadAnywhere(const std::byte* at) {
+  Word word;
+  __builtin_memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+template <typename Word>
+FASTJAX_DEVICE inline void StoreAnywhere(std::byte* at, const Word& word) {
+  __builtin_memcpy(at, &word, sizeof(word));
+}
+
+template <>
+FASTJAX_DEVICE inline Word16 LoadAnywhere(const std::byte* at) {
+  if (IsAligned(at)) return LoadOnce(reinterpret_cast<const Word16*>(at));
+  Word16 word;
+  __builtin_memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+template <>
+FASTJAX_DEVICE inline void StoreAnywhere(std::byte* at, const Word16& word) {
+  if (IsAligned(at)) return StoreOnce(reinterpret_cast<Word16*>(at), word);
+  __builtin_memcpy(at, &word, sizeof(word));
+}
+
+// Makes the Word of elements at dst the sum of those at all sources, each `at` bytes further on.
+template <typename Element, typename Word>
+FASTJAX_DEVICE inline void SumWord(std::byte* dst, const std::byte* const* sources, int32_t count, int64_t at) {
+  using Stored = typename Element::Stored;
+  constexpr size_t kBytes = sizeof(Stored);
+  constexpr size_t kElements = sizeof(Word) / kBytes;
+  Stored sum[kElements] = {};
+  for (int32_t i = 0; i < count; ++i) {
+    const auto word = LoadAnywhere<Word>(sources[i] + at);
+    Stored values[kElements];
+    __builtin_memcpy(values, &word, sizeof(word));
+    for (size_t k = 0; k < kElements; ++k) sum[k] = Element::Sum(sum[k], values[k]);
+  }
+  Word word;
+  __builtin_memcpy(&word, sum, sizeof(word));
+  StoreAnywhere(dst + at, word);
+}
+
+// Adds up as kernels::Add does from zero, one source after the other: the same bits.
+template <typename Element>
+FASTJAX_DEVICE inline void SumRows(const Worker& worker, const Landing* landings, const std::byte* const* sources,
+                                   int64_t count, int64_t end) {
+  using Stored = typename Element::Stored;
+  ForEachPart(worker, landings, count, end,
+              [=](const Worker& lanes, const Landing& landing, int64_t first, int64_t bytes) {
+                const std::byte* const* own = sources + landing.first_source;
+                const int64_t words = bytes / kAlignment;
+                for (int64_t i = lanes.lane; i < words; i += lanes.lanes) {
+                  SumWord<Element, Word16>(landing.dst, own, landing.sources, first + i * kAlignment);
+                }
+                const int64_t elements = (bytes - words * kAlignment) / static_cast<int64_t>(sizeof(Stored));
+                for (int64_t i = lanes.lane; i < elements; i += lanes.lanes) {
+                  SumWord<Element, Stored>(landing.dst, own, landing.sources,
+                                           first + words * kAlignment + i * static_cast<int64_t>(sizeof(Stored)));
+                }
+              });
+}
+
+}  // namespace fastjax::kernels
+
+#endif  // FASTJAX_KERNELS_MOVES_H_
