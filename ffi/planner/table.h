@@ -55,6 +55,11 @@ class TableView {
   int32_t entries() const { return words_[kEntries]; }
   int32_t stages() const { return words_[kStages]; }
   int64_t staging_rows() const { return words_[kStagingRows]; }
+  // Whether the schedule is one that has rows rest on other devices; the same in all tables of a plan.
+  bool stages_rows() const {
+    const auto used = static_cast<Scheduler>(words_[kSchedulerUsed]);
+    return used != Scheduler::kDirect && used != Scheduler::kSpreadout;
+  }
   uint64_t plan_hash() const {
     return static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashLow])) |
            (static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashHigh])) << 32);

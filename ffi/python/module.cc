@@ -18,6 +18,7 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "python/network.h"
+#include "transport/gpu/driver_library.h"
 #include "transport/in_process/copy_pool.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -210,19 +211,40 @@ nb::capsule Handler(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
   return nb::capsule(reinterpret_cast<void*>(handler));
 }
 
-nb::dict Bundle(XLA_FFI_Error* (*instantiate)(XLA_FFI_CallFrame*), XLA_FFI_Error* (*execute)(XLA_FFI_CallFrame*)) {
-  nb::dict bundle;
-  bundle["instantiate"] = Handler(instantiate);
-  bundle["execute"] = Handler(execute);
-  return bundle;
+nb::dict ToDict(const handlers::Bundle& bundle) {
+  nb::dict stages;
+  stages["instantiate"] = Handler(bundle.instantiate);
+  stages["execute"] = Handler(bundle.execute);
+  return stages;
 }
 
 nb::dict Registrations() {
   nb::dict targets;
-  targets["fastjax_plan_v1"] = Bundle(handlers::PlanInstantiate, handlers::PlanExecute);
-  targets["fastjax_exchange_v1"] = Bundle(handlers::ExchangeInstantiate, handlers::ExchangeExecute);
-  targets["fastjax_plan_exchange_v1"] = Bundle(handlers::PlanExchangeInstantiate, handlers::PlanExchangeExecute);
+  targets["fastjax_plan_v1"] = ToDict(handlers::Plan());
+  targets["fastjax_exchange_v1"] = ToDict(handlers::Exchange());
+  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::PlanExchange());
+  targets["fastjax_loopback_v1"] = ToDict(handlers::EmulatedLoopback());
+  targets["fastjax_loopback_plan_v1"] = ToDict(handlers::EmulatedLoopbackPlan());
   targets["fastjax_empty_v1"] = Handler(handlers::EmptyExecute);
+  return targets;
+}
+
+nb::dict GpuRegistrations() {
+  nb::dict targets;
+  targets["fastjax_plan_v1"] = ToDict(handlers::GpuPlan());
+  targets["fastjax_exchange_v1"] = ToDict(handlers::GpuExchange());
+  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::GpuPlanExchange());
+  targets["fastjax_loopback_v1"] = ToDict(handlers::GpuLoopback());
+  targets["fastjax_loopback_plan_v1"] = ToDict(handlers::GpuLoopbackPlan());
+  targets["fastjax_empty_v1"] = Handler(handlers::EmptyExecute);
+  return targets;
+}
+
+nb::dict EmulatedRegistrations() {
+  nb::dict targets = Registrations();
+  targets["fastjax_plan_v1"] = ToDict(handlers::EmulatedPlan());
+  targets["fastjax_exchange_v1"] = ToDict(handlers::EmulatedExchange());
+  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::EmulatedPlanExchange());
   return targets;
 }
 
@@ -239,6 +261,17 @@ NB_MODULE(_core, m) {
   m.doc() = "fastjax's planner and its handlers for XLA.";
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
+  m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
+  m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices play GPUs.");
+  m.def(
+      "set_gpu_options",
+      [](const std::string& platform, std::string library, int32_t multiprocessors,
+         std::vector<std::string> message_libraries) {
+        transport::gpu::SetOptions(platform, {std::move(library), multiprocessors, std::move(message_libraries)});
+      },
+      nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
+      "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), and "
+      "names or paths of NCCL or RCCL.");
   m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return transport::in_process::CopyPool::Get().threads(); },

@@ -10,6 +10,9 @@ namespace fastjax::transport {
 
 enum class IntKind : uint8_t { kS8, kS16, kS32, kS64, kU8, kU16, kU32, kU64 };
 
+// Kinds are in order of width, signed before unsigned.
+inline int64_t IntBytes(IntKind kind) { return int64_t{1} << (static_cast<int>(kind) % 4); }
+
 struct IntView {
   const void* data = nullptr;
   int64_t size = 0;

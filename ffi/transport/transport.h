@@ -16,6 +16,10 @@
 
 namespace fastjax::transport {
 
+namespace gpu {
+struct Caller;
+}
+
 // The stage table that one local device wants, or wants to be executed.
 struct LocalTable {
   int32_t rank;
@@ -62,7 +66,8 @@ struct ExchangeArgs {
   IntView recv_sizes;
   const int32_t* table = nullptr;
   int64_t table_words = 0;
-  uint64_t plan_hash = 0;  // of the table, where another process has it
+  uint64_t plan_hash = 0;               // of the table, where another process has it
+  const gpu::Caller* caller = nullptr;  // of a GPU, whose memory source and destination are in
 };
 
 // Moves rows as the stage tables say.

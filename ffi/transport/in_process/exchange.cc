@@ -9,8 +9,7 @@
 #include "transport/in_process/job_builder.h"
 #include "transport/in_process/rendezvous.h"
 #include "transport/in_process/sum.h"
-#include "transport/planned_tables.h"
-#include "transport/traffic.h"
+#include "transport/prepared.h"
 
 namespace fastjax::transport::in_process {
 namespace {
@@ -22,10 +21,7 @@ constexpr int64_t kInlineBytes = 128 << 10;
 
 // What one running exchange works in.
 struct Work {
-  GroupTraffic traffic;
-  PlannedTables planned;  // where the exchange plans itself
-  std::vector<int32_t> ranks;
-  std::vector<const int32_t*> tables;  // by rank
+  Prepared prepared;
   JobBuilder builder;
 };
 
@@ -43,7 +39,10 @@ class InProcessExchange final : public Exchange {
 
  private:
   struct Core {
-    Core(std::shared_ptr<const CallSite> s, ExchangeOptions o) : site(std::move(s)), options(std::move(o)) {}
+    Core(std::shared_ptr<const CallSite> s, ExchangeOptions o)
+        : site(std::move(s)), options(std::move(o)), ranks(static_cast<size_t>(site->group_size)) {
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
 
     void Execute(const std::shared_ptr<Core>& self, Session* session, int32_t last) {
       std::unique_ptr<Work> work;
@@ -73,27 +72,14 @@ class InProcessExchange final : public Exchange {
 
     Status Prepare(Work* work, Session* session) const {
       const auto& args = session->args();
-      GroupTraffic& traffic = work->traffic;
       work->builder.job()->Clear();
-      if (Status status = traffic.Load(*site, session->group(), args, options.reverse); !status.ok()) return status;
-      if (Status status = options.plan ? Plan(work) : TakeTables(work, session); !status.ok()) return status;
+      bool alike = true;  // there are no other processes
+      Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike);
+      if (!status.ok()) return status;
+      GroupTraffic& traffic = work->prepared.traffic();
       if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
-      return work->builder.Build(*site, args, work->tables, traffic, options.transposed_table != options.reverse);
-    }
-
-    Status TakeTables(Work* work, Session* session) const {
-      const auto& args = session->args();
-      work->tables.clear();
-      for (int32_t rank = 0; rank < site->group_size; ++rank) {
-        work->tables.push_back(args[site->position_at[rank]].table);
-      }
-      return work->traffic.CheckTables(*site, session->group(), args, options.transposed_table);
-    }
-
-    Status Plan(Work* work) const {
-      work->ranks.resize(static_cast<size_t>(site->group_size));
-      std::iota(work->ranks.begin(), work->ranks.end(), 0);
-      return work->planned.Make(options, site->group_size, work->traffic.sent(), work->ranks, &work->tables);
+      return work->builder.Build(*site, args, work->prepared.tables(), traffic,
+                                 options.transposed_table != options.reverse);
     }
 
     // Rare (a slice that was sent to several devices, on the way back), hence not staged.
@@ -129,6 +115,7 @@ class InProcessExchange final : public Exchange {
 
     const std::shared_ptr<const CallSite> site;
     const ExchangeOptions options;
+    std::vector<int32_t> ranks;  // all
     std::mutex mutex;
     size_t works = 0;  // made so far
     std::vector<std::unique_ptr<Work>> free;

@@ -1,5 +1,6 @@
 #include "transport/in_process/placement.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -22,30 +23,42 @@ Status NotOfThisExchange(const CallSite& site) {
 }
 
 Status Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
-                        const std::vector<const int32_t*>& tables, const GroupTraffic& traffic) {
+                        const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, StagingMemory* memory) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
   row_bytes_ = row_bytes;
   staging_rows_.clear();
-  staging_base_.clear();
-  int64_t staged = 0;
   int64_t landing = 0;
   for (int32_t rank = 0; rank < site.group_size; ++rank) {
     const int64_t rows = tables[rank] == nullptr ? -1 : planner::TableView(tables[rank]).staging_rows();
     staging_rows_.push_back(rows);
-    staging_base_.push_back(staged);
     if (rows < 0) continue;
-    staged += rows;
     for (int32_t origin = 0; origin < site.group_size; ++origin) landing += traffic.rows(origin, rank);
   }
   landing_ = landing * row_bytes_ >= kStreamBytes ? kernels::Destination::kStreamed : kernels::Destination::kCached;
-  const int64_t bytes = staged * row_bytes_;
-  if (bytes == 0) return Status::Ok();
-  staging_ = StagingPool::Get().Take(bytes);
-  if (staging_.bytes() >= bytes) return Status::Ok();
-  return Status::Internal(site.Prefix() + "no memory for " + std::to_string(bytes) +
-                          " bytes of staging; use scheduler=\"direct\", which needs none.");
+  return TakeStaging(memory);
+}
+
+Status Placement::TakeStaging(StagingMemory* memory) {
+  staging_at_.assign(staging_rows_.size(), nullptr);
+  int64_t rows = 0;
+  for (const int64_t staged : staging_rows_) rows += std::max<int64_t>(staged, 0);
+  if (rows * row_bytes_ == 0) return Status::Ok();
+  if (memory == nullptr) staging_ = StagingPool::Get().Take(rows * row_bytes_);
+  std::byte* next = staging_.data();
+  for (size_t rank = 0; rank < staging_rows_.size(); ++rank) {
+    const int64_t bytes = staging_rows_[rank] * row_bytes_;
+    if (bytes <= 0) continue;
+    staging_at_[rank] = memory == nullptr ? next : memory->Take(static_cast<int32_t>(rank), bytes);
+    if (staging_at_[rank] == nullptr) {
+      return Status::Internal(site_->Prefix() + "no memory for " +
+                              std::to_string(memory == nullptr ? rows * row_bytes_ : bytes) +
+                              " bytes of staging; use scheduler=\"direct\", which needs none.");
+    }
+    next += bytes;
+  }
+  return Status::Ok();
 }
 
 void Placement::Release() {

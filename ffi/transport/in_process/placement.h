@@ -13,13 +13,20 @@
 
 namespace fastjax::transport::in_process {
 
+// Memory for the staging of one device, which stays until the exchange is over; null if there is none.
+class StagingMemory {
+ public:
+  virtual ~StagingMemory() = default;
+  virtual std::byte* Take(int32_t rank, int64_t bytes) = 0;
+};
+
 // Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
 class Placement {
  public:
   // Takes staging memory for the devices whose tables are there (`tables` by rank, null where a device is another
-  // process's). `args` by position.
+  // process's): from `memory`, or from the pool of this process. `args` by position.
   Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
-               const std::vector<const int32_t*>& tables, const GroupTraffic& traffic);
+               const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, StagingMemory* memory = nullptr);
 
   // Gives the staging memory back.
   void Release();
@@ -43,10 +50,9 @@ class Placement {
   void ForEachDestination(const planner::Transfer& transfer, Visit visit) const;
 
  private:
+  Status TakeStaging(StagingMemory* memory);
   bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
-  std::byte* Staged(int32_t rank, int64_t row) const {
-    return staging_.data() + (staging_base_[rank] + row) * row_bytes_;
-  }
+  std::byte* Staged(int32_t rank, int64_t row) const { return staging_at_[rank] + row * row_bytes_; }
   const std::byte* Operand(int32_t rank, int64_t row) const {
     return (*args_)[site_->position_at[rank]].source + row * row_bytes_;
   }
@@ -60,8 +66,8 @@ class Placement {
   int64_t row_bytes_ = 0;
   kernels::Destination landing_ = kernels::Destination::kCached;
   StagingPool::Buffer staging_;
-  std::vector<int64_t> staging_rows_;  // by rank; -1: not here
-  std::vector<int64_t> staging_base_;  // by rank, in rows
+  std::vector<int64_t> staging_rows_;   // by rank; -1: not here
+  std::vector<std::byte*> staging_at_;  // by rank
 };
 
 // What is said of a plan that is not this exchange's.

@@ -10,8 +10,7 @@
 #include "transport/network/network.h"
 #include "transport/network/program.h"
 #include "transport/network/runner.h"
-#include "transport/planned_tables.h"
-#include "transport/traffic.h"
+#include "transport/prepared.h"
 
 namespace fastjax::transport::network {
 namespace {
@@ -82,32 +81,17 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     const CallSite& call = site().call_site();
     *alike = true;
     if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
-    if (Status status = traffic_.Load(call, group(), args(), options_->reverse); !status.ok()) return status;
-    if (options_->plan) {
-      ranks_.clear();
-      for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-      const Status planned = planned_.Make(*options_, call.group_size, traffic_.sent(), ranks_, &tables_);
-      if (!planned.ok()) return planned;
-    }
+    ranks_.clear();
+    for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike); !status.ok()) return status;
     *alike = false;
-    if (!options_->plan) {
-      if (Status status = TakeTables(); !status.ok()) return status;
-    }
     const int32_t process = site().process();
-    if (options_->reverse && traffic_.LandingsOverlap()) {
-      return program_.BuildSum(call, group(), process, args(), traffic_);
+    GroupTraffic& traffic = prepared_.traffic();
+    if (options_->reverse && traffic.LandingsOverlap()) {
+      return program_.BuildSum(call, group(), process, args(), traffic);
     }
-    return program_.Build(call, group(), process, args(), tables_, traffic_,
+    return program_.Build(call, group(), process, args(), prepared_.tables(), traffic,
                           options_->transposed_table != options_->reverse);
-  }
-
-  Status TakeTables() {
-    const CallSite& call = site().call_site();
-    tables_.assign(static_cast<size_t>(call.group_size), nullptr);
-    for (const int32_t position : site().local(group())) {
-      tables_[static_cast<size_t>(call.rank_of[position])] = args()[position].table;
-    }
-    return traffic_.CheckTables(call, group(), args(), options_->transposed_table);
   }
 
   bool IsFirst() { return meeting().others.empty() || site().process() < meeting().others.front(); }
@@ -130,10 +114,8 @@ class ExchangeJob final : public Job<ExchangeArgs> {
   }
 
   const ExchangeOptions* options_;
-  GroupTraffic traffic_;
-  PlannedTables planned_;
+  Prepared prepared_;
   std::vector<int32_t> ranks_;
-  std::vector<const int32_t*> tables_;
   Program program_;
   Runner runner_;
 };
@@ -152,16 +134,16 @@ class NetworkExchange final : public Exchange {
   }
 
  private:
-  static std::string Describe(const ExchangeOptions& options) {
-    return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
-           (options.transposed_table ? ", transposed" : "");
-  }
-
   std::shared_ptr<const ExchangeOptions> options_;
   Entrance<ExchangeArgs, ExchangeJob> entrance_;
 };
 
 }  // namespace
+
+std::string Describe(const ExchangeOptions& options) {
+  return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
+         (options.transposed_table ? ", transposed" : "");
+}
 
 std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                          ExchangeOptions options) {

@@ -72,6 +72,8 @@ class Meetings final : public Handler {
   void FailAlike(Meeting* meeting, const Status& why);
   // Tells the others that this process will not come: its own devices did not all reach the call.
   void StayAway(const Meeting& meeting, const Status& why);
+  // Whether somebody has given it up already: joining would fail at once.
+  bool IsGivenUp(const Key& key, const Visit& visit) const { return Recall(key, visit) != nullptr; }
 
   void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
   void OnLost(int32_t process, const Status& status) override;

@@ -4,11 +4,15 @@
 #define FASTJAX_TRANSPORT_NETWORK_NETWORK_H_
 
 #include <memory>
+#include <string>
 
 #include "transport/network/site.h"
 #include "transport/transport.h"
 
 namespace fastjax::transport::network {
+
+// Completes the description of a call: processes that exchange in different ways must not meet.
+std::string Describe(const ExchangeOptions& options);
 
 class NetworkTransport final : public Transport {
  public:
@@ -17,6 +21,7 @@ class NetworkTransport final : public Transport {
 
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+  const std::shared_ptr<Station>& station() const { return station_; }
 
  private:
   std::shared_ptr<Station> station_;

@@ -1,0 +1,77 @@
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "transport/gpu/gpu_transport.h"
+#include "transport/gpu/work.h"
+#include "transport/in_process/in_process.h"
+#include "transport/in_process/rendezvous.h"
+
+namespace fastjax::transport::gpu {
+namespace {
+
+using in_process::Rendezvous;
+using Session = Rendezvous<ExchangeArgs>::Session;
+
+// The device that arrives last puts everybody's work on the streams.
+class GpuExchange final : public Exchange {
+ public:
+  GpuExchange(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<const CallSite> site,
+              ExchangeOptions options)
+      : core_(std::make_shared<Core>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
+        rendezvous_(Rendezvous<ExchangeArgs>::Create(core_->site, [core = core_](Session* session, int32_t last) {
+          session->Finish(Guarded([&] { return core->Execute(*session); }), last);
+        })) {}
+
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+  }
+
+ private:
+  struct Core {
+    Core(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
+        : gpu(std::move(g)),
+          fabric(std::move(f)),
+          site(std::move(s)),
+          options(std::move(o)),
+          ranks(static_cast<size_t>(site->group_size)),
+          work(gpu.get(), fabric.get(), &channels) {
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
+
+    // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
+    Status Execute(const Session& session) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      bool alike = true;  // there are no other processes
+      Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike);
+      return status.ok() ? work.Launch(*site, session.group()) : status;
+    }
+
+    const std::shared_ptr<Gpu> gpu;
+    const std::shared_ptr<Fabric> fabric;
+    const std::shared_ptr<const CallSite> site;
+    const ExchangeOptions options;
+    std::vector<int32_t> ranks;  // all
+    std::mutex mutex;
+    Channels channels;
+    Work work;
+  };
+
+  std::shared_ptr<Core> core_;
+  std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
+};
+
+}  // namespace
+
+std::unique_ptr<Counts> GpuTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return in_process::InProcessTransport::Get().OpenCounts(std::move(site), std::move(plan));
+}
+
+std::unique_ptr<Exchange> GpuTransport::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+  return std::make_unique<GpuExchange>(gpu_, fabric_, std::move(site), std::move(options));
+}
+
+}  // namespace fastjax::transport::gpu

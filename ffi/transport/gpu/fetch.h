@@ -1,0 +1,57 @@
+// What a call reads of its device before it can begin: sizes, offsets and tables, all of them in one wait.
+#ifndef FASTJAX_TRANSPORT_GPU_FETCH_H_
+#define FASTJAX_TRANSPORT_GPU_FETCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/gpu/caller.h"
+#include "transport/gpu/gpu.h"
+#include "transport/status.h"
+
+namespace fastjax::transport::gpu {
+
+class Fetch {
+ public:
+  explicit Fetch(Gpu* gpu) : gpu_(gpu) {}
+  ~Fetch();
+  Fetch(const Fetch&) = delete;
+  Fetch& operator=(const Fetch&) = delete;
+
+  // Has `*where` point to a copy of `bytes` bytes, once Run has returned and for as long as this lives.
+  template <typename T>
+  void Add(const T** where, size_t bytes) {
+    wanted_.push_back({reinterpret_cast<const void**>(where), bytes});
+  }
+  // And room for what is written on the host.
+  void AddRoom(std::byte** where, size_t bytes) {
+    room_ = where;
+    room_bytes_ = bytes;
+  }
+
+  // Waits for what the caller's stream has been given so far.
+  Status Run(const Caller& caller);
+  // The memory is used by the caller's stream, up to what is on it now.
+  void UsedByStream() { used_ = true; }
+
+ private:
+  struct Wanted {
+    const void** where;
+    size_t bytes;
+  };
+
+  Status CopyAll(const Caller& caller);
+
+  Gpu* const gpu_;
+  std::vector<Wanted> wanted_;
+  std::byte** room_ = nullptr;
+  size_t room_bytes_ = 0;
+  Pinned pinned_;
+  Caller caller_;
+  bool used_ = false;
+};
+
+}  // namespace fastjax::transport::gpu
+
+#endif  // FASTJAX_TRANSPORT_GPU_FETCH_H_

@@ -1,0 +1,201 @@
+#include "transport/gpu/launcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace fastjax::transport::gpu {
+namespace {
+
+constexpr size_t kListAlignment = 256;
+
+size_t Aligned(size_t bytes) { return (bytes + kListAlignment - 1) / kListAlignment * kListAlignment; }
+
+// Appends a list to the host's copy of all lists; returns where it lies.
+template <typename T>
+size_t Append(const std::vector<T>& list, std::byte* to, size_t at) {
+  if (!list.empty()) std::memcpy(to + at, static_cast<const void*>(list.data()), list.size() * sizeof(T));
+  return Aligned(at + list.size() * sizeof(T));
+}
+
+}  // namespace
+
+Status Launcher::Launch(const Beats& beats, const Layout& layout, Channel* channel) {
+  DeviceScope scope(*gpu_);
+  // What is thrown must not leave work behind either: callers take their memory back then too.
+  const Status status = Guarded([&] { return Put(beats, layout, channel); });
+  if (!status.ok()) Settle();
+  Clear();
+  return status;
+}
+
+Status Launcher::Put(const Beats& beats, const Layout& layout, Channel* channel) {
+  Status status = Prepare(layout);
+  // Memory of other lanes is touched only when they have come to this exchange, and given back only when all have left
+  // it.
+  if (status.ok()) status = Join();
+  for (int32_t lane = 0; status.ok() && lane < beats.lanes(); ++lane) status = Upload(beats, lane);
+  for (int32_t beat = 0; status.ok() && beat < beats.count(); ++beat) status = Beat(beats, beat, channel);
+  for (int32_t lane = 0; status.ok() && beats.sums() && lane < beats.lanes(); ++lane) status = Sum(beats, lane);
+  return status.ok() ? Join() : status;
+}
+
+// Waits until nothing is left of an exchange that failed half-way: callers take back memory that others may still write
+// to.
+void Launcher::Settle() {
+  for (const Lane& lane : lanes_) {
+    if (lane.side != nullptr) gpu_->driver().SynchronizeStream(lane.side);
+  }
+  for (const Lane& lane : lanes_) gpu_->driver().SynchronizeStream(lane.caller->stream);
+}
+
+Status Launcher::Prepare(const Layout& layout) {
+  Clear();
+  talks_.assign(layout.lanes.size(), 0);
+  sides_.assign(layout.lanes.size(), nullptr);
+  for (const Caller* caller : layout.lanes) {
+    Lane lane{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr};
+    Status status = gpu_->TakeEvent(caller->device, &lane.event);
+    if (status.ok()) status = gpu_->SideStream(caller->device, &lane.side);
+    if (status.ok()) status = gpu_->MaxBlocks(caller->device, &lane.blocks);
+    sides_[lanes_.size()] = lane.side;
+    lanes_.push_back(lane);
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+void Launcher::Clear() {
+  for (Lane& lane : lanes_) {
+    gpu_->ReturnEvent(lane.caller->device, lane.event);
+    gpu_->ReturnPinned(lane.caller->device, lane.pinned, lane.caller->stream);
+  }
+  lanes_.clear();
+}
+
+// One copy for all lists of a lane.
+Status Launcher::Upload(const Beats& beats, int32_t lane) {
+  Lane& own = lanes_[static_cast<size_t>(lane)];
+  const auto& moves = beats.moves(lane);
+  static const SumList kNoSums;
+  const SumList& sums = beats.sums() ? beats.sum(lane) : kNoSums;
+  const size_t bytes = Aligned(moves.size() * sizeof(moves[0])) +
+                       Aligned(sums.landings.size() * sizeof(sums.landings[0])) +
+                       Aligned(sums.sources.size() * sizeof(sums.sources[0]));
+  if (bytes == 0) return Status::Ok();
+  const int32_t device = own.caller->device;
+  if (Status status = gpu_->TakePinned(device, bytes, &own.pinned); !status.ok()) return status;
+  std::byte* const there = own.caller->allocate(bytes);
+  if (there == nullptr) {
+    return Status::Internal("fastjax: " + gpu_->Name(device) + " has no memory for " + std::to_string(bytes) +
+                            " bytes of lists; leave more to it.");
+  }
+  own.moves = reinterpret_cast<const kernels::Move*>(there);
+  const size_t landings = Append(moves, own.pinned.data, 0);
+  own.landings = reinterpret_cast<const kernels::Landing*>(there + landings);
+  const size_t sources = Append(sums.landings, own.pinned.data, landings);
+  own.sources = reinterpret_cast<const std::byte* const*>(there + sources);
+  Append(sums.sources, own.pinned.data, sources);
+  return gpu_->Check(gpu_->driver().Copy(there, own.pinned.data, bytes, own.caller->stream), device, "copy its lists");
+}
+
+Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
+  if (beat > 0) {
+    if (Status status = Join(); !status.ok()) return status;
+  }
+  const int32_t lanes = beats.lanes();
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    if (Status status = Run(lane, beats.at(beat, lane).pack); !status.ok()) return status;
+  }
+  if (Status status = MoveMessages(beats, beat, channel); !status.ok()) return status;
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    if (Status status = Run(lane, beats.at(beat, lane).copy); !status.ok()) return status;
+  }
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    const Lane& own = lanes_[static_cast<size_t>(lane)];
+    if (talks_[static_cast<size_t>(lane)] == 0) continue;
+    if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
+    if (Status status = Run(lane, beats.at(beat, lane).unpack); !status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel) {
+  std::fill(talks_.begin(), talks_.end(), 0);
+  const Message* const messages = beats.messages(beat);
+  const int64_t count = beats.num_messages(beat);
+  for (int64_t i = 0; i < count; ++i) talks_[static_cast<size_t>(messages[i].lane)] = 1;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const Lane& own = lanes_[lane];
+    if (talks_[lane] == 0) continue;
+    if (Status status = Follow(own, own.caller->stream, own.side); !status.ok()) return status;
+  }
+  if (count == 0) return Status::Ok();
+  if (channel == nullptr)
+    return Status::Internal("fastjax: a plan has messages, and there is nothing to send them by.");
+  return channel->Move(messages, count, sides_);
+}
+
+Status Launcher::Run(int32_t lane, MoveList list) {
+  if (list.count == 0) return Status::Ok();
+  const Lane& own = lanes_[static_cast<size_t>(lane)];
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
+  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, BlocksFor(own, list.end),
+                                             own.caller->stream),
+                     own.caller->device, "launch a kernel");
+}
+
+Status Launcher::Sum(const Beats& beats, int32_t lane) {
+  const SumList& sums = beats.sum(lane);
+  if (sums.landings.empty()) return Status::Ok();
+  const Lane& own = lanes_[static_cast<size_t>(lane)];
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
+  return gpu_->Check(
+      gpu_->driver().SumRows(beats.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
+                             sums.end, BlocksFor(own, sums.end), own.caller->stream),
+      own.caller->device, "launch a kernel");
+}
+
+// As many as find a tile each; a few runs need not occupy a GPU.
+int32_t Launcher::BlocksFor(const Lane& lane, int64_t bytes) const {
+  const int64_t tiles = (bytes + kernels::kSmallTileBytes - 1) / kernels::kSmallTileBytes;
+  return static_cast<int32_t>(std::clamp<int64_t>(tiles, 1, lane.blocks));
+}
+
+// What is put on `then` from now on waits for what is on `first`.
+Status Launcher::Follow(const Lane& lane, kernels::Stream first, kernels::Stream then) {
+  const int32_t device = lane.caller->device;
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  if (Status status = gpu_->Check(gpu_->driver().RecordEvent(lane.event, first), device, "record an event");
+      !status.ok()) {
+    return status;
+  }
+  return gpu_->Check(gpu_->driver().WaitEvent(then, lane.event), device, "wait for an event");
+}
+
+// All lanes wait for all others.
+Status Launcher::Join() {
+  if (lanes_.size() < 2) return Status::Ok();
+  Status status;
+  DeviceScope scope(*gpu_);
+  for (const Lane& lane : lanes_) {
+    if (status.ok()) status = scope.Choose(lane.caller->device);
+    if (!status.ok()) return status;
+    status = gpu_->Check(gpu_->driver().RecordEvent(lane.event, lane.caller->stream), lane.caller->device,
+                         "record an event");
+  }
+  for (const Lane& lane : lanes_) {
+    for (const Lane& other : lanes_) {
+      if (!status.ok()) return status;
+      if (&lane == &other) continue;
+      status = gpu_->Check(gpu_->driver().WaitEvent(lane.caller->stream, other.event), lane.caller->device,
+                           "wait for an event");
+    }
+  }
+  return status;
+}
+
+}  // namespace fastjax::transport::gpu

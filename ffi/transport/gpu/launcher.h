@@ -1,0 +1,57 @@
+// Puts beats on streams: nothing here waits for a device.
+#ifndef FASTJAX_TRANSPORT_GPU_LAUNCHER_H_
+#define FASTJAX_TRANSPORT_GPU_LAUNCHER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "transport/gpu/beats.h"
+#include "transport/gpu/channel.h"
+#include "transport/gpu/gpu.h"
+
+namespace fastjax::transport::gpu {
+
+class Launcher {
+ public:
+  explicit Launcher(Gpu* gpu) : gpu_(gpu) {}
+
+  // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
+  // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
+  // have moved.
+  Status Launch(const Beats& beats, const Layout& layout, Channel* channel);
+
+ private:
+  // What a lane has besides its stream.
+  struct Lane {
+    const Caller* caller;
+    kernels::Stream side;  // messages go on it
+    kernels::Event event;
+    int32_t blocks;
+    Pinned pinned;               // its lists, on the host
+    const kernels::Move* moves;  // and on the device
+    const kernels::Landing* landings;
+    const std::byte* const* sources;
+  };
+
+  Status Put(const Beats& beats, const Layout& layout, Channel* channel);
+  Status Prepare(const Layout& layout);
+  Status Upload(const Beats& beats, int32_t lane);
+  Status Beat(const Beats& beats, int32_t beat, Channel* channel);
+  Status Run(int32_t lane, MoveList list);
+  Status Sum(const Beats& beats, int32_t lane);
+  Status Join();
+  Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
+  Status MoveMessages(const Beats& beats, int32_t beat, Channel* channel);
+  int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
+  void Settle();
+  void Clear();
+
+  Gpu* const gpu_;
+  std::vector<Lane> lanes_;
+  std::vector<uint8_t> talks_;  // by lane: has messages in this beat
+  std::vector<kernels::Stream> sides_;
+};
+
+}  // namespace fastjax::transport::gpu
+
+#endif  // FASTJAX_TRANSPORT_GPU_LAUNCHER_H_

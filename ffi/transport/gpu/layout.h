@@ -1,0 +1,53 @@
+// Who is here, and who reaches whom.
+#ifndef FASTJAX_TRANSPORT_GPU_LAYOUT_H_
+#define FASTJAX_TRANSPORT_GPU_LAYOUT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/gpu/caller.h"
+#include "transport/gpu/channel.h"
+#include "transport/gpu/gpu.h"
+#include "transport/status.h"
+#include "transport/transport.h"
+
+namespace fastjax::transport::gpu {
+
+// A lane is a stream: that of one device, or, where several ranks are played on one device, of all of them.
+struct Layout {
+  std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
+  std::vector<int32_t> lane_of;    // by rank: -1 where a device is another process's
+  std::vector<const Caller*> lanes;
+};
+
+// Lanes of those devices that called, `args` by position.
+void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
+
+// What lies between devices.
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  // Completes a layout that has its lanes with domains.
+  virtual Status FindDomains(const CallSite& site, Layout* layout) = 0;
+  // What moves messages between devices of a group that are in different domains. `channel` is what it gave to the
+  // call site for this group before, or null; the call site keeps it as long as it may have exchanges.
+  virtual Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                           std::shared_ptr<Channel>* channel) = 0;
+};
+
+// Devices of one process: one domain if all may touch each other's memory.
+class PeerFabric final : public Fabric {
+ public:
+  explicit PeerFabric(Gpu* gpu) : gpu_(gpu) {}
+  Status FindDomains(const CallSite& site, Layout* layout) override;
+  Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                   std::shared_ptr<Channel>* channel) override;
+
+ private:
+  Gpu* const gpu_;
+};
+
+}  // namespace fastjax::transport::gpu
+
+#endif  // FASTJAX_TRANSPORT_GPU_LAYOUT_H_

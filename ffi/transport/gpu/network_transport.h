@@ -1,0 +1,34 @@
+// The transport between GPUs of several processes: these meet and agree by message, as CPUs' do, and rows go by what
+// the fabric has.
+#ifndef FASTJAX_TRANSPORT_GPU_NETWORK_TRANSPORT_H_
+#define FASTJAX_TRANSPORT_GPU_NETWORK_TRANSPORT_H_
+
+#include <memory>
+#include <utility>
+
+#include "transport/gpu/gpu.h"
+#include "transport/gpu/layout.h"
+#include "transport/network/network.h"
+#include "transport/transport.h"
+
+namespace fastjax::transport::gpu {
+
+class GpuNetworkTransport final : public Transport {
+ public:
+  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
+                      std::shared_ptr<network::NetworkTransport> network)
+      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), network_(std::move(network)) {}
+
+  // As GpuTransport's.
+  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+
+ private:
+  const std::shared_ptr<Gpu> gpu_;
+  const std::shared_ptr<Fabric> fabric_;
+  const std::shared_ptr<network::NetworkTransport> network_;
+};
+
+}  // namespace fastjax::transport::gpu
+
+#endif  // FASTJAX_TRANSPORT_GPU_NETWORK_TRANSPORT_H_
