@@ -13,29 +13,6 @@ namespace {
 using transport::IntKind;
 using transport::IntView;
 
-std::optional<IntKind> ToIntKind(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::S8:
-      return IntKind::kS8;
-    case ffi::DataType::S16:
-      return IntKind::kS16;
-    case ffi::DataType::S32:
-      return IntKind::kS32;
-    case ffi::DataType::S64:
-      return IntKind::kS64;
-    case ffi::DataType::U8:
-      return IntKind::kU8;
-    case ffi::DataType::U16:
-      return IntKind::kU16;
-    case ffi::DataType::U32:
-      return IntKind::kU32;
-    case ffi::DataType::U64:
-      return IntKind::kU64;
-    default:
-      return std::nullopt;
-  }
-}
-
 // What plans depend on besides the traffic, where the call site plans at all.
 uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
@@ -120,8 +97,31 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
   return std::shared_ptr<const transport::CallSite>(std::move(site));
 }
 
+std::optional<IntKind> DecodeIntKind(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::S8:
+      return IntKind::kS8;
+    case ffi::DataType::S16:
+      return IntKind::kS16;
+    case ffi::DataType::S32:
+      return IntKind::kS32;
+    case ffi::DataType::S64:
+      return IntKind::kS64;
+    case ffi::DataType::U8:
+      return IntKind::kU8;
+    case ffi::DataType::U16:
+      return IntKind::kU16;
+    case ffi::DataType::U32:
+      return IntKind::kU32;
+    case ffi::DataType::U64:
+      return IntKind::kU64;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer) {
-  const auto kind = ToIntKind(buffer.element_type());
+  const auto kind = DecodeIntKind(buffer.element_type());
   if (!kind.has_value() || buffer.dimensions().size() != 1) return std::nullopt;
   return IntView{buffer.untyped_data(), buffer.dimensions().front(), *kind};
 }

@@ -24,6 +24,7 @@ namespace ffi = ::xla::ffi;
 // several processes take part, processes and rails (by partition).
 ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
 
+std::optional<transport::IntKind> DecodeIntKind(ffi::DataType type);
 std::optional<transport::IntView> DecodeInts(const ffi::AnyBuffer& buffer);
 
 kernels::ElementKind DecodeElement(ffi::DataType type);

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "handlers/decode.h"
+#include "handlers/exchange_buffers.h"
 #include "handlers/handlers.h"
-#include "handlers/planning.h"
 #include "handlers/transports.h"
 
 namespace fastjax::handlers {
@@ -24,21 +24,11 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, b
   if (!site.has_value()) return ffi::Unexpected(site.error());
   const auto transport = TransportOf(**site);
   if (!transport.has_value()) return ffi::Unexpected(transport.error());
-  const auto reverse = attrs.get<bool>("reverse");
-  const auto transposed = attrs.get<bool>("transposed_table");
-  if (!reverse.has_value() || !transposed.has_value()) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: an exchange's attributes are incomplete"));
-  }
-  transport::ExchangeOptions options{*reverse, *transposed, nullptr, 0};
-  if (plans) {
-    auto planning = DecodePlanning(attrs, *site);
-    if (!planning.has_value()) return ffi::Unexpected(planning.error());
-    options.plan = std::move(planning->function);
-    options.table_words = planning->table_words;
-  }
+  auto options = DecodeExchangeOptions(attrs, *site, plans);
+  if (!options.has_value()) return ffi::Unexpected(options.error());
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
-  state->exchange = (*transport)->OpenExchange(*site, std::move(options));
+  state->exchange = (*transport)->OpenExchange(*site, std::move(*options));
   state->handed_over.Publish();
   return state;
 }
@@ -47,41 +37,16 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) {
 
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) { return Open(attrs, true); }
 
-using Table = ffi::BufferR1<ffi::DataType::S32>;
-
-ffi::Future Start(ExchangeSite* state, ffi::RunId run, ffi::AnyBuffer source, ffi::AnyBuffer base,
-                  ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
-                  ffi::AnyBuffer recv_sizes, const Table* table, ffi::AnyBuffer partition,
-                  ffi::Result<ffi::AnyBuffer> result) {
+ffi::Future Start(ExchangeSite* state, ffi::RunId run, const ExchangeBuffers& buffers) {
   state->handed_over.Receive();
-  const auto in = DecodeInts(input_offsets);
-  const auto send = DecodeInts(send_sizes);
-  const auto out = DecodeInts(output_offsets);
-  const auto recv = DecodeInts(recv_sizes);
-  const int32_t where = DecodePartition(partition, *state->site);
-  if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
-      send->size % state->site->group_size != 0 || where < 0 || source.dimensions().size() == 0 ||
-      result->dimensions().size() == 0 || RowBytes(source) != RowBytes(*result)) {
+  transport::ExchangeArgs args;
+  const int32_t where = DecodePartition(buffers.partition, *state->site);
+  if (!DecodeExchange(buffers, *state->site, &args) || where < 0) {
     return Failed(ffi::Error::InvalidArgument(state->site->Prefix() + "unexpected operands"));
   }
   // XLA was asked to give result and base one buffer; it is free not to.
-  if (base.untyped_data() != result->untyped_data()) {
-    std::memcpy(result->untyped_data(), base.untyped_data(), base.size_bytes());
-  }
-  transport::ExchangeArgs args;
-  args.source = static_cast<const std::byte*>(source.untyped_data());
-  args.source_rows = source.dimensions().front();
-  args.destination = static_cast<std::byte*>(result->untyped_data());
-  args.destination_rows = result->dimensions().front();
-  args.row_bytes = RowBytes(source);
-  args.element = DecodeElement(source.element_type());
-  args.input_offsets = *in;
-  args.send_sizes = *send;
-  args.output_offsets = *out;
-  args.recv_sizes = *recv;
-  if (table != nullptr) {
-    args.table = table->typed_data();
-    args.table_words = static_cast<int64_t>(table->element_count());
+  if (buffers.base.untyped_data() != args.destination) {
+    std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
   }
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -93,33 +58,22 @@ ffi::Future Execute(ExchangeSite* state, ffi::RunId run, ffi::AnyBuffer source, 
                     ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
                     ffi::AnyBuffer recv_sizes, Table table, ffi::AnyBuffer partition,
                     ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-  return Start(state, run, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, &table, partition,
-               result);
+  return Start(state, run,
+               {source, base, input_offsets, send_sizes, output_offsets, recv_sizes, &table, partition, *result});
 }
 
 ffi::Future ExecutePlanning(ExchangeSite* state, ffi::RunId run, ffi::AnyBuffer source, ffi::AnyBuffer base,
                             ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
                             ffi::AnyBuffer recv_sizes, ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> result,
                             ffi::Dictionary) {
-  return Start(state, run, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, nullptr, partition,
-               result);
+  return Start(state, run,
+               {source, base, input_offsets, send_sizes, output_offsets, recv_sizes, nullptr, partition, *result});
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlanning, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
 
-// Site, run, rows, base and metadata: what both forms begin with.
-auto BindOperands() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::State<ExchangeSite>>()
-      .Ctx<ffi::RunId>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<ffi::AnyBuffer>();
-}
+auto BindOperands() { return BindExchange(ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>()); }
 
 XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
                        BindOperands().Arg<Table>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
@@ -130,20 +84,15 @@ constexpr const char* kTypeName = "fastjax_exchange_site_v1";
 
 }  // namespace
 
-XLA_FFI_Error* ExchangeInstantiate(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<ExchangeSite>(frame, kInstantiate, kTypeName);
+Bundle Exchange() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiate, kTypeName); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName); }};
 }
 
-XLA_FFI_Error* ExchangeExecute(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName);
-}
-
-XLA_FFI_Error* PlanExchangeInstantiate(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<ExchangeSite>(frame, kInstantiatePlanning, kTypeName);
-}
-
-XLA_FFI_Error* PlanExchangeExecute(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<ExchangeSite>(frame, kExecutePlanning, kTypeName);
+Bundle PlanExchange() {
+  return {
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiatePlanning, kTypeName); },
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecutePlanning, kTypeName); }};
 }
 
 }  // namespace fastjax::handlers

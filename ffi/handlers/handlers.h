@@ -8,14 +8,30 @@
 
 namespace fastjax::handlers {
 
-XLA_FFI_Error* PlanInstantiate(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* PlanExecute(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* ExchangeInstantiate(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* ExchangeExecute(XLA_FFI_CallFrame* frame);
+// What XLA calls of one target.
+struct Bundle {
+  XLA_FFI_Handler* instantiate;
+  XLA_FFI_Handler* execute;
+};
 
-// An exchange that plans itself: the devices meet once instead of twice.
-XLA_FFI_Error* PlanExchangeInstantiate(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* PlanExchangeExecute(XLA_FFI_CallFrame* frame);
+// On CPUs.
+Bundle Plan();
+Bundle Exchange();
+Bundle PlanExchange();  // an exchange that plans itself: the devices meet once instead of twice
+
+// On GPUs, of both vendors.
+Bundle GpuPlan();
+Bundle GpuExchange();
+Bundle GpuPlanExchange();
+Bundle GpuLoopback();  // all ranks of an exchange on one device
+Bundle GpuLoopbackPlan();
+
+// On CPUs that play GPUs.
+Bundle EmulatedPlan();
+Bundle EmulatedExchange();
+Bundle EmulatedPlanExchange();
+Bundle EmulatedLoopback();
+Bundle EmulatedLoopbackPlan();
 
 // Does nothing: the yardstick for what launching any call costs.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);

@@ -63,10 +63,9 @@ constexpr const char* kTypeName = "fastjax_plan_site_v1";
 
 }  // namespace
 
-XLA_FFI_Error* PlanInstantiate(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<PlanSite>(frame, kInstantiate, kTypeName);
+Bundle Plan() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiate, kTypeName); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecute, kTypeName); }};
 }
-
-XLA_FFI_Error* PlanExecute(XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecute, kTypeName); }
 
 }  // namespace fastjax::handlers

@@ -1,0 +1,106 @@
+// The handlers of CPU programs whose devices play GPUs: all of the GPU path but the GPU, for tests. XLA's CPU devices
+// must not block, so completions are futures, and come from threads of their own.
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "handlers/gpu_bundles.h"
+#include "transport/in_process/completer.h"
+
+namespace fastjax::handlers {
+namespace {
+
+using transport::Status;
+using transport::gpu::Caller;
+using transport::gpu::Gpu;
+
+// What a call needs until its stream has come to its end.
+template <typename Call>
+struct Running {
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  std::unique_ptr<Call> call;
+  ffi::Promise promise;
+
+  std::byte* Allocate(size_t bytes) {
+    memory.push_back(std::make_unique<std::byte[]>(bytes));
+    return memory.back().get();
+  }
+};
+
+// A device and its stream: made once for each.
+ffi::ErrorOr<Caller> CallerOf(const Gpu& gpu, int32_t ordinal) {
+  static std::mutex mutex;
+  static auto* const streams = new std::vector<kernels::Stream>;
+  int devices = 1;
+  gpu.driver().CountDevices(&devices);
+  Caller caller;
+  caller.device = ordinal % devices;
+  const std::lock_guard<std::mutex> lock(mutex);
+  streams->resize(static_cast<size_t>(devices));
+  kernels::Stream& stream = (*streams)[static_cast<size_t>(caller.device)];
+  if (stream == nullptr) {
+    transport::gpu::DeviceScope scope(gpu);
+    Status status = scope.Choose(caller.device);
+    if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller.device, "make a stream");
+    if (!status.ok()) return ffi::Unexpected(ToError(status));
+  }
+  caller.stream = stream;
+  return caller;
+}
+
+template <typename Call, typename Site>
+ffi::ErrorOr<std::shared_ptr<Running<Call>>> Begin(const Site& state, int32_t ordinal) {
+  auto caller = CallerOf(*state.gpu, ordinal);
+  if (!caller.has_value()) return ffi::Unexpected(caller.error());
+  auto running = std::make_shared<Running<Call>>();
+  caller->allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
+  running->call = std::make_unique<Call>(state, *caller);
+  return running;
+}
+
+// Completes the call once its stream has come to what is on it now.
+template <typename Call>
+void CompleteInOrder(const Gpu& gpu, const std::shared_ptr<Running<Call>>& running, const Status& status) {
+  using Kept = std::shared_ptr<Running<Call>>;
+  if (!status.ok()) return running->promise.SetError(ToError(status));
+  auto kept = std::make_unique<Kept>(running);
+  const auto complete = [](void* data) {
+    const std::unique_ptr<Kept> last(static_cast<Kept*>(data));
+    transport::in_process::Completer::Get().Run([own = std::move(*last)] { own->promise.SetAvailable(); });
+  };
+  const int code = gpu.driver().CallHost(running->call->caller().stream, complete, kept.get());
+  if (code == 0) static_cast<void>(kept.release());
+  if (code != 0) running->promise.SetError(ToError(gpu.Check(code, running->call->caller().device, "call back")));
+}
+
+struct EmulatedPlatform {
+  using Context = ffi::DeviceOrdinal;
+  using Outcome = ffi::Future;
+  static constexpr const char* kExchangeType = "fastjax_emulated_exchange_site_v1";
+  static constexpr const char* kPlanType = "fastjax_emulated_plan_site_v1";
+  static constexpr const char* kLoopbackPlanType = "fastjax_emulated_loopback_plan_site_v1";
+
+  template <typename Call, typename Site, typename Buffers>
+  static ffi::Future Run(Site* state, ffi::RunId run, int32_t ordinal, const Buffers& buffers) {
+    auto begun = Begin<Call>(*state, ordinal);
+    if (!begun.has_value()) return Failed(begun.error());
+    const auto& running = *begun;
+    if (ffi::Error error = running->call->Load(buffers); error.failure()) return Failed(error);
+    ffi::Future future(running->promise);
+    running->call->Start(run.run_id, [running, gpu = state->gpu](const Status& status) {
+      CompleteInOrder(*gpu, running, status.ok() ? running->call->Finish() : status);
+    });
+    return future;
+  }
+};
+
+}  // namespace
+
+Bundle EmulatedPlan() { return GpuBundles<EmulatedPlatform>::Plan(); }
+Bundle EmulatedExchange() { return GpuBundles<EmulatedPlatform>::Exchange(); }
+Bundle EmulatedPlanExchange() { return GpuBundles<EmulatedPlatform>::PlanExchange(); }
+Bundle EmulatedLoopback() { return GpuBundles<EmulatedPlatform>::Loopback(); }
+Bundle EmulatedLoopbackPlan() { return GpuBundles<EmulatedPlatform>::LoopbackPlan(); }
+
+}  // namespace fastjax::handlers

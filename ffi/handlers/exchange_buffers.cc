@@ -1,0 +1,56 @@
+#include "handlers/exchange_buffers.h"
+
+#include <utility>
+
+#include "handlers/planning.h"
+
+namespace fastjax::handlers {
+
+bool DecodeExchange(const ExchangeBuffers& buffers, const transport::CallSite& site, transport::ExchangeArgs* args) {
+  const auto in = DecodeInts(buffers.input_offsets);
+  const auto send = DecodeInts(buffers.send_sizes);
+  const auto out = DecodeInts(buffers.output_offsets);
+  const auto recv = DecodeInts(buffers.recv_sizes);
+  const ffi::AnyBuffer& source = buffers.source;
+  const ffi::AnyBuffer& result = buffers.result;
+  if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
+      send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
+      RowBytes(source) != RowBytes(result)) {
+    return false;
+  }
+  args->source = static_cast<const std::byte*>(source.untyped_data());
+  args->source_rows = source.dimensions().front();
+  args->destination = static_cast<std::byte*>(result.untyped_data());
+  args->destination_rows = result.dimensions().front();
+  args->row_bytes = RowBytes(source);
+  args->element = DecodeElement(source.element_type());
+  args->input_offsets = *in;
+  args->send_sizes = *send;
+  args->output_offsets = *out;
+  args->recv_sizes = *recv;
+  if (buffers.table != nullptr) {
+    args->table = buffers.table->typed_data();
+    args->table_words = static_cast<int64_t>(buffers.table->element_count());
+  }
+  return true;
+}
+
+ffi::ErrorOr<transport::ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
+                                                               const std::shared_ptr<const transport::CallSite>& site,
+                                                               bool plans) {
+  const auto reverse = attrs.get<bool>("reverse");
+  const auto transposed = attrs.get<bool>("transposed_table");
+  if (!reverse.has_value() || !transposed.has_value()) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: an exchange's attributes are incomplete"));
+  }
+  transport::ExchangeOptions options{*reverse, *transposed, nullptr, 0};
+  if (plans) {
+    auto planning = DecodePlanning(attrs, site);
+    if (!planning.has_value()) return ffi::Unexpected(planning.error());
+    options.plan = std::move(planning->function);
+    options.table_words = planning->table_words;
+  }
+  return options;
+}
+
+}  // namespace fastjax::handlers

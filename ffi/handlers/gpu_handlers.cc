@@ -1,0 +1,88 @@
+// The handlers of CUDA and ROCm programs. They wait once, for offsets and sizes, and put the rest on XLA's stream. No
+// command buffer captures them, since what they do depends on those.
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "handlers/gpu_bundles.h"
+
+namespace fastjax::handlers {
+namespace {
+
+using transport::Status;
+using transport::gpu::Caller;
+
+// A device's stream, and its memory.
+struct DeviceContext {
+  void* stream;
+  ffi::ScratchAllocator scratch;
+};
+
+}  // namespace
+}  // namespace fastjax::handlers
+
+template <>
+struct xla::ffi::CtxDecoding<fastjax::handlers::DeviceContext> {
+  using Type = fastjax::handlers::DeviceContext;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                                    DiagnosticEngine& diagnostic) {
+    auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
+    auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
+    if (!stream.has_value() || !scratch.has_value()) return std::nullopt;
+    return Type{*stream, std::move(*scratch)};
+  }
+};
+
+namespace fastjax::handlers {
+namespace {
+
+// What start(completion) comes to. It always does: every wait of the transport's is bounded.
+template <typename Start>
+Status Wait(Start start) {
+  auto told = std::make_shared<std::promise<Status>>();
+  std::future<Status> outcome = told->get_future();
+  start([told](const Status& status) { told->set_value(status); });
+  return outcome.get();
+}
+
+// XLA runs a device's program on a thread that has chosen the device.
+ffi::ErrorOr<Caller> CallerOf(const transport::gpu::Gpu& gpu, DeviceContext* context) {
+  int device = 0;
+  const Status status = gpu.Check(gpu.driver().GetDevice(&device), 0, "be asked for");
+  if (!status.ok()) return ffi::Unexpected(ToError(status));
+  return Caller{context->stream, device, [context](size_t bytes) {
+                  // The most that XLA takes for an alignment; it refuses more. What it gives out is aligned by 256.
+                  constexpr size_t kAlignment = 16;
+                  return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
+                }};
+}
+
+struct XlaGpu {
+  using Context = DeviceContext;
+  using Outcome = ffi::Error;
+  static constexpr const char* kExchangeType = "fastjax_gpu_exchange_site_v1";
+  static constexpr const char* kPlanType = "fastjax_gpu_plan_site_v1";
+  static constexpr const char* kLoopbackPlanType = "fastjax_gpu_loopback_plan_site_v1";
+
+  template <typename Call, typename Site, typename Buffers>
+  static ffi::Error Run(Site* state, ffi::RunId run, DeviceContext context, const Buffers& buffers) {
+    const auto caller = CallerOf(*state->gpu, &context);
+    if (!caller.has_value()) return caller.error();
+    Call call(*state, *caller);
+    if (ffi::Error error = call.Load(buffers); error.failure()) return error;
+    const Status status = Wait([&](const transport::Completion& done) { call.Start(run.run_id, done); });
+    return ToError(status.ok() ? call.Finish() : status);
+  }
+};
+
+}  // namespace
+
+Bundle GpuPlan() { return GpuBundles<XlaGpu>::Plan(); }
+Bundle GpuExchange() { return GpuBundles<XlaGpu>::Exchange(); }
+Bundle GpuPlanExchange() { return GpuBundles<XlaGpu>::PlanExchange(); }
+Bundle GpuLoopback() { return GpuBundles<XlaGpu>::Loopback(); }
+Bundle GpuLoopbackPlan() { return GpuBundles<XlaGpu>::LoopbackPlan(); }
+
+}  // namespace fastjax::handlers

@@ -1,0 +1,182 @@
+#include "handlers/loopback_calls.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "handlers/planning.h"
+#include "handlers/transports.h"
+#include "planner/table.h"
+#include "transport/counts.h"
+
+namespace fastjax::handlers {
+namespace {
+
+using transport::Completion;
+using transport::CountsArgs;
+using transport::ExchangeArgs;
+using transport::IntView;
+using transport::Status;
+
+ffi::Error Unexpected(const transport::CallSite& site) {
+  return ffi::Error::InvalidArgument(site.Prefix() + "unexpected operands");
+}
+
+// What is called `count` times, and calls `done` then: with the first failure, if there is one.
+Completion WhenAll(int32_t count, Completion done) {
+  struct Waiting {
+    std::mutex mutex;
+    int32_t left;
+    Status status;
+    Completion done;
+  };
+  auto waiting = std::make_shared<Waiting>();
+  waiting->left = count;
+  waiting->done = std::move(done);
+  return [waiting](const Status& status) {
+    {
+      const std::lock_guard<std::mutex> lock(waiting->mutex);
+      if (waiting->status.ok()) waiting->status = status;
+      if (--waiting->left > 0) return;
+    }
+    waiting->done(waiting->status);
+  };
+}
+
+// The integers of one rank.
+IntView Slice(const IntView& all, int64_t rank, int64_t count) {
+  IntView own = all;
+  own.data = static_cast<const std::byte*>(all.data) + rank * count * transport::IntBytes(all.kind);
+  own.size = count;
+  return own;
+}
+
+}  // namespace
+
+ffi::Error OpenLoopback(const ffi::Dictionary& attrs, GpuExchangeSite* state) {
+  return OpenGpuExchange(attrs, true, state, true);
+}
+
+ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* state) {
+  auto site = DecodeCallSite(attrs);
+  if (!site.has_value()) return site.error();
+  auto transport = GpuTransportOf(attrs, **site, true);
+  if (!transport.has_value()) return transport.error();
+  auto planning = DecodePlanning(attrs, *site);
+  if (!planning.has_value()) return planning.error();
+  const auto rank = attrs.get<int64_t>("rank");
+  if (!rank.has_value() || *rank < 0 || *rank >= (*site)->group_size) {
+    return ffi::Error::InvalidArgument((*site)->Prefix() + "there is no such rank");
+  }
+  state->site = *site;
+  state->gpu = transport->gpu;
+  state->plan = std::move(planning->function);
+  state->table_words = planning->table_words;
+  state->rank = static_cast<int32_t>(*rank);
+  state->handed_over.Publish();
+  return ffi::Error::Success();
+}
+
+bool LoopbackCall::Decode(const LoopbackBuffers& buffers) {
+  const int64_t ranks = state_.site->group_size;
+  const auto row_bytes = [](const ffi::AnyBuffer& buffer) {
+    auto bytes = static_cast<int64_t>(ffi::ByteWidth(buffer.element_type()));
+    for (size_t i = 2; i < buffer.dimensions().size(); ++i) bytes *= buffer.dimensions()[i];
+    return bytes;
+  };
+  for (const ffi::AnyBuffer* rows : {&buffers.source, &buffers.result}) {
+    if (rows->dimensions().size() < 2 || rows->dimensions().front() != ranks) return false;
+  }
+  if (row_bytes(buffers.source) != row_bytes(buffers.result)) return false;
+  all_.source = static_cast<const std::byte*>(buffers.source.untyped_data());
+  all_.source_rows = buffers.source.dimensions()[1];
+  all_.destination = static_cast<std::byte*>(buffers.result.untyped_data());
+  all_.destination_rows = buffers.result.dimensions()[1];
+  all_.row_bytes = row_bytes(buffers.source);
+  all_.element = DecodeElement(buffers.source.element_type());
+  IntView* const views[] = {&all_.input_offsets, &all_.send_sizes, &all_.output_offsets, &all_.recv_sizes};
+  const ffi::AnyBuffer* const arrays[] = {&buffers.input_offsets, &buffers.send_sizes, &buffers.output_offsets,
+                                          &buffers.recv_sizes};
+  for (size_t i = 0; i < 4; ++i) {
+    const auto kind = DecodeIntKind(arrays[i]->element_type());
+    const auto dimensions = arrays[i]->dimensions();
+    if (!kind.has_value() || dimensions.size() != 2 || dimensions[0] != ranks || dimensions[1] % ranks != 0 ||
+        dimensions[1] != arrays[0]->dimensions()[1]) {
+      return false;
+    }
+    *views[i] = {arrays[i]->untyped_data(), dimensions[1], *kind};
+  }
+  return true;
+}
+
+ffi::Error LoopbackCall::Load(const LoopbackBuffers& buffers) {
+  state_.handed_over.Receive();
+  if (!Decode(buffers)) return Unexpected(*state_.site);
+  fetch_.Add(&all_.input_offsets.data, buffers.input_offsets.size_bytes());
+  fetch_.Add(&all_.send_sizes.data, buffers.send_sizes.size_bytes());
+  fetch_.Add(&all_.output_offsets.data, buffers.output_offsets.size_bytes());
+  fetch_.Add(&all_.recv_sizes.data, buffers.recv_sizes.size_bytes());
+  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
+  all_.caller = &caller_;
+  return ToError(CopyBase(*state_.gpu, caller_, buffers.base, all_.destination));
+}
+
+ExchangeArgs LoopbackCall::ArgsOf(int32_t rank) const {
+  ExchangeArgs args = all_;
+  args.source += rank * all_.source_rows * all_.row_bytes;
+  args.destination += rank * all_.destination_rows * all_.row_bytes;
+  for (IntView* view : {&args.input_offsets, &args.send_sizes, &args.output_offsets, &args.recv_sizes}) {
+    *view = Slice(*view, rank, view->size);
+  }
+  return args;
+}
+
+// Ranks meet those of their own call: other devices may play the same call site in the same run.
+void LoopbackCall::Start(int64_t /*run_id*/, const Completion& done) {
+  static std::atomic<int64_t> calls{0};
+  const int64_t call = calls.fetch_add(1);
+  const Completion all = WhenAll(state_.site->group_size, done);
+  for (int32_t rank = 0; rank < state_.site->group_size; ++rank) {
+    state_.exchange->Start(call, rank, ArgsOf(rank), all);
+  }
+}
+
+ffi::Error LoopbackPlanCall::Load(const LoopbackPlanBuffers& buffers) {
+  state_.handed_over.Receive();
+  const int64_t ranks = state_.site->group_size;
+  const auto kind = DecodeIntKind(buffers.send_sizes.element_type());
+  const auto dimensions = buffers.send_sizes.dimensions();
+  if (!kind.has_value() || dimensions.size() != 2 || dimensions[0] != ranks || dimensions[1] % ranks != 0 ||
+      static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
+    return Unexpected(*state_.site);
+  }
+  sizes_ = {buffers.send_sizes.untyped_data(), dimensions[1], *kind};
+  table_ = buffers.table.typed_data();
+  std::byte* room = nullptr;
+  fetch_.Add(&sizes_.data, buffers.send_sizes.size_bytes());
+  fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
+  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
+  words_ = reinterpret_cast<int32_t*>(room);
+  return ffi::Error::Success();
+}
+
+Status LoopbackPlanCall::Plan() {
+  std::vector<CountsArgs> args;
+  args.reserve(static_cast<size_t>(state_.site->group_size));
+  for (int32_t rank = 0; rank < state_.site->group_size; ++rank) args.push_back({Slice(sizes_, rank, sizes_.size)});
+  std::vector<int64_t> traffic;
+  std::vector<int64_t> scratch;
+  if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
+  return state_.plan(traffic.data(), {{state_.rank, words_}});
+}
+
+void LoopbackPlanCall::Start(int64_t /*run_id*/, const Completion& done) {
+  done(transport::Guarded([this] { return Plan(); }));
+}
+
+Status LoopbackPlanCall::Finish() {
+  fetch_.UsedByStream();
+  return CopyTable(*state_.gpu, caller_, *state_.site, words_, table_);
+}
+
+}  // namespace fastjax::handlers

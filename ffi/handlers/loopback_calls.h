@@ -1,0 +1,89 @@
+// Calls of exchanges whose ranks are all played on one device: arrays have a leading dimension of ranks.
+#ifndef FASTJAX_HANDLERS_LOOPBACK_CALLS_H_
+#define FASTJAX_HANDLERS_LOOPBACK_CALLS_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "handlers/decode.h"
+#include "handlers/gpu_calls.h"
+#include "transport/gpu/caller.h"
+#include "transport/gpu/fetch.h"
+#include "transport/transport.h"
+
+namespace fastjax::handlers {
+
+struct GpuLoopbackPlanSite {
+  HandedOver handed_over;
+  std::shared_ptr<const transport::CallSite> site;
+  std::shared_ptr<transport::gpu::Gpu> gpu;
+  transport::PlanFunction plan;
+  int64_t table_words = 0;
+  int32_t rank = 0;  // whose table is wanted
+};
+
+// Ranks are partitions and positions as well.
+ffi::Error OpenLoopback(const ffi::Dictionary& attrs, GpuExchangeSite* state);
+ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* state);
+
+struct LoopbackBuffers {
+  ffi::AnyBuffer source;
+  ffi::AnyBuffer base;
+  ffi::AnyBuffer input_offsets;
+  ffi::AnyBuffer send_sizes;
+  ffi::AnyBuffer output_offsets;
+  ffi::AnyBuffer recv_sizes;
+  ffi::AnyBuffer result;
+};
+
+class LoopbackCall {
+ public:
+  LoopbackCall(const GpuExchangeSite& state, transport::gpu::Caller caller)
+      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+
+  ffi::Error Load(const LoopbackBuffers& buffers);
+  void Start(int64_t run_id, const transport::Completion& done);
+  transport::Status Finish() { return transport::Status::Ok(); }
+  const transport::gpu::Caller& caller() const { return caller_; }
+
+ private:
+  bool Decode(const LoopbackBuffers& buffers);
+  transport::ExchangeArgs ArgsOf(int32_t rank) const;
+
+  const GpuExchangeSite& state_;
+  const transport::gpu::Caller caller_;
+  transport::gpu::Fetch fetch_;
+  transport::ExchangeArgs all_;  // of rank 0; metadata of all ranks lies behind its own
+};
+
+struct LoopbackPlanBuffers {
+  ffi::AnyBuffer send_sizes;
+  Table table;
+};
+
+class LoopbackPlanCall {
+ public:
+  LoopbackPlanCall(const GpuLoopbackPlanSite& state, transport::gpu::Caller caller)
+      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+
+  ffi::Error Load(const LoopbackPlanBuffers& buffers);
+  void Start(int64_t run_id, const transport::Completion& done);
+  transport::Status Finish();
+  const transport::gpu::Caller& caller() const { return caller_; }
+
+ private:
+  transport::Status Plan();
+
+  const GpuLoopbackPlanSite& state_;
+  const transport::gpu::Caller caller_;
+  transport::gpu::Fetch fetch_;
+  transport::IntView sizes_;  // of all ranks
+  int32_t* words_ = nullptr;  // on the host
+  int32_t* table_ = nullptr;  // on the device
+};
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_LOOPBACK_CALLS_H_
