@@ -21,7 +21,7 @@ if(NOT EXISTS "${ucx_include_dir}/ucp/api/ucp.h")
     FATAL_ERROR
     "No UCX headers: ${ucx_include_dir}/ucp/api/ucp.h does not exist. Install the libucx-cu12 that pyproject.toml pins "
     "under build-system into ${Python_EXECUTABLE}'s environment, or set FASTJAX_UCX_INCLUDE_DIR to the include folder "
-    "of a UCX."
+    "of a UCX. Without a network between processes, fastjax can be built without them: FASTJAX_UCX=OFF."
   )
 endif()
 

@@ -1,5 +1,14 @@
 # Defines fastjax_xla_ffi, an interface library with the XLA FFI headers, and refuses headers newer than the floor.
 
+# Where the floor's jaxlib is not to be had, and fastjax is built in the environment that it will run in, that
+# environment's headers are right: what they are too new for is an older jaxlib, and there is none. A wheel built so
+# must not go elsewhere.
+option(
+  FASTJAX_ANY_FFI_HEADERS
+  "Take headers of any version: for a build that only runs with the jaxlib they are of"
+  OFF
+)
+
 set(FASTJAX_FFI_API_MAJOR 0)
 set(FASTJAX_FFI_API_MINOR 3)
 
@@ -28,12 +37,16 @@ endif()
 file(STRINGS "${xla_c_api}" api_lines REGEX "^#define XLA_FFI_API_M(AJOR|INOR) [0-9]+")
 string(REGEX REPLACE ".*XLA_FFI_API_MAJOR ([0-9]+).*" "\\1" api_major "${api_lines}")
 string(REGEX REPLACE ".*XLA_FFI_API_MINOR ([0-9]+).*" "\\1" api_minor "${api_lines}")
-if(NOT api_major EQUAL FASTJAX_FFI_API_MAJOR OR NOT api_minor EQUAL FASTJAX_FFI_API_MINOR)
+if(
+  NOT FASTJAX_ANY_FFI_HEADERS
+  AND NOT "${api_major}.${api_minor}" STREQUAL "${FASTJAX_FFI_API_MAJOR}.${FASTJAX_FFI_API_MINOR}"
+)
   message(
     FATAL_ERROR
     "${xla_include_dir} has XLA FFI headers of version ${api_major}.${api_minor}; fastjax is built with "
     "${FASTJAX_FFI_API_MAJOR}.${FASTJAX_FFI_API_MINOR}, those of the oldest jaxlib that it supports. Newer headers "
-    "would make that jaxlib refuse to start."
+    "would make that jaxlib refuse to start. For a build that will only run with the jaxlib of these headers, say "
+    "FASTJAX_ANY_FFI_HEADERS=ON."
   )
 endif()
 
