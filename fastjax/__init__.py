@@ -3,10 +3,8 @@
 import importlib.metadata as _metadata
 import pathlib as _pathlib
 
-import jax as _jax
-
 try:
-    from fastjax import _core
+    from fastjax import _core as _core
 except ImportError as _error:
     # Python started in the source tree finds this package there, without its compiled module: that
     # of the installed package serves.
@@ -18,8 +16,9 @@ except ImportError as _error:
             f"{__file__}: install the package with `pip install .`."
         ) from _error
     __path__.append(str(_installed))
-    from fastjax import _core
+    from fastjax import _core as _core
 from fastjax import errors, plot, traffic
+from fastjax import handlers as _handlers
 from fastjax.config import Options, options, schedulers
 from fastjax.host_plan import Plan, make_plan
 from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
@@ -29,8 +28,7 @@ from fastjax.topology import Topology
 
 __version__ = _metadata.version("fastjax")
 
-for _target, _handler in _core.registrations().items():
-    _jax.ffi.register_ffi_target(_target, _handler, platform="cpu")
+_handlers.register()
 
 __all__ = [
     "Options",

@@ -12,6 +12,17 @@ ffi_api_version: tuple = (0, 3)
 def registrations() -> dict:
     """The CPU handlers, by custom-call target, as jax.ffi registers them."""
 
+def gpu_registrations() -> dict:
+    """The handlers of CUDA and of ROCm programs."""
+
+def emulated_registrations() -> dict:
+    """Handlers with which CPU devices play GPUs."""
+
+def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str]) -> None:
+    """
+    For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), and names or paths of NCCL or RCCL.
+    """
+
 def plans_made() -> int:
     """How many plans traced programs have made in this process."""
 

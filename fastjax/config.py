@@ -16,6 +16,14 @@ The network between processes has variables of its own, read once, when it is op
 | `FASTJAX_UCX_LIBRARY` | the system's, or else the wheel's | path of UCX's libucp, or `wheel` |
 | `FASTJAX_UCX_NICS` | UCX's choice | interfaces: device k uses the k-th, modulo |
 | `FASTJAX_UCX_TRANSPORTS` | UCX's choice | transports, as `UCX_TLS` takes them |
+
+And so have GPUs, when fastjax is imported:
+
+| environment | default | meaning |
+|---|---|---|
+| `FASTJAX_GPU_MULTIPROCESSORS` | all | multiprocessors that kernels may take of each GPU |
+| `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
+| `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices play GPUs, for tests |
 """
 
 from __future__ import annotations
@@ -170,11 +178,52 @@ def network_from_environment(environ: Mapping[str, str]) -> NetworkOptions:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class GpuOptions:
+    """How GPUs are used.
+
+    Attributes:
+      multiprocessors: how many of a GPU's kernels may take; 0: all.
+      nccl: NCCL or RCCL: a path or a name that the loader knows, or nothing.
+      emulate: CPU devices run the GPU transport, on GPUs that the host emulates.
+    """
+
+    multiprocessors: int = 0
+    nccl: str = ""
+    emulate: bool = False
+
+
+def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
+    """How the environment says that GPUs are used.
+
+    Raises:
+      OptionError: a variable means nothing.
+    """
+    count = environ.get("FASTJAX_GPU_MULTIPROCESSORS", "").strip() or "0"
+    if not re.fullmatch(r"[0-9]{1,6}", count):
+        raise OptionError(
+            "FASTJAX_GPU_MULTIPROCESSORS must be a number of multiprocessors, or 0 for all; got "
+            f"{count!r}."
+        )
+    emulate = environ.get("FASTJAX_EMULATE_GPU", "").strip() or "0"
+    if emulate not in ("0", "1"):
+        raise OptionError(f"FASTJAX_EMULATE_GPU must be 0 or 1, got {emulate!r}.")
+    nccl = environ.get("FASTJAX_NCCL_LIBRARY", "").strip()
+    if "/" in nccl and not Path(nccl).is_file():
+        raise OptionError(
+            "FASTJAX_NCCL_LIBRARY must be the path of libnccl.so.2 or librccl.so.1, or a name that "
+            f"the loader knows; there is no file {nccl!r}."
+        )
+    return GpuOptions(int(count), nccl, emulate == "1")
+
+
 __all__ = [
+    "GpuOptions",
     "NetworkOptions",
     "Options",
     "check_scheduler",
     "current",
+    "gpu_from_environment",
     "network_from_environment",
     "options",
     "schedulers",

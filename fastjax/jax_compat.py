@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax._src import config as _jax_config
 from jax._src import core as _jax_core
+from jax._src import dispatch as _dispatch
 from jax._src import distributed as _distributed
 from jax._src.interpreters import pxla as _pxla
 from jax.extend.mlir.dialects import stablehlo
@@ -186,6 +187,11 @@ def set_lowering(primitive: Any, rule: Any) -> None:
         mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
 
 
+def set_impl(primitive: Any) -> None:
+    """Lets a primitive run outside of traced programs too, as one of its own."""
+    primitive.def_impl(functools.partial(_dispatch.apply_primitive, primitive))
+
+
 def set_batcher(primitive: Any, rule: Any) -> None:
     """Registers rule(axis_data, values, dims, **params) -> (result, dim)."""
     batching.fancy_primitive_batchers[primitive] = rule
@@ -214,6 +220,7 @@ __all__ = [
     "program_name",
     "replica_groups",
     "set_batcher",
+    "set_impl",
     "set_lowering",
     "vary_together",
     "vma",

@@ -222,18 +222,14 @@ def _plan_impl(*_: Any, **__: Any) -> Any:
     raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
-def table_aval(spec: PlanSpec, sizes: Any, axes: tuple[Any, ...]) -> Any:
-    """The type of a stage table."""
-    aval = sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
-    return jax_compat.with_vma(aval, frozenset(axes))
-
-
 @plan_ragged_all_to_all_p.def_effectful_abstract_eval
 def _plan_abstract_eval(
     send_sizes: Any, *, axis_name: Any, axis_index_groups: Any, spec: PlanSpec, timeout_ms: int
 ) -> Any:
     del axis_index_groups, timeout_ms
-    return table_aval(spec, send_sizes, axis_name), jax_compat.axis_effects(axis_name)
+    table = send_sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
+    table = jax_compat.with_vma(table, frozenset(axis_name))
+    return table, jax_compat.axis_effects(axis_name)
 
 
 def call_site_attributes(
@@ -260,8 +256,9 @@ def call_site_attributes(
         "group_size": np.int64(replicas.shape[1]),
         "replica_groups": replicas.reshape(-1),
         "rank_of": np.array(spec.rank_of, dtype=np.int64),
+        "platform": platform,
     }
-    placed = jax_compat.device_processes(ctx, replicas) if platform == "cpu" else None
+    placed = jax_compat.device_processes(ctx, replicas)
     if placed is not None:
         network.ensure_open()
         attributes |= {"processes": placed[0], "rails": placed[1]}
@@ -277,35 +274,28 @@ def planning_attributes(spec: PlanSpec) -> dict[str, Any]:
     }
 
 
-def emit_plan(
+def _plan_lowering(
     ctx: Any,
     send_sizes: Any,
-    sizes_aval: Any,
-    partition: Any,
     *,
     axis_name: tuple[Any, ...],
     axis_index_groups: tuple[tuple[int, ...], ...] | None,
     spec: PlanSpec,
     timeout_ms: int,
     platform: str,
-) -> Any:
-    """Emits the planning of one call site; returns the table as an MLIR value."""
+) -> list[Any]:
     attributes = call_site_attributes(
         ctx, "plan_ragged_all_to_all", axis_name, axis_index_groups, spec, timeout_ms, platform
     )
-    attributes |= planning_attributes(spec)
-    return jax_compat.custom_call(
+    table = jax_compat.custom_call(
         ctx,
         "fastjax_plan_v1",
-        [send_sizes, partition],
-        [sizes_aval, jax_compat.PARTITION_AVAL],
-        table_aval(spec, sizes_aval, axis_name),
-        attributes,
+        [send_sizes, jax_compat.partition_id()],
+        [ctx.avals_in[0], jax_compat.PARTITION_AVAL],
+        ctx.avals_out[0],
+        attributes | planning_attributes(spec),
     )
-
-
-def _plan_lowering(ctx: Any, send_sizes: Any, **params: Any) -> list[Any]:
-    return [emit_plan(ctx, send_sizes, ctx.avals_in[0], jax_compat.partition_id(), **params)]
+    return [table]
 
 
 def _plan_batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:

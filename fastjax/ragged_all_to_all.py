@@ -66,7 +66,7 @@ def fast_ragged_all_to_all(
       ArgumentError: shapes or types do not fit each other, the axis or the plan.
       TopologyError: the topology does not fit the axis.
       OptionError: there is no such scheduler.
-      UnsupportedError: the axis spans CPU devices of several processes and there is no network
+      UnsupportedError: the axis spans devices of several processes and there is no network
         between them (no `jax.distributed.initialize()`, no UCX), or the enclosing shard_map leaves
         axes automatic.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
@@ -177,15 +177,10 @@ def _abstract_eval(source: Any, base: Any, *metadata: Any, axis_name: Any, **_: 
 def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
     avals = list(ctx.avals_in)
     values = list(operands)
-    call = {k: v for k, v in params.items() if k not in ("reverse", "transposed_plan")}
     partition = jax_compat.partition_id()
-    planned = len(values) == 7
-    # The CPU transports bring every count together anyway: planning apart would have the devices
-    # meet twice.
-    plans_itself = not planned and params["platform"] == "cpu"
-    if not planned and not plans_itself:
-        values.append(planning.emit_plan(ctx, values[3], avals[3], partition, **call))
-        avals.append(planning.table_aval(call["spec"], avals[3], call["axis_name"]))
+    # The transport brings every count together anyway: planning apart would have the devices meet
+    # twice.
+    plans_itself = len(values) < 7
     attributes = planning.call_site_attributes(
         ctx,
         "fast_ragged_all_to_all",

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import fastjax
-from fastjax import _core, calibration, config, network
+from fastjax import _core, calibration, config, handlers, network
 from fastjax.cli import machine
 from fastjax.topology import calibration_of
 
@@ -20,7 +20,6 @@ Section = dict[str, str]
 
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
-    "nccl": "not built: CUDA and ROCm devices",
     "network": "built: CPU devices of several processes, over UCX",
 }
 
@@ -38,7 +37,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
             "extras": _extras(),
         },
         "devices": _devices(),
-        "transports": dict(TRANSPORTS),
+        "transports": TRANSPORTS | _gpu_transports(),
         "network": network.report(environ),
         "planning": {
             "schedulers": ", ".join(fastjax.schedulers()),
@@ -46,6 +45,15 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
         },
         "options": _options(environ),
         "calibration": _calibration(),
+    }
+
+
+def _gpu_transports() -> Section:
+    built = handlers.platforms_built()
+    no = "not built: there was no compiler for it when fastjax was installed"
+    return {
+        platform: f"built: {name} devices; experimental" if platform in built else no
+        for platform, name in (("cuda", "NVIDIA"), ("rocm", "AMD"))
     }
 
 

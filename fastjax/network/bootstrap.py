@@ -56,7 +56,7 @@ def _open() -> Gatherer | FastjaxError:
     job = jax_compat.job()
     if job is None:
         return UnsupportedError(
-            "the exchange spans CPU devices of several processes, which find each other by "
+            "the exchange spans devices of several processes, which find each other by "
             "jax.distributed; call jax.distributed.initialize() first."
         )
     store = Store(job.client)

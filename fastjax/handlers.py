@@ -1,0 +1,59 @@
+"""Which handlers XLA calls on which platform."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import jax
+
+from fastjax import _core, config
+
+_GPU_LIBRARIES = {"cuda": "libfastjax_cuda.so", "rocm": "libfastjax_rocm.so"}
+_NCCL = {"cuda": "libnccl.so.2", "rocm": "librccl.so.1"}
+
+
+def register() -> None:
+    """Tells JAX of fastjax's handlers, whatever platforms it may turn out to have.
+
+    Nothing is loaded: a GPU's library is when the first program for it is compiled, and if it is
+    missing that program says so.
+
+    Raises:
+      OptionError: the environment says something about GPUs that means nothing.
+    """
+    gpu = config.gpu_from_environment(os.environ)
+    for platform in _GPU_LIBRARIES:
+        nccl = [gpu.nccl] if gpu.nccl else _find_nccl(platform)
+        _core.set_gpu_options(platform, str(_library(platform)), gpu.multiprocessors, nccl)
+        _register(_core.gpu_registrations(), platform.upper())
+    _register(_core.emulated_registrations() if gpu.emulate else _core.registrations(), "cpu")
+
+
+def platforms_built() -> list[str]:
+    """The GPU platforms, "cuda" and "rocm", that this installation has a library for."""
+    return [platform for platform in _GPU_LIBRARIES if _library(platform).exists()]
+
+
+def _library(platform: str) -> Path:
+    return Path(_core.__file__).parent / _GPU_LIBRARIES[platform]
+
+
+def _find_nccl(platform: str) -> list[str]:
+    """Names and paths of NCCL or RCCL; the first that JAX has loaded already will be used."""
+    found = [_NCCL[platform]]
+    if platform == "cuda" and importlib.util.find_spec("nvidia") is not None:
+        spec = importlib.util.find_spec("nvidia.nccl")
+        for folder in (spec and spec.submodule_search_locations) or ():
+            path = Path(folder) / "lib" / _NCCL[platform]
+            found += [str(path)] if path.exists() else []
+    return found
+
+
+def _register(targets: dict, platform: str) -> None:
+    for target, handler in targets.items():
+        jax.ffi.register_ffi_target(target, handler, platform=platform)
+
+
+__all__ = ["platforms_built", "register"]
