@@ -1,14 +1,22 @@
-"""Runs a per-device function on the test's CPU devices."""
+"""Runs a per-device function on the test's devices.
+
+They are CPUs, or those of the platform that FASTJAX_TEST_PLATFORM names: `FASTJAX_TEST_PLATFORM=gpu
+pytest tests` runs on GPUs what as many GPUs as there are can run, and skips the rest.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+
+PLATFORM = os.environ.get("FASTJAX_TEST_PLATFORM", "cpu")
 
 
 def mesh_of(
@@ -18,10 +26,13 @@ def mesh_of(
     explicit: bool = False,
     order: list[int] | None = None,
 ) -> jax.sharding.Mesh:
-    """A mesh of CPU devices; `order` permutes them."""
+    """A mesh of the test's devices; `order` permutes them."""
     kind = AxisType.Explicit if explicit else AxisType.Auto
     count = int(np.prod(shape))
-    devices = np.array(jax.devices("cpu"))[order or slice(None)][:count]
+    found = jax.devices(PLATFORM)
+    if PLATFORM != "cpu" and len(found) < max(count, *(order or [0]), 0):
+        pytest.skip(f"needs {count} devices; JAX has {len(found)} of {PLATFORM}")
+    devices = np.array(found)[order or slice(None)][:count]
     return jax.sharding.Mesh(devices.reshape(shape), names, axis_types=(kind,) * len(shape))
 
 

@@ -50,7 +50,7 @@ def test_report_names_everything():
         machine.versions()["jax"],
         "built for 0.3",
         "in_process",
-        "not built",
+        "rocm",
         "copy threads",
         ", ".join(fastjax.schedulers()),
         "7.5 s (from FASTJAX_TIMEOUT)",

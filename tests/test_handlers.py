@@ -30,6 +30,8 @@ def raw_call(target, result, *operands, **attributes):
         "row_bytes": np.int64(1),
         "reverse": np.bool_(False),
         "transposed_table": np.bool_(False),
+        "platform": "cpu",
+        "rank": np.int64(0),
     }
     good.update(attributes)
     good = {name: value for name, value in good.items() if value is not None}
@@ -121,3 +123,51 @@ def test_calls_with_unexpected_operands(position, operand):
     short = jax.ShapeDtypeStruct((3,), jnp.int32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
         jax.block_until_ready(raw_call("fastjax_plan_v1", short, sizes, partition))
+
+
+@pytest.mark.parametrize(
+    ("target", "attributes", "text"),
+    [
+        ("fastjax_loopback_v1", {"platform": None}, "a call site's attributes are incomplete"),
+        ("fastjax_loopback_v1", {"topology": None}, "a call site's attributes are incomplete"),
+        ("fastjax_loopback_v1", {"reverse": None}, "an exchange's attributes are incomplete"),
+        ("fastjax_loopback_v1", {"platform": "none"}, "cannot load fastjax's GPU library"),
+        ("fastjax_loopback_plan_v1", {"rank": np.int64(1)}, "there is no such rank"),
+        ("fastjax_loopback_plan_v1", {"rank": np.int64(-1)}, "there is no such rank"),
+        ("fastjax_loopback_plan_v1", {"scheduler": None}, "a plan's attributes are incomplete"),
+    ],
+)
+def test_loopback_with_impossible_attributes(target, attributes, text, tmp_path):
+    # As where fastjax was built without a platform's library.
+    fastjax._core.set_gpu_options("none", str(tmp_path / "libfastjax_none.so"), 0, [])
+    data, integers = jnp.zeros((1, 1, 1)), jnp.zeros((1, 1), jnp.int32)
+    exchange = target == "fastjax_loopback_v1"
+    operands = [data, data, *[integers] * 4] if exchange else [integers]
+    result = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32) if exchange else WORDS
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+        raw_call(target, result, *operands, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("position", "operand"),
+    [
+        (0, jnp.zeros((2, 1, 1))),
+        (0, jnp.zeros(1)),
+        (0, jnp.zeros((1, 1, 2))),
+        (2, jnp.zeros((1, 1))),
+        (3, jnp.zeros((2, 1), jnp.int32)),
+        (4, jnp.zeros((1, 2), jnp.int32)),
+        (5, jnp.zeros(1, jnp.int32)),
+    ],
+)
+def test_loopback_with_unexpected_operands(position, operand):
+    operands = [jnp.zeros((1, 1, 1))] * 2 + [jnp.zeros((1, 1), jnp.int32)] * 4
+    operands[position] = operand
+    with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
+        raw_call("fastjax_loopback_v1", jax.ShapeDtypeStruct((1, 1, 1), jnp.float32), *operands)
+
+
+@pytest.mark.parametrize("sizes", [jnp.zeros((1, 1)), jnp.zeros((2, 1), jnp.int32), jnp.int32(1)])
+def test_loopback_plan_with_unexpected_operands(sizes):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
+        raw_call("fastjax_loopback_plan_v1", WORDS, sizes)

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "exchange_rig.h"
+#include "job_rig.h"
 #include "loopback_wire.h"
 #include "network_rig.h"
 #include "planner/planner.h"
@@ -23,69 +24,13 @@ namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using planner::Topology;
 using transport::CallSite;
 using transport::Code;
 using transport::ExchangeOptions;
 using transport::LocalTable;
-using transport::PlanFunction;
 using transport::Status;
-using transport::network::NetworkTransport;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-PlanFunction PlanBy(const Topology& topology, Scheduler scheduler, int64_t row_bytes) {
-  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
-  return [planner](const int64_t* traffic, const std::vector<LocalTable>& tables) {
-    planner->Plan(traffic);
-    for (const LocalTable& table : tables) {
-      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return Status::Internal("no table");
-    }
-    return Status::Ok();
-  };
-}
-
-// The transports of all processes of a job.
-struct Processes {
-  explicit Processes(int32_t count, uint64_t seed)
-      : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
-    for (int32_t p = 0; p < count; ++p) {
-      // The network owns its wires.
-      transports.push_back(std::make_unique<NetworkTransport>(
-          std::shared_ptr<transport::network::Wire>(std::shared_ptr<void>(), network.wire(p))));
-    }
-  }
-
-  // Ends the wires' threads before what they call.
-  ~Processes() { own.reset(); }
-
-  std::unique_ptr<LoopbackNetwork> own;
-  LoopbackNetwork& network;
-  std::vector<std::unique_ptr<NetworkTransport>> transports;
-};
-
-// One call site of a program, in every process: each has planned for itself.
-class Everywhere final : public transport::Exchange {
- public:
-  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
-      : site_(std::move(site)) {
-    for (auto& transport : processes->transports) {
-      ExchangeOptions options = rig.exchange;
-      if (rig.exchange.plan) {
-        options.plan = PlanBy(rig.topology, rig.scheduler, rig.row_bytes);
-        options.table_words = planner::TableWords(rig.topology, rig.scheduler);
-      }
-      exchanges_.push_back(transport->OpenExchange(site_, options));
-    }
-  }
-  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
-    exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
-  }
-
- private:
-  std::shared_ptr<const CallSite> site_;
-  std::vector<std::unique_ptr<transport::Exchange>> exchanges_;
-};
 
 RigOptions Draw(std::mt19937_64* random) {
   const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };

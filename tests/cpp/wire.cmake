@@ -1,4 +1,11 @@
-# Tests of wires. They run over the UCX whose headers they are built with, and are skipped where there are headers only.
+# Tests of wires and their parts. Wires run over the UCX whose headers they are built with; their tests are skipped where
+# there are headers only.
+
+foreach(name IN ITEMS neighbour_test ring_test)
+  add_executable(${name} ${name}.cc)
+  target_link_libraries(${name} PRIVATE fastjax_transport_test_support fastjax_options)
+  add_test(NAME ${name} COMMAND ${name})
+endforeach()
 
 get_target_property(ucx_include_dir fastjax_ucx INTERFACE_INCLUDE_DIRECTORIES)
 get_filename_component(ucx_library "${ucx_include_dir}/../lib/libucp.so.0" ABSOLUTE)

@@ -1,0 +1,28 @@
+// What tests tell the fake NCCL, and ask it.
+#ifndef FASTJAX_TESTS_CPP_FAKE_NCCL_H_
+#define FASTJAX_TESTS_CPP_FAKE_NCCL_H_
+
+#include <atomic>
+
+namespace fastjax::test {
+
+struct FakeNccl {
+  std::atomic<int> version{22707};
+  std::atomic<int> live{0};         // communicators that were made and neither destroyed nor aborted
+  std::atomic<int> made{0};         // communicators, ever
+  std::atomic<int> aborted{0};      // communicators, ever
+  std::atomic<int> lost_sends{0};   // so many of the sends to come get lost on their way
+  std::atomic<int> async_error{0};  // what every communicator says has gone wrong meanwhile
+  // What the next call of a kind says; it does nothing then.
+  std::atomic<int> fail_id{0};
+  std::atomic<int> fail_init{0};
+  std::atomic<int> fail_send{0};
+  std::atomic<int> fail_group_end{0};
+  std::atomic<long> mistakes{0};  // of whoever uses it, that NCCL would not forgive
+};
+
+constexpr const char* kFakeNcclSymbol = "fastjax_fake_nccl";  // a function without arguments that returns FakeNccl*
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_FAKE_NCCL_H_

@@ -1,0 +1,321 @@
+// A GPU's driver: its kernels move and sum what the host's do, whatever the alignments, and touch nothing beside it;
+// its streams and events keep order, and what it refuses it says.
+//
+//   gpu_driver_test [--small] [LIBRARY]
+//
+// Without a library, the emulated driver. --small is for compute-sanitizer, under which every access takes its time.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check.h"
+#include "device.h"
+#include "kernels/copy.h"
+#include "lists.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu_support::Below;
+using gpu_support::Device;
+using gpu_support::DeviceList;
+using gpu_support::Memory;
+using gpu_support::MoveLine;
+using gpu_support::Random;
+using gpu_support::RandomBytes;
+using kernels::ElementKind;
+using kernels::Landing;
+
+// How much of everything.
+struct Scale {
+  int trials;
+  int64_t longest;  // run
+};
+
+// Short ones, those around what kernels cut at, and long ones.
+int64_t RandomLength(const Scale& scale, Random* random) {
+  constexpr int64_t kCuts[] = {16, 32, 512, 2048, kernels::kTileBytes, 3 * kernels::kTileBytes};
+  switch (Below(random, 8)) {
+    case 0:
+      return std::max<int64_t>(1, kCuts[Below(random, std::size(kCuts))] + Below(random, 65) - 32);
+    case 1:
+      return 1 + Below(random, scale.longest);
+    case 2:
+      return 1 + Below(random, 1000);
+    default:
+      return 1 + Below(random, 64);
+  }
+}
+
+int32_t RandomBlocks(const Device& device, int64_t end, Random* random) {
+  const int32_t usual = gpu_support::BlocksFor(end, device.max_blocks());
+  return Below(random, 2) == 0 ? usual : 1 + static_cast<int32_t>(Below(random, 2 * int64_t{device.max_blocks()}));
+}
+
+// Where they differ first; -1: nowhere.
+int64_t FirstDifference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const auto at = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return at.first == a.end() && at.second == b.end() ? -1 : at.first - a.begin();
+}
+
+// Runs of one trial: lengths, and gaps that belong to nobody before each and behind the last.
+struct Places {
+  std::vector<int64_t> at;
+  std::vector<int64_t> bytes;
+  int64_t room = 0;
+};
+
+Places RandomPlaces(const Scale& scale, int64_t count, int64_t element, Random* random) {
+  Places places;
+  for (int64_t i = 0; i < count; ++i) {
+    places.room += Below(random, 2) == 0 ? 0 : Below(random, 40);
+    const int64_t bytes = (RandomLength(scale, random) + element - 1) / element * element;
+    places.at.push_back(places.room);
+    places.bytes.push_back(bytes);
+    places.room += bytes;
+  }
+  places.room += 64;
+  return places;
+}
+
+void CheckMoves(const Device& device, const Scale& scale, Random* random) {
+  const int64_t count = 1 + Below(random, 200);
+  const Places places = RandomPlaces(scale, count, 1, random);
+  const std::vector<std::byte> before = RandomBytes(static_cast<size_t>(places.room), random);
+  const std::vector<std::byte> from = RandomBytes(static_cast<size_t>(scale.longest) + 8192 * 4, random);
+  const Memory dst(&device, before.size());
+  const Memory src(&device, from.size());
+  dst.Fill(before);
+  src.Fill(from);
+  MoveLine line;
+  std::vector<std::byte> expected = before;
+  for (size_t i = 0; i < places.at.size(); ++i) {
+    const int64_t start = Below(random, static_cast<int64_t>(from.size()) - places.bytes[i] + 1);
+    line.Add(dst.data() + places.at[i], src.data() + start, places.bytes[i]);
+    std::memcpy(expected.data() + places.at[i], from.data() + start, static_cast<size_t>(places.bytes[i]));
+  }
+  const DeviceList list(&device, line.moves);
+  const int32_t blocks = RandomBlocks(device, line.end, random);
+  const Context context(std::to_string(count) + " runs, " + std::to_string(blocks) + " blocks");
+  device.Must(
+      device.driver().MoveRows(list.data(), static_cast<int64_t>(line.moves.size()), line.end, blocks, device.stream()),
+      "move rows");
+  device.Wait();
+  CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
+  CHECK_EQ(FirstDifference(src.Read(), from), -1);
+}
+
+// Equal but for NaNs, whose sign and payload are the processor's: those are made alike.
+template <typename Bits>
+void UnifyNaNs(std::vector<std::byte>* memory, int64_t at, int64_t bytes, Bits infinity) {
+  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
+  const auto nan = static_cast<Bits>(~kSign);
+  for (int64_t i = at; i < at + bytes; i += static_cast<int64_t>(sizeof(Bits))) {
+    Bits bits;
+    std::memcpy(&bits, memory->data() + i, sizeof(Bits));
+    if (static_cast<Bits>(bits & nan) > infinity) std::memcpy(memory->data() + i, &nan, sizeof(Bits));
+  }
+}
+
+void UnifyNaNs(ElementKind kind, std::vector<std::byte>* memory, int64_t at, int64_t bytes) {
+  switch (kind) {
+    case ElementKind::kF16:
+      return UnifyNaNs<uint16_t>(memory, at, bytes, 0x7C00);
+    case ElementKind::kBF16:
+      return UnifyNaNs<uint16_t>(memory, at, bytes, 0x7F80);
+    case ElementKind::kF32:
+      return UnifyNaNs<uint32_t>(memory, at, bytes, 0x7F800000U);
+    case ElementKind::kF64:
+      return UnifyNaNs<uint64_t>(memory, at, bytes, uint64_t{0x7FF0000000000000});
+    case ElementKind::kOpaque:
+      return;
+  }
+}
+
+// Landings and what they are the sums of.
+struct Sums {
+  std::vector<Landing> landings;
+  std::vector<const std::byte*> sources;
+  int64_t end = 0;
+};
+
+void CheckSums(const Device& device, const Scale& scale, ElementKind kind, Random* random) {
+  const auto element = static_cast<int64_t>(kernels::ElementBytes(kind));
+  const int64_t count = 1 + Below(random, 60);
+  const Places places = RandomPlaces(scale, count, element, random);
+  const std::vector<std::byte> before = RandomBytes(static_cast<size_t>(places.room), random);
+  const std::vector<std::byte> from = RandomBytes(static_cast<size_t>(scale.longest) + 8192 * 4, random);
+  const Memory dst(&device, before.size());
+  const Memory src(&device, from.size());
+  dst.Fill(before);
+  src.Fill(from);
+  Sums sums;
+  std::vector<std::byte> expected = before;
+  for (size_t i = 0; i < places.at.size(); ++i) {
+    const int64_t bytes = places.bytes[i];
+    const auto sources = static_cast<int32_t>(Below(random, 6));
+    sums.end = (sums.end + kernels::kAlignment - 1) / kernels::kAlignment * kernels::kAlignment;
+    sums.landings.push_back(
+        {dst.data() + places.at[i], sums.end, bytes, static_cast<int32_t>(sums.sources.size()), sources});
+    sums.end += bytes;
+    std::byte* const to = expected.data() + places.at[i];
+    std::memset(to, 0, static_cast<size_t>(bytes));
+    for (int32_t s = 0; s < sources; ++s) {
+      const int64_t start = Below(random, static_cast<int64_t>(from.size()) - bytes + 1);
+      sums.sources.push_back(src.data() + start);
+      kernels::Add(to, from.data() + start, static_cast<size_t>(bytes), kind);
+    }
+  }
+  const DeviceList landings(&device, sums.landings);
+  const DeviceList sources(&device, sums.sources);
+  const int32_t blocks = RandomBlocks(device, sums.end, random);
+  const Context context("kind " + std::to_string(static_cast<int>(kind)) + ", " + std::to_string(count) +
+                        " landings, " + std::to_string(blocks) + " blocks");
+  device.Must(device.driver().SumRows(kind, landings.data(), sources.data(), static_cast<int64_t>(sums.landings.size()),
+                                      sums.end, blocks, device.stream()),
+              "sum rows");
+  device.Wait();
+  std::vector<std::byte> found = dst.Read();
+  for (size_t i = 0; i < places.at.size(); ++i) {
+    UnifyNaNs(kind, &found, places.at[i], places.bytes[i]);
+    UnifyNaNs(kind, &expected, places.at[i], places.bytes[i]);
+  }
+  CHECK_EQ(FirstDifference(found, expected), -1);
+  CHECK_EQ(FirstDifference(src.Read(), from), -1);
+}
+
+void TestKernels(const Device& device, const Scale& scale) {
+  Random random(1);
+  for (int trial = 0; trial < scale.trials; ++trial) {
+    const Context context("trial " + std::to_string(trial));
+    CheckMoves(device, scale, &random);
+    for (const ElementKind kind : {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64}) {
+      CheckSums(device, scale, kind, &random);
+    }
+  }
+}
+
+void TestEmptyLists(const Device& device) {
+  CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, 1, device.stream()), 0);
+  device.Wait();
+}
+
+// Copies of a chain over two streams that wait for each other, each link before the one it waits for has begun: only
+// order makes the last one the first.
+void TestOrder(const Device& device, const Scale& scale) {
+  const kernels::Driver& driver = device.driver();
+  constexpr int kLinks = 20;
+  const auto bytes = static_cast<size_t>(scale.longest);
+  kernels::Stream other = nullptr;
+  kernels::Event event = nullptr;
+  device.Must(driver.CreateStream(&other), "make a stream");
+  device.Must(driver.CreateEvent(&event), "make an event");
+  Random random(2);
+  const std::vector<std::byte> first = RandomBytes(bytes, &random);
+  const Memory chain(&device, bytes * (kLinks + 1));
+  device.Copy(chain.data(), first.data(), bytes);
+  for (int link = 0; link < kLinks; ++link) {
+    kernels::Stream now = link % 2 == 0 ? other : device.stream();
+    device.Must(driver.RecordEvent(event, link % 2 == 0 ? device.stream() : other), "record an event");
+    device.Must(driver.WaitEvent(now, event), "wait for an event");
+    std::byte* const from = chain.data() + static_cast<size_t>(link) * bytes;
+    device.Must(driver.Copy(from + bytes, from, bytes, now), "copy");
+  }
+  device.Must(driver.RecordEvent(event, device.stream()), "record an event");
+  device.Must(driver.SynchronizeEvent(event), "wait for an event");
+  int reached = 0;
+  CHECK_EQ(driver.QueryEvent(event, &reached), 0);
+  CHECK_EQ(reached, 1);
+  const std::vector<std::byte> all = chain.Read();
+  CHECK_EQ(std::memcmp(all.data() + kLinks * bytes, first.data(), bytes), 0);
+  device.Must(driver.SynchronizeStream(other), "wait for the stream");
+  device.Must(driver.DestroyEvent(event), "destroy an event");
+  device.Must(driver.DestroyStream(other), "destroy a stream");
+}
+
+// The host is called when what was put on the stream before has happened, and not earlier.
+void TestCallHost(const Device& device) {
+  const Memory there(&device, sizeof(int));
+  const Memory here(&device, sizeof(int), Memory::Place::kHost);
+  struct Seen {
+    const Memory* from;
+    int value;
+  } seen = {&here, 0};
+  const int wanted = 42;
+  std::memset(here.data(), 0, sizeof(int));
+  device.Copy(there.data(), &wanted, sizeof(int));
+  device.Copy(here.data(), there.data(), sizeof(int));
+  const auto look = [](void* data) {
+    auto* const own = static_cast<Seen*>(data);
+    std::memcpy(&own->value, own->from->data(), sizeof(int));
+  };
+  CHECK_EQ(device.driver().CallHost(device.stream(), look, &seen), 0);
+  device.Wait();
+  CHECK_EQ(seen.value, wanted);
+}
+
+void TestDevices(const Device& device) {
+  const kernels::Driver& driver = device.driver();
+  int count = 0;
+  int current = -1;
+  int possible = 0;
+  CHECK_EQ(driver.CountDevices(&count), 0);
+  CHECK_GE(count, 1);
+  CHECK_EQ(driver.GetDevice(&current), 0);
+  CHECK_EQ(current, 0);
+  CHECK_EQ(driver.EnablePeer(0, &possible), 0);
+  CHECK_EQ(possible, 1);
+  CHECK_GE(device.max_blocks(), 1);
+}
+
+// What is refused is an error with words, and leaves none behind for the next call to find.
+void TestErrors(const Device& device) {
+  const kernels::Driver& driver = device.driver();
+  const int no_device = driver.SetDevice(1'000'000);
+  CHECK_NE(no_device, 0);
+  CHECK(std::strlen(driver.ErrorText(no_device)) > 0);
+  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, 1, device.stream()), 0);
+  Random random(3);
+  CheckMoves(device, {1, 1000}, &random);
+}
+
+}  // namespace
+
+int Main(bool small, const std::string& library) {
+  const Scale scale = small ? Scale{6, 30'000} : Scale{20, 300'000};
+  const Device device(library);
+  std::printf("%s, at most %d blocks\n", device.driver().platform, device.max_blocks());
+  TestDevices(device);
+  TestKernels(device, scale);
+  TestEmptyLists(device);
+  TestOrder(device, scale);
+  TestCallHost(device);
+  TestErrors(device);
+  return Finish("gpu_driver_test");
+}
+
+}  // namespace fastjax::test
+
+int main(int argc, char** argv) {
+  bool small = false;
+  std::string library;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--small") {
+      small = true;
+    } else if (argument.substr(0, 1) == "-" || !library.empty()) {
+      std::fprintf(stderr, "usage: gpu_driver_test [--small] [LIBRARY]\n");
+      return 2;
+    } else {
+      library = argument;
+    }
+  }
+  return fastjax::test::Main(small, library);
+}

@@ -1,0 +1,263 @@
+// Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "check.h"
+#include "exchange_rig.h"
+#include "gpu_rig.h"
+#include "planner/table.h"
+#include "replay.h"
+#include "traffic.h"
+#include "transport/gpu/gpu_transport.h"
+#include "transport/gpu/loopback.h"
+#include "transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using kernels::ElementKind;
+using planner::Scheduler;
+using transport::CallSite;
+using transport::gpu::Gpu;
+using transport::gpu::GpuTransport;
+using transport::gpu::LoopbackFabric;
+using transport::gpu::PeerFabric;
+
+enum class Where { kPeers, kLoopback };
+
+struct Setting {
+  std::shared_ptr<Gpu> gpu;
+  std::unique_ptr<StreamedExchange> exchange;
+};
+
+Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, Where where,
+             const kernels::Driver* driver = fastjax_gpu_driver()) {
+  Setting setting;
+  setting.gpu = std::make_shared<Gpu>(driver);
+  std::shared_ptr<transport::gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
+  if (where == Where::kLoopback) {
+    fabric = std::make_shared<LoopbackFabric>(setting.gpu.get(), options.topology.devices_per_server);
+  }
+  GpuTransport transport(setting.gpu, fabric);
+  setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
+                                                        site->partitions(), where == Where::kLoopback);
+  return setting;
+}
+
+std::string Name(Where where) { return where == Where::kPeers ? ", peers" : ", loopback"; }
+
+void CheckExchanges(const RigOptions& options, Where where, int32_t groups, std::mt19937_64* random, int64_t* summed) {
+  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
+  const Setting setting = Open(site, options, where);
+  int64_t run_id = 0;
+  for (const Case& test_case : MakeCases(options.topology, (*random)())) {
+    const Context context(Name(options) + Name(where) + ", " + test_case.name);
+    Rig rig(site, options, test_case.traffic, random);
+    ++run_id;
+    const Outcomes outcomes = rig.Run(setting.exchange.get(), run_id, run_id % 2 == 0);
+    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+    CHECK(rig.IsRight());
+    *summed += rig.sums() ? 1 : 0;
+  }
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(1);
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  constexpr int32_t kShapes[][2] = {{1, 1}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
+  int64_t summed = 0;
+  int32_t round = 0;
+  for (const auto& shape : kShapes) {
+    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails}) {
+      for (const Where where : {Where::kPeers, Where::kLoopback}) {
+        for (int32_t way = 0; way < 6; ++way) {
+          RigOptions options;
+          options.topology = MakeTopology(shape[0], shape[1]);
+          options.scheduler = scheduler;
+          options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
+          options.overlap = way >= 4;
+          options.per_peer = 1 + round % 3;
+          options.element = kKinds[round % 4];
+          options.row_bytes = kRowBytes[random() % 4];
+          CheckExchanges(options, where, 1 + round++ % 2, &random, &summed);
+        }
+      }
+    }
+  }
+  CHECK_GT(summed, 20);  // otherwise sums are not tested
+}
+
+// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
+void TestOpaqueRows() {
+  std::mt19937_64 random(2);
+  int64_t summed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
+      for (const bool reverse : {false, true}) {
+        RigOptions options;
+        options.topology = MakeTopology(2, 3);
+        options.row_bytes = row_bytes;
+        options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
+        options.exchange.reverse = reverse;
+        options.overlap = row_bytes == 0;
+        CheckExchanges(options, where, 1, &random, &summed);
+      }
+    }
+  }
+}
+
+// Whatever call of the driver fails: an error with its text on every device, nothing written out of bounds, and the
+// next exchange works.
+void TestFaults() {
+  std::mt19937_64 random(3);
+  const FaultyDriver driver;
+  int64_t failed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (const bool overlap : {false, true}) {
+      RigOptions options;
+      options.topology = MakeTopology(2, 2);
+      options.exchange.reverse = overlap;
+      options.overlap = overlap;
+      const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+      const Case test_case = MakeCases(options.topology, random()).back();
+      bool fails = true;
+      for (int64_t calls = 0; fails; ++calls) {
+        const Context context(Name(options) + Name(where) + ", call " + std::to_string(calls) + " fails");
+        const Setting setting = Open(site, options, where, driver.get());
+        Rig rig(site, options, test_case.traffic, &random);
+        FaultyDriver::FailAfter(calls);
+        Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+        fails = FaultyDriver::Stop();
+        // What fails on the way out, when the thread's device is chosen again, harms nobody.
+        const bool whole = outcomes.all_ok();
+        CHECK(fails || whole);
+        failed += whole ? 0 : 1;
+        for (int32_t i = 0; i < outcomes.count() && !whole; ++i) {
+          const std::string message = outcomes.status(i).message;
+          CHECK(message.find("emulated device ") != std::string::npos);
+          CHECK(message.find(": out of memory (2).") != std::string::npos);
+        }
+        CHECK(rig.GuardsAreWhole());
+        CHECK(!whole || rig.IsRight());
+        rig.Reset();
+        outcomes = rig.Run(setting.exchange.get(), 2, false);
+        CHECK(outcomes.all_ok());
+        CHECK(rig.IsRight());
+      }
+    }
+  }
+  CHECK_GT(failed, 50);
+}
+
+// A device without memory for staging, messages or lists says so.
+void TestNoMemory() {
+  std::mt19937_64 random(4);
+  bool seen[3] = {};
+  constexpr const char* kTexts[] = {"bytes of staging; use scheduler=\"direct\"", "bytes of messages on a device",
+                                    "bytes of lists; leave more to it"};
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.per_peer = 3;
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
+    options.scheduler = scheduler;
+    for (const Case& test_case : MakeCases(options.topology, random())) {
+      for (const int64_t limit : {0, 600, 3000, 9000}) {
+        const Setting setting = Open(site, options, Where::kLoopback);
+        setting.exchange->LimitMemory(limit);
+        Rig rig(site, options, test_case.traffic, &random);
+        const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+        if (outcomes.all_ok()) continue;
+        for (size_t i = 0; i < 3; ++i) {
+          if (outcomes.status(0).message.find(kTexts[i]) != std::string::npos) seen[i] = true;
+        }
+        CHECK(rig.IsUntouched());
+      }
+    }
+  }
+  for (const bool text : seen) CHECK(text);
+}
+
+// What is thrown half-way is an error like others: nothing is left on streams or locked, and the next exchange works.
+void TestThrown() {
+  std::mt19937_64 random(7);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.per_peer = 3;
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const Case test_case = MakeCases(options.topology, random()).back();
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    int64_t thrown = 0;
+    for (bool whole = false; !whole; ++thrown) {
+      const Context context(Name(options) + Name(where) + ", allocation " + std::to_string(thrown) + " throws");
+      const Setting setting = Open(site, options, where);
+      Rig rig(site, options, test_case.traffic, &random);
+      setting.exchange->ThrowAt(thrown);
+      Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+      whole = outcomes.all_ok();
+      CHECK(whole || outcomes.status(0).message.find("bad_alloc") != std::string::npos);
+      CHECK(rig.GuardsAreWhole());
+      setting.exchange->ThrowAt(-1);
+      rig.Reset();
+      outcomes = rig.Run(setting.exchange.get(), 2, false);
+      CHECK(outcomes.all_ok());
+      CHECK(rig.IsRight());
+    }
+    CHECK_GT(thrown, 2);  // staging, and lists, besides the time when nothing was
+  }
+}
+
+// Mistakes of callers are found before anything is put on a stream.
+void TestMistakes() {
+  std::mt19937_64 random(5);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kPeers);
+  const auto cases = MakeCases(options.topology, random());
+  Rig rig(site, options, cases.back().traffic, &random);
+  rig.table(2)[planner::kChecksum] ^= 1;
+  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, true);
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    CHECK(outcomes.status(i).message.find("checksum does not match") != std::string::npos);
+  }
+  CHECK(rig.IsUntouched());
+}
+
+// Devices that cannot reach each other's memory, and have nothing else between them.
+void TestNoPeers() {
+  std::mt19937_64 random(6);
+  kernels::Driver driver = *fastjax_gpu_driver();
+  driver.EnablePeer = [](int, int* possible) {
+    *possible = 0;
+    return 0;
+  };
+  RigOptions options;
+  options.topology = MakeTopology(1, 2);
+  const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kPeers, &driver);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+  CHECK(outcomes.status(0).message.find("cannot reach each other's memory") != std::string::npos);
+  CHECK(rig.IsUntouched());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  TestExchanges();
+  TestOpaqueRows();
+  TestFaults();
+  TestNoMemory();
+  TestThrown();
+  TestMistakes();
+  TestNoPeers();
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  return fastjax::test::Finish("gpu_exchange_test");
+}

@@ -1,0 +1,135 @@
+#include "gpu_rig.h"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace fastjax::test {
+namespace {
+
+using kernels::Driver;
+using transport::ExchangeArgs;
+using transport::Status;
+
+constexpr int kFailure = 2;  // out of memory
+constexpr int32_t kDevices = 16;
+std::atomic<int64_t> calls_left{-1};
+
+bool Fails() {
+  int64_t left = calls_left.load();
+  while (left >= 0 && !calls_left.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
+}
+
+// A member of the driver's table that fails when it is told to, and does nothing then.
+template <auto Member>
+struct Faulty;
+
+template <typename... Args, int (*Driver::*Member)(Args...)>
+struct Faulty<Member> {
+  static int Call(Args... args) { return Fails() ? kFailure : (fastjax_gpu_driver()->*Member)(args...); }
+};
+
+}  // namespace
+
+FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
+  driver_.SetDevice = Faulty<&Driver::SetDevice>::Call;
+  driver_.EnablePeer = Faulty<&Driver::EnablePeer>::Call;
+  driver_.CountMultiprocessors = Faulty<&Driver::CountMultiprocessors>::Call;
+  driver_.MallocPinned = Faulty<&Driver::MallocPinned>::Call;
+  driver_.CreateStream = Faulty<&Driver::CreateStream>::Call;
+  driver_.CreateEvent = Faulty<&Driver::CreateEvent>::Call;
+  driver_.RecordEvent = Faulty<&Driver::RecordEvent>::Call;
+  driver_.WaitEvent = Faulty<&Driver::WaitEvent>::Call;
+  driver_.Copy = Faulty<&Driver::Copy>::Call;
+  driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
+  driver_.SumRows = Faulty<&Driver::SumRows>::Call;
+}
+
+void FaultyDriver::FailAfter(int64_t calls) { calls_left = calls; }
+
+bool FaultyDriver::Stop() { return calls_left.exchange(-1) < 0; }
+
+// What must live until the stream has come to the end of a call.
+struct StreamedExchange::Call {
+  transport::gpu::Caller caller;
+  ExchangeArgs args;
+  std::vector<std::byte> source;       // what is to be in there
+  std::vector<std::byte> destination;  // what was in there after the exchange
+  std::mutex mutex;
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  int64_t limit = -1;
+  int64_t throw_at = -1;
+
+  std::byte* Allocate(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (static_cast<int64_t>(memory.size()) == throw_at) throw std::bad_alloc();
+    if (limit >= 0 && static_cast<int64_t>(bytes) > limit) return nullptr;
+    if (limit >= 0) limit -= static_cast<int64_t>(bytes);
+    memory.push_back(std::make_unique<std::byte[]>(bytes));
+    return memory.back().get();
+  }
+
+  static void Copy(void* dst, const void* src, size_t bytes) {
+    if (bytes > 0) std::memcpy(dst, src, bytes);
+  }
+  static void Spoil(void* dst, size_t bytes) {
+    if (bytes > 0) std::memset(dst, 0xA7, bytes);
+  }
+
+  void Before() const { Copy(const_cast<std::byte*>(args.source), source.data(), source.size()); }
+  void After() {
+    Copy(destination.data(), args.destination, destination.size());
+    Spoil(args.destination, destination.size());
+    Spoil(const_cast<std::byte*>(args.source), source.size());
+    for (const auto& block : memory) block[0] = std::byte{0xA7};
+  }
+  void End() const {
+    Before();
+    Copy(args.destination, destination.data(), destination.size());
+  }
+};
+
+StreamedExchange::StreamedExchange(std::shared_ptr<transport::gpu::Gpu> gpu,
+                                   std::unique_ptr<transport::Exchange> exchange, int32_t partitions, bool one_stream)
+    : gpu_(std::move(gpu)), exchange_(std::move(exchange)), one_stream_(one_stream) {
+  for (int32_t i = 0; i < partitions; ++i) {
+    kernels::Stream stream = i == 0 || !one_stream ? nullptr : streams_.front();
+    fastjax_gpu_driver()->SetDevice(one_stream ? 0 : i % kDevices);
+    if (stream == nullptr) fastjax_gpu_driver()->CreateStream(&stream);
+    streams_.push_back(stream);
+  }
+  fastjax_gpu_driver()->SetDevice(0);
+}
+
+StreamedExchange::~StreamedExchange() {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (i == 0 || !one_stream_) fastjax_gpu_driver()->DestroyStream(streams_[i]);
+  }
+}
+
+void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs args, transport::Completion done) {
+  const Driver& driver = *fastjax_gpu_driver();
+  auto call = std::make_shared<Call>();
+  call->limit = memory_;
+  call->throw_at = throw_at_;
+  call->args = args;
+  call->source.assign(args.source, args.source + args.source_rows * args.row_bytes);
+  call->destination.resize(static_cast<size_t>(args.destination_rows * args.row_bytes));
+  Call::Spoil(const_cast<std::byte*>(args.source), call->source.size());
+  call->caller = {streams_[static_cast<size_t>(partition)], one_stream_ ? 0 : partition % kDevices,
+                  [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
+  driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
+  args.caller = &call->caller;
+  exchange_->Start(run_id, partition, args, [call, &driver, done = std::move(done)](const Status& status) {
+    driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
+    driver.SynchronizeStream(call->caller.stream);
+    call->End();
+    done(status);
+  });
+}
+
+}  // namespace fastjax::test

@@ -1,0 +1,85 @@
+// The processes of a job, all in this one: wires, transports and call sites of each.
+#ifndef FASTJAX_TESTS_CPP_JOB_RIG_H_
+#define FASTJAX_TESTS_CPP_JOB_RIG_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "exchange_rig.h"
+#include "loopback_wire.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "transport/network/network.h"
+#include "transport/transport.h"
+
+namespace fastjax::test {
+
+inline transport::PlanFunction PlanBy(const planner::Topology& topology, planner::Scheduler scheduler,
+                                      int64_t row_bytes) {
+  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
+  const auto mutex = std::make_shared<std::mutex>();  // groups may plan at once
+  return [planner, mutex](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    planner->Plan(traffic);
+    for (const transport::LocalTable& table : tables) {
+      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return transport::Status::Internal("no table");
+    }
+    return transport::Status::Ok();
+  };
+}
+
+// The transports of all processes of a job.
+struct Processes {
+  using Make =
+      std::function<std::shared_ptr<transport::Transport>(std::shared_ptr<transport::network::NetworkTransport>)>;
+
+  // `make`: what a process uses instead of its network transport alone.
+  explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
+      : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
+    for (int32_t p = 0; p < count; ++p) {
+      // The network owns its wires.
+      auto plain = std::make_shared<transport::network::NetworkTransport>(
+          std::shared_ptr<transport::network::Wire>(std::shared_ptr<void>(), network.wire(p)));
+      transports.push_back(make == nullptr ? plain : make(plain));
+    }
+  }
+
+  // Ends the wires' threads before what they call.
+  ~Processes() { own.reset(); }
+
+  std::unique_ptr<LoopbackNetwork> own;
+  LoopbackNetwork& network;
+  std::vector<std::shared_ptr<transport::Transport>> transports;
+};
+
+// One call site of a program, in every process: each has planned for itself.
+class Everywhere final : public transport::Exchange {
+ public:
+  Everywhere(Processes* processes, std::shared_ptr<const transport::CallSite> site, const RigOptions& rig)
+      : site_(std::move(site)) {
+    for (auto& transport : processes->transports) {
+      transport::ExchangeOptions options = rig.exchange;
+      if (rig.exchange.plan) {
+        options.plan = PlanBy(rig.topology, rig.scheduler, rig.row_bytes);
+        options.table_words = planner::TableWords(rig.topology, rig.scheduler);
+      }
+      exchanges_.push_back(transport->OpenExchange(site_, options));
+    }
+  }
+  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
+    exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
+  }
+
+ private:
+  std::shared_ptr<const transport::CallSite> site_;
+  std::vector<std::unique_ptr<transport::Exchange>> exchanges_;
+};
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_JOB_RIG_H_

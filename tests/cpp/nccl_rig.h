@@ -1,0 +1,46 @@
+// Exchanges over the fake NCCL, between devices of the emulated GPU that do not reach each other's memory.
+#ifndef FASTJAX_TESTS_CPP_NCCL_RIG_H_
+#define FASTJAX_TESTS_CPP_NCCL_RIG_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange_rig.h"
+#include "fake_nccl.h"
+#include "gpu_rig.h"
+#include "kernels/driver.h"
+#include "transport/gpu/gpu.h"
+#include "transport/gpu/nccl/fabric.h"
+#include "transport/transport.h"
+
+namespace fastjax::test {
+
+FakeNccl& Fake();
+std::vector<std::string> FakeLibrary();
+
+// `driver` without access to peers.
+kernels::Driver WithoutPeers(const kernels::Driver& driver);
+const kernels::Driver* DriverWithoutPeers();
+
+// What it has of the driver, events and such, stays with it to the end of the process: so does it.
+std::shared_ptr<transport::gpu::Gpu> LastingGpu(const kernels::Driver* driver);
+
+struct NcclSetting {
+  std::shared_ptr<transport::gpu::Gpu> gpu;
+  std::shared_ptr<transport::gpu::nccl::NcclFabric> fabric;
+
+  explicit NcclSetting(const kernels::Driver* driver = DriverWithoutPeers(),
+                       std::vector<std::string> libraries = FakeLibrary());
+  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<transport::CallSite>& site,
+                                         const transport::ExchangeOptions& options) const;
+};
+
+// Waits for a minute at most.
+bool Eventually(const std::function<bool()>& condition);
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_NCCL_RIG_H_

@@ -1,0 +1,68 @@
+"""Exchanges between two processes that share one GPU, over NCCL."""
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+
+import exchanges
+import multiprocess
+import pytest
+from gpu_support import device_of
+
+# The first NCCL that has ranks share a GPU, where it is told to.
+NCCL_OF_SHARED_GPUS = (2, 30, 3)
+CHECKS = (
+    *("without_any_option", "every_scheduler", "data_types", "nothing_to_send", "gradients"),
+    *("planned_reused_and_transposed", "scan"),
+)
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cuda,cpu",
+    "FASTJAX_TEST_PLATFORM": "gpu",
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MAX_CTAS": "1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+
+
+def nccl_version():
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            text = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    return ()
+
+
+@functools.cache
+def results():
+    """One job for all checks: starting one takes much longer than an exchange."""
+    try:
+        return multiprocess.run(
+            exchanges.__file__,
+            "run_all",
+            processes=2,
+            devices=1,
+            arguments={"names": list(CHECKS)},
+            environment=ENVIRONMENT,
+            initialize={"local_device_ids": [0]},
+            seconds=150,
+        )
+    except multiprocess.JobError as error:  # of every test, and not tried again for each
+        return error
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CHECKS)
+def test_two_processes_on_one_gpu(name):
+    device_of("gpu")
+    if importlib.util.find_spec("libucx") is None:
+        pytest.skip("processes find each other by UCX, and there is no libucx here")
+    if nccl_version() < NCCL_OF_SHARED_GPUS:
+        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
+    found = results()
+    if isinstance(found, multiprocess.JobError):
+        raise found
+    assert [result[name]["error"] for result in found] == ["", ""]

@@ -1,0 +1,55 @@
+"""How the environment says that GPUs are used, and where their libraries are looked for."""
+
+import pytest
+
+from fastjax import config, handlers
+from fastjax.cli import report
+from fastjax.config import GpuOptions
+from fastjax.errors import OptionError
+
+
+def test_gpu_from_environment(tmp_path):
+    library = tmp_path / "libnccl.so.2"
+    library.touch()
+    assert config.gpu_from_environment({}) == GpuOptions(0, "", False)
+    environ = {
+        "FASTJAX_GPU_MULTIPROCESSORS": " 24 ",
+        "FASTJAX_NCCL_LIBRARY": str(library),
+        "FASTJAX_EMULATE_GPU": "1",
+    }
+    assert config.gpu_from_environment(environ) == GpuOptions(24, str(library), True)
+    assert config.gpu_from_environment({"FASTJAX_NCCL_LIBRARY": "librccl.so.1"}).nccl
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("FASTJAX_GPU_MULTIPROCESSORS", "-1", "must be a number of multiprocessors"),
+        ("FASTJAX_GPU_MULTIPROCESSORS", "half", "must be a number of multiprocessors"),
+        ("FASTJAX_EMULATE_GPU", "yes", "must be 0 or 1, got 'yes'"),
+        ("FASTJAX_NCCL_LIBRARY", "/nowhere/libnccl.so.2", "there is no file"),
+    ],
+)
+def test_settings_that_mean_nothing(variable, value, text):
+    with pytest.raises(OptionError, match=text):
+        config.gpu_from_environment({variable: value})
+
+
+def test_nccl_is_looked_for_in_the_wheel_too(tmp_path, monkeypatch):
+    library = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (tmp_path / "nvidia" / "nccl" / "__init__.py").touch()
+    assert handlers._find_nccl("rocm") == ["librccl.so.1"]
+    monkeypatch.syspath_prepend(tmp_path)
+    assert handlers._find_nccl("cuda") == ["libnccl.so.2", str(library)]
+
+
+def test_platforms_are_those_that_have_a_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(handlers._core, "__file__", str(tmp_path / "_core.so"))
+    assert handlers.platforms_built() == []
+    (tmp_path / "libfastjax_rocm.so").touch()
+    assert handlers.platforms_built() == ["rocm"]
+    section = report._gpu_transports()
+    assert section["rocm"] == "built: AMD devices; experimental"
+    assert section["cuda"].startswith("not built")
