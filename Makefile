@@ -35,7 +35,7 @@ CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.
 CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 TESTS ?= tests $(NOTEBOOKS)
-PYTHON_FOLDERS := $(wildcard fastjax tests benchmarks notebooks)
+PYTHON_FOLDERS := $(wildcard cmake fastjax tests benchmarks notebooks)
 
 # Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
 # has the build tools in the virtual environment and the headers in build/, so that only what changed is compiled.
@@ -161,9 +161,45 @@ sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installe
 	  { echo "$(CXX) has no $$library: the sanitizers need a gcc with their run-time libraries" >&2; exit 1; }; done
 	$(INSTALL) --no-deps --upgrade --target build/python-$*/site -C build-dir=build/python-$* \
 	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g' \
-	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) .
+	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) -C cmake.define.FASTJAX_CUDA=OFF -C cmake.define.FASTJAX_ROCM=OFF .
 	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$*/site $(SANITIZE_ENV_$*) \
 	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -m sanitize tests $(TEST_ARGS)
+
+# ---- GPUs: their libraries are compiled everywhere, by compilers from PyPI where the machine has none
+
+GPU_COMPILERS := $(ROOT)/build/gpu-compilers
+HIP_SDK := $(GPU_COMPILERS)/hip
+CUDA_WHEELS := $(GPU_COMPILERS)/cuda
+ROCM := $(wildcard $(or $(ROCM_PATH),/opt/rocm))
+NVCC := $(shell command -v "$${CUDACXX:-nvcc}")
+GPU_FLAGS := $(if $(NVCC),,-DFASTJAX_CUDA=WHEELS) \
+             $(if $(ROCM),,-DFASTJAX_HIP_COMPILER=$(HIP_SDK)/bin/clang++ -DFASTJAX_ROCM_PATH=$(HIP_SDK))
+
+# Half a gigabyte of wheels, of which little is kept.
+$(HIP_SDK)/complete: pyproject.toml cmake/hip_sdk.py cmake/offload_bundler.py | $(STAMPS)/venv
+	rm -rf $(HIP_SDK) $(GPU_COMPILERS)/wheels
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --group hip-compiler --dest $(GPU_COMPILERS)/wheels
+	$(BIN)/python cmake/hip_sdk.py $(GPU_COMPILERS)/wheels $(HIP_SDK)
+	rm -rf $(GPU_COMPILERS)/wheels && touch $@
+
+$(CUDA_WHEELS)/complete: pyproject.toml | $(STAMPS)/venv
+	rm -rf $(CUDA_WHEELS)
+	$(PIP) --no-deps --target $(CUDA_WHEELS) --group cuda-compiler
+	@touch $@
+
+.PHONY: gpu-compile
+gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHEELS)/complete) $(if $(ROCM),,$(HIP_SDK)/complete) ## Compile the GPU libraries for CUDA and ROCm, and check what is in them; needs no GPU
+	PYTHONPATH=$(CUDA_WHEELS) $(BIN)/cmake --preset gpu -Wno-unused-cli $(CMAKE_TOOLS) $(GPU_FLAGS) > /dev/null
+	$(BIN)/cmake --build --preset gpu
+	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/test_gpu_build.py $(TEST_ARGS)
+
+# ---- a GPU: all that needs one, with the Python and the packages that the machine has
+
+GPU_ARGS ?=
+
+.PHONY: gpu
+gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network, results in build/gpu-check
+	env PYTHONPATH=$(ROOT)/benchmarks $(PYTHON) -m gpu_check $(GPU_ARGS)
 
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 

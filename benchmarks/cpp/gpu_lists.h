@@ -1,0 +1,65 @@
+// A case's lists on a device, and the rows that they are about.
+#ifndef FASTJAX_BENCHMARKS_CPP_GPU_LISTS_H_
+#define FASTJAX_BENCHMARKS_CPP_GPU_LISTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device.h"
+#include "gpu_cases.h"
+
+namespace fastjax::bench {
+
+// The rows of all lists of one size, many times over: repetitions that go from part to part do not find them in a
+// cache.
+struct GpuArena {
+  GpuArena(const gpu_support::Device* device, int64_t bytes, int64_t bytes_of_all);
+
+  const size_t size;
+  const size_t parts;
+  const gpu_support::Memory src;
+  const gpu_support::Memory dst;
+  const gpu_support::Memory nothing;  // what no row looks like
+  const gpu_support::Memory seen;
+  std::vector<std::byte> rows;  // of every part of src: bfloat16s, none of them infinite or no number
+};
+
+// A case's lists, one for each part of the arena.
+class GpuLists {
+ public:
+  GpuLists(const gpu_support::Device* device, const GpuCase& which, const GpuArena* arena, gpu_support::Random* random);
+
+  const GpuCase& which() const { return which_; }
+  int64_t bytes() const { return parts_.front().line.bytes; }  // that are written
+  int64_t runs() const { return static_cast<int64_t>(parts_.front().line.moves.size()); }
+  // Bytes read and written for each that is written, by those of a copy.
+  double traffic() const { return which_.sources == 0 ? 1 : (which_.sources + 1) / 2.0; }
+
+  void Launch(int repetition) const;
+  // Whether every byte of every row is what it should be.
+  bool IsRight() const;
+
+ private:
+  struct Part {
+    gpu_support::MoveLine line;
+    std::unique_ptr<gpu_support::DeviceList<kernels::Move>> moves;
+    std::unique_ptr<gpu_support::DeviceList<kernels::Landing>> landings;
+    std::unique_ptr<gpu_support::DeviceList<const std::byte*>> sources;
+  };
+
+  void MakeSums(Part* part, const std::byte* src) const;
+  bool IsRight(const kernels::Move& move, std::vector<std::byte>* wanted) const;
+  // Offset in src of what is added up, of a run whose moves would begin at `first`.
+  size_t SourceOf(size_t first, int64_t run_bytes, int32_t source) const;
+
+  const gpu_support::Device* device_;
+  GpuCase which_;
+  const GpuArena* arena_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace fastjax::bench
+
+#endif  // FASTJAX_BENCHMARKS_CPP_GPU_LISTS_H_

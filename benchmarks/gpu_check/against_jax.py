@@ -1,0 +1,197 @@
+"""`python -m gpu_check.against_jax`: a GPU's exchange with itself, beside XLA's.
+
+Where XLA does not carry out its own, as on CPUs, only fastjax is timed, and a note says why.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+
+import fastjax
+from gpu_check import figures, programs
+
+KIB, MIB = 1 << 10, 1 << 20
+UPDATES = 8
+MANY_UPDATES = 256
+FALLBACK = "--xla_gpu_allow_ragged_all_to_all_nccl_send_recv_fallback=true"
+ROW_ELEMENTS = 4096
+
+
+def fast(*args: Any) -> jax.Array:
+    return fastjax.fast_ragged_all_to_all(*args, axis_name="x")
+
+
+def xla(*args: Any) -> jax.Array:
+    return jax.lax.ragged_all_to_all(*args, axis_name="x")
+
+
+def problem(size: int, slices: int) -> tuple[Any, Any, reference.Metadata]:
+    """Rows, what they are written over, and where they go: each slice has a row at least."""
+    elements = min(ROW_ELEMENTS, max(1, size // 2 // 32))
+    rows = max(slices, size // 2 // elements)
+    rng = np.random.default_rng(size)
+    sizes = programs.zipf_sizes(rng, 1, slices, rows - slices) + 1
+    meta = programs.shuffled(rng, sizes)
+    operand = programs.random_rows(1, (rows, elements), jnp.bfloat16)
+    return operand, jnp.zeros((rows, elements), jnp.bfloat16), meta
+
+
+def try_xla() -> None:
+    operand, output, meta = problem(MIB, UPDATES)
+    arrays = [array[0] for array in meta.arrays()]
+    programs.Loop(programs.on_one_rank(xla), 1, operand, output, arrays).run()
+
+
+def why_not() -> str:
+    """What XLA says of an exchange of its own; empty if it carries it out.
+
+    Tried in a process of its own, which may crash or hang, before this one has a device. Newer XLAs
+    want to be asked for what always works; if that is all there is, this process asks for it.
+    """
+    said = ""
+    for flags in ("", FALLBACK):
+        # XLA takes a blank for the name of a file with flags.
+        asked = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+        environment = {**os.environ, **({"XLA_FLAGS": asked} if asked else {})}
+        command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
+        try:
+            tried = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=45, check=False
+            )
+        except subprocess.TimeoutExpired:
+            said = said or "it hangs"
+            continue
+        if tried.returncode == 0:
+            os.environ.update(environment)
+            return ""
+        said = said or last_words(tried)
+    return said
+
+
+def last_words(ended: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in ended.stderr.splitlines() if "Error: " in line] or [
+        *ended.stderr.splitlines()
+    ]
+    return lines[-1][:300] if lines else f"exit status {ended.returncode}"
+
+
+def values(
+    record: figures.Record, size: int, slices: int, both: bool, rounds: int, times: int
+) -> None:
+    operand, output, meta = problem(size, slices)
+    arrays = [array[0] for array in meta.arrays()]
+    ways = {"fastjax": fast} | ({"jax.lax": xla} if both else {})
+    loops = {
+        name: programs.Loop(programs.on_one_rank(way), times, operand, output, arrays)
+        for name, way in ways.items()
+    }
+    cases = {name: loop.timed() for name, loop in loops.items()}
+    series = figures.interleaved({**cases, "copy": programs.copies(operand, times)}, rounds)
+    made = figures.figure(
+        f"one rank, {slices} slices", series, "fastjax", bytes=int(operand.nbytes), dtype="bfloat16"
+    )
+    # Every row lands: the result is a permutation of the operand's.
+    order = np.zeros(operand.shape[0], np.int64)
+    for _, start, _, landing, rows in reference.moves(meta):
+        order[landing : landing + rows] = np.arange(start, start + rows)
+    wanted = operand[order]
+    equal = {name: bool(jnp.array_equal(loop.output, wanted)) for name, loop in loops.items()}
+    judge(record, made, equal)
+
+
+def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds: int) -> None:
+    """Value and gradients with respect to operand and output, in one program."""
+    operand, output, meta = problem(size, slices)
+    arrays = [jax.device_put(array[0], programs.device()) for array in meta.arrays()]
+    cotangent = programs.random_rows(2, output.shape, output.dtype)
+
+    def program(way: Any) -> Any:
+        exchange = programs.on_one_rank(way)
+
+        def run(operand: Any, output: Any) -> Any:
+            value, back = jax.vjp(lambda *data: exchange(*data, *arrays), operand, output)
+            return value, *back(cotangent)
+
+        return jax.jit(run)
+
+    ways = {"fastjax": program(fast)} | ({"jax.lax": program(xla)} if both else {})
+    cases = {
+        name: figures.Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
+        for name, run in ways.items()
+    }
+    series = figures.interleaved({**cases, "copy": programs.copies(operand, 8)}, rounds)
+    made = figures.figure(
+        f"value and gradients, one rank, {slices} slices",
+        series,
+        "fastjax",
+        bytes=int(operand.nbytes),
+        dtype="bfloat16",
+    )
+    stacked = (np.asarray(operand)[None], np.asarray(output)[None])
+    value, back = jax.vjp(lambda *data: reference.exchange_in_jax(*data, meta), *stacked)
+    wanted = (value, *back(jnp.asarray(cotangent)[None]))
+    equal = {
+        name: all(
+            bool(jnp.array_equal(got, want[0]))
+            for got, want in zip(run(operand, output), wanted, strict=True)
+        )
+        for name, run in ways.items()
+    }
+    judge(record, made, equal)
+
+
+def judge(record: figures.Record, made: figures.Figure, equal: dict[str, bool]) -> None:
+    """Wrong is only what fastjax does wrong; of XLA a note is taken."""
+    made.right = equal["fastjax"]
+    record.add(made)
+    if not equal.get("jax.lax", True):
+        record.note(f"jax.lax.ragged_all_to_all is wrong: {made.what}, {made.bytes} bytes")
+
+
+def beside_xla(record: figures.Record, runs: bool, measure: Callable[[bool], None]) -> None:
+    """Measures both, or fastjax alone where XLA's does not run, or turns out to fail."""
+    if runs:
+        try:
+            return measure(True)
+        except jax.errors.JaxRuntimeError as error:
+            record.note(f"one of both failed: {str(error)[:300]}; next, fastjax alone")
+    return measure(False)
+
+
+def main() -> int:
+    given = figures.arguments(__doc__)
+    record = figures.Record(given.json)
+    wrong = why_not()
+    if wrong:
+        record.note(f"jax.lax.ragged_all_to_all does not run here: {wrong}")
+    rounds = 2 if given.tiny else 20
+    # Bytes, slices, and how many exchanges are one program.
+    shapes = [(KIB, UPDATES, 2), (64 * KIB, UPDATES, 2), (MIB, MANY_UPDATES, 2)]
+    if not given.tiny:
+        shapes = [(KIB, UPDATES, 32), (64 * KIB, UPDATES, 32), (MIB, UPDATES, 32)]
+        shapes += [(16 * MIB, UPDATES, 16), (128 * MIB, UPDATES, 16), (1024 * MIB, UPDATES, 4)]
+        shapes += [(128 * MIB, MANY_UPDATES, 16)]
+    measures: list[Callable[[bool], None]] = [
+        lambda both, size=size, slices=slices, times=times: values(
+            record, size, slices, both, rounds, times
+        )
+        for size, slices, times in shapes
+    ]
+    size = 64 * KIB if given.tiny else 128 * MIB
+    measures.append(lambda both: gradients(record, size, UPDATES, both, rounds))
+    return record.each(
+        lambda measure=measure: beside_xla(record, not wrong, measure) for measure in measures
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""What the machine is, and what it lacks for this."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+QUERY = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.mem")
+MODULES = (
+    *("jax", "jaxlib", "numpy", "ml_dtypes", "nanobind", "scikit_build_core", "pip"),
+    *("pytest", "hypothesis"),
+)
+PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "jax-cuda12-plugin"),
+    *("nvidia-nccl-cu13", "nvidia-nccl-cu12", "numpy", "nanobind", "scikit-build-core", "pytest"),
+)
+
+
+def lacks() -> list[str]:
+    """What is missing, in words; without any of it nothing is run."""
+    missing = []
+    if not gpu():
+        missing.append("an NVIDIA GPU: nvidia-smi lists none")
+    missing += [
+        f"the program {program}"
+        for program in ("nvcc", "cmake", "ninja", *os.environ.get("CXX", "c++").split()[:1])
+        if shutil.which(program) is None
+    ]
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        missing.append(f"Python's headers: there is no {header}")
+    missing += [
+        f"the Python package {module} (for {sys.executable})"
+        for module in MODULES
+        if importlib.util.find_spec(module) is None
+    ]
+    return missing
+
+
+def search_path() -> str:
+    """PATH, with the programs of this Python's environment before all.
+
+    Behind all is where CUDA's and the driver's are installed: not every machine has them on PATH.
+    """
+    toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
+    toolkits += ["/usr/local/cuda", "/usr/local/nvidia"]
+    last = [f"{folder}/bin" for folder in toolkits if folder]
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), *last])
+
+
+def output(*command: str) -> str:
+    """What a program writes; empty if there is none, or it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+@functools.cache  # a GPU that nobody uses takes a second to answer
+def gpu() -> dict[str, str]:
+    """The first GPU, by nvidia-smi; one that does not know all we ask is asked less."""
+    for fields in (QUERY, QUERY[:2]):
+        listed = output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+        if listed:
+            values = [value.strip() for value in listed.splitlines()[0].split(",")]
+            return dict(zip(fields, values, strict=False))
+    return {}
+
+
+def architecture() -> str:
+    """The first GPU's compute capability as nvcc calls it, "90"; empty if it is not known."""
+    found = re.fullmatch(r"(\d+)\.(\d+)", gpu().get("compute_cap", ""))
+    return "".join(found.groups()) if found else ""
+
+
+def commit(root: Path) -> str:
+    """Of the source; "+" if it was changed since, "unknown" in a copy without its history."""
+    known = output("git", "-C", str(root), "rev-parse", "HEAD")
+    if not known:
+        return "unknown"
+    changed = output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
+    return known + ("+" if changed else "")
+
+
+def describe() -> dict[str, Any]:
+    """The computer."""
+    cpu = re.search(r"model name\s*:\s*(.+)", _read("/proc/cpuinfo"))
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": cpu.group(1).strip() if cpu else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what is installed, and of the compiler."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    release = re.search(r"release [\d.]+, V([\d.]+)", output("nvcc", "--version"))
+    if release:
+        found["nvcc"] = release.group(1)
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

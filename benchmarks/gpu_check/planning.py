@@ -1,0 +1,66 @@
+"""`python -m gpu_check.planning`: plans, from counts in the GPU's memory to a table in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+import fastjax
+from fastjax.loopback import loopback_plan
+from gpu_check import figures, programs
+
+GOAL_US = 60.0
+
+
+def plans(sizes: Any, times: int, **options: Any) -> Any:
+    """A program that plans so many times; the counts differ each time, by a row."""
+
+    def step(number: Any, table: Any) -> Any:
+        return table ^ loopback_plan(sizes.at[0, 1].add(number), **options)
+
+    return jax.lax.fori_loop(1, times, step, loopback_plan(sizes, **options))
+
+
+def measure(record: figures.Record, topology: fastjax.Topology, scheduler: str, tiny: bool) -> None:
+    ranks = topology.servers * topology.devices_per_server
+    rng = np.random.default_rng(ranks)
+    host = (rng.zipf(1.8, (ranks, ranks)).clip(max=2000)).astype(np.int32)
+    sizes = jax.device_put(host, programs.device())
+    times, rounds = (3, 3) if tiny else (50, 40)
+    options = {"topology": topology, "scheduler": scheduler, "row_bytes": 8192}
+    loop = jax.jit(lambda counts: plans(counts, times, **options))
+    once = jax.jit(lambda counts: loopback_plan(counts, **options))
+    series = figures.interleaved(
+        {
+            "in a loop": figures.Timed(lambda: loop(sizes).block_until_ready(), times),
+            "program of one plan": figures.Timed(lambda: once(sizes).block_until_ready()),
+        },
+        rounds,
+    )
+    shape = f"{topology.servers}x{topology.devices_per_server}"
+    made = figures.figure(f"plan {shape}, {scheduler}", series, "in a loop", dtype="int32")
+    plan = fastjax.make_plan(host, topology, scheduler=scheduler, row_bytes=8192)
+    table, wanted = np.asarray(once(sizes)), plan.stage_table(0)
+    used = 16 + 2 * ranks + 10 * int(wanted[3])  # what follows means nothing
+    made.right = bool(np.array_equal(table[:used], wanted[:used]))
+    record.add(figures.at_most(made, GOAL_US) if shape == "4x8" else made)
+
+
+def main() -> int:
+    given = figures.arguments(__doc__)
+    record = figures.Record(given.json)
+    shapes = [(2, 2)] if given.tiny else [(4, 8), (2, 8), (8, 8)]
+    return record.each(
+        lambda shape=shape, scheduler=scheduler: measure(
+            record, fastjax.Topology(*shape), scheduler, given.tiny
+        )
+        for shape in shapes
+        for scheduler in ("fast", "auto")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
