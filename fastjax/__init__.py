@@ -17,7 +17,7 @@ except ImportError as _error:
         ) from _error
     __path__.append(str(_installed))
     from fastjax import _core as _core
-from fastjax import errors, plot, traffic
+from fastjax import errors, moe, plot, traffic
 from fastjax import handlers as _handlers
 from fastjax.config import Options, options, schedulers
 from fastjax.host_plan import Plan, make_plan
@@ -39,6 +39,7 @@ __all__ = [
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",
     "make_plan",
+    "moe",
     "options",
     "plan_ragged_all_to_all",
     "planning_count",
