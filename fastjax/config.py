@@ -52,7 +52,13 @@ def schedulers() -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What calls use that do not say otherwise; see the module's table."""
+    """What calls use that do not say otherwise.
+
+    Attributes:
+      scheduler: one of `fastjax.schedulers()`.
+      topology: the fabric; by default that of the processes.
+      timeout: seconds that a device waits for the others of its group.
+    """
 
     scheduler: str = "auto"
     topology: Topology | None = None

@@ -53,11 +53,13 @@ def dispatch(
         x's. Rows of a type of one byte (fp8) have a scale each, and gradients are sent in x's type.
 
     Returns:
-      rows: what arrived, by local expert and then by sender, shape (room, width); zero where
+      Three things:
+
+      - rows: what arrived, by local expert and then by sender, shape (room, width); zero where
         nothing did.
-      group_sizes: int32, shape (experts of a device,): rows of each local expert with padding, for
-        `jax.lax.ragged_dot`.
-      handle: for `combine`; it also tells what was dropped.
+      - group_sizes: int32, shape (experts of a device,): rows of each local expert with padding,
+        for `jax.lax.ragged_dot`.
+      - handle: for `combine`; it also tells what was dropped.
 
     Raises:
       ArgumentError: shapes or types do not fit, num_experts is no multiple of the devices, or
