@@ -35,7 +35,7 @@ CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.
 CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 TESTS ?= tests $(NOTEBOOKS)
-PYTHON_FOLDERS := $(wildcard cmake fastjax tests benchmarks notebooks)
+PYTHON_FOLDERS := $(wildcard cmake docs/site fastjax tests benchmarks notebooks)
 
 # Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
 # has the build tools in the virtual environment and the headers in build/, so that only what changed is compiled.
@@ -128,6 +128,13 @@ format: $(STAMPS)/lint-tools ## Format everything and apply ruff's safe fixes
 	$(BIN)/ruff format $(PYTHON_FOLDERS)
 	$(BIN)/gersemi --in-place $(CMAKE_FILES)
 	$(BIN)/clang-format -i $(CPP_FILES)
+
+# ---- documentation: from the sources, so that nothing need be compiled
+
+.PHONY: docs
+docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a site, in build/site, and check it
+	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
+	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/test_site.py $(TEST_ARGS)
 
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 
