@@ -60,7 +60,8 @@ class SiteStats:
       direction: "reverse" for the gradient of an exchange, which sends rows back.
       plan: where plans come from: "own" is made by each launch, "given" came as `plan=`,
         "transposed" as well, for the way back.
-      asked_scheduler: the scheduler, where the call site plans; "" where a plan is given.
+      asked_scheduler: the scheduler, where the call site plans, "" where a plan is given. Inside
+        one server, "auto" is "direct".
       scheduler: that of the last plan; what "auto" took.
       stages: scale-out stages of the last plan.
       launches: how many ended well.
