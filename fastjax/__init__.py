@@ -23,6 +23,7 @@ from fastjax.config import Options, options, schedulers
 from fastjax.host_plan import Plan, make_plan
 from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
 from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.site_stats import SiteStats, collect_stats, reset_stats, stats, stats_summary
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
 
@@ -33,8 +34,10 @@ _handlers.register()
 __all__ = [
     "Options",
     "Plan",
+    "SiteStats",
     "Topology",
     "TracedPlan",
+    "collect_stats",
     "errors",
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",
@@ -44,7 +47,10 @@ __all__ = [
     "plan_ragged_all_to_all",
     "planning_count",
     "plot",
+    "reset_stats",
     "schedulers",
+    "stats",
+    "stats_summary",
     "swap_ragged_all_to_all",
     "traffic",
 ]

@@ -24,6 +24,12 @@ And so have GPUs, when fastjax is imported:
 | `FASTJAX_GPU_MULTIPROCESSORS` | all | multiprocessors that kernels may take of each GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices play GPUs, for tests |
+
+And, read then as well:
+
+| environment | default | meaning |
+|---|---|---|
+| `FASTJAX_STATS` | 0 | 1: figures of exchanges are collected from the start |
 """
 
 from __future__ import annotations
@@ -223,6 +229,18 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
     return GpuOptions(int(count), nccl, emulate == "1")
 
 
+def stats_from_environment(environ: Mapping[str, str]) -> bool:
+    """Whether the environment has figures of exchanges be collected.
+
+    Raises:
+      OptionError: the variable means nothing.
+    """
+    stats = environ.get("FASTJAX_STATS", "").strip() or "0"
+    if stats not in ("0", "1"):
+        raise OptionError(f"FASTJAX_STATS must be 0 or 1, got {stats!r}.")
+    return stats == "1"
+
+
 __all__ = [
     "GpuOptions",
     "NetworkOptions",
@@ -233,4 +251,5 @@ __all__ = [
     "network_from_environment",
     "options",
     "schedulers",
+    "stats_from_environment",
 ]

@@ -7,6 +7,7 @@
 
 #include "transport/gpu/work.h"
 #include "transport/in_process/completer.h"
+#include "transport/meter.h"
 #include "transport/network/job.h"
 #include "transport/network/metadata.h"
 
@@ -28,8 +29,8 @@ struct Shared {
 
 class GpuJob final : public network::Job<ExchangeArgs> {
  public:
-  GpuJob(std::shared_ptr<const Site> site, std::shared_ptr<Shared> shared)
-      : Job(std::move(site)),
+  GpuJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, std::shared_ptr<Shared> shared)
+      : Job(std::move(site), std::move(meter)),
         shared_(std::move(shared)),
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
@@ -38,6 +39,7 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   void OnMet() override {
     failure_ = Status::Ok();
     launching_ = true;
+    launch()->Restart();
     in_process::Completer::Get().Run([this] {
       bool alike = true;
       const Status status = Guarded([&] { return PrepareAndLaunch(&alike); });
@@ -56,6 +58,8 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
 
  private:
+  Seen seen() const override { return work_.seen(); }
+
   Status PrepareAndLaunch(bool* alike) {
     const CallSite& call = site().call_site();
     if (Status status = network::ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
@@ -65,7 +69,7 @@ class GpuJob final : public network::Job<ExchangeArgs> {
     const int32_t device = args()[site().local(group()).front()].caller->device;
     Status chosen = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
     if (!chosen.ok()) return chosen;
-    Status status = work_.Prepare(call, group(), args(), shared_->options, ranks_, alike);
+    Status status = work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
     return status.ok() ? work_.Launch(call, group()) : status;
   }
 
@@ -88,9 +92,11 @@ class GpuNetworkExchange final : public Exchange {
  public:
   GpuNetworkExchange(const std::shared_ptr<network::Station>& station, const std::shared_ptr<const CallSite>& site,
                      const std::shared_ptr<Shared>& shared)
-      : entrance_(
-            station, site, "on GPUs, " + network::Describe(shared->options),
-            [shared](std::shared_ptr<const Site> at) { return std::make_unique<GpuJob>(std::move(at), shared); }) {}
+      : entrance_(station, site, "on GPUs, " + network::Describe(shared->options),
+                  std::make_shared<Meter>(site, shared->options, true),
+                  [shared](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<GpuJob>(std::move(at), std::move(meter), shared);
+                  }) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     entrance_.Arrive(run_id, partition, args, std::move(done));

@@ -5,8 +5,9 @@
 namespace fastjax::transport::gpu {
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
-  if (Status status = prepared_.Load(site, group, args, options, ranks, alike); !status.ok()) return status;
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     transport::Launch* launch) {
+  if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   *alike = false;
   FindLanes(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
