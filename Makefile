@@ -22,6 +22,8 @@ BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --quiet
 STAMPS := $(VENV)/.stamps
 JOBS := $(shell nproc 2>/dev/null || echo 2)
+# Each takes a gigabyte or two. Files stay whole: some start a job of several processes that all their tests share.
+WORKERS := $(shell [ $(JOBS) -lt 8 ] && echo $(JOBS) || echo 8)
 
 # The headers of the oldest jaxlib we support, whichever jaxlib runs; see pyproject.toml.
 FLOOR := $(shell sed -n 's/.*"jaxlib==\([0-9.]*\)".*/\1/p' pyproject.toml)
@@ -108,7 +110,7 @@ ctest: $(STAMPS)/build-tools ## The C++ tests only
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
-	$(BIN)/pytest --nbmake $(TESTS) $(TEST_ARGS)
+	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing
