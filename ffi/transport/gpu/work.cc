@@ -1,6 +1,7 @@
 #include "transport/gpu/work.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace fastjax::transport::gpu {
 
@@ -16,12 +17,25 @@ Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<Exch
 }
 
 Status Work::Launch(const CallSite& site, int32_t group) {
-  if (!beats_.has_messages()) return launcher_.Launch(beats_, layout_, nullptr);
+  if (!MayHaveMessages(site)) return launcher_.Launch(beats_, layout_, nullptr);
   Channels::OfGroup& own = channels_->Of(group);
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
   const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
   return launcher_.Launch(beats_, layout_, own.channel.get());
+}
+
+// Processes make communicators together, also those that have no messages: what all know decides.
+bool Work::MayHaveMessages(const CallSite& site) {
+  const std::vector<int32_t>& domains = layout_.domain_of;
+  const bool one_domain = std::adjacent_find(domains.begin(), domains.end(), std::not_equal_to<>()) == domains.end();
+  if (!site.spans_processes() || one_domain) return beats_.has_messages();
+  for (int32_t origin = 0; origin < site.group_size; ++origin) {
+    for (int32_t target = 0; target < site.group_size; ++target) {
+      if (origin != target && prepared_.traffic().rows(origin, target) > 0) return true;
+    }
+  }
+  return false;
 }
 
 std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {

@@ -49,6 +49,7 @@ class Work {
   Status Launch(const CallSite& site, int32_t group);
 
  private:
+  bool MayHaveMessages(const CallSite& site);
   std::vector<std::unique_lock<std::mutex>> TakeTurns();
 
   Gpu* const gpu_;
