@@ -141,8 +141,8 @@ Status Launcher::Run(int32_t lane, MoveList list) {
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, BlocksFor(own, list.end),
-                                             own.caller->stream),
+  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, nullptr,
+                                             BlocksFor(own, list.end), own.caller->stream),
                      own.caller->device, "launch a kernel");
 }
 
@@ -154,7 +154,7 @@ Status Launcher::Sum(const Beats& beats, int32_t lane) {
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(
       gpu_->driver().SumRows(beats.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
-                             sums.end, BlocksFor(own, sums.end), own.caller->stream),
+                             sums.end, nullptr, BlocksFor(own, sums.end), own.caller->stream),
       own.caller->device, "launch a kernel");
 }
 
