@@ -3,26 +3,44 @@
 #include <algorithm>
 #include <functional>
 
+#include "transport/gpu/ipc/circle.h"
+
 namespace fastjax::transport::gpu {
 
-Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
+Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike); !status.ok()) return status;
   *alike = false;
   FindLanes(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
-  if (options.reverse && traffic.LandingsOverlap()) return beats_.BuildSum(site, args, traffic, layout_);
-  return beats_.Build(site, args, prepared_.tables(), traffic, options.transposed_table != options.reverse, layout_);
+  const bool sums = options.reverse && traffic.LandingsOverlap();
+  return beats_.Begin(site, args, prepared_.tables(), sums, traffic, layout_);
+}
+
+Status Work::Build(const ExchangeOptions& options) { return beats_.Build(options.transposed_table != options.reverse); }
+
+Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
+  Status status = Begin(site, group, args, options, ranks, alike);
+  return status.ok() ? Build(options) : status;
+}
+
+Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
+  Status status = Begin(party.site, party.group, *args, options, ranks, alike);
+  if (status.ok()) status = neighbours->Meet(party, beats_.sums(), args, &beats_.placement(), &layout_);
+  if (!status.ok()) return status;
+  status = Guarded([&] { return Build(options); });
+  if (!status.ok()) GiveUp();
+  return status;
 }
 
 Status Work::Launch(const CallSite& site, int32_t group) {
-  if (!MayHaveMessages(site)) return launcher_.Launch(beats_, layout_, nullptr);
-  Channels::OfGroup& own = channels_->Of(group);
-  const std::lock_guard<std::mutex> lock(own.mutex);
-  if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
-  const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
-  return launcher_.Launch(beats_, layout_, own.channel.get());
+  Status status = Guarded([&] { return Put(site, group); });
+  if (!status.ok()) GiveUp();
+  layout_.circle = nullptr;
+  return status;
 }
 
 // Processes make communicators together, also those that have no messages: what all know decides.
@@ -36,6 +54,21 @@ bool Work::MayHaveMessages(const CallSite& site) {
     }
   }
   return false;
+}
+
+// What other processes have been promised.
+void Work::GiveUp() {
+  if (layout_.circle != nullptr) layout_.circle->GiveUp();
+  layout_.circle = nullptr;
+}
+
+Status Work::Put(const CallSite& site, int32_t group) {
+  if (!MayHaveMessages(site)) return launcher_.Launch(beats_, layout_, nullptr);
+  Channels::OfGroup& own = channels_->Of(group);
+  const std::lock_guard<std::mutex> lock(own.mutex);
+  if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
+  const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
+  return launcher_.Launch(beats_, layout_, own.channel.get());
 }
 
 std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {
