@@ -3,7 +3,6 @@
 #include <array>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -118,6 +117,10 @@ const char* emulatedGetErrorString(emulatedError_t error) {
       return "device not ready";
     case emulatedErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
+    case emulatedErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case emulatedErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
   }
   return "unknown error";
 }
@@ -160,22 +163,6 @@ emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
   bool& enabled = peers[static_cast<size_t>(current_device)][static_cast<size_t>(peer)];
   return std::exchange(enabled, true) ? emulatedErrorPeerAccessAlreadyEnabled : emulatedSuccess;
 }
-
-emulatedError_t emulatedMalloc(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
-}
-
-emulatedError_t emulatedFree(void* memory) {
-  std::free(memory);
-  return emulatedSuccess;
-}
-
-emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
-  return emulatedMalloc(memory, bytes);
-}
-
-emulatedError_t emulatedFreeHost(void* memory) { return emulatedFree(memory); }
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned /*flags*/) {
   try {

@@ -5,7 +5,9 @@
 #ifndef FASTJAX_KERNELS_EMULATED_GPU_H_
 #define FASTJAX_KERNELS_EMULATED_GPU_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace fastjax::kernels {
@@ -19,6 +21,8 @@ enum emulatedError_t {
   emulatedErrorInvalidResourceHandle = 400,
   emulatedErrorNotReady = 600,
   emulatedErrorPeerAccessAlreadyEnabled = 704,
+  emulatedErrorHostMemoryAlreadyRegistered = 712,
+  emulatedErrorHostMemoryNotRegistered = 713,
 };
 
 struct EmulatedStream;
@@ -31,6 +35,13 @@ constexpr int emulatedDevAttrMultiProcessorCount = 16;
 constexpr int emulatedMemcpyDefault = 4;
 constexpr unsigned emulatedStreamNonBlocking = 1;
 constexpr unsigned emulatedEventDisableTiming = 2;
+constexpr unsigned emulatedHostRegisterPortable = 1;
+constexpr unsigned emulatedHostRegisterMapped = 2;
+constexpr unsigned emulatedIpcMemLazyEnablePeerAccess = 1;
+
+struct emulatedIpcMemHandle_t {
+  uint64_t words[8];
+};
 
 const char* emulatedGetErrorString(emulatedError_t error);
 emulatedError_t emulatedGetLastError();
@@ -45,6 +56,23 @@ emulatedError_t emulatedMalloc(void** memory, size_t bytes);
 emulatedError_t emulatedFree(void* memory);
 emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned flags);
 emulatedError_t emulatedFreeHost(void* memory);
+emulatedError_t emulatedHostRegister(void* memory, size_t bytes, unsigned flags);
+emulatedError_t emulatedHostGetDevicePointer(void** there, void* memory, unsigned flags);
+emulatedError_t emulatedHostUnregister(void* memory);
+
+// Processes that share memory are all in this one, as tests have them: a handle is an allocation's number.
+emulatedError_t emulatedFindRange(void** base, size_t* bytes, uint64_t* id, const void* address);
+emulatedError_t emulatedIpcGetMemHandle(emulatedIpcMemHandle_t* handle, void* base);
+emulatedError_t emulatedIpcOpenMemHandle(void** base, emulatedIpcMemHandle_t handle, unsigned flags);
+emulatedError_t emulatedIpcCloseMemHandle(void* base);
+
+struct EmulatedSharing {
+  // Memory allocated from now on has other addresses where it is opened, as it has in other processes. The sanitizers
+  // do not see that these are the same memory.
+  std::atomic<bool> aliases{false};
+  std::atomic<int> opened{0};  // and not closed
+};
+EmulatedSharing& emulatedSharing();
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned flags);
 emulatedError_t emulatedStreamDestroy(emulatedStream_t stream);

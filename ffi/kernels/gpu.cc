@@ -1,5 +1,8 @@
 // The driver of a GPU: compiled by nvcc, by clang as HIP, and, with an emulated GPU, as C++.
 #include "kernels/driver.h"
+
+#include <cstring>
+
 #include "kernels/vendor.h"
 
 namespace fastjax::kernels {
@@ -41,6 +44,41 @@ int Malloc(void** memory, size_t bytes) { return Code(FASTJAX_VENDOR(Malloc)(mem
 int Free(void* memory) { return Code(FASTJAX_VENDOR(Free)(memory)); }
 int MallocPinnedMemory(void** memory, size_t bytes) { return Code(MallocPinned(memory, bytes)); }
 int FreePinnedMemory(void* memory) { return Code(FreePinned(memory)); }
+int RegisterHost(void* memory, size_t bytes) {
+  return Code(FASTJAX_VENDOR(HostRegister)(memory, bytes,
+                                           FASTJAX_VENDOR(HostRegisterPortable) | FASTJAX_VENDOR(HostRegisterMapped)));
+}
+int FindRegistered(void** there, void* memory) { return Code(FASTJAX_VENDOR(HostGetDevicePointer)(there, memory, 0)); }
+int UnregisterHost(void* memory) { return Code(FASTJAX_VENDOR(HostUnregister)(memory)); }
+
+// What cannot be shared is no error of the program's.
+int Refused(int code) {
+  if (code != 0) ForgetError();
+  return code;
+}
+
+int FindAllocation(Allocation* allocation, const void* address) {
+  void* base = nullptr;
+  const int code = FindRange(&base, &allocation->bytes, &allocation->id, address);
+  allocation->base = static_cast<std::byte*>(base);
+  return Refused(code);
+}
+
+int ExportMemory(MemoryHandle* handle, void* base) {
+  FASTJAX_VENDOR(IpcMemHandle_t) made{};
+  static_assert(sizeof(made) == sizeof(handle->words));
+  const int code = Code(FASTJAX_VENDOR(IpcGetMemHandle)(&made, base));
+  if (code == 0) std::memcpy(handle->words, &made, sizeof(made));
+  return Refused(code);
+}
+
+int OpenMemory(void** base, const MemoryHandle* handle) {
+  FASTJAX_VENDOR(IpcMemHandle_t) wanted{};
+  std::memcpy(&wanted, handle->words, sizeof(wanted));
+  return Refused(Code(FASTJAX_VENDOR(IpcOpenMemHandle)(base, wanted, FASTJAX_VENDOR(IpcMemLazyEnablePeerAccess))));
+}
+
+int CloseMemory(void* base) { return Refused(Code(FASTJAX_VENDOR(IpcCloseMemHandle)(base))); }
 
 int CreateStream(Stream* stream) {
   VendorStream made{};
@@ -85,7 +123,10 @@ struct MoveBody {
   const Move* moves;
   int64_t count;
   int64_t end;
-  FASTJAX_DEVICE void operator()(const Worker& worker) const { MoveRows(worker, moves, count, end); }
+  const uint64_t* gate;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const {
+    if (IsOpen(gate)) MoveRows(worker, moves, count, end);
+  }
 };
 
 template <typename Element>
@@ -94,22 +135,28 @@ struct SumBody {
   const std::byte* const* sources;
   int64_t count;
   int64_t end;
+  const uint64_t* gate;
   FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    SumRows<Element>(worker, landings, sources, count, end);
+    if (IsOpen(gate)) SumRows<Element>(worker, landings, sources, count, end);
   }
 };
 
-int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream) {
+struct BarrierBody {
+  Barrier barrier;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { PassBarrier(worker, barrier); }
+};
+
+int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
   if (end == 0) return 0;
-  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end}));
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end, gate}));
 }
 
 int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
-                  int64_t end, int32_t blocks, Stream stream) {
+                  int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
   const auto launch = [&](auto element) {
     if (end == 0) return 0;
-    return Code(
-        Launch<kBlockThreads>(blocks, ToStream(stream), SumBody<decltype(element)>{landings, sources, count, end}));
+    return Code(Launch<kBlockThreads>(blocks, ToStream(stream),
+                                      SumBody<decltype(element)>{landings, sources, count, end, gate}));
   };
   switch (kind) {
     case ElementKind::kF16:
@@ -126,31 +173,17 @@ int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* co
   return Code(FASTJAX_VENDOR(ErrorInvalidValue));
 }
 
-constexpr Driver kDriver = {kDriverVersion,
-                            FASTJAX_VENDOR_NAME,
-                            ErrorText,
-                            CountDevices,
-                            GetDevice,
-                            SetDevice,
-                            CountMultiprocessorsOf,
-                            EnablePeer,
-                            Malloc,
-                            Free,
-                            MallocPinnedMemory,
-                            FreePinnedMemory,
-                            CreateStream,
-                            DestroyStream,
-                            SynchronizeStream,
-                            CreateEvent,
-                            DestroyEvent,
-                            RecordEvent,
-                            WaitEvent,
-                            SynchronizeEvent,
-                            QueryEvent,
-                            Copy,
-                            CallHost,
-                            LaunchMoveRows,
-                            LaunchSumRows};
+int LaunchBarrier(const Barrier* barrier, Stream stream) {
+  return Code(Launch<kBlockThreads>(1, ToStream(stream), BarrierBody{*barrier}));
+}
+
+constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorText,    CountDevices,   GetDevice,
+                            SetDevice,          CountMultiprocessorsOf, EnablePeer,   Malloc,         Free,
+                            MallocPinnedMemory, FreePinnedMemory,       RegisterHost, FindRegistered, UnregisterHost,
+                            FindAllocation,     ExportMemory,           OpenMemory,   CloseMemory,    CreateStream,
+                            DestroyStream,      SynchronizeStream,      CreateEvent,  DestroyEvent,   RecordEvent,
+                            WaitEvent,          SynchronizeEvent,       QueryEvent,   Copy,           CallHost,
+                            LaunchMoveRows,     LaunchSumRows,          LaunchBarrier};
 
 }  // namespace
 }  // namespace fastjax::kernels

@@ -94,6 +94,54 @@ inline VendorError CountMultiprocessors(int* count, int device) {
 #endif
 }
 
+// The allocation that an address is in, and its number in this process.
+#if defined(__HIP__)
+inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
+  void* const at = const_cast<void*>(address);
+  const hipError_t error = hipMemGetAddressRange(base, bytes, at);
+  return static_cast<int>(error != hipSuccess ? error
+                                              : hipPointerGetAttribute(id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, at));
+}
+#elif defined(__CUDACC__)
+// Of the driver's interface, which the runtime finds: nothing is linked against the driver.
+template <typename Function>
+VendorError FindDriverFunction(const char* name, Function** function) {
+  constexpr unsigned kSince = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  VendorError error = cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
+#else
+  VendorError error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  if (error == cudaSuccess && result != cudaDriverEntryPointSuccess) error = cudaErrorNotSupported;
+  *function = reinterpret_cast<Function*>(found);
+  return error;
+}
+
+inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
+  using Pointer = unsigned long long;  // CUdeviceptr
+  constexpr int kBufferId = 7;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  static int (*find_range)(Pointer*, size_t*, Pointer) = nullptr;
+  static int (*find_attribute)(void*, int, Pointer) = nullptr;
+  static const VendorError error = [] {
+    const VendorError first = FindDriverFunction("cuMemGetAddressRange", &find_range);
+    return first == cudaSuccess ? FindDriverFunction("cuPointerGetAttribute", &find_attribute) : first;
+  }();
+  if (error != cudaSuccess) return static_cast<int>(error);
+  const auto at = reinterpret_cast<Pointer>(address);
+  Pointer begin = 0;
+  int code = find_range(&begin, bytes, at);  // the two interfaces' numbers of errors are the same
+  if (code == 0) code = find_attribute(id, kBufferId, at);
+  *base = reinterpret_cast<void*>(begin);
+  return code;
+}
+#else
+inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
+  return emulatedFindRange(base, bytes, id, address);
+}
+#endif
+
 }  // namespace fastjax::kernels
 
 #endif  // FASTJAX_KERNELS_VENDOR_H_

@@ -69,6 +69,7 @@ struct ExchangeArgs {
   int64_t table_words = 0;
   uint64_t plan_hash = 0;               // of the table, where another process has it
   const gpu::Caller* caller = nullptr;  // of a GPU, whose memory source and destination are in
+  bool shares_memory = false;           // its process would, with others of its host
 };
 
 // Moves rows as the stage tables say.

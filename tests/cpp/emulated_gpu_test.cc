@@ -330,7 +330,8 @@ void TestOtherDevice() {
   std::byte dst{0};
   const Move move = {&dst, &src, kernels::NextBegin(0, &dst), 1};
   CHECK_EQ(Gpu().RecordEvent(event, other), kernels::emulatedErrorInvalidResourceHandle);
-  CHECK_EQ(Gpu().MoveRows(&move, 1, move.begin + 1, 1, streams[0]), kernels::emulatedErrorInvalidResourceHandle);
+  CHECK_EQ(Gpu().MoveRows(&move, 1, move.begin + 1, nullptr, 1, streams[0]),
+           kernels::emulatedErrorInvalidResourceHandle);
   CHECK_OK(Gpu().SynchronizeStream(streams[0]));
   CHECK(dst == std::byte{0});
   // But these are allowed: waits across devices, copies and records on any stream.
@@ -371,8 +372,8 @@ void TestWork() {
   const std::byte** sources = OnDevice<const std::byte*>({as_bytes(rows), as_bytes(moved)}, stream);
   void* pinned = nullptr;
   CHECK_OK(Gpu().MallocPinned(&pinned, static_cast<size_t>(bytes)));
-  CHECK_OK(Gpu().MoveRows(moves, 1, kernels::NextBegin(0, moved) + bytes, 3, stream));
-  CHECK_OK(Gpu().SumRows(kernels::ElementKind::kF32, landings, sources, 1, bytes, 3, stream));
+  CHECK_OK(Gpu().MoveRows(moves, 1, kernels::NextBegin(0, moved) + bytes, nullptr, 3, stream));
+  CHECK_OK(Gpu().SumRows(kernels::ElementKind::kF32, landings, sources, 1, bytes, nullptr, 3, stream));
   CHECK_OK(Gpu().Copy(pinned, sums, static_cast<size_t>(bytes), stream));
   bool right = false;
   Then(stream, [&] {
@@ -393,15 +394,62 @@ void TestBadLaunches() {
   const Landing landing = {};
   const std::byte* const source = nullptr;
   for (const int32_t blocks : {0, -1}) {
-    CHECK_EQ(Gpu().MoveRows(&move, 1, 16, blocks, streams[0]), kernels::emulatedErrorInvalidConfiguration);
-    CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kBF16, &landing, &source, 1, 16, blocks, streams[0]),
+    CHECK_EQ(Gpu().MoveRows(&move, 1, 16, nullptr, blocks, streams[0]), kernels::emulatedErrorInvalidConfiguration);
+    CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kBF16, &landing, &source, 1, 16, nullptr, blocks, streams[0]),
              kernels::emulatedErrorInvalidConfiguration);
     // Without bytes there is nothing to launch.
-    CHECK_OK(Gpu().MoveRows(nullptr, 0, 0, blocks, streams[0]));
-    CHECK_OK(Gpu().SumRows(kernels::ElementKind::kBF16, nullptr, nullptr, 0, 0, blocks, streams[0]));
+    CHECK_OK(Gpu().MoveRows(nullptr, 0, 0, nullptr, blocks, streams[0]));
+    CHECK_OK(Gpu().SumRows(kernels::ElementKind::kBF16, nullptr, nullptr, 0, 0, nullptr, blocks, streams[0]));
   }
-  CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kOpaque, &landing, &source, 1, 16, 1, streams[0]),
+  CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kOpaque, &landing, &source, 1, 16, nullptr, 1, streams[0]),
            kernels::emulatedErrorInvalidValue);
+}
+
+// Memory that is opened as if by another process: the same bytes, at another address where that is asked for, until it
+// is gone.
+void TestSharedMemory() {
+  for (const bool aliases : {false, true}) {
+    kernels::emulatedSharing().aliases = aliases;
+    void* memory = nullptr;
+    CHECK_OK(Gpu().Malloc(&memory, 10'000));
+    kernels::Allocation allocation;
+    CHECK_OK(Gpu().FindAllocation(&allocation, static_cast<std::byte*>(memory) + 9'999));
+    CHECK(allocation.base == memory);
+    CHECK_EQ(allocation.bytes, 10'000U);
+    kernels::MemoryHandle handle;
+    CHECK_OK(Gpu().ExportMemory(&handle, memory));
+    CHECK_NE(Gpu().ExportMemory(&handle, static_cast<std::byte*>(memory) + 1), 0);
+    void* opened = nullptr;
+    CHECK_OK(Gpu().OpenMemory(&opened, &handle));
+    CHECK_EQ(opened != memory, aliases);
+    CHECK_EQ(kernels::emulatedSharing().opened.load(), 1);
+    static_cast<std::byte*>(memory)[77] = std::byte{7};
+    CHECK(static_cast<std::byte*>(opened)[77] == std::byte{7});
+    CHECK_OK(Gpu().CloseMemory(opened));
+    CHECK_NE(Gpu().CloseMemory(opened), 0);
+    CHECK_EQ(kernels::emulatedSharing().opened.load(), 0);
+    CHECK_OK(Gpu().Free(memory));
+    CHECK_NE(Gpu().Free(memory), 0);
+    CHECK_NE(Gpu().OpenMemory(&opened, &handle), 0);
+    CHECK_NE(Gpu().FindAllocation(&allocation, memory), 0);
+    void* next = nullptr;
+    kernels::Allocation other;
+    CHECK_OK(Gpu().Malloc(&next, 10'000));
+    CHECK_OK(Gpu().FindAllocation(&other, next));
+    CHECK_NE(other.id, allocation.id);  // also if it is in the same place
+    CHECK_OK(Gpu().Free(next));
+  }
+  alignas(4096) static std::byte page[2 * 4096];
+  void* there = nullptr;
+  CHECK_NE(Gpu().RegisterHost(page + 1, 4096), 0);
+  CHECK_NE(Gpu().RegisterHost(page, 4095), 0);
+  CHECK_NE(Gpu().FindRegistered(&there, page), 0);
+  CHECK_OK(Gpu().RegisterHost(page, 4096));
+  CHECK_NE(Gpu().RegisterHost(page, 4096), 0);
+  CHECK_OK(Gpu().FindRegistered(&there, page));
+  CHECK(there == page);
+  CHECK_OK(Gpu().UnregisterHost(page));
+  CHECK_NE(Gpu().UnregisterHost(page), 0);
 }
 
 }  // namespace
@@ -421,5 +469,6 @@ int main() {
   fastjax::test::TestOtherDevice();
   fastjax::test::TestWork();
   fastjax::test::TestBadLaunches();
+  fastjax::test::TestSharedMemory();
   return fastjax::test::Finish("emulated_gpu_test");
 }

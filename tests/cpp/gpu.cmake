@@ -1,5 +1,5 @@
 # Tests of the GPU transport on the emulated GPU.
-add_library(fastjax_gpu_test_support STATIC gpu_rig.cc)
+add_library(fastjax_gpu_test_support STATIC arena.cc gpu_rig.cc)
 target_link_libraries(
   fastjax_gpu_test_support
   PUBLIC fastjax_transport_test_support fastjax_emulated_gpu
@@ -24,7 +24,7 @@ foreach(name IN ITEMS fastjax_fake_nccl fastjax_fake_nccl_copy fastjax_fake_nccl
 endforeach()
 target_compile_definitions(fastjax_fake_nccl_without_abort PRIVATE FASTJAX_FAKE_NCCL_WITHOUT_ABORT)
 
-add_library(fastjax_nccl_test_support STATIC nccl_rig.cc)
+add_library(fastjax_nccl_test_support STATIC ipc_rig.cc nccl_rig.cc)
 target_link_libraries(
   fastjax_nccl_test_support
   PUBLIC fastjax_gpu_test_support
@@ -39,7 +39,7 @@ target_compile_definitions(
     "FASTJAX_FAKE_NCCL_WITHOUT_ABORT=\"$<TARGET_FILE:fastjax_fake_nccl_without_abort>\""
 )
 
-foreach(name IN ITEMS gpu_network_test nccl_faults_test nccl_test)
+foreach(name IN ITEMS gpu_ipc_faults_test gpu_ipc_test gpu_network_test nccl_faults_test nccl_test)
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_nccl_test_support fastjax_options)
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)

@@ -4,6 +4,8 @@
 //   gpu_driver_test [--small] [LIBRARY]
 //
 // Without a library, the emulated driver. --small is for compute-sanitizer, under which every access takes its time.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -103,9 +105,9 @@ void CheckMoves(const Device& device, const Scale& scale, Random* random) {
   const DeviceList list(&device, line.moves);
   const int32_t blocks = RandomBlocks(device, line.end, random);
   const Context context(std::to_string(count) + " runs, " + std::to_string(blocks) + " blocks");
-  device.Must(
-      device.driver().MoveRows(list.data(), static_cast<int64_t>(line.moves.size()), line.end, blocks, device.stream()),
-      "move rows");
+  device.Must(device.driver().MoveRows(list.data(), static_cast<int64_t>(line.moves.size()), line.end, nullptr, blocks,
+                                       device.stream()),
+              "move rows");
   device.Wait();
   CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
   CHECK_EQ(FirstDifference(src.Read(), from), -1);
@@ -178,7 +180,7 @@ void CheckSums(const Device& device, const Scale& scale, ElementKind kind, Rando
   const Context context("kind " + std::to_string(static_cast<int>(kind)) + ", " + std::to_string(count) +
                         " landings, " + std::to_string(blocks) + " blocks");
   device.Must(device.driver().SumRows(kind, landings.data(), sources.data(), static_cast<int64_t>(sums.landings.size()),
-                                      sums.end, blocks, device.stream()),
+                                      sums.end, nullptr, blocks, device.stream()),
               "sum rows");
   device.Wait();
   std::vector<std::byte> found = dst.Read();
@@ -202,8 +204,8 @@ void TestKernels(const Device& device, const Scale& scale) {
 }
 
 void TestEmptyLists(const Device& device) {
-  CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, 1, device.stream()), 0);
-  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, nullptr, 1, device.stream()), 0);
   device.Wait();
 }
 
@@ -261,6 +263,126 @@ void TestCallHost(const Device& device) {
   CHECK_EQ(seen.value, wanted);
 }
 
+// A page of the host's, as the board of two devices. The first is this one; the host plays the second.
+class Board {
+ public:
+  explicit Board(const Device* device) : device_(device) {
+    void* const at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    lines_ = static_cast<kernels::BoardLine*>(at);
+    device->Must(device->driver().RegisterHost(lines_, kBytes), "register memory of the host");
+    void* there = nullptr;
+    device->Must(device->driver().FindRegistered(&there, lines_), "find memory of the host");
+    barrier_ = {static_cast<kernels::BoardLine*>(there), 2, 0, 0, 1, 0, false, nullptr};
+  }
+  ~Board() {
+    device_->Must(device_->driver().UnregisterHost(lines_), "give back memory of the host");
+    munmap(lines_, kBytes);
+  }
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  void Close() { kernels::StoreShared(&lines_[0].word, 1); }
+  void LetGo() { kernels::StoreShared(&lines_[kernels::LetGoLine(0)].word, 1); }
+  void Tell(uint64_t step) { kernels::StoreShared(&lines_[kernels::StepLine(1)].word, step); }
+  uint64_t Told() const { return kernels::LoadShared(&lines_[kernels::StepLine(0)].word); }
+  void Pass(uint64_t step, bool last, uint64_t* gate) {
+    barrier_.step = step;
+    barrier_.last = last;
+    barrier_.gate = gate;
+    CHECK_EQ(device_->driver().PassBarrier(&barrier_, device_->stream()), 0);
+  }
+
+ private:
+  static constexpr size_t kBytes = 65'536;  // whatever the size of a page is
+  const Device* const device_;
+  kernels::BoardLine* lines_ = nullptr;
+  kernels::Barrier barrier_{};
+};
+
+uint64_t WordAt(const Memory& memory) {
+  uint64_t word = 0;
+  std::memcpy(&word, memory.Read().data(), sizeof(word));
+  return word;
+}
+
+// `waits`: also such as keep the stream waiting, which tools that launch one kernel at a time do not bear.
+void TestBarriers(const Device& device, bool waits) {
+  const kernels::Driver& driver = device.driver();
+  Board board(&device);
+  const Memory gate(&device, sizeof(uint64_t));
+  auto* const word = reinterpret_cast<uint64_t*>(gate.data());
+  gate.Fill(std::vector<std::byte>(sizeof(uint64_t), std::byte{1}));
+  board.Tell(5);
+  board.Pass(5, false, word);
+  device.Wait();
+  CHECK_EQ(board.Told(), 5U);
+  CHECK_EQ(WordAt(gate), 0U);
+  if (waits) {
+    kernels::Event event = nullptr;
+    int reached = 1;
+    device.Must(driver.CreateEvent(&event), "make an event");
+    board.Pass(6, false, nullptr);
+    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
+    CHECK_EQ(driver.QueryEvent(event, &reached), 0);
+    CHECK_EQ(reached, 0);
+    board.Tell(7);
+    device.Wait();
+    board.Pass(8, false, nullptr);
+    board.Close();
+    device.Wait();
+    board.Pass(9, true, nullptr);
+    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
+    CHECK_EQ(driver.QueryEvent(event, &reached), 0);
+    CHECK_EQ(reached, 0);  // closed, but not let go
+    board.LetGo();
+    device.Wait();
+    device.Must(driver.DestroyEvent(event), "destroy an event");
+  }
+  board.Close();
+  board.Pass(10, false, word);
+  Random random(4);
+  const std::vector<std::byte> before = RandomBytes(64, &random);
+  const std::vector<std::byte> other = RandomBytes(64, &random);
+  const Memory from(&device, 64);
+  const Memory to(&device, 64);
+  from.Fill(other);
+  to.Fill(before);
+  const DeviceList moves(&device, std::vector<kernels::Move>{{to.data(), from.data(), 0, 64}});
+  CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, word, 1, device.stream()), 0);
+  device.Wait();
+  CHECK_EQ(board.Told(), 10U);
+  CHECK_EQ(WordAt(gate), 1U);
+  CHECK(to.Read() == before);
+  CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, nullptr, 1, device.stream()), 0);
+  device.Wait();
+  CHECK(to.Read() == other);
+}
+
+// Only another process may open what is exported here; whether that works, tests of two processes tell.
+void TestAllocations(const Device& device) {
+  const kernels::Driver& driver = device.driver();
+  const Memory one(&device, 1 << 20);
+  const Memory two(&device, 1 << 20);
+  kernels::Allocation first;
+  kernels::Allocation again;
+  kernels::Allocation second;
+  CHECK_EQ(driver.FindAllocation(&first, one.data()), 0);
+  CHECK_EQ(driver.FindAllocation(&again, one.data() + 12'345), 0);
+  CHECK_EQ(driver.FindAllocation(&second, two.data()), 0);
+  CHECK(first.base <= one.data() && one.data() + one.bytes() <= first.base + first.bytes);
+  CHECK(again.base == first.base && again.bytes == first.bytes);
+  CHECK_EQ(again.id, first.id);
+  CHECK(second.base != first.base || second.id == first.id);
+  kernels::MemoryHandle handle;
+  const int exported = driver.ExportMemory(&handle, first.base);
+  if (exported != 0) std::printf("memory cannot be shared: %s\n", driver.ErrorText(exported));
+  CHECK_NE(driver.FindAllocation(&again, &handle), 0);  // of the host
+  kernels::MemoryHandle nonsense;
+  void* opened = nullptr;
+  CHECK_NE(driver.OpenMemory(&opened, &nonsense), 0);
+  CHECK_NE(driver.CloseMemory(&handle), 0);
+}
+
 void TestDevices(const Device& device) {
   const kernels::Driver& driver = device.driver();
   int count = 0;
@@ -281,7 +403,7 @@ void TestErrors(const Device& device) {
   const int no_device = driver.SetDevice(1'000'000);
   CHECK_NE(no_device, 0);
   CHECK(std::strlen(driver.ErrorText(no_device)) > 0);
-  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, 1, device.stream()), 0);
+  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, nullptr, 1, device.stream()), 0);
   Random random(3);
   CheckMoves(device, {1, 1000}, &random);
 }
@@ -297,6 +419,8 @@ int Main(bool small, const std::string& library) {
   TestEmptyLists(device);
   TestOrder(device, scale);
   TestCallHost(device);
+  TestBarriers(device, !small);
+  TestAllocations(device);
   TestErrors(device);
   return Finish("gpu_driver_test");
 }

@@ -120,6 +120,25 @@ void TestFigures() {
   }
 }
 
+// A process that has nothing to send or to get makes communicators with the others.
+void TestNothingToSend() {
+  std::mt19937_64 random(27);
+  RigOptions options;
+  options.topology = MakeTopology(3, 1);
+  const auto site = MakeSite(1, 3, kNoTimeoutMs);
+  Deal(Owners::kServers, 1, &random, site.get());
+  for (int32_t idle = 0; idle < 3; ++idle) {
+    Job job(site, options, 3, 6);
+    const Matrix traffic = Fill(options.topology, [&](int32_t source, int32_t target) {
+      return source == idle || target == idle ? 0 : 1 + source + target;
+    });
+    Rig rig(site, options, traffic, &random);
+    const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+    for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+    CHECK(rig.IsRight());
+  }
+}
+
 // What a process lacks, all are told of.
 void TestNoLibrary() {
   std::mt19937_64 random(22);
@@ -253,6 +272,7 @@ int main() {
   using namespace fastjax::test;
   TestExchanges();
   TestFigures();
+  TestNothingToSend();
   TestNoLibrary();
   TestMistakes();
   TestOneIsMissing();

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "check.h"
+
 namespace fastjax::test {
 namespace {
 
@@ -40,6 +42,11 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.EnablePeer = Faulty<&Driver::EnablePeer>::Call;
   driver_.CountMultiprocessors = Faulty<&Driver::CountMultiprocessors>::Call;
   driver_.MallocPinned = Faulty<&Driver::MallocPinned>::Call;
+  driver_.RegisterHost = Faulty<&Driver::RegisterHost>::Call;
+  driver_.FindRegistered = Faulty<&Driver::FindRegistered>::Call;
+  driver_.FindAllocation = Faulty<&Driver::FindAllocation>::Call;
+  driver_.ExportMemory = Faulty<&Driver::ExportMemory>::Call;
+  driver_.OpenMemory = Faulty<&Driver::OpenMemory>::Call;
   driver_.CreateStream = Faulty<&Driver::CreateStream>::Call;
   driver_.CreateEvent = Faulty<&Driver::CreateEvent>::Call;
   driver_.RecordEvent = Faulty<&Driver::RecordEvent>::Call;
@@ -47,6 +54,7 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.Copy = Faulty<&Driver::Copy>::Call;
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;
+  driver_.PassBarrier = Faulty<&Driver::PassBarrier>::Call;
 }
 
 void FaultyDriver::FailAfter(int64_t calls) { calls_left = calls; }
@@ -57,10 +65,12 @@ bool FaultyDriver::Stop() { return calls_left.exchange(-1) < 0; }
 struct StreamedExchange::Call {
   transport::gpu::Caller caller;
   ExchangeArgs args;
+  std::byte* result = nullptr;
   std::vector<std::byte> source;       // what is to be in there
   std::vector<std::byte> destination;  // what was in there after the exchange
   std::mutex mutex;
   std::vector<std::unique_ptr<std::byte[]>> memory;
+  Arena* arena = nullptr;
   int64_t limit = -1;
   int64_t throw_at = -1;
 
@@ -69,6 +79,7 @@ struct StreamedExchange::Call {
     if (static_cast<int64_t>(memory.size()) == throw_at) throw std::bad_alloc();
     if (limit >= 0 && static_cast<int64_t>(bytes) > limit) return nullptr;
     if (limit >= 0) limit -= static_cast<int64_t>(bytes);
+    if (arena != nullptr) return arena->Take(bytes);
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
   }
@@ -88,8 +99,9 @@ struct StreamedExchange::Call {
     for (const auto& block : memory) block[0] = std::byte{0xA7};
   }
   void End() const {
-    Before();
-    Copy(args.destination, destination.data(), destination.size());
+    if (arena == nullptr) Before();
+    Copy(result, destination.data(), destination.size());
+    if (arena != nullptr) CHECK(arena->GuardsAreWhole());
   }
 };
 
@@ -103,6 +115,24 @@ StreamedExchange::StreamedExchange(std::shared_ptr<transport::gpu::Gpu> gpu,
     streams_.push_back(stream);
   }
   fastjax_gpu_driver()->SetDevice(0);
+}
+
+void StreamedExchange::UseArenas() {
+  arenas_.clear();
+  for (size_t i = 0; i < streams_.size(); ++i) arenas_.push_back(std::make_unique<Arena>(static_cast<int32_t>(i)));
+}
+
+void StreamedExchange::RenewArena(int32_t partition) {
+  auto& arena = arenas_[static_cast<size_t>(partition)];
+  arena = nullptr;
+  arena = std::make_unique<Arena>(partition);
+}
+
+void StreamedExchange::Compute(int32_t partition, const std::shared_ptr<Computation>& computation) {
+  computations_.push_back(computation);
+  fastjax_gpu_driver()->CallHost(
+      streams_[static_cast<size_t>(partition)], [](void* data) { static_cast<Computation*>(data)->Run(); },
+      computation.get());
 }
 
 StreamedExchange::~StreamedExchange() {
@@ -119,6 +149,15 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   call->args = args;
   call->source.assign(args.source, args.source + args.source_rows * args.row_bytes);
   call->destination.resize(static_cast<size_t>(args.destination_rows * args.row_bytes));
+  call->result = args.destination;
+  if (!arenas_.empty()) {
+    call->arena = arenas_[static_cast<size_t>(partition)].get();
+    call->arena->Clear();
+    call->args.source = args.source = call->arena->Take(call->source.size());
+    call->args.destination = call->arena->Take(call->destination.size());
+    Call::Copy(call->args.destination, args.destination, call->destination.size());
+    args.destination = call->args.destination;
+  }
   Call::Spoil(const_cast<std::byte*>(args.source), call->source.size());
   call->caller = {streams_[static_cast<size_t>(partition)], one_stream_ ? 0 : partition % kDevices,
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};

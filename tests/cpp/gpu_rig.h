@@ -3,12 +3,15 @@
 #ifndef FASTJAX_TESTS_CPP_GPU_RIG_H_
 #define FASTJAX_TESTS_CPP_GPU_RIG_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "arena.h"
 #include "kernels/driver.h"
 #include "transport/gpu/caller.h"
 #include "transport/gpu/gpu.h"
@@ -31,6 +34,25 @@ class FaultyDriver {
   kernels::Driver driver_;
 };
 
+// What a stream has to do until it is let go.
+class Computation {
+ public:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return over_; });
+  }
+  void LetGo() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+};
+
 // An exchange of which each partition calls from a stream of its own, or all from one. What comes before it on the
 // stream writes the source; what comes after it overwrites source and destination, once they have been saved. So what
 // is not ordered by the stream goes wrong.
@@ -43,6 +65,14 @@ class StreamedExchange final : public transport::Exchange {
   // The completion is called when the device's stream has come to its end.
   void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override;
 
+  // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
+  void UseArenas();
+  // A new one, for a partition that has nothing under way.
+  void RenewArena(int32_t partition);
+  const Arena& arena(int32_t partition) const { return *arenas_[static_cast<size_t>(partition)]; }
+  // What comes next on the partition's stream waits.
+  void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
+
   // Of device memory, that a caller may still get; -1: any.
   void LimitMemory(int64_t bytes) { memory_ = bytes; }
   // The host lacks memory when a caller gets memory of its device for the so-many-th time; -1: never.
@@ -54,6 +84,8 @@ class StreamedExchange final : public transport::Exchange {
   const std::shared_ptr<transport::gpu::Gpu> gpu_;
   const std::unique_ptr<transport::Exchange> exchange_;
   std::vector<kernels::Stream> streams_;  // by partition
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::shared_ptr<Computation>> computations_;
   const bool one_stream_;
   int64_t memory_ = -1;
   int64_t throw_at_ = -1;

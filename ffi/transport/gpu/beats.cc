@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/table.h"
+#include "transport/in_process/sum.h"
 
 namespace fastjax::transport::gpu {
 namespace {
@@ -53,15 +54,17 @@ std::byte* Beats::LaneMemory::Take(int32_t rank, int64_t bytes) {
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
-void Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-                  const Layout& layout) {
+Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
+                    const std::vector<const int32_t*>& tables, bool sums, const GroupTraffic& traffic,
+                    const Layout& layout) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
   layout_ = &layout;
+  tables_ = &tables;
   memory_.layout = &layout;
   beats_ = 1;
-  sums_ = false;
+  sums_ = sums;
   transfers_.clear();
   keys_.clear();
   parcels_.clear();
@@ -69,22 +72,23 @@ void Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, c
   moves_.resize(layout.lanes.size());
   for (auto& moves : moves_) moves.clear();
   buffers_.assign(2 * layout.lanes.size(), nullptr);
+  const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
+  if (!sums) return placement_.Begin(site, args, any.row_bytes, tables, traffic, &memory_);
+  if (Status status = in_process::CheckSummable(site, any); !status.ok()) return status;
+  no_tables_.assign(static_cast<size_t>(site.group_size), nullptr);
+  return placement_.Begin(site, args, any.row_bytes, no_tables_, traffic, &memory_);
 }
 
-Status Beats::Build(const CallSite& site, const std::vector<ExchangeArgs>& args,
-                    const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, bool backwards,
-                    const Layout& layout) {
-  Begin(site, args, traffic, layout);
-  const int64_t row_bytes = args[static_cast<size_t>(site.position_at[0])].row_bytes;
-  if (Status status = placement_.Begin(site, args, row_bytes, tables, traffic, &memory_); !status.ok()) return status;
-  if (Status status = TakeEntries(tables, backwards); !status.ok()) return status;
+Status Beats::Build(bool backwards) {
+  if (sums_) return BuildSum();
+  if (Status status = TakeEntries(backwards); !status.ok()) return status;
   return Arrange(false);
 }
 
-Status Beats::TakeEntries(const std::vector<const int32_t*>& tables, bool backwards) {
+Status Beats::TakeEntries(bool backwards) {
   for (int32_t rank = 0; rank < site_->group_size; ++rank) {
     if (layout_->lane_of[static_cast<size_t>(rank)] < 0) continue;
-    const planner::TableView table(tables[static_cast<size_t>(rank)]);
+    const planner::TableView table((*tables_)[static_cast<size_t>(rank)]);
     const int32_t lead = table.stages_rows() ? 1 : 0;
     for (int32_t i = 0; i < table.entries(); ++i) {
       Transfer transfer = table.entry(i);
@@ -132,19 +136,22 @@ Status Beats::Arrange(bool arrivals) {
   FindParcels();
   if (Status status = TakeBuffers(arrivals); !status.ok()) return status;
   for (const Parcel& parcel : parcels_) {
-    if (parcel.kind != kCopy) {
-      MakeMessage(parcel, arrivals);
-      continue;
-    }
-    const int32_t lane = layout_->lane_of[static_cast<size_t>(parcel.here)];
-    MoveList* list = &ListsOf(parcel.beat, lane).copy;
-    for (int64_t i = parcel.first_key; i < parcel.first_key + parcel.keys; ++i) {
-      placement_.ForEachCopy(TransferOf(keys_[static_cast<size_t>(i)]),
-                             [&](const CopyOp& op) { AddMove(lane, list, op.dst, op.src, op.bytes); });
-    }
+    parcel.kind == kCopy ? AddCopies(parcel) : MakeMessage(parcel, arrivals);
   }
   for (size_t beat = 0; beat < static_cast<size_t>(beats_); ++beat) first_message_[beat + 1] += first_message_[beat];
   return Status::Ok();
+}
+
+// What another process's device gets lies where this lane finds it.
+void Beats::AddCopies(const Parcel& parcel) {
+  const int32_t lane = layout_->lane_of[static_cast<size_t>(parcel.here)];
+  MoveList* list = &ListsOf(parcel.beat, lane).copy;
+  for (int64_t i = parcel.first_key; i < parcel.first_key + parcel.keys; ++i) {
+    const Transfer& transfer = TransferOf(keys_[static_cast<size_t>(i)]);
+    const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
+    const ptrdiff_t shift = layout_->ShiftOf(lane, transfer.dst, part);
+    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(lane, list, op.dst + shift, op.src, op.bytes); });
+  }
 }
 
 void Beats::FindParcels() {

@@ -40,14 +40,15 @@ struct SumList {
 // Reused from exchange to exchange without allocating once it has seen the largest.
 class Beats {
  public:
-  // `args` by position; `tables` by rank, null for those of other processes; with `backwards` they are read as those of
-  // the transposed traffic. All of it must stay as it is until the beats have been put on streams.
-  Status Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const std::vector<const int32_t*>& tables,
-               const GroupTraffic& traffic, bool backwards, const Layout& layout);
-
-  // For rows that land on each other: every block goes straight from its origin to its target, where they are added up.
-  Status BuildSum(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-                  const Layout& layout);
+  // Takes staging memory. `args` by position; `tables` by rank, null for those of other processes. `sums`: rows land on
+  // each other; every block goes straight from its origin to its target, where they are added up, and no tables are
+  // needed. All of it must stay as it is until the beats have been put on streams.
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const std::vector<const int32_t*>& tables,
+               bool sums, const GroupTraffic& traffic, const Layout& layout);
+  // Staging, which may also be told of devices of other processes that share the domain of those here.
+  in_process::Placement& placement() { return placement_; }
+  // With `backwards`, tables are read as those of the transposed traffic.
+  Status Build(bool backwards);
 
   int32_t count() const { return beats_; }
   int32_t lanes() const { return static_cast<int32_t>(moves_.size()); }
@@ -89,9 +90,9 @@ class Beats {
     int64_t buffer = -1;  // offset of it in its lane's buffer; -1: it lies in one piece where it is
   };
 
-  void Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-             const Layout& layout);
-  Status TakeEntries(const std::vector<const int32_t*>& tables, bool backwards);
+  Status BuildSum();
+  Status TakeEntries(bool backwards);
+  void AddCopies(const Parcel& parcel);
   void TakeTransfer(int32_t rank, const planner::Transfer& transfer, int32_t beat);
   void AddKey(int32_t beat, Kind kind, int32_t here, int32_t peer, const planner::Transfer& transfer);
   Status Arrange(bool arrivals);
@@ -115,6 +116,8 @@ class Beats {
   const std::vector<ExchangeArgs>* args_ = nullptr;
   const GroupTraffic* traffic_ = nullptr;
   const Layout* layout_ = nullptr;
+  const std::vector<const int32_t*>* tables_ = nullptr;
+  std::vector<const int32_t*> no_tables_;
   LaneMemory memory_;
   in_process::Placement placement_;
   int32_t beats_ = 0;

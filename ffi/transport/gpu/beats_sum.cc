@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "transport/gpu/beats.h"
-#include "transport/in_process/sum.h"
 
 namespace fastjax::transport::gpu {
 namespace {
@@ -64,29 +63,20 @@ class Cutter {
 
 }  // namespace
 
-Status Beats::BuildSum(const CallSite& site, const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic,
-                       const Layout& layout) {
-  Begin(site, args, traffic, layout);
-  const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
-  if (Status status = in_process::CheckSummable(site, any); !status.ok()) return status;
-  const std::vector<const int32_t*> no_tables(static_cast<size_t>(site.group_size), nullptr);
-  if (Status status = placement_.Begin(site, args, any.row_bytes, no_tables, traffic, &memory_); !status.ok()) {
-    return status;
-  }
-  for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    if (layout.lane_of[static_cast<size_t>(rank)] >= 0) TakeBlocks(rank);
+Status Beats::BuildSum() {
+  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
+    if (layout_->lane_of[static_cast<size_t>(rank)] >= 0) TakeBlocks(rank);
   }
   if (Status status = Arrange(true); !status.ok()) return status;
-  sums_ = true;
   sum_.resize(moves_.size());
   for (SumList& list : sum_) {
     list.landings.clear();
     list.sources.clear();
     list.end = 0;
   }
-  if (any.row_bytes == 0) return Status::Ok();
-  for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    if (layout.lane_of[static_cast<size_t>(rank)] >= 0) AddSums(rank);
+  if (placement_.row_bytes() == 0) return Status::Ok();
+  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
+    if (layout_->lane_of[static_cast<size_t>(rank)] >= 0) AddSums(rank);
   }
   return Status::Ok();
 }
@@ -107,20 +97,21 @@ void Beats::TakeBlocks(int32_t rank) {
 
 void Beats::AddSums(int32_t target) {
   const ExchangeArgs& to = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(target)])];
+  const int32_t lane = layout_->lane_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;
   for (int32_t origin = 0; origin < site_->group_size; ++origin) {
     const ExchangeArgs& from = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(origin)])];
     const std::byte* arrived = Arrival(origin, target);
+    const ptrdiff_t shift = layout_->ShiftOf(lane, origin, kSource);
     int64_t done = 0;
     traffic_->ForEachRun(origin, target, 0, traffic_->rows(origin, target), [&](const Run& run) {
       const std::byte* const source =
-          arrived == nullptr ? from.source + run.source_row * to.row_bytes : arrived + done * to.row_bytes;
+          arrived == nullptr ? from.source + shift + run.source_row * to.row_bytes : arrived + done * to.row_bytes;
       addends.push_back({run.destination_row, run.destination_row + run.rows, source});
       done += run.rows;
     });
   }
-  const auto lane = static_cast<size_t>(layout_->lane_of[static_cast<size_t>(target)]);
-  Cutter(std::move(addends), to.row_bytes).Cut(to.destination, &sum_[lane]);
+  Cutter(std::move(addends), to.row_bytes).Cut(to.destination, &sum_[static_cast<size_t>(lane)]);
 }
 
 // Where a block of another domain lies; null for those that are summed from where they were sent.

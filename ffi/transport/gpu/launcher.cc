@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "transport/gpu/ipc/circle.h"
+
 namespace fastjax::transport::gpu {
 namespace {
 
@@ -23,30 +25,44 @@ size_t Append(const std::vector<T>& list, std::byte* to, size_t at) {
 Status Launcher::Launch(const Beats& beats, const Layout& layout, Channel* channel) {
   DeviceScope scope(*gpu_);
   // What is thrown must not leave work behind either: callers take their memory back then too.
-  const Status status = Guarded([&] { return Put(beats, layout, channel); });
+  layout_ = &layout;
+  const Status status = Guarded([&] { return Put(beats, channel); });
   if (!status.ok()) Settle();
   Clear();
   return status;
 }
 
-Status Launcher::Put(const Beats& beats, const Layout& layout, Channel* channel) {
-  Status status = Prepare(layout);
+Status Launcher::Put(const Beats& beats, Channel* channel) {
+  Status status = Prepare(*layout_);
+  for (int32_t lane = 0; status.ok() && lane < beats.lanes(); ++lane) status = Upload(beats, lane);
   // Memory of other lanes is touched only when they have come to this exchange, and given back only when all have left
   // it.
-  if (status.ok()) status = Join();
-  for (int32_t lane = 0; status.ok() && lane < beats.lanes(); ++lane) status = Upload(beats, lane);
+  if (status.ok()) status = Join(1);
   for (int32_t beat = 0; status.ok() && beat < beats.count(); ++beat) status = Beat(beats, beat, channel);
   for (int32_t lane = 0; status.ok() && beats.sums() && lane < beats.lanes(); ++lane) status = Sum(beats, lane);
-  return status.ok() ? Join() : status;
+  if (status.ok()) status = Join(ipc::kLastStep);
+  return status.ok() ? End() : status;
+}
+
+Status Launcher::End() {
+  if (layout_->circle == nullptr) return Status::Ok();
+  streams_.clear();
+  for (const Lane& lane : lanes_) streams_.push_back(lane.caller->stream);
+  return layout_->circle->Launched(streams_);
 }
 
 // Waits until nothing is left of an exchange that failed half-way: callers take back memory that others may still write
 // to.
 void Launcher::Settle() {
+  ipc::Circle* const circle = layout_->circle.get();
+  if (circle != nullptr) circle->Close();  // streams may wait for other processes
   for (const Lane& lane : lanes_) {
     if (lane.side != nullptr) gpu_->driver().SynchronizeStream(lane.side);
   }
   for (const Lane& lane : lanes_) gpu_->driver().SynchronizeStream(lane.caller->stream);
+  if (circle == nullptr) return;
+  circle->Withdraw(layout_->step);
+  circle->GiveUp();
 }
 
 Status Launcher::Prepare(const Layout& layout) {
@@ -54,7 +70,7 @@ Status Launcher::Prepare(const Layout& layout) {
   talks_.assign(layout.lanes.size(), 0);
   sides_.assign(layout.lanes.size(), nullptr);
   for (const Caller* caller : layout.lanes) {
-    Lane lane{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr};
+    Lane lane{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &lane.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &lane.side);
     if (status.ok()) status = gpu_->MaxBlocks(caller->device, &lane.blocks);
@@ -85,11 +101,13 @@ Status Launcher::Upload(const Beats& beats, int32_t lane) {
   if (bytes == 0) return Status::Ok();
   const int32_t device = own.caller->device;
   if (Status status = gpu_->TakePinned(device, bytes, &own.pinned); !status.ok()) return status;
-  std::byte* const there = own.caller->allocate(bytes);
+  const bool gated = layout_->circle != nullptr;
+  std::byte* const there = own.caller->allocate(bytes + (gated ? kListAlignment : 0));
   if (there == nullptr) {
     return Status::Internal("fastjax: " + gpu_->Name(device) + " has no memory for " + std::to_string(bytes) +
                             " bytes of lists; leave more to it.");
   }
+  if (gated) own.gate = reinterpret_cast<uint64_t*>(there + bytes);
   own.moves = reinterpret_cast<const kernels::Move*>(there);
   const size_t landings = Append(moves, own.pinned.data, 0);
   own.landings = reinterpret_cast<const kernels::Landing*>(there + landings);
@@ -101,7 +119,7 @@ Status Launcher::Upload(const Beats& beats, int32_t lane) {
 
 Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
   if (beat > 0) {
-    if (Status status = Join(); !status.ok()) return status;
+    if (Status status = Join(1 + static_cast<uint64_t>(beat)); !status.ok()) return status;
   }
   const int32_t lanes = beats.lanes();
   for (int32_t lane = 0; lane < lanes; ++lane) {
@@ -141,8 +159,8 @@ Status Launcher::Run(int32_t lane, MoveList list) {
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, BlocksFor(own, list.end),
-                                             own.caller->stream),
+  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, own.gate,
+                                             BlocksFor(own, list.end), own.caller->stream),
                      own.caller->device, "launch a kernel");
 }
 
@@ -154,7 +172,7 @@ Status Launcher::Sum(const Beats& beats, int32_t lane) {
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(
       gpu_->driver().SumRows(beats.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
-                             sums.end, BlocksFor(own, sums.end), own.caller->stream),
+                             sums.end, own.gate, BlocksFor(own, sums.end), own.caller->stream),
       own.caller->device, "launch a kernel");
 }
 
@@ -176,8 +194,28 @@ Status Launcher::Follow(const Lane& lane, kernels::Stream first, kernels::Stream
   return gpu_->Check(gpu_->driver().WaitEvent(then, lane.event), device, "wait for an event");
 }
 
-// All lanes wait for all others.
-Status Launcher::Join() {
+// All lanes wait for all others, and for those of other processes that share the domain.
+Status Launcher::Join(uint64_t step) {
+  const Status status = JoinHere();
+  return status.ok() && layout_->circle != nullptr ? PassBarriers(step) : status;
+}
+
+Status Launcher::PassBarriers(uint64_t step) {
+  DeviceScope scope(*gpu_);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Caller& caller = *lanes_[i].caller;
+    kernels::Barrier barrier = layout_->circle->barriers()[i];
+    barrier.step = layout_->step + step;
+    barrier.last = step == ipc::kLastStep;
+    barrier.gate = lanes_[i].gate;
+    if (Status status = scope.Choose(caller.device); !status.ok()) return status;
+    const int code = gpu_->driver().PassBarrier(&barrier, caller.stream);
+    if (code != 0) return gpu_->Check(code, caller.device, "launch a kernel");
+  }
+  return Status::Ok();
+}
+
+Status Launcher::JoinHere() {
   if (lanes_.size() < 2) return Status::Ok();
   Status status;
   DeviceScope scope(*gpu_);

@@ -17,7 +17,7 @@ class Launcher {
 
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
-  // have moved.
+  // have moved, and the layout's circle has been given up.
   Status Launch(const Beats& beats, const Layout& layout, Channel* channel);
 
  private:
@@ -31,15 +31,19 @@ class Launcher {
     const kernels::Move* moves;  // and on the device
     const kernels::Landing* landings;
     const std::byte* const* sources;
+    uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
   };
 
-  Status Put(const Beats& beats, const Layout& layout, Channel* channel);
+  Status Put(const Beats& beats, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const Beats& beats, int32_t lane);
   Status Beat(const Beats& beats, int32_t beat, Channel* channel);
   Status Run(int32_t lane, MoveList list);
   Status Sum(const Beats& beats, int32_t lane);
-  Status Join();
+  Status Join(uint64_t step);
+  Status JoinHere();
+  Status PassBarriers(uint64_t step);
+  Status End();
   Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
   Status MoveMessages(const Beats& beats, int32_t beat, Channel* channel);
   int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
@@ -47,9 +51,11 @@ class Launcher {
   void Clear();
 
   Gpu* const gpu_;
+  const Layout* layout_ = nullptr;
   std::vector<Lane> lanes_;
   std::vector<uint8_t> talks_;  // by lane: has messages in this beat
   std::vector<kernels::Stream> sides_;
+  std::vector<kernels::Stream> streams_;
 };
 
 }  // namespace fastjax::transport::gpu

@@ -2,6 +2,7 @@
 #ifndef FASTJAX_TRANSPORT_GPU_LAYOUT_H_
 #define FASTJAX_TRANSPORT_GPU_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,11 +15,30 @@
 
 namespace fastjax::transport::gpu {
 
+namespace ipc {
+class Circle;
+}
+
+// What of a device's memory others may touch.
+enum Part : int32_t { kSource, kDestination, kStaging };
+constexpr int32_t kParts = 3;
+
 // A lane is a stream: that of one device, or, where several ranks are played on one device, of all of them.
 struct Layout {
   std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
   std::vector<int32_t> lane_of;    // by rank: -1 where a device is another process's
   std::vector<const Caller*> lanes;
+
+  // Where devices of several processes share a domain, these: its barriers are those of the lanes.
+  std::shared_ptr<ipc::Circle> circle = nullptr;
+  uint64_t step = 0;  // of its barriers, before this exchange
+  // By lane, rank and part: how far from where the first lane finds it. Empty where all lanes find it there.
+  std::vector<ptrdiff_t> shifts = {};
+
+  ptrdiff_t ShiftOf(int32_t lane, int32_t rank, Part part) const {
+    if (shifts.empty()) return 0;
+    return shifts[(static_cast<size_t>(lane) * lane_of.size() + static_cast<size_t>(rank)) * kParts + part];
+  }
 };
 
 // Lanes of those devices that called, `args` by position.

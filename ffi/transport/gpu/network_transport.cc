@@ -1,15 +1,19 @@
 #include "transport/gpu/network_transport.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "transport/gpu/ipc/neighbours.h"
 #include "transport/gpu/work.h"
 #include "transport/in_process/completer.h"
 #include "transport/meter.h"
 #include "transport/network/job.h"
 #include "transport/network/metadata.h"
+#include "transport/network/swap.h"
 
 namespace fastjax::transport::gpu {
 namespace {
@@ -18,11 +22,16 @@ using network::Site;
 
 // What the jobs of a call site share.
 struct Shared {
-  Shared(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, ExchangeOptions o)
-      : gpu(std::move(g)), fabric(std::move(f)), options(std::move(o)) {}
+  Shared(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, const std::shared_ptr<ipc::Memory>& memory,
+         ExchangeOptions o)
+      : gpu(std::move(g)),
+        fabric(std::move(f)),
+        neighbours(memory == nullptr ? nullptr : std::make_unique<ipc::Neighbours>(gpu, memory)),
+        options(std::move(o)) {}
 
   const std::shared_ptr<Gpu> gpu;
   const std::shared_ptr<Fabric> fabric;
+  const std::unique_ptr<ipc::Neighbours> neighbours;  // null: memory is not shared
   const ExchangeOptions options;
   Channels channels;
 };
@@ -37,7 +46,10 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   // What follows takes memory of devices, and the first time processes make a communicator together, which takes
   // seconds and letters: not for the wire's thread.
   void OnMet() override {
-    failure_ = Status::Ok();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      failure_ = Status::Ok();
+    }
     launching_ = true;
     launch()->Restart();
     in_process::Completer::Get().Run([this] {
@@ -52,7 +64,10 @@ class GpuJob final : public network::Job<ExchangeArgs> {
 
   void OnFailed(const Status& why) override {
     if (!launching_) return Finish(why);
-    failure_ = why;  // memory of the devices is in use until that has ended
+    // Memory of the devices is in use until that has ended, which need not wait for the others.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = why;
+    if (swap_ != nullptr) swap_->Cancel(why);
   }
 
   void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
@@ -69,40 +84,91 @@ class GpuJob final : public network::Job<ExchangeArgs> {
     const int32_t device = args()[site().local(group()).front()].caller->device;
     Status chosen = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
     if (!chosen.ok()) return chosen;
-    Status status = work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
+    Status status = Prepare(alike);
     return status.ok() ? work_.Launch(call, group()) : status;
+  }
+
+  Status Prepare(bool* alike) {
+    const CallSite& call = site().call_site();
+    const bool shares = shared_->neighbours != nullptr &&
+                        std::all_of(args().begin(), args().end(), [](const auto& of) { return of.shares_memory; });
+    if (!shares) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
+    const auto swap = [this](const char* about, std::vector<int64_t> words,
+                             std::vector<std::vector<int64_t>>* answers) {
+      return Swap(about, std::move(words), answers);
+    };
+    const ipc::Party party{call, group(), site().process(), meeting().others, swap};
+    return work_.Prepare(party, shared_->neighbours.get(), &args(), shared_->options, ranks_, alike, launch());
+  }
+
+  // With the processes that have met for this exchange.
+  Status Swap(const char* about, std::vector<int64_t> words, std::vector<std::vector<int64_t>>* answers) {
+    const network::Meeting& met = meeting();
+    network::Swap swap(&site().station(), std::move(words));
+    network::Meeting& next = swap.meeting();
+    next.text = std::string(about) + ", for " + met.text;
+    next.key = {site().station().wire->KeyedHash(next.text.data(), next.text.size()), met.key.group};
+    next.visit = met.visit;
+    next.others = met.others;
+    next.timeout = met.timeout;
+    next.prefix = met.prefix;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!failure_.ok()) return failure_;
+      swap_ = &swap;
+    }
+    Status status = swap.Run(answers);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    swap_ = nullptr;
+    return status;
   }
 
   void OnLaunched(const Status& launched, bool alike) {
     launching_ = false;
-    if (meeting().failed) return Finish(failure_);
+    if (meeting().failed) return Finish(FailureBeside(launched));
     if (launched.ok()) return Finish(launched);
     network::Meetings& meetings = site().station().meetings;
     alike ? meetings.FailAlike(&meeting(), launched) : meetings.GiveUp(&meeting(), launched);
   }
 
+  // Of the meeting, and what went wrong here in the meantime, if that is something else: it is told once.
+  Status FailureBeside(const Status& launched) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Status failure = failure_;
+    if (!launched.ok() && launched.message != failure.message) failure.message += " Here: " + launched.message;
+    return failure;
+  }
+
   const std::shared_ptr<Shared> shared_;
   std::vector<int32_t> ranks_;
   Work work_;
-  Status failure_;
   bool launching_ = false;
+  std::mutex mutex_;
+  Status failure_;
+  network::Swap* swap_ = nullptr;  // under way
 };
 
 class GpuNetworkExchange final : public Exchange {
  public:
   GpuNetworkExchange(const std::shared_ptr<network::Station>& station, const std::shared_ptr<const CallSite>& site,
                      const std::shared_ptr<Shared>& shared)
-      : entrance_(station, site, "on GPUs, " + network::Describe(shared->options),
+      : site_(site),
+        shared_(shared),
+        entrance_(station, site, "on GPUs, " + network::Describe(shared->options),
                   std::make_shared<Meter>(site, shared->options, true),
                   [shared](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
                     return std::make_unique<GpuJob>(std::move(at), std::move(meter), shared);
                   }) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    const int32_t group = site_->group_of[static_cast<size_t>(partition)];
+    args.shares_memory = shared_->neighbours != nullptr && shared_->neighbours->Sought(group);
     entrance_.Arrive(run_id, partition, args, std::move(done));
   }
 
  private:
+  const std::shared_ptr<const CallSite> site_;
+  const std::shared_ptr<Shared> shared_;
   network::Entrance<ExchangeArgs, GpuJob> entrance_;
 };
 
@@ -115,7 +181,7 @@ std::unique_ptr<Counts> GpuNetworkTransport::OpenCounts(std::shared_ptr<const Ca
 std::unique_ptr<Exchange> GpuNetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                             ExchangeOptions options) {
   return std::make_unique<GpuNetworkExchange>(network_->station(), site,
-                                              std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
+                                              std::make_shared<Shared>(gpu_, fabric_, memory_, std::move(options)));
 }
 
 }  // namespace fastjax::transport::gpu

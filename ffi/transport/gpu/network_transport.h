@@ -1,5 +1,5 @@
 // The transport between GPUs of several processes: these meet and agree by message, as CPUs' do, and rows go by what
-// the fabric has.
+// the fabric has, or by kernels where processes of one host share memory.
 #ifndef FASTJAX_TRANSPORT_GPU_NETWORK_TRANSPORT_H_
 #define FASTJAX_TRANSPORT_GPU_NETWORK_TRANSPORT_H_
 
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "transport/gpu/gpu.h"
+#include "transport/gpu/ipc/memory.h"
 #include "transport/gpu/layout.h"
 #include "transport/network/network.h"
 #include "transport/transport.h"
@@ -15,9 +16,10 @@ namespace fastjax::transport::gpu {
 
 class GpuNetworkTransport final : public Transport {
  public:
+  // `memory`: what devices of several processes share; null where they do not.
   GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
-                      std::shared_ptr<network::NetworkTransport> network)
-      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), network_(std::move(network)) {}
+                      std::shared_ptr<network::NetworkTransport> network, std::shared_ptr<ipc::Memory> memory = nullptr)
+      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), network_(std::move(network)), memory_(std::move(memory)) {}
 
   // As GpuTransport's.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
@@ -27,6 +29,7 @@ class GpuNetworkTransport final : public Transport {
   const std::shared_ptr<Gpu> gpu_;
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<network::NetworkTransport> network_;
+  const std::shared_ptr<ipc::Memory> memory_;
 };
 
 }  // namespace fastjax::transport::gpu

@@ -1,23 +1,72 @@
 #include "transport/gpu/work.h"
 
 #include <algorithm>
+#include <functional>
+
+#include "transport/gpu/ipc/circle.h"
 
 namespace fastjax::transport::gpu {
 
-Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-                     transport::Launch* launch) {
+Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                   transport::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   *alike = false;
   FindLanes(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
-  if (options.reverse && traffic.LandingsOverlap()) return beats_.BuildSum(site, args, traffic, layout_);
-  return beats_.Build(site, args, prepared_.tables(), traffic, options.transposed_table != options.reverse, layout_);
+  const bool sums = options.reverse && traffic.LandingsOverlap();
+  return beats_.Begin(site, args, prepared_.tables(), sums, traffic, layout_);
+}
+
+Status Work::Build(const ExchangeOptions& options) { return beats_.Build(options.transposed_table != options.reverse); }
+
+Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     transport::Launch* launch) {
+  Status status = Begin(site, group, args, options, ranks, alike, launch);
+  return status.ok() ? Build(options) : status;
+}
+
+Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     transport::Launch* launch) {
+  Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
+  if (status.ok()) status = neighbours->Meet(party, beats_.sums(), args, &beats_.placement(), &layout_);
+  if (!status.ok()) return status;
+  status = Guarded([&] { return Build(options); });
+  if (!status.ok()) GiveUp();
+  return status;
 }
 
 Status Work::Launch(const CallSite& site, int32_t group) {
-  if (!beats_.has_messages()) return launcher_.Launch(beats_, layout_, nullptr);
+  Status status = Guarded([&] { return Put(site, group); });
+  if (!status.ok()) GiveUp();
+  layout_.circle = nullptr;
+  return status;
+}
+
+// Processes make communicators together, also those that have no messages: what all know decides.
+bool Work::MayHaveMessages(const CallSite& site) {
+  const std::vector<int32_t>& domains = layout_.domain_of;
+  const bool one_domain = std::adjacent_find(domains.begin(), domains.end(), std::not_equal_to<>()) == domains.end();
+  if (!site.spans_processes() || one_domain) return beats_.has_messages();
+  for (int32_t origin = 0; origin < site.group_size; ++origin) {
+    for (int32_t target = 0; target < site.group_size; ++target) {
+      if (origin != target && prepared_.traffic().rows(origin, target) > 0) return true;
+    }
+  }
+  return false;
+}
+
+// What other processes have been promised.
+void Work::GiveUp() {
+  if (layout_.circle != nullptr) layout_.circle->GiveUp();
+  layout_.circle = nullptr;
+}
+
+Status Work::Put(const CallSite& site, int32_t group) {
+  if (!MayHaveMessages(site)) return launcher_.Launch(beats_, layout_, nullptr);
   Channels::OfGroup& own = channels_->Of(group);
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;

@@ -10,6 +10,7 @@
 
 #include "transport/gpu/beats.h"
 #include "transport/gpu/gpu.h"
+#include "transport/gpu/ipc/neighbours.h"
 #include "transport/gpu/launcher.h"
 #include "transport/gpu/layout.h"
 #include "transport/meter.h"
@@ -47,11 +48,22 @@ class Work {
   Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  transport::Launch* launch);
+  // The same, where other processes may share memory, which `args` are completed with.
+  Status Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
+                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                 transport::Launch* launch);
   // Puts all of it on the callers' streams.
   Status Launch(const CallSite& site, int32_t group);
   Seen seen() const { return prepared_.seen(); }
 
  private:
+  Status Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+               transport::Launch* launch);
+  Status Build(const ExchangeOptions& options);
+  Status Put(const CallSite& site, int32_t group);
+  bool MayHaveMessages(const CallSite& site);
+  void GiveUp();
   std::vector<std::unique_lock<std::mutex>> TakeTurns();
 
   Gpu* const gpu_;

@@ -67,7 +67,7 @@ void Placement::Release() {
 }
 
 bool Placement::InStaging(int32_t rank, int64_t row, int64_t rows) const {
-  return row >= 0 && (!is_here(rank) || rows <= staging_rows_[rank] - row);
+  return row >= 0 && (staging_rows_[rank] < 0 || rows <= staging_rows_[rank] - row);
 }
 
 Status Placement::Check(const Transfer& t) const {

@@ -1,4 +1,4 @@
-// Where the rows of a transfer lie in the memory of this process's devices.
+// Where the rows of a transfer lie in the memory of this process's devices, and of others that are reached from here.
 #ifndef FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
 #define FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
 
@@ -31,14 +31,21 @@ class Placement {
   // Gives the staging memory back.
   void Release();
 
-  bool is_here(int32_t rank) const { return staging_rows_[rank] >= 0; }
+  // Of a device of another process, whose memory is reached from here. Stays until the next Begin.
+  void SetStaging(int32_t rank, int64_t rows, std::byte* at) {
+    staging_rows_[rank] = rows;
+    staging_at_[rank] = at;
+  }
+  int64_t staging_rows(int32_t rank) const { return staging_rows_[rank]; }  // -1: not known here
+  std::byte* staging(int32_t rank) const { return staging_at_[rank]; }
   int64_t row_bytes() const { return row_bytes_; }
 
   // The table came through the user's program: whatever it says, nothing outside blocks and staging may be touched.
-  // The staging of other processes' devices is theirs to check. The rest is for transfers that this one accepts.
+  // The staging of devices that are not reached from here is for their processes to check. The rest is for transfers
+  // that this one accepts.
   Status Check(const planner::Transfer& transfer) const;
 
-  // visit(CopyOp), for a transfer whose ends are both here.
+  // visit(CopyOp), for a transfer whose ends are both reached from here.
   template <typename Visit>
   void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
   // visit(const std::byte*, bytes), for one whose src is here. Both ends see the same bytes in the same order, however
@@ -66,7 +73,7 @@ class Placement {
   int64_t row_bytes_ = 0;
   kernels::Destination landing_ = kernels::Destination::kCached;
   StagingPool::Buffer staging_;
-  std::vector<int64_t> staging_rows_;   // by rank; -1: not here
+  std::vector<int64_t> staging_rows_;   // by rank; -1: not reached from here
   std::vector<std::byte*> staging_at_;  // by rank
 };
 

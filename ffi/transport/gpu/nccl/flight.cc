@@ -3,23 +3,6 @@
 #include <algorithm>
 
 namespace fastjax::transport::gpu::nccl {
-namespace {
-
-constexpr size_t kMostNames = 8;
-
-std::string Names(const Report& report, std::vector<int32_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string names;
-  for (size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i) {
-    names += (names.empty() ? "" : ", ") + report.NameOf(ranks[i]);
-  }
-  if (ranks.size() > kMostNames) names += " and " + std::to_string(ranks.size() - kMostNames) + " more";
-  return names;
-}
-
-}  // namespace
-
 Status Flight::Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report,
                      const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
   report_ = std::move(report);
@@ -97,10 +80,8 @@ std::string Flight::Text(const Gpu& gpu, const std::vector<Member>& members, boo
   for (const auto& [lane, rank] : peers_) {
     if (waits[static_cast<size_t>(lane)]) others.push_back(rank);
   }
-  const int64_t limit = report_->site().timeout_ms;
-  return report_->site().Prefix() + Names(*report_, waiting) + " waited " + std::to_string(limit / 1000) + "." +
-         std::to_string(limit % 1000 / 100) + " s for messages of stage " + std::to_string(beat_ + 1) +
-         ", from or to " + Names(*report_, others);
+  return report_->site().Prefix() + NamesOf(*report_, waiting) + " waited " + LimitOf(*report_) +
+         " for messages of stage " + std::to_string(beat_ + 1) + ", from or to " + NamesOf(*report_, others);
 }
 
 }  // namespace fastjax::transport::gpu::nccl

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,37 +12,10 @@
 #include "transport/gpu/channel.h"
 #include "transport/gpu/gpu.h"
 #include "transport/gpu/nccl/communicators.h"
-#include "transport/group.h"
+#include "transport/gpu/report.h"
 #include "transport/status.h"
 
 namespace fastjax::transport::gpu::nccl {
-
-// A group of a call site, as errors speak of it: exchanges are over for the host before they have happened, so that
-// what goes wrong then is told to the next.
-class Report {
- public:
-  Report(const CallSite& site, int32_t group) : site_(site), group_(group) {}
-
-  const CallSite& site() const { return site_; }
-  // "device 3", by rank.
-  std::string NameOf(int32_t rank) const { return site_.DeviceName(group_, site_.position_at[rank]); }
-
-  // The first that is set is taken, once.
-  void Set(Status failure) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.ok()) failure_ = std::move(failure);
-  }
-  Status Take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(failure_, Status::Ok());
-  }
-
- private:
-  const CallSite site_;  // a copy: what is in flight may outlive the call site
-  const int32_t group_;
-  std::mutex mutex_;
-  Status failure_;
-};
 
 // The messages of one beat. Reused: allocates only when it is given more than ever before.
 class Flight {

@@ -1,0 +1,96 @@
+// A barrier of the devices of several processes, passed by streams: each device writes how far it is to a board of host
+// memory that all of them see, and waits for the others.
+#ifndef FASTJAX_KERNELS_BARRIER_H_
+#define FASTJAX_KERNELS_BARRIER_H_
+
+#include <cstdint>
+
+#include "kernels/worker.h"
+
+#if !defined(__HIP_DEVICE_COMPILE__) && !defined(__CUDA_ARCH__)
+#include <chrono>
+#include <thread>
+#endif
+
+namespace fastjax::kernels {
+
+// A board's words that somebody polls have lines of caches to themselves. The first line's word says whether it is
+// closed: nobody waits any more, and no rows move. Each device has two lines: how far it is, and whether it is let go.
+struct BoardLine {
+  uint64_t word;
+  uint64_t unused[15];
+};
+static_assert(sizeof(BoardLine) == 128);
+
+FASTJAX_DEVICE inline int64_t BoardLines(int32_t devices) { return 1 + 2 * static_cast<int64_t>(devices); }
+FASTJAX_DEVICE inline int64_t StepLine(int32_t device) { return 1 + 2 * static_cast<int64_t>(device); }
+FASTJAX_DEVICE inline int64_t LetGoLine(int32_t device) { return 2 + 2 * static_cast<int64_t>(device); }
+
+// One device's passage. It waits for all devices but those in [first_here, first_here + here).
+struct Barrier {
+  BoardLine* board;  // as this device sees it
+  int32_t devices;
+  int32_t device;
+  int32_t first_here;
+  int32_t here;
+  uint64_t step;
+  bool last;       // ends when the device is let go, where others end when the board is closed
+  uint64_t* gate;  // of the device's memory: 0 if the board was open when it came; null: nobody asks
+};
+
+// What the barrier before said.
+FASTJAX_DEVICE inline bool IsOpen(const uint64_t* gate) { return gate == nullptr || *gate == 0; }
+
+// Between all devices and processors of a host. What a thread, or what its stream did before it, wrote before a store
+// is seen by whoever loads what was stored; and what a thread loads after a store was not loaded before it.
+FASTJAX_DEVICE inline uint64_t LoadShared(const uint64_t* at) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+#elif defined(__CUDA_ARCH__)
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+#else
+  return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+#endif
+}
+
+FASTJAX_DEVICE inline void StoreShared(uint64_t* at, uint64_t value) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __hip_atomic_store(at, value, __ATOMIC_SEQ_CST, __HIP_MEMORY_SCOPE_SYSTEM);
+  __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "");
+#elif defined(__CUDA_ARCH__)
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+  asm volatile("fence.sc.sys;" ::: "memory");
+#else
+  __atomic_store_n(at, value, __ATOMIC_SEQ_CST);
+#endif
+}
+
+// Between two looks.
+FASTJAX_DEVICE inline void PauseShortly() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_amdgcn_s_sleep(8);
+#elif defined(__CUDA_ARCH__)
+  __nanosleep(200);
+#else
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+#endif
+}
+
+// By the first warp; its lanes share the devices. The board is looked at after the step has been told: who closes it
+// sees that this device is on its way, or is seen.
+FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barrier) {
+  if (worker.warp != 0) return;
+  if (worker.lane == 0) StoreShared(&barrier.board[StepLine(barrier.device)].word, barrier.step);
+  const uint64_t* const end = &barrier.board[barrier.last ? LetGoLine(barrier.device) : 0].word;
+  for (int32_t device = worker.lane; device < barrier.devices; device += worker.lanes) {
+    if (device >= barrier.first_here && device < barrier.first_here + barrier.here) continue;
+    while (LoadShared(&barrier.board[StepLine(device)].word) < barrier.step && LoadShared(end) == 0) PauseShortly();
+  }
+  if (worker.lane == 0 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.board->word);
+}
+
+}  // namespace fastjax::kernels
+
+#endif  // FASTJAX_KERNELS_BARRIER_H_
