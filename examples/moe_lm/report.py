@@ -45,11 +45,17 @@ def write_trace(path: Path, chosen: Mapping[int, np.ndarray], devices: int) -> N
 
 
 def by_turns(
-    runs: Mapping[str, Callable[[], object]], rounds: int, seed: int = 0
+    runs: Mapping[str, Callable[[], object]], rounds: int, *, seed: int = 0, settle: float = 0.0
 ) -> dict[str, list[float]]:
     """Seconds of each, side by side: every round runs each once, in random order.
 
     The order depends on the seed alone, since all processes of a job must run the same.
+
+    Args:
+      runs: by name; each blocks until it is done.
+      rounds: how many.
+      seed: of the order.
+      settle: seconds from one to the next, for those whose memory is freed behind their end.
     """
     rng = np.random.default_rng(seed)
     names = list(runs)
@@ -59,6 +65,7 @@ def by_turns(
             start = time.perf_counter()
             runs[names[at]]()
             seconds[names[at]].append(time.perf_counter() - start)
+            time.sleep(settle)
     return seconds
 
 
