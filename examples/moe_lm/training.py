@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +104,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        self._folder = folder
         self._manager = ocp.CheckpointManager(
             folder.resolve(), options=options, item_names=("state", "history")
         )
@@ -138,8 +138,11 @@ class Checkpoints:
             "state": ocp.args.StandardRestore(abstract),
             "history": ocp.args.JsonRestore(),
         }
-        found = self._manager.restore(steps, args=ocp.args.Composite(**items))
-        return steps, found["state"], json.loads(json.dumps(found["history"]))
+        try:
+            found = self._manager.restore(steps, args=ocp.args.Composite(**items))
+        except ValueError as error:
+            raise ValueError(f"{self._folder} is of another model: {error}") from None
+        return steps, found["state"], found["history"]
 
     def close(self) -> None:
         """Waits for what is being written."""
