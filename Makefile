@@ -37,7 +37,7 @@ CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.
 CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 TESTS ?= tests $(NOTEBOOKS)
-PYTHON_FOLDERS := $(wildcard cmake docs/site fastjax tests benchmarks notebooks)
+PYTHON_FOLDERS := $(wildcard cmake docs/site examples fastjax tests benchmarks notebooks)
 
 # Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
 # has the build tools in the virtual environment and the headers in build/, so that only what changed is compiled.

@@ -17,6 +17,7 @@ import endurance
 import fault_matrix
 import frontier
 import gap_tables
+import moe_layer
 import plan_time
 import processes
 import records
@@ -175,6 +176,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     fault_matrix.SCHEMA: fault_matrix.page,
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
+    moe_layer.SCHEMA: moe_layer.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,
 }

@@ -4,11 +4,17 @@ Each kind is a function of servers, devices of each, rows and a seed. Rows are t
 what each one sends, or the mean of it where senders differ, or what the one flow has.
 """
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from fastjax.cli.traffic import Skew, make_traffic
+from fastjax.traffic import read_routing_trace, traffic_from_routing
+
+TRACE = Path(__file__).parent / "traces" / "train_moe.jsonl.gz"
+TRACE_DEVICES = 8  # and as many experts
 
 Workload = Callable[[int, int, int, int], np.ndarray]
 
@@ -71,6 +77,32 @@ def mostly_local(servers: int, per_server: int, rows: int, seed: int) -> np.ndar
     return np.where(inside, rows * 9 // (10 * per_server), rows // (10 * elsewhere))
 
 
+@functools.cache
+def routed() -> np.ndarray:
+    """What was sent in the trace, shape (layers, steps, devices, devices)."""
+    found = traffic_from_routing(
+        read_routing_trace(TRACE), devices=TRACE_DEVICES, num_experts=TRACE_DEVICES
+    )
+    layers = sorted({exchange.layer for exchange in found})
+    return np.array([[t for e, t in found.items() if e.layer == layer] for layer in layers])
+
+
+def trained(servers: int, per_server: int, rows: int, seed: int) -> np.ndarray:
+    """In the proportions of a model's own routing, from a trace of eight devices.
+
+    Any eight devices receive as those of the trace did in some layer, from any eight as in some
+    step of it: so all senders have the same popular experts, but not just as popular.
+    """
+    rng = np.random.default_rng(seed)
+    found, devices = routed(), servers * per_server
+    tiles = -(-devices // TRACE_DEVICES)
+    layer = rng.integers(len(found), size=tiles)
+    step = rng.integers(found.shape[1], size=(tiles, tiles))
+    shares = np.block([[found[layer[j], step[i, j]] for j in range(tiles)] for i in range(tiles)])
+    ends = shares[:devices, :devices].cumsum(axis=1)
+    return np.diff(ends * rows // ends[:, -1:], axis=1, prepend=0)
+
+
 WORKLOADS: dict[str, Workload] = {
     "uniform": drawn("uniform"),
     "pair-zipf 0.4": drawn("pair-zipf", 0.4),
@@ -78,6 +110,7 @@ WORKLOADS: dict[str, Workload] = {
     "pair-zipf 1.2": drawn("pair-zipf", 1.2),
     "expert 0.4": drawn("zipf-expert", 0.4),
     "expert 0.8": drawn("zipf-expert", 0.8),
+    "trained": trained,
     "hot receiver": hot_receiver,
     "hot sender": hot_sender,
     "single flow": single_flow,

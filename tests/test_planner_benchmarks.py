@@ -19,7 +19,7 @@ import records
 import textbook
 import to_markdown
 from plan_problems import problems, scheduled
-from workloads import WORKLOADS
+from workloads import WORKLOADS, routed
 
 from fastjax import Topology, make_plan
 from fastjax.errors import UnsupportedError
@@ -67,6 +67,22 @@ def test_experts_are_popular_wherever_they_are():
         int(WORKLOADS["expert 0.8"](2, 4, 4000, seed).sum(axis=0).argmax()) for seed in range(8)
     }
     assert len(hottest) > 2
+
+
+def test_trained_models_have_the_same_popular_experts_for_all_senders():
+    found = routed()
+    assert found.shape == (3, 4, 8, 8)
+    traffic = WORKLOADS["trained"](2, 8, 512, 0)
+    halves = slice(8), slice(8, 16)
+    for columns in halves:
+        nearest = []
+        for rows in halves:
+            # The trace's senders have 512 rows each for eight devices; here there are sixteen.
+            apart = np.abs(2 * traffic[rows, columns] - found).max(axis=(2, 3))
+            assert apart.min() <= 2
+            nearest.append(np.unravel_index(apart.argmin(), apart.shape))
+        (layer, _), (other, _) = nearest
+        assert layer == other
 
 
 def bound_by_hand(traffic, topology, row_bytes):

@@ -1,0 +1,80 @@
+"""The layer of experts, in the ways that are compared: `fastjax.moe`, and padded all_to_alls.
+
+Both run inside `jax.shard_map`, on tokens x of shape (tokens, width), their choices and the weights
+of these, shape (tokens, k), and a device's own experts: two matrices each, shapes (experts of a
+device, width, inner) and (experts of a device, inner, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastjax import Topology, moe
+
+AXIS = "expert"
+
+Layer = Callable[[Any, Any, Any, tuple[Any, Any]], Any]
+
+
+def route(x: Any, router: Any, top_k: int) -> tuple[Any, Any, Any]:
+    """Chooses experts.
+
+    Args:
+      x: tokens, shape (tokens, width).
+      router: shape (width, experts).
+      top_k: experts of a token.
+
+    Returns:
+      The choices, and their weights, which add up to 1, shape (tokens, k); and how unbalanced they
+      are over all devices: 1 where all experts get the same (Switch Transformer's auxiliary loss).
+    """
+    probabilities = jax.nn.softmax(x @ router)
+    weights, ids = jax.lax.top_k(probabilities, top_k)
+    experts = router.shape[1]
+    chosen = jax.nn.one_hot(ids, experts).sum((0, 1)) / ids.size
+    chosen, wanted = jax.lax.pmean((chosen, probabilities.mean(0)), AXIS)
+    return ids, weights / weights.sum(-1, keepdims=True), experts * (chosen @ wanted)
+
+
+def fast(scheduler: str | None = None, topology: Topology | None = None) -> Layer:
+    """Rows travel as they are; experts work on those that there are."""
+
+    def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
+        rows, sizes, handle = moe.dispatch(
+            x,
+            ids,
+            num_experts=experts[0].shape[0] * jax.lax.axis_size(AXIS),
+            axis_name=AXIS,
+            scheduler=scheduler,
+            topology=topology,
+        )
+        rows = jax.nn.relu(moe.grouped_dot(rows, experts[0], sizes))
+        rows = moe.grouped_dot(rows, experts[1], sizes)
+        return moe.combine(rows, handle, weights)
+
+    return layer
+
+
+def dense(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
+    """What there is without ragged exchanges: every expert has a slot for every token.
+
+    A token's row is in its own slot of each expert that it chose; the other slots are zero, travel
+    and are multiplied all the same. With fewer slots, tokens would be dropped.
+    """
+    (tokens, width), devices = x.shape, jax.lax.axis_size(AXIS)
+    here = experts[0].shape[0]
+    chosen = jax.nn.one_hot(ids, devices * here, dtype=x.dtype).sum(1)
+    packed = chosen.T[:, :, None] * x
+    packed = packed.reshape(devices, here, tokens, width)
+    arrived = jax.lax.all_to_all(packed, AXIS, 0, 0)  # (senders, experts here, tokens, width)
+    rows = jnp.swapaxes(arrived, 0, 1).reshape(here, devices * tokens, width)
+    rows = jax.nn.relu(jnp.einsum("erw,ewi->eri", rows, experts[0]))
+    rows = jnp.einsum("eri,eiw->erw", rows, experts[1])
+    back = jnp.swapaxes(rows.reshape(here, devices, tokens, width), 0, 1)
+    returned = jax.lax.all_to_all(back, AXIS, 0, 0).reshape(devices * here, tokens, width)
+    own = returned[ids, jnp.arange(tokens)[:, None]]  # (tokens, k, width)
+    return (own * weights[:, :, None]).sum(1)

@@ -1,0 +1,265 @@
+"""examples/train_moe.py: both layers, interrupted, in several processes; what it writes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import train_moe
+from moe_lm import launch, layers, report, text, training
+
+from fastjax import planning
+from fastjax.cli import main as fastjax_command
+from fastjax.traffic import read_routing_trace
+
+SIZES = {"width": 16, "depth": 2, "heads": 2, "inner": 16, "length": 16, "sequences": 2}
+STEPS = {"steps": 6, "save_every": 2, "evaluate_every": 4, "trace_steps": 2}
+DEVICES, TOKENS, TOP_K = 8, 32, 2
+
+
+class Shared(training.Trainer):
+    """Compiles a layer's step for all runs of these tests, which are of one model."""
+
+    made: dict[tuple[str, bool], object] = {}  # noqa: RUF012
+
+    def step(self, layer):
+        return self.made.setdefault(("step", layer is layers.dense), super().step(layer))
+
+    def evaluation(self, layer):
+        return self.made.setdefault(
+            ("evaluation", layer is layers.dense), super().evaluation(layer)
+        )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A text of as many files as it takes."""
+    folder = tmp_path_factory.mktemp("text")
+    source = Path(train_moe.__file__).read_text()
+    for number in range(20):
+        (folder / f"{number:02}.py").write_text(source[200 * number :][:600])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch):
+    monkeypatch.setattr(train_moe, "Trainer", Shared)
+
+
+def options(files, folder, **more):
+    return train_moe.TrainOptions(text=files, folder=folder, **(SIZES | STEPS | more))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_moe, "Trainer", Shared)
+        history = train_moe.run(options(files, folder, trace=folder / "new/trace.jsonl.gz"))
+    return folder, history
+
+
+def close(got, wanted, tolerance=1e-5):
+    assert got["held_out_steps"] == wanted["held_out_steps"]
+    for name in ("losses", "held_out"):
+        np.testing.assert_allclose(got[name], wanted[name], rtol=tolerance)
+
+
+def test_it_learns_and_writes(uninterrupted):
+    folder, history = uninterrupted
+    assert len(history["losses"]) == 6
+    assert history["losses"][0] == pytest.approx(np.log(256), abs=1)
+    assert history["losses"][-1] < history["losses"][0] - 0.1
+    assert history["held_out_steps"] == [4, 6]
+    assert json.loads((folder / "losses.json").read_text()) == history
+    assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in folder.iterdir() if p.name.isdigit()) == ["4", "6"]
+
+
+def test_trace(uninterrupted, capsys):
+    """It is what Megatron-Core writes, and fastjax's planner takes it."""
+    path = uninterrupted[0] / "new/trace.jsonl.gz"
+    found = list(read_routing_trace(path))
+    assert [(r.step, r.layer, r.rank) for r in found] == [
+        (step, layer, rank) for step in (4, 5) for layer in (0, 1) for rank in range(DEVICES)
+    ]
+    for record in found:
+        assert record.top_indices.shape == (TOKENS, TOP_K)
+        assert (record.top_indices[:, 0] != record.top_indices[:, 1]).all()
+        assert record.top_indices.max() < 8
+    arguments = ["plan", str(path), "--devices", "8", "--num-experts", "8", "--servers", "2"]
+    assert fastjax_command(arguments) == 0
+    assert re.search(rf"rows +{DEVICES * TOKENS * TOP_K} of", capsys.readouterr().out)
+
+
+def test_the_dense_layer_has_the_same_losses(uninterrupted, files, tmp_path):
+    close(train_moe.run(options(files, tmp_path, layer="dense")), uninterrupted[1])
+
+
+def test_resumed(uninterrupted, files, tmp_path, monkeypatch, capsys):
+    """Where an uninterrupted run would be, bit by bit; and times of steps."""
+
+    class Interrupted(training.Checkpoints):
+        def save(self, steps, state, history):
+            super().save(steps, state, history)
+            if steps == 4:
+                self.close()
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_moe, "Checkpoints", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_moe.run(options(files, tmp_path))
+    again = options(files, tmp_path, resume=True, compare=True, rounds=2)
+    assert train_moe.run(again) == uninterrupted[1]
+    said = capsys.readouterr().out
+    for name in planning.schedulers_in_programs():
+        assert f"fastjax {name} " in said
+    assert "dense, padded" in said
+
+
+def test_four_processes_of_two_devices(uninterrupted, files, tmp_path):
+    """They go on where one process left off, as that one did."""
+    before, wanted = uninterrupted
+    shutil.copytree(before / "4", tmp_path / "4")
+    words = [f"--{k.replace('_', '-')}={v}" for k, v in (SIZES | STEPS).items()]
+    words += [f"--text={files}", f"--folder={tmp_path}", f"--trace={tmp_path / 'trace.jsonl'}"]
+    # Compiling is most of the time; it is quicker where it does less.
+    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    command = [sys.executable, "-W", "error", train_moe.__file__, "--processes=4", "--resume"]
+    done = subprocess.run(
+        [*command, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 steps, 8 devices, 4 processes, fastjax: loss" in done.stdout
+    history = json.loads((tmp_path / "losses.json").read_text())
+    assert history["losses"][:4] == wanted["losses"][:4]
+    close(history, wanted)
+    found = list(read_routing_trace(tmp_path / "trace.jsonl"))
+    one = read_routing_trace(before / "new/trace.jsonl.gz")
+    same = [np.mean(a.top_indices == b.top_indices) for a, b in zip(found, one, strict=True)]
+    assert np.mean(same) > 0.99  # what is nearly a tie may go either way
+
+
+def test_folders_that_do_not_fit(uninterrupted, files, tmp_path):
+    folder, _ = uninterrupted
+    with pytest.raises(ValueError, match=r"the newest after 6 steps: go on from it with --resume"):
+        train_moe.run(options(files, folder))
+    with pytest.raises(ValueError, match="has no checkpoint to go on from"):
+        train_moe.run(options(files, tmp_path, resume=True))
+    with pytest.raises(ValueError, match="is of another model"):
+        train_moe.run(options(files, folder, resume=True, width=32))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--steps 0", "--steps must be 1 or more."),
+        ("--trace-steps 0", "--trace-steps must be 1 or more."),
+        ("--processes 3", "--devices 8 must be a multiple of --processes, 3."),
+        ("--experts 12", "--experts 12 must be a multiple of --devices, 8."),
+        ("--heads 5", "--width 64 must be a multiple of --heads, 5."),
+        ("--servers 3", "--devices 8 must be a multiple of --servers, 3."),
+        ("--servers 0", "--devices 8 must be a multiple of --servers, 0."),
+        ("--top-k 9", "--top-k 9 is more than there are experts."),
+        ("--process 1", "--process must be from 0 to 0."),
+    ],
+)
+def test_options_refused(arguments, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        train_moe.main(arguments.split())
+    words = re.sub(r"[\s│]+", " ", capsys.readouterr().err)
+    assert said in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--devices 4", "this needs 4 CPU devices in each process, but JAX has started with 8."),
+        ("--text nowhere", "nowhere has 0 .py files; training wants 10 or more."),
+    ],
+)
+def test_refused(arguments, said, capsys, monkeypatch):
+    assert jax.device_count() == 8  # it has started
+    monkeypatch.setenv("NPROC", "264")  # would be set for one that starts
+    assert train_moe.main(arguments.split()) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_text(tmp_path):
+    for number in range(20):
+        (tmp_path / f"{number:02}.py").write_text(f"<{number}>")
+    for left_out in ("test", "site-packages"):
+        (tmp_path / left_out).mkdir()
+        (tmp_path / left_out / "0.py").write_text("no")
+    (tmp_path / "0.txt").write_text("no")
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10/last.py").write_text("<last>")
+    trained_on, held_out = (bytes(part) for part in text.read(tmp_path))
+    assert held_out == b"<9><19>"
+    rest = [number for number in range(20) if number not in (9, 19)]
+    assert trained_on.decode() == "".join(f"<{number}>" for number in rest) + "<last>"
+    with pytest.raises(ValueError, match=r"has 0 \.py files; training wants 10 or more"):
+        text.read(tmp_path / "site-packages" / "none")
+    sources, _ = text.read(text.standard_library())
+    assert len(sources) > 1_000_000
+
+
+def test_batches():
+    content = np.arange(200, dtype=np.uint8)
+    batches = text.Batches(content, 50, 4, seed=3)
+    np.testing.assert_array_equal(batches[7], text.Batches(content, 50, 4, seed=3)[7])
+    assert (batches[7] != batches[8]).any()
+    assert (np.diff(batches[7].astype(int)) == 1).all()
+    assert set(text.Batches(content[:6], 99, 4, seed=0)[0][:, 0]) == {0, 1}  # to the last byte
+    with pytest.raises(ValueError, match="a text of 4 bytes has no sequence of 5"):
+        text.Batches(content[:4], 1, 4, seed=0)
+
+
+def test_by_turns():
+    ran = []
+    seconds = report.by_turns({name: lambda n=name: ran.append(n) for name in "abc"}, 20)
+    assert {name: len(s) for name, s in seconds.items()} == {"a": 20, "b": 20, "c": 20}
+    rounds = ["".join(ran[i : i + 3]) for i in range(0, 60, 3)]
+    assert {"".join(sorted(each)) for each in rounds} == {"abc"}
+    assert len(set(rounds)) > 2
+
+
+def test_time_table():
+    from rich.console import Console
+
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(report.time_table({"one": [0.001, 0.002, 0.003], "two": [0.004] * 3}))
+    lines = {line.split("│")[1].strip(): line for line in shown.get().splitlines() if "│" in line}
+    assert re.findall(r"[\d.]+", lines["one"]) == ["2.0", "1.5", "2.5", "1.0", "3.0", "1.00"]
+    assert re.findall(r"[\d.]+", lines["two"]) == ["4.0"] * 5 + ["2.00"]
+
+
+def test_a_process_that_fails(tmp_path, monkeypatch, capsys):
+    """The others do not go on for ever, and its last words are shown."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time\n"
+        "if sys.argv[-1] == '2':\n"
+        "    sys.exit('it hurts, ' + sys.argv[1])\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
+    assert launch.run(str(script), ["here"], 3) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Process 2 failed.\n")
+    assert "--- process 2:\nit hurts, here\n" in said
+
+
+def test_processes_that_end_well(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys, pathlib\npathlib.Path(sys.argv[1], sys.argv[-1]).touch()\n")
+    assert launch.run(str(script), [str(tmp_path)], 3) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2", "script.py"]
