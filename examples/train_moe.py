@@ -167,7 +167,7 @@ def run(options: TrainOptions) -> dict[str, Any]:
 
     Returns:
       losses: nats a byte, of each step. held_out_steps, held_out: the same of held-out text, and
-      after how many steps.
+      after how many steps. compared, if asked for: seconds of steps, by layer.
 
     Raises:
       ValueError: the folder has checkpoints already, or has none to go on from.
@@ -208,9 +208,9 @@ def run(options: TrainOptions) -> dict[str, Any]:
         _write(options, history, chosen)
         _say(_summary(options, history, seconds))
     if options.compare:
-        table = report.time_table(compare(options, trainer, state, batches))
+        history["compared"] = compare(options, trainer, state, batches)
         if jax.process_index() == 0:
-            _say(table)
+            _say(report.time_table(history["compared"]))
     return history
 
 

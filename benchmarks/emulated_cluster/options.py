@@ -73,7 +73,59 @@ class ProbeOptions(FabricOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchOptions(FabricOptions):
+class PlannedOptions(FabricOptions):
+    """The network, and what the planner is told of it."""
+
+    scale_up_bandwidth: float = 2e9
+    """What the planner is told of copies inside a server, in bytes/s a device."""
+    scale_up_latency: float = 5e-5
+    """The same: seconds to start a step inside a server."""
+    scale_out_latency: float = 5e-4
+    """The same: seconds to start a stage between servers."""
+
+    def topology(self) -> dict[str, float]:
+        """What fastjax.Topology is told."""
+        return {
+            "scale_up_bandwidth": self.scale_up_bandwidth,
+            "scale_up_latency": self.scale_up_latency,
+            "scale_out_bandwidth": amount(self.rate, RATES, "rate") / 8,
+            "scale_out_latency": self.scale_out_latency,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingOptions(PlannedOptions):
+    """Trains examples/train_moe.py's model in an emulated cluster, as root on Linux.
+
+    Then times its steps with every scheduler, and with the dense padded layer over gloo.
+    """
+
+    steps: int = 30
+    """Steps of training first, so that routing is real."""
+    rounds: int = 7
+    """Times that a step of each layer runs, in turn."""
+    sequences: int = 4
+    """Sequences of 64 bytes, of a device in a step."""
+    width: int = 64
+    """Width of a token."""
+    timeout: float = 1800.0
+    """Seconds that the whole job may take."""
+    json: Path | None = None
+    """File for the full record."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
+
+        Raises:
+          ClusterError: an option is out of bounds.
+        """
+        for name in ("steps", "rounds", "sequences", "width", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ClusterError(f"--{name} must be above 0.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchOptions(PlannedOptions):
     """Measures exchanges between JAX processes in an emulated cluster, as root on Linux.
 
     Compares every scheduler with a dense padded all_to_all and with all_gather, both over gloo, by
@@ -96,12 +148,6 @@ class BenchOptions(FabricOptions):
     """Bytes of a row."""
     seed: int = 0
     """Of the traffic and of the order within rounds."""
-    scale_up_bandwidth: float = 2e9
-    """What the planner is told of copies inside a server, in bytes/s a device."""
-    scale_up_latency: float = 5e-5
-    """The same: seconds to start a step inside a server."""
-    scale_out_latency: float = 5e-4
-    """The same: seconds to start a stage between servers."""
     timeout: float = 1800.0
     """Seconds that the whole job may take."""
     json: Path | None = None
@@ -125,12 +171,3 @@ class BenchOptions(FabricOptions):
             unknown = [name for name in getattr(self, option) if name not in known]
             if unknown:
                 raise ClusterError(f"--{option} {unknown[0]}: there are {', '.join(known)}.")
-
-    def topology(self) -> dict[str, float]:
-        """What fastjax.Topology is told."""
-        return {
-            "scale_up_bandwidth": self.scale_up_bandwidth,
-            "scale_up_latency": self.scale_up_latency,
-            "scale_out_bandwidth": amount(self.rate, RATES, "rate") / 8,
-            "scale_out_latency": self.scale_out_latency,
-        }

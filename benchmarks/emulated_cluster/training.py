@@ -1,0 +1,91 @@
+"""Training in the cluster: what a step takes with fastjax, and with padded blocks over gloo."""
+
+import dataclasses
+import tempfile
+from typing import Any
+
+import multiprocess
+import numpy as np
+import records
+
+from emulated_cluster import launch
+from emulated_cluster.fabric import cluster
+from emulated_cluster.options import TrainingOptions
+from emulated_cluster.system import ClusterError
+
+SCHEMA = "fastjax-training-1"
+DENSE = "dense, padded"
+
+
+def run(options: TrainingOptions) -> dict[str, Any]:
+    """Makes the cluster, trains in it and returns the record.
+
+    Raises:
+      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
+    """
+    record = records.stamp(SCHEMA)
+    with cluster(options.fabric()) as fabric, tempfile.TemporaryDirectory() as folder:
+        record["fabric"] = dataclasses.asdict(fabric)
+        record["topology"] = options.topology()
+        record["options"] = {
+            name: getattr(options, name) for name in ("steps", "rounds", "sequences", "width")
+        }
+        arguments = {
+            "options": {
+                **record["options"],
+                "processes": fabric.servers,
+                "devices": fabric.servers * fabric.rails,
+                "folder": folder,
+            },
+            "topology": {
+                "servers": fabric.servers,
+                "devices_per_server": fabric.rails,
+                **record["topology"],
+            },
+        }
+        try:
+            results = multiprocess.run(
+                launch.BENCHMARKS / "emulated_cluster/training_worker.py",
+                "serve",
+                seconds=options.timeout,
+                arguments=arguments,
+                **launch.job_in(fabric),
+            )
+        except multiprocess.JobError as error:
+            raise ClusterError(str(error)) from error
+    record["losses"] = [round(loss, 6) for loss in results[0]["losses"]]
+    record["layers"] = [
+        {"layer": layer, "all_s": _slowest([result["compared"][layer] for result in results])}
+        for layer in results[0]["compared"]
+    ]
+    return record
+
+
+def _slowest(seconds: list[list[float]]) -> list[float]:
+    """Of each round: a step has ended when all processes have ended it."""
+    return np.max(seconds, axis=0).round(4).tolist()
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    """The record as Markdown."""
+    fabric, options = record["fabric"], record["options"]
+    dense = next(e["all_s"] for e in record["layers"] if e["layer"] == DENSE)
+    rows = []
+    for entry in record["layers"]:
+        points = np.percentile(entry["all_s"], [50, 25, 75, 0, 100])
+        # Both ran in every round, minutes apart from no other.
+        faster = np.median(np.divide(dense, entry["all_s"]))
+        rows.append([entry["layer"], *(f"{p:.3f}" for p in points), f"{faster:.2f}"])
+    header = ["layer", "median s", "p25", "p75", "min", "max", "times the dense one's speed"]
+    about = (
+        f"Steps of `examples/train_moe.py`, forward, backward and update, {fabric['servers']} "
+        f"processes of {fabric['rails']} CPU devices, each with {options['sequences']} sequences "
+        f"of 64 bytes, width {options['width']}, three layers of 8 experts, 2 for each token; "
+        f"after {options['steps']} steps of training, loss {record['losses'][0]:.3f} to "
+        f"{record['losses'][-1]:.3f}. NICs of {fabric['rate'] / 1e6:g} Mbit/s. All layers run once "
+        f"in each of {options['rounds']} rounds, in random order; speeds are compared round by "
+        "round. The dense layer pads to a slot for each token at each expert and sends by "
+        "`jax.lax.all_to_all` over gloo, which has all NICs of a server together."
+    )
+    table = records.table(header, rows, texts=1)
+    return "\n\n".join([f"# {title}", about, table, records.conditions(record)]) + "\n"
