@@ -23,6 +23,7 @@ And so have GPUs, when fastjax is imported:
 |---|---|---|
 | `FASTJAX_GPU_MULTIPROCESSORS` | all | multiprocessors that kernels may take of each GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
+| `FASTJAX_GPU_IPC` | 0 | 1: processes of a host share their GPUs' memory; not yet run on GPUs |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices play GPUs, for tests |
 """
 
@@ -186,11 +187,13 @@ class GpuOptions:
       multiprocessors: how many of a GPU's kernels may take; 0: all.
       nccl: NCCL or RCCL: a path or a name that the loader knows, or nothing.
       emulate: CPU devices run the GPU transport, on GPUs that the host emulates.
+      ipc: processes of one host share their GPUs' memory, where the hardware lets them.
     """
 
     multiprocessors: int = 0
     nccl: str = ""
     emulate: bool = False
+    ipc: bool = False
 
 
 def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
@@ -205,16 +208,22 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
             "FASTJAX_GPU_MULTIPROCESSORS must be a number of multiprocessors, or 0 for all; got "
             f"{count!r}."
         )
-    emulate = environ.get("FASTJAX_EMULATE_GPU", "").strip() or "0"
-    if emulate not in ("0", "1"):
-        raise OptionError(f"FASTJAX_EMULATE_GPU must be 0 or 1, got {emulate!r}.")
+    emulate = _switch(environ, "FASTJAX_EMULATE_GPU")
+    ipc = _switch(environ, "FASTJAX_GPU_IPC")
     nccl = environ.get("FASTJAX_NCCL_LIBRARY", "").strip()
     if "/" in nccl and not Path(nccl).is_file():
         raise OptionError(
             "FASTJAX_NCCL_LIBRARY must be the path of libnccl.so.2 or librccl.so.1, or a name that "
             f"the loader knows; there is no file {nccl!r}."
         )
-    return GpuOptions(int(count), nccl, emulate == "1")
+    return GpuOptions(int(count), nccl, emulate, ipc)
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    value = environ.get(name, "").strip() or "0"
+    if value not in ("0", "1"):
+        raise OptionError(f"{name} must be 0 or 1, got {value!r}.")
+    return value == "1"
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Exchanges between two processes that share one GPU, over NCCL."""
+"""Exchanges between two processes that share one GPU: over NCCL, and in each other's memory."""
 
 import functools
 import importlib.metadata
@@ -24,6 +24,8 @@ ENVIRONMENT = {
     "NCCL_MAX_CTAS": "1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
+# There is nothing that messages could go by: what works, works by shared memory.
+SHARED_MEMORY = {"FASTJAX_GPU_IPC": "1", "FASTJAX_NCCL_LIBRARY": "libno_nccl_is_called_that.so"}
 
 
 def nccl_version():
@@ -37,7 +39,7 @@ def nccl_version():
 
 
 @functools.cache
-def results():
+def results(shares_memory):
     """One job for all checks: starting one takes much longer than an exchange."""
     try:
         return multiprocess.run(
@@ -46,7 +48,7 @@ def results():
             processes=2,
             devices=1,
             arguments={"names": list(CHECKS)},
-            environment=ENVIRONMENT,
+            environment=ENVIRONMENT | (SHARED_MEMORY if shares_memory else {}),
             initialize={"local_device_ids": [0]},
             seconds=150,
         )
@@ -62,7 +64,18 @@ def test_two_processes_on_one_gpu(name):
         pytest.skip("processes find each other by UCX, and there is no libucx here")
     if nccl_version() < NCCL_OF_SHARED_GPUS:
         pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
-    found = results()
+    assert errors(results(False))[name] == ["", ""]
+
+
+@pytest.mark.gpu
+def test_two_processes_share_memory():
+    device_of("gpu")
+    if importlib.util.find_spec("libucx") is None:
+        pytest.skip("processes find each other by UCX, and there is no libucx here")
+    assert errors(results(True)) == {name: ["", ""] for name in CHECKS}
+
+
+def errors(found):
     if isinstance(found, multiprocess.JobError):
         raise found
-    assert [result[name]["error"] for result in found] == ["", ""]
+    return {name: [result[name]["error"] for result in found] for name in CHECKS}

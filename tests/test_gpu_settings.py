@@ -11,13 +11,14 @@ from fastjax.errors import OptionError
 def test_gpu_from_environment(tmp_path):
     library = tmp_path / "libnccl.so.2"
     library.touch()
-    assert config.gpu_from_environment({}) == GpuOptions(0, "", False)
+    assert config.gpu_from_environment({}) == GpuOptions(0, "", False, False)
     environ = {
         "FASTJAX_GPU_MULTIPROCESSORS": " 24 ",
         "FASTJAX_NCCL_LIBRARY": str(library),
         "FASTJAX_EMULATE_GPU": "1",
+        "FASTJAX_GPU_IPC": " 1",
     }
-    assert config.gpu_from_environment(environ) == GpuOptions(24, str(library), True)
+    assert config.gpu_from_environment(environ) == GpuOptions(24, str(library), True, True)
     assert config.gpu_from_environment({"FASTJAX_NCCL_LIBRARY": "librccl.so.1"}).nccl
 
 
@@ -26,7 +27,8 @@ def test_gpu_from_environment(tmp_path):
     [
         ("FASTJAX_GPU_MULTIPROCESSORS", "-1", "must be a number of multiprocessors"),
         ("FASTJAX_GPU_MULTIPROCESSORS", "half", "must be a number of multiprocessors"),
-        ("FASTJAX_EMULATE_GPU", "yes", "must be 0 or 1, got 'yes'"),
+        ("FASTJAX_EMULATE_GPU", "yes", "FASTJAX_EMULATE_GPU must be 0 or 1, got 'yes'"),
+        ("FASTJAX_GPU_IPC", "on", "FASTJAX_GPU_IPC must be 0 or 1, got 'on'"),
         ("FASTJAX_NCCL_LIBRARY", "/nowhere/libnccl.so.2", "there is no file"),
     ],
 )

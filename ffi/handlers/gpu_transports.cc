@@ -8,6 +8,8 @@
 #include "handlers/transports.h"
 #include "transport/gpu/driver_library.h"
 #include "transport/gpu/gpu_transport.h"
+#include "transport/gpu/ipc/board.h"
+#include "transport/gpu/ipc/memory.h"
 #include "transport/gpu/loopback.h"
 #include "transport/gpu/nccl/fabric.h"
 #include "transport/gpu/network_transport.h"
@@ -18,6 +20,8 @@ namespace {
 
 using transport::gpu::Fabric;
 using transport::gpu::Gpu;
+using transport::gpu::GpuNetworkTransport;
+using transport::gpu::ipc::Memory;
 using transport::gpu::nccl::NcclFabric;
 using transport::network::NetworkTransport;
 
@@ -25,6 +29,7 @@ using transport::network::NetworkTransport;
 struct Shared {
   std::shared_ptr<Fabric> here;     // between devices of this process
   std::shared_ptr<Fabric> between;  // those of several, which meet by this network
+  std::shared_ptr<Memory> memory;   // and may share memory; null: they do not
   std::shared_ptr<NetworkTransport> network;
 };
 
@@ -44,16 +49,18 @@ std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::share
   return here;
 }
 
-std::shared_ptr<Fabric> FabricBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
-                                      const std::shared_ptr<NetworkTransport>& network) {
+std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
+                                                      const std::shared_ptr<NetworkTransport>& network) {
   const std::lock_guard<std::mutex> lock(mutex);
   Shared& shared = SharedOn(platform);
   if (shared.network != network) {
+    const transport::gpu::PlatformOptions options = transport::gpu::OptionsOf(platform);
     shared.network = network;
-    shared.between = std::make_shared<NcclFabric>(gpu, transport::gpu::OptionsOf(platform).message_libraries,
+    shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
                                                   std::make_shared<transport::gpu::WireIntroducer>(network->station()));
+    shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, transport::gpu::ipc::HostId()) : nullptr;
   }
-  return shared.between;
+  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, network, shared.memory);
 }
 
 }  // namespace
@@ -72,8 +79,7 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const tr
   if (site.spans_processes()) {
     auto network = NetworkOf(site);
     if (!network.has_value()) return ffi::Unexpected(network.error());
-    auto fabric = FabricBetween(platform, gpu, *network);
-    return GpuTransport{gpu, std::make_shared<transport::gpu::GpuNetworkTransport>(gpu, std::move(fabric), *network)};
+    return GpuTransport{gpu, TransportBetween(platform, gpu, *network)};
   }
   std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
   if (loopback) {

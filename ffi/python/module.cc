@@ -266,12 +266,14 @@ NB_MODULE(_core, m) {
   m.def(
       "set_gpu_options",
       [](const std::string& platform, std::string library, int32_t multiprocessors,
-         std::vector<std::string> message_libraries) {
-        transport::gpu::SetOptions(platform, {std::move(library), multiprocessors, std::move(message_libraries)});
+         std::vector<std::string> message_libraries, bool shares_memory) {
+        transport::gpu::SetOptions(platform,
+                                   {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
       },
       nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
-      "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), and "
-      "names or paths of NCCL or RCCL.");
+      nb::arg("shares_memory") = false,
+      "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), "
+      "names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.");
   m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return transport::in_process::CopyPool::Get().threads(); },
