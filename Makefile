@@ -22,6 +22,8 @@ BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --quiet
 STAMPS := $(VENV)/.stamps
 JOBS := $(shell nproc 2>/dev/null || echo 2)
+# Each takes a gigabyte or two. Files stay whole: some start a job of several processes that all their tests share.
+WORKERS := $(shell [ $(JOBS) -lt 8 ] && echo $(JOBS) || echo 8)
 
 # The headers of the oldest jaxlib we support, whichever jaxlib runs; see pyproject.toml.
 FLOOR := $(shell sed -n 's/.*"jaxlib==\([0-9.]*\)".*/\1/p' pyproject.toml)
@@ -35,7 +37,7 @@ CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.
 CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 TESTS ?= tests $(NOTEBOOKS)
-PYTHON_FOLDERS := $(wildcard cmake fastjax tests benchmarks notebooks)
+PYTHON_FOLDERS := $(wildcard cmake docs/site fastjax tests benchmarks notebooks)
 
 # Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
 # has the build tools in the virtual environment and the headers in build/, so that only what changed is compiled.
@@ -108,7 +110,7 @@ ctest: $(STAMPS)/build-tools ## The C++ tests only
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
-	$(BIN)/pytest --nbmake $(TESTS) $(TEST_ARGS)
+	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing
@@ -128,6 +130,13 @@ format: $(STAMPS)/lint-tools ## Format everything and apply ruff's safe fixes
 	$(BIN)/ruff format $(PYTHON_FOLDERS)
 	$(BIN)/gersemi --in-place $(CMAKE_FILES)
 	$(BIN)/clang-format -i $(CPP_FILES)
+
+# ---- documentation: from the sources, so that nothing need be compiled
+
+.PHONY: docs
+docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a site, in build/site, and check it
+	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
+	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/test_site.py $(TEST_ARGS)
 
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 

@@ -17,12 +17,13 @@ except ImportError as _error:
         ) from _error
     __path__.append(str(_installed))
     from fastjax import _core as _core
-from fastjax import errors, plot, traffic
+from fastjax import errors, moe, plot, traffic
 from fastjax import handlers as _handlers
 from fastjax.config import Options, options, schedulers
 from fastjax.host_plan import Plan, make_plan
 from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
 from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.site_stats import SiteStats, collect_stats, reset_stats, stats, stats_summary
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
 
@@ -33,17 +34,23 @@ _handlers.register()
 __all__ = [
     "Options",
     "Plan",
+    "SiteStats",
     "Topology",
     "TracedPlan",
+    "collect_stats",
     "errors",
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",
     "make_plan",
+    "moe",
     "options",
     "plan_ragged_all_to_all",
     "planning_count",
     "plot",
+    "reset_stats",
     "schedulers",
+    "stats",
+    "stats_summary",
     "swap_ragged_all_to_all",
     "traffic",
 ]

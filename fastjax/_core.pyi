@@ -43,6 +43,110 @@ def stage_frontier(rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None)
     (matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.
     """
 
+class SiteReport:
+    """What one call site has done."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def operation(self) -> str: ...
+
+    @property
+    def program(self) -> str: ...
+
+    @property
+    def axis(self) -> str: ...
+
+    @property
+    def group_size(self) -> int: ...
+
+    @property
+    def platform(self) -> str: ...
+
+    @property
+    def topology(self) -> list[int]: ...
+
+    @property
+    def asked_scheduler(self) -> int:
+        """Its number; -1: a plan is given."""
+
+    @property
+    def plan(self) -> str:
+        """'own', 'given', 'transposed', or '' for a call site that only plans."""
+
+    @property
+    def reverse(self) -> bool: ...
+
+    @property
+    def queues(self) -> bool: ...
+
+    @property
+    def launches(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
+
+    @property
+    def plans_made(self) -> int: ...
+
+    @property
+    def plans_reused(self) -> int: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def total_rows(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> int: ...
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def skew(self) -> float: ...
+
+    @property
+    def total_skew(self) -> float: ...
+
+    @property
+    def stages(self) -> int: ...
+
+    @property
+    def scheduler(self) -> int: ...
+
+    @property
+    def planning(self) -> tuple[float, float, float]:
+        """Seconds: last, mean, longest."""
+
+    @property
+    def exchange(self) -> tuple[float, float, float]: ...
+
+    def traffic(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]:
+        """As it travelled; empty if nothing has."""
+
+max_ended_reports: int = 256
+
+def collecting() -> bool:
+    """Whether figures are collected."""
+
+def collect(on: bool) -> None:
+    """Has figures be collected from now on, or not."""
+
+def site_reports() -> list[SiteReport]:
+    """Of every call site that has run while figures were collected."""
+
+def reset_reports() -> None:
+    """Forgets all figures."""
+
 def network_open(process: int, processes: int, secret: bytes, library: str, nics: Sequence[str], transports: str) -> bytes:
     """
     Opens this process's network over UCX; returns the addresses that other processes need.

@@ -25,6 +25,12 @@ And so have GPUs, when fastjax is imported:
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
 | `FASTJAX_GPU_IPC` | 0 | 1: processes of a host share their GPUs' memory; not yet run on GPUs |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices play GPUs, for tests |
+
+And, read then as well:
+
+| environment | default | meaning |
+|---|---|---|
+| `FASTJAX_STATS` | 0 | 1: figures of exchanges are collected from the start |
 """
 
 from __future__ import annotations
@@ -53,7 +59,13 @@ def schedulers() -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What calls use that do not say otherwise; see the module's table."""
+    """What calls use that do not say otherwise.
+
+    Attributes:
+      scheduler: one of `fastjax.schedulers()`.
+      topology: the fabric; by default that of the processes.
+      timeout: seconds that a device waits for the others of its group.
+    """
 
     scheduler: str = "auto"
     topology: Topology | None = None
@@ -226,6 +238,18 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
     return value == "1"
 
 
+def stats_from_environment(environ: Mapping[str, str]) -> bool:
+    """Whether the environment has figures of exchanges be collected.
+
+    Raises:
+      OptionError: the variable means nothing.
+    """
+    stats = environ.get("FASTJAX_STATS", "").strip() or "0"
+    if stats not in ("0", "1"):
+        raise OptionError(f"FASTJAX_STATS must be 0 or 1, got {stats!r}.")
+    return stats == "1"
+
+
 __all__ = [
     "GpuOptions",
     "NetworkOptions",
@@ -236,4 +260,5 @@ __all__ = [
     "network_from_environment",
     "options",
     "schedulers",
+    "stats_from_environment",
 ]

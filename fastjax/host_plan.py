@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
+import jax
 import numpy as np
 
 from fastjax import _core, config, explanation, optimal, plan_file
@@ -262,7 +263,10 @@ def make_plan(
         _check_previous(previous, topology)
     matrix = _check_traffic(traffic, topology)
     begin = None if previous is None else previous.matchings
-    made = _make(matrix, topology, scheduler, int(row_bytes), begin=begin, time_limit=time_limit)
+    with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
+        made = _make(
+            matrix, topology, scheduler, int(row_bytes), begin=begin, time_limit=time_limit
+        )
     return Plan(made)
 
 

@@ -152,6 +152,12 @@ def program_name(ctx: mlir.LoweringRuleContext) -> str:
     return name.value
 
 
+def op_name(ctx: mlir.LoweringRuleContext, operation: str) -> str:
+    """What HLO metadata, and so profiles, call an operation that is being lowered."""
+    stack = str(ctx.name_stack)
+    return f"{stack}/{operation}" if stack else operation
+
+
 PARTITION_AVAL = _jax_core.ShapedArray((), np.dtype(np.uint32))
 """The type of `partition_id()`."""
 
@@ -216,6 +222,7 @@ __all__ = [
     "device_processes",
     "job",
     "new_channel",
+    "op_name",
     "partition_id",
     "program_name",
     "replica_groups",

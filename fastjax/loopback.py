@@ -146,6 +146,7 @@ def _attributes(
     ranks = np.arange(len(spec.rank_of), dtype=np.int64)
     return {
         "operation": operation,
+        "name": jax_compat.op_name(ctx, operation),
         "axis": "'loopback'",
         "program": jax_compat.program_name(ctx),
         "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),

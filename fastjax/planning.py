@@ -248,6 +248,7 @@ def call_site_attributes(
     replicas = jax_compat.replica_groups(ctx, axes, groups)
     attributes = {
         "operation": operation,
+        "name": jax_compat.op_name(ctx, operation),
         "axis": repr(axes[0]) if len(axes) == 1 else repr(axes),
         "program": jax_compat.program_name(ctx),
         "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),

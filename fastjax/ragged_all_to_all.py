@@ -192,8 +192,9 @@ def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
     )
     attributes["reverse"] = np.bool_(params["reverse"])
     attributes["transposed_table"] = np.bool_(params["transposed_plan"])
-    if plans_itself:
-        attributes |= planning.planning_attributes(params["spec"])
+    planned = planning.planning_attributes(params["spec"])
+    # Where a plan is given, the topology is told to those who ask for figures.
+    attributes |= planned if plans_itself else {"topology": planned["topology"]}
     result = jax_compat.custom_call(
         ctx,
         "fastjax_plan_exchange_v1" if plans_itself else "fastjax_exchange_v1",
@@ -241,8 +242,9 @@ def _transpose(ct: Any, source: Any, base: Any, *rest: Any, **params: Any) -> li
             jax_compat.zero_cotangent(base) if wants_base else None,
             *nones,
         ]
-    source_ct = _source_cotangent(ct, source.aval, rest, params) if wants_source else None
-    base_ct = _base_cotangent(ct, rest, params) if wants_base else None
+    with jax.named_scope("fast_ragged_all_to_all_gradient"):
+        source_ct = _source_cotangent(ct, source.aval, rest, params) if wants_source else None
+        base_ct = _base_cotangent(ct, rest, params) if wants_base else None
     return [source_ct, base_ct, *nones]
 
 

@@ -6,6 +6,7 @@ process. All processes draw the same random numbers.
 
 from __future__ import annotations
 
+import functools
 import traceback
 import zlib
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import moe_reference
 import numpy as np
 import reference
 from jax.experimental import multihost_utils
@@ -21,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
 import fastjax
+import fastjax.moe
 
 Check = Callable[[np.random.Generator, int, int], Any]
 CHECKS: dict[str, Check] = {}
@@ -365,6 +368,51 @@ def an_error_everywhere(rng: np.random.Generator, n: int, m: int) -> str:
         reference.exchange(operand, output, meta),
     )
     return text[text.index("fast_ragged_all_to_all over axis") :].splitlines()[0]
+
+
+@check
+def expert_parallel_layer(rng: np.random.Generator, n: int, m: int) -> int:
+    """A layer and its gradients against one device; how many plans each process made."""
+    size = n * m
+    mesh = mesh_of((size,))
+    x, router, experts = moe_reference.problem(rng, size, 12, 2 * size)
+    spread_out = jax.tree.map(lambda a: a.reshape(size, 2, *a.shape[1:]), experts)
+    routers = np.broadcast_to(router, (size, *router.shape))
+
+    def local(x: Any, router: Any, experts: Any) -> Any:
+        def loss(x: Any, router: Any, experts: Any) -> Any:
+            result, _ = moe_reference.layer(
+                x,
+                router,
+                experts,
+                2,
+                functools.partial(fastjax.moe.dispatch, num_experts=2 * size, axis_name="x"),
+                fastjax.moe.combine,
+                jax.lax.ragged_dot,
+            )
+            return jnp.sum(result**2), result
+
+        (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, router, experts)
+        return result, *grads
+
+    before = fastjax.planning_count()
+    got = jax.block_until_ready(launch(local, mesh, x, routers, spread_out))
+    planned = fastjax.planning_count() - before
+
+    def dense(x: Any, routers: Any, experts: Any) -> Any:
+        one = functools.partial(moe_reference.dense, experts=experts, top_k=2)
+        result = jax.vmap(one)(x, routers)
+        return jnp.sum(result**2), result
+
+    (_, result), grads = jax.value_and_grad(dense, (0, 1, 2), has_aux=True)(x, routers, experts)
+    of_experts = jax.tree.map(lambda a, b: a.reshape(b.shape), grads[2], spread_out)
+    for one, wanted in zip(
+        jax.tree.leaves(got), jax.tree.leaves((result, *grads[:2], of_experts)), strict=True
+    ):
+        for shard in one.addressable_shards:
+            scale = np.abs(wanted).max()
+            np.testing.assert_allclose(shard.data / scale, wanted[shard.index] / scale, atol=1e-5)
+    return planned
 
 
 @check

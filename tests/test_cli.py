@@ -55,6 +55,7 @@ def test_report_names_everything():
         ", ".join(fastjax.schedulers()),
         "7.5 s (from FASTJAX_TIMEOUT)",
         "auto (default; set FASTJAX_SCHEDULER to change)",
+        "not collected (default; set FASTJAX_STATS to change)",
     ):
         assert word in done.stdout
     assert "\x1b[" not in done.stdout

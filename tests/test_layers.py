@@ -41,7 +41,7 @@ PYTHON_LAYERS = [
     ["plan_file"],
     ["host_plan"],
     ["planning"],
-    ["ragged_all_to_all", "loopback"],
+    ["ragged_all_to_all", "loopback", "site_stats"],
     ["steps"],
     ["plot"],
     ["simulate"],

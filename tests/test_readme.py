@@ -12,7 +12,7 @@ import jupytext
 import pytest
 
 import fastjax
-from fastjax import errors
+from fastjax import errors, moe
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")])
@@ -52,6 +52,7 @@ def test_there_are_examples():
     assert {relative(page) for page in WITH_EXAMPLES} >= {
         "README.md",
         "docs/how_to.md",
+        "docs/how_to/moe.md",
         "docs/tutorial.md",
     }
 
@@ -72,7 +73,8 @@ def test_links_lead_somewhere(page: Path):
 
 def test_reference_has_every_public_name():
     text = (ROOT / "docs/reference.md").read_text()
-    names = [*fastjax.__all__, *errors.__all__, *fastjax.schedulers(), "FASTJAX_TIMEOUT"]
+    names = [*fastjax.__all__, *errors.__all__, *moe.__all__, *fastjax.schedulers()]
+    names += ["FASTJAX_TIMEOUT"]
     missing = [name for name in names if not re.search(rf"`{name}\b", text) and name != "errors"]
     assert missing == []
     assert "`fastjax.errors`" in text

@@ -86,6 +86,7 @@ def _options(environ: Mapping[str, str]) -> Section:
         "scheduler": f"{options.scheduler} ({source('FASTJAX_SCHEDULER')})",
         "timeout": f"{options.timeout:g} s ({source('FASTJAX_TIMEOUT')})",
         "topology": f"{topology} (default; set with fastjax.options)",
+        "figures": f"{'' if _core.collecting() else 'not '}collected ({source('FASTJAX_STATS')})",
     }
 
 

@@ -47,7 +47,8 @@ def ensure_open() -> None:
     global _outcome  # noqa: PLW0603  # one network a process
     with _lock:
         if _outcome is None:
-            _outcome = _open()
+            with jax.profiler.TraceAnnotation("fastjax.open_network"):
+                _outcome = _open()
         if isinstance(_outcome, FastjaxError):
             raise type(_outcome)(str(_outcome))
 

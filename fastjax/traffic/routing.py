@@ -17,7 +17,10 @@ class Exchange(NamedTuple):
     """Which exchange of a trace: the records of all ranks with these fields are of one.
 
     Attributes:
-      step, block, mtp_idx, layer: as in the records.
+      step: as in the records.
+      block: as in the records.
+      mtp_idx: as in the records.
+      layer: as in the records.
       repeat: how many records of a rank with these fields came before; counts microbatches.
     """
 

@@ -40,6 +40,22 @@ bool DecodeProcesses(const ffi::Dictionary& attrs, transport::CallSite* site) {
   return true;
 }
 
+template <typename T>
+T GetOr(const ffi::Dictionary& attrs, const char* name, T otherwise) {
+  const auto value = attrs.get<T>(name);
+  return value.has_value() ? *value : otherwise;
+}
+
+// What is told of the call site to those who ask for figures.
+void DecodeDescription(const ffi::Dictionary& attrs, transport::CallSite* site) {
+  const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
+  site->name = std::string(GetOr<std::string_view>(attrs, "name", ""));
+  site->platform = std::string(GetOr<std::string_view>(attrs, "platform", ""));
+  if (topology.has_value()) site->topology.assign(topology->begin(), topology->end());
+  site->scheduler = GetOr<int64_t>(attrs, "scheduler", -1);
+  site->plan_row_bytes = GetOr<int64_t>(attrs, "row_bytes", 0);
+}
+
 }  // namespace
 
 ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
@@ -68,6 +84,7 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
   site->shapes = std::string(*shapes);
   site->channel = *channel;
   site->settings = DecodeSettings(attrs);
+  DecodeDescription(attrs, site.get());
   site->timeout_ms = *timeout;
   site->group_size = static_cast<int32_t>(size);
   site->group_of.assign(replica_groups->size(), -1);

@@ -167,7 +167,8 @@ Status LoopbackPlanCall::Plan() {
   std::vector<int64_t> traffic;
   std::vector<int64_t> scratch;
   if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
-  return state_.plan(traffic.data(), {{state_.rank, words_}});
+  bool anew = false;
+  return state_.plan(traffic.data(), {{state_.rank, words_}}, &anew);
 }
 
 void LoopbackPlanCall::Start(int64_t /*run_id*/, const Completion& done) {

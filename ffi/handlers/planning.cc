@@ -34,9 +34,9 @@ class PlannerPool {
   }
 
   // Returns why there are no tables, or an empty string.
-  const char* Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+  const char* Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    planner::Planner& planner = Planned(traffic);
+    planner::Planner& planner = Planned(traffic, anew);
     for (const transport::LocalTable& table : tables) {
       if (planner::WriteTable(&planner, table.rank, table.words)) continue;
       return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
@@ -47,11 +47,12 @@ class PlannerPool {
 
  private:
   // The most recently used comes first.
-  planner::Planner& Planned(const int64_t* traffic) {
+  planner::Planner& Planned(const int64_t* traffic, bool* anew) {
     const planner::Fingerprint fingerprint = planners_.front().FingerprintOf(traffic);
     auto found = std::find_if(planners_.begin(), planners_.end(),
                               [&](const planner::Planner& planner) { return planner.planned(fingerprint); });
-    if (found == planners_.end()) {
+    *anew = found == planners_.end();
+    if (*anew) {
       plans_made.fetch_add(1, std::memory_order_relaxed);
       if (planners_.front().traffic() != nullptr && planners_.size() < MaxKept(topology_)) {
         planners_.emplace_front(topology_, scheduler_, row_bytes_);
@@ -109,8 +110,8 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   }
   const auto kind = static_cast<planner::Scheduler>(*scheduler);
   auto pool = PoolOf(words, topology, kind, *row_bytes);
-  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
-                    const char* why = pool->Plan(traffic, tables);
+  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
+                    const char* why = pool->Plan(traffic, tables, anew);
                     return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
                   },
                   planner::TableWords(topology, kind)};

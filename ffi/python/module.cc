@@ -17,6 +17,7 @@
 #include "planner/matchings.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "python/figures.h"
 #include "python/network.h"
 #include "transport/gpu/driver_library.h"
 #include "transport/in_process/copy_pool.h"
@@ -297,6 +298,7 @@ NB_MODULE(_core, m) {
   m.def(
       "stage_frontier", &StageFrontier, nb::arg("rows"),
       "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
+  python::RegisterFigures(&m);
   python::RegisterNetwork(&m);
   nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")
       .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),

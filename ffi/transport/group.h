@@ -26,6 +26,12 @@ struct CallSite {
   // By partition, where devices of several processes take part; empty where one process has all.
   std::vector<int32_t> process_of;
   std::vector<int32_t> rail_of;  // the device's number inside its process: chooses its NIC
+  // What is told of it to those who ask for figures.
+  std::string name;  // where it is in the program
+  std::string platform;
+  std::vector<int64_t> topology;  // the words of planner::Topology
+  int64_t scheduler = -1;         // where it plans: which one,
+  int64_t plan_row_bytes = 0;     // and for rows of so many bytes
 
   bool spans_processes() const { return !process_of.empty(); }
   int32_t partition(int32_t group, int32_t position) const { return partition_at[group * group_size + position]; }

@@ -3,7 +3,7 @@
 namespace fastjax::transport {
 
 Status PlannedTables::Make(const ExchangeOptions& options, int32_t devices, const int64_t* traffic,
-                           const std::vector<int32_t>& ranks, std::vector<const int32_t*>* tables) {
+                           const std::vector<int32_t>& ranks, std::vector<const int32_t*>* tables, Launch* launch) {
   const auto words = static_cast<size_t>(options.table_words);
   memory_.resize(ranks.size() * words);
   local_.clear();
@@ -12,7 +12,7 @@ Status PlannedTables::Make(const ExchangeOptions& options, int32_t devices, cons
     local_.push_back({ranks[i], &memory_[i * words]});
     (*tables)[static_cast<size_t>(ranks[i])] = &memory_[i * words];
   }
-  return options.plan(traffic, local_);
+  return PlanMetered(options.plan, traffic, local_, launch);
 }
 
 }  // namespace fastjax::transport

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "transport/meter.h"
 #include "transport/status.h"
 #include "transport/transport.h"
 
@@ -14,7 +15,7 @@ class PlannedTables {
  public:
   // Plans `traffic` and writes the tables of `ranks`; tables[rank] points to each, and is null for others.
   Status Make(const ExchangeOptions& options, int32_t devices, const int64_t* traffic,
-              const std::vector<int32_t>& ranks, std::vector<const int32_t*>* tables);
+              const std::vector<int32_t>& ranks, std::vector<const int32_t*>* tables, Launch* launch);
 
  private:
   std::vector<int32_t> memory_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "transport/meter.h"
 #include "transport/planned_tables.h"
 #include "transport/traffic.h"
 #include "transport/transport.h"
@@ -18,9 +19,11 @@ class Prepared {
   // `args` by position. Plans for `ranks`, where the exchange plans itself; otherwise their tables are in `args`.
   // `alike` says, of a mistake, whether every process finds the same.
   Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-              const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike);
+              const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch);
 
   GroupTraffic& traffic() { return traffic_; }
+  // What figures are made of, once it has been loaded.
+  Seen seen() const;
   // By rank; null for those of other processes.
   const std::vector<const int32_t*>& tables() const { return tables_; }
 
@@ -28,6 +31,7 @@ class Prepared {
   GroupTraffic traffic_;
   PlannedTables planned_;
   std::vector<const int32_t*> tables_;
+  int64_t row_bytes_ = 0;
 };
 
 }  // namespace fastjax::transport

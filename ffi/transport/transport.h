@@ -26,8 +26,9 @@ struct LocalTable {
   int32_t* words;
 };
 
-// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices.
-using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables)>;
+// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `anew`: whether it had to be
+// planned, or a plan of it had been kept.
+using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
 
 struct CountsArgs {
   IntView send_sizes;  // k updates for each peer, peers in order of position

@@ -303,7 +303,7 @@ Status Count(const transport::PlanFunction& plan, const std::vector<int64_t>& si
 void TestRefusedCounts() {
   int64_t planned = 0;
   int64_t seen = 0;
-  const auto plan = [&](const int64_t* traffic, const std::vector<LocalTable>& tables) {
+  const auto plan = [&](const int64_t* traffic, const std::vector<LocalTable>& tables, bool*) {
     ++planned;
     seen = traffic[4 * 3 + 2];
     return tables.size() == 4 ? Status::Ok() : Status::Internal("tables");
@@ -329,8 +329,8 @@ void TestRefusedCounts() {
   CHECK_EQ(planned, 1);
   CHECK(Count(plan, fine, {0, kLimit, 1, kLimit - 1, 1, 1, 1, 1}).ok());
   // What the planner says is what devices hear.
-  status =
-      Count([](const int64_t*, const std::vector<LocalTable>&) { return Status::Internal("no plan"); }, fine, fine);
+  status = Count([](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Internal("no plan"); },
+                 fine, fine);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, "no plan");
   CHECK(Count(plan, {}, {}).ok());
@@ -339,7 +339,7 @@ void TestRefusedCounts() {
 void TestCountsDroppedWhileWaiting() {
   const auto site = MakeSite(1, 2, 100);
   auto counts = InProcessTransport::Get().OpenCounts(
-      site, [](const int64_t*, const std::vector<LocalTable>&) { return Status::Ok(); });
+      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
   const Outcomes outcome(1);
   counts->Start(1, 0, {}, outcome.For(0));
   counts.reset();

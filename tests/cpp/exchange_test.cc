@@ -42,8 +42,9 @@ constexpr int32_t kUnwritten = 0x5A5A5A5A;
 transport::PlanFunction PlanWith(const RigOptions& options) {
   auto plan = std::make_shared<planner::Planner>(options.topology, options.scheduler, 4096);
   auto mutex = std::make_shared<std::mutex>();
-  return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables) {
+  return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
     const std::lock_guard<std::mutex> lock(*mutex);
+    *anew = !plan->planned(plan->FingerprintOf(traffic));
     plan->Plan(traffic);
     for (const LocalTable& table : tables) {
       if (!planner::WriteTable(plan.get(), table.rank, table.words)) return Status::Invalid("too large");
@@ -170,7 +171,7 @@ void TestPlanningFails() {
   options.exchange.table_words = planner::TableWords(options.topology, options.scheduler);
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   for (const bool throws : {false, true}) {
-    options.exchange.plan = [throws](const int64_t*, const std::vector<LocalTable>&) {
+    options.exchange.plan = [throws](const int64_t*, const std::vector<LocalTable>&, bool*) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };

@@ -15,6 +15,7 @@
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
+#include "transport/figures.h"
 #include "transport/gpu/network_transport.h"
 #include "transport/gpu/wire_introducer.h"
 #include "transport_support.h"
@@ -65,7 +66,7 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&) {
+    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
       return transport::Status::Ok();
     };
   }
@@ -116,6 +117,28 @@ void TestNothingToSend() {
   }
 }
 
+// Every process counts, and times until its work is on streams.
+void TestFigures() {
+  std::mt19937_64 random(24);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 5);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  transport::Records::Collect(true);
+  for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(job.exchange.get(), run, true).all_ok());
+  transport::Records::Collect(false);
+  const std::vector<transport::SiteReport> reports = transport::Records::Get().Report();
+  CHECK_EQ(reports.size(), 2U);
+  for (const transport::SiteReport& report : reports) {
+    CHECK(report.kind.queues);
+    CHECK_EQ(report.figures.exchanges, 3);
+    CHECK_EQ(report.figures.exchange.count, 3);
+    CHECK_EQ(report.figures.failures, 0);
+  }
+}
+
 // What a process lacks, all are told of.
 void TestNoLibrary() {
   std::mt19937_64 random(22);
@@ -135,7 +158,7 @@ void TestMistakes() {
   std::mt19937_64 random(23);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&) {
+  options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
     return transport::Status::Ok();
   };
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
@@ -249,6 +272,7 @@ int main() {
   using namespace fastjax::test;
   TestExchanges();
   TestNothingToSend();
+  TestFigures();
   TestNoLibrary();
   TestMistakes();
   TestOneIsMissing();

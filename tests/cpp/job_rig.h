@@ -23,8 +23,9 @@ inline transport::PlanFunction PlanBy(const planner::Topology& topology, planner
                                       int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();  // groups may plan at once
-  return [planner, mutex](const int64_t* traffic, const std::vector<transport::LocalTable>& tables) {
+  return [planner, mutex](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
     const std::lock_guard<std::mutex> lock(*mutex);
+    *anew = !planner->planned(planner->FingerprintOf(traffic));
     planner->Plan(traffic);
     for (const transport::LocalTable& table : tables) {
       if (!planner::WriteTable(planner.get(), table.rank, table.words)) return transport::Status::Internal("no table");

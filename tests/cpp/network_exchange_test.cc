@@ -43,7 +43,7 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<LocalTable>&) { return Status::Ok(); };
+    options.exchange.plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
   }
   return options;
 }

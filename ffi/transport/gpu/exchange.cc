@@ -8,6 +8,7 @@
 #include "transport/gpu/work.h"
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/rendezvous.h"
+#include "transport/meter.h"
 
 namespace fastjax::transport::gpu {
 namespace {
@@ -21,9 +22,10 @@ class GpuExchange final : public Exchange {
   GpuExchange(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<const CallSite> site,
               ExchangeOptions options)
       : core_(std::make_shared<Core>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
-        rendezvous_(Rendezvous<ExchangeArgs>::Create(core_->site, [core = core_](Session* session, int32_t last) {
-          session->Finish(Guarded([&] { return core->Execute(*session); }), last);
-        })) {}
+        rendezvous_(Rendezvous<ExchangeArgs>::Create(
+            core_->site,
+            [core = core_](Session* session, int32_t last) { session->Finish(core->Execute(*session), last); },
+            in_process::kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     const CallSite& site = *core_->site;
@@ -37,6 +39,7 @@ class GpuExchange final : public Exchange {
           fabric(std::move(f)),
           site(std::move(s)),
           options(std::move(o)),
+          meter(site, options, true),
           ranks(static_cast<size_t>(site->group_size)),
           work(gpu.get(), fabric.get(), &channels) {
       std::iota(ranks.begin(), ranks.end(), 0);
@@ -45,8 +48,15 @@ class GpuExchange final : public Exchange {
     // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
     Status Execute(const Session& session) {
       const std::lock_guard<std::mutex> lock(mutex);
+      Launch launch = meter.Begin();
+      Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
+      meter.End(launch, status, status.ok() ? work.seen() : Seen{});
+      return status;
+    }
+
+    Status PrepareAndLaunch(const Session& session, Launch* launch) {
       bool alike = true;  // there are no other processes
-      Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike);
+      Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike, launch);
       return status.ok() ? work.Launch(*site, session.group()) : status;
     }
 
@@ -54,6 +64,7 @@ class GpuExchange final : public Exchange {
     const std::shared_ptr<Fabric> fabric;
     const std::shared_ptr<const CallSite> site;
     const ExchangeOptions options;
+    Meter meter;
     std::vector<int32_t> ranks;  // all
     std::mutex mutex;
     Channels channels;

@@ -10,6 +10,7 @@
 #include "transport/gpu/ipc/neighbours.h"
 #include "transport/gpu/work.h"
 #include "transport/in_process/completer.h"
+#include "transport/meter.h"
 #include "transport/network/job.h"
 #include "transport/network/metadata.h"
 #include "transport/network/swap.h"
@@ -37,8 +38,8 @@ struct Shared {
 
 class GpuJob final : public network::Job<ExchangeArgs> {
  public:
-  GpuJob(std::shared_ptr<const Site> site, std::shared_ptr<Shared> shared)
-      : Job(std::move(site)),
+  GpuJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, std::shared_ptr<Shared> shared)
+      : Job(std::move(site), std::move(meter)),
         shared_(std::move(shared)),
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
@@ -50,6 +51,7 @@ class GpuJob final : public network::Job<ExchangeArgs> {
       failure_ = Status::Ok();
     }
     launching_ = true;
+    launch()->Restart();
     in_process::Completer::Get().Run([this] {
       bool alike = true;
       const Status status = Guarded([&] { return PrepareAndLaunch(&alike); });
@@ -71,6 +73,8 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
 
  private:
+  Seen seen() const override { return work_.seen(); }
+
   Status PrepareAndLaunch(bool* alike) {
     const CallSite& call = site().call_site();
     if (Status status = network::ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
@@ -88,13 +92,13 @@ class GpuJob final : public network::Job<ExchangeArgs> {
     const CallSite& call = site().call_site();
     const bool shares = shared_->neighbours != nullptr &&
                         std::all_of(args().begin(), args().end(), [](const auto& of) { return of.shares_memory; });
-    if (!shares) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike);
+    if (!shares) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
     const auto swap = [this](const char* about, std::vector<int64_t> words,
                              std::vector<std::vector<int64_t>>* answers) {
       return Swap(about, std::move(words), answers);
     };
     const ipc::Party party{call, group(), site().process(), meeting().others, swap};
-    return work_.Prepare(party, shared_->neighbours.get(), &args(), shared_->options, ranks_, alike);
+    return work_.Prepare(party, shared_->neighbours.get(), &args(), shared_->options, ranks_, alike, launch());
   }
 
   // With the processes that have met for this exchange.
@@ -150,9 +154,11 @@ class GpuNetworkExchange final : public Exchange {
                      const std::shared_ptr<Shared>& shared)
       : site_(site),
         shared_(shared),
-        entrance_(
-            station, site, "on GPUs, " + network::Describe(shared->options),
-            [shared](std::shared_ptr<const Site> at) { return std::make_unique<GpuJob>(std::move(at), shared); }) {}
+        entrance_(station, site, "on GPUs, " + network::Describe(shared->options),
+                  std::make_shared<Meter>(site, shared->options, true),
+                  [shared](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<GpuJob>(std::move(at), std::move(meter), shared);
+                  }) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     const int32_t group = site_->group_of[static_cast<size_t>(partition)];

@@ -8,8 +8,9 @@
 namespace fastjax::transport::gpu {
 
 Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
-  if (Status status = prepared_.Load(site, group, args, options, ranks, alike); !status.ok()) return status;
+                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                   transport::Launch* launch) {
+  if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   *alike = false;
   FindLanes(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
@@ -21,14 +22,16 @@ Status Work::Begin(const CallSite& site, int32_t group, const std::vector<Exchan
 Status Work::Build(const ExchangeOptions& options) { return beats_.Build(options.transposed_table != options.reverse); }
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
-  Status status = Begin(site, group, args, options, ranks, alike);
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     transport::Launch* launch) {
+  Status status = Begin(site, group, args, options, ranks, alike, launch);
   return status.ok() ? Build(options) : status;
 }
 
 Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike) {
-  Status status = Begin(party.site, party.group, *args, options, ranks, alike);
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     transport::Launch* launch) {
+  Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
   if (status.ok()) status = neighbours->Meet(party, beats_.sums(), args, &beats_.placement(), &layout_);
   if (!status.ok()) return status;
   status = Guarded([&] { return Build(options); });

@@ -13,6 +13,7 @@
 #include "transport/gpu/ipc/neighbours.h"
 #include "transport/gpu/launcher.h"
 #include "transport/gpu/layout.h"
+#include "transport/meter.h"
 #include "transport/prepared.h"
 
 namespace fastjax::transport::gpu {
@@ -45,16 +46,20 @@ class Work {
   // Checks and plans; `args` by position must stay as they are until Launch. `ranks`: of this process's devices.
   // `alike` says, of a mistake, whether every process finds the same.
   Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike);
+                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                 transport::Launch* launch);
   // The same, where other processes may share memory, which `args` are completed with.
   Status Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
-                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike);
+                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                 transport::Launch* launch);
   // Puts all of it on the callers' streams.
   Status Launch(const CallSite& site, int32_t group);
+  Seen seen() const { return prepared_.seen(); }
 
  private:
   Status Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike);
+               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+               transport::Launch* launch);
   Status Build(const ExchangeOptions& options);
   Status Put(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);

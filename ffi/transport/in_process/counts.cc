@@ -6,6 +6,7 @@
 #include "transport/counts.h"
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/rendezvous.h"
+#include "transport/meter.h"
 
 namespace fastjax::transport::in_process {
 namespace {
@@ -15,9 +16,9 @@ class InProcessCounts final : public Counts {
  public:
   InProcessCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
       : core_(std::make_shared<Core>(std::move(site), std::move(plan))),
-        rendezvous_(Rendezvous<CountsArgs>::Create(core_->site, [core = core_](auto* session, int32_t last) {
-          session->Finish(Guarded([&] { return core->Plan(*session); }), last);
-        })) {}
+        rendezvous_(Rendezvous<CountsArgs>::Create(
+            core_->site, [core = core_](auto* session, int32_t last) { session->Finish(core->Plan(*session), last); },
+            kAllProcesses, [core = core_](const auto&, const Status&) { core->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
     const CallSite& site = *core_->site;
@@ -26,22 +27,31 @@ class InProcessCounts final : public Counts {
 
  private:
   struct Core {
-    Core(std::shared_ptr<const CallSite> s, PlanFunction p) : site(std::move(s)), plan(std::move(p)) {}
+    Core(std::shared_ptr<const CallSite> s, PlanFunction p)
+        : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
 
     Status Plan(const Rendezvous<CountsArgs>::Session& session) {
       // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
       const std::lock_guard<std::mutex> lock(mutex);
+      Launch launch = meter.Begin();
+      Status status = Guarded([&] { return Plan(session, &launch); });
+      meter.End(launch, status, {traffic.data(), site->plan_row_bytes, session.args().front().table_words});
+      return status;
+    }
+
+    Status Plan(const Rendezvous<CountsArgs>::Session& session, Launch* launch) {
       Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
       if (!summed.ok()) return summed;
       tables.clear();
       for (int32_t p = 0; p < site->group_size; ++p) {
         tables.push_back({site->rank_of[p], session.args()[p].table_words});
       }
-      return plan(traffic.data(), tables);
+      return PlanMetered(plan, traffic.data(), tables, launch);
     }
 
     const std::shared_ptr<const CallSite> site;
     const PlanFunction plan;
+    Meter meter;
     std::mutex mutex;
     std::vector<int64_t> traffic;
     std::vector<int64_t> sizes;

@@ -9,6 +9,7 @@
 #include "transport/in_process/job_builder.h"
 #include "transport/in_process/rendezvous.h"
 #include "transport/in_process/sum.h"
+#include "transport/meter.h"
 #include "transport/prepared.h"
 
 namespace fastjax::transport::in_process {
@@ -21,6 +22,7 @@ constexpr int64_t kInlineBytes = 128 << 10;
 
 // What one running exchange works in.
 struct Work {
+  Launch launch;
   Prepared prepared;
   JobBuilder builder;
 };
@@ -30,7 +32,8 @@ class InProcessExchange final : public Exchange {
   InProcessExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options)
       : core_(std::make_shared<Core>(std::move(site), std::move(options))),
         rendezvous_(Rendezvous<ExchangeArgs>::Create(
-            core_->site, [core = core_](Session* session, int32_t last) { core->Execute(core, session, last); })) {}
+            core_->site, [core = core_](Session* session, int32_t last) { core->Execute(core, session, last); },
+            kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     const CallSite& site = *core_->site;
@@ -40,18 +43,24 @@ class InProcessExchange final : public Exchange {
  private:
   struct Core {
     Core(std::shared_ptr<const CallSite> s, ExchangeOptions o)
-        : site(std::move(s)), options(std::move(o)), ranks(static_cast<size_t>(site->group_size)) {
+        : site(std::move(s)),
+          options(std::move(o)),
+          meter(site, options, false),
+          ranks(static_cast<size_t>(site->group_size)) {
       std::iota(ranks.begin(), ranks.end(), 0);
     }
 
     void Execute(const std::shared_ptr<Core>& self, Session* session, int32_t last) {
+      const Launch launch = meter.Begin();
       std::unique_ptr<Work> work;
       const Status status = Guarded([&] {
         work = TakeWork();
+        work->launch = launch;
         return Prepare(work.get(), session);
       });
       if (status.ok() && work->builder.job()->bytes() > kInlineBytes && HandOver(self, session, &work)) return;
       if (status.ok()) work->builder.job()->RunInline();
+      status.ok() ? Note(*work) : meter.End(launch, status, {});
       ReturnWork(std::move(work));
       session->Finish(status, last);
     }
@@ -61,6 +70,7 @@ class InProcessExchange final : public Exchange {
       Work* const raw = work->release();
       const Status taken = Guarded([&] {
         CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
+          self->Note(*raw);
           self->ReturnWork(std::unique_ptr<Work>(raw));
           session->Finish(Status::Ok());
         });
@@ -70,11 +80,13 @@ class InProcessExchange final : public Exchange {
       return taken.ok();
     }
 
+    void Note(const Work& work) { meter.End(work.launch, Status::Ok(), work.prepared.seen()); }
+
     Status Prepare(Work* work, Session* session) const {
       const auto& args = session->args();
       work->builder.job()->Clear();
       bool alike = true;  // there are no other processes
-      Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike);
+      Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
       if (!status.ok()) return status;
       GroupTraffic& traffic = work->prepared.traffic();
       if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
@@ -115,6 +127,7 @@ class InProcessExchange final : public Exchange {
 
     const std::shared_ptr<const CallSite> site;
     const ExchangeOptions options;
+    Meter meter;
     std::vector<int32_t> ranks;  // all
     std::mutex mutex;
     size_t works = 0;  // made so far

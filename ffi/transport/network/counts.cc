@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/in_process/rendezvous.h"
+#include "transport/meter.h"
 #include "transport/network/job.h"
 #include "transport/network/metadata.h"
 #include "transport/network/network.h"
@@ -16,9 +17,11 @@ namespace {
 // Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
 class CountsJob final : public Job<CountsArgs> {
  public:
-  CountsJob(std::shared_ptr<const Site> site, const PlanFunction* plan) : Job(std::move(site)), plan_(plan) {}
+  CountsJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const PlanFunction* plan)
+      : Job(std::move(site), std::move(meter)), plan_(plan) {}
 
   void OnMet() override {
+    launch()->Restart();
     const Status status = Guarded([&] { return Plan(); });
     if (status.ok()) return Finish(status);
     // Mistakes are found alike; want of memory is a process's own.
@@ -30,6 +33,8 @@ class CountsJob final : public Job<CountsArgs> {
   void OnTick(std::chrono::steady_clock::time_point) override {}
 
  private:
+  Seen seen() const override { return {traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words}; }
+
   Status Plan() {
     const CallSite& call = site().call_site();
     if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
@@ -38,7 +43,7 @@ class CountsJob final : public Job<CountsArgs> {
     for (const int32_t position : site().local(group())) {
       tables_.push_back({call.rank_of[position], args()[position].table_words});
     }
-    return (*plan_)(traffic_.data(), tables_);
+    return PlanMetered(*plan_, traffic_.data(), tables_, launch());
   }
 
   const PlanFunction* plan_;
@@ -51,9 +56,10 @@ class NetworkCounts final : public Counts {
  public:
   NetworkCounts(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site, PlanFunction plan)
       : plan_(std::make_shared<PlanFunction>(std::move(plan))),
-        entrance_(std::move(station), site, "planning", [plan = plan_](std::shared_ptr<const Site> at) {
-          return std::make_unique<CountsJob>(std::move(at), plan.get());
-        }) {}
+        entrance_(std::move(station), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
+                  [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<CountsJob>(std::move(at), std::move(meter), plan.get());
+                  }) {}
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
     entrance_.Arrive(run_id, partition, args, std::move(done));

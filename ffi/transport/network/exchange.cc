@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/meter.h"
 #include "transport/network/fault_points.h"
 #include "transport/network/job.h"
 #include "transport/network/metadata.h"
@@ -20,10 +21,11 @@ constexpr int kRunnerBits = 16;
 
 class ExchangeJob final : public Job<ExchangeArgs> {
  public:
-  ExchangeJob(std::shared_ptr<const Site> site, const ExchangeOptions* options)
-      : Job(std::move(site)), options_(options) {}
+  ExchangeJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const ExchangeOptions* options)
+      : Job(std::move(site), std::move(meter)), options_(options) {}
 
   void OnMet() override {
+    launch()->Restart();
     FaultPoints::Get().AtMet();
     bool alike = true;
     const Status status = Guarded([&] { return Prepare(&alike); });
@@ -76,6 +78,8 @@ class ExchangeJob final : public Job<ExchangeArgs> {
   }
 
  private:
+  Seen seen() const override { return prepared_.seen(); }
+
   // `alike` says, of a mistake, whether every process finds the same.
   Status Prepare(bool* alike) {
     const CallSite& call = site().call_site();
@@ -83,7 +87,9 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike); !status.ok()) return status;
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike, launch()); !status.ok()) {
+      return status;
+    }
     *alike = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
@@ -125,9 +131,10 @@ class NetworkExchange final : public Exchange {
   NetworkExchange(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site,
                   ExchangeOptions options)
       : options_(std::make_shared<const ExchangeOptions>(std::move(options))),
-        entrance_(std::move(station), site, Describe(*options_), [own = options_](std::shared_ptr<const Site> at) {
-          return std::make_unique<ExchangeJob>(std::move(at), own.get());
-        }) {}
+        entrance_(std::move(station), site, Describe(*options_), std::make_shared<Meter>(site, *options_, false),
+                  [own = options_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<ExchangeJob>(std::move(at), std::move(meter), own.get());
+                  }) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     entrance_.Arrive(run_id, partition, args, std::move(done));

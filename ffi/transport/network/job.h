@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "transport/in_process/rendezvous.h"
+#include "transport/meter.h"
 #include "transport/network/fault_points.h"
 #include "transport/network/metadata.h"
 #include "transport/network/site.h"
@@ -23,7 +24,10 @@ class Job : public Guest {
  public:
   using Session = typename in_process::Rendezvous<Args>::Session;
 
-  explicit Job(std::shared_ptr<const Site> site) : site_(std::move(site)) { meeting_.guest = this; }
+  Job(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter)
+      : site_(std::move(site)), meter_(std::move(meter)) {
+    meeting_.guest = this;
+  }
 
   const Site& site() const { return *site_; }
   int32_t group() const { return meeting_.key.group; }
@@ -35,6 +39,7 @@ class Job : public Guest {
   void Begin(Session* session, std::function<void()> done) {
     session_ = session;
     done_ = std::move(done);
+    launch_ = meter_->Begin();
     const Status written = Guarded([&] {
       args_.assign(session->args().begin(), session->args().end());
       site_->Begin(session->run_id(), session->group(), &meeting_);
@@ -51,6 +56,10 @@ class Job : public Guest {
   }
 
  protected:
+  // Restarted once the processes have met.
+  Launch* launch() { return &launch_; }
+  // What it was about, if it ended well.
+  virtual Seen seen() const = 0;
   // Leaves the meeting and lets the devices go.
   void Finish(const Status& status) {
     site_->station().meetings.Leave(&meeting_);
@@ -59,6 +68,7 @@ class Job : public Guest {
 
  private:
   void End(const Status& status) {
+    meter_->End(launch_, status, status.ok() ? seen() : Seen{});
     Session* session = std::exchange(session_, nullptr);
     const auto done = std::move(done_);
     done_ = nullptr;
@@ -67,6 +77,8 @@ class Job : public Guest {
   }
 
   const std::shared_ptr<const Site> site_;
+  const std::shared_ptr<Meter> meter_;
+  Launch launch_;
   Meeting meeting_;
   std::vector<Args> args_;
   std::vector<int64_t> words_;
@@ -78,12 +90,12 @@ class Job : public Guest {
 template <typename Args, typename OneJob>
 class Entrance {
  public:
-  using Make = std::function<std::unique_ptr<OneJob>(std::shared_ptr<const Site>)>;
+  using Make = std::function<std::unique_ptr<OneJob>(std::shared_ptr<const Site>, std::shared_ptr<Meter>)>;
 
   Entrance(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& call_site, const std::string& what,
-           Make make)
-      : core_(
-            std::make_shared<Core>(std::make_shared<const Site>(std::move(station), call_site, what), std::move(make))),
+           std::shared_ptr<Meter> meter, Make make)
+      : core_(std::make_shared<Core>(std::make_shared<const Site>(std::move(station), call_site, what),
+                                     std::move(meter), std::move(make))),
         rendezvous_(in_process::Rendezvous<Args>::Create(
             call_site, [core = core_](auto* session, int32_t) { core->Begin(core, session); }, core_->site->process(),
             [core = core_](const auto& session, const Status& late) { core->StayAway(session, late); })) {}
@@ -96,7 +108,8 @@ class Entrance {
 
  private:
   struct Core {
-    Core(std::shared_ptr<const Site> s, Make m) : site(std::move(s)), make(std::move(m)) {}
+    Core(std::shared_ptr<const Site> s, std::shared_ptr<Meter> f, Make m)
+        : site(std::move(s)), meter(std::move(f)), make(std::move(m)) {}
 
     void Begin(const std::shared_ptr<Core>& self, typename Job<Args>::Session* session) {
       OneJob* job = nullptr;
@@ -104,12 +117,16 @@ class Entrance {
         job = Take();
         return Status::Ok();
       });
-      if (!taken.ok()) return session->Finish(taken);
+      if (!taken.ok()) {
+        meter->Fail();
+        return session->Finish(taken);
+      }
       job->Begin(session, [self, job] { self->Return(job); });
     }
 
     // The other processes need not wait until they think the same.
     void StayAway(const typename Job<Args>::Session& session, const Status& late) const {
+      meter->Fail();
       auto meeting = std::make_shared<Meeting>();
       site->Begin(session.run_id(), session.group(), meeting.get());
       site->station().wire->Post([at = site, meeting, late] { at->station().meetings.StayAway(*meeting, late); });
@@ -119,7 +136,7 @@ class Entrance {
       const std::lock_guard<std::mutex> lock(mutex);
       if (free.empty()) {
         free.reserve(jobs.size() + 1);  // returning one must not want memory
-        jobs.push_back(make(site));
+        jobs.push_back(make(site, meter));
         return jobs.back().get();
       }
       OneJob* job = free.back();
@@ -133,6 +150,7 @@ class Entrance {
     }
 
     const std::shared_ptr<const Site> site;
+    const std::shared_ptr<Meter> meter;
     const Make make;
     std::mutex mutex;
     std::vector<std::unique_ptr<OneJob>> jobs;

@@ -1,0 +1,18 @@
+"""Expert parallelism: tokens to the devices of their experts, and back.
+
+`dispatch` sorts tokens by expert, plans once and sends; `combine` brings rows back and adds up what
+each token's experts made of it. Both are called inside `jax.shard_map`:
+
+    rows, group_sizes, handle = fastjax.moe.dispatch(
+        x, expert_ids, num_experts=64, axis_name="expert")
+    rows = jax.lax.ragged_dot(rows, expert_weights, group_sizes)
+    tokens = fastjax.moe.combine(rows, handle, weights)
+"""
+
+from fastjax.moe.checkpoint import save_plans
+from fastjax.moe.combining import combine
+from fastjax.moe.dispatching import dispatch
+from fastjax.moe.handle import Handle
+from fastjax.moe.products import grouped_dot
+
+__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "save_plans"]

@@ -1,0 +1,109 @@
+"""Rows on their way, in the type that they travel in."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.moe.handle import Way
+from fastjax.planning import TracedPlan
+from fastjax.ragged_all_to_all import fast_ragged_all_to_all
+
+_SCALE_BYTES = 4
+
+
+def check(payload_dtype: Any, dtype: Any) -> Any:
+    """The type that rows travel in, `dtype` unless another is asked for."""
+    if payload_dtype is None:
+        return dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ArgumentError(f"payload_dtype is for floating-point rows; these are {dtype}.")
+    if not jnp.issubdtype(payload_dtype, jnp.floating):
+        raise ArgumentError(
+            f"payload_dtype must be a floating-point type, got {np.dtype(payload_dtype)}."
+        )
+    return np.dtype(payload_dtype)
+
+
+def row_bytes(width: int, payload: Any) -> int:
+    """Bytes of a row of `width` elements on its way."""
+    return width * payload.itemsize + (_SCALE_BYTES if _has_scales(payload) else 0)
+
+
+def send(rows: Any, length: int, way: Way, way_back: Way, plan: TracedPlan, payload: Any) -> Any:
+    """Exchanges rows; where none arrives the result, of `length` rows, is zero.
+
+    Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
+    travel in that of rows, as if rows had not been rounded.
+    """
+    if not _has_scales(payload):
+        return _exchange(rows.astype(payload), length, way, plan).astype(rows.dtype)
+    leaves, structure = jax.tree.flatten((rows, way, way_back, plan))
+    leaves = jax_compat.vary_together(leaves, plan.axis_name)
+    return _send_scaled(length, payload, *jax.tree.unflatten(structure, leaves))
+
+
+def _has_scales(payload: Any) -> bool:
+    return payload.itemsize == 1
+
+
+def _exchange(rows: Any, length: int, way: Way, plan: TracedPlan) -> Any:
+    return fast_ragged_all_to_all(
+        rows,
+        jnp.zeros((length, *rows.shape[1:]), rows.dtype),
+        *way.arrays(),
+        axis_name=plan.axis_name,
+        axis_index_groups=plan.axis_index_groups,
+        plan=plan,
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _send_scaled(
+    length: int, payload: Any, rows: Any, way: Way, way_back: Way, plan: TracedPlan
+) -> Any:
+    """Every row has a scale of its own, and travels with it."""
+    del way_back
+    packed = _exchange(_packed(rows, payload), length, way, plan)
+    return _unpacked(packed, payload, rows.dtype)
+
+
+def _send_scaled_forward(
+    length: int, payload: Any, rows: Any, way: Way, way_back: Way, plan: TracedPlan
+) -> Any:
+    sent = _send_scaled(length, payload, rows, way, way_back, plan)
+    return sent, (way_back, plan, jnp.zeros((rows.shape[0], 0)))
+
+
+def _send_scaled_backward(length: int, payload: Any, residuals: Any, ct: Any) -> Any:
+    del length, payload
+    way_back, plan, sent = residuals
+    return _exchange(ct, sent.shape[0], way_back, plan.transpose()), None, None, None
+
+
+_send_scaled.defvjp(_send_scaled_forward, _send_scaled_backward)
+
+
+def _packed(rows: Any, payload: Any) -> Any:
+    """Rows as bytes: their elements, over a scale that makes the largest fit, and that scale."""
+    wide = rows.astype(jnp.float32)
+    largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
+    scalable = (largest > 0) & jnp.isfinite(largest)
+    scale = jnp.where(scalable, largest / float(jnp.finfo(payload).max), 1)
+    elements = jax.lax.bitcast_convert_type((wide / scale).astype(payload), jnp.uint8)
+    return jnp.concatenate(
+        [elements, jax.lax.bitcast_convert_type(scale, jnp.uint8).reshape(-1, _SCALE_BYTES)], 1
+    )
+
+
+def _unpacked(packed: Any, payload: Any, dtype: Any) -> Any:
+    """Rows that were packed; zero where there was none."""
+    elements, scale = packed[:, :-_SCALE_BYTES], packed[:, -_SCALE_BYTES:]
+    wide = jax.lax.bitcast_convert_type(elements, payload).astype(jnp.float32)
+    return (wide * jax.lax.bitcast_convert_type(scale, jnp.float32)[:, None]).astype(dtype)

@@ -1,0 +1,105 @@
+"""From the experts that tokens chose to offsets and sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastjax.moe import room
+from fastjax.moe.handle import Way
+
+UNROUTED = -1  # the expert of choices that go nowhere
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorted:
+    """Choices of a device, by expert.
+
+    Attributes:
+      order: the choice, token * k + which, that comes n-th.
+      place: its inverse.
+      experts: the expert of the n-th; num_experts where it goes nowhere.
+      counts: how many go to each expert, shape (num_experts,).
+      wrong: an expert that there is not, or 0.
+    """
+
+    order: Any
+    place: Any
+    experts: Any
+    counts: Any
+    wrong: Any
+
+
+def by_expert(expert_ids: Any, num_experts: int) -> Sorted:
+    """Sorts choices by expert, those of one expert by token."""
+    chosen = expert_ids.reshape(-1)
+    # In the type that they came in, which may hold more than int32 does.
+    exists = (chosen >= 0) & (chosen < num_experts)
+    wrong = ~exists & (chosen != UNROUTED)
+    largest = jnp.where(wrong, jnp.abs(jnp.clip(chosen, -(2**31) + 1, 2**31 - 1)), 0)
+    experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
+    order = jnp.argsort(experts, stable=True).astype(jnp.int32)
+    return Sorted(
+        order,
+        jnp.argsort(order).astype(jnp.int32),
+        experts[order],
+        jnp.zeros_like(experts, shape=num_experts + 1).at[experts].add(1)[:num_experts],
+        largest.max(initial=0).astype(jnp.int32),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Routes:
+    """What goes where.
+
+    Attributes:
+      there, back: offsets and sizes.
+      group_rows, group_sizes: rows of each local expert, without and with padding.
+      starts: first of this device's sorted choices for each expert, shape (num_experts,).
+      kept: how many of those go, shape (num_experts,).
+    """
+
+    there: Way
+    back: Way
+    group_rows: Any
+    group_sizes: Any
+    starts: Any
+    kept: Any
+
+
+def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> Routes:
+    """Where the rows of each expert lie, at their senders and at their device.
+
+    Args:
+      counts: rows from each sender to each expert, shape (devices, num_experts).
+      me: position of this device.
+      rows: room of each device.
+      alignment: each expert's rows are padded to a multiple of it.
+      may_drop: whether there may be more rows than room.
+    """
+    devices, num_experts = counts.shape
+    blocks = counts.reshape(devices, devices, num_experts // devices)
+    kept = room.keep(blocks, rows, alignment) if may_drop else blocks
+    starts = _before(counts, 1).reshape(blocks.shape)  # at senders
+    group_rows = kept.sum(0)
+    group_sizes = -(-group_rows // alignment) * alignment
+    landing = _before(group_sizes, 1) + _before(kept, 0)  # at experts
+    there = Way(starts[me], kept[me], landing[me], kept[:, me])
+    back = Way(landing[:, me], kept[:, me], starts[:, me], kept[me])
+    flat = lambda way: jax.tree.map(lambda a: a.reshape(-1), way)  # noqa: E731
+    return Routes(
+        flat(there),
+        flat(back),
+        group_rows[me],
+        group_sizes[me],
+        starts[me].reshape(-1),
+        kept[me].reshape(-1),
+    )
+
+
+def _before(sizes: Any, axis: int) -> Any:
+    """Sum of those that come before each."""
+    return jnp.cumsum(sizes, axis=axis) - sizes

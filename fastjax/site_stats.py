@@ -1,0 +1,332 @@
+"""What exchanges did: figures of each call site, taken while programs run.
+
+A call site is one exchange, or one planning, of one compiled program. Nothing is collected, and
+nothing is paid for it, until `FASTJAX_STATS=1` or `collect_stats` says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import math
+import os
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+
+from fastjax import _core, config
+from fastjax.errors import ArgumentError
+from fastjax.topology import Topology
+
+PlanSource = Literal["own", "given", "transposed"]
+
+MAX_ENDED_SITES: int = _core.max_ended_reports
+"""Of call sites whose programs are gone, so many are remembered: the newest."""
+
+
+class Times(NamedTuple):
+    """Seconds, by a monotonic clock on the host; nan where there was none.
+
+    Attributes:
+      last: the latest.
+      mean: the mean of all.
+      longest: the longest of all.
+    """
+
+    last: float
+    mean: float
+    longest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteStats:
+    """What one call site did in this process, since figures were collected or last reset.
+
+    A launch is what the devices of one group did together, once. A call site of several groups,
+    or in a loop, has several launches in each run of its program. Figures of a plan or of traffic
+    are those of the launch that ended last.
+
+    Attributes:
+      name: what profiles call it, or the end of that: its place in the shard_map, loop or branch
+        that it is in, with the names of `jax.named_scope` there.
+      operation: "fast_ragged_all_to_all", or "plan_ragged_all_to_all", which moves nothing.
+      program: the compiled program.
+      active: whether that program is still there.
+      axis_name: the mesh axes.
+      group_size: devices that exchange with each other.
+      platform: "cpu", "cuda" or "rocm".
+      topology: the fabric, as the planner was told; None where the program does not say.
+      direction: "reverse" for the gradient of an exchange, which sends rows back.
+      plan: where plans come from: "own" is made by each launch, "given" came as `plan=`,
+        "transposed" as well, for the way back.
+      asked_scheduler: the scheduler, where the call site plans, "" where a plan is given. Inside
+        one server, "auto" is "direct".
+      scheduler: that of the last plan; what "auto" took.
+      stages: scale-out stages of the last plan.
+      launches: how many ended well.
+      failures: how many ended in an error, a time-out among them; they count nowhere else.
+      plans_made: how many planned.
+      plans_reused: how many found a plan of the same traffic, kept from before.
+      plans_given: how many were given a plan.
+      rows: rows of the last exchange, of all devices of the group, also those that stay on their
+        device; 0 for a planning.
+      total_rows: rows of all.
+      row_bytes: bytes of a row; for a planning, what the planner was told.
+      total_bytes: bytes of all rows.
+      skew: the most rows that a device sends or receives, over the mean of all; 1 is even.
+      mean_skew: the mean of that over launches.
+      traffic: the last traffic, int64, shape (group_size, group_size): rows that device i sends to
+        device j, as they travelled, in the topology's server-major numbering.
+      planning_time: of launches that plan, from the counts to the stage tables of this process.
+      exchange_time: from when all devices are there until the last row has landed; planning is part
+        of it, where the call site plans. nan for a planning.
+      queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
+      predicted_time: seconds, by the cost model, for the last traffic; planning is part of it,
+        where the call site plans. nan without a topology.
+      lower_bound: seconds that no schedule can beat. nan without a topology.
+    """
+
+    name: str
+    operation: str
+    program: str
+    active: bool
+    axis_name: tuple[str, ...]
+    group_size: int
+    platform: str
+    topology: Topology | None
+    direction: Literal["forward", "reverse"]
+    plan: PlanSource
+    asked_scheduler: str
+    scheduler: str
+    stages: int
+    launches: int
+    failures: int
+    plans_made: int
+    plans_reused: int
+    plans_given: int
+    rows: int
+    total_rows: int
+    row_bytes: int
+    total_bytes: int
+    skew: float
+    mean_skew: float
+    traffic: np.ndarray = dataclasses.field(repr=False, compare=False)
+    planning_time: Times
+    exchange_time: Times
+    queued: bool
+    predicted_time: float
+    lower_bound: float
+
+    def __str__(self) -> str:
+        return _table([self])
+
+
+def stats() -> list[SiteStats]:
+    """What exchanges did in this process, call site by call site, in order of creation.
+
+    Those that have not run while figures were collected are left out. Results that JAX has not
+    waited for may still be on their way: call `jax.block_until_ready` before. Predictions are made
+    now, by planning the last traffic of each call site once more.
+    """
+    return [_site(report) for report in _core.site_reports()]
+
+
+def reset_stats() -> None:
+    """Forgets all figures, and the call sites whose programs are gone."""
+    _core.reset_reports()
+
+
+def stats_summary() -> str:
+    """`stats()` as a table, with one line for each call site."""
+    return _table(stats())
+
+
+def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Has figures be collected from now on, or not, in all threads of this process.
+
+    Nothing is traced or compiled anew. As a context manager, it goes back to what was before:
+
+        with fastjax.collect_stats():
+            jax.block_until_ready(step(batch))
+        print(fastjax.stats_summary())
+
+    Launches count if they began while figures were collected. JAX does not wait for results: do so
+    before the end of the scope.
+
+    Raises:
+      ArgumentError: on is neither True nor False.
+    """
+    if not isinstance(on, bool):
+        raise ArgumentError(f"on must be True or False, got {on!r}.")
+    before = _core.collecting()
+    _core.collect(on)
+    return _Switched(before)
+
+
+class _Switched(contextlib.AbstractContextManager[None]):
+    """Goes back to what was before; no decorator, since the switch has been made already."""
+
+    def __init__(self, before: bool) -> None:
+        self._before = before
+
+    def __exit__(self, *_: object) -> None:
+        _core.collect(self._before)
+
+
+def _site(report: _core.SiteReport) -> SiteStats:
+    moves = report.plan != ""
+    reverse = report.reverse
+    given = report.plan in ("given", "transposed")
+    names = _core.scheduler_names()
+    traffic = report.traffic()
+    planned = traffic.T if (report.plan == "transposed") != reverse else traffic
+    predicted, bound = _predict(report, planned, given)
+    return SiteStats(
+        name=report.name,
+        operation=report.operation,
+        program=report.program,
+        active=report.active,
+        axis_name=_axis_names(report.axis),
+        group_size=report.group_size,
+        platform=report.platform,
+        topology=_topology(report.topology),
+        direction="reverse" if reverse else "forward",
+        plan=cast("PlanSource", report.plan) if given else "own",
+        asked_scheduler="" if report.asked_scheduler < 0 else names[report.asked_scheduler],
+        scheduler="" if report.scheduler < 0 else names[report.scheduler],
+        stages=report.stages,
+        launches=report.launches,
+        failures=report.failures,
+        plans_made=report.plans_made,
+        plans_reused=report.plans_reused,
+        plans_given=report.launches if given else 0,
+        rows=report.rows if moves else 0,
+        total_rows=report.total_rows if moves else 0,
+        row_bytes=report.row_bytes,
+        total_bytes=report.total_bytes if moves else 0,
+        skew=report.skew,
+        mean_skew=report.total_skew / max(1, report.launches),
+        traffic=traffic,
+        planning_time=Times(*report.planning),
+        exchange_time=Times(*report.exchange),
+        queued=report.queues,
+        predicted_time=predicted,
+        lower_bound=bound,
+    )
+
+
+def _axis_names(axis: str) -> tuple[str, ...]:
+    """The names, from how messages write them; of names that are no strings, that text."""
+    try:
+        names = ast.literal_eval(axis)
+    except (ValueError, SyntaxError):
+        return (axis,)
+    return tuple(str(name) for name in (names if isinstance(names, tuple) else (names,)))
+
+
+def _topology(words: list[int]) -> Topology | None:
+    """That of `Topology.words`."""
+    if not words:
+        return None
+    servers, devices, up, out, up_ns, out_ns, transfer_ns, loss, *nics = words
+    return Topology(
+        servers,
+        devices,
+        scale_up_bandwidth=up,
+        scale_out_bandwidth=out,
+        scale_up_latency=up_ns / 1e9,
+        scale_out_latency=out_ns / 1e9,
+        transfer_overhead=transfer_ns / 1e9,
+        incast_loss=loss / 1e6,
+        nic_bandwidths=tuple(nics) or None,
+    )
+
+
+def _predict(report: _core.SiteReport, planned: np.ndarray, given: bool) -> tuple[float, float]:
+    """Seconds that the last traffic takes, and takes at least."""
+    if not report.topology or not planned.size or report.scheduler < 0:
+        return math.nan, math.nan
+    traffic = np.ascontiguousarray(planned)
+    core = _core.HostPlan(traffic, report.topology, report.scheduler, max(1, report.row_bytes))
+    core.plan()
+    before = core.planning_time() if given else 0.0
+    return core.predicted_time() - before, core.lower_bound()
+
+
+_COLUMNS = (
+    ("call site", "<"),
+    ("launches", ">"),
+    ("failed", ">"),
+    ("planned", ">"),
+    ("rows", ">"),
+    ("skew", ">"),
+    ("scheduler", "<"),
+    ("stages", ">"),
+    ("planning", ">"),
+    ("exchange", ">"),
+    ("longest", ">"),
+    ("predicted", ">"),
+    ("bound", ">"),
+)
+_NAME_WIDTH = 56
+
+
+def _table(sites: list[SiteStats]) -> str:
+    rows = [tuple(title for title, _ in _COLUMNS), *map(_row, sites)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    lines = (
+        "  ".join(
+            f"{cell:{side}{width}}"
+            for cell, (_, side), width in zip(row, _COLUMNS, widths, strict=True)
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(site: SiteStats) -> tuple[str, ...]:
+    return (
+        _short(site.name or site.operation),
+        str(site.launches),
+        str(site.failures),
+        str(site.plans_made),
+        str(site.rows),
+        f"{site.skew:.2f}",
+        site.scheduler,
+        str(site.stages),
+        _time(site.planning_time.mean),
+        _time(site.exchange_time.mean),
+        _time(site.exchange_time.longest),
+        _time(site.predicted_time),
+        _time(site.lower_bound),
+    )
+
+
+def _short(name: str) -> str:
+    """The end of a name, without what JAX calls every program's parts."""
+    parts = [p for p in name.split("/") if p != "shard_map" and not p.startswith("jit(")]
+    text = "/".join(parts)
+    return text if len(text) <= _NAME_WIDTH else "..." + text[3 - _NAME_WIDTH :]
+
+
+def _time(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+_core.collect(config.stats_from_environment(os.environ))
+
+__all__ = [
+    "MAX_ENDED_SITES",
+    "SiteStats",
+    "Times",
+    "collect_stats",
+    "reset_stats",
+    "stats",
+    "stats_summary",
+]

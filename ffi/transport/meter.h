@@ -1,0 +1,74 @@
+// Takes the figures of one call site while it runs.
+#ifndef FASTJAX_TRANSPORT_METER_H_
+#define FASTJAX_TRANSPORT_METER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "transport/figures.h"
+#include "transport/group.h"
+#include "transport/status.h"
+#include "transport/transport.h"
+
+namespace fastjax::transport {
+
+// One exchange or planning that is under way. While no figures are collected it is empty.
+struct Launch {
+  bool metered = false;
+  bool planned = false;  // the call site has planned,
+  bool anew = false;     // and no plan had been kept for this traffic
+  int64_t planning_ns = 0;
+  std::chrono::steady_clock::time_point start;
+
+  // What came before is not to count.
+  void Restart() {
+    if (metered) start = std::chrono::steady_clock::now();
+  }
+};
+
+// What a launch was about, once it has ended well.
+struct Seen {
+  const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
+  int64_t row_bytes = 0;
+  const int32_t* table = nullptr;  // of any rank
+};
+
+// plan(traffic, tables), and what `launch` is to know of it.
+Status PlanMetered(const PlanFunction& plan, const int64_t* traffic, const std::vector<LocalTable>& tables,
+                   Launch* launch);
+
+class Meter {
+ public:
+  Meter(std::shared_ptr<const CallSite> site, SiteKind kind);
+  Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
+  ~Meter();
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  // All that a launch costs while no figures are collected: one look at a flag.
+  Launch Begin() const {
+    Launch launch;
+    launch.metered = Records::collecting();
+    launch.Restart();
+    return launch;
+  }
+  // Once for each that has begun, before its devices are told. The first takes memory; without any, nothing is noted.
+  void End(const Launch& launch, const Status& status, const Seen& seen);
+  // Of what did not begin.
+  void Fail() { End(Begin(), Status::Internal(""), {}); }
+
+ private:
+  void Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns);
+
+  const std::shared_ptr<const CallSite> site_;
+  const SiteKind kind_;
+  const int64_t number_;
+  std::once_flag opened_;
+  std::shared_ptr<Record> record_;
+};
+
+}  // namespace fastjax::transport
+
+#endif  // FASTJAX_TRANSPORT_METER_H_

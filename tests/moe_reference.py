@@ -1,0 +1,96 @@
+"""A Mixture-of-Experts layer on one device, in float32, without exchanges; and what it drops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def route(x: Any, router: Any, top_k: int) -> tuple[Any, Any]:
+    """Weights and experts of each token, shape (tokens, k) each."""
+    return jax.lax.top_k(jax.nn.softmax(x @ router), top_k)
+
+
+def dense(
+    x: Any, router: Any, experts: Any, top_k: int, kept: Any = None, rounding: Any = (None, None)
+) -> Any:
+    """Every expert on every token, of which those chosen count.
+
+    Args:
+      x, router, experts: see `problem`, with devices and tokens in one dimension.
+      top_k: experts of a token.
+      kept: those that count.
+      rounding: types that tokens and results travel in.
+    """
+    weights, ids = route(x, router, top_k)
+    if kept is not None:
+        weights = weights * kept
+    every = jnp.tanh(jnp.einsum("td,edf->tef", rounded(x, rounding[0]), experts[0]))
+    every = rounded(jnp.einsum("tef,efd->ted", every, experts[1]), rounding[1])
+    return (jnp.take_along_axis(every, ids[..., None], 1) * weights[..., None]).sum(1)
+
+
+def rounded(rows: Any, dtype: Any) -> Any:
+    """Rows as they come out of a narrow type; gradients pass. One-byte types: scaled by row."""
+    if dtype is None:
+        return rows
+    scale = 1.0
+    if np.dtype(dtype).itemsize == 1:
+        scale = jnp.abs(rows).max(-1, keepdims=True) / float(jnp.finfo(dtype).max)
+    narrow = (rows / scale).astype(dtype).astype(rows.dtype) * scale
+    return rows + jax.lax.stop_gradient(narrow - rows)
+
+
+def layer(x: Any, router: Any, experts: Any, top_k: int, dispatch: Any, combine: Any, dot: Any):
+    """The same, on one of several devices."""
+    weights, ids = route(x, router, top_k)
+    rows, sizes, handle = dispatch(x, ids)
+    rows = dot(jnp.tanh(dot(rows, experts[0], sizes)), experts[1], sizes)
+    return combine(rows, handle, weights), handle
+
+
+def problem(rng: np.random.Generator, devices: int, tokens: int, num_experts: int) -> Any:
+    """Tokens, router and experts, with some experts more popular than others."""
+    width, inner = 6, 10
+    x = rng.normal(size=(devices, tokens, width))
+    x[..., 0] = 1  # what the router's first row makes popularity of
+    router = rng.normal(size=(width, num_experts))
+    router[0] = 2 * rng.normal(size=num_experts)
+    experts = (
+        rng.normal(size=(num_experts, width, inner)),
+        rng.normal(size=(num_experts, inner, width)),
+    )
+    return jax.tree.map(lambda a: a.astype(np.float32), (x, router, experts))
+
+
+def kept_by_hand(ids: np.ndarray, num_experts: int, rows: int, alignment: int) -> np.ndarray:
+    """Which choices stay, row by row: each device in turn takes one from whoever has most.
+
+    Args:
+      ids: shape (devices, tokens, k).
+      num_experts: of all devices.
+      rows: room of each device.
+      alignment: what experts' rows are padded to.
+    """
+    devices = len(ids)
+    local = num_experts // devices
+    counts = np.stack([np.bincount(d[d >= 0], minlength=num_experts) for d in ids])
+    for first in range(0, num_experts, local):
+        mine = range(first, first + local)
+        tiles = {e: -(-counts[:, e].sum() // alignment) for e in mine}
+        while sum(tiles.values()) > rows // alignment:
+            # The last of the most popular, so that what is left over goes to the first of them.
+            tiles[max(mine, key=lambda e: (tiles[e], e))] -= 1
+        for e in mine:
+            while counts[:, e].sum() > tiles[e] * alignment:
+                counts[max(range(devices), key=lambda d: (counts[d, e], d)), e] -= 1
+    kept = np.zeros(ids.shape, bool)
+    for device, token, choice in np.ndindex(ids.shape):
+        expert = ids[device, token, choice]
+        if expert >= 0:
+            kept[device, token, choice] = counts[device, expert] > 0
+            counts[device, expert] -= 1
+    return kept

@@ -1,0 +1,97 @@
+"""`moe.grouped_dot` against `jax.lax.ragged_dot`, which multiplies everything by everything."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fastjax import errors, moe
+
+
+def both(rng, room, sizes, dtype=np.float32):
+    rows = rng.normal(size=(room, 5)).astype(dtype)
+    weights = rng.normal(size=(len(sizes), 5, 4)).astype(dtype)
+    ct = rng.normal(size=(room, 4)).astype(dtype)
+    found = []
+    for dot in (moe.grouped_dot, jax.lax.ragged_dot):
+        run = jax.jit(lambda r, w, s, ct, dot=dot: _with_gradients(dot, r, w, s, ct))
+        found.append(run(rows, weights, np.array(sizes, np.int32), ct))
+    return found
+
+
+def _with_gradients(dot, rows, weights, sizes, ct):
+    result, back = jax.vjp(lambda r, w: dot(r, w, sizes), rows, weights)
+    return result, back(ct)
+
+
+def same(got, wanted, tolerance):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(
+            one.astype(np.float32), other.astype(np.float32), rtol=tolerance, atol=10 * tolerance
+        )
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes"),
+    [
+        (1000, [128, 1, 0, 300, 127, 129]),
+        (700, [700]),
+        (700, [0, 0, 700, 0]),
+        (300, [0, 0, 0]),
+        (128, [64, 64]),
+        (129, [1, 128]),
+        (50, [20, 10, 20]),
+        (1, [0, 1]),
+        (0, [0, 0]),
+    ],
+)
+def test_values_and_gradients(rng, room, sizes):
+    same(*both(rng, room, sizes), 1e-5)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 300), min_size=3, max_size=3), st.integers(0, 200))
+def test_any_sizes(sizes, spare):
+    same(*both(np.random.default_rng(0), 1000 + spare, sizes), 1e-5)
+
+
+def test_bfloat16(rng):
+    same(*both(rng, 500, [100, 250, 50], jnp.bfloat16), 0.02)
+
+
+def test_in_a_batch(rng):
+    rows = rng.normal(size=(3, 300, 5)).astype(np.float32)
+    weights = rng.normal(size=(2, 5, 4)).astype(np.float32)
+    sizes = np.array([[10, 200], [300, 0], [0, 7]], np.int32)
+    got = jax.vmap(moe.grouped_dot, (0, None, 0))(rows, weights, sizes)
+    wanted = [jax.lax.ragged_dot(r, weights, s) for r, s in zip(rows, sizes, strict=True)]
+    np.testing.assert_allclose(got, np.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+def test_not_finite_room_is_not_read(rng):
+    """What lies behind the last group, and in other groups, stays out of every sum."""
+    rows = rng.normal(size=(300, 5)).astype(np.float32)
+    rows[140:] = np.nan
+    weights = rng.normal(size=(2, 5, 4)).astype(np.float32)
+    sizes = np.array([100, 40], np.int32)
+    result, back = jax.vjp(lambda r, w: moe.grouped_dot(r, w, sizes), rows, weights)
+    assert np.isfinite(result).all()
+    assert all(np.isfinite(g).all() for g in back(np.full((300, 4), 1, np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "text"),
+    [
+        (((4, 5), (2, 6, 4), (2,)), np.int32, r"got \(4, 5\), \(2, 6, 4\), \(2,\)\."),
+        (((4, 5), (2, 5, 4), (3,)), np.int32, r"got \(4, 5\), \(2, 5, 4\), \(3,\)\."),
+        (((4, 5), (5, 4), (2,)), np.int32, r"got \(4, 5\), \(5, 4\), \(2,\)\."),
+        (((4, 5), (2, 5, 4), (2,)), np.float32, r"group_sizes must be integers, got float32\."),
+    ],
+)
+def test_refused(shapes, kind, text):
+    rows, weights, sizes = (np.ones(s, np.float32) for s in shapes)
+    with pytest.raises(errors.ArgumentError, match=text):
+        moe.grouped_dot(rows, weights, sizes.astype(kind))

@@ -1,0 +1,287 @@
+"""Expert-parallel layers against the same layer on one device: values and all gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import numpy as np
+import pytest
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+
+P = jax.P
+
+
+def run(problem, mesh, top_k, *, combined=None, dot=jax.lax.ragged_dot, check_vma=True, **options):
+    """The layer's output, what was kept, and gradients of a loss by tokens, router and experts."""
+    x, router, experts = problem
+    num_experts, width = len(experts[0]), x.shape[-1]
+    dispatch = functools.partial(
+        moe.dispatch, num_experts=num_experts, axis_name=mesh.axis_names, **options
+    )
+    combine = functools.partial(moe.combine, **(combined or {}))
+    spec = P(mesh.axis_names)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(spec, P(), spec),
+        out_specs=(spec, spec, spec),
+        check_vma=check_vma,
+    )
+    def local(x, router, experts):
+        result, handle = reference.layer(x, router, experts, top_k, dispatch, combine, dot)
+        return result, handle.kept, handle.dropped[None]
+
+    def loss(x, router, experts):
+        result, kept, dropped = local(x, router, experts)
+        return jnp.sum(result**2), (result, kept, dropped)
+
+    put = lambda tree, spec: jax.device_put(tree, jax.NamedSharding(mesh, spec))  # noqa: E731
+    arrays = (put(x.reshape(-1, width), spec), put(router, P()), put(experts, spec))
+    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+    (_, (result, kept, dropped)), grads = step(*arrays)
+    grads = (grads[0].reshape(x.shape), *grads[1:])
+    return jax.tree.map(np.asarray, (result.reshape(x.shape), kept, dropped, grads))
+
+
+def expected(problem, top_k, kept=None, rounding=(None, None)):
+    """The same, without devices."""
+    x, router, experts = problem
+
+    def loss(x, router, experts):
+        flat = x.reshape(-1, x.shape[-1])
+        result = reference.dense(flat, router, experts, top_k, kept, rounding)
+        return jnp.sum(result**2), result.reshape(x.shape)
+
+    (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, router, experts)
+    return result, grads
+
+
+def same(got, wanted, tolerance=1e-5):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        scale = np.abs(other).max(initial=1e-30)
+        np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("devices", "num_experts", "top_k"),
+    [
+        (1, 16, 2),
+        (2, 16, 1),
+        (4, 16, 3),
+        (8, 16, 1),
+        (8, 16, 2),
+        (8, 16, 16),
+        (8, 24, 2),
+        (8, 8, 3),
+    ],
+)
+def test_values_and_gradients(rng, devices, num_experts, top_k):
+    problem = reference.problem(rng, devices, 12, num_experts)
+    result, kept, dropped, grads = run(problem, mesh_of((devices,)), top_k)
+    assert kept.all()
+    assert not dropped.any()
+    same((result, grads), expected(problem, top_k))
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_with_grouped_dot(rng, top_k):
+    problem = reference.problem(rng, 8, 12, 16)
+    result, _, _, grads = run(problem, mesh_of(), top_k, dot=moe.grouped_dot, alignment=4)
+    same((result, grads), expected(problem, top_k))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_kinds_of_meshes(rng, explicit, check_vma):
+    problem = reference.problem(rng, 8, 12, 16)
+    mesh = mesh_of(explicit=explicit)
+    result, _, _, grads = run(problem, mesh, 2, check_vma=check_vma)
+    same((result, grads), expected(problem, 2))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    ("servers", "devices", "scheduler"),
+    [(1, 8, "direct"), (2, 4, "fast"), (4, 2, "rails"), (4, 2, "auto"), (8, 1, "spreadout")],
+)
+def test_topologies_and_schedulers(rng, servers, devices, scheduler):
+    problem = reference.problem(rng, 8, 12, 16)
+    topology = fastjax.Topology(servers, devices)
+    result, _, _, grads = run(problem, mesh_of((8,)), 2, topology=topology, scheduler=scheduler)
+    same((result, grads), expected(problem, 2))
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "factor", "alignment"),
+    [
+        (8, 0.1, 1),
+        (8, 1, 1),
+        (8, 8, 4),
+        (16, 0.1, 4),
+        (16, 0.5, 1),
+        (16, 1, 4),
+        (16, 1.5, 1),
+        (16, 8, 1),
+    ],
+)
+def test_little_room(rng, num_experts, factor, alignment):
+    problem = reference.problem(rng, 8, 12, num_experts)
+    result, kept, dropped, grads = run(
+        problem, mesh_of((8,)), 2, buffer_factor=factor, alignment=alignment
+    )
+    x, router, _ = problem
+    ids = np.asarray(reference.route(x, router, 2)[1])
+    local = num_experts // 8
+    room = min(int(np.ceil(factor * 24)), 8 * 12 * min(2, local)) + local * (alignment - 1)
+    room = -(-room // alignment) * alignment
+    by_hand = reference.kept_by_hand(ids, num_experts, room, alignment)
+    np.testing.assert_array_equal(kept.reshape(by_hand.shape), by_hand)
+    np.testing.assert_array_equal(dropped, (~by_hand).sum((1, 2)))
+    assert (factor >= 8) == by_hand.all()
+    same((result, grads), expected(problem, 2, kept))
+
+
+def test_an_expert_more_than_once(rng):
+    """Repeated choices may be more than there is room for; what does not fit is told."""
+    x = rng.normal(size=(8, 4, 3)).astype(np.float32)
+    ids = np.full((8, 4, 2), 5, np.int32)  # twice device 5's one expert
+
+    def local(x, ids):
+        rows, sizes, handle = moe.dispatch(x[0], ids[0], num_experts=8, axis_name="x")
+        out = moe.combine(rows, handle)
+        return out[None], sizes[None], handle.kept[None], handle.dropped[None]
+
+    spec = P("x")
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))
+    out, sizes, kept, dropped = mapped(x, ids)
+    by_hand = reference.kept_by_hand(ids, 8, 32, 1)
+    np.testing.assert_array_equal(kept, by_hand)
+    np.testing.assert_array_equal(dropped, (~by_hand).sum((1, 2)))
+    assert sizes.ravel().tolist() == [0, 0, 0, 0, 0, 32, 0, 0]
+    np.testing.assert_allclose(out, x * by_hand.sum(2)[..., None], rtol=1e-6)
+
+
+@pytest.mark.parametrize("alignment", [1, 8])
+def test_rows_lie_by_expert_then_by_sender(rng, alignment):
+    tokens, top_k, num_experts = 6, 2, 16
+    x = np.arange(8 * tokens, dtype=np.float32).reshape(8, tokens, 1)
+    ids = rng.integers(0, num_experts, (8, tokens, top_k)).astype(np.int32)
+    ids[3, :3] = -1
+
+    def local(x, ids):
+        rows, sizes, handle = moe.dispatch(
+            x[0], ids[0], num_experts=num_experts, axis_name="x", alignment=alignment
+        )
+        return rows[None], sizes[None], handle.group_rows[None], handle.kept[None]
+
+    spec = P("x")
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))
+    rows, sizes, group_rows, kept = map(np.asarray, mapped(x, ids))
+    np.testing.assert_array_equal(kept, ids >= 0)
+    for device in range(8):
+        at = 0
+        for e in range(2):
+            senders, which, _ = np.nonzero(ids == 2 * device + e)
+            np.testing.assert_array_equal(
+                rows[device, at : at + len(which), 0], senders * tokens + which
+            )
+            padded = -(-len(which) // alignment) * alignment
+            assert (group_rows[device, e], sizes[device, e]) == (len(which), padded)
+            np.testing.assert_array_equal(rows[device, at + len(which) : at + padded], 0)
+            at += padded
+        np.testing.assert_array_equal(rows[device, at:], 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_types_of_tokens(rng, dtype):
+    x, router, experts = reference.problem(rng, 8, 12, 16)
+    narrow = jax.tree.map(lambda a: a.astype(dtype), (x, router, experts))
+    result, _, _, grads = run(narrow, mesh_of(), 2)
+    assert result.dtype == dtype
+    assert {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype(dtype)}
+    wide = jax.tree.map(lambda a: a.astype(np.float32), narrow)
+    # The routing must be that of the narrow router.
+    if dtype == jnp.float32:
+        same((result, grads), expected(wide, 2))
+
+
+@pytest.mark.parametrize("ways", ["there", "back", "both"])
+@pytest.mark.parametrize(
+    "payload",
+    [jnp.float32, jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2],
+    ids=lambda v: v.__name__,
+)
+def test_narrow_payloads(rng, payload, ways):
+    """Rows are rounded as the type says, once for each way, and by nothing else."""
+    problem = reference.problem(rng, 8, 12, 16)
+    there, back = (payload if ways in (way, "both") else None for way in ("there", "back"))
+    result, _, _, grads = run(
+        problem, mesh_of(), 2, combined={"payload_dtype": back}, payload_dtype=there
+    )
+    wanted, wanted_grads = expected(problem, 2, rounding=(there, back))
+    # What rounds differently after sums in another order shows in the second way.
+    same(result, wanted, 1e-5 if ways == "there" else 0.1 * float(jnp.finfo(payload).eps) + 1e-5)
+    # Gradients travel in the type too, unless it is of one byte.
+    rounds_gradients = np.dtype(payload).itemsize == 2
+    same(grads, wanted_grads, 2 * float(jnp.finfo(payload).eps) if rounds_gradients else 0.02)
+
+
+def test_rows_of_any_scale_travel_in_one_byte(rng):
+    """Each row has its own scale: no row is lost beside a larger one."""
+    scales = 10.0 ** rng.integers(-20, 20, (8, 16, 1))
+    x = (rng.normal(size=(8, 16, 4)) * scales).astype(np.float32)
+    x[0, 0] = 0
+    ids = rng.integers(0, 8, (8, 16, 1)).astype(np.int32)
+
+    def local(x, ids):
+        rows, _, handle = moe.dispatch(
+            x[0], ids[0], num_experts=8, axis_name="x", payload_dtype=jnp.float8_e4m3fn
+        )
+        return moe.combine(rows, handle)[None]
+
+    spec = P("x")
+    got = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x, ids)
+    error = np.abs(got - x).max(2) / np.maximum(np.abs(x).max(2), 1e-30)
+    assert error.max() < 2**-4  # e4m3 has three bits behind the first
+    np.testing.assert_array_equal(got[0, 0], 0)
+
+
+def test_not_finite_rows_stay_so_and_harm_no_others(rng):
+    x = rng.normal(size=(8, 4, 3)).astype(np.float32)
+    x[2, 1, 0], x[5, 0, 2] = np.inf, np.nan
+    ids = rng.integers(0, 8, (8, 4, 1)).astype(np.int32)
+
+    def local(x, ids):
+        rows, _, handle = moe.dispatch(
+            x[0], ids[0], num_experts=8, axis_name="x", payload_dtype=jnp.float8_e5m2
+        )
+        return moe.combine(rows, handle)[None]
+
+    spec = P("x")
+    got = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x, ids)
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(x))
+
+
+def test_sums_are_the_same_every_time(rng):
+    problem = reference.problem(rng, 8, 40, 16)
+    results = [run(problem, mesh_of(), 3) for _ in range(3)]
+    for other in results[1:]:
+        for one, two in zip(jax.tree.leaves(results[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_no_tokens():
+    def local(x, ids):
+        rows, sizes, handle = moe.dispatch(x, ids, num_experts=8, axis_name="x")
+        return rows, sizes, moe.combine(rows, handle)
+
+    spec = P("x")
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))
+    rows, sizes, result = mapped(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
+    assert (rows.shape, result.shape) == ((0, 3), (0, 3))
+    assert not sizes.any()
