@@ -18,7 +18,7 @@ def gpu_registrations() -> dict:
 def emulated_registrations() -> dict:
     """Handlers with which CPU devices play GPUs."""
 
-def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str], shares_memory: bool) -> None:
+def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str], shares_memory: bool = False) -> None:
     """
     For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.
     """

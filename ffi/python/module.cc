@@ -272,7 +272,7 @@ NB_MODULE(_core, m) {
                                    {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
       },
       nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
-      nb::arg("shares_memory"),
+      nb::arg("shares_memory") = false,
       "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), "
       "names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.");
   m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");

@@ -39,7 +39,11 @@ target_compile_definitions(
     "FASTJAX_FAKE_NCCL_WITHOUT_ABORT=\"$<TARGET_FILE:fastjax_fake_nccl_without_abort>\""
 )
 
-foreach(name IN ITEMS gpu_ipc_faults_test gpu_ipc_test gpu_network_test nccl_faults_test nccl_test)
+foreach(
+  name
+  IN
+  ITEMS gpu_ipc_faults_test gpu_ipc_test gpu_network_test nccl_faults_test nccl_test
+)
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_nccl_test_support fastjax_options)
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)

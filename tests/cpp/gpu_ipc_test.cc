@@ -35,7 +35,9 @@ RigOptions Draw(int trial, std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&) { return Status::Ok(); };
+    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
+      return Status::Ok();
+    };
   }
   return options;
 }

@@ -98,6 +98,25 @@ void TestExchanges() {
   CHECK_GE(spread, 12);
 }
 
+// A process that has nothing to send or to get makes communicators with the others.
+void TestNothingToSend() {
+  std::mt19937_64 random(27);
+  RigOptions options;
+  options.topology = MakeTopology(3, 1);
+  const auto site = MakeSite(1, 3, kNoTimeoutMs);
+  Deal(Owners::kServers, 1, &random, site.get());
+  for (int32_t idle = 0; idle < 3; ++idle) {
+    Job job(site, options, 3, 6);
+    const Matrix traffic = Fill(options.topology, [&](int32_t source, int32_t target) {
+      return source == idle || target == idle ? 0 : 1 + source + target;
+    });
+    Rig rig(site, options, traffic, &random);
+    const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+    for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+    CHECK(rig.IsRight());
+  }
+}
+
 // Every process counts, and times until its work is on streams.
 void TestFigures() {
   std::mt19937_64 random(24);
@@ -117,25 +136,6 @@ void TestFigures() {
     CHECK_EQ(report.figures.exchanges, 3);
     CHECK_EQ(report.figures.exchange.count, 3);
     CHECK_EQ(report.figures.failures, 0);
-  }
-}
-
-// A process that has nothing to send or to get makes communicators with the others.
-void TestNothingToSend() {
-  std::mt19937_64 random(27);
-  RigOptions options;
-  options.topology = MakeTopology(3, 1);
-  const auto site = MakeSite(1, 3, kNoTimeoutMs);
-  Deal(Owners::kServers, 1, &random, site.get());
-  for (int32_t idle = 0; idle < 3; ++idle) {
-    Job job(site, options, 3, 6);
-    const Matrix traffic = Fill(options.topology, [&](int32_t source, int32_t target) {
-      return source == idle || target == idle ? 0 : 1 + source + target;
-    });
-    Rig rig(site, options, traffic, &random);
-    const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
-    for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-    CHECK(rig.IsRight());
   }
 }
 
@@ -271,8 +271,8 @@ void TestLostMessage() {
 int main() {
   using namespace fastjax::test;
   TestExchanges();
-  TestFigures();
   TestNothingToSend();
+  TestFigures();
   TestNoLibrary();
   TestMistakes();
   TestOneIsMissing();
