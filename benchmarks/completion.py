@@ -32,6 +32,7 @@ TARGETS: dict[str, dict[int, float]] = {
     "uniform": EVEN,
     "pair-zipf 0.8": EVEN,
     "expert 0.8": EVEN,
+    "trained": EVEN,
     "hot receiver": EVEN | {2: 1.07},
     "single flow": dict.fromkeys((2, 4, 8, 16), 1.10),
 }

@@ -15,7 +15,8 @@ import fastjax
 from fastjax import errors, moe
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")])
+READMES = ["README.md", "benchmarks/README.md", "benchmarks/traces/README.md", "examples/README.md"]
+PAGES = sorted([*(ROOT / name for name in READMES), *ROOT.glob("docs/**/*.md")])
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.py"))
 
 
