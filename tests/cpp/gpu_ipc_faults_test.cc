@@ -27,7 +27,7 @@ using kernels::emulatedSharing;
 using transport::gpu::ipc::kLastStep;
 using transport::gpu::ipc::kSteps;
 
-constexpr int64_t kShortMs = 300;
+constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -68,7 +68,7 @@ void TestLate() {
     const auto begin = Clock::now();
     const Outcomes outcomes = Start(&ring);
     outcomes.Wait(0);
-    CHECK_GE(SecondsSince(begin), 0.25);
+    CHECK_GE(SecondsSince(begin), 0.9);
     CHECK(outcomes.status(0).ok());  // for the host
     CHECK(!outcomes.called(1));
     const auto memory = ring.job->exchange->arena(0).Content();
@@ -78,7 +78,7 @@ void TestLate() {
     const std::vector<std::string> said = ring.RunUntilItWorks(4);
     CHECK(!said.empty());
     CHECK(Contains(said[0],
-                   "exchange over axis 'x' (channel 7): device 0 waited 0.3 s for device 1 to begin the exchange. Rows "
+                   "exchange over axis 'x' (channel 7): device 0 waited 1.0 s for device 1 to begin the exchange. Rows "
                    "of that exchange are undefined;"));
     CHECK(Contains(said[0], "raise the limit with fastjax.options(timeout=...)"));
     CHECK(Has(said[1], "gave up: exchange") || Has(said[1], "the process of device 0 gave up an exchange."));
@@ -126,14 +126,14 @@ void TestStopped(uint64_t step, const std::string& what) {
   const Outcomes outcomes = Start(&ring);
   outcomes.Wait(0);
   outcomes.Wait(2);
-  CHECK_GE(SecondsSince(begin), 0.5);
+  CHECK_GE(SecondsSince(begin), 1.8);
   CHECK(!outcomes.called(1));
   stop_at = 0;
   Stop()->LetGo();
   outcomes.WaitAll();
   CHECK(ring.rig->GuardsAreWhole());
   const std::vector<std::string> said = ring.RunUntilItWorks(6);
-  CHECK(AnyHas(said, " waited 0.3 s for device 1 " + what));
+  CHECK(AnyHas(said, " waited 1.0 s for device 1 " + what));
   ring.CheckWorks();
 }
 
@@ -147,7 +147,7 @@ void TestLongComputation() {
     ring.job->exchange->Compute(p, computations.back());
   }
   const Outcomes outcomes = Start(&ring);
-  std::this_thread::sleep_for(std::chrono::milliseconds(4 * kShortMs));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kShortMs));
   for (const auto& computation : computations) computation->LetGo();
   outcomes.WaitAll();
   CHECK(outcomes.all_ok());
