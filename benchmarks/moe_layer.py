@@ -193,7 +193,7 @@ def page(record: dict[str, Any], title: str) -> str:
         f"{work['rounds']} rounds, each of which runs everything once in random order.\n\n"
         f"*{DENSE}*: `jax.lax.all_to_all` with room for every token at every expert, and experts "
         "on all that room in one batched product: what can be compiled beforehand without "
-        "dropping tokens. The others: `moe.dispatch`, `moe.grouped_dot` and `moe.combine`, by "
+        "dropping tokens. The others: `moe.dispatch`, `moe.grouped_map` and `moe.combine`, by "
         "scheduler. *exchanges alone*: the same without experts, forward and backward: sorting, "
         "counts, the plan, four exchanges, and adding up. *planning alone*: a program that shares "
         "counts and plans, its launch on all devices included, which is most of it. The shares "

@@ -52,11 +52,14 @@ def fast(scheduler: str | None = None, topology: Topology | None = None) -> Laye
             scheduler=scheduler,
             topology=topology,
         )
-        rows = jax.nn.relu(moe.grouped_dot(rows, experts[0], sizes))
-        rows = moe.grouped_dot(rows, experts[1], sizes)
+        rows = moe.grouped_map(_expert, rows, experts, sizes)
         return moe.combine(rows, handle, weights)
 
     return layer
+
+
+def _expert(rows: Any, matrices: tuple[Any, Any]) -> Any:
+    return jax.nn.relu(rows @ matrices[0]) @ matrices[1]
 
 
 def dense(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:

@@ -12,7 +12,7 @@ each token's experts made of it. Both are called inside `jax.shard_map`:
 from fastjax.moe.checkpoint import save_plans
 from fastjax.moe.combining import combine
 from fastjax.moe.dispatching import dispatch
+from fastjax.moe.groups import grouped_dot, grouped_map
 from fastjax.moe.handle import Handle
-from fastjax.moe.products import grouped_dot
 
-__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "save_plans"]
+__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "grouped_map", "save_plans"]

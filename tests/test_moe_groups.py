@@ -1,4 +1,4 @@
-"""`moe.grouped_dot` against `jax.lax.ragged_dot`, which multiplies everything by everything."""
+"""What experts do to rows, against the same on all rows and groups."""
 
 import hypothesis.strategies as st
 import jax
@@ -95,3 +95,82 @@ def test_refused(shapes, kind, text):
     rows, weights, sizes = (np.ones(s, np.float32) for s in shapes)
     with pytest.raises(errors.ArgumentError, match=text):
         moe.grouped_dot(rows, weights, sizes.astype(kind))
+
+
+def _expert(rows, params):
+    return jnp.tanh(rows @ params["up"] + params["bias"]) @ params["down"]
+
+
+def whole_experts(rng, room, sizes, dtype=np.float32):
+    """Values and gradients of grouped_map, and of the same by products of all groups."""
+    groups = len(sizes)
+    shapes = {"up": (groups, 5, 7), "bias": (groups, 7), "down": (groups, 7, 3)}
+    params = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    rows, ct = (rng.normal(size=(room, width)).astype(dtype) for width in (5, 3))
+    sizes = np.array(sizes, np.int32)
+
+    def dense(rows, params):
+        ends = jnp.cumsum(sizes)
+        group = (ends <= jnp.arange(room)[:, None]).sum(1)
+        every = jax.vmap(_expert, (None, 0))(rows, params)  # (groups, room, width)
+        there = group < groups
+        own = every[jnp.minimum(group, groups - 1), jnp.arange(room)]
+        return jnp.where(there[:, None], own, 0)
+
+    found = []
+    for function in (lambda r, p: moe.grouped_map(_expert, r, p, sizes), dense):
+        result, back = jax.vjp(function, rows, params)
+        found.append((result, back(ct)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes"),
+    [(700, [128, 1, 0, 300, 127]), (300, [0, 0]), (129, [1, 128]), (50, [20, 10, 20]), (0, [0])],
+)
+def test_whole_experts(rng, room, sizes):
+    same(*whole_experts(rng, room, sizes), 1e-4)
+
+
+def test_gradients_of_narrow_params_are_summed_in_wide_ones(rng):
+    """Ten tiles, each of whose sums would be lost beside what came before."""
+    rows = jnp.ones((1280, 1), jnp.bfloat16)
+    weights = jnp.ones((1, 1, 1), jnp.bfloat16)
+    ct = np.ones((1280, 1), np.float32)
+    ct[128:] = 1 / 256
+    _, back = jax.vjp(lambda w: moe.grouped_dot(rows, w, np.array([1280])), weights)
+    assert float(back(ct.astype(jnp.bfloat16))[0][0, 0, 0]) == pytest.approx(132.5, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "params", "sizes", "text"),
+    [
+        (_expert, (4,), (2, 3), np.int32, r"shapes \(room, width\) and \(groups,\), got \(4,\)"),
+        (
+            jnp.dot,
+            (4, 3),
+            (3, 3, 2),
+            np.int32,
+            r"dimension of the 2 groups; one is float32 of shape \(3, 3, 2\)",
+        ),
+        (jnp.dot, (4, 3), (2, 3, 2), np.float32, "group_sizes must be integers, got float32"),
+        (
+            lambda rows, _: rows.sum(),
+            (4, 3),
+            (2, 1),
+            np.int32,
+            r"function must return a row for each of its rows, shape \(4, new width\), got",
+        ),
+        (lambda rows, _: rows[1:], (4, 3), (2, 1), np.int32, "a row for each of its rows"),
+    ],
+    ids=["rows", "groups", "sizes", "sum", "fewer"],
+)
+def test_maps_refused(function, rows, params, sizes, text):
+    arrays = (np.ones(rows, np.float32), np.ones(params, np.float32), np.ones(2, sizes))
+    with pytest.raises(errors.ArgumentError, match=text):
+        moe.grouped_map(function, *arrays)
+
+
+def test_integer_params_are_refused():
+    with pytest.raises(errors.ArgumentError, match=r"one is int32 of shape \(2, 3\)"):
+        moe.grouped_map(jnp.dot, np.ones((4, 3)), np.ones((2, 3), np.int32), np.ones(2, np.int32))

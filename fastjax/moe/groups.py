@@ -1,0 +1,193 @@
+"""What experts do to rows, at the cost of the rows that there are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+
+_TILE = 128  # rows
+
+
+def grouped_map(
+    function: Callable[[Any, Any], Any], rows: jax.Array, params: Any, group_sizes: jax.Array
+) -> jax.Array:
+    """Applies to each row what its group does, tile by tile: a whole expert in one go.
+
+    Room without rows costs nothing, and what lies between the input and the result is never larger
+    than a tile; the backward pass computes it again. No forward-mode derivatives.
+
+    Args:
+      function: takes rows, shape (some, width), and one group's params; returns a row for each,
+        shape (some, new width). Rows must not depend on each other, and it must not use traced
+        values but these.
+      rows: shape (room, width); those of one group behind those of another.
+      params: a pytree of floating-point arrays, each with a leading dimension of groups.
+      group_sizes: rows of each group, integers, shape (groups,).
+
+    Returns:
+      The function of each row, shape (room, new width); zero behind the last group.
+
+    Raises:
+      ArgumentError: shapes or types do not fit.
+    """
+    rows, group_sizes = jnp.asarray(rows), jnp.asarray(group_sizes)
+    params = jax.tree.map(jnp.asarray, params)
+    if rows.ndim != 2 or group_sizes.ndim != 1:
+        raise ArgumentError(
+            "rows and group_sizes must have shapes (room, width) and (groups,), got "
+            f"{rows.shape} and {group_sizes.shape}."
+        )
+    _check_integers(group_sizes)
+    for leaf in jax.tree.leaves(params):
+        if leaf.shape[:1] != group_sizes.shape or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ArgumentError(
+                f"params must be floating-point, with a leading dimension of the "
+                f"{group_sizes.shape[0]} groups; one is {leaf.dtype} of shape {leaf.shape}."
+            )
+    tile = jax.ShapeDtypeStruct((_tile_rows(rows.shape[0]), rows.shape[1]), rows.dtype)
+    one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
+    made = jax.eval_shape(function, tile, one)
+    if getattr(made, "ndim", 0) != 2 or made.shape[0] != tile.shape[0]:
+        raise ArgumentError(
+            f"function must return a row for each of its rows, shape ({tile.shape[0]}, new width), "
+            f"got {made}."
+        )
+    leaves, structure = jax.tree.flatten((rows, params, group_sizes))
+    leaves = jax_compat.vary_together(leaves, ())
+    return _grouped_map(function, *jax.tree.unflatten(structure, leaves))
+
+
+def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> jax.Array:
+    """`jax.lax.ragged_dot(rows, weights, group_sizes)`, tile by tile.
+
+    On CPUs, JAX's multiplies every row with every group's weights, room without rows included. This
+    does as much as there are rows, on any platform. On GPUs and TPUs prefer JAX's, which has
+    kernels of its own there. Products are summed in float32 or wider. No forward-mode derivatives.
+
+    Args:
+      rows: shape (room, width); those of one group behind those of another.
+      weights: one matrix for each group, shape (groups, width, new width).
+      group_sizes: rows of each group, integers, shape (groups,).
+
+    Returns:
+      Each row times its group's matrix, shape (room, new width); zero behind the last group.
+
+    Raises:
+      ArgumentError: shapes or types do not fit.
+    """
+    rows, weights, group_sizes = map(jnp.asarray, (rows, weights, group_sizes))
+    shapes = (rows.shape, weights.shape, group_sizes.shape)
+    if (
+        [len(shape) for shape in shapes] != [2, 3, 1]
+        or rows.shape[1] != weights.shape[1]
+        or weights.shape[0] != group_sizes.shape[0]
+    ):
+        raise ArgumentError(
+            "rows, weights and group_sizes must have shapes (room, width), (groups, width, new "
+            f"width) and (groups,), got {', '.join(map(str, shapes))}."
+        )
+    return grouped_map(_dot, rows, weights, group_sizes)
+
+
+def _dot(left: Any, right: Any) -> Any:
+    dtype = jnp.promote_types(left.dtype, right.dtype)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    product = jnp.dot(left.astype(dtype), right.astype(dtype), preferred_element_type=wide)
+    return product.astype(dtype)
+
+
+def _check_integers(group_sizes: Any) -> None:
+    if not np.issubdtype(group_sizes.dtype, np.integer):
+        raise ArgumentError(f"group_sizes must be integers, got {group_sizes.dtype}.")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _grouped_map(function: Any, rows: Any, params: Any, group_sizes: Any) -> Any:
+    one = jax.tree.map(lambda p: p[0], params)
+    made = jax.eval_shape(function, rows[: _tile_rows(rows.shape[0])], one)
+    empty = jnp.zeros_like(rows, made.dtype, shape=(rows.shape[0], made.shape[1]))
+
+    def fill(tile: _Tile, result: Any) -> Any:
+        return tile.written(result, function(tile.own(rows), tile.of_group(params)))
+
+    return _over_tiles(fill, rows.shape[0], group_sizes, empty)
+
+
+def _forward(function: Any, rows: Any, params: Any, group_sizes: Any) -> Any:
+    return _grouped_map(function, rows, params, group_sizes), (rows, params, group_sizes)
+
+
+def _backward(function: Any, residuals: Any, ct: Any) -> Any:
+    rows, params, group_sizes = residuals
+
+    def add(tile: _Tile, found: Any) -> Any:
+        rows_ct, totals = found
+        _, back = jax.vjp(function, tile.own(rows), tile.of_group(params))
+        tile_ct, param_cts = back(tile.own(ct))
+        totals = jax.tree.map(
+            lambda total, p: total.at[tile.group].add(p.astype(total.dtype)), totals, param_cts
+        )
+        return tile.written(rows_ct, tile_ct), totals
+
+    # Sums of many tiles: in float32 or wider.
+    totals = jax.tree.map(
+        lambda p: jnp.zeros_like(p, jnp.promote_types(p.dtype, jnp.float32)), params
+    )
+    rows_ct, totals = _over_tiles(add, rows.shape[0], group_sizes, (jnp.zeros_like(rows), totals))
+    return rows_ct, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, params), None
+
+
+_grouped_map.defvjp(_forward, _backward)
+
+
+class _Tile:
+    """Some rows in one piece, of which a run belongs to one group."""
+
+    def __init__(self, number: Any, room: int, group_sizes: Any) -> None:
+        self.length = _tile_rows(room)
+        tiles = -(-group_sizes // self.length)
+        last = jnp.cumsum(tiles)
+        self.group = (last <= number).sum()
+        ends = jnp.cumsum(group_sizes)
+        end = ends[self.group]
+        start = end - group_sizes[self.group]
+        start += (number - last[self.group] + tiles[self.group]) * self.length
+        # The last tiles begin earlier, so that they end where there is room.
+        self.first = jnp.minimum(start, room - self.length)
+        row = self.first + jnp.arange(self.length)
+        self.mine = ((row >= start) & (row < end))[:, None]
+
+    def own(self, array: Any) -> Any:
+        """Its rows, and zero for those of others, which may be anything."""
+        return jnp.where(self.mine, self._slice(array), 0)
+
+    def of_group(self, params: Any) -> Any:
+        return jax.tree.map(lambda p: p[self.group], params)
+
+    def written(self, array: Any, values: Any) -> Any:
+        """The array, with this tile's own rows changed."""
+        changed = jnp.where(self.mine, values, self._slice(array))
+        return jax.lax.dynamic_update_slice_in_dim(array, changed, self.first, 0)
+
+    def _slice(self, array: Any) -> Any:
+        return jax.lax.dynamic_slice_in_dim(array, self.first, self.length)
+
+
+def _tile_rows(room: int) -> int:
+    return min(_TILE, room)
+
+
+def _over_tiles(step: Any, room: int, group_sizes: Any, start: Any) -> Any:
+    if room == 0:
+        return start
+    sizes = group_sizes.astype(jnp.int32)
+    tiles = (-(-sizes // _tile_rows(room))).sum()
+    return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, sizes), now), start)
