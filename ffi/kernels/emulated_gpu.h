@@ -73,6 +73,8 @@ struct EmulatedSharing {
   std::atomic<int> opened{0};  // and not closed
 };
 EmulatedSharing& emulatedSharing();
+// The device that has opened what is at an address; -1: nobody has.
+int emulatedOpenedBy(const void* address);
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned flags);
 emulatedError_t emulatedStreamDestroy(emulatedStream_t stream);

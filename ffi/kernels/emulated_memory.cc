@@ -24,6 +24,7 @@ struct Opened {
   size_t bytes;
   int count;
   bool mapped;
+  int device;
 };
 
 struct Memory {
@@ -165,11 +166,22 @@ emulatedError_t emulatedIpcOpenMemHandle(void** base, emulatedIpcMemHandle_t han
     opened.bytes = allocation.bytes;
     opened.mapped = allocation.file >= 0;
     ++opened.count;
+    emulatedGetDevice(&opened.device);
     ++emulatedSharing().opened;
     *base = at;
     return emulatedSuccess;
   }
   return emulatedErrorInvalidValue;
+}
+
+int emulatedOpenedBy(const void* address) {
+  Memory& all = GetMemory();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto* const at = static_cast<const std::byte*>(address);
+  for (const auto& [begin, opened] : all.opened) {
+    if (at >= begin && at < begin + opened.bytes) return opened.device;
+  }
+  return -1;
 }
 
 emulatedError_t emulatedIpcCloseMemHandle(void* base) {

@@ -72,6 +72,56 @@ void TestExchanges(uint64_t seed, int32_t hosts) {
   CHECK_EQ(emulatedSharing().opened.load(), 0);
 }
 
+std::atomic<int64_t> opened_moves{0};
+
+// Looks at each list before it is executed: what another process's memory is opened by is the device that writes to it.
+const kernels::Driver* LookingDriver() {
+  struct List {
+    const kernels::Move* moves;
+    int64_t count;
+    int device;
+  };
+  static const kernels::Driver driver = [] {
+    kernels::Driver looking = *fastjax_gpu_driver();
+    looking.MoveRows = [](const kernels::Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks,
+                          kernels::Stream stream) {
+      auto* const list = new List{moves, count, -1};
+      fastjax_gpu_driver()->GetDevice(&list->device);
+      const auto look = [](void* data) {
+        const std::unique_ptr<List> own(static_cast<List*>(data));
+        for (int64_t i = 0; i < own->count; ++i) {
+          const int by = kernels::emulatedOpenedBy(own->moves[i].dst);
+          if (by >= 0) CHECK_EQ(by, own->device);
+          opened_moves += by >= 0 ? 1 : 0;
+        }
+      };
+      fastjax_gpu_driver()->CallHost(stream, look, list);
+      return fastjax_gpu_driver()->MoveRows(moves, count, end, gate, blocks, stream);
+    };
+    return looking;
+  }();
+  return &driver;
+}
+
+// Two devices of a process find the same memory of another at different addresses.
+void TestAddresses() {
+  emulatedSharing().aliases = true;
+  std::mt19937_64 random(38);
+  for (const planner::Scheduler scheduler : AllSchedulers()) {
+    RigOptions options;
+    options.topology = MakeTopology(2, 2);
+    options.scheduler = scheduler;
+    const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+    Deal(Owners::kServers, 2, &random, site.get());
+    IpcJob job(site, options, 2, random(), [](int32_t) { return ProcessSetup{1, true, LookingDriver()}; });
+    Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+    opened_moves = 0;
+    CHECK(rig.Run(job.exchange.get(), 1, true).all_ok());
+    CHECK(rig.IsRight());
+    CHECK_GT(opened_moves.load(), 0);
+  }
+}
+
 // Two processes of two devices, and four of one: the layouts that hosts have.
 void TestLayouts() {
   std::mt19937_64 random(32);
@@ -241,6 +291,7 @@ int main() {
   using namespace fastjax::test;
   TestExchanges(31, 1);
   TestExchanges(37, 2);
+  TestAddresses();
   TestLayouts();
   TestMany();
   TestStaleMemory();
