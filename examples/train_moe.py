@@ -170,7 +170,8 @@ def run(options: TrainOptions) -> dict[str, Any]:
       after how many steps. compared, if asked for: seconds of steps, by layer.
 
     Raises:
-      ValueError: the folder has checkpoints already, or has none to go on from.
+      ValueError: the folder has checkpoints already, has none to go on from, or those of another
+        model; or the text is too short.
     """
     trained_on, held_out = text.read(options.text or text.standard_library())
     sequences = options.sequences * options.devices
@@ -180,30 +181,28 @@ def run(options: TrainOptions) -> dict[str, Any]:
     rate = optax.warmup_cosine_decay_schedule(0, options.rate, warm_up, options.steps)
     trainer = Trainer(options.shape, optax.adamw(rate), options.balance)
     state = trainer.start(options.seed)
-    checkpoints = Checkpoints(options.folder)
-    done, state, history = _begin(options, checkpoints, state)
-
     layer = _layer(options, options.layer, options.scheduler)
     step, evaluate = trainer.step(layer), trainer.evaluation(layer)
     held_out_batch = trainer.batch(others[0])
     chosen: dict[int, np.ndarray] = {}
     seconds = []
-    with _progress(options, done) as show:
-        for number in range(done, options.steps):
-            start = time.perf_counter()
-            state, result = step(state, trainer.batch(batches[number]))
-            history["losses"].append(float(result["loss"]))
-            seconds.append(time.perf_counter() - start)
-            if number >= options.steps - options.trace_steps and options.trace:
-                chosen[number] = trainer.everywhere(result["ids"])
-            last = number + 1 == options.steps
-            if last or (number + 1) % options.evaluate_every == 0:
-                history["held_out_steps"].append(number + 1)
-                history["held_out"].append(float(evaluate(state["params"], held_out_batch)))
-            if last or (number + 1) % options.save_every == 0:
-                checkpoints.save(number + 1, state, history)
-            show(history)
-    checkpoints.close()
+    with contextlib.closing(Checkpoints(options.folder)) as checkpoints:
+        done, state, history = _begin(options, checkpoints, state)
+        with _progress(options, done) as show:
+            for number in range(done, options.steps):
+                start = time.perf_counter()
+                state, result = step(state, trainer.batch(batches[number]))
+                history["losses"].append(float(result["loss"]))
+                seconds.append(time.perf_counter() - start)
+                if number >= options.steps - options.trace_steps and options.trace:
+                    chosen[number] = trainer.everywhere(result["ids"])
+                last = number + 1 == options.steps
+                if last or (number + 1) % options.evaluate_every == 0:
+                    history["held_out_steps"].append(number + 1)
+                    history["held_out"].append(float(evaluate(state["params"], held_out_batch)))
+                if last or (number + 1) % options.save_every == 0:
+                    checkpoints.save(number + 1, state, history)
+                show(history)
     if jax.process_index() == 0:
         _write(options, history, chosen)
         _say(_summary(options, history, seconds))
@@ -228,7 +227,7 @@ def _begin(
         return 0, state, {"losses": [], "held_out_steps": [], "held_out": []}
     if newest is None:
         raise ValueError(f"{options.folder} has no checkpoint to go on from.")
-    return checkpoints.restore(state)
+    return newest, *checkpoints.restore(newest, state)
 
 
 def _layer(options: TrainOptions, name: str, scheduler: str | None) -> layers.Layer:

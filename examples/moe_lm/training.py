@@ -106,7 +106,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
         self._folder = folder
         self._manager = ocp.CheckpointManager(
-            folder.resolve(), options=options, item_names=("state", "history")
+            folder.resolve(), options=options, item_names=("state", "notes")
         )
 
     @property
@@ -118,32 +118,35 @@ class Checkpoints:
         """After so many steps."""
         items = {
             "state": ocp.args.StandardSave(state),
-            "history": ocp.args.JsonSave(history),
+            "notes": ocp.args.JsonSave({"history": history, "shapes": _shapes(state)}),
         }
         self._manager.save(steps, args=ocp.args.Composite(**items))
 
-    def restore(self, like: State) -> tuple[int, State, dict[str, Any]]:
-        """The newest: steps done, state and losses.
+    def restore(self, steps: int, like: State) -> tuple[State, dict[str, Any]]:
+        """State and losses after so many steps.
 
         Args:
+          steps: of a checkpoint that there is.
           like: a state of the same shapes, laid out as wanted.
 
         Raises:
-          ValueError: the folder's checkpoints are of another model.
+          ValueError: the checkpoint is of another model.
         """
-        steps = self.newest
-        assert steps is not None
+        only_notes = ocp.args.Composite(notes=ocp.args.JsonRestore())
+        notes = self._manager.restore(steps, args=only_notes)["notes"]
+        if notes["shapes"] != _shapes(like):
+            raise ValueError(
+                f"{self._folder} is of another model, with other sizes. Say the same as for the "
+                "run that goes on, or give another --folder."
+            )
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        items = {
-            "state": ocp.args.StandardRestore(abstract),
-            "history": ocp.args.JsonRestore(),
-        }
-        try:
-            found = self._manager.restore(steps, args=ocp.args.Composite(**items))
-        except ValueError as error:
-            raise ValueError(f"{self._folder} is of another model: {error}") from None
-        return steps, found["state"], found["history"]
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        return self._manager.restore(steps, args=items)["state"], notes["history"]
 
     def close(self) -> None:
         """Waits for what is being written."""
         self._manager.close()
+
+
+def _shapes(state: State) -> list[list[int]]:
+    return [list(array.shape) for array in jax.tree.leaves(state)]
