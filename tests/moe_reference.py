@@ -94,3 +94,10 @@ def kept_by_hand(ids: np.ndarray, num_experts: int, rows: int, alignment: int) -
             kept[device, token, choice] = counts[device, expert] > 0
             counts[device, expert] -= 1
     return kept
+
+
+def same(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+    """Compares trees, each array by its largest element."""
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        scale = np.abs(other).max(initial=1e-30)
+        np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from moe_reference import same
 from spmd import mesh_of
 
 import fastjax
@@ -59,12 +60,6 @@ def expected(problem, top_k, kept=None, rounding=(None, None)):
 
     (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, router, experts)
     return result, grads
-
-
-def same(got, wanted, tolerance=1e-5):
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        scale = np.abs(other).max(initial=1e-30)
-        np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -137,32 +132,36 @@ def test_little_room(rng, num_experts, factor, alignment):
     x, router, _ = problem
     ids = np.asarray(reference.route(x, router, 2)[1])
     local = num_experts // 8
-    room = min(int(np.ceil(factor * 24)), 8 * 12 * min(2, local)) + local * (alignment - 1)
+    room = int(np.ceil(factor * 24)) + local * (alignment - 1)
     room = -(-room // alignment) * alignment
     by_hand = reference.kept_by_hand(ids, num_experts, room, alignment)
     np.testing.assert_array_equal(kept.reshape(by_hand.shape), by_hand)
     np.testing.assert_array_equal(dropped, (~by_hand).sum((1, 2)))
     assert (factor >= 8) == by_hand.all()
+    for array in (kept, dropped):
+        assert array.dtype in (bool, np.int32)
     same((result, grads), expected(problem, 2, kept))
 
 
-def test_an_expert_more_than_once(rng):
+@pytest.mark.parametrize(("options", "room"), [({}, 32), ({"buffer_factor": 100}, 64)])
+def test_an_expert_more_than_once(rng, options, room):
     """Repeated choices may be more than there is room for; what does not fit is told."""
     x = rng.normal(size=(8, 4, 3)).astype(np.float32)
     ids = np.full((8, 4, 2), 5, np.int32)  # twice device 5's one expert
 
     def local(x, ids):
-        rows, sizes, handle = moe.dispatch(x[0], ids[0], num_experts=8, axis_name="x")
+        rows, sizes, handle = moe.dispatch(x[0], ids[0], num_experts=8, axis_name="x", **options)
+        assert rows.shape[0] == room
         out = moe.combine(rows, handle)
         return out[None], sizes[None], handle.kept[None], handle.dropped[None]
 
     spec = P("x")
     mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))
     out, sizes, kept, dropped = mapped(x, ids)
-    by_hand = reference.kept_by_hand(ids, 8, 32, 1)
+    by_hand = reference.kept_by_hand(ids, 8, room, 1)
     np.testing.assert_array_equal(kept, by_hand)
     np.testing.assert_array_equal(dropped, (~by_hand).sum((1, 2)))
-    assert sizes.ravel().tolist() == [0, 0, 0, 0, 0, 32, 0, 0]
+    assert sizes.ravel().tolist() == [0, 0, 0, 0, 0, room, 0, 0]
     np.testing.assert_allclose(out, x * by_hand.sum(2)[..., None], rtol=1e-6)
 
 
@@ -197,23 +196,53 @@ def test_rows_lie_by_expert_then_by_sender(rng, alignment):
         np.testing.assert_array_equal(rows[device, at:], 0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_types_of_tokens(rng, dtype):
-    x, router, experts = reference.problem(rng, 8, 12, 16)
-    narrow = jax.tree.map(lambda a: a.astype(dtype), (x, router, experts))
-    result, _, _, grads = run(narrow, mesh_of(), 2)
-    assert result.dtype == dtype
-    assert {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype(dtype)}
-    wide = jax.tree.map(lambda a: a.astype(np.float32), narrow)
-    # The routing must be that of the narrow router.
-    if dtype == jnp.float32:
-        same((result, grads), expected(wide, 2))
+def sent_and_returned(x, ids, weights=None, *, num_experts=8, **options):
+    """Tokens that experts leave as they are, x and ids by device."""
+
+    def local(x, ids):
+        rows, _, handle = moe.dispatch(
+            x[0], ids[0], num_experts=num_experts, axis_name="x", **options
+        )
+        each = None if weights is None else jnp.broadcast_to(weights, handle.kept.shape)
+        return moe.combine(rows, handle, each)[None]
+
+    spec = P("x")
+    return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x, ids)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_narrow_tokens_are_summed_in_wide_ones(rng, dtype):
+    """Weights that are lost if sums, or weights, are as narrow as the rows."""
+    x = rng.normal(size=(8, 4, 3)).astype(dtype)
+    ids = np.tile(np.arange(8, dtype=np.int32), (8, 4, 1))
+    weights = np.array([1] + [0.02] * 7, np.float32)
+    got = sent_and_returned(x, ids, weights)
+    assert got.dtype == dtype
+    wanted = (x.astype(np.float32) * weights.sum()).astype(dtype)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        got.astype(np.float32), wanted.astype(np.float32), rtol=1.01 * eps, atol=1e-3
+    )
+    assert np.mean(np.asarray(got == wanted)) > 0.9  # but for ties in rounding
+
+
+@pytest.mark.parametrize(
+    "dtype", [bool, np.int8, np.uint8, np.int16, np.int32, np.uint32, jnp.int4]
+)
+def test_integer_tokens(rng, dtype):
+    """Numbers that float32 does not hold come back as they were."""
+    high = 2 if dtype is bool else 8 if dtype == jnp.int4 else np.iinfo(dtype).max
+    x = rng.integers(high // 2, high, (8, 4, 3)).astype(dtype)
+    ids = rng.integers(0, 8, (8, 4, 1)).astype(np.int32)
+    got = sent_and_returned(x, ids)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got), x)
 
 
 @pytest.mark.parametrize("ways", ["there", "back", "both"])
 @pytest.mark.parametrize(
     "payload",
-    [jnp.float32, jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2],
+    [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2],
     ids=lambda v: v.__name__,
 )
 def test_narrow_payloads(rng, payload, ways):
@@ -232,47 +261,63 @@ def test_narrow_payloads(rng, payload, ways):
 
 
 def test_rows_of_any_scale_travel_in_one_byte(rng):
-    """Each row has its own scale: no row is lost beside a larger one."""
-    scales = 10.0 ** rng.integers(-20, 20, (8, 16, 1))
-    x = (rng.normal(size=(8, 16, 4)) * scales).astype(np.float32)
-    x[0, 0] = 0
+    """Each row has its own scale: no row is lost beside a larger one, and none is made infinite."""
+    exponents = rng.integers(-45, 38, (8, 16, 1)).astype(np.float64)
+    exponents[0, :4, 0] = (-33, -34, -36, 38)
+    x = (rng.uniform(0.5, 1, size=(8, 16, 4)) * 10.0**exponents).astype(np.float32)
+    x[0, 5] = 0
     ids = rng.integers(0, 8, (8, 16, 1)).astype(np.int32)
-
-    def local(x, ids):
-        rows, _, handle = moe.dispatch(
-            x[0], ids[0], num_experts=8, axis_name="x", payload_dtype=jnp.float8_e4m3fn
-        )
-        return moe.combine(rows, handle)[None]
-
-    spec = P("x")
-    got = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x, ids)
-    error = np.abs(got - x).max(2) / np.maximum(np.abs(x).max(2), 1e-30)
-    assert error.max() < 2**-4  # e4m3 has three bits behind the first
-    np.testing.assert_array_equal(got[0, 0], 0)
+    for payload in (jnp.float8_e4m3fn, jnp.float8_e5m2):
+        got = np.asarray(sent_and_returned(x, ids, payload_dtype=payload), np.float64)
+        largest = np.abs(x).max(2).astype(np.float64)
+        # Smaller rows lose precision, as they do in float32.
+        least = 2 * float(jnp.finfo(payload).max) * float(np.finfo(np.float32).tiny)
+        error = np.abs(got - x).max(2) / np.maximum(largest, least)
+        assert error.max() < float(jnp.finfo(payload).eps)
+        np.testing.assert_array_equal(got[0, 5], 0)
 
 
 def test_not_finite_rows_stay_so_and_harm_no_others(rng):
     x = rng.normal(size=(8, 4, 3)).astype(np.float32)
     x[2, 1, 0], x[5, 0, 2] = np.inf, np.nan
     ids = rng.integers(0, 8, (8, 4, 1)).astype(np.int32)
-
-    def local(x, ids):
-        rows, _, handle = moe.dispatch(
-            x[0], ids[0], num_experts=8, axis_name="x", payload_dtype=jnp.float8_e5m2
-        )
-        return moe.combine(rows, handle)[None]
-
-    spec = P("x")
-    got = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))(x, ids)
+    got = sent_and_returned(x, ids, payload_dtype=jnp.float8_e5m2)
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(x))
 
 
-def test_sums_are_the_same_every_time(rng):
-    problem = reference.problem(rng, 8, 40, 16)
-    results = [run(problem, mesh_of(), 3) for _ in range(3)]
-    for other in results[1:]:
-        for one, two in zip(jax.tree.leaves(results[0]), jax.tree.leaves(other), strict=True):
-            np.testing.assert_array_equal(one, two)
+def test_nothing_is_added_up_in_no_certain_order(rng):
+    """Each place of a scattered array gets one row, so sums come out the same on any platform."""
+    x = rng.normal(size=(32, 3)).astype(np.float32)
+    ids = rng.integers(0, 8, (32, 2)).astype(np.int32)
+
+    def local(x, ids):
+        def loss(x):
+            rows, _, handle = moe.dispatch(x, ids, num_experts=8, axis_name="x")
+            return (moe.combine(jnp.sin(rows), handle) ** 2).sum()
+
+        return jax.grad(loss)(x)
+
+    spec = P("x")
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec)
+    scattered = [e for e in equations(jax.make_jaxpr(mapped)(x, ids).jaxpr) if added_up(e)]
+    assert len(scattered) >= 2
+    assert all(e.params["unique_indices"] for e in scattered)
+
+
+def added_up(equation):
+    floating = jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating)
+    return equation.primitive.name.startswith("scatter") and floating
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)  # noqa: PLW2901
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
 
 
 def test_no_tokens():

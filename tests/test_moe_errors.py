@@ -59,16 +59,21 @@ def dispatched(x=X, ids=IDS, combine=lambda rows, handle: moe.combine(rows, hand
         ({"buffer_factor": float("nan")}, "buffer_factor must be a positive number, got nan."),
         ({"buffer_factor": float("inf")}, "buffer_factor must be a positive number, got inf."),
         ({"buffer_factor": "2"}, "buffer_factor must be a positive number, got '2'."),
-        ({"payload_dtype": jnp.int8}, "payload_dtype must be a floating-point type, got int8."),
+        ({"buffer_factor": True}, "buffer_factor must be a positive number, got True."),
+        ({"payload_dtype": jnp.int8}, "with a sign, of a byte or more, got int8."),
+        ({"payload_dtype": jnp.float8_e8m0fnu}, "with a sign, of a byte or more, got float8_e8m0"),
+        ({"payload_dtype": jnp.float4_e2m1fn}, "with a sign, of a byte or more, got float4_e2m1"),
+        ({"payload_dtype": "nonsense"}, "payload_dtype must be a type, got 'nonsense'."),
+        ({"num_experts": 2**31}, "num_experts must be below 2^31, got 2147483648."),
         (
             {"x": X.astype(np.int32), "payload_dtype": jnp.bfloat16},
             "payload_dtype is for floating-point rows; these are int32.",
         ),
         (
-            {"alignment": 2**31},
+            {"alignment": 2**30},
             (
-                "a device would have room for 4294967296 rows, more than int32 counts; give a "
-                "buffer_factor, or dispatch fewer tokens at a time."
+                "a device would have room for 2147483648 rows, more than int32 counts; give a "
+                "smaller buffer_factor or alignment, or dispatch fewer tokens at a time."
             ),
         ),
         (
@@ -85,7 +90,7 @@ def dispatched(x=X, ids=IDS, combine=lambda rows, handle: moe.combine(rows, hand
         ),
         (
             {"combine": lambda rows, handle: moe.combine(rows, handle, payload_dtype=bool)},
-            "payload_dtype must be a floating-point type, got bool.",
+            "with a sign, of a byte or more, got bool.",
         ),
     ],
     ids=lambda v: "" if isinstance(v, str) else "-".join(v),
@@ -104,22 +109,72 @@ def test_other_errors_are_those_of_exchanges():
         dispatched(topology=fastjax.Topology(3, 3))
 
 
-@pytest.mark.parametrize("wrong", [8, 700, -2, np.iinfo(np.int32).min, np.iinfo(np.int32).max])
-def test_an_expert_that_there_is_not(wrong):
-    ids = IDS.copy()
+def _shown(wrong):
+    return min(abs(int(wrong)), 2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong"),
+    [
+        *(("int32", number) for number in (8, 700, -2, -(2**31), 2**31 - 1)),
+        *(("int8", number) for number in (100, -128)),
+        *(("uint8", number) for number in (8, 255)),
+        ("uint16", 2**16 - 1),
+        ("uint32", 2**32 - 1),
+    ],
+)
+def test_an_expert_that_there_is_not(dtype, wrong):
+    ids = IDS.astype(dtype)
     ids[5, 2, 1] = wrong
-    shown = min(abs(int(wrong)), 2**31 - 1)
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=rf"device 5.*send_sizes\[0\].* -{shown}\b"
-    ):
+    shown = rf"device 5.*send_sizes\[0\].* -{_shown(wrong)}\b"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=shown):
         dispatched(ids=ids)
     np.testing.assert_array_equal(dispatched(), 2 * X)  # the next one works
+
+
+@pytest.mark.parametrize("wrong", [2**40, -(2**40)])
+def test_an_expert_that_int32_does_not_count(wrong):
+    with jax.enable_x64(True):
+        ids = IDS.astype(np.int64)
+        ids[5, 2, 1] = wrong
+        with pytest.raises(jax.errors.JaxRuntimeError, match=rf"device 5.* -{_shown(wrong)}\b"):
+            dispatched(ids=ids)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint32])
 def test_any_integer_type_of_experts(dtype):
     with jax.enable_x64(dtype == np.int64):
-        np.testing.assert_array_equal(dispatched(ids=IDS.astype(dtype)), 2 * X)
+        types = {}
+
+        def look(rows, handle):
+            types.update(found={a.dtype for a in jax.tree.leaves(handle)})
+            return moe.combine(rows, handle)
+
+        np.testing.assert_array_equal(dispatched(ids=IDS.astype(dtype), combine=look), 2 * X)
+        assert types["found"] == {np.dtype(np.int32), np.dtype(bool)}
+
+
+def test_more_experts_than_their_type_counts():
+    ids = IDS.astype(np.uint8) * 36
+    np.testing.assert_array_equal(dispatched(ids=ids, num_experts=256), 2 * X)
+
+
+def test_float64_in_one_byte_is_refused():
+    with jax.enable_x64(True), pytest.raises(errors.ArgumentError, match="scales in float32"):
+        dispatched(x=X.astype(np.float64), payload_dtype=jnp.float8_e5m2)
+
+
+def test_more_choices_than_int32_counts():
+    """Nothing is so large here: shapes are enough."""
+    x, ids = (jax.ShapeDtypeStruct((2**30, k), t) for k, t in ((0, jnp.float32), (2, jnp.int32)))
+
+    def local(x, ids):
+        return moe.dispatch(x, ids, num_experts=8, axis_name="x", buffer_factor=0.01)[0]
+
+    spec = P("x")
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec)
+    with pytest.raises(errors.ArgumentError, match="have 2147483648 choices together"):
+        jax.eval_shape(mapped, x, ids)
 
 
 def test_minus_one_goes_nowhere():

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from spmd import mesh_of
 
 from fastjax import errors, moe
 
@@ -171,6 +172,69 @@ def test_maps_refused(function, rows, params, sizes, text):
         moe.grouped_map(function, *arrays)
 
 
+def _normed(rows, scale):
+    """Has no derivative at zero."""
+    return rows / jnp.sqrt((rows**2).mean(-1, keepdims=True)) * scale
+
+
+@pytest.mark.parametrize("sizes", [(128, 128), (100, 156), (1, 200)])
+def test_functions_without_a_derivative_at_zero(rng, sizes):
+    """Rows of other groups in a tile have no part in a group's gradients."""
+    rows = rng.normal(size=(256, 5)).astype(np.float32)
+    rows[sum(sizes) :] = 0
+    scale = rng.normal(size=(2, 5)).astype(np.float32)
+    ct = rng.normal(size=rows.shape).astype(np.float32)
+    mapped = lambda r, s: moe.grouped_map(_normed, r, s, np.array(sizes))  # noqa: E731
+    result, back = jax.vjp(mapped, rows, scale)
+    got = (result, *back(ct))
+    for group, start in enumerate((0, sizes[0])):
+        part = slice(start, start + sizes[group])
+        wanted, back = jax.vjp(_normed, rows[part], scale[group])
+        wanted = (wanted, *back(ct[part]))
+        same((got[0][part], got[1][part], got[2][group]), wanted, 1e-4)
+
+
+def test_no_groups():
+    got = moe.grouped_dot(np.ones((4, 3)), np.ones((0, 3, 2)), np.ones(0, np.int32))
+    np.testing.assert_array_equal(got, np.zeros((4, 2)))
+
+
+def test_collectives_are_refused():
+    """Devices that have no tile for them would keep the others waiting."""
+
+    def local(rows):
+        summed = lambda rows, weights: jax.lax.psum(rows @ weights, "x")  # noqa: E731
+        return moe.grouped_map(summed, rows, jnp.ones((2, 3, 3)), jnp.array([1, 2]))
+
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=jax.P("x"), out_specs=jax.P("x"))
+    with pytest.raises(errors.ArgumentError, match="must not exchange anything with other devices"):
+        jax.jit(mapped)(np.ones((64, 3), np.float32))
+
+
+def test_traced_values_from_around_are_refused():
+    def loss(bias):
+        biased = lambda rows, weights: rows @ weights + bias  # noqa: E731
+        return moe.grouped_map(
+            biased, jnp.ones((4, 3)), jnp.ones((2, 3, 3)), jnp.array([1, 2])
+        ).sum()
+
+    with pytest.raises(errors.ArgumentError, match="pass them in params"):
+        jax.grad(loss)(jnp.ones(3))
+
+
+@pytest.mark.parametrize("which", ["rows", "weights"])
+def test_integer_factors_are_refused(which):
+    kind = {"rows": np.float32, "weights": np.float32, which: np.int32}
+    with pytest.raises(errors.ArgumentError, match=f"{which} must be floating-point, got int32"):
+        moe.grouped_dot(
+            np.ones((4, 3), kind["rows"]),
+            np.ones((2, 3, 3), kind["weights"]),
+            np.ones(2, np.int32),
+        )
+
+
 def test_integer_params_are_refused():
     with pytest.raises(errors.ArgumentError, match=r"one is int32 of shape \(2, 3\)"):
         moe.grouped_map(jnp.dot, np.ones((4, 3)), np.ones((2, 3), np.int32), np.ones(2, np.int32))
+    with pytest.raises(errors.ArgumentError, match="rows must be floating-point, got int32"):
+        moe.grouped_map(jnp.dot, np.ones((4, 3), np.int32), np.ones((2, 3)), np.ones(2, np.int32))

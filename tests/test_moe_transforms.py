@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from moe_reference import same
 from spmd import mesh_of
 
 import fastjax
@@ -47,12 +48,6 @@ def expected(dense, problem):
         return jnp.sum(result**2), result
 
     return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*flat(problem))
-
-
-def same(got, wanted, tolerance=1e-5):
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        scale = np.abs(other).max()
-        np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
 
 
 def plannings(step, *args):

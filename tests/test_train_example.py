@@ -1,6 +1,5 @@
 """examples/train_moe.py: both layers, interrupted, in several processes; what it writes."""
 
-import gc
 import json
 import os
 import re
@@ -151,7 +150,6 @@ def test_four_processes_of_two_devices(uninterrupted, files, tmp_path):
     assert np.mean(same) > 0.99  # what is nearly a tie may go either way
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_folders_that_do_not_fit(uninterrupted, files, tmp_path):
     folder, _ = uninterrupted
     with pytest.raises(ValueError, match=r"the newest after 6 steps: go on from it with --resume"):
@@ -160,7 +158,6 @@ def test_folders_that_do_not_fit(uninterrupted, files, tmp_path):
         train_moe.run(options(files, tmp_path, resume=True))
     with pytest.raises(ValueError, match="is of another model"):
         train_moe.run(options(files, folder, resume=True, width=32))
-    gc.collect()  # of what orbax leaves of it, so that no other test is warned
 
 
 @pytest.mark.parametrize(

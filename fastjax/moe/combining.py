@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -18,8 +19,9 @@ def combine(
 ) -> jax.Array:
     """Returns what experts made of tokens, weighted and added up for each token.
 
-    Undoes `dispatch`, along its plan. Sums are made in float32 or wider, in the order of a token's
-    choices, so they come out the same every time. Choices that were dropped count as zero.
+    Undoes `dispatch`, along its plan, which was made for rows as wide as those dispatched. Sums are
+    made in float32 or wider, or in integers where all are, in the order of a token's choices, so
+    they come out the same every time. Choices that were dropped count as zero.
 
     Args:
       rows: one for each that `dispatch` returned, in the same place, shape (room, any width).
@@ -62,6 +64,13 @@ def combine(
     returned = returned.at[handle.place].get(unique_indices=True, mode="promise_in_bounds")
     returned = returned.reshape(*choices, rows.shape[1])
     returned, each = jax_compat.vary_together([returned, each], handle.plan.axis_name)
-    wide = jnp.promote_types(jnp.promote_types(rows.dtype, each.dtype), jnp.float32)
+    wide = jnp.promote_types(_summed_in(rows.dtype), _summed_in(each.dtype))
     total = (returned.astype(wide) * each.astype(wide)[..., None]).sum(1)
     return total.astype(rows.dtype)
+
+
+def _summed_in(dtype: Any) -> Any:
+    """A type that holds all of this one's values, of 32 bits or more."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+    return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)

@@ -50,7 +50,8 @@ def dispatch(
         experts lose rows, and of these the senders that have most, their last tokens.
       alignment: each expert's rows are padded with zeros to a multiple of this many.
       payload_dtype: floating-point type that rows travel in, and then are x's again; by default
-        x's. Rows of a type of one byte (fp8) have a scale each, and gradients are sent in x's type.
+        x's. What it cannot hold, float16's infinities say, is lost. In a type of one byte (fp8)
+        rows have a scale each, gradients are sent in x's type, and there is no forward mode.
 
     Returns:
       Three things:
@@ -74,9 +75,9 @@ def dispatch(
     _check_count("alignment", alignment)
     tokens, top_k = expert_ids.shape
     here = num_experts // devices
-    room = _room(tokens, top_k, min(top_k, here) * devices, buffer_factor)
+    room = _room(tokens, top_k, here, devices, buffer_factor)
     rows = -(-(room + here * (alignment - 1)) // alignment) * alignment
-    _check_range(max(rows, devices * tokens * top_k))
+    _check_range(rows, devices * tokens * top_k)
     travels_in = payload.check(payload_dtype, x.dtype)
 
     x, expert_ids = jax_compat.vary_together([x, expert_ids], axes)
@@ -90,12 +91,12 @@ def dispatch(
         axis_index_groups=groups,
         topology=topology,
         scheduler=scheduler,
-        row_bytes=max(1, payload.row_bytes(x.shape[1], travels_in)),
+        row_bytes=max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype)),
     )
     kept = _kept(by_expert, routes)
     handle = Handle(
         kept=kept[by_expert.place].reshape(tokens, top_k),
-        dropped=(by_expert.counts - routes.kept).sum(),
+        dropped=(by_expert.counts - routes.kept).sum(dtype=jnp.int32),
         group_rows=routes.group_rows,
         plan=plan,
         order=by_expert.order,
@@ -128,6 +129,8 @@ def _check_tokens(x: Any, expert_ids: Any) -> None:
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ArgumentError(f"{name} must be a positive integer, got {value!r}.")
+    if value >= 2**31:
+        raise ArgumentError(f"{name} must be below 2^31, got {value}.")
 
 
 def _check_experts(num_experts: Any, devices: int) -> None:
@@ -139,29 +142,35 @@ def _check_experts(num_experts: Any, devices: int) -> None:
         )
 
 
-def _check_range(rows: int) -> None:
+def _check_range(rows: int, choices: int) -> None:
+    if choices >= 2**31:
+        raise ArgumentError(
+            f"the devices have {choices} choices together, more than int32 counts; dispatch fewer "
+            "tokens at a time."
+        )
     if rows >= 2**31:
         raise ArgumentError(
-            f"a device would have room for {rows} rows, more than int32 counts; give a "
-            "buffer_factor, or dispatch fewer tokens at a time."
+            f"a device would have room for {rows} rows, more than int32 counts; give a smaller "
+            "buffer_factor or alignment, or dispatch fewer tokens at a time."
         )
 
 
-def _room(tokens: int, top_k: int, most: int, buffer_factor: float | None) -> int:
+def _room(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float | None) -> int:
     """Rows that a device has room for, without padding.
 
     Args:
       tokens: of a device.
       top_k: choices of a token.
-      most: rows a token of each device can send to one.
+      here: experts of a device.
+      devices: those that share the experts.
       buffer_factor: see `dispatch`.
     """
     if buffer_factor is None:
-        return tokens * most
+        return tokens * min(top_k, here) * devices
     is_number = isinstance(buffer_factor, (int, float, np.number))
-    if not is_number or not 0 < buffer_factor < math.inf:
+    if isinstance(buffer_factor, bool) or not is_number or not 0 < buffer_factor < math.inf:
         raise ArgumentError(f"buffer_factor must be a positive number, got {buffer_factor!r}.")
-    return min(tokens * most, math.ceil(buffer_factor * tokens * top_k))
+    return min(tokens * top_k * devices, math.ceil(buffer_factor * tokens * top_k))
 
 
 def _position(axes: Any, groups: Any) -> Any:

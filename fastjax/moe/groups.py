@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -26,9 +27,9 @@ def grouped_map(
 
     Args:
       function: takes rows, shape (some, width), and one group's params; returns a row for each,
-        shape (some, new width). Rows must not depend on each other, and it must not use traced
-        values but these.
-      rows: shape (room, width); those of one group behind those of another.
+        shape (some, new width). Rows must not depend on each other. It may use no other traced
+        values, and no collectives: devices have different numbers of tiles.
+      rows: floating-point, shape (room, width); those of one group behind those of another.
       params: a pytree of floating-point arrays, each with a leading dimension of groups.
       group_sizes: rows of each group, integers, shape (groups,).
 
@@ -45,7 +46,10 @@ def grouped_map(
             "rows and group_sizes must have shapes (room, width) and (groups,), got "
             f"{rows.shape} and {group_sizes.shape}."
         )
-    _check_integers(group_sizes)
+    if not jnp.issubdtype(rows.dtype, jnp.inexact):
+        raise ArgumentError(f"rows must be floating-point, got {rows.dtype}.")
+    if not np.issubdtype(group_sizes.dtype, np.integer):
+        raise ArgumentError(f"group_sizes must be integers, got {group_sizes.dtype}.")
     for leaf in jax.tree.leaves(params):
         if leaf.shape[:1] != group_sizes.shape or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ArgumentError(
@@ -54,15 +58,34 @@ def grouped_map(
             )
     tile = jax.ShapeDtypeStruct((_tile_rows(rows.shape[0]), rows.shape[1]), rows.dtype)
     one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
-    made = jax.eval_shape(function, tile, one)
+    made = _traced(function, tile, one)
     if getattr(made, "ndim", 0) != 2 or made.shape[0] != tile.shape[0]:
         raise ArgumentError(
             f"function must return a row for each of its rows, shape ({tile.shape[0]}, new width), "
             f"got {made}."
         )
+    if group_sizes.shape[0] == 0:
+        return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
     leaves, structure = jax.tree.flatten((rows, params, group_sizes))
     leaves = jax_compat.vary_together(leaves, ())
     return _grouped_map(function, *jax.tree.unflatten(structure, leaves))
+
+
+def _traced(function: Any, rows: Any, params: Any) -> Any:
+    """What the function makes, in shape and type, if it is one that tiles can be given to."""
+    program, made = jax.make_jaxpr(function, return_shape=True)(rows, params)
+    if program.effects:
+        raise ArgumentError(
+            "function must not exchange anything with other devices, which have other numbers of "
+            f"tiles, nor have other effects; it has {sorted(map(str, program.effects))}. Do that "
+            "to what grouped_map returns."
+        )
+    if any(isinstance(value, Tracer) for value in program.consts):
+        raise ArgumentError(
+            "function must not use traced values from around it; pass them in params, repeated for "
+            "each group if need be."
+        )
+    return made
 
 
 def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> jax.Array:
@@ -94,6 +117,9 @@ def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> 
             "rows, weights and group_sizes must have shapes (room, width), (groups, width, new "
             f"width) and (groups,), got {', '.join(map(str, shapes))}."
         )
+    for name, array in (("rows", rows), ("weights", weights)):
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            raise ArgumentError(f"{name} must be floating-point, got {array.dtype}.")
     return grouped_map(_dot, rows, weights, group_sizes)
 
 
@@ -102,11 +128,6 @@ def _dot(left: Any, right: Any) -> Any:
     wide = jnp.promote_types(dtype, jnp.float32)
     product = jnp.dot(left.astype(dtype), right.astype(dtype), preferred_element_type=wide)
     return product.astype(dtype)
-
-
-def _check_integers(group_sizes: Any) -> None:
-    if not np.issubdtype(group_sizes.dtype, np.integer):
-        raise ArgumentError(f"group_sizes must be integers, got {group_sizes.dtype}.")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -131,7 +152,7 @@ def _backward(function: Any, residuals: Any, ct: Any) -> Any:
     def add(tile: _Tile, found: Any) -> Any:
         rows_ct, totals = found
         _, back = jax.vjp(function, tile.own(rows), tile.of_group(params))
-        tile_ct, param_cts = back(tile.own(ct))
+        tile_ct, param_cts = back(tile.own_or_zero(ct))
         totals = jax.tree.map(
             lambda total, p: total.at[tile.group].add(p.astype(total.dtype)), totals, param_cts
         )
@@ -162,11 +183,19 @@ class _Tile:
         start += (number - last[self.group] + tiles[self.group]) * self.length
         # The last tiles begin earlier, so that they end where there is room.
         self.first = jnp.minimum(start, room - self.length)
-        row = self.first + jnp.arange(self.length)
-        self.mine = ((row >= start) & (row < end))[:, None]
+        row = jnp.arange(self.length)
+        begins, ends_at = start - self.first, end - self.first
+        self.mine = ((row >= begins) & (row < ends_at))[:, None]
+        self._nearest = jnp.clip(row, begins, ends_at - 1)
 
     def own(self, array: Any) -> Any:
-        """Its rows, and zero for those of others, which may be anything."""
+        """Its rows; in the places of others', which may be anything, one of its own again.
+
+        Zeros would not do: functions need not have a derivative there.
+        """
+        return self._slice(array)[self._nearest]
+
+    def own_or_zero(self, array: Any) -> Any:
         return jnp.where(self.mine, self._slice(array), 0)
 
     def of_group(self, params: Any) -> Any:

@@ -24,16 +24,27 @@ def check(payload_dtype: Any, dtype: Any) -> Any:
         return dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ArgumentError(f"payload_dtype is for floating-point rows; these are {dtype}.")
-    if not jnp.issubdtype(payload_dtype, jnp.floating):
+    try:
+        payload = np.dtype(payload_dtype)
+    except TypeError:
+        raise ArgumentError(f"payload_dtype must be a type, got {payload_dtype!r}.") from None
+    signed = jnp.issubdtype(payload, jnp.floating) and float(jnp.finfo(payload).min) < 0
+    if not signed or jnp.finfo(payload).bits < 8:
         raise ArgumentError(
-            f"payload_dtype must be a floating-point type, got {np.dtype(payload_dtype)}."
+            "payload_dtype must be a floating-point type with a sign, of a byte or more, got "
+            f"{payload}."
         )
-    return np.dtype(payload_dtype)
+    if _has_scales(payload, dtype) and dtype.itemsize > 4:
+        raise ArgumentError(
+            f"payload_dtype {payload} has scales in float32, whose range is not that of {dtype}; "
+            "make rows float32, or take a wider payload_dtype."
+        )
+    return payload
 
 
-def row_bytes(width: int, payload: Any) -> int:
+def row_bytes(width: int, payload: Any, dtype: Any) -> int:
     """Bytes of a row of `width` elements on its way."""
-    return width * payload.itemsize + (_SCALE_BYTES if _has_scales(payload) else 0)
+    return width * payload.itemsize + (_SCALE_BYTES if _has_scales(payload, dtype) else 0)
 
 
 def send(rows: Any, length: int, way: Way, way_back: Way, plan: TracedPlan, payload: Any) -> Any:
@@ -42,15 +53,16 @@ def send(rows: Any, length: int, way: Way, way_back: Way, plan: TracedPlan, payl
     Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
     travel in that of rows, as if rows had not been rounded.
     """
-    if not _has_scales(payload):
+    if not _has_scales(payload, rows.dtype):
         return _exchange(rows.astype(payload), length, way, plan).astype(rows.dtype)
     leaves, structure = jax.tree.flatten((rows, way, way_back, plan))
     leaves = jax_compat.vary_together(leaves, plan.axis_name)
     return _send_scaled(length, payload, *jax.tree.unflatten(structure, leaves))
 
 
-def _has_scales(payload: Any) -> bool:
-    return payload.itemsize == 1
+def _has_scales(payload: Any, dtype: Any) -> bool:
+    """Whether rows have to be made smaller or larger to fit."""
+    return payload.itemsize == 1 and payload != dtype
 
 
 def _exchange(rows: Any, length: int, way: Way, plan: TracedPlan) -> Any:
@@ -94,8 +106,10 @@ def _packed(rows: Any, payload: Any) -> Any:
     """Rows as bytes: their elements, over a scale that makes the largest fit, and that scale."""
     wide = rows.astype(jnp.float32)
     largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
-    scalable = (largest > 0) & jnp.isfinite(largest)
-    scale = jnp.where(scalable, largest / float(jnp.finfo(payload).max), 1)
+    scale = largest / float(jnp.finfo(payload).max)
+    # Processors may take anything smaller for zero.
+    scale = jnp.maximum(scale, float(jnp.finfo(jnp.float32).tiny))
+    scale = jnp.where(jnp.isfinite(largest), scale, 1)
     elements = jax.lax.bitcast_convert_type((wide / scale).astype(payload), jnp.uint8)
     return jnp.concatenate(
         [elements, jax.lax.bitcast_convert_type(scale, jnp.uint8).reshape(-1, _SCALE_BYTES)], 1

@@ -25,13 +25,13 @@ def share_out(wanted: Any, room: Any) -> Any:
 
     def raise_level(i: Any, level: Any) -> Any:
         higher = level + (1 << (_BITS - 1 - i))
-        needed = jnp.minimum(wanted, higher[..., None]).sum(-1)
+        needed = jnp.minimum(wanted, higher[..., None]).sum(-1, dtype=wanted.dtype)
         return jnp.where(needed <= room, higher, level)
 
     level = jax.lax.fori_loop(0, _BITS, raise_level, room * 0)[..., None]
     given = jnp.minimum(wanted, level)
     short = wanted > level
-    left = room[..., None] - given.sum(-1, keepdims=True)
+    left = room[..., None] - given.sum(-1, dtype=given.dtype, keepdims=True)
     return given + (short & (jnp.cumsum(short, axis=-1) <= left)).astype(given.dtype)
 
 
@@ -48,7 +48,7 @@ def keep(counts: Any, rows: int, alignment: int) -> Any:
     Returns:
       Rows that stay, of the same shape.
     """
-    wanted = counts.sum(0)  # (devices, experts of a device)
+    wanted = counts.sum(0, dtype=counts.dtype)  # (devices, experts of a device)
     room = jnp.full_like(wanted[:, 0], rows // alignment)
     given = share_out(-(-wanted // alignment), room) * alignment
     return jnp.moveaxis(share_out(jnp.moveaxis(counts, 0, -1), jnp.minimum(wanted, given)), -1, 0)

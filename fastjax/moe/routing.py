@@ -12,6 +12,7 @@ from fastjax.moe import room
 from fastjax.moe.handle import Way
 
 UNROUTED = -1  # the expert of choices that go nowhere
+_MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +37,15 @@ class Sorted:
 def by_expert(expert_ids: Any, num_experts: int) -> Sorted:
     """Sorts choices by expert, those of one expert by token."""
     chosen = expert_ids.reshape(-1)
-    # In the type that they came in, which may hold more than int32 does.
-    exists = (chosen >= 0) & (chosen < num_experts)
-    wrong = ~exists & (chosen != UNROUTED)
-    largest = jnp.where(wrong, jnp.abs(jnp.clip(chosen, -(2**31) + 1, 2**31 - 1)), 0)
+    if chosen.dtype.itemsize < 4:  # which may not hold num_experts; wider types hold it
+        chosen = chosen.astype(jnp.int32)
+    exists = chosen < num_experts
+    wrong = ~exists
+    if jnp.issubdtype(chosen.dtype, jnp.signedinteger):
+        exists &= chosen >= 0
+        wrong = ~exists & (chosen != UNROUTED)
+        chosen = jnp.abs(jnp.maximum(chosen, -_MOST))
+    largest = jnp.where(wrong, jnp.minimum(chosen, _MOST), 0)
     experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
     order = jnp.argsort(experts, stable=True).astype(jnp.int32)
     return Sorted(
@@ -84,7 +90,7 @@ def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> 
     blocks = counts.reshape(devices, devices, num_experts // devices)
     kept = room.keep(blocks, rows, alignment) if may_drop else blocks
     starts = _before(counts, 1).reshape(blocks.shape)  # at senders
-    group_rows = kept.sum(0)
+    group_rows = kept.sum(0, dtype=kept.dtype)
     group_sizes = -(-group_rows // alignment) * alignment
     landing = _before(group_sizes, 1) + _before(kept, 0)  # at experts
     there = Way(starts[me], kept[me], landing[me], kept[:, me])
@@ -102,4 +108,4 @@ def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> 
 
 def _before(sizes: Any, axis: int) -> Any:
     """Sum of those that come before each."""
-    return jnp.cumsum(sizes, axis=axis) - sizes
+    return jnp.cumsum(sizes, axis=axis, dtype=sizes.dtype) - sizes
