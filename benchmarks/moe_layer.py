@@ -231,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.rounds, options.width, options.inner, options.tokens) < 1:
         parser.error("--rounds, --width, --inner and --tokens must be 1 or more.")
+    traced = min(routing(experts).shape[1] for experts in options.experts)
+    if options.tokens > traced:
+        parser.error(f"--tokens must be {traced} at most: the traces have no more.")
     start_backend(TRACE_DEVICES, "cpu")
     names = ("tokens", "width", "inner", "servers", "rounds", "least")
     record = records.stamp(SCHEMA)

@@ -118,6 +118,10 @@ class TrainOptions:
             raise ValueError(f"--top-k {self.top_k} is more than there are experts.")
         if not 0 <= self.process < self.processes:
             raise ValueError(f"--process must be from 0 to {self.processes - 1}.")
+        if self.coordinator and self.processes == 1:
+            raise ValueError("--coordinator is for several processes; say how many by --processes.")
+        if self.process and not self.coordinator:
+            raise ValueError("--process says which of several this is, which needs --coordinator.")
 
     @property
     def shape(self) -> model.Shape:
@@ -227,6 +231,10 @@ def _begin(
         return 0, state, {"losses": [], "held_out_steps": [], "held_out": []}
     if newest is None:
         raise ValueError(f"{options.folder} has no checkpoint to go on from.")
+    if newest > options.steps or (newest == options.steps and not options.compare):
+        raise ValueError(
+            f"{options.folder} is at step {newest} already; --steps must be more to go on."
+        )
     return newest, *checkpoints.restore(newest, state)
 
 

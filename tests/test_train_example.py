@@ -14,6 +14,7 @@ import pytest
 import train_moe
 from moe_lm import launch, layers, report, text, training
 
+import fastjax
 from fastjax import planning
 from fastjax.cli import main as fastjax_command
 from fastjax.traffic import read_routing_trace
@@ -156,8 +157,20 @@ def test_folders_that_do_not_fit(uninterrupted, files, tmp_path):
         train_moe.run(options(files, folder))
     with pytest.raises(ValueError, match="has no checkpoint to go on from"):
         train_moe.run(options(files, tmp_path, resume=True))
+    for steps in (5, 6):
+        with pytest.raises(ValueError, match="is at step 6 already; --steps must be more"):
+            train_moe.run(options(files, folder, resume=True, steps=steps))
     with pytest.raises(ValueError, match="is of another model"):
-        train_moe.run(options(files, folder, resume=True, width=32))
+        train_moe.run(options(files, folder, resume=True, steps=7, width=32))
+
+
+def test_how_to_plan(files, tmp_path, monkeypatch):
+    """Scheduler and servers reach the layer."""
+    asked = []
+    fast = layers.fast
+    monkeypatch.setattr(layers, "fast", lambda *plan: asked.append(plan) or fast())
+    train_moe.run(options(files, tmp_path, steps=1, scheduler="rails", servers=2))
+    assert asked == [("rails", fastjax.Topology(2, 4))]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +185,8 @@ def test_folders_that_do_not_fit(uninterrupted, files, tmp_path):
         ("--servers 0", "--devices 8 must be a multiple of --servers, 0."),
         ("--top-k 9", "--top-k 9 is more than there are experts."),
         ("--process 1", "--process must be from 0 to 0."),
+        ("--process 1 --processes 2", "which needs --coordinator."),
+        ("--coordinator here:1", "--coordinator is for several processes"),
     ],
 )
 def test_options_refused(arguments, said, capsys):

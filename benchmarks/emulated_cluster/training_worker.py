@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-
 import fastjax
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
@@ -23,7 +21,7 @@ def serve(options: dict[str, Any], topology: dict[str, Any]) -> dict[str, Any]:
     """
     import train_moe
 
-    options = {**options, "folder": Path(options["folder"]), "process": jax.process_index()}
+    options = {**options, "folder": Path(options["folder"])}
     with fastjax.options(topology=fastjax.Topology(**topology)):
         history = train_moe.run(train_moe.TrainOptions(**options, compare=True))
     return {"losses": history["losses"], "compared": history["compared"]}

@@ -153,9 +153,7 @@ def _backward(function: Any, residuals: Any, ct: Any) -> Any:
         rows_ct, totals = found
         _, back = jax.vjp(function, tile.own(rows), tile.of_group(params))
         tile_ct, param_cts = back(tile.own_or_zero(ct))
-        totals = jax.tree.map(
-            lambda total, p: total.at[tile.group].add(p.astype(total.dtype)), totals, param_cts
-        )
+        totals = jax.tree.map(tile.added_to_group, totals, param_cts)
         return tile.written(rows_ct, tile_ct), totals
 
     # Sums of many tiles: in float32 or wider.
@@ -199,7 +197,12 @@ class _Tile:
         return jnp.where(self.mine, self._slice(array), 0)
 
     def of_group(self, params: Any) -> Any:
-        return jax.tree.map(lambda p: p[self.group], params)
+        at = lambda p: jax.lax.dynamic_index_in_dim(p, self.group, keepdims=False)  # noqa: E731
+        return jax.tree.map(at, params)
+
+    def added_to_group(self, totals: Any, values: Any) -> Any:
+        total = self.of_group(totals) + values.astype(totals.dtype)
+        return jax.lax.dynamic_update_index_in_dim(totals, total, self.group, 0)
 
     def written(self, array: Any, values: Any) -> Any:
         """The array, with this tile's own rows changed."""
