@@ -49,6 +49,9 @@ def test_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         moe_layer.main(["--rounds", "0"])
     assert "--rounds, --width, --inner and --tokens must be 1 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        moe_layer.main(["--tokens", "1025"])
+    assert "--tokens must be 1024 at most" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("experts", moe_layer.TRACES)
