@@ -89,3 +89,21 @@ def test_planning_on_the_host_is_in_profiles(rng, tmp_path):
         fastjax.make_plan(rng.integers(0, 9, (8, 8)), fastjax.Topology(2, 4))
     (profile,) = tmp_path.rglob("*.xplane.pb")
     assert b"fastjax.make_plan" in profile.read_bytes()
+
+
+def test_names_of_a_layer_of_experts(rng):
+    x = rng.normal(size=(8, 4, 3)).astype("float32")
+    ids = rng.integers(0, 8, (8, 4, 2)).astype("int32")
+
+    def local(x, ids):
+        def loss(x):
+            rows, _, handle = fastjax.moe.dispatch(x, ids, num_experts=8, axis_name="x")
+            return (fastjax.moe.combine(rows, handle) ** 2).sum()
+
+        return jax.grad(loss)(x)
+
+    calls = [name.removeprefix("jit(local)/shard_map/") for _, name in op_names(local, x, ids)]
+    assert len(calls) == 5
+    assert sum("moe_dispatch" in name for name in calls) == 3  # the plan, and both ways
+    assert sum("moe_combine" in name for name in calls) == 2
+    assert sum("transpose" in name for name in calls) == 2

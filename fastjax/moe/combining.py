@@ -14,6 +14,7 @@ from fastjax.moe import payload
 from fastjax.moe.handle import Handle
 
 
+@jax.named_scope("moe_combine")
 def combine(
     rows: jax.Array, handle: Handle, weights: jax.Array | None = None, *, payload_dtype: Any = None
 ) -> jax.Array:

@@ -16,6 +16,7 @@ from fastjax.moe.handle import Handle
 from fastjax.topology import AxisName, Topology
 
 
+@jax.named_scope("moe_dispatch")
 def dispatch(
     x: jax.Array,
     expert_ids: jax.Array,
