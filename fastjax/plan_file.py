@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import zipfile
@@ -91,8 +92,10 @@ def read(path: str | os.PathLike[str]) -> Stored:
       ArgumentError: the file is not of that kind.
       OSError: it cannot be read.
     """
+    # From memory: what a damaged file says of itself could otherwise fail like a disk that does.
+    content = io.BytesIO(Path(path).read_bytes())
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with np.load(content, allow_pickle=False) as arrays:
             return _decode(json.loads(str(arrays["facts"])), arrays)
     except _NOT_A_PLAN as error:
         raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None

@@ -1,5 +1,6 @@
 """Plans in files: read back they are the same, and what is no plan is refused."""
 
+import contextlib
 import json
 import re
 import zipfile
@@ -245,6 +246,21 @@ def test_damaged_files(saved, data):
         assert_same(plan, loaded)
         said = f"{damaged} is as good as new"
     assert said.startswith(f"{damaged} is ")
+
+
+def test_a_damaged_end(saved):
+    """There an archive says where its parts are: some would lie before the file."""
+    content = saved.read_bytes()
+    end = content.rindex(b"PK\5\6")
+    plan = Plan.load(saved)
+    damaged = saved.with_suffix(".damaged")
+    for at in range(end, len(content)):
+        for bit in (1, 128):
+            changed = bytearray(content)
+            changed[at] ^= bit
+            damaged.write_bytes(changed)
+            with contextlib.suppress(ArgumentError):
+                assert_same(plan, Plan.load(damaged))
 
 
 def test_files_are_archives_of_numpy(saved):
