@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -101,3 +102,15 @@ def same(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         scale = np.abs(other).max(initial=1e-30)
         np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Of a program, and of all programs in it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
+        ):
+            program = getattr(inner, "jaxpr", inner)
+            if hasattr(program, "eqns"):
+                yield from equations(program)

@@ -42,6 +42,10 @@ def test_refused(name, capsys):
     assert f"--{name} must be above 0." in capsys.readouterr().err
 
 
+def test_the_planner_is_told_of_the_rate():
+    assert TrainingOptions(rate="8mbit").topology()["scale_out_bandwidth"] == 1e6
+
+
 def test_a_step_ends_with_its_slowest_process():
     assert training._slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
 
@@ -65,4 +69,3 @@ def test_two_servers(tmp_path, capsys, monkeypatch):
     }
     assert len(record["losses"]) == 1
     assert system.namespaces(f"{name}-") == []
-    assert TrainingOptions(rate="8mbit").topology()["scale_out_bandwidth"] == 1e6

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
-from moe_reference import same
+from moe_reference import equations, same
 from spmd import mesh_of
 
 import fastjax
@@ -307,17 +307,6 @@ def test_nothing_is_added_up_in_no_certain_order(rng):
 def added_up(equation):
     floating = jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating)
     return equation.primitive.name.startswith("scatter") and floating
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
-        ):
-            inner = getattr(inner, "jaxpr", inner)  # noqa: PLW2901
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
 
 
 def test_no_tokens():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
-from moe_reference import same
+from moe_reference import equations, same
 from spmd import mesh_of
 
 import fastjax
@@ -60,16 +60,7 @@ def plannings(step, *args):
 
 def planning_equations(jaxpr):
     """How often a program plans, as it is written."""
-    found = 0
-    for equation in jaxpr.eqns:
-        found += equation.primitive.name == "plan_ragged_all_to_all"
-        for inner in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
-        ):
-            inner = getattr(inner, "jaxpr", inner)  # noqa: PLW2901
-            if hasattr(inner, "eqns"):
-                found += planning_equations(inner)
-    return found
+    return sum(e.primitive.name == "plan_ragged_all_to_all" for e in equations(jaxpr))
 
 
 def dense_layer(x, router, experts):

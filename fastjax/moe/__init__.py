@@ -7,6 +7,9 @@ each token's experts made of it. Both are called inside `jax.shard_map`:
         x, expert_ids, num_experts=64, axis_name="expert")
     rows = jax.lax.ragged_dot(rows, expert_weights, group_sizes)
     tokens = fastjax.moe.combine(rows, handle, weights)
+
+On CPUs, `grouped_dot` in place of `jax.lax.ragged_dot`, or a whole expert by `grouped_map`, costs
+what the rows that there are cost. `save_plans` is a policy for `jax.checkpoint`.
 """
 
 from fastjax.moe.checkpoint import save_plans
