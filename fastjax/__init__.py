@@ -23,6 +23,7 @@ from fastjax.config import Options, options, schedulers
 from fastjax.host_plan import Plan, make_plan
 from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
 from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.simulation import Timeline, simulate
 from fastjax.site_stats import SiteStats, collect_stats, reset_stats, stats, stats_summary
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
@@ -35,6 +36,7 @@ __all__ = [
     "Options",
     "Plan",
     "SiteStats",
+    "Timeline",
     "Topology",
     "TracedPlan",
     "collect_stats",
@@ -49,6 +51,7 @@ __all__ = [
     "plot",
     "reset_stats",
     "schedulers",
+    "simulate",
     "stats",
     "stats_summary",
     "swap_ragged_all_to_all",

@@ -171,6 +171,28 @@ def network_state() -> dict:
     What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.
     """
 
+class Simulation:
+    """A plan, simulated flow by flow."""
+
+    def __init__(self, transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, oversubscription: float, efficiencies: Sequence[float], resolution: float) -> None: ...
+
+    def advance(self, events: int) -> bool:
+        """Goes on for so many events; whether nothing is left to happen."""
+
+    @property
+    def done(self) -> float:
+        """The share of messages that have come."""
+
+    @property
+    def first_stuck(self) -> int:
+        """A message that has not come; -1 if there is none."""
+
+    def columns(self) -> dict:
+        """What messages were and when, by field."""
+
+    def of_transfers(self) -> tuple:
+        """The first and the last message of each transfer, or -1."""
+
 class HostPlan:
     """A plan made on the host."""
 

@@ -15,7 +15,8 @@ CPP_LAYERS = {
     "kernels": [],
     "transport": ["kernels/", "planner/table.h", "planner/transfer.h"],
     "handlers": ["kernels/", "planner/", "transport/"],
-    "python": ["handlers/", "kernels/", "planner/", "transport/"],
+    "simulator": ["planner/topology.h", "planner/transfer.h"],
+    "python": ["handlers/", "kernels/", "planner/", "simulator/", "transport/"],
 }
 # Pattern of a header that is not ours -> the only folders that may include it.
 CPP_EXTERNAL = {
@@ -25,7 +26,7 @@ CPP_EXTERNAL = {
     r"Python\.h|pyconfig\.h|numpy/": ["python"],
 }
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
-CPP_PURE = ["planner"]
+CPP_PURE = ["planner", "simulator"]
 
 # Modules of fastjax/, lowest first. A module may import those in the lines above its own; modules
 # in one line know nothing of each other. A package counts as one module.
@@ -44,7 +45,7 @@ PYTHON_LAYERS = [
     ["ragged_all_to_all", "loopback", "site_stats"],
     ["steps"],
     ["plot"],
-    ["simulate"],
+    ["simulation"],
     ["swap", "moe"],
     ["__init__"],
     ["bench", "cli"],

@@ -6,8 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,8 +15,11 @@
 #include "planner/matchings.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "python/arguments.h"
 #include "python/figures.h"
 #include "python/network.h"
+#include "python/simulation.h"
+#include "python/transfers.h"
 #include "transport/gpu/driver_library.h"
 #include "transport/in_process/copy_pool.h"
 #include "xla/ffi/api/c_api.h"
@@ -30,59 +31,20 @@ namespace {
 
 using planner::Planner;
 using planner::Scheduler;
-using planner::Topology;
 using planner::Transfer;
+using python::ToNumpy;
+using python::TopologyWords;
+using python::ToTopology;
 
 using Traffic = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Targets = nb::ndarray<const int16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TopologyWords = std::vector<int64_t>;
-
-Topology ToTopology(const TopologyWords& words) {
-  Topology topology;
-  const std::string wrong = planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
-  if (!wrong.empty()) throw std::invalid_argument(wrong);
-  return topology;
-}
 
 Scheduler ToScheduler(int64_t scheduler) {
   if (scheduler < 0 || scheduler >= static_cast<int64_t>(planner::SchedulerNames().size())) {
     throw std::invalid_argument("unknown scheduler number");
   }
   return static_cast<Scheduler>(scheduler);
-}
-
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> ToNumpy(std::vector<T> values) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
-  T* data = owned->data();
-  const size_t size = owned->size();
-  const nb::capsule owner(owned.release(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner);
-}
-
-template <typename T>
-void Put(std::vector<uint8_t>* out, T value) {
-  const size_t at = out->size();
-  out->resize(at + sizeof(T));
-  std::memcpy(out->data() + at, &value, sizeof(T));
-}
-
-// The fields of fastjax.planning.TRANSFER_DTYPE, packed.
-std::vector<uint8_t> Pack(const std::vector<Transfer>& transfers) {
-  std::vector<uint8_t> out;
-  out.reserve(transfers.size() * 37);
-  for (const Transfer& t : transfers) {
-    Put(&out, static_cast<int8_t>(t.phase));
-    Put(&out, t.stage);
-    Put(&out, t.src);
-    Put(&out, t.dst);
-    Put(&out, t.origin);
-    Put(&out, t.target);
-    Put(&out, t.first_row);
-    Put(&out, t.rows);
-  }
-  return out;
 }
 
 std::vector<std::pair<int32_t, int64_t>> ToPairs(const std::vector<planner::Candidate>& candidates) {
@@ -129,7 +91,7 @@ class HostPlan {
       std::reverse(transfers.begin(), transfers.end());
       for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner().num_stages());
     }
-    return ToNumpy(Pack(transfers));
+    return ToNumpy(python::Pack(transfers));
   }
 
   nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device, bool transposed) {
@@ -300,6 +262,7 @@ NB_MODULE(_core, m) {
       "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
   python::RegisterFigures(&m);
   python::RegisterNetwork(&m);
+  python::RegisterSimulation(&m);
   nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")
       .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
            nb::arg("scheduler"), nb::arg("row_bytes"))

@@ -1,0 +1,177 @@
+"""How a simulated fabric behaves, beyond the rates and start-ups of a topology."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+from fastjax.errors import ArgumentError, OptionError
+from fastjax.topology import Topology
+
+SYNCHRONIZATIONS = ("credit", "barrier", "free")
+"""How stages follow each other.
+
+"credit": a device sends for a stage when it has sent for the one before, and the device that it
+sends to has received for that. "barrier": when the stage before is over everywhere. "free": when it
+has sent for the one before, whatever receivers do.
+"""
+
+_MOST_SENDERS = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Incast:
+    """What is left of a NIC's rate where several senders meet at it.
+
+    Args:
+      name: what it is called in results.
+      points: numbers of senders, rising, and the share of the rate that they get together, not
+        rising; between those, it changes with the logarithm of their number, and beyond the last
+        no more. One sender gets all of it.
+      source: where the figures are from.
+
+    Raises:
+      ArgumentError: the points are no such pairs.
+    """
+
+    name: str
+    points: tuple[tuple[int, float], ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        points = ((1, 1.0), *self.points)
+        for (few, more), (many, less) in itertools.pairwise(points):
+            if not (few < many <= _MOST_SENDERS and 0 < less <= more):
+                raise ArgumentError(
+                    f"incast {self.name!r}: points must be pairs of a number of senders, from 2 "
+                    f"to {_MOST_SENDERS} and rising, and the share of the rate that is left, "
+                    f"above 0 and not rising; got {self.points!r}."
+                )
+
+    def efficiency(self, senders: int) -> float:
+        """The share of the rate that so many senders get together."""
+        points = ((1, 1.0), *self.points)
+        for (few, more), (many, less) in itertools.pairwise(points):
+            if senders <= many:
+                part = math.log(max(senders, 1) / few) / math.log(many / few)
+                return more + (less - more) * part
+        return points[-1][1]
+
+    def __str__(self) -> str:
+        if not self.points:
+            return f"{self.name}: meeting senders lose nothing"
+        shares = ", ".join(f"{share:.0%} with {count}" for count, share in self.points)
+        return f"{self.name}: senders that meet get {shares} ({self.source})"
+
+
+INCAST = {
+    "none": Incast("none"),
+    "infiniband": Incast(
+        "infiniband",
+        ((8, 0.98), (32, 0.93)),
+        "credits; FAST, arXiv 2505.09764: even traffic over 400 Gb/s InfiniBand is 1.01 to 1.1 "
+        "times as fast one-to-one as all at once, 4 x 8 GPUs",
+    ),
+    "roce": Incast(
+        "roce",
+        ((8, 0.97), (32, 0.6)),
+        "DCQCN; SIGCOMM 2015, arXiv 2505.09764: little is lost up to 8 senders, and 1.3 to 2.6 "
+        "times the time is taken all at once over 100 Gb/s, 4 x 8 GPUs, skewed",
+    ),
+}
+"""Incast by name. The last point of "roce" is a guess inside the range of its source."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fabric:
+    """How a fabric is simulated.
+
+    Args:
+      synchronization: one of `SYNCHRONIZATIONS`. Plans of one stage have nothing to keep in step.
+      incast: what meeting senders lose: a name of `INCAST`, or figures of your own.
+      oversubscription: how many times what the core between servers carries all NICs together
+        could send; 1 for a core that is never short.
+
+    Raises:
+      OptionError: there is no such synchronization or incast, or oversubscription is below 1.
+    """
+
+    synchronization: str = "credit"
+    incast: Incast | str = "none"
+    oversubscription: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.synchronization not in SYNCHRONIZATIONS:
+            known = ", ".join(map(repr, SYNCHRONIZATIONS))
+            raise OptionError(
+                f"synchronization must be one of {known}, got {self.synchronization!r}."
+            )
+        object.__setattr__(self, "incast", _as_incast(self.incast))
+        share = self.oversubscription
+        if not isinstance(share, (int, float)) or not 1 <= share < math.inf:
+            raise OptionError(f"oversubscription must be a number of 1 or more, got {share!r}.")
+
+    def __str__(self) -> str:
+        text = f"stages by {self.synchronization}; incast {self.incast}"
+        if self.oversubscription > 1:
+            text += f"; core oversubscribed {self.oversubscription:g} times"
+        return text
+
+
+def _as_incast(given: Any) -> Incast:
+    if isinstance(given, Incast):
+        return given
+    if not isinstance(given, str) or given not in INCAST:
+        known = ", ".join(map(repr, INCAST))
+        raise OptionError(f"incast must be a fastjax.Incast or one of {known}, got {given!r}.")
+    return INCAST[given]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Rates of a cluster, and how it behaves where senders meet.
+
+    Attributes:
+      devices_per_server: devices in a server.
+      rates: those of `fastjax.Topology`, by name. `incast_loss` is what `auto` takes meeting
+        senders to lose where blocks are as uneven as can be: what `incast` leaves 32 of them.
+      incast: a name of `INCAST`.
+      source: where the figures are from.
+    """
+
+    devices_per_server: int
+    rates: dict[str, float]
+    incast: str
+    source: str
+
+    def topology(self, servers: int, **rates: Any) -> Topology:
+        """So many servers of it.
+
+        Args:
+          servers: their number.
+          **rates: of `fastjax.Topology`, or devices_per_server, instead of the preset's own.
+        """
+        local = int(rates.pop("devices_per_server", self.devices_per_server))
+        return Topology(servers, local, **{**self.rates, **rates})
+
+
+PRESETS = {
+    "h200": Preset(
+        8,
+        {"scale_up_bandwidth": 450e9, "scale_out_bandwidth": 50e9, "incast_loss": 0.08},
+        "infiniband",
+        "NVLink 4, 400 Gb/s InfiniBand for each GPU (arXiv 2505.09764)",
+    ),
+    "mi300x": Preset(
+        8,
+        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.67},
+        "roce",
+        "Infinity Fabric, 100 Gb/s RoCE for each GPU (arXiv 2505.09764)",
+    ),
+}
+"""Clusters by name."""
+
+
+__all__ = ["INCAST", "PRESETS", "SYNCHRONIZATIONS", "Fabric", "Incast", "Preset"]

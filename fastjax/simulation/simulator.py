@@ -1,0 +1,242 @@
+"""Exchanges simulated, flow by flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fastjax import _core
+from fastjax.errors import ArgumentError
+from fastjax.host_plan import TRANSFER_DTYPE, Plan, check_row_bytes, check_topology
+from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
+from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
+from fastjax.steps import LOCAL, REDISTRIBUTE, SCALE_OUT
+from fastjax.topology import Topology
+
+# Of the busiest link's time: what may lie between ends that are put together in exchanges of many
+# flows (ffi/simulator/simulator.h).
+_RESOLUTION = 1e-3
+_EVENTS_AT_ONCE = 20_000
+_MOST_SENDERS_TOLD_APART = 1024
+_PHASES = ("local", "balance", "scale-out", "redistribute")
+
+Progress = Callable[[float], None]
+
+
+def simulate(
+    plan: Plan,
+    *,
+    synchronization: str = "credit",
+    incast: Incast | str = "none",
+    oversubscription: float = 1.0,
+    progress: Progress | None = None,
+) -> Timeline:
+    """Simulates a plan on the fabric of its topology.
+
+    Every device has four links: into and out of the fabric of its server, and of its NIC; they work
+    in both directions at once. All that a device sends to another in one phase of one stage is a
+    message. It is sent when its rows are there and the stage's turn has come, takes the topology's
+    latency to start, and flows at its max-min fair share of the links it uses. Devices balance
+    stage by stage; balancing goes before redistribution, and rows that stay inside servers take
+    what both leave of the links.
+
+    Plans of one stage send everything at once: the k-th message of a device between servers starts
+    k times `Topology.transfer_overhead` later, and rows that are handed on are in 16 pieces, each
+    handed on as it comes.
+
+    Args:
+      plan: from `fastjax.make_plan`.
+      synchronization: how stages follow each other: "credit", when the sender has sent for the
+        stage before and the receiver has received for it; "barrier", when the stage before is over
+        everywhere; "free", when the sender has sent for the stage before.
+      incast: what senders lose that meet at a NIC: "none", "infiniband", "roce" or figures of
+        your own. Results say which.
+      oversubscription: how many times what the core between servers carries all NICs together
+        could send; 1 for a core that is never short.
+      progress: called now and then with the share of messages that have come.
+
+    Returns:
+      What happened when.
+
+    Raises:
+      ArgumentError: plan is not a plan.
+      OptionError: there is no such synchronization or incast, or oversubscription is below 1.
+    """
+    if not isinstance(plan, Plan):
+        raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
+    fabric = Fabric(synchronization, incast, oversubscription)
+    core = _core.Simulation(
+        plan.transfers.view(np.uint8), *_settings(plan.topology, plan.row_bytes, fabric, False)
+    )
+    return _timeline(
+        core,
+        plan.transfers,
+        topology=plan.topology,
+        row_bytes=plan.row_bytes,
+        scheduler=plan.scheduler,
+        fabric=fabric,
+        planning_time=plan.planning_time(),
+        lower_bound=plan.lower_bound(),
+        progress=progress,
+    )
+
+
+def simulate_transfers(
+    transfers: np.ndarray,
+    topology: Topology,
+    *,
+    row_bytes: int = 1,
+    fabric: Fabric | None = None,
+    balance_first: bool = False,
+    name: str = "transfers",
+    planning_time: float = 0.0,
+    progress: Progress | None = None,
+) -> Timeline:
+    """Simulates transfers that no planner of ours has made, as `simulate` does a plan's.
+
+    Args:
+      transfers: of `Plan.transfers`' dtype; shape (transfers,).
+      topology: the servers, devices and rates.
+      row_bytes: bytes of a row.
+      fabric: how stages keep in step, what meeting senders lose, how narrow the core is.
+      balance_first: nothing crosses before all balancing is done, everywhere.
+      name: what the result calls them.
+      planning_time: seconds that it took to find them.
+      progress: called now and then with the share of messages that have come.
+
+    Returns:
+      What happened when.
+
+    Raises:
+      ArgumentError: transfers are not of that dtype, name devices that the topology lacks, use a
+        NIC that has failed, are of a phase that does not lead there, send on what has not come, or
+        wait for each other.
+    """
+    check_topology(topology)
+    check_row_bytes(row_bytes)
+    fabric = fabric or Fabric()
+    packed = _check_transfers(transfers, topology)
+    try:
+        core = _core.Simulation(
+            packed.view(np.uint8), *_settings(topology, row_bytes, fabric, balance_first)
+        )
+    except ValueError as error:
+        raise ArgumentError(f"transfers: {error}.") from None
+    return _timeline(
+        core,
+        packed,
+        topology=topology,
+        row_bytes=int(row_bytes),
+        scheduler=name,
+        fabric=fabric,
+        planning_time=planning_time,
+        lower_bound=_lower_bound(packed, topology, int(row_bytes)),
+        progress=progress,
+    )
+
+
+def _settings(topology: Topology, row_bytes: int, fabric: Fabric, balance_first: bool) -> tuple:
+    """What the compiled simulator is told, after the transfers."""
+    incast = fabric.incast
+    assert isinstance(incast, Incast)  # names have been looked up
+    most = max((count for count, _ in incast.points), default=0)
+    counts = range(1, min(most, _MOST_SENDERS_TOLD_APART) + 1)
+    return (
+        topology.words,
+        int(row_bytes),
+        SYNCHRONIZATIONS.index(fabric.synchronization),
+        balance_first,
+        float(fabric.oversubscription),
+        [incast.efficiency(count) for count in counts],
+        _RESOLUTION,
+    )
+
+
+def _timeline(
+    core: _core.Simulation, transfers: np.ndarray, *, progress: Progress | None, **about: Any
+) -> Timeline:
+    """Runs the simulation."""
+    while not core.advance(_EVENTS_AT_ONCE):
+        if progress is not None:
+            progress(core.done)
+    columns = core.columns()
+    messages = np.empty(len(columns["phase"]), MESSAGE_DTYPE)
+    for name, column in columns.items():
+        messages[name] = column
+    if core.first_stuck >= 0:
+        stuck = messages[core.first_stuck]
+        raise ArgumentError(
+            f"transfers wait for each other: among others what device {stuck['src']} sends to "
+            f"device {stuck['dst']} in phase {stuck['phase']} ({_PHASES[stuck['phase']]}) of stage "
+            f"{stuck['stage']}."
+        )
+    if progress is not None:
+        progress(1.0)
+    for shared in (messages, timed := _timed(transfers, messages, *core.of_transfers())):
+        shared.flags.writeable = False
+    return Timeline(
+        transfers=timed,
+        messages=messages,
+        completion_time=float(messages["end"].max(initial=0.0)),
+        **about,
+    )
+
+
+def _timed(
+    transfers: np.ndarray, messages: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    timed = np.zeros(len(transfers), TIMED_DTYPE)
+    for name in TRANSFER_DTYPE.fields or ():
+        timed[name] = transfers[name]
+    moved = first >= 0
+    timed["start"][moved] = messages["start"][first[moved]]
+    timed["end"][moved] = messages["end"][last[moved]]
+    return timed
+
+
+def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
+    if not isinstance(transfers, np.ndarray) or transfers.dtype != TRANSFER_DTYPE:
+        what = getattr(transfers, "dtype", type(transfers).__name__)
+        raise ArgumentError(f"transfers must be an array of TRANSFER_DTYPE, got {what}.")
+    moved = np.ascontiguousarray(transfers.ravel())
+
+    def refuse(wrong: np.ndarray, what: str) -> None:
+        if wrong.any():
+            k = int(wrong.argmax())
+            raise ArgumentError(f"transfers[{k}] = {moved[k]} {what}.")
+
+    for name in ("src", "dst", "origin", "target"):
+        strange = (moved[name] < 0) | (moved[name] >= topology.num_devices)
+        refuse(strange, f"has a {name} that is none of the devices 0 to {topology.num_devices - 1}")
+    refuse((moved["phase"] < LOCAL) | (moved["phase"] > REDISTRIBUTE), "is of no phase from 0 to 3")
+    refuse((moved["rows"] < 0) | (moved["first_row"] < 0), "has fewer than 0 rows")
+    refuse(moved["rows"] > 2**62 // max(1, len(moved)), "has more rows than can be added up")
+    refuse((moved["stage"] < -1) | (moved["stage"] >= 2**26 - 2), "is of no stage below 2**26 - 2")
+    local = topology.devices_per_server
+    crosses = moved["src"] // local != moved["dst"] // local
+    out = moved["phase"] == SCALE_OUT
+    refuse(crosses & ~out, "leaves its server, which phase 2 does only")
+    refuse(out & ~crosses & (moved["src"] != moved["dst"]), "is of phase 2 and stays in its server")
+    failed = np.isin(moved["src"], topology.failed_nics) | np.isin(
+        moved["dst"], topology.failed_nics
+    )
+    refuse(out & crosses & failed, "uses a NIC that has failed")
+    return moved
+
+
+def _lower_bound(transfers: np.ndarray, topology: Topology, row_bytes: int) -> float:
+    """`Plan.lower_bound` of the traffic that they carry."""
+    devices = topology.num_devices
+    arriving = transfers[transfers["dst"] == transfers["target"]]
+    pairs = arriving["origin"].astype(np.int64) * devices + arriving["target"]
+    traffic = np.zeros(devices * devices, np.int64)
+    np.add.at(traffic, pairs, arriving["rows"])
+    number = _core.scheduler_names().index("direct")
+    core = _core.HostPlan(traffic.reshape(devices, devices), topology.words, number, row_bytes)
+    core.plan()
+    return core.lower_bound()
+
+
+__all__ = ["simulate", "simulate_transfers"]

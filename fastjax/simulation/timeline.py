@@ -1,0 +1,140 @@
+"""What a simulated exchange did, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastjax.host_plan import TRANSFER_DTYPE
+from fastjax.simulation.fabric import Fabric
+from fastjax.steps import SCALE_OUT
+
+if TYPE_CHECKING:
+    from fastjax.topology import Topology
+
+TIMED_DTYPE = np.dtype([*TRANSFER_DTYPE.descr, ("start", "f8"), ("end", "f8")])
+"""Fields of `Timeline.transfers`: those of `Plan.transfers`, and seconds.
+
+Transfers of a message have its start and end. Rows that stay on their device take no time.
+"""
+
+MESSAGE_DTYPE = np.dtype(
+    [
+        ("phase", "i1"),
+        ("stage", "i4"),
+        ("src", "i4"),
+        ("dst", "i4"),
+        ("rows", "i8"),
+        ("ready", "f8"),
+        ("start", "f8"),
+        ("end", "f8"),
+    ]
+)
+"""Fields of `Timeline.messages`: all that one device sends to another in one phase of one stage.
+
+ready: seconds at which nothing has to be waited for any more; start: at which bytes flow, a
+start-up later; end: at which the last one is there. Where plans of one stage send rows on, each
+piece of a message is one.
+"""
+
+LINKS = ("scale_up_out", "scale_up_in", "scale_out_out", "scale_out_in")
+"""The links of a device: into and out of the fabric of its server, and of its NIC."""
+
+
+_WORDS = {
+    "before": "before the NICs",
+    "busy": "that the busiest NIC needs",
+    "waiting": "of start-ups and idling",
+    "after": "after the NICs",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """A simulated exchange, from `fastjax.simulate`.
+
+    Times are seconds after planning: `planning_time` comes before, `total_time` includes it.
+
+    Attributes:
+      topology: the servers, devices and rates.
+      row_bytes: bytes of a row.
+      scheduler: what made the plan.
+      fabric: how stages keep in step, what meeting senders lose, how narrow the core is.
+      transfers: those of the plan, with their start and end (`TIMED_DTYPE`).
+      messages: what devices send to others, in one piece each (`MESSAGE_DTYPE`).
+      completion_time: seconds until the last row is there.
+      planning_time: seconds that planning takes before, by the cost model.
+      lower_bound: seconds that no schedule can beat, planning left out (`Plan.lower_bound`).
+    """
+
+    topology: Topology
+    row_bytes: int
+    scheduler: str
+    fabric: Fabric
+    transfers: np.ndarray
+    messages: np.ndarray
+    completion_time: float
+    planning_time: float
+    lower_bound: float
+
+    @property
+    def total_time(self) -> float:
+        """Seconds with planning."""
+        return self.planning_time + self.completion_time
+
+    def busy(self, link: str) -> np.ndarray:
+        """Seconds that a link of each device would need at its full rate for its bytes.
+
+        Args:
+          link: one of `LINKS`.
+
+        Returns:
+          Shape (devices,).
+        """
+        end, out = ("src" if link.endswith("_out") else "dst"), link.startswith("scale_out")
+        moved = self.messages[(self.messages["phase"] == SCALE_OUT) == out]
+        rows = np.bincount(moved[end], weights=moved["rows"], minlength=self.topology.num_devices)
+        return rows * self.row_bytes / self.rates(link)
+
+    def rates(self, link: str) -> np.ndarray:
+        """Bytes/s of that link of each device; infinite for a NIC that has failed, and is idle."""
+        topology = self.topology
+        if link.startswith("scale_up"):
+            return np.full(topology.num_devices, topology.scale_up_bandwidth)
+        nics = topology.nic_bandwidths or (topology.scale_out_bandwidth,) * topology.num_devices
+        return np.where(np.array(nics) > 0, nics, np.inf)
+
+    def limits(self) -> dict[str, float]:
+        """What the time goes to, in seconds of `completion_time`, where stages are or are not.
+
+        Returns:
+          "before": until the first byte leaves a NIC; "busy": that the busiest NIC, or, where
+          nothing crosses servers, the busiest link needs for its bytes; "waiting": what else
+          passes until the last byte leaves a NIC: start-ups, and idling for others; "after":
+          from then to the end.
+        """
+        out = self.messages[self.messages["phase"] == SCALE_OUT]
+        chosen = out if len(out) else self.messages
+        links = LINKS[2:] if len(out) else LINKS[:2]
+        if not len(chosen):
+            return dict.fromkeys(("before", "busy", "waiting", "after"), 0.0)
+        begin, end = float(chosen["start"].min()), float(chosen["end"].max())
+        busy = max(float(self.busy(link).max()) for link in links)
+        return {
+            "before": begin,
+            "busy": busy,
+            "waiting": end - begin - busy,
+            "after": self.completion_time - end,
+        }
+
+    def __str__(self) -> str:
+        """A few lines for people; what was assumed is among them."""
+        milli = 1e3
+        text = f"{self.scheduler}: {self.completion_time * milli:.4g} ms"
+        if self.lower_bound > 0:
+            text += f", {self.completion_time / self.lower_bound:.3f} x the lower bound"
+        text += f"; {self.planning_time * milli:.3g} ms of planning before\n"
+        parts = (f"{seconds * milli:.3g} ms {_WORDS[n]}" for n, seconds in self.limits().items())
+        return f"{text}{', '.join(parts)}\n{self.fabric}"

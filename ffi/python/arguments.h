@@ -1,0 +1,39 @@
+// How arguments and results of the extension module are converted.
+#ifndef FASTJAX_PYTHON_ARGUMENTS_H_
+#define FASTJAX_PYTHON_ARGUMENTS_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/topology.h"
+
+namespace fastjax::python {
+
+using TopologyWords = std::vector<int64_t>;
+
+inline planner::Topology ToTopology(const TopologyWords& words) {
+  planner::Topology topology;
+  const std::string wrong = planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
+  if (!wrong.empty()) throw std::invalid_argument(wrong);
+  return topology;
+}
+
+template <typename T>
+nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>> ToNumpy(std::vector<T> values) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = owned->data();
+  const size_t size = owned->size();
+  const nanobind::capsule owner(owned.release(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>(data, {size}, owner);
+}
+
+}  // namespace fastjax::python
+
+#endif  // FASTJAX_PYTHON_ARGUMENTS_H_

@@ -1,0 +1,43 @@
+// What devices send each other: the transfers of a plan, put together.
+#ifndef FASTJAX_SIMULATOR_MESSAGES_H_
+#define FASTJAX_SIMULATOR_MESSAGES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/topology.h"
+#include "planner/transfer.h"
+#include "simulator/program.h"
+
+namespace fastjax::simulator {
+
+// All that one device sends to another in one phase of one stage, or one piece of it.
+struct Message {
+  planner::Phase phase;
+  int32_t stage;
+  int32_t piece;
+  int32_t src;
+  int32_t dst;
+  int32_t order;  // among all messages: that of their first transfers
+  int64_t rows;
+};
+
+struct Messages {
+  std::vector<Message> all;           // by stage, phase, piece, src and dst
+  std::vector<int32_t> of_transfers;  // the first message of each transfer, or -1 where nothing moves
+  std::vector<int32_t> last_of_transfers;
+  std::vector<Edge> edges;  // rows must have come before they are sent on
+  int32_t stages = 0;
+};
+
+// In a plan of one stage that sends rows on, messages go in this many pieces, each sent on as soon as it has come:
+// nobody who sends everything at once waits for the last row before handing on the first.
+inline constexpr int32_t kPieces = 16;
+
+// Throws std::invalid_argument, with words for the user, where a transfer sends on what has not come, or is of a stage
+// beyond 2^26 - 2.
+Messages GatherMessages(const std::vector<planner::Transfer>& transfers);
+
+}  // namespace fastjax::simulator
+
+#endif  // FASTJAX_SIMULATOR_MESSAGES_H_

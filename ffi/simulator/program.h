@@ -1,0 +1,47 @@
+// What is simulated: tasks that wait for each other, and the links that they share.
+#ifndef FASTJAX_SIMULATOR_PROGRAM_H_
+#define FASTJAX_SIMULATOR_PROGRAM_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fastjax::simulator {
+
+inline constexpr int32_t kNoLink = -1;
+
+// Bytes that flow over up to three links. A task without bytes is a gate, and takes its start-up only.
+struct Task {
+  double start_up = 0;  // seconds from when nothing has to be waited for to when bytes flow
+  double bytes = 0;
+  std::array<int32_t, 3> links = {kNoLink, kNoLink, kNoLink};
+  int8_t priority = 0;  // those of a lower number get what they can before others get anything
+};
+
+inline constexpr int8_t kPriorities = 3;
+
+struct Edge {
+  int32_t before;
+  int32_t after;
+};
+
+struct Program {
+  std::vector<double> capacities;  // of links, bytes/s, above 0 where a task uses the link
+  std::vector<Task> tasks;
+  std::vector<Edge> edges;
+  // Links from this one to the one before `incast_end` have, with k tasks on them, the k'th of `efficiencies`, or the
+  // last, of their capacity.
+  int32_t incast_begin = 0;
+  int32_t incast_end = 0;
+  std::vector<double> efficiencies;
+
+  double efficiency(int32_t link, size_t tasks_on_it) const {
+    if (link < incast_begin || link >= incast_end || efficiencies.empty() || tasks_on_it == 0) return 1;
+    return efficiencies[tasks_on_it <= efficiencies.size() ? tasks_on_it - 1 : efficiencies.size() - 1];
+  }
+};
+
+}  // namespace fastjax::simulator
+
+#endif  // FASTJAX_SIMULATOR_PROGRAM_H_

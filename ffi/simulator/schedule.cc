@@ -1,0 +1,176 @@
+#include "simulator/schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+namespace fastjax::simulator {
+namespace {
+
+using planner::Phase;
+using planner::Topology;
+
+constexpr double kNanoseconds = 1e-9;
+
+// Messages of one device, one after another: those of each stage wait for those of the stage before it that it has.
+class Sequence {
+ public:
+  Sequence(Program* program, int32_t devices) : program_(program), of_(static_cast<size_t>(devices)) {}
+
+  // Stages must come in order.
+  void Add(int32_t device, int32_t stage, int32_t message) {
+    Step& step = of_[static_cast<size_t>(device)];
+    if (step.stage != stage) {
+      step.stage = stage;
+      step.gate = Gate(std::exchange(step.members, {}));
+    }
+    step.members.push_back(message);
+    if (step.gate >= 0) program_->edges.push_back({step.gate, message});
+  }
+
+ private:
+  struct Step {
+    int32_t stage = -1;
+    int32_t gate = -1;  // is over when the step before it is; -1 for the first one
+    std::vector<int32_t> members;
+  };
+
+  int32_t Gate(const std::vector<int32_t>& members) {
+    if (members.empty()) return -1;
+    if (members.size() == 1) return members[0];
+    const auto gate = static_cast<int32_t>(program_->tasks.size());
+    program_->tasks.emplace_back();
+    for (const int32_t member : members) program_->edges.push_back({member, gate});
+    return gate;
+  }
+
+  Program* program_;
+  std::vector<Step> of_;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const Messages& messages, const Topology& topology, int64_t row_bytes, const Fabric& fabric)
+      : messages_(messages), topology_(topology), row_bytes_(static_cast<double>(row_bytes)), fabric_(fabric) {}
+
+  Program Run() {
+    AddLinks();
+    for (const Message& message : messages_.all) program_.tasks.push_back(TaskOf(message));
+    program_.edges = messages_.edges;
+    if (messages_.stages > 1) {
+      KeepInStep();
+    } else {
+      FollowPieces();
+      PostOneByOne();
+    }
+    if (fabric_.balance_first) BalanceFirst();
+    return std::move(program_);
+  }
+
+ private:
+  void AddLinks() {
+    const auto devices = static_cast<size_t>(topology_.devices());
+    program_.capacities.assign(2 * devices, static_cast<double>(topology_.scale_up_bandwidth));
+    double nics = 0;
+    for (int way = 0; way < 2; ++way) {
+      for (int32_t device = 0; device < topology_.devices(); ++device) {
+        program_.capacities.push_back(static_cast<double>(topology_.nic_bandwidth(device)));
+        nics += program_.capacities.back() / 2;
+      }
+    }
+    program_.incast_begin = 3 * topology_.devices();
+    program_.incast_end = 4 * topology_.devices();
+    program_.efficiencies = fabric_.efficiencies;
+    program_.capacities.push_back(nics / fabric_.oversubscription);
+  }
+
+  Task TaskOf(const Message& message) const {
+    const int32_t devices = topology_.devices();
+    const bool out = message.phase == Phase::kScaleOut;
+    Task task;
+    task.bytes = static_cast<double>(message.rows) * row_bytes_;
+    const int64_t latency = out ? topology_.scale_out_latency_ns : topology_.scale_up_latency_ns;
+    task.start_up = kNanoseconds * static_cast<double>(latency);
+    task.links[0] = message.src + (out ? 2 * devices : 0);
+    task.links[1] = message.dst + (out ? 3 * devices : devices);
+    if (out && fabric_.oversubscription > 1) task.links[2] = 4 * devices;
+    // What feeds NICs goes first, and rows that never leave their server take what is left.
+    task.priority = message.phase == Phase::kLocal ? 2 : message.phase == Phase::kRedistribute ? 1 : 0;
+    return task;
+  }
+
+  // Messages are listed by stage.
+  void KeepInStep() {
+    Sequence balancing(&program_, topology_.devices());
+    Sequence sending(&program_, topology_.devices());
+    Sequence receiving(&program_, topology_.devices());
+    Sequence everywhere(&program_, 1);
+    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
+      const Message& message = messages_.all[static_cast<size_t>(i)];
+      if (message.phase == Phase::kBalance) balancing.Add(message.src, message.stage, i);
+      if (message.phase != Phase::kScaleOut) continue;
+      if (fabric_.synchronization == Synchronization::kBarrier) {
+        everywhere.Add(0, message.stage, i);
+        continue;
+      }
+      sending.Add(message.src, message.stage, i);
+      if (fabric_.synchronization == Synchronization::kCredit) receiving.Add(message.dst, message.stage, i);
+    }
+  }
+
+  // A piece follows the one before it, without a start-up of its own.
+  void FollowPieces() {
+    std::map<std::tuple<Phase, int32_t, int32_t>, int32_t> last;
+    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
+      const Message& message = messages_.all[static_cast<size_t>(i)];
+      const auto [at, is_first] = last.try_emplace({message.phase, message.src, message.dst}, i);
+      if (is_first) continue;
+      program_.edges.push_back({std::exchange(at->second, i), i});
+      program_.tasks[static_cast<size_t>(i)].start_up = 0;
+    }
+  }
+
+  // Where nothing but messages themselves says when to go on, a device takes some time for each that it posts.
+  void PostOneByOne() {
+    std::vector<int32_t> numbers(messages_.all.size());
+    std::iota(numbers.begin(), numbers.end(), 0);
+    std::stable_sort(numbers.begin(), numbers.end(), [&](int32_t a, int32_t b) {
+      return messages_.all[static_cast<size_t>(a)].order < messages_.all[static_cast<size_t>(b)].order;
+    });
+    std::vector<int64_t> posted(static_cast<size_t>(topology_.devices()), 0);
+    for (const int32_t i : numbers) {
+      const Message& message = messages_.all[static_cast<size_t>(i)];
+      if (message.phase != Phase::kScaleOut || message.piece > 0) continue;
+      const int64_t before = posted[static_cast<size_t>(message.src)]++;
+      program_.tasks[static_cast<size_t>(i)].start_up +=
+          kNanoseconds * static_cast<double>(before * topology_.transfer_overhead_ns);
+    }
+  }
+
+  void BalanceFirst() {
+    const auto gate = static_cast<int32_t>(program_.tasks.size());
+    program_.tasks.emplace_back();
+    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
+      const Phase phase = messages_.all[static_cast<size_t>(i)].phase;
+      if (phase == Phase::kBalance) program_.edges.push_back({i, gate});
+      if (phase == Phase::kScaleOut) program_.edges.push_back({gate, i});
+    }
+  }
+
+  const Messages& messages_;
+  const Topology& topology_;
+  const double row_bytes_;
+  const Fabric& fabric_;
+  Program program_;
+};
+
+}  // namespace
+
+Program Schedule(const Messages& messages, const Topology& topology, int64_t row_bytes, const Fabric& fabric) {
+  return Scheduler(messages, topology, row_bytes, fabric).Run();
+}
+
+}  // namespace fastjax::simulator

@@ -1,0 +1,34 @@
+// When messages may be sent: a program for the simulator.
+#ifndef FASTJAX_SIMULATOR_SCHEDULE_H_
+#define FASTJAX_SIMULATOR_SCHEDULE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/topology.h"
+#include "simulator/messages.h"
+#include "simulator/program.h"
+
+namespace fastjax::simulator {
+
+// How the scale-out stages of a plan follow each other; plans of one stage have nothing to keep in step.
+enum class Synchronization : int8_t {
+  kCredit = 0,   // when the sender has sent for the stage before, and the receiver has received for it
+  kBarrier = 1,  // when the stage before is over everywhere
+  kFree = 2,     // when the sender has sent for the stage before
+};
+
+struct Fabric {
+  Synchronization synchronization = Synchronization::kCredit;
+  bool balance_first = false;        // nothing crosses before all balancing is done
+  double oversubscription = 1;       // what all NICs could send over what the core carries
+  std::vector<double> efficiencies;  // of a NIC that so many send to, from one on
+};
+
+// Tasks by message, and gates after them. Links are those into the server's fabric of all devices, those out of it,
+// those into the network between servers, those out of it, and its core.
+Program Schedule(const Messages& messages, const planner::Topology& topology, int64_t row_bytes, const Fabric& fabric);
+
+}  // namespace fastjax::simulator
+
+#endif  // FASTJAX_SIMULATOR_SCHEDULE_H_

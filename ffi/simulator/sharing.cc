@@ -1,0 +1,123 @@
+#include "simulator/sharing.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace fastjax::simulator {
+
+Sharing::Sharing(const Program& program) : program_(&program), slot_of_(program.capacities.size(), -1) {}
+
+void Sharing::Share(const std::vector<int32_t>& tasks, std::vector<double>* rates) {
+  rates->assign(tasks.size(), 0);
+  if (tasks.size() == 1) {  // nearly all tasks of a good plan
+    double rate = 0;
+    for (const int32_t link : task(tasks[0]).links) {
+      if (link == kNoLink) continue;
+      const double most = program_->capacities[static_cast<size_t>(link)] * program_->efficiency(link, 1);
+      rate = rate == 0 ? most : std::min(rate, most);
+    }
+    (*rates)[0] = rate;
+    return;
+  }
+  NumberLinks(tasks);
+  ListTasksOfLinks(tasks);
+  settled_.assign(tasks.size(), false);
+  for (int8_t priority = 0; priority < kPriorities; ++priority) Fill(tasks, priority, rates);
+  for (const int32_t link : links_) slot_of_[static_cast<size_t>(link)] = -1;
+}
+
+void Sharing::NumberLinks(const std::vector<int32_t>& tasks) {
+  links_.clear();
+  slots_.resize(tasks.size());
+  priority_.resize(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Task& here = task(tasks[i]);
+    priority_[i] = here.priority;
+    for (size_t k = 0; k < here.links.size(); ++k) {
+      slots_[i][k] = -1;
+      if (here.links[k] == kNoLink) continue;
+      int32_t& slot = slot_of_[static_cast<size_t>(here.links[k])];
+      if (slot < 0) {
+        slot = static_cast<int32_t>(links_.size());
+        links_.push_back(here.links[k]);
+      }
+      slots_[i][k] = slot;
+    }
+  }
+}
+
+void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
+  first_.assign(links_.size() + 1, 0);
+  for (const auto& slots : slots_) {
+    for (const int32_t slot : slots) {
+      if (slot >= 0) ++first_[static_cast<size_t>(slot) + 1];
+    }
+  }
+  left_.resize(links_.size());
+  for (size_t slot = 0; slot < links_.size(); ++slot) {
+    const auto count = static_cast<size_t>(first_[slot + 1]);
+    left_[slot] = program_->capacities[static_cast<size_t>(links_[slot])] * program_->efficiency(links_[slot], count);
+    first_[slot + 1] += first_[slot];
+  }
+  listed_.resize(static_cast<size_t>(first_.back()));
+  open_.assign(first_.begin(), first_.end() - 1);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    for (const int32_t slot : slots_[i]) {
+      if (slot >= 0) listed_[static_cast<size_t>(open_[static_cast<size_t>(slot)]++)] = static_cast<int32_t>(i);
+    }
+  }
+}
+
+void Sharing::Fill(const std::vector<int32_t>& tasks, int8_t priority, std::vector<double>* rates) {
+  open_.assign(links_.size(), 0);
+  bool any = false;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (priority_[i] != priority) continue;
+    any = true;
+    for (const int32_t slot : slots_[i]) {
+      if (slot >= 0) ++open_[static_cast<size_t>(slot)];
+    }
+  }
+  if (!any) return;
+  offers_.clear();
+  const auto offer = [&](int32_t slot) {
+    return Offer(left_[static_cast<size_t>(slot)] / open_[static_cast<size_t>(slot)], slot);
+  };
+  for (int32_t slot = 0; slot < static_cast<int32_t>(links_.size()); ++slot) {
+    if (open_[static_cast<size_t>(slot)] > 0) offers_.push_back(offer(slot));
+  }
+  std::make_heap(offers_.begin(), offers_.end(), std::greater<>());
+  while (!offers_.empty()) {
+    std::pop_heap(offers_.begin(), offers_.end(), std::greater<>());
+    const Offer least = offers_.back();
+    offers_.pop_back();
+    if (open_[static_cast<size_t>(least.second)] == 0) continue;
+    // Offers only rise, as others are settled for less: one that has risen is put back.
+    const Offer now = offer(least.second);
+    if (now.first > least.first) {
+      offers_.push_back(now);
+      std::push_heap(offers_.begin(), offers_.end(), std::greater<>());
+      continue;
+    }
+    Settle(now.second, now.first, priority, rates);
+  }
+}
+
+void Sharing::Settle(int32_t slot, double share, int8_t priority, std::vector<double>* rates) {
+  const auto begin = static_cast<size_t>(first_[static_cast<size_t>(slot)]);
+  const auto end = static_cast<size_t>(first_[static_cast<size_t>(slot) + 1]);
+  for (size_t k = begin; k < end; ++k) {
+    const auto i = static_cast<size_t>(listed_[k]);
+    if (settled_[i] || priority_[i] != priority) continue;
+    settled_[i] = true;
+    (*rates)[i] = share;
+    for (const int32_t other : slots_[i]) {
+      if (other < 0) continue;
+      double& left = left_[static_cast<size_t>(other)];
+      left = std::max(left - share, 0.0);
+      --open_[static_cast<size_t>(other)];
+    }
+  }
+}
+
+}  // namespace fastjax::simulator
