@@ -1,8 +1,7 @@
 """The command line: plans."""
 
+import functools
 import gzip
-import itertools
-import json
 import os
 import re
 import subprocess
@@ -10,29 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+from commands import record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import figures, main, units
-from fastjax.traffic import RoutingRecord, write_matrix, write_routing_trace
+from fastjax.traffic import write_matrix
 
-
-def run(capsys, *arguments):
-    """What the command prints; texts among the arguments are several words."""
-    words = [a.split() if isinstance(a, str) else [str(a)] for a in arguments]
-    assert main(["plan", *itertools.chain.from_iterable(words)]) == 0
-    done = capsys.readouterr()
-    assert done.err == ""
-    return done.out
-
-
-def record(path):
-    return json.loads(path.read_text())
-
-
-def value(text, name):
-    (line,) = [line for line in text.splitlines() if line.startswith(f"  {name}  ")]
-    return line.removeprefix(f"  {name}  ").strip()
+run = functools.partial(run_command, command="plan")
 
 
 def test_plan_of_generated_traffic(capsys, tmp_path):
@@ -144,16 +128,7 @@ def test_matrix_file(capsys, tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """Two devices with an expert each, two layers; layer 4 of step 1 is the busiest."""
-    folder = tmp_path / "trace"
-    folder.mkdir()
-    for rank in range(2):
-        records = [
-            RoutingRecord(step, layer, rank, np.full((tokens, 2), [0, 1 if layer == 4 else 0]))
-            for step, layer, tokens in ((0, 3, 1), (0, 4, 1), (1, 3, 1), (1, 4, 5))
-        ]
-        write_routing_trace(folder / f"router_trace_rank{rank}.jsonl", records)
-    return folder
+    return write_trace(tmp_path / "trace")
 
 
 @pytest.mark.parametrize(

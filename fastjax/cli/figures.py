@@ -10,6 +10,7 @@ import numpy as np
 import fastjax
 from fastjax import _core
 from fastjax.cli import measure, units
+from fastjax.cli.rates import RATES
 from fastjax.steps import SCALE_OUT, steps_of
 
 SCHEMA = "fastjax-plan-1"
@@ -19,28 +20,23 @@ def record(plan: fastjax.Plan, source: str) -> dict[str, Any]:
     """Everything that is known of a plan; times in µs, bandwidths in GB/s."""
     return {
         "schema": SCHEMA,
-        "traffic": _traffic(plan, source),
-        "fabric": {
-            name: getattr(plan.topology, name)
-            for name in (
-                "servers",
-                "devices_per_server",
-                "scale_up_bandwidth",
-                "scale_out_bandwidth",
-                "scale_up_latency",
-                "scale_out_latency",
-                "transfer_overhead",
-                "incast_loss",
-            )
-        }
-        | {"failed_nics": list(plan.topology.failed_nics)},
+        "traffic": traffic_figures(plan, source),
+        "fabric": fabric_figures(plan.topology),
         "plan": _plan(plan),
         "time": _time(plan),
         "explanation": plan.explain(),
     }
 
 
-def _traffic(plan: fastjax.Plan, source: str) -> dict[str, Any]:
+def fabric_figures(topology: fastjax.Topology) -> dict[str, Any]:
+    """What is known of a topology."""
+    names = ("servers", "devices_per_server", *RATES)
+    found = {name: getattr(topology, name) for name in names}
+    return found | {"failed_nics": list(topology.failed_nics)}
+
+
+def traffic_figures(plan: fastjax.Plan, source: str) -> dict[str, Any]:
+    """What is known of a plan's traffic, which is from there."""
     traffic = plan.traffic
     sent, received = traffic.sum(axis=1), traffic.sum(axis=0)
     between = _between_servers(plan)
@@ -110,21 +106,22 @@ def _length_bound(plan: fastjax.Plan) -> float:
 
 def _time(plan: fastjax.Plan) -> dict[str, Any]:
     seconds, bound = plan.predicted_time(), plan.lower_bound()
-    moving = plan.traffic.any()
-    bandwidths = {
-        "algbw": measure.algbw,
-        "busbw": measure.busbw,
-        "fast_algbw": measure.mean_bw,
-    }
     return {
         "lower_bound_us": bound * 1e6,
         "predicted_us": seconds * 1e6,
         "planning_us": plan.planning_time() * 1e6,
         "predicted_by_bound": seconds / bound if bound else None,
-        **{
-            name: bandwidth(plan.traffic, plan.row_bytes, seconds) if moving else None
-            for name, bandwidth in bandwidths.items()
-        },
+        **bandwidths(plan, seconds),
+    }
+
+
+def bandwidths(plan: fastjax.Plan, seconds: float) -> dict[str, float | None]:
+    """GB/s of an exchange that takes so long; None where there is nothing to move."""
+    moving = plan.traffic.any()
+    found = {"algbw": measure.algbw, "busbw": measure.busbw, "fast_algbw": measure.mean_bw}
+    return {
+        name: bandwidth(plan.traffic, plan.row_bytes, seconds) if moving else None
+        for name, bandwidth in found.items()
     }
 
 
@@ -135,25 +132,11 @@ def sections(figures: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, 
       figures: from `record`.
       asked_for: the scheduler that was asked for.
     """
-    traffic, fabric, plan, time = (figures[k] for k in ("traffic", "fabric", "plan", "time"))
+    fabric, plan, time = (figures[k] for k in ("fabric", "plan", "time"))
     chosen = "" if plan["scheduler"] == asked_for else f", chosen by {asked_for}"
     up, out = (fabric[f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
-    failed = ", ".join(map(str, fabric["failed_nics"]))
     return {
-        "traffic": {
-            "source": traffic["source"],
-            "devices": f"{traffic['devices']} in {fabric['servers']} x "
-            f"{fabric['devices_per_server']}, servers x devices of each",
-            **({"failed NICs": f"of devices {failed}"} if failed else {}),
-            "rows": f"{traffic['rows']} of {units.size(traffic['row_bytes'])}, "
-            f"{units.size(traffic['bytes'])} in all",
-            "busiest device": _times(traffic["device_skew"], "the mean device"),
-            "busiest server": _times(
-                traffic["server_skew"], "the mean server, of rows between them"
-            ),
-            "Gini coefficient": f"{traffic['gini_pairs']:.3f} of pairs, "
-            f"{traffic['gini_received']:.3f} of receivers",
-        },
+        "traffic": traffic_section(figures["traffic"], fabric),
         "plan": {
             "scheduler": plan["scheduler"] + chosen,
             "stages": f"{plan['stages']}, different matchings: {plan['matchings']}",
@@ -177,6 +160,23 @@ def sections(figures: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, 
     }
 
 
+def traffic_section(traffic: Mapping[str, Any], fabric: Mapping[str, Any]) -> dict[str, str]:
+    """`traffic_figures` for people, with the servers and failed NICs of `fabric_figures`."""
+    failed = ", ".join(map(str, fabric["failed_nics"]))
+    return {
+        "source": traffic["source"],
+        "devices": f"{traffic['devices']} in {fabric['servers']} x "
+        f"{fabric['devices_per_server']}, servers x devices of each",
+        **({"failed NICs": f"of devices {failed}"} if failed else {}),
+        "rows": f"{traffic['rows']} of {units.size(traffic['row_bytes'])}, "
+        f"{units.size(traffic['bytes'])} in all",
+        "busiest device": _times(traffic["device_skew"], "the mean device"),
+        "busiest server": _times(traffic["server_skew"], "the mean server, of rows between them"),
+        "Gini coefficient": f"{traffic['gini_pairs']:.3f} of pairs, "
+        f"{traffic['gini_received']:.3f} of receivers",
+    }
+
+
 def _times(ratio: float | None, what: str) -> str:
     return "nothing to compare" if ratio is None else f"{ratio:.3f} x {what}"
 
@@ -185,4 +185,12 @@ def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2f} GB/s"
 
 
-__all__ = ["SCHEMA", "record", "sections"]
+__all__ = [
+    "SCHEMA",
+    "bandwidths",
+    "fabric_figures",
+    "record",
+    "sections",
+    "traffic_figures",
+    "traffic_section",
+]

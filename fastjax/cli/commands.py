@@ -1,0 +1,43 @@
+"""What commands have in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastjax.errors import FastjaxError
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    command: Callable[[argparse.Namespace], None],
+) -> int:
+    """Runs a command with its arguments; what is wrong with them goes to stderr.
+
+    Returns:
+      The exit status: 0, or 2 where the arguments, or a file that they name, are wrong.
+    """
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    try:
+        command(options)
+    except (FastjaxError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Writes a record, into a new folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+__all__ = ["run", "write_json"]

@@ -1,0 +1,72 @@
+"""The fabric that commands plan for: options of its rates, and of NICs that have failed."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import fastjax
+from fastjax.cli.sources import Source
+from fastjax.errors import OptionError
+
+# Options of the fabric: what they are, and the power of ten that they are shown in.
+RATES = {
+    "scale_up_bandwidth": ("bytes/s of a device inside its server", 9),
+    "scale_out_bandwidth": ("bytes/s of a device's NIC", 9),
+    "scale_up_latency": ("seconds that starting a transfer inside a server takes", -6),
+    "scale_out_latency": ("seconds that starting a scale-out stage takes", -6),
+    "transfer_overhead": ("seconds a transfer takes where nothing is staged", -6),
+    "incast_loss": ("share of time that senders lose where they meet, from 0 to 1", 0),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each of `RATES`, None where it is not given, and --failed-nics."""
+    for name, (text, power) in RATES.items():
+        default = getattr(fastjax.Topology, name)
+        shown = f"{text}; default: {default / 10.0**power:g}" + (f"e{power}" if power else "")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=shown)
+    parser.add_argument(
+        "--failed-nics",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="DEVICE",
+        help="devices whose NIC has failed; rows go round them",
+    )
+
+
+def topology(
+    options: argparse.Namespace, source: Source, defaults: dict[str, float] | None = None
+) -> fastjax.Topology:
+    """The servers that the traffic is split over, at the rates of the options.
+
+    Args:
+      options: of the command line, with those of `add_options`.
+      source: the traffic.
+      defaults: rates where no option says otherwise; those of `Topology` for what they lack.
+
+    Raises:
+      OptionError: --failed-nics names a device that there is not.
+      TopologyError: a rate is impossible.
+    """
+    given = {name: getattr(options, name) for name in RATES}
+    rates: dict[str, Any] = dict(defaults or {})
+    rates |= {name: rate for name, rate in given.items() if rate is not None}
+    devices = source.matrix.shape[0]
+    nics = _nics(options.failed_nics, devices, rates.get("scale_out_bandwidth"))
+    return fastjax.Topology(source.servers, devices // source.servers, **rates, nic_bandwidths=nics)
+
+
+def _nics(failed: list[int], devices: int, rate: float | None) -> tuple[float, ...] | None:
+    """The rate of each device's NIC, where one has failed."""
+    strange = [d for d in failed if not 0 <= d < devices]
+    if strange:
+        raise OptionError(f"--failed-nics {strange[0]}: there are devices 0 to {devices - 1}.")
+    if not failed:
+        return None
+    rate = fastjax.Topology.scale_out_bandwidth if rate is None else rate
+    return tuple(0.0 if d in failed else rate for d in range(devices))
+
+
+__all__ = ["RATES", "add_options", "topology"]

@@ -1,0 +1,39 @@
+"""Running commands, and reading what they print."""
+
+import itertools
+import json
+
+import numpy as np
+
+from fastjax.cli import main
+from fastjax.traffic import RoutingRecord, write_routing_trace
+
+
+def run_command(capsys, *arguments, command):
+    """What the command prints; texts among the arguments are several words."""
+    words = [a.split() if isinstance(a, str) else [str(a)] for a in arguments]
+    assert main([command, *itertools.chain.from_iterable(words)]) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    return done.out
+
+
+def record(path):
+    return json.loads(path.read_text())
+
+
+def value(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"  {name}  ")]
+    return line.removeprefix(f"  {name}  ").strip()
+
+
+def write_trace(folder):
+    """Two devices with an expert each, two layers; layer 4 of step 1 is the busiest."""
+    folder.mkdir()
+    for rank in range(2):
+        records = [
+            RoutingRecord(step, layer, rank, np.full((tokens, 2), [0, 1 if layer == 4 else 0]))
+            for step, layer, tokens in ((0, 3, 1), (0, 4, 1), (1, 3, 1), (1, 4, 5))
+        ]
+        write_routing_trace(folder / f"router_trace_rank{rank}.jsonl", records)
+    return folder
