@@ -10,11 +10,12 @@ USAGE = """\
 usage: python -m fastjax                report the environment
        python -m fastjax bench ...      measure exchanges on this machine
        python -m fastjax plan ...       plan the exchange of some traffic
+       python -m fastjax simulate ...   simulate what that exchange would cost on a cluster
        python -m fastjax calibrate ...  measure the rates that plans are made with, and store them
 A command explains itself with --help.
 """
 
-_COMMANDS = ("bench", "calibrate", "plan")
+_COMMANDS = ("bench", "calibrate", "plan", "simulate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,4 +11,12 @@ def size(count: float) -> str:
     return f"{value:.4g} {units[0]}"
 
 
-__all__ = ["size"]
+def seconds(time: float) -> str:
+    """Seconds, in the largest unit that leaves 1 or more of them."""
+    for unit, length in (("s", 1.0), ("ms", 1e-3)):
+        if time >= length:
+            return f"{time / length:.4g} {unit}"
+    return f"{time * 1e6:.4g} µs"
+
+
+__all__ = ["seconds", "size"]

@@ -1,0 +1,246 @@
+"""What an exchange costs with each scheduler: simulated, as a record and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import fastjax
+from fastjax.cli import figures, report, units
+from fastjax.cli.progress import Progress
+from fastjax.simulation import INCAST, Fabric, Incast, Timeline
+
+SCHEMA = "fastjax-simulate-1"
+
+_SHOWN = 0.1  # what takes less of the time is not among what limits it
+_COLUMNS = (
+    "scheduler",
+    "time",
+    "with planning",
+    "x bound",
+    "x best",
+    "algbw",
+    "FAST's algbw",
+    "stages",
+    "what limits it",
+)
+_CAPTION = """\
+x bound: time without planning by the lower bound. x best: time with planning by the least.
+algbw: GB/s with planning, as nccl-tests has it: of the busiest device. FAST's: of the mean one."""
+_SYNCHRONIZATION = {
+    "credit": "a device sends for a stage when it has sent for the one before, and its receiver "
+    "has received for that",
+    "barrier": "a stage begins when the one before is over everywhere",
+    "free": "a device sends for a stage when it has sent for the one before, whatever receivers do",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """An exchange simulated.
+
+    Attributes:
+      asked: the scheduler that was asked for.
+      plan: the plan that it made.
+      timeline: what happened when.
+    """
+
+    asked: str
+    plan: fastjax.Plan
+    timeline: Timeline
+
+    @property
+    def name(self) -> str:
+        """The scheduler, and the one that it chose."""
+        chosen = self.plan.scheduler
+        return self.asked if chosen == self.asked else f"{self.asked} ({chosen})"
+
+
+def simulate(
+    scheduler: str,
+    matrix: np.ndarray,
+    topology: fastjax.Topology,
+    fabric: Fabric,
+    row_bytes: int,
+    progress: Progress,
+    what: str = "",
+) -> Cost:
+    """Plans and simulates one exchange, a step of the progress: by default that scheduler's."""
+    progress.begin(what or scheduler)
+    plan = fastjax.make_plan(matrix, topology, scheduler=scheduler, row_bytes=row_bytes)
+    timeline = fastjax.simulate(
+        plan,
+        synchronization=fabric.synchronization,
+        incast=fabric.incast,
+        oversubscription=fabric.oversubscription,
+        progress=progress.share,
+    )
+    progress.end()
+    return Cost(scheduler, plan, timeline)
+
+
+def best_of(costs: Sequence[Cost]) -> Cost:
+    """The fastest, planning included; "auto" only where nothing else is as fast."""
+    return min(costs, key=lambda cost: (cost.timeline.total_time, cost.asked == "auto"))
+
+
+def record(costs: Sequence[Cost], source: str, preset: str | None) -> dict[str, Any]:
+    """All of it: times in µs, bandwidths, planning included, in GB/s."""
+    least = best_of(costs).timeline.total_time
+    plan, fabric = costs[0].plan, costs[0].timeline.fabric
+    assert isinstance(fabric.incast, Incast)  # names have been looked up
+    return {
+        "schema": SCHEMA,
+        "traffic": figures.traffic_figures(plan, source),
+        "fabric": {
+            "preset": preset,
+            **figures.fabric_figures(plan.topology),
+            **dataclasses.asdict(fabric),
+        },
+        "lower_bound_us": plan.lower_bound() * 1e6,
+        "schedulers": [_figures(cost, least) for cost in costs],
+    }
+
+
+def _figures(cost: Cost, least: float) -> dict[str, Any]:
+    plan, timeline = cost.plan, cost.timeline
+    bound = timeline.lower_bound
+    return {
+        "asked": cost.asked,
+        "scheduler": plan.scheduler,
+        "stages": plan.num_stages,
+        "time_us": timeline.completion_time * 1e6,
+        "planning_us": timeline.planning_time * 1e6,
+        "time_with_planning_us": timeline.total_time * 1e6,
+        "by_bound": timeline.completion_time / bound if bound else None,
+        "by_best": timeline.total_time / least if least else None,
+        **figures.bandwidths(plan, timeline.total_time),
+        "limits_us": {name: seconds * 1e6 for name, seconds in limits(timeline).items()},
+        "name": cost.name,
+        "limited_by": limited_by(timeline),
+    }
+
+
+def limits(timeline: Timeline) -> dict[str, float]:
+    """`Timeline.limits`, after the planning: seconds that add up to `total_time`.
+
+    Where a narrow core needs longer for what crosses it than the busiest NIC, "core" is in the
+    place of "busy".
+    """
+    parts = {"planning": timeline.planning_time, **timeline.limits()}
+    core = _core_time(timeline)
+    if core > parts["busy"]:
+        parts["waiting"] += parts.pop("busy") - core
+        parts["core"] = core
+    return parts
+
+
+def _core_time(timeline: Timeline) -> float:
+    """Seconds that the core between servers would need at its full rate; 0 if it is never short."""
+    narrow = timeline.fabric.oversubscription
+    if narrow <= 1:
+        return 0.0
+    busy, rates = timeline.busy("scale_out_out"), timeline.rates("scale_out_out")
+    working = np.isfinite(rates)  # a NIC that has failed adds nothing to the core
+    return float(busy[working] @ rates[working]) / float(rates[working].sum()) * narrow
+
+
+def limited_by(timeline: Timeline) -> str:
+    """What most of the time goes to, in shares of it, planning included; the largest first."""
+    if not timeline.completion_time:
+        return "nothing moves"
+    crosses = bool(timeline.busy("scale_out_out").any())
+    words = {
+        "planning": "planning",
+        "before": "before the NICs" if crosses else "start-up",
+        "busy": _busiest(timeline, "NIC" if crosses else "link"),
+        "core": "the core between servers",
+        "waiting": "waiting",
+        "after": "after the NICs",
+    }
+    parts = sorted(limits(timeline).items(), key=lambda part: -part[1])
+    shares = [(name, seconds / timeline.total_time) for name, seconds in parts]
+    return ", ".join(f"{words[name]} {share:.0%}" for name, share in shares if share >= _SHOWN)
+
+
+def _busiest(timeline: Timeline, link: str) -> str:
+    """The busiest link, and whether it has more to do than it would need to."""
+    bound = timeline.lower_bound
+    excess = timeline.limits()["busy"] / bound if bound else 1.0
+    much = f" ({excess:.2f} x the bound)" if excess >= 1 + _SHOWN else ""
+    return f"the busiest {link}{much}"
+
+
+def traffic_section(record: Mapping[str, Any]) -> report.Section:
+    """The traffic, for people."""
+    return figures.traffic_section(record["traffic"], record["fabric"])
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """A line for each scheduler."""
+    rows = [_COLUMNS, *map(_cells, record["schedulers"])]
+    bound = units.seconds(record["lower_bound_us"] * 1e-6)
+    return "\n".join([f"cost; lower bound: {bound}", *_aligned(rows), _CAPTION])
+
+
+def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        entry["name"],
+        units.seconds(entry["time_us"] * 1e-6),
+        units.seconds(entry["time_with_planning_us"] * 1e-6),
+        _number(entry["by_bound"], 3),
+        _number(entry["by_best"], 3),
+        _number(entry["algbw"], 2),
+        _number(entry["fast_algbw"], 2),
+        str(entry["stages"]),
+        entry["limited_by"],
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of columns: the first and the last to the left, what lies between to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *middle, last in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True))
+        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells, last]))
+    return lines
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def assumptions(record: Mapping[str, Any]) -> report.Section:
+    """What the simulation supposes of the fabric, for people."""
+    fabric = record["fabric"]
+    incast = INCAST[fabric["incast"]["name"]]
+    rates = {name: report.rate_text(name, fabric[name]) for name in figures.RATES}
+    much = fabric["oversubscription"]
+    return {
+        "rates": f"{rates['scale_up_bandwidth']} a device inside servers, "
+        f"{rates['scale_out_bandwidth']} a NIC; to start takes {rates['scale_up_latency']} and "
+        f"{rates['scale_out_latency']}",
+        "synchronization": f"{fabric['synchronization']}: "
+        f"{_SYNCHRONIZATION[fabric['synchronization']]}; plans of one stage send all at once",
+        "incast": str(incast),
+        "core": f"oversubscribed {much:g} times" if much > 1 else "never short",
+        "planning": "as the cost model has it; nothing is measured here",
+    }
+
+
+__all__ = [
+    "SCHEMA",
+    "Cost",
+    "assumptions",
+    "best_of",
+    "limited_by",
+    "limits",
+    "record",
+    "simulate",
+    "table",
+    "traffic_section",
+]

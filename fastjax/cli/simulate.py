@@ -1,0 +1,129 @@
+"""What an exchange would cost, on the command line: `python -m fastjax simulate`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import fastjax
+from fastjax.cli import commands, costs, rates, report, sources, verdict
+from fastjax.cli.progress import Progress
+from fastjax.errors import ArgumentError, OptionError
+from fastjax.host_plan import check_scheduler_fits
+from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Simulates, and shows what it would cost; returns the exit status."""
+    return commands.run(_parser(), arguments, _run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fastjax simulate",
+        description="Plans one exchange with several schedulers, simulates each plan on a cluster, "
+        "and says which is best, what limits it and what would help. Nothing is measured.",
+    )
+    add = parser.add_argument
+    sources.add_options(parser)
+    known = "; ".join(f"{name}: {preset.source}" for name, preset in PRESETS.items())
+    add(
+        "--preset",
+        choices=list(PRESETS),
+        help="a cluster: its rates, in place of the defaults below, its --incast, and how many "
+        f"devices a server has. {known}",
+    )
+    add(
+        "--servers",
+        type=int,
+        metavar="N",
+        help="servers that the devices are split into; by default of the preset's size",
+    )
+    add(
+        "--schedulers",
+        nargs="+",
+        choices=fastjax.schedulers(),
+        metavar="NAME",
+        help=f"of {', '.join(fastjax.schedulers())}; default: all that can plan for this fabric, "
+        "without optimal",
+    )
+    add(
+        "--synchronization",
+        choices=SYNCHRONIZATIONS,
+        default="credit",
+        help="what a stage waits for; default: credit",
+    )
+    add("--incast", choices=list(INCAST), help="what senders lose that meet; default: none")
+    add(
+        "--oversubscription",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="how many times what the core carries all NICs could send; default: 1",
+    )
+    rates.add_options(parser)
+    add("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    add("--draw", type=Path, metavar="FILE", help="draw the best one: .png, .svg, .pdf, ...")
+    add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    preset = PRESETS[options.preset] if options.preset else None
+    source = sources.load(options, preset.devices_per_server if preset else None)
+    topology = rates.topology(options, source, preset.rates if preset else None)
+    fabric = Fabric(
+        options.synchronization,
+        options.incast or (preset.incast if preset else "none"),
+        options.oversubscription,
+    )
+    names = options.schedulers or _that_fit(topology)
+    cases = verdict.cases(topology, fabric, source.row_bytes)
+    progress = Progress(len(names) + len(cases))
+    try:
+        found = [
+            costs.simulate(name, source.matrix, topology, fabric, source.row_bytes, progress)
+            for name in names
+        ]
+        best = costs.best_of(found)
+        tried = verdict.try_cases(best, cases, progress)
+    finally:
+        progress.clear()
+    record = costs.record(found, source.name, options.preset) | verdict.record(found, tried)
+    _write_files(options, best.timeline, record)
+    sys.stdout.write(f"{report.as_text({'traffic': costs.traffic_section(record)})}\n\n")
+    sys.stdout.write(f"{costs.table(record)}\n\n")
+    sys.stdout.write(f"{report.as_text({'simulated with': costs.assumptions(record)})}\n\n")
+    sys.stdout.write("\n".join(record["verdict"]) + "\n")
+
+
+def _that_fit(topology: fastjax.Topology) -> list[str]:
+    """Schedulers that can plan for it, "auto" last; those that take no solver."""
+    names = []
+    for name in fastjax.schedulers():
+        try:
+            check_scheduler_fits(name, topology)
+        except OptionError:
+            continue
+        if name not in ("auto", "optimal"):
+            names.append(name)
+    return [*names, "auto"]
+
+
+def _write_files(
+    options: argparse.Namespace, timeline: fastjax.Timeline, record: dict[str, object]
+) -> None:
+    if options.draw is not None:
+        try:
+            timeline.plot().savefig(options.draw)
+        except ValueError as error:  # that is how matplotlib refuses types
+            raise ArgumentError(f"{options.draw}: {error}") from None
+    if options.perfetto is not None:
+        timeline.to_perfetto(options.perfetto)
+    if options.json is not None:
+        commands.write_json(options.json, record)
+
+
+__all__ = ["main"]

@@ -1,0 +1,149 @@
+"""Which scheduler is best, what limits it, and what would help: each thing tried, by simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import fastjax
+from fastjax.cli import costs, units
+from fastjax.cli.costs import Cost
+from fastjax.cli.progress import Progress
+from fastjax.simulation import Fabric, Incast
+
+_ALIKE = 0.02  # times that differ by less are the same, as far as a simulation can tell
+_WORTH = 0.05  # what saves less hardly helps
+_LARGER = 4
+_MOST_ROW_BYTES = 2**40
+_MOST_RATE = 2.0**62
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Something that may help.
+
+    Attributes:
+      what: it, in words.
+      topology: the rates then.
+      fabric: how the fabric behaves then.
+      row_bytes: bytes of a row then.
+      per: what its time is divided by, to be compared.
+    """
+
+    what: str
+    topology: fastjax.Topology
+    fabric: Fabric
+    row_bytes: int
+    per: int = 1
+
+
+def cases(topology: fastjax.Topology, fabric: Fabric, row_bytes: int) -> list[Case]:
+    """What there is to try."""
+    here = Case("", topology, fabric, row_bytes)
+    found = []
+
+    def add(what: str, **changes: Any) -> None:
+        found.append(dataclasses.replace(here, what=what, **changes))
+
+    if topology.servers > 1 and 2 * topology.scale_out_bandwidth < _MOST_RATE:
+        add("NICs twice as fast", topology=_faster_nics(topology))
+    twice = 2 * topology.scale_up_bandwidth
+    if topology.devices_per_server > 1 and twice < _MOST_RATE:
+        faster = dataclasses.replace(topology, scale_up_bandwidth=twice)
+        add("links inside servers twice as fast", topology=faster)
+    if row_bytes * _LARGER < _MOST_ROW_BYTES:
+        add(
+            f"exchanges {_LARGER} times as large, per byte",
+            row_bytes=row_bytes * _LARGER,
+            per=_LARGER,
+        )
+    if isinstance(fabric.incast, Incast) and fabric.incast.points:
+        none = dataclasses.replace(fabric, incast="none")
+        add("no loss where senders meet", fabric=none)
+    if fabric.oversubscription > 1:
+        full = dataclasses.replace(fabric, oversubscription=1.0)
+        add("a core that is never short", fabric=full)
+    return found
+
+
+def _faster_nics(topology: fastjax.Topology) -> fastjax.Topology:
+    nics = topology.nic_bandwidths
+    return dataclasses.replace(
+        topology,
+        scale_out_bandwidth=2 * topology.scale_out_bandwidth,
+        nic_bandwidths=nics and tuple(2 * rate for rate in nics),
+    )
+
+
+def try_cases(best: Cost, cases: Sequence[Case], progress: Progress) -> dict[str, float]:
+    """The share of the time, planning included, that each would save with the same scheduler."""
+    saved = {}
+    for case in cases:
+        cost = costs.simulate(
+            best.plan.scheduler,
+            best.plan.traffic,
+            case.topology,
+            case.fabric,
+            case.row_bytes,
+            progress,
+            case.what,
+        )
+        saved[case.what] = 1 - cost.timeline.total_time / case.per / best.timeline.total_time
+    return saved
+
+
+def record(found: Sequence[Cost], saved: dict[str, float]) -> dict[str, Any]:
+    """What was tried, and the verdict: sentences."""
+    best = costs.best_of(found)
+    if not best.timeline.completion_time:
+        words = ["There is nothing to move."]
+    else:
+        words = [*_choice(found, best), *_help(best, saved)]
+    return {"best": best.asked, "what_would_save": saved, "verdict": words}
+
+
+def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
+    time, bound = best.timeline.total_time, best.timeline.lower_bound
+    by_bound = best.timeline.completion_time / bound
+    with_planning = f"{units.seconds(time)} with planning"
+    words = [f"Best: {best.name}, {with_planning}; without, {by_bound:.2f} x the lower bound."]
+    others = [cost for cost in found if cost is not best and cost.asked != "auto"]
+    alike = [cost.name for cost in others if cost.timeline.total_time <= time * (1 + _ALIKE)]
+    slowest = max(found, key=lambda cost: cost.timeline.total_time)
+    if others and len(alike) == len(others):
+        words.append(f"All are within {_ALIKE:.0%} of it: here it does not matter which one plans.")
+    elif alike:
+        words.append(f"As good, within {_ALIKE:.0%}: {', '.join(alike)}.")
+    if len(alike) < len(others):
+        ratio = slowest.timeline.total_time / time
+        words.append(f"The slowest, {slowest.name}, takes {ratio:.2f} x as long.")
+    return words + [_of_auto(cost, time) for cost in found if cost.asked == "auto"]
+
+
+def _of_auto(auto: Cost, least: float) -> str:
+    more = auto.timeline.total_time / least - 1
+    if more <= _ALIKE:
+        return f"auto takes {auto.plan.scheduler}, which is as good as any."
+    return (
+        f"auto takes {auto.plan.scheduler}, which takes {more:.0%} more: its cost model sees it "
+        "differently from the simulation. Name the scheduler where you trust this one more."
+    )
+
+
+def _help(best: Cost, saved: dict[str, float]) -> list[str]:
+    words = [f"Its time goes to: {costs.limited_by(best.timeline)}."]
+    ranked = sorted(saved.items(), key=lambda case: -case[1])
+    useful = [f"{what} ({share:.0%} less time)" for what, share in ranked if share >= _WORTH]
+    useless = [what for what, share in ranked if share < _WORTH]
+    words.append(
+        f"What would help: {'; '.join(useful)}."
+        if useful
+        else f"Nothing that was tried would save {_WORTH:.0%}."
+    )
+    if useful and useless:
+        words.append(f"What would save less than {_WORTH:.0%}: {'; '.join(useless)}.")
+    return words
+
+
+__all__ = ["Case", "cases", "record", "try_cases"]

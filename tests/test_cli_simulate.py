@@ -1,0 +1,369 @@
+"""The command line: what an exchange would cost."""
+
+import functools
+import re
+import sys
+
+import numpy as np
+import pytest
+from commands import record, run_command, value, write_trace
+
+import fastjax
+from fastjax import Topology, make_plan, traffic
+from fastjax.cli import costs, main, units
+from fastjax.simulation import INCAST, PRESETS
+from fastjax.traffic import write_matrix
+
+run = functools.partial(run_command, command="simulate")
+
+# Rates at which numbers are round, and nothing but bytes takes time.
+PLAIN = (
+    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
+    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000"
+)
+
+
+def lines_of(text):
+    """The table's cells by scheduler, without the last one; and the last ones."""
+    lines = text.split("what limits it\n")[1].split("x bound:")[0].splitlines()
+    cells = [re.split(r"  +", line.strip(), maxsplit=8) for line in lines]
+    return {name: rest[:-1] for name, *rest in cells}, {c[0]: c[-1] for c in cells}
+
+
+def sentences(text):
+    """The verdict."""
+    return text.split("nothing is measured here\n\n")[1].splitlines()
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_table_has_what_simulate_says(capsys, tmp_path, preset):
+    path = tmp_path / "new" / "costs.json"
+    matrix = traffic.pair_zipf(16, 800, seed=3)
+    out = run(
+        capsys, "--generate pair-zipf --devices 16 --rows 800 --seed 3 --preset", preset, "--json",
+        path,
+    )  # fmt: skip
+    topology = PRESETS[preset].topology(2)
+    shown, _ = lines_of(out)
+    found = record(path)
+    assert found["schema"] == costs.SCHEMA
+    assert [entry["asked"] for entry in found["schedulers"]] == [
+        "fast", "rails", "spreadout", "direct", "auto",
+    ]  # fmt: skip
+    timelines = {}
+    for entry in found["schedulers"]:
+        plan = make_plan(matrix, topology, scheduler=entry["asked"], row_bytes=4096)
+        timeline = fastjax.simulate(plan, incast=PRESETS[preset].incast)
+        timelines[entry["asked"]] = timeline
+        total = plan.planning_time() + timeline.completion_time
+        assert entry["scheduler"] == plan.scheduler
+        assert entry["stages"] == plan.num_stages
+        assert entry["time_us"] == pytest.approx(timeline.completion_time * 1e6)
+        assert entry["time_with_planning_us"] == pytest.approx(total * 1e6)
+        assert entry["by_bound"] == pytest.approx(timeline.completion_time / plan.lower_bound())
+        busiest = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
+        assert entry["algbw"] == pytest.approx(busiest * 4096 / total / 1e9)
+        assert entry["fast_algbw"] == pytest.approx(matrix.sum() * 4096 / 16 / total / 1e9)
+        assert sum(entry["limits_us"].values()) == pytest.approx(total * 1e6)
+    least = min(timeline.total_time for timeline in timelines.values())
+    for entry in found["schedulers"]:
+        timeline = timelines[entry["asked"]]
+        assert entry["by_best"] == pytest.approx(timeline.total_time / least)
+        assert shown[entry["name"]] == [
+            units.seconds(timeline.completion_time),
+            units.seconds(timeline.total_time),
+            f"{entry['by_bound']:.3f}",
+            f"{timeline.total_time / least:.3f}",
+            f"{entry['algbw']:.2f}",
+            f"{entry['fast_algbw']:.2f}",
+            str(entry["stages"]),
+        ]
+    assert found["lower_bound_us"] == pytest.approx(plan.lower_bound() * 1e6)
+    assert timelines[found["best"]].total_time == least
+    assert value(out, "devices") == "16 in 2 x 8, servers x devices of each"
+
+
+def test_one_flow_done_by_hand(capsys, tmp_path):
+    """1000 rows of 1000 bytes over a NIC of 1e8 bytes/s take 10 ms."""
+    path = tmp_path / "costs.json"
+    matrix = np.zeros((2, 2), int)
+    matrix[0, 1] = 1000
+    write_matrix(tmp_path / "matrix", matrix, row_bytes=1000)
+    out = run(capsys, tmp_path / "matrix", "--servers 2 --schedulers direct", PLAIN, "--json", path)
+    (entry,) = record(path)["schedulers"]
+    planning = entry["planning_us"]
+    assert entry["time_us"] == pytest.approx(10_000)
+    assert entry["by_bound"] == pytest.approx(1)
+    assert entry["algbw"] == pytest.approx(1e6 / (1e-2 + planning / 1e6) / 1e9)
+    assert entry["fast_algbw"] == pytest.approx(entry["algbw"] / 2)
+    assert entry["limits_us"]["busy"] == pytest.approx(10_000)
+    saved = record(path)["what_would_save"]
+    assert saved == {
+        "NICs twice as fast": pytest.approx(5_000 / (10_000 + planning)),
+        "exchanges 4 times as large, per byte": pytest.approx(
+            1 - (40_000 + planning) / 4 / (10_000 + planning)
+        ),
+    }
+    _, why = lines_of(out)
+    assert why == {"direct": "the busiest NIC 100%"}
+    assert sentences(out) == [
+        "Best: direct, 10 ms with planning; without, 1.00 x the lower bound.",
+        "Its time goes to: the busiest NIC 100%.",
+        "What would help: NICs twice as fast (50% less time).",
+        "What would save less than 5%: exchanges 4 times as large, per byte.",
+    ]
+
+
+def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
+    path = tmp_path / "costs.json"
+    run(
+        capsys,
+        "--generate hot-receiver --devices 8 --rows 900 --preset mi300x --servers 4",
+        "--scale-out-bandwidth 2e9 --scale-out-latency 0.001 --incast infiniband",
+        "--synchronization barrier --oversubscription 2 --schedulers spreadout --json",
+        path,
+    )
+    rates = PRESETS["mi300x"].rates | {"scale_out_bandwidth": 2e9, "scale_out_latency": 1e-3}
+    plan = make_plan(
+        traffic.hot_receiver(8, 900), Topology(4, 2, **rates), scheduler="spreadout", row_bytes=4096
+    )
+    timeline = fastjax.simulate(
+        plan, synchronization="barrier", incast="infiniband", oversubscription=2
+    )
+    (entry,) = record(path)["schedulers"]
+    assert entry["time_us"] == pytest.approx(timeline.completion_time * 1e6)
+    fabric = record(path)["fabric"]
+    assert fabric["preset"] == "mi300x"
+    assert fabric["scale_up_bandwidth"] == 448e9
+    assert fabric["scale_out_bandwidth"] == 2e9
+    assert fabric["incast"]["name"] == "infiniband"
+
+
+@pytest.mark.parametrize("incast", ["infiniband", "roce"])
+@pytest.mark.parametrize(
+    ("synchronization", "words"),
+    [("credit", "and its receiver has"), ("barrier", "over everywhere"), ("free", "whatever")],
+)
+def test_what_is_supposed_is_said(capsys, incast, synchronization, words):
+    arguments = "--generate uniform --devices 4 --rows 40 --servers 2 --schedulers fast --incast"
+    out = run(capsys, arguments, incast, "--synchronization", synchronization)
+    assert value(out, "incast") == str(INCAST[incast])
+    said = value(out, "synchronization")
+    assert said.startswith(f"{synchronization}: ")
+    assert words in said
+    assert value(out, "core") == "never short"
+    rates = "450 GB/s a device inside servers, 50 GB/s a NIC; to start takes 2 µs and 10 µs"
+    assert value(out, "rates") == rates
+
+
+def test_no_loss_unless_asked_for(capsys):
+    out = run(capsys, "--generate uniform --devices 4 --rows 40 --servers 2 --schedulers fast")
+    assert value(out, "incast") == "none: meeting senders lose nothing"
+    assert "no loss where senders meet" not in out
+
+
+def test_incast_and_its_cure_by_hand(capsys, tmp_path):
+    """32 devices send to one at once, which gets 60 % of its NIC's rate until they end together."""
+    path = tmp_path / "costs.json"
+    matrix = np.zeros((33, 33), int)
+    matrix[:32, 32] = 1000
+    write_matrix(tmp_path / "matrix", matrix, row_bytes=1000)
+    out = run(
+        capsys, tmp_path / "matrix", "--servers 33 --schedulers direct --incast roce", PLAIN,
+        "--json", path,
+    )  # fmt: skip
+    (entry,) = record(path)["schedulers"]
+    bytes_at_rate = 32e6 / 1e8
+    assert entry["time_us"] == pytest.approx(bytes_at_rate / 0.6 * 1e6)
+    total = bytes_at_rate / 0.6 + entry["planning_us"] / 1e6
+    saved = record(path)["what_would_save"]["no loss where senders meet"]
+    assert saved == pytest.approx(bytes_at_rate * (1 / 0.6 - 1) / total)
+    assert "no loss where senders meet (40% less time)" in out
+
+
+def test_a_narrow_core_by_hand(capsys, tmp_path):
+    """Each NIC sends 500 rows, 5 ms at its rate, and the core carries an eighth of them all."""
+    path = tmp_path / "costs.json"
+    arguments = "--generate uniform --devices 4 --rows 1000 --servers 2 --schedulers direct"
+    out = run(capsys, arguments, PLAIN, "--oversubscription 8 --json", path)
+    (entry,) = record(path)["schedulers"]
+    assert entry["limits_us"]["core"] == pytest.approx(40_000)
+    assert entry["time_us"] == pytest.approx(40_000)
+    assert sum(entry["limits_us"].values()) == pytest.approx(entry["time_with_planning_us"])
+    assert value(out, "core") == "oversubscribed 8 times"
+    assert lines_of(out)[1]["direct"] == "the core between servers 100%"
+    saved = record(path)["what_would_save"]
+    assert saved["a core that is never short"] > 0.5
+    narrow = run(capsys, arguments, PLAIN, "--oversubscription 1.01 --json", path)
+    assert lines_of(narrow)[1]["direct"] == "the core between servers 100%"
+
+
+def test_failed_nics(capsys, tmp_path):
+    path = tmp_path / "costs.json"
+    arguments = "--generate uniform --devices 8 --rows 800 --servers 2 --oversubscription 3 --json"
+    out = run(capsys, arguments, path, "--failed-nics 1 6", PLAIN)
+    assert value(out, "failed NICs") == "of devices 1, 6"
+    found = record(path)
+    assert [entry["asked"] for entry in found["schedulers"]] == ["fast", "rails", "auto"]
+    # 1600 rows leave each server, and six NICs of 1e5 rows/s share a third of their rate.
+    assert found["schedulers"][0]["limits_us"]["core"] == pytest.approx(3200 / 2e5 * 1e6)
+    assert found["what_would_save"]["NICs twice as fast"] > 0.4
+
+
+def test_trace_on_a_preset_that_is_told_its_servers(capsys, tmp_path):
+    trace = write_trace(tmp_path / "trace")
+    out = run(capsys, trace, "--devices 2 --num-experts 2 --servers 2 --preset h200")
+    assert value(out, "source") == f"{trace}, step 1, decoder layer 4, the busiest of 4"
+    assert value(out, "devices") == "2 in 2 x 1, servers x devices of each"
+
+
+def test_traffic_that_is_made_for_the_preset_s_servers(capsys, tmp_path):
+    path = tmp_path / "costs.json"
+    run(capsys, "--generate concentrated --devices 16 --rows 99 --preset h200 --json", path)
+    wanted = traffic.concentrated(2, 8, 99)
+    assert record(path)["traffic"]["gini_pairs"] == pytest.approx(traffic.gini(wanted))
+
+
+def test_one_server(capsys):
+    out = run(capsys, "--generate uniform --devices 4 --servers 1 --schedulers direct auto")
+    _, why = lines_of(out)
+    assert re.fullmatch(r"the busiest link \(1\.\d\d x the bound\) \d\d%", why["direct"])
+    assert "links inside servers twice as fast" in out
+    assert "NICs twice" not in out
+    assert sentences(out)[0].startswith("Best: direct, ")
+    assert "auto takes direct, which is as good as any." in sentences(out)
+
+
+def test_where_it_does_not_matter(capsys):
+    arguments = "--generate uniform --devices 2 --rows 100000 --servers 2"
+    out = run(capsys, arguments, "--schedulers fast spreadout direct")
+    words = sentences(out)
+    assert words[1] == "All are within 2% of it: here it does not matter which one plans."
+    assert not any(word.startswith("The slowest") for word in words)
+
+
+def test_where_it_matters_to_some(capsys, tmp_path):
+    """Direct leaves NICs idle; rails and FAST spread what there is."""
+    path = tmp_path / "costs.json"
+    arguments = "--generate pair-zipf --devices 32 --rows 400000 --servers 4 --json"
+    out = run(capsys, arguments, path, "--schedulers fast rails direct")
+    words = sentences(out)
+    by = {entry["asked"]: entry["by_best"] for entry in record(path)["schedulers"]}
+    alike = [name for name, ratio in by.items() if 1 < ratio <= 1.02]
+    assert by["direct"] > 2
+    assert len(alike) == 1
+    assert words[1] == f"As good, within 2%: {alike[0]}."
+    assert words[2] == f"The slowest, direct, takes {by['direct']:.2f} x as long."
+
+
+def test_where_auto_is_wrong(capsys, tmp_path):
+    """It is told that nothing is lost where senders meet, and much is."""
+    path = tmp_path / "costs.json"
+    arguments = "--generate hot-receiver --devices 64 --rows 400000 --servers 64 --incast roce"
+    out = run(capsys, arguments, "--incast-loss 0 --schedulers spreadout auto --json", path)
+    best, auto = record(path)["schedulers"]
+    assert (best["by_best"], auto["scheduler"]) == (1, "direct")
+    more = auto["by_best"] - 1
+    assert more > 0.02
+    assert f"auto takes direct, which takes {more:.0%} more: its cost model sees it" in out
+    assert lines_of(out)[0].keys() == {"spreadout", "auto (direct)"}
+
+
+def test_where_nothing_helps(capsys, tmp_path):
+    """Starting is all that takes time, and rows cannot be larger."""
+    path = tmp_path / "costs.json"
+    write_matrix(tmp_path / "matrix", np.array([[0, 1], [0, 0]]), row_bytes=2**39)
+    out = run(
+        capsys, tmp_path / "matrix", "--servers 2 --scale-out-bandwidth 2e18 --row-bytes",
+        2**39, "--scale-out-latency 1 --schedulers direct --json", path,
+    )  # fmt: skip
+    assert list(record(path)["what_would_save"]) == ["NICs twice as fast"]
+    assert sentences(out)[-1] == "Nothing that was tried would save 5%."
+    assert lines_of(out)[1]["direct"] == "before the NICs 100%"
+
+
+def test_rates_that_cannot_double(capsys, tmp_path):
+    path = tmp_path / "costs.json"
+    run(
+        capsys, "--generate uniform --devices 4 --servers 2 --scale-out-bandwidth 4e18",
+        "--scale-up-bandwidth 4e18 --schedulers direct --json", path,
+    )  # fmt: skip
+    assert list(record(path)["what_would_save"]) == ["exchanges 4 times as large, per byte"]
+
+
+def test_nothing_to_exchange(capsys):
+    out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 2 --incast roce")
+    shown, why = lines_of(out)
+    assert shown["direct"][2] == shown["direct"][4] == "-"
+    assert set(why.values()) == {"nothing moves"}
+    assert sentences(out) == ["There is nothing to move."]
+
+
+def test_progress_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    arguments = "simulate --generate uniform --devices 4 --rows 40 --servers 2 --schedulers"
+    assert main([*arguments.split(), "fast", "direct"]) == 0
+    drawn = capsys.readouterr().err.split("\r")
+    # Two schedulers, and three things to try: NICs, links inside servers, larger exchanges.
+    begun = [line.rstrip() for line in drawn if line.strip()]
+    assert begun[0] == f"{'.' * 30}   0% fast"
+    assert f"{'#' * 6}{'.' * 24}  20% direct" in begun
+    assert f"{'#' * 12}{'.' * 18}  40% NICs twice as fast" in begun
+    assert begun[-1] == f"{'#' * 30} 100% exchanges 4 times as large, per byte"
+    assert drawn[-1] == ""
+    assert drawn[-2].strip() == ""
+    assert len(drawn[-2]) >= len(begun[-1])
+
+
+def test_the_bar_goes_before_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    arguments = "simulate --generate uniform --devices 4 --servers 2 --failed-nics 0 --schedulers"
+    assert main([*arguments.split(), "direct"]) == 2
+    assert re.search(r"\r +\rscheduler 'direct' sends rows", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--servers 2", "want a file with traffic, or --generate with a name: one of the two"),
+        ("FILE --generate uniform --servers 2", "one of the two"),
+        ("FILE", "want --servers, or a --preset, which says how large servers are"),
+        ("FILE --preset h200", "4 devices are no whole number of servers of 8; give --servers"),
+        ("--generate concentrated --devices 9 --preset h200", "9 devices are no whole number"),
+        ("FILE --servers 3", "--servers 3 does not divide 4 devices"),
+        ("FILE --servers 2 --preset h300", "invalid choice: 'h300'"),
+        ("FILE --servers 2 --schedulers fast fastest", "invalid choice: 'fastest'"),
+        ("FILE --servers 2 --schedulers", "--schedulers: expected at least one argument"),
+        ("FILE --servers 2 --synchronization none", "invalid choice: 'none'"),
+        ("FILE --servers 2 --incast all", "invalid choice: 'all'"),
+        ("FILE --servers 2 --oversubscription 0.5", "oversubscription must be a number of 1 or"),
+        ("FILE --servers 2 --oversubscription inf", "oversubscription must be a number of 1 or"),
+        ("FILE --servers 2 --scale-out-bandwidth 0", "scale_out_bandwidth must be bytes/s"),
+        ("FILE --servers 2 --incast-loss 2", "incast_loss must be from 0 to 1"),
+        ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),
+        ("FILE --servers 2 --failed-nics 0 --schedulers direct", "that of device 0 has failed"),
+        ("FILE --servers 2 --json FOLDER", "Is a directory"),
+        ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
+        ("TRACE --servers 1 --devices 2", "a trace needs --num-experts"),
+    ],
+)
+def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
+    trace = str(write_trace(tmp_path / "trace"))
+    names = {"FILE": "matrix", "TRACE": trace, "FOLDER": str(tmp_path)}
+    assert main(["simulate", *(names.get(word, word) for word in arguments.split())]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert re.search(message, done.err), done.err
+
+
+def test_help(capsys):
+    assert main(["simulate", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for name, preset in PRESETS.items():
+        assert f"{name}: {' '.join(preset.source.split())}" in out
+    for name in fastjax.schedulers():
+        assert name in out
+    assert main(["--help"]) == 0
+    assert "python -m fastjax simulate" in capsys.readouterr().out
