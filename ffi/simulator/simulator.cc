@@ -13,6 +13,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // What ends at the same time but for rounding ends together.
 constexpr double kRounding = 1e-12;
+constexpr size_t kLargePool = 1024;
 constexpr size_t kShareOfPool = 64;
 
 template <typename T>
@@ -224,10 +225,10 @@ void Simulator::Open(Pool* pool, int32_t number, double now) {
 }
 
 double Simulator::Due(const Pool& pool) {
-  const size_t together = pool.tasks.size() / kShareOfPool;
+  const size_t together = pool.tasks.size() < kLargePool ? 1 : pool.tasks.size() / kShareOfPool;
   double first = kNever;
   for (const int32_t each : pool.tasks) first = std::min(first, ends_at_[static_cast<size_t>(each)]);
-  if (together <= 1 || !(latest_ > 0)) return first;
+  if (together == 1 || !(latest_ > 0)) return first;
   sorted_.clear();
   for (const int32_t each : pool.tasks) sorted_.push_back(ends_at_[static_cast<size_t>(each)]);
   const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(together) - 1;

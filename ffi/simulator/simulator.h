@@ -14,7 +14,7 @@ namespace fastjax::simulator {
 // Tasks that share links, directly or by way of others, are a pool. When one begins or ends, the rates of its pool are
 // found anew, and no others.
 //
-// In pools of many tasks, such as those of an exchange that sends everything at once, rates are found anew for several
+// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are found anew for several
 // ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that the busiest
 // link needs. A task ends when it does; only what it leaves is given to others a little later.
 class Simulator {
