@@ -230,7 +230,7 @@ def compare(plan, **options):
         efficiency=incast.efficiency,
         oversubscription=options.get("oversubscription", 1.0),
     )
-    keys = sorted(expected, key=lambda k: (k[1], k[0], k[2], k[3], k[4]))
+    keys = sorted(expected, key=lambda k: (k[1], k[0], k[3], k[4], k[2]))
     assert len(timeline.messages) == len(keys)
     for name, place in (("start", 0), ("end", 1)):
         want = np.array([expected[key][place] for key in keys])
@@ -431,8 +431,8 @@ def test_points_that_are_no_incast(points):
         ((SCALE_OUT, 0, 0, 2, 0, 2, 0, -1), "has fewer than 0 rows"),
         ((SCALE_OUT, 0, 0, 2, 0, 2, -1, 1), "has fewer than 0 rows"),
         ((SCALE_OUT, 0, 0, 2, 0, 2, 0, 2**62), "has more rows than can be added up"),
-        ((SCALE_OUT, -2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*26 - 2"),
-        ((SCALE_OUT, 2**26 - 2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*26 - 2"),
+        ((SCALE_OUT, -2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
+        ((SCALE_OUT, 2**31 - 1, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
         ((LOCAL, -1, 0, 2, 0, 2, 0, 1), "leaves its server, which phase 2 does only"),
         ((SCALE_OUT, 0, 0, 1, 0, 1, 0, 1), "is of phase 2 and stays in its server"),
         ((SCALE_OUT, 0, 0, 3, 0, 3, 0, 1), "uses a NIC that has failed"),

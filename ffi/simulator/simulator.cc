@@ -10,6 +10,7 @@
 namespace fastjax::simulator {
 namespace {
 
+constexpr double kNotYet = -1;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // What ends at the same time but for rounding ends together.
 constexpr double kRounding = 1e-12;
@@ -37,7 +38,7 @@ Simulator::Simulator(Program program, double resolution)
       sharing_(program_),
       waits_for_(program_.tasks.size(), 0),
       ready_(program_.tasks.size(), 0),
-      start_(program_.tasks.size(), 0),
+      start_(program_.tasks.size(), kNotYet),
       end_(program_.tasks.size(), 0),
       left_(program_.tasks.size(), 0),
       rate_(program_.tasks.size(), 0),
@@ -137,10 +138,15 @@ void Simulator::Dissolve(int32_t number, double now) {
 
 void Simulator::Begin(int32_t number, double now) {
   const auto i = static_cast<size_t>(number);
-  start_[i] = now;
+  if (start_[i] == kNotYet) start_[i] = now;
   left_[i] = task(number).bytes;
   if (!(left_[i] > 0)) {
     Finish(number, now, now);
+    return;
+  }
+  const double admitted = Admitted(task(number), now);
+  if (admitted > now) {
+    Push(&starts_, Moment(admitted, number));
     return;
   }
   for (const int32_t link : task(number).links) {
@@ -149,6 +155,19 @@ void Simulator::Begin(int32_t number, double now) {
     if (pool >= 0) Dissolve(pool, now);
   }
   loose_.push_back(number);
+}
+
+// When a large pool next takes in tasks that have begun.
+double Simulator::Admitted(const Task& starting, double now) const {
+  double admitted = now;
+  for (const int32_t link : starting.links) {
+    const int32_t number = link == kNoLink ? -1 : pool_of_[static_cast<size_t>(link)];
+    if (number < 0) continue;
+    const Pool& pool = pools_[static_cast<size_t>(number)];
+    if (pool.tasks.size() < kLargePool) continue;
+    admitted = std::max(admitted, std::min(pool.since + latest_, pool.due));
+  }
+  return admitted;
 }
 
 void Simulator::Finish(int32_t number, double at, double now) {

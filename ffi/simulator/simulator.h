@@ -14,9 +14,10 @@ namespace fastjax::simulator {
 // Tasks that share links, directly or by way of others, are a pool. When one begins or ends, the rates of its pool are
 // found anew, and no others.
 //
-// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are found anew for several
-// ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that the busiest
-// link needs. A task ends when it does; only what it leaves is given to others a little later.
+// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are found anew
+// for several ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that
+// the busiest link needs. A task ends when it does; only what it leaves is given to others a little later. So are those
+// that begin together taken in, as far as they do within that time.
 class Simulator {
  public:
   // Throws std::invalid_argument where a task uses a link that has no capacity.
@@ -50,6 +51,7 @@ class Simulator {
   double NextMoment() const;
   void Dissolve(int32_t number, double now);
   void Begin(int32_t task, double now);
+  double Admitted(const Task& starting, double now) const;
   void Finish(int32_t task, double at, double now);
   void MakeReady(int32_t task, double now);
   void Repool(double now);
