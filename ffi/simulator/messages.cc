@@ -10,7 +10,6 @@
 namespace fastjax::simulator {
 namespace {
 
-using planner::Phase;
 using planner::Transfer;
 
 constexpr int32_t kDeviceBits = 15;
@@ -127,11 +126,12 @@ class Gatherer {
       messages_.of_transfers[i] = first;
       messages_.last_of_transfers[i] = first + cut.count() - 1;
       for (int32_t piece = 0; piece < cut.count(); ++piece) {
-        if (first + piece == static_cast<int32_t>(messages_.all.size())) {
+        const int32_t message = first + piece;
+        if (message == static_cast<int32_t>(messages_.all.size())) {
           messages_.all.push_back(
               {transfer.phase, transfer.stage, piece, transfer.src, transfer.dst, sorted_[begin].second, 0});
         }
-        messages_.all[static_cast<size_t>(first + piece)].rows += cut.Begin(piece + 1) - cut.Begin(piece);
+        messages_.all[static_cast<size_t>(message)].rows += cut.Begin(piece + 1) - cut.Begin(piece);
       }
     }
   }
@@ -183,8 +183,9 @@ class Gatherer {
       const int32_t first = messages_.of_transfers[static_cast<size_t>(arrival.transfer)];
       const int32_t last = came.PieceAt(to - 1 - arrival.first_row);
       for (int32_t each = came.PieceAt(from - arrival.first_row); each <= last; ++each) {
-        if (std::exchange(seen_by_[static_cast<size_t>(first + each)], message) == message) continue;
-        messages_.edges.push_back({first + each, message});
+        const int32_t before = first + each;
+        if (std::exchange(seen_by_[static_cast<size_t>(before)], message) == message) continue;
+        messages_.edges.push_back({before, message});
       }
     }
   }

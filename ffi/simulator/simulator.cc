@@ -43,7 +43,7 @@ Simulator::Simulator(Program program, double resolution)
       left_(program_.tasks.size(), 0),
       rate_(program_.tasks.size(), 0),
       ends_at_(program_.tasks.size(), kNever),
-      done_at_(program_.tasks.size(), false),
+      is_done_(program_.tasks.size(), false),
       pool_of_(program_.capacities.size(), -1),
       parent_(program_.capacities.size(), -1) {
   CheckLinks();
@@ -173,7 +173,7 @@ double Simulator::Admitted(const Task& starting, double now) const {
 void Simulator::Finish(int32_t number, double at, double now) {
   const auto i = static_cast<size_t>(number);
   end_[i] = at;
-  done_at_[i] = true;
+  is_done_[i] = true;
   ++done_;
   for (auto k = static_cast<size_t>(first_after_[i]); k < static_cast<size_t>(first_after_[i + 1]); ++k) {
     const auto next = static_cast<size_t>(after_[k]);
