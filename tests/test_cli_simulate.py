@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fastjax.simulation import INCAST, PRESETS
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="simulate")
+ROOT = Path(__file__).parents[1]
 
 # Rates at which numbers are round, and nothing but bytes takes time.
 PLAIN = (
@@ -322,6 +324,28 @@ def test_the_bar_goes_before_an_error(capsys, monkeypatch):
     assert re.search(r"\r +\rscheduler 'direct' sends rows", capsys.readouterr().err)
 
 
+def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
+    picture, trace, path = (tmp_path / name for name in ("a.svg", "a.json", "costs.json"))
+    arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers direct"
+    out = run(capsys, arguments, "rails --draw", picture, "--perfetto", trace, "--json", path)
+    direct, rails = record(path)["schedulers"]
+    assert record(path)["best"] == "rails"
+    assert sentences(out)[0].startswith("Best: rails")
+    assert "<svg" in picture.read_text()
+    ends = [e["ts"] + e["dur"] for e in record(trace)["traceEvents"] if e["ph"] == "X"]
+    assert max(ends) == pytest.approx(rails["time_us"], abs=1e-3)
+    assert rails["time_us"] < 0.7 * direct["time_us"]
+
+
+def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
+    arguments = ["--devices", "2", "--servers", "2", "--draw", str(tmp_path / "a.png")]
+    assert main(["simulate", "--generate", "uniform", *arguments]) == 2
+    done = capsys.readouterr()
+    assert "pip install 'fastjax[plot]'" in done.err
+    assert done.out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -343,6 +367,9 @@ def test_the_bar_goes_before_an_error(capsys, monkeypatch):
         ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),
         ("FILE --servers 2 --failed-nics 0 --schedulers direct", "that of device 0 has failed"),
         ("FILE --servers 2 --json FOLDER", "Is a directory"),
+        ("FILE --servers 2 --perfetto FOLDER", "Is a directory"),
+        ("FILE --servers 2 --draw FOLDER/none/a.png", "No such file or directory"),
+        ("FILE --servers 2 --draw a.doc", r"a\.doc: "),
         ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
         ("TRACE --servers 1 --devices 2", "a trace needs --num-experts"),
     ],
@@ -352,10 +379,24 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
     trace = str(write_trace(tmp_path / "trace"))
     names = {"FILE": "matrix", "TRACE": trace, "FOLDER": str(tmp_path)}
-    assert main(["simulate", *(names.get(word, word) for word in arguments.split())]) == 2
+    assert main(["simulate", *_with(names, arguments)]) == 2
     done = capsys.readouterr()
     assert done.out == ""
     assert re.search(message, done.err), done.err
+
+
+def _with(names, arguments):
+    return (re.sub("[A-Z]{4,}", lambda name: names[name[0]], word) for word in arguments.split())
+
+
+def test_the_guide_shows_what_is_printed(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    guide = Path("docs/how_to/simulate.md").read_text()
+    ((command, shown),) = re.findall(
+        r"^    \$ python -m fastjax simulate (.*)\n((?:    .*\n|\n)+)", guide, re.MULTILINE
+    )
+    printed = "".join(f"    {line}".rstrip() + "\n" for line in run(capsys, command).splitlines())
+    assert shown.rstrip() == printed.rstrip()
 
 
 def test_help(capsys):
