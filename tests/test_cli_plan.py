@@ -300,9 +300,10 @@ def test_help(capsys):
     assert "plan" in capsys.readouterr().out
 
 
-def test_planning_needs_no_extras():
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_planning_needs_no_extras(command):
     """All is imported before it is found that 3 servers do not divide 4 devices."""
-    arguments = ["plan", "--generate", "uniform", "--devices", "4", "--servers", "3"]
+    arguments = [command, "--generate", "uniform", "--devices", "4", "--servers", "3"]
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['rich', 'tyro', 'matplotlib']))\n"
         f"from fastjax.cli import main; sys.exit(main({arguments}))"

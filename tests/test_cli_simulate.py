@@ -301,29 +301,6 @@ def test_nothing_to_exchange(capsys):
     assert sentences(out) == ["There is nothing to move."]
 
 
-def test_progress_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    arguments = "simulate --generate uniform --devices 4 --rows 40 --servers 2 --schedulers"
-    assert main([*arguments.split(), "fast", "direct"]) == 0
-    drawn = capsys.readouterr().err.split("\r")
-    # Two schedulers, and three things to try: NICs, links inside servers, larger exchanges.
-    begun = [line.rstrip() for line in drawn if line.strip()]
-    assert begun[0] == f"{'.' * 30}   0% fast"
-    assert f"{'#' * 6}{'.' * 24}  20% direct" in begun
-    assert f"{'#' * 12}{'.' * 18}  40% NICs twice as fast" in begun
-    assert begun[-1] == f"{'#' * 30} 100% exchanges 4 times as large, per byte"
-    assert drawn[-1] == ""
-    assert drawn[-2].strip() == ""
-    assert len(drawn[-2]) >= len(begun[-1])
-
-
-def test_the_bar_goes_before_an_error(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    arguments = "simulate --generate uniform --devices 4 --servers 2 --failed-nics 0 --schedulers"
-    assert main([*arguments.split(), "direct"]) == 2
-    assert re.search(r"\r +\rscheduler 'direct' sends rows", capsys.readouterr().err)
-
-
 def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
     picture, trace, path = (tmp_path / name for name in ("a.svg", "a.json", "costs.json"))
     arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers direct"
