@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import sys
 from collections import defaultdict
 
 import numpy as np
@@ -210,6 +211,12 @@ def test_small_exchanges(tmp_path, servers, devices):
     timeline = simulated("direct", servers, devices)
     found = slices_of(trace_of(timeline, tmp_path))
     assert sum(map(len, found.values())) == 2 * len(timeline.messages)
+
+
+def test_matplotlib_is_not_needed(monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert slices_of(trace_of(simulated(), tmp_path))
 
 
 def test_folders_that_there_are_not(tmp_path):

@@ -84,7 +84,7 @@ def in_words(timeline: Timeline) -> str:
     if bound:
         text += f", {timeline.completion_time / bound:.2f} x the lower bound"
     if timeline.planning_time:
-        text += f"; {timeline.planning_time * 1e6:.3g} µs of planning before"
+        text += f"; {timeline.planning_time * 1e6:.4g} µs of planning before"
     return text
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastjax.host_plan import Plan
 
 _MOST_MATRICES = 24
+_MOST_CELLS = 480  # of all matrices in a line: more would be too small to see
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,8 @@ def draw_matrices(plan: Plan, ax: Axes) -> None:
     if not runs:
         note(ax, "nothing crosses servers")
         return
-    longest = sorted(runs, key=lambda run: -run.seconds)[:_MOST_MATRICES]
+    most = max(6, min(_MOST_MATRICES, _MOST_CELLS // plan.topology.servers))
+    longest = sorted(runs, key=lambda run: -run.seconds)[:most]
     shown = sorted(longest, key=lambda run: run.first)
     servers = plan.topology.servers
     columns = _columns(len(shown), ax)

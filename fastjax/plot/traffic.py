@@ -87,7 +87,7 @@ def draw_tiles(plan: Plan, ax: Axes) -> None:
     ax.xaxis.set_ticks(places, labels=[str(i) for i in shown] * 2)
     ax.yaxis.set_ticks(shown * local + (local - 1) / 2, labels=[str(i) for i in shown])
     ax.tick_params(length=0)
-    for edge in np.arange(1, servers) * local - 0.5:
+    for edge in np.arange(1, servers) * local - 0.5 if len(before) <= _MOST_DEVICES_SHOWN else ():
         ax.axhline(edge, color="white", lw=1.2)
     for side in ax.spines.values():
         side.set_visible(False)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,12 +25,17 @@ _FIRST_SERVER = 2
 
 def write(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Writes the trace, as `Timeline.to_perfetto` does."""
-    opened = gzip.open if Path(path).suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8") as file:
+    with _opened(path) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         for number, event in enumerate(events(timeline)):
             file.write(",\n" * bool(number) + json.dumps(event))
         file.write("\n]}\n")
+
+
+def _opened(path: str | os.PathLike[str]) -> IO[str]:
+    if Path(path).suffix == ".gz":
+        return gzip.open(path, "wt", compresslevel=4, encoding="utf-8")
+    return Path(path).open("w", encoding="utf-8")
 
 
 def events(timeline: Timeline) -> Iterator[Event]:
@@ -91,21 +96,21 @@ def _slices(
     timeline: Timeline, messages: np.ndarray, link: str, process: int, thread: int
 ) -> Iterator[Event]:
     """A slice for each message of one lane."""
-    other, arrow = ends_of(link)[1], "->" if link.endswith("_out") else "<-"
+    arrow = "->" if link.endswith("_out") else "<-"
+    fields = ["phase", "stage", ends_of(link)[1], "rows", "ready"]
     starts, ends = in_ns(messages["start"]).tolist(), in_ns(messages["end"]).tolist()
-    for message, start, end in zip(messages, starts, ends, strict=True):
-        phase = PHASE_NAMES[int(message["phase"])]
-        stage = f"stage {message['stage']} " if message["stage"] >= 0 else ""
-        moved = int(message["rows"]) * timeline.row_bytes
+    for message, start, end in zip(messages[fields].tolist(), starts, ends, strict=True):
+        number, stage, other, rows, ready = message
+        phase, moved = PHASE_NAMES[number], rows * timeline.row_bytes
         arguments = {
             "phase": phase,
-            "stage": int(message["stage"]),
-            "rows": int(message["rows"]),
+            "stage": stage,
+            "rows": rows,
             "bytes": moved,
             "GB/s": round(moved / (end - start), 6) if end > start else None,
-            "ready (µs)": float(message["ready"]) * 1e6,
+            "ready (µs)": round(ready * 1e6, 6),
         }
-        name = f"{stage}{arrow} device {message[other]}"
+        name = f"{arrow} device {other}" if stage < 0 else f"stage {stage} {arrow} device {other}"
         yield _slice(name, phase, process, thread, start, end, arguments)
 
 
