@@ -113,6 +113,7 @@ def test_chunks_of_a_stage_are_one_matrix():
     assert plan.num_stages > 1
     (run,) = stage_runs(plan)
     assert str(run).startswith(f"0-{plan.num_stages - 1}: ")
+    assert panel(plan, "matrices").get_title().startswith("runs of stages: ")
 
 
 @pytest.mark.parametrize(("servers", "most"), [(26, 18), (40, 12)])

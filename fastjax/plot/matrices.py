@@ -94,7 +94,8 @@ def draw_matrices(plan: Plan, ax: Axes) -> None:
     add_scale(ax, show_rows(ax, cells, aspect="equal"))
     ax.axis("off")
     which = f"the {len(shown)} longest of {len(runs)} " if len(shown) < len(runs) else ""
-    title = f"{which}stages: rows from each server (down) to each (across)"
+    kind = "stages" if len(runs) == plan.num_stages else "runs of stages"
+    title = f"{which}{kind}: rows from each server (down) to each (across)"
     ax.set_title(title, fontsize="medium")
 
 
