@@ -49,9 +49,8 @@ def test_table_has_what_simulate_says(capsys, tmp_path, preset):
     shown, _ = lines_of(out)
     found = record(path)
     assert found["schema"] == costs.SCHEMA
-    assert [entry["asked"] for entry in found["schedulers"]] == [
-        "fast", "rails", "spreadout", "direct", "auto",
-    ]  # fmt: skip
+    named = [name for name in fastjax.schedulers() if name not in ("auto", "optimal")]
+    assert [entry["asked"] for entry in found["schedulers"]] == [*named, "auto"]
     timelines = {}
     for entry in found["schedulers"]:
         plan = make_plan(matrix, topology, scheduler=entry["asked"], row_bytes=4096)
@@ -206,7 +205,9 @@ def test_failed_nics(capsys, tmp_path):
     out = run(capsys, arguments, path, "--failed-nics 1 6", PLAIN)
     assert value(out, "failed NICs") == "of devices 1, 6"
     found = record(path)
-    assert [entry["asked"] for entry in found["schedulers"]] == ["fast", "rails", "auto"]
+    tried = {entry["asked"] for entry in found["schedulers"]}
+    assert tried >= {"fast", "rails", "auto"}
+    assert not tried & {"spreadout", "direct", "optimal"}
     # 1600 rows leave each server, and six NICs of 1e5 rows/s share a third of their rate.
     assert found["schedulers"][0]["limits_us"]["core"] == pytest.approx(3200 / 2e5 * 1e6)
     assert found["what_would_save"]["NICs twice as fast"] > 0.4
@@ -233,7 +234,7 @@ def test_one_server(capsys):
     assert "links inside servers twice as fast" in out
     assert "NICs twice" not in out
     assert sentences(out)[0].startswith("Best: direct, ")
-    assert "auto takes direct, which is as good as any." in sentences(out)
+    assert re.fullmatch(r"auto takes \w+, which is as good as any\.", sentences(out)[1])
 
 
 def test_where_it_does_not_matter(capsys):
@@ -264,11 +265,11 @@ def test_where_auto_is_wrong(capsys, tmp_path):
     arguments = "--generate hot-receiver --devices 64 --rows 400000 --servers 64 --incast roce"
     out = run(capsys, arguments, "--incast-loss 0 --schedulers spreadout auto --json", path)
     best, auto = record(path)["schedulers"]
-    assert (best["by_best"], auto["scheduler"]) == (1, "direct")
-    more = auto["by_best"] - 1
+    assert best["by_best"] == 1
+    chosen, more = auto["scheduler"], auto["by_best"] - 1
     assert more > 0.02
-    assert f"auto takes direct, which takes {more:.0%} more: its cost model sees it" in out
-    assert lines_of(out)[0].keys() == {"spreadout", "auto (direct)"}
+    assert f"auto takes {chosen}, which takes {more:.0%} more: its cost model sees it" in out
+    assert lines_of(out)[0].keys() == {"spreadout", f"auto ({chosen})"}
 
 
 def test_where_nothing_helps(capsys, tmp_path):
