@@ -23,6 +23,7 @@ import processes
 import records
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
+from paper import report as paper
 from records import table
 
 SHOWN = "cpu_8_devices_jax_0_10_2"
@@ -178,6 +179,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
     moe_layer.SCHEMA: moe_layer.page,
+    paper.SCHEMA: paper.page,
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,
