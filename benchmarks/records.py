@@ -26,6 +26,11 @@ def write(path: Path, record: dict[str, Any]) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def read(path: Path) -> dict[str, Any]:
+    """A record that `write` wrote."""
+    return json.loads(path.read_text())
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 2) -> str:
     """A table of Markdown; columns behind the first `texts` are numbers."""
     marks = ["---" if i < texts else "---:" for i in range(len(header))]

@@ -21,6 +21,8 @@ import moe_layer
 import plan_time
 import processes
 import records
+import simulated_cluster
+import simulation_time
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
 from paper import report as paper
@@ -183,6 +185,8 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,
+    simulated_cluster.SCHEMA: simulated_cluster.page,
+    simulation_time.SCHEMA: simulation_time.page,
 }
 
 

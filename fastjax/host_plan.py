@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from fastjax import _core, config, explanation, optimal, plan_file
+from fastjax import _core, config, explanation, optimal, plan_file, plot
 from fastjax.errors import ArgumentError, OptionError, TopologyError
 from fastjax.topology import Topology
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRANSFER_DTYPE = np.dtype(
     [
@@ -118,6 +123,10 @@ class Plan:
     def explain(self) -> str:
         """Why this schedule, in words and numbers."""
         return explanation.explain(self, self._made.asked, self._made.core.choices())
+
+    def plot(self, panels: Sequence[str] | None = None, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_panels`."""
+        return plot.plot_panels(self, panels, ax)
 
     def transpose(self) -> Plan:
         """The plan of the way back, of the transposed traffic: this one, read backwards."""

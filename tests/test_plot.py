@@ -5,7 +5,7 @@ import sys
 import matplotlib.figure
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
+from pictures import bars, overlaps, rounded, texts
 from plan_problems import SCHEDULERS
 
 import fastjax
@@ -15,23 +15,10 @@ from fastjax.plot import draw_plan, plot_plan
 from fastjax.steps import BALANCE, PHASES, SCALE_OUT, shares_of, steps_of
 
 
-def bars(ax):
-    """Every bar: (left, right, top, bottom) in µs and lanes, and its colour."""
-    found = []
-    for collection in ax.collections:
-        assert isinstance(collection, PolyCollection)
-        colours = collection.get_facecolor()
-        for i, path in enumerate(collection.get_paths()):
-            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
-            colour = tuple(np.round(colours[i % len(colours)][:3], 6).tolist())
-            found.append((left, right, top, bottom, colour))
-    return found
-
-
 def swatches(ax):
     """The colour that each server has beside the axis."""
     patches = sorted((p for p in ax.patches if p.get_x() < 0), key=lambda p: p.get_y())
-    return [tuple(np.round(p.get_facecolor()[:3], 6).tolist()) for p in patches]
+    return [rounded(patch.get_facecolor()) for patch in patches]
 
 
 def test_bars_are_the_stages():
@@ -62,8 +49,8 @@ def test_bars_are_the_stages():
             ]
             assert matches, (phase, stage, server, other)
     assert len(drawn) == wanted
-    texts = [label.get_text() for label in right.get_yticklabels()]
-    assert texts == ["server 0", "server 1", "server 2"]
+    names = [label.get_text() for label in right.get_yticklabels()]
+    assert names == ["server 0", "server 1", "server 2"]
     assert right.get_xlim()[1] >= steps.end * 1e6
     title = figure.get_suptitle()
     assert f"fast: 3 x 4 devices, {plan.num_stages} stages" in title
@@ -74,11 +61,7 @@ def test_bars_of_one_lane_do_not_overlap():
     plan = make_plan(
         traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
     )
-    drawn = bars(plot_plan(plan).axes[1])
-    for i, a in enumerate(drawn):
-        for b in drawn[:i]:
-            apart_in_time = a[1] <= b[0] + 1e-6 or b[1] <= a[0] + 1e-6
-            assert apart_in_time or a[3] <= b[2] + 1e-9 or b[3] <= a[2] + 1e-9
+    assert list(overlaps(bars(plot_plan(plan).axes[1]))) == []
 
 
 def test_heat_map_is_the_traffic():
@@ -100,7 +83,7 @@ def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
     drawn = bars(right)
     lanes = {int(np.floor(bar[2])) for bar in drawn}
     assert lanes == {-2, *range(40), 41}
-    assert {"balance", "redistribute"} <= {text.get_text() for text in right.texts}
+    assert {"balance", "redistribute"} <= set(texts(right))
     between = [bar for bar in drawn if 0 <= bar[2] < 40]
     assert len(between) == len(shares_of(plan, SCALE_OUT).stage)
     labels = right.get_yticklabels()
@@ -115,7 +98,7 @@ def test_local_rows_that_do_not_fit_beside_the_stages():
     matrix = np.zeros((4, 4), int)
     matrix[0, 1], matrix[0, 2] = 10**6, 1
     right = plot_plan(make_plan(matrix, Topology(2, 2), scheduler="fast", row_bytes=64)).axes[1]
-    assert "local" in [text.get_text() for text in right.texts]
+    assert "local" in texts(right)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -129,7 +112,7 @@ def test_plans_without_scale_out_show_what_devices_send(servers):
 
 def test_nothing_to_exchange():
     figure = plot_plan(make_plan(np.zeros((4, 4), int), Topology(2, 2)))
-    assert "no rows" in [text.get_text() for text in figure.axes[1].texts]
+    assert "no rows" in texts(figure.axes[1])
     assert "lower bound" not in figure.get_suptitle()
 
 

@@ -125,7 +125,9 @@ def _as_incast(given: Any) -> Incast:
         return given
     if not isinstance(given, str) or given not in INCAST:
         known = ", ".join(map(repr, INCAST))
-        raise OptionError(f"incast must be a fastjax.Incast or one of {known}, got {given!r}.")
+        raise OptionError(
+            f"incast must be a fastjax.simulation.Incast or one of {known}, got {given!r}."
+        )
     return INCAST[given]
 
 

@@ -213,7 +213,7 @@ def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
     refuse((moved["phase"] < LOCAL) | (moved["phase"] > REDISTRIBUTE), "is of no phase from 0 to 3")
     refuse((moved["rows"] < 0) | (moved["first_row"] < 0), "has fewer than 0 rows")
     refuse(moved["rows"] > 2**62 // max(1, len(moved)), "has more rows than can be added up")
-    refuse((moved["stage"] < -1) | (moved["stage"] >= 2**26 - 2), "is of no stage below 2**26 - 2")
+    refuse((moved["stage"] < -1) | (moved["stage"] == 2**31 - 1), "is of no stage below 2**31 - 1")
     local = topology.devices_per_server
     crosses = moved["src"] // local != moved["dst"] // local
     out = moved["phase"] == SCALE_OUT

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastjax import plot
 from fastjax.host_plan import TRANSFER_DTYPE
+from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
 from fastjax.steps import SCALE_OUT
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from fastjax.topology import Topology
 
 TIMED_DTYPE = np.dtype([*TRANSFER_DTYPE.descr, ("start", "f8"), ("end", "f8")])
@@ -138,3 +145,56 @@ class Timeline:
         text += f"; {self.planning_time * milli:.3g} ms of planning before\n"
         parts = (f"{seconds * milli:.3g} ms {_WORDS[n]}" for n, seconds in self.limits().items())
         return f"{text}{', '.join(parts)}\n{self.fabric}"
+
+    def plot(self, devices: Sequence[int] | None = None, ax: Axes | None = None) -> Figure:
+        """Draws who sends when, with matplotlib (the extra `plot`).
+
+        Each device has a lane for each link, out and in; where messages share a link, they are
+        drawn side by side. Bars of NICs are in the colour of the server at the other end, where
+        there are few servers, and those inside servers in that of their phase. They are the paler
+        the less of their part of the link they use. The line before a bar is its start-up. Spans in
+        which no NIC sends are shaded: what moves inside servers then is exposed. The figures beside
+        the lanes are the share of the time that the link would need at its full rate.
+
+        Args:
+          devices: which to show; by default eight, the busiest of all servers in turn.
+          ax: axes to draw into; by default those of a new figure.
+
+        Returns:
+          The figure.
+
+        Raises:
+          ArgumentError: there is no such device, or none is given.
+          UnsupportedError: matplotlib is not installed.
+        """
+        return plot.plot_timeline(self, devices, ax)
+
+    def plot_loads(self, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draws the share of the time that each link of each device would need at its full rate.
+
+        Args:
+          ax: two axes to draw into, for NICs and for links inside servers; by default those of a
+            new figure.
+
+        Returns:
+          The figure.
+
+        Raises:
+          ArgumentError: ax is not two axes.
+          UnsupportedError: matplotlib is not installed.
+        """
+        return plot.plot_shares(self, ax)
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto (ui.perfetto.dev) opens: JSON, compressed for names in .gz.
+
+        Servers are its processes, and the links of their devices its threads, more than one where
+        messages share a link. Times are those of the timeline.
+
+        Args:
+          path: the file.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        perfetto.write(self, path)

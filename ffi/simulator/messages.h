@@ -23,7 +23,7 @@ struct Message {
 };
 
 struct Messages {
-  std::vector<Message> all;           // by stage, phase, piece, src and dst
+  std::vector<Message> all;           // by stage, phase, src, dst and piece
   std::vector<int32_t> of_transfers;  // the first message of each transfer, or -1 where nothing moves
   std::vector<int32_t> last_of_transfers;
   std::vector<Edge> edges;  // rows must have come before they are sent on
@@ -34,8 +34,8 @@ struct Messages {
 // nobody who sends everything at once waits for the last row before handing on the first.
 inline constexpr int32_t kPieces = 16;
 
-// Throws std::invalid_argument, with words for the user, where a transfer sends on what has not come, or is of a stage
-// beyond 2^26 - 2.
+// Throws std::invalid_argument, with words for the user, where a transfer sends on what has not come. Devices must be
+// below 2^15, stages at least -1.
 Messages GatherMessages(const std::vector<planner::Transfer>& transfers);
 
 }  // namespace fastjax::simulator

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 namespace fastjax::simulator {
@@ -121,14 +119,11 @@ class Scheduler {
     }
   }
 
-  // A piece follows the one before it, without a start-up of its own.
+  // A piece follows the one before it, which is listed before it, without a start-up of its own.
   void FollowPieces() {
-    std::map<std::tuple<Phase, int32_t, int32_t>, int32_t> last;
     for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
-      const Message& message = messages_.all[static_cast<size_t>(i)];
-      const auto [at, is_first] = last.try_emplace({message.phase, message.src, message.dst}, i);
-      if (is_first) continue;
-      program_.edges.push_back({std::exchange(at->second, i), i});
+      if (messages_.all[static_cast<size_t>(i)].piece == 0) continue;
+      program_.edges.push_back({i - 1, i});
       program_.tasks[static_cast<size_t>(i)].start_up = 0;
     }
   }

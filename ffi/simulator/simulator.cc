@@ -10,9 +10,11 @@
 namespace fastjax::simulator {
 namespace {
 
+constexpr double kNotYet = -1;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // What ends at the same time but for rounding ends together.
 constexpr double kRounding = 1e-12;
+constexpr size_t kLargePool = 1024;
 constexpr size_t kShareOfPool = 64;
 
 template <typename T>
@@ -36,12 +38,12 @@ Simulator::Simulator(Program program, double resolution)
       sharing_(program_),
       waits_for_(program_.tasks.size(), 0),
       ready_(program_.tasks.size(), 0),
-      start_(program_.tasks.size(), 0),
+      start_(program_.tasks.size(), kNotYet),
       end_(program_.tasks.size(), 0),
       left_(program_.tasks.size(), 0),
       rate_(program_.tasks.size(), 0),
       ends_at_(program_.tasks.size(), kNever),
-      done_at_(program_.tasks.size(), false),
+      is_done_(program_.tasks.size(), false),
       pool_of_(program_.capacities.size(), -1),
       parent_(program_.capacities.size(), -1) {
   CheckLinks();
@@ -136,10 +138,15 @@ void Simulator::Dissolve(int32_t number, double now) {
 
 void Simulator::Begin(int32_t number, double now) {
   const auto i = static_cast<size_t>(number);
-  start_[i] = now;
+  if (start_[i] == kNotYet) start_[i] = now;
   left_[i] = task(number).bytes;
   if (!(left_[i] > 0)) {
     Finish(number, now, now);
+    return;
+  }
+  const double admitted = Admitted(task(number), now);
+  if (admitted > now) {
+    Push(&starts_, Moment(admitted, number));
     return;
   }
   for (const int32_t link : task(number).links) {
@@ -150,10 +157,23 @@ void Simulator::Begin(int32_t number, double now) {
   loose_.push_back(number);
 }
 
+// When a large pool next takes in tasks that have begun.
+double Simulator::Admitted(const Task& starting, double now) const {
+  double admitted = now;
+  for (const int32_t link : starting.links) {
+    const int32_t number = link == kNoLink ? -1 : pool_of_[static_cast<size_t>(link)];
+    if (number < 0) continue;
+    const Pool& pool = pools_[static_cast<size_t>(number)];
+    if (pool.tasks.size() < kLargePool) continue;
+    admitted = std::max(admitted, std::min(pool.since + latest_, pool.due));
+  }
+  return admitted;
+}
+
 void Simulator::Finish(int32_t number, double at, double now) {
   const auto i = static_cast<size_t>(number);
   end_[i] = at;
-  done_at_[i] = true;
+  is_done_[i] = true;
   ++done_;
   for (auto k = static_cast<size_t>(first_after_[i]); k < static_cast<size_t>(first_after_[i + 1]); ++k) {
     const auto next = static_cast<size_t>(after_[k]);
@@ -224,10 +244,10 @@ void Simulator::Open(Pool* pool, int32_t number, double now) {
 }
 
 double Simulator::Due(const Pool& pool) {
-  const size_t together = pool.tasks.size() / kShareOfPool;
+  const size_t together = pool.tasks.size() < kLargePool ? 1 : pool.tasks.size() / kShareOfPool;
   double first = kNever;
   for (const int32_t each : pool.tasks) first = std::min(first, ends_at_[static_cast<size_t>(each)]);
-  if (together <= 1 || !(latest_ > 0)) return first;
+  if (together == 1 || !(latest_ > 0)) return first;
   sorted_.clear();
   for (const int32_t each : pool.tasks) sorted_.push_back(ends_at_[static_cast<size_t>(each)]);
   const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(together) - 1;

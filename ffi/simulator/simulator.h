@@ -14,9 +14,10 @@ namespace fastjax::simulator {
 // Tasks that share links, directly or by way of others, are a pool. When one begins or ends, the rates of its pool are
 // found anew, and no others.
 //
-// In pools of many tasks, such as those of an exchange that sends everything at once, rates are found anew for several
-// ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that the busiest
-// link needs. A task ends when it does; only what it leaves is given to others a little later.
+// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are found anew
+// for several ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that
+// the busiest link needs. A task ends when it does; only what it leaves is given to others a little later. So are those
+// that begin together taken in, as far as they do within that time.
 class Simulator {
  public:
   // Throws std::invalid_argument where a task uses a link that has no capacity.
@@ -29,7 +30,7 @@ class Simulator {
   bool Advance(int64_t events);
 
   int64_t done() const { return done_; }
-  bool is_done(int32_t task) const { return done_at_[static_cast<size_t>(task)]; }
+  bool is_done(int32_t number) const { return is_done_[static_cast<size_t>(number)]; }
   // Seconds, by task.
   const std::vector<double>& ready() const { return ready_; }
   const std::vector<double>& start() const { return start_; }
@@ -49,9 +50,10 @@ class Simulator {
   void FindLatest(double resolution);
   double NextMoment() const;
   void Dissolve(int32_t number, double now);
-  void Begin(int32_t task, double now);
-  void Finish(int32_t task, double at, double now);
-  void MakeReady(int32_t task, double now);
+  void Begin(int32_t number, double now);
+  double Admitted(const Task& starting, double now) const;
+  void Finish(int32_t number, double at, double now);
+  void MakeReady(int32_t number, double now);
   void Repool(double now);
   void Open(Pool* pool, int32_t number, double now);
   double Due(const Pool& pool);
@@ -63,7 +65,7 @@ class Simulator {
   double latest_ = 0;  // seconds by which ends of a large pool may be put together
   std::vector<int32_t> first_after_, after_, waits_for_;
   std::vector<double> ready_, start_, end_, left_, rate_, ends_at_;
-  std::vector<bool> done_at_;
+  std::vector<bool> is_done_;
   int64_t done_ = 0;
 
   std::vector<Moment> starts_;  // heaps, earliest first

@@ -1,0 +1,7 @@
+"""Pictures of plans and of simulated exchanges, by matplotlib: the extra `plot`."""
+
+from fastjax.plot.plans import PANELS, draw_plan, plot_panels, plot_plan
+from fastjax.plot.shares import plot_shares
+from fastjax.plot.timelines import plot_timeline
+
+__all__ = ["PANELS", "draw_plan", "plot_panels", "plot_plan", "plot_shares", "plot_timeline"]

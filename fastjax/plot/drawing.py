@@ -1,0 +1,94 @@
+"""What the pictures have in common."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastjax.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_LABELS = 16
+_MOST_EDGED_BARS = 200
+
+
+def matplotlib() -> Any:
+    """The package, with the parts of it that are used here.
+
+    Raises:
+      UnsupportedError: it is not installed.
+    """
+    try:
+        for part in ("collections", "colors", "figure", "patches"):
+            importlib.import_module(f"matplotlib.{part}")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"a picture needs matplotlib, which is missing ({error}): pip install 'fastjax[plot]'"
+        ) from None
+    return importlib.import_module("matplotlib")
+
+
+def colours_of(servers: int) -> np.ndarray:
+    """One for each server, shape (servers, 4)."""
+    maps = matplotlib().colormaps
+    if servers <= 10:
+        return maps["tab10"](np.arange(servers))
+    return maps["turbo"](np.linspace(0.03, 0.97, servers))
+
+
+def add_boxes(
+    ax: Axes, x: Any, width: Any, y: Any, height: Any, colour: Any, **options: Any
+) -> None:
+    """Boxes with those left and upper edges, all at once: fast where there are many."""
+    x, width, y, height = np.broadcast_arrays(*np.atleast_1d(x, width, y, height))
+    corners = np.array([[x, y], [x + width, y], [x + width, y + height], [x, y + height]])
+    # White edges tell bars apart; where there are many, edges of their colour keep them visible.
+    few = len(x) < _MOST_EDGED_BARS
+    look = {"edgecolors": "white" if few else colour, "linewidths": 0.6 if few else 0.2}
+    ax.add_collection(
+        matplotlib().collections.PolyCollection(
+            np.moveaxis(corners, -1, 0), facecolors=colour, **look | options
+        )
+    )
+
+
+def beside(ax: Axes) -> dict[str, Any]:
+    """Horizontally in parts of the axes, vertically in lanes, and outside too."""
+    return {"transform": ax.get_yaxis_transform(), "clip_on": False}
+
+
+def every_so_many(count: int, most: int = MOST_LABELS) -> np.ndarray:
+    """The numbers below count, or some of them, as many as have room for labels."""
+    return np.arange(0, count, -(-count // most))
+
+
+def without_frame(ax: Axes, *kept: str) -> None:
+    """Takes the frame away, but for those sides."""
+    for side in ("top", "right", "bottom", "left"):
+        ax.spines[side].set_visible(side in kept)
+
+
+def note(ax: Axes, text: str) -> None:
+    """Says in the middle why there is nothing to see."""
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    without_frame(ax)
+
+
+def mark_bound(ax: Axes, seconds: float, **place: Any) -> None:
+    """A dashed line at the lower bound, on an axis of µs."""
+    ax.axvline(seconds * 1e6, color="black", lw=1, ls="--", zorder=3)
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "small"}
+    ax.annotate(
+        "lower bound",
+        (seconds * 1e6, 1),
+        xycoords=ax.get_xaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        **look | place,
+    )

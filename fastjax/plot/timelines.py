@@ -1,0 +1,265 @@
+"""Who sends when, in a simulated exchange."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastjax.errors import ArgumentError
+from fastjax.plot import links
+from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
+from fastjax.plot.lanes import in_ns, side_by_side
+from fastjax.steps import SCALE_OUT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fastjax.simulation.timeline import Timeline
+
+MOST_DEVICES = 8
+_GAP = 0.5  # between devices, in lanes
+_PALEST = 0.3
+_IDLE = "#fde3e0"
+_MOST_LINES = 60
+_MOST_EDGED = 4  # bars beside each other
+_MOST_TEXTS = 400
+
+
+def plot_timeline(
+    timeline: Timeline, devices: Sequence[int] | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draws a simulated exchange, as `Timeline.plot` does.
+
+    Args:
+      timeline: from `fastjax.simulate`.
+      devices: which to show; by default eight, the busiest of all servers in turn.
+      ax: axes to draw into; by default those of a new figure.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ArgumentError: there is no such device, or none is given.
+      UnsupportedError: matplotlib is not installed.
+    """
+    mpl = matplotlib()
+    shown = busiest(timeline) if devices is None else _checked(timeline, devices)
+    lanes = [link for link in links.LINK_NAMES if _is_used(timeline, link)]
+    place: Any = ax
+    if place is None:
+        height = 1.8 + 0.27 * len(shown) * (len(lanes) + _GAP)
+        figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
+        place = figure.add_subplot()
+    if lanes:
+        _draw_lanes(timeline, shown, lanes, place)
+    else:
+        note(place, "nothing moves between devices")
+    place.set_title(_title(timeline, shown, devices is None), fontsize="medium", loc="left", pad=18)
+    return place.figure
+
+
+def busiest(timeline: Timeline, most: int = MOST_DEVICES) -> list[int]:
+    """The devices with the busiest NICs, or links where no NIC is used, of all servers in turn."""
+    nics, inside = (
+        np.maximum(timeline.busy(f"{kind}_out"), timeline.busy(f"{kind}_in"))
+        for kind in ("scale_out", "scale_up")
+    )
+    topology = timeline.topology
+    rank = np.empty(topology.num_devices, np.int64)
+    rank[np.lexsort((-inside, -nics))] = np.arange(topology.num_devices)
+    # The first of each server before any second, as those of a server may well be alike.
+    of_server = rank.reshape(topology.servers, topology.devices_per_server)
+    turn = of_server.argsort(axis=1).argsort(axis=1).ravel()
+    return sorted(np.lexsort((rank, turn))[:most].tolist())
+
+
+def _checked(timeline: Timeline, devices: Sequence[int]) -> list[int]:
+    try:
+        shown = [operator.index(device) for device in devices]
+    except TypeError:
+        shown = []
+    count = timeline.topology.num_devices
+    if not shown or not all(0 <= device < count for device in shown):
+        raise ArgumentError(
+            f"devices must be a sequence of numbers from 0 to {count - 1}, got {devices!r}."
+        )
+    return shown
+
+
+def _is_used(timeline: Timeline, link: str) -> bool:
+    return len(links.messages_of(timeline, link)) > 0
+
+
+def _draw_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes) -> None:
+    right = max(timeline.completion_time, timeline.lower_bound) * 1e6 * 1.01 or 1.0
+    texts: list[tuple[float, float, str]] = []
+    for row, link in enumerate(lanes):
+        messages = links.messages_of(timeline, link)
+        mine = links.ends_of(link)[0]
+        for place, device in enumerate(shown):
+            top = place * (len(lanes) + _GAP) + row
+            of_device = messages[messages[mine] == device]
+            texts += _add_messages(timeline, of_device, link, top, right, ax)
+    for x, y, text in texts[:_MOST_TEXTS]:
+        ax.text(x, y, text, color="white", ha="center", va="center", fontsize=6)
+    _name_lanes(timeline, shown, lanes, ax)
+    _mark_stages(timeline, ax, right)
+    _mark_idle(timeline, ax)
+    _finish(timeline, ax, right)
+
+
+def _add_messages(
+    timeline: Timeline, messages: np.ndarray, link: str, top: float, right: float, ax: Axes
+) -> list[tuple[float, float, str]]:
+    """The bars of one lane; returns texts for those that have room."""
+    if not len(messages):
+        return []
+    lane, lanes = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
+    height = 0.86 / lanes
+    y = top + 0.07 + lane * height
+    start, lasting = messages["start"] * 1e6, (messages["end"] - messages["start"]) * 1e6
+    colours = _paled(timeline, messages, link, lanes)
+    # White edges tell bars apart, but would make narrow ones look pale.
+    wide = (lasting > 0.004 * right) & (lanes <= _MOST_EDGED)
+    edges = np.where(wide[:, None], 1.0, colours)
+    add_boxes(
+        ax,
+        start,
+        lasting,
+        y,
+        height,
+        colours,
+        edgecolors=edges,
+        linewidths=np.where(wide, 0.6, 0.2),
+    )
+    middle, ready = y + height / 2, messages["ready"] * 1e6
+    ax.hlines(middle, ready, start, colors=colours.tolist(), lw=1)
+    if not link.startswith("scale_out"):
+        return []
+    arrow, other = ("→", "dst") if link.endswith("_out") else ("←", "src")
+    roomy = (lasting > 0.032 * right) & (lanes == 1)
+    return [
+        (float(start[i] + lasting[i] / 2), float(middle[i]), f"{arrow}{messages[other][i]}")
+        for i in np.flatnonzero(roomy)
+    ]
+
+
+def _paled(timeline: Timeline, messages: np.ndarray, link: str, lanes: np.ndarray) -> np.ndarray:
+    """Colours, the paler the less of its part of the link's rate a message had on the whole."""
+    rate = timeline.rates(link)[messages[links.ends_of(link)[0]]]
+    needed = messages["rows"] * timeline.row_bytes / rate
+    lasted = np.maximum(messages["end"] - messages["start"], 1e-12)
+    ink = np.clip(needed / lasted * lanes, _PALEST, 1)[:, None]
+    colours = links.colours(timeline, messages, link)
+    colours[:, :3] = 1 - ink * (1 - colours[:, :3])
+    return colours
+
+
+def _name_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes) -> None:
+    """What the lanes are, and the share of time that each would be busy at its full rate."""
+    count, local = len(lanes), timeline.topology.devices_per_server
+    whole = timeline.completion_time or 1.0
+    places, names = [], []
+    beside: Any = {"annotation_clip": False, "va": "center", "textcoords": "offset points"}
+    beside["xycoords"] = ax.get_yaxis_transform()
+    for place, device in enumerate(shown):
+        top = place * (count + _GAP)
+        places += [top + row + 0.5 for row in range(count)]
+        names += [links.LINK_NAMES[link] for link in lanes]
+        name = f"device {device}" + f"\nserver {device // local}" * (timeline.topology.servers > 1)
+        ax.annotate(name, (0, top + count / 2), (-66, 0), ha="right", fontsize="small", **beside)
+        for row, link in enumerate(lanes):
+            share = f"{timeline.busy(link)[device] / whole:.0%}"
+            at = (1, top + row + 0.5)
+            ax.annotate(share, at, (32, 0), ha="right", fontsize="x-small", **beside)
+        if place:
+            ax.axhline(top - _GAP / 2, color="0.8", lw=0.6, zorder=0)
+    ax.annotate("busy", (1, -0.6), (32, 0), ha="right", fontsize="x-small", **beside)
+    ax.set_yticks(places, labels=names, fontsize="x-small")
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(shown) * (count + _GAP) - _GAP / 2, -1.1)
+
+
+def _mark_stages(timeline: Timeline, ax: Axes, right: float) -> None:
+    """A line where each scale-out stage ends, and its number before it where there is room."""
+    sent = links.messages_of(timeline, "scale_out_out")
+    stages, index = np.unique(sent["stage"], return_inverse=True)
+    if not 1 < len(stages) <= _MOST_LINES:
+        return
+    ends = np.zeros(len(stages))
+    np.maximum.at(ends, index, sent["end"])
+    before = float(sent["start"].min()) * 1e6
+    ax.annotate(
+        "stage", (0, -0.55), (-4, 0), textcoords="offset points", ha="right", va="center",
+        fontsize="x-small", color="0.4", annotation_clip=False,
+    )  # fmt: skip
+    for stage, end in zip(stages.tolist(), ends * 1e6, strict=True):
+        ax.axvline(end, color="0.75", lw=0.7, zorder=0.5)
+        if end - before > 0.012 * right:
+            ax.text(
+                (before + end) / 2, -0.55, str(stage), ha="center", va="center",
+                fontsize="x-small", color="0.4",
+            )  # fmt: skip
+        before = max(before, end)
+
+
+def idle_spans(timeline: Timeline) -> list[tuple[float, float]]:
+    """Seconds from and to which no NIC sends; none where nothing crosses servers."""
+    sent = links.messages_of(timeline, "scale_out_out")
+    if not len(sent):
+        return []
+    sent = sent[np.argsort(sent["start"], kind="stable")]
+    over = np.concatenate([[0.0], np.maximum.accumulate(sent["end"])])
+    begin = np.concatenate([sent["start"], [timeline.completion_time]])
+    long = begin - over > 1e-9
+    return list(zip(over[long].tolist(), begin[long].tolist(), strict=True))
+
+
+def _mark_idle(timeline: Timeline, ax: Axes) -> None:
+    for start, end in idle_spans(timeline):
+        ax.axvspan(start * 1e6, end * 1e6, color=_IDLE, lw=0, zorder=0)
+
+
+def _finish(timeline: Timeline, ax: Axes, right: float) -> None:
+    ax.axvline(timeline.completion_time * 1e6, color="black", lw=1, zorder=3)
+    ax.annotate(
+        "done", (timeline.completion_time * 1e6, 1), (3, 3), xycoords=ax.get_xaxis_transform(),
+        textcoords="offset points", va="bottom", fontsize="small",
+    )  # fmt: skip
+    if timeline.lower_bound:
+        mark_bound(ax, timeline.lower_bound, ha="right")
+    ax.set_xlim(0, right)
+    ax.set_xlabel("µs after planning")
+    without_frame(ax, "bottom")
+    patch = matplotlib().patches.Patch
+    handles = [patch(color=colour, label=name) for name, colour in _legend(timeline)]
+    inches = ax.get_window_extent().height / ax.figure.dpi
+    ax.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.42 / inches),
+        ncols=min(len(handles), 8), frameon=False, fontsize="small",
+    )  # fmt: skip
+
+
+def _legend(timeline: Timeline) -> list[tuple[str, Any]]:
+    phases = np.unique(timeline.messages["phase"]).tolist()
+    entries: list[tuple[str, Any]] = []
+    if SCALE_OUT in phases and links.has_server_colours(timeline):
+        named = enumerate(links.server_colours(timeline))
+        entries += [(f"to or from server {server}", colour) for server, colour in named]
+        phases.remove(SCALE_OUT)
+    entries += [(links.PHASE_NAMES[phase], links.PHASE_COLOURS[phase]) for phase in phases]
+    return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
+
+
+def _title(timeline: Timeline, shown: list[int], chosen: bool) -> str:
+    text, count = links.in_words(timeline), timeline.topology.num_devices
+    if chosen and len(shown) < count:
+        text += f"\nshown: {len(shown)} of {count} devices, the busiest of all servers in turn"
+    return text
+
+
+__all__ = ["MOST_DEVICES", "busiest", "idle_spans", "plot_timeline"]

@@ -1,0 +1,100 @@
+"""Heat maps: the traffic, and what devices hold for servers before and after balancing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastjax.plot.drawing import every_so_many, matplotlib, note
+from fastjax.steps import SCALE_OUT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fastjax.host_plan import Plan
+
+_MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
+
+
+def draw_traffic(plan: Plan, ax: Axes) -> None:
+    """Rows between all pairs of devices, or of servers where there are many devices."""
+    servers, local = plan.topology.servers, plan.topology.devices_per_server
+    by_device = plan.topology.num_devices <= _MOST_DEVICES_SHOWN
+    cells = plan.traffic
+    if not by_device:
+        cells = cells.reshape(servers, local, servers, local).sum(axis=(1, 3))
+    image = show_rows(ax, cells)
+    unit, count, width = ("server", servers, local if by_device else 1)
+    if servers == 1:
+        unit, count, width = "device", local, 1
+    shown = every_so_many(count)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(shown * width + (width - 1) / 2, labels=[str(i) for i in shown])
+        axis.set_tick_params(length=0)
+    if width > 1:
+        for edge in np.arange(1, count) * width - 0.5:
+            ax.axhline(edge, color="white", lw=1.2)
+            ax.axvline(edge, color="white", lw=1.2)
+    ax.set_xlabel(f"to {unit}")
+    ax.set_ylabel(f"from {unit}")
+    pairs = "devices" if by_device else "servers"
+    ax.set_title(f"rows between {pairs}, {int(plan.traffic.sum())} in all", fontsize="medium")
+    add_scale(ax, image)
+
+
+def show_rows(ax: Axes, cells: np.ndarray, **options: Any) -> Any:
+    """A heat map; square roots make the colours, so that small flows are seen beside large ones."""
+    most = np.nanmax(cells, initial=1)
+    norm = matplotlib().colors.PowerNorm(0.5, vmin=0, vmax=float(most))
+    return ax.imshow(cells, cmap="Blues", norm=norm, interpolation="nearest", **options)
+
+
+def add_scale(ax: Axes, image: Any) -> None:
+    """What the colours of a heat map mean."""
+    ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.1, 0.035, 0.8)))
+
+
+def held_rows(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that each device holds for each other server, before and after balancing.
+
+    Returns:
+      Two arrays of shape (devices, servers); those for a device's own server are 0.
+    """
+    topology = plan.topology
+    local, shape = topology.devices_per_server, (topology.num_devices, topology.servers)
+    before = plan.traffic.reshape(*shape, local).sum(axis=2)
+    before[np.arange(shape[0]), np.arange(shape[0]) // local] = 0
+    after = np.zeros(shape, np.int64)
+    crossing = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
+    np.add.at(after, (crossing["src"], crossing["dst"] // local), crossing["rows"])
+    return before, after
+
+
+def draw_tiles(plan: Plan, ax: Axes) -> None:
+    """Rows that each device holds for each other server, before and after balancing."""
+    before, after = held_rows(plan)
+    if not before.any():
+        note(ax, "nothing crosses servers")
+        return
+    servers, local = plan.topology.servers, plan.topology.devices_per_server
+    gap = max(1, servers // 8)
+    cells = np.full((len(before), 2 * servers + gap), np.nan)
+    cells[:, :servers], cells[:, servers + gap :] = before, after
+    image = show_rows(ax, cells, aspect="auto")
+    shown = every_so_many(servers, 8)
+    places = np.concatenate([shown, shown + servers + gap])
+    ax.xaxis.set_ticks(places, labels=[str(i) for i in shown] * 2)
+    ax.yaxis.set_ticks(shown * local + (local - 1) / 2, labels=[str(i) for i in shown])
+    ax.tick_params(length=0)
+    for edge in np.arange(1, servers) * local - 0.5 if len(before) <= _MOST_DEVICES_SHOWN else ():
+        ax.axhline(edge, color="white", lw=1.2)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.set_xlabel("to server: before balancing | as sent")
+    ax.set_ylabel("devices of server")
+    ax.set_title("rows of each device for each server", fontsize="medium")
+    add_scale(ax, image)
+
+
+__all__ = ["add_scale", "draw_tiles", "draw_traffic", "held_rows", "show_rows"]

@@ -1,0 +1,177 @@
+"""The panels of `Plan.plot`: what is drawn is what the transfers say, added up one by one here."""
+
+import itertools
+import sys
+from collections import Counter
+
+import matplotlib.figure
+import numpy as np
+import pytest
+from pictures import bars, texts
+from plan_problems import SCHEDULERS
+
+from fastjax import Topology, make_plan, traffic
+from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.plot import PANELS
+from fastjax.plot.matrices import stage_runs
+from fastjax.steps import SCALE_OUT, steps_of
+
+
+def panel(plan, name):
+    """That panel alone, drawn into axes of ours."""
+    ax = matplotlib.figure.Figure(figsize=(6, 3)).add_subplot()
+    plan.plot([name], [ax])
+    return ax
+
+
+def plan_of(scheduler="fast", servers=3, devices=4, **rates):
+    matrix = traffic.pair_zipf(servers * devices, 500, seed=2)
+    return make_plan(
+        matrix, Topology(servers, devices, **rates), scheduler=scheduler, row_bytes=4096
+    )
+
+
+def crossing(plan):
+    return [t for t in plan.transfers.tolist() if t[0] == SCALE_OUT]
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "spreadout"])
+def test_tiles_are_what_devices_hold_before_and_after(scheduler):
+    plan = plan_of(scheduler)
+    before, after = Counter(), Counter()
+    for i in range(12):
+        for j in range(12):
+            before[i, j // 4] += int(plan.traffic[i, j]) * (i // 4 != j // 4)
+    for _, _, src, dst, _, _, _, rows in crossing(plan):
+        after[src, dst // 4] += rows
+    cells = panel(plan, "tiles").images[0].get_array()
+    assert cells.shape == (12, 7)
+    for device in range(12):
+        for server in range(3):
+            assert cells[device, server] == before[device, server]
+            assert cells[device, 4 + server] == after[device, server]
+    spread = np.ptp(np.asarray(cells[:, 4:]).reshape(3, 4, 3), axis=1).max()
+    assert (spread <= 1) == (scheduler == "fast")
+
+
+def test_nics_before_and_after():
+    nics = (50e9,) * 3 + (25e9,) + (0,) + (50e9,) * 7
+    plan = plan_of(nic_bandwidths=nics)
+    ax = panel(plan, "nics")
+    loads = np.zeros((2, 2, 12))  # after, received, device
+    for i in range(12):
+        for j in range(12):
+            loads[0, :, [i, j]] += np.diag([plan.traffic[i, j] * (i // 4 != j // 4)] * 2)
+    for _, _, src, dst, _, _, _, rows in crossing(plan):
+        loads[1, 0, src] += rows
+        loads[1, 1, dst] += rows
+    drawn = bars(ax)
+    for after, width in enumerate((0.9, 0.45)):
+        for device in range(12):
+            mine = [
+                b for b in drawn if np.allclose(b[:2], (device - width / 2, device + width / 2))
+            ]
+            heights = sorted((bottom, top) for _, _, bottom, top, _ in mine)
+            wanted = loads[after, :, device] * 4096 / (nics[device] or np.inf) * 1e6
+            np.testing.assert_allclose(heights, [(-wanted[1], 0), (0, wanted[0])], atol=1e-9)
+    marked = [text for text in ax.texts if text.get_text() == "x"]
+    assert [text.get_position()[0] for text in marked] == [4]
+    assert loads[1, :, 4].sum() == 0 < loads[0, :, 4].sum()
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "spreadout", "rails", "direct"])
+def test_matrices_are_the_stages(scheduler):
+    plan = plan_of(scheduler, servers=4, devices=2)
+    wanted = np.zeros((plan.num_stages, 4, 4), int)
+    for _, stage, src, dst, _, _, _, rows in crossing(plan):
+        wanted[stage, src // 2, dst // 2] += rows
+    runs = stage_runs(plan)
+    seconds = steps_of(plan).seconds[SCALE_OUT]
+    assert [run.first for run in runs] == [0, *(run.last + 1 for run in runs[:-1])]
+    assert runs[-1].last == plan.num_stages - 1
+    for run in runs:
+        stages = slice(run.first, run.last + 1)
+        np.testing.assert_array_equal(run.rows, wanted[stages].sum(axis=0))
+        np.testing.assert_allclose(run.seconds, seconds[stages].sum())
+        for part in wanted[stages]:
+            assert not ((part > 0) & (wanted[run.first] == 0)).any()
+    for run, later in itertools.pairwise(runs):
+        assert ((wanted[later.first] > 0) & (run.rows == 0)).any()
+    ax = panel(plan, "matrices")
+    cells = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
+    assert np.nansum(cells) == wanted.sum()
+    assert [text.split(":")[1] for text in texts(ax)] == [
+        f" {run.seconds * 1e6:.3g} µs" for run in runs
+    ]
+    for run, patch in zip(runs, ax.patches, strict=True):
+        left, top = (round(edge + 0.5) for edge in patch.get_xy())
+        np.testing.assert_array_equal(cells[top : top + 4, left : left + 4], run.rows)
+
+
+def test_chunks_of_a_stage_are_one_matrix():
+    plan = make_plan(traffic.uniform(8, 2**20), Topology(2, 4), scheduler="fast", row_bytes=4096)
+    assert plan.num_stages > 1
+    (run,) = stage_runs(plan)
+    assert str(run).startswith(f"0-{plan.num_stages - 1}: ")
+    assert panel(plan, "matrices").get_title().startswith("runs of stages: ")
+
+
+@pytest.mark.parametrize(("servers", "most"), [(26, 18), (40, 12)])
+def test_many_stages_show_the_longest(servers, most):
+    plan = plan_of("spreadout", servers, devices=1)
+    runs = stage_runs(plan)
+    assert len(runs) > most
+    ax = panel(plan, "matrices")
+    assert ax.get_title().startswith(f"the {most} longest of {len(runs)} stages")
+    longest = sorted(runs, key=lambda run: run.seconds)[-most:]
+    assert texts(ax) == [str(run) for run in sorted(longest, key=lambda run: run.first)]
+
+
+def test_all_panels_are_shown_where_something_crosses():
+    plan = plan_of()
+    titles = [ax.get_title().split()[0] for ax in plan.plot().axes if ax.get_title()]
+    assert sorted(titles) == ["load", "rows", "rows", "scale-out", "stages:"]
+    one = plan_of(servers=1).plot()
+    assert len(one.axes[0].images) == 1
+    assert len(one.axes[1].containers) == 2
+    assert "fast: 3 x 4 devices" in plan.plot().get_suptitle()
+
+
+@pytest.mark.parametrize("name", ["tiles", "nics", "matrices"])
+def test_panels_that_have_nothing_to_show_say_so(name):
+    assert texts(panel(plan_of(servers=1), name)) == ["nothing crosses servers"]
+
+
+def test_panels_come_in_the_order_asked_for():
+    plan = plan_of()
+    figure = plan.plot(["stages", "nics"])
+    nics, stages = (ax.get_title() for ax in figure.axes[:2])
+    assert (nics, stages.split()[0]) == ("load of each NIC", "scale-out")
+    axes = matplotlib.figure.Figure().subplots(2, 1)
+    assert plan.plot(["stages", "nics"], axes) is axes[0].figure
+    assert axes[1].get_title() == "load of each NIC"
+
+
+@pytest.mark.parametrize("panels", [[], ["nic"], "nics", ["nics", "nics"], 3])
+def test_panels_that_there_are_not(panels):
+    with pytest.raises(ArgumentError, match=r"different ones of 'traffic', 'tiles', .*, got "):
+        plan_of().plot(panels)
+
+
+def test_axes_for_other_panels():
+    axes = matplotlib.figure.Figure().subplots(3, 1)
+    with pytest.raises(ArgumentError, match="one of the axes for each panel, 2 in all, got 3"):
+        plan_of().plot(["nics", "tiles"], axes)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(("servers", "devices"), [(1, 1), (1, 8), (2, 1), (4, 2), (13, 1)])
+def test_every_shape_can_be_drawn(tmp_path, scheduler, servers, devices):
+    plan_of(scheduler, servers, devices).plot(PANELS).savefig(tmp_path / "plan.png", dpi=40)
+    assert (tmp_path / "plan.png").stat().st_size
+
+
+def test_matplotlib_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'fastjax\[plot\]'"):
+        plan_of().plot()

@@ -1,0 +1,490 @@
+"""Simulated exchanges: against closed forms, and against a slow simulator of the tests' own."""
+
+import unittest.mock
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_simulator
+from hypothesis import given, settings
+from plan_problems import problems
+
+import fastjax
+from fastjax import Topology, make_plan, simulate
+from fastjax.errors import ArgumentError, OptionError
+from fastjax.host_plan import TRANSFER_DTYPE
+from fastjax.simulation import (
+    INCAST,
+    LINKS,
+    PRESETS,
+    SYNCHRONIZATIONS,
+    TIMED_DTYPE,
+    Fabric,
+    Incast,
+    simulate_transfers,
+)
+
+SCHEDULERS = ("direct", "spreadout", "rails", "fast")
+LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
+
+
+def fabric_of(servers, per_server, **rates):
+    """10 B/s inside servers, 1 B/s between them, nothing else."""
+    nothing = {"scale_up_latency": 0, "scale_out_latency": 0, "transfer_overhead": 0}
+    rates = {"scale_up_bandwidth": 10, "scale_out_bandwidth": 1} | nothing | rates
+    return Topology(servers, per_server, **rates)
+
+
+def moves(*rows):
+    """Transfers of those fields."""
+    return np.array(list(rows), TRANSFER_DTYPE)
+
+
+def straight(pairs, *, phase=SCALE_OUT, stage=0):
+    """Rows straight from origin to target; pairs: {(src, dst): rows}."""
+    return moves(*((phase, stage, i, j, i, j, 0, rows) for (i, j), rows in pairs.items()))
+
+
+def ends(timeline):
+    """When what devices send each other has come, by sender and receiver."""
+    return {(int(m["src"]), int(m["dst"])): float(m["end"]) for m in timeline.messages}
+
+
+# ---- closed forms
+
+
+def test_one_flow_takes_a_start_up_and_its_bytes():
+    topology = fabric_of(2, 1, scale_out_latency=0.5)
+    timeline = simulate_transfers(straight({(0, 1): 6}), topology, row_bytes=2)
+    (message,) = timeline.messages
+    assert (message["ready"], message["start"], message["end"]) == (0, 0.5, 12.5)
+    assert timeline.completion_time == 12.5
+    assert timeline.transfers["end"] == timeline.messages["end"]
+    assert timeline.transfers["start"] == 0.5
+
+
+def test_inside_a_server_the_fabric_counts():
+    topology = fabric_of(1, 2, scale_up_latency=0.25)
+    timeline = simulate_transfers(straight({(0, 1): 20}, phase=LOCAL, stage=-1), topology)
+    assert timeline.completion_time == 2.25
+
+
+def test_flows_share_a_link_evenly_and_what_is_left_goes_to_the_rest():
+    # Three into device 3: a third each. Device 0 sends to device 1 besides, with what it has left.
+    topology = fabric_of(4, 1)
+    timeline = simulate_transfers(straight({(0, 3): 1, (1, 3): 1, (2, 3): 1, (0, 1): 2}), topology)
+    assert ends(timeline) == pytest.approx({(0, 3): 3, (1, 3): 3, (2, 3): 3, (0, 1): 3})
+
+
+def test_what_one_flow_leaves_speeds_up_the_others():
+    # Halves until the short one ends at 2; then the long one alone: 2 + 3 rows.
+    timeline = simulate_transfers(straight({(0, 2): 1, (1, 2): 4}), fabric_of(3, 1))
+    assert ends(timeline) == pytest.approx({(0, 2): 2, (1, 2): 5})
+
+
+def test_both_directions_work_at_once():
+    timeline = simulate_transfers(straight({(0, 1): 3, (1, 0): 3}), fabric_of(2, 1))
+    assert timeline.completion_time == 3
+
+
+def test_a_core_that_is_short_is_shared_by_all():
+    pairs = straight({(0, 1): 3, (1, 0): 3, (2, 3): 3})
+    for oversubscription, seconds in ((1, 3), (4, 9), (8, 18)):
+        fabric = Fabric(oversubscription=oversubscription)
+        timeline = simulate_transfers(pairs, fabric_of(4, 1), fabric=fabric)
+        assert timeline.completion_time == pytest.approx(seconds)
+
+
+def test_meeting_senders_lose_what_the_model_says():
+    halves = Incast("half", ((2, 0.5), (4, 0.25)), "made up")
+    for senders, rows, seconds in ((1, 4, 4), (2, 4, 16), (4, 4, 64), (5, 4, 80)):
+        pairs = straight({(i, 5): rows for i in range(senders)})
+        timeline = simulate_transfers(pairs, fabric_of(6, 1), fabric=Fabric(incast=halves))
+        assert timeline.completion_time == pytest.approx(seconds)
+
+
+def test_efficiency_changes_with_the_logarithm_of_senders():
+    model = Incast("some", ((4, 0.9), (16, 0.5)), "made up")
+    shares = [model.efficiency(n) for n in (0, 1, 2, 4, 8, 16, 100)]
+    assert shares == pytest.approx([1, 1, 0.95, 0.9, 0.7, 0.5, 0.5])
+    assert [INCAST["none"].efficiency(n) for n in (1, 1000)] == [1, 1]
+
+
+def test_messages_sent_at_once_are_posted_one_by_one():
+    topology = fabric_of(4, 1, scale_out_latency=1, transfer_overhead=0.25, scale_out_bandwidth=1e9)
+    timeline = simulate_transfers(straight({(0, 1): 1, (0, 2): 1, (0, 3): 1, (1, 0): 1}), topology)
+    start = {(m["src"], m["dst"]): m["start"] for m in timeline.messages}
+    assert start == {(0, 1): 1, (0, 2): 1.25, (0, 3): 1.5, (1, 0): 1}
+
+
+def test_rows_that_stay_in_servers_take_what_others_leave():
+    # Device 0 balances 10 rows for the NIC of device 1, a second; its local rows go afterwards.
+    transfers = moves(
+        (BALANCE, 0, 0, 1, 0, 3, 0, 10),
+        (SCALE_OUT, 0, 1, 3, 0, 3, 0, 10),
+        (LOCAL, -1, 0, 1, 0, 1, 0, 10),
+        (SCALE_OUT, 1, 0, 2, 0, 2, 0, 1),  # two stages, so that there are no pieces
+    )
+    timeline = simulate_transfers(transfers, fabric_of(2, 2))
+    local = timeline.messages[timeline.messages["phase"] == LOCAL]
+    assert local["end"] == pytest.approx(2)
+    assert timeline.completion_time == pytest.approx(11)
+
+
+def test_a_row_is_sent_on_when_it_has_come():
+    transfers = moves(
+        (BALANCE, 0, 0, 1, 0, 2, 0, 10),
+        (SCALE_OUT, 0, 1, 3, 0, 2, 0, 10),
+        (REDISTRIBUTE, 0, 3, 2, 0, 2, 0, 10),
+        (SCALE_OUT, 1, 2, 0, 2, 0, 0, 1),
+    )
+    topology = fabric_of(2, 2, scale_up_latency=0.5, scale_out_latency=2)
+    timeline = simulate_transfers(transfers, topology)
+    assert timeline.transfers["start"].tolist()[:3] == pytest.approx([0.5, 3.5, 14])
+    assert timeline.completion_time == pytest.approx(15)
+
+
+def test_what_is_sent_at_once_is_sent_on_in_pieces():
+    # 160 rows in 16 pieces: the NIC needs 160 s, each piece a second before it and after it.
+    transfers = moves(
+        (BALANCE, 0, 0, 1, 0, 2, 0, 160),
+        (SCALE_OUT, 0, 1, 3, 0, 2, 0, 160),
+        (REDISTRIBUTE, 0, 3, 2, 0, 2, 0, 160),
+    )
+    timeline = simulate_transfers(transfers, fabric_of(2, 2))
+    assert timeline.completion_time == pytest.approx(1 + 160 + 1)
+    assert len(timeline.messages) == 48
+
+
+# Two stages of two pairs. Device 0 needs 4 s for its first message, the other one 1 s.
+STAGED = moves(
+    (SCALE_OUT, 0, 0, 1, 0, 1, 0, 4),
+    (SCALE_OUT, 0, 2, 3, 2, 3, 0, 1),
+    (SCALE_OUT, 1, 2, 1, 2, 1, 0, 1),
+    (SCALE_OUT, 2, 3, 2, 3, 2, 0, 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("synchronization", "starts", "completion"),
+    [
+        # Device 1 still receives when device 2 has sent: it waits for 4. Device 3 does not.
+        ("credit", {(2, 1): 4, (3, 2): 0}, 5),
+        ("barrier", {(2, 1): 4, (3, 2): 5}, 6),
+        # It does not wait, and both get half: 1 + 2; 3 of 4 rows have come by then, minus one.
+        ("free", {(2, 1): 1, (3, 2): 0}, 5),
+    ],
+)
+def test_how_stages_follow_each_other(synchronization, starts, completion):
+    fabric = Fabric(synchronization)
+    timeline = simulate_transfers(STAGED, fabric_of(4, 1), fabric=fabric)
+    start = {(int(m["src"]), int(m["dst"])): m["start"] for m in timeline.messages}
+    assert {pair: start[pair] for pair in starts} == pytest.approx(starts)
+    assert timeline.completion_time == pytest.approx(completion)
+
+
+def test_balance_first_keeps_nics_waiting():
+    transfers = moves(
+        (BALANCE, 1, 0, 1, 0, 3, 0, 30),
+        (SCALE_OUT, 0, 0, 2, 0, 2, 0, 5),
+        (SCALE_OUT, 1, 1, 3, 0, 3, 0, 30),
+    )
+    for first, start in ((False, 0.0), (True, 3.0)):
+        timeline = simulate_transfers(transfers, fabric_of(2, 2), balance_first=first)
+        out = timeline.messages[timeline.messages["phase"] == SCALE_OUT]
+        assert out["start"][0] == pytest.approx(start)
+
+
+def test_an_even_exchange_at_once_takes_its_lower_bound():
+    topology = fabric_of(4, 2)
+    plan = make_plan(np.full((8, 8), 5), topology, scheduler="direct")
+    assert simulate(plan).completion_time == pytest.approx(plan.lower_bound())
+    assert simulate(plan).lower_bound == plan.lower_bound()
+
+
+def test_nothing_to_move():
+    topology = fabric_of(2, 2)
+    for traffic in (np.zeros((4, 4), int), np.diag([1, 2, 3, 4])):
+        timeline = simulate(make_plan(traffic, topology))
+        assert timeline.completion_time == 0
+        assert len(timeline.messages) == 0
+        assert not timeline.transfers["end"].any()
+        assert set(timeline.limits().values()) == {0.0}
+
+
+# ---- against a simulator of the tests' own
+
+
+def exactly(plan, **options):
+    """Without putting ends together."""
+    with unittest.mock.patch.object(fastjax.simulation.simulator, "_RESOLUTION", 0.0):
+        return simulate(plan, **options)
+
+
+def compare(plan, **options):
+    incast = options.get("incast", INCAST["none"])
+    timeline = exactly(plan, **options)
+    expected = reference_simulator.simulate(
+        plan,
+        synchronization=options.get("synchronization", "credit"),
+        efficiency=incast.efficiency,
+        oversubscription=options.get("oversubscription", 1.0),
+    )
+    keys = sorted(expected, key=lambda k: (k[1], k[0], k[3], k[4], k[2]))
+    assert len(timeline.messages) == len(keys)
+    for name, place in (("start", 0), ("end", 1)):
+        want = np.array([expected[key][place] for key in keys])
+        np.testing.assert_allclose(timeline.messages[name], want, rtol=1e-7, atol=1e-12)
+    got = timeline.messages[["stage", "phase", "src", "dst"]].tolist()
+    assert got == [(k[1], k[0], k[3], k[4]) for k in keys]
+
+
+@given(
+    problem=problems(largest=12),
+    scheduler=st.sampled_from(SCHEDULERS),
+    synchronization=st.sampled_from(SYNCHRONIZATIONS),
+    loses=st.booleans(),
+    oversubscription=st.sampled_from([1.0, 1.5, 4.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_plans_as_the_slow_simulator_plays_them(
+    problem, scheduler, synchronization, loses, oversubscription
+):
+    topology, traffic, row_bytes = problem
+    plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
+    incast = Incast("some", ((3, 0.7), (9, 0.4)), "made up") if loses else INCAST["none"]
+    compare(
+        plan,
+        synchronization=synchronization,
+        incast=incast,
+        oversubscription=oversubscription,
+    )
+
+
+@pytest.mark.parametrize("scheduler", ["fast", "rails"])
+def test_unequal_and_failed_nics_as_the_slow_simulator_has_them(scheduler):
+    topology = fabric_of(3, 3, nic_bandwidths=(1, 2, 0, 1, 1, 3, 2, 2, 1), scale_up_latency=0.5)
+    traffic = np.random.default_rng(0).integers(0, 9, (9, 9))
+    compare(make_plan(traffic, topology, scheduler=scheduler))
+
+
+@given(
+    problem=problems(largest=40),
+    scheduler=st.sampled_from(SCHEDULERS),
+    synchronization=st.sampled_from(SYNCHRONIZATIONS),
+    transposed=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_nothing_beats_the_lower_bound(problem, scheduler, synchronization, transposed):
+    topology, traffic, row_bytes = problem
+    plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
+    plan = plan.transpose() if transposed else plan
+    timeline = simulate(plan, synchronization=synchronization)
+    assert timeline.completion_time >= plan.lower_bound() * (1 - 1e-9)
+    for link in LINKS:
+        assert timeline.busy(link).max() <= timeline.completion_time * (1 + 1e-9)
+
+
+def test_large_pools_stay_close_to_what_is_exact():
+    # Above 1,024 flows that share links, several ends are put together.
+    topology = Topology(6, 8)
+    traffic = fastjax.traffic.pair_zipf(48, 5000, exponent=1.0, seed=3)
+    plan = make_plan(traffic, topology, scheduler="direct", row_bytes=4096)
+    close, exact = simulate(plan), exactly(plan)
+    assert np.any(close.messages["end"] != exact.messages["end"])
+    apart = np.abs(close.messages["end"] - exact.messages["end"])
+    assert apart.max() <= 0.005 * exact.completion_time
+    assert close.completion_time == pytest.approx(exact.completion_time, rel=0.002)
+
+
+# ---- what comes back
+
+
+def example(**options):
+    topology = Topology(4, 2)
+    traffic = fastjax.traffic.pair_zipf(8, 4000, exponent=0.8, seed=1)
+    plan = make_plan(traffic, topology, scheduler="fast", row_bytes=4096)
+    return plan, simulate(plan, **options)
+
+
+def test_timed_transfers_are_those_of_the_plan():
+    plan, timeline = example()
+    assert timeline.transfers.dtype == TIMED_DTYPE
+    names = list(TRANSFER_DTYPE.names)
+    np.testing.assert_array_equal(timeline.transfers[names], plan.transfers)
+    moved = timeline.transfers[timeline.transfers["src"] != timeline.transfers["dst"]]
+    assert np.all(moved["end"] > moved["start"])
+    assert timeline.transfers["end"].max() == timeline.completion_time
+    assert timeline.messages["rows"].sum() == moved["rows"].sum()
+    assert timeline.planning_time == plan.planning_time() > 0
+    assert timeline.total_time == timeline.planning_time + timeline.completion_time
+    with pytest.raises(ValueError, match="read-only"):
+        timeline.messages["end"] = 0
+
+
+def test_the_same_plan_gives_the_same_times():
+    one, other = example()[1], example()[1]
+    np.testing.assert_array_equal(one.messages, other.messages)
+
+
+def test_limits_add_up():
+    for scheduler in SCHEDULERS:
+        plan, _ = example()
+        plan = make_plan(plan.traffic, plan.topology, scheduler=scheduler, row_bytes=4096)
+        timeline = simulate(plan, incast="roce")
+        limits = timeline.limits()
+        assert sum(limits.values()) == pytest.approx(timeline.completion_time)
+        assert min(limits.values()) >= 0
+        out = timeline.messages[timeline.messages["phase"] == SCALE_OUT]
+        assert limits["before"] == out["start"].min()
+        assert limits["after"] == pytest.approx(timeline.completion_time - out["end"].max())
+
+
+def test_limits_of_one_server_are_those_of_its_fabric():
+    plan = make_plan([[0, 30], [0, 0]], fabric_of(1, 2, scale_up_latency=1))
+    assert simulate(plan).limits() == pytest.approx(
+        {"before": 1, "busy": 3, "waiting": 0, "after": 0}
+    )
+
+
+def test_busy_is_bytes_by_rate():
+    topology = fabric_of(2, 2, nic_bandwidths=(2, 1, 1, 0))
+    transfers = moves((SCALE_OUT, 0, 0, 2, 0, 2, 0, 6), (LOCAL, -1, 1, 0, 1, 0, 0, 5))
+    timeline = simulate_transfers(transfers, topology)
+    assert timeline.busy("scale_out_out").tolist() == [3, 0, 0, 0]
+    assert timeline.busy("scale_out_in").tolist() == [0, 0, 6, 0]
+    assert timeline.busy("scale_up_out").tolist() == [0, 0.5, 0, 0]
+    assert timeline.busy("scale_up_in").tolist() == [0.5, 0, 0, 0]
+
+
+def test_text_says_what_was_assumed():
+    plan, timeline = example(synchronization="barrier", incast="roce", oversubscription=2)
+    text = str(timeline)
+    assert text.startswith(f"fast: {timeline.completion_time * 1e3:.4g} ms")
+    assert f"{timeline.completion_time / plan.lower_bound():.3f} x the lower bound" in text
+    for part in ("stages by barrier", "incast roce", "60% with 32", "oversubscribed 2 times"):
+        assert part in text
+    assert "incast none: meeting senders lose nothing" in str(example()[1])
+
+
+def test_progress_rises_to_one(monkeypatch):
+    monkeypatch.setattr(fastjax.simulation.simulator, "_EVENTS_AT_ONCE", 5)
+    shares = []
+    example(progress=shares.append)
+    assert len(shares) > 10
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_presets():
+    topology = PRESETS["h200"].topology(4)
+    assert (topology.servers, topology.devices_per_server) == (4, 8)
+    assert (topology.scale_up_bandwidth, topology.scale_out_bandwidth) == (450e9, 50e9)
+    assert PRESETS["mi300x"].topology(2, devices_per_server=4).num_devices == 8
+    assert PRESETS["mi300x"].topology(2, scale_out_bandwidth=25e9).scale_out_bandwidth == 25e9
+    for preset in PRESETS.values():
+        # What "auto" expects of senders that meet is what the simulator has 32 of them lose.
+        loss = 1 / INCAST[preset.incast].efficiency(32) - 1
+        assert preset.topology(2).incast_loss == pytest.approx(loss, abs=0.01)
+
+
+# ---- what is refused
+
+
+def test_what_is_no_plan():
+    with pytest.raises(ArgumentError, match=r"plan must be a fastjax.Plan, got 'fast'"):
+        simulate("fast")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"synchronization": "lockstep"}, "synchronization must be one of 'credit', 'barrier', "),
+        ({"incast": "tcp"}, r"incast must be a fastjax.simulation.Incast or one of 'none', "),
+        ({"incast": 0.5}, "or one of 'none', 'infiniband', 'roce', got 0.5"),
+        ({"oversubscription": 0.5}, "oversubscription must be a number of 1 or more, got 0.5"),
+        ({"oversubscription": float("inf")}, "of 1 or more, got inf"),
+        ({"oversubscription": "2"}, "of 1 or more, got '2'"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    with pytest.raises(OptionError, match=message):
+        example(**options)
+
+
+@pytest.mark.parametrize(
+    "points", [((1, 0.9),), ((4, 0.9), (4, 0.8)), ((4, 0.5), (8, 0.6)), ((4, 0),), ((2**21, 0.5),)]
+)
+def test_points_that_are_no_incast(points):
+    with pytest.raises(ArgumentError, match="incast 'mine': points must be pairs of a number of"):
+        Incast("mine", points, "made up")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((SCALE_OUT, 0, 0, 4, 0, 2, 0, 1), r"has a dst that is none of the devices 0 to 3"),
+        ((SCALE_OUT, 0, -1, 2, 0, 2, 0, 1), r"has a src that is none of the devices 0 to 3"),
+        ((SCALE_OUT, 0, 0, 2, 9, 2, 0, 1), r"has a origin that is none of the devices"),
+        ((SCALE_OUT, 0, 0, 2, 0, 9, 0, 1), r"has a target that is none of the devices"),
+        ((4, 0, 0, 1, 0, 1, 0, 1), "is of no phase from 0 to 3"),
+        ((SCALE_OUT, 0, 0, 2, 0, 2, 0, -1), "has fewer than 0 rows"),
+        ((SCALE_OUT, 0, 0, 2, 0, 2, -1, 1), "has fewer than 0 rows"),
+        ((SCALE_OUT, 0, 0, 2, 0, 2, 0, 2**62), "has more rows than can be added up"),
+        ((SCALE_OUT, -2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
+        ((SCALE_OUT, 2**31 - 1, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
+        ((LOCAL, -1, 0, 2, 0, 2, 0, 1), "leaves its server, which phase 2 does only"),
+        ((SCALE_OUT, 0, 0, 1, 0, 1, 0, 1), "is of phase 2 and stays in its server"),
+        ((SCALE_OUT, 0, 0, 3, 0, 3, 0, 1), "uses a NIC that has failed"),
+        (
+            (REDISTRIBUTE, 1, 3, 2, 0, 2, 5, 7),
+            r"7 rows of block 0 -> 2 are sent on by device 3 to device 2 \(phase 3, stage 1\), ",
+        ),
+    ],
+)
+def test_transfers_that_cannot_be(row, message):
+    topology = fabric_of(2, 2, nic_bandwidths=(1, 1, 1, 0))
+    with pytest.raises(ArgumentError, match=message):
+        simulate_transfers(moves((LOCAL, -1, 0, 1, 0, 1, 0, 1), row), topology)
+
+
+def test_rows_of_which_some_do_not_come():
+    transfers = moves(
+        (SCALE_OUT, 0, 0, 2, 0, 3, 0, 4),
+        (SCALE_OUT, 1, 0, 2, 0, 3, 6, 4),
+        (REDISTRIBUTE, 1, 2, 3, 0, 3, 2, 6),
+    )
+    with pytest.raises(ArgumentError, match="2 rows of block 0 -> 3 are sent on by device 2"):
+        simulate_transfers(transfers, fabric_of(2, 2))
+
+
+def test_transfers_that_wait_for_each_other():
+    transfers = moves(
+        (BALANCE, 0, 0, 1, 0, 1, 0, 4),
+        (BALANCE, 0, 0, 1, 1, 1, 0, 4),
+        (BALANCE, 0, 1, 0, 1, 1, 0, 4),
+        (BALANCE, 0, 1, 0, 0, 0, 0, 4),
+        (SCALE_OUT, 1, 0, 2, 0, 2, 0, 4),
+    )
+    transfers["target"][0] = 2
+    transfers["target"][3] = 2
+    message = (
+        r"transfers wait for each other: among others what device 0 sends to device 1 in phase 1 "
+        r"\(balance\) of stage 0"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        simulate_transfers(transfers, fabric_of(2, 2))
+
+
+def test_what_is_no_array_of_transfers():
+    with pytest.raises(ArgumentError, match="transfers must be an array of TRANSFER_DTYPE, got l"):
+        simulate_transfers([], fabric_of(1, 2))
+    with pytest.raises(ArgumentError, match="TRANSFER_DTYPE, got int64"):
+        simulate_transfers(np.zeros(3, np.int64), fabric_of(1, 2))
+    with pytest.raises(ArgumentError, match=r"topology must be a fastjax.Topology, got None"):
+        simulate_transfers(moves(), None)
+
+
+def test_row_bytes_that_are_none():
+    with pytest.raises(ArgumentError, match="row_bytes must be an integer from 1"):
+        simulate_transfers(moves(), fabric_of(1, 2), row_bytes=0)
