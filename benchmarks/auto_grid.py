@@ -8,7 +8,6 @@ was; they are dropped when the planner has changed. The exit status is 1 where `
 """
 
 import argparse
-import hashlib
 import itertools
 import json
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import barrier
 import numpy as np
 import records
+import resumed
 from auto_tables import SCHEMA, TOLERANCE, Cell, page
 from workloads import WORKLOADS
 
@@ -101,49 +101,23 @@ def fingerprint(with_barriers: bool) -> str:
     package, here = Path(fastjax.__file__).parent, Path(__file__).parent
     sources = [Path(fastjax._core.__file__), *sorted(package.glob("*.py"))]
     sources += [here / name for name in ("auto_grid.py", "barrier.py", "workloads.py")]
-    state = hashlib.sha256(repr(with_barriers).encode())
-    for source in sources:
-        state.update(source.read_bytes())
-    return state.hexdigest()
+    return resumed.digest(sources, with_barriers)
 
 
 def finished(path: Path, wanted: str) -> dict[str, Cell]:
-    """Cells of a run that was stopped; a last line that was cut short is not one."""
-    if not path.exists():
-        return {}
-    head, *lines = path.read_text().splitlines() or [""]
-    if head != wanted:
-        return {}
-    cells = {}
-    for line in lines:
-        try:
-            cell = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        cells[identity(cell)] = cell
-    return cells
+    """Cells of a run that was stopped."""
+    return resumed.finished(path, wanted, identity)
 
 
 def run(options: argparse.Namespace) -> list[Cell]:
     """All cells, from the file of those that are done where it has them."""
-    part = None
-    done: dict[str, Cell] = {}
-    if options.json:
-        part = options.json.with_name(options.json.name + ".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        current = fingerprint(options.barriers)
-        done = finished(part, current)
-        part.write_text("".join(f"{line}\n" for line in (current, *map(json.dumps, done.values()))))
-    cells = []
-    for key in keys(options):
-        cell = done.get(identity(key))
-        if cell is None:
-            cell = measure(key, options.barriers)
-            if part:
-                with part.open("a") as file:
-                    file.write(json.dumps(cell) + "\n")
-        cells.append(cell)
-    return cells
+    return resumed.run(
+        keys(options),
+        lambda key: measure(key, options.barriers),
+        identity,
+        part=resumed.part_of(options.json) if options.json else None,
+        state=fingerprint(options.barriers),
+    )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -168,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(page(record, "What auto takes"))
     if options.json:
         records.write(options.json, record)
-        options.json.with_name(options.json.name + ".part").unlink()
+        resumed.part_of(options.json).unlink()
     worst = max(cell["behind"] for cell in record["cells"])
     return 0 if worst <= TOLERANCE else 1
 

@@ -25,6 +25,7 @@ import simulated_cluster
 import simulation_time
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
+from paper import report as paper
 from records import table
 
 SHOWN = "cpu_8_devices_jax_0_10_2"
@@ -180,6 +181,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
     moe_layer.SCHEMA: moe_layer.page,
+    paper.SCHEMA: paper.page,
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,

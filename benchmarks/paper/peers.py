@@ -1,0 +1,42 @@
+"""Peers that are not in the library, as transfers: from the ideas of their papers only."""
+
+from __future__ import annotations
+
+import numpy as np
+import textbook
+
+from fastjax import Topology
+from paper.rails import (
+    balanced_rails,
+    matched_stages,
+    own_rails,
+    staged_transfers,
+)
+
+
+def as_published(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """FAST (arXiv 2505.09764) as its paper has it.
+
+    Each server pair's rows are spread evenly over the rails, without regard to where they are for;
+    the matrix of servers is padded and decomposed (Birkhoff) with arbitrary perfect matchings; no
+    stage is cut. The longest comes first, the order that serves it best: little is left to hand on
+    behind the last. All balance comes before the first, which is up to whoever simulates it.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = balanced_rails(traffic, n, m)
+    matchings = textbook.decompose(rails.lengths().max(axis=2))
+    matchings.sort(key=lambda matching: -matching[1])
+    targets = np.array([each for each, _ in matchings], np.int64).reshape(-1, n)
+    lengths = np.array([length for _, length in matchings], np.int64)
+    return staged_transfers(traffic, rails, matched_stages(rails, targets, lengths))
+
+
+def two_tier(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """Forwarding between servers, in DeepEP's manner.
+
+    Device k of a server sends all that it has for another server to device k there, which hands it
+    on; all servers at once, and nothing is balanced.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = own_rails(traffic, n, m)
+    return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))

@@ -1,0 +1,179 @@
+"""What each rail of a server pair carries, cut into stages: transfers made by hand, in numpy.
+
+Nothing here is the planner's: peers that are made of it are judged by tests that replay transfers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from fastjax.host_plan import TRANSFER_DTYPE
+
+LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rails:
+    """Rows that cross between servers, by the rail that carries them.
+
+    Segments are in order of their rail, and in the order in which the rail carries them. Rail
+    (s * servers + d) * per_server + k leads from device k of server s to device k of server d.
+
+    Attributes:
+      servers, per_server: the topology's.
+      rail, origin, target, first_row, rows: of each segment.
+    """
+
+    servers: int
+    per_server: int
+    rail: np.ndarray
+    origin: np.ndarray
+    target: np.ndarray
+    first_row: np.ndarray
+    rows: np.ndarray
+
+    def lengths(self) -> np.ndarray:
+        """Rows of each rail, shape (servers, servers, per_server)."""
+        n, m = self.servers, self.per_server
+        found = np.bincount(self.rail, weights=self.rows, minlength=n * n * m)
+        return found.astype(np.int64).reshape(n, n, m)
+
+
+def overlay(ones: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Cuts two rows of lengths, laid side by side from the same point, at each other's joints.
+
+    Args:
+      ones, others: lengths of 0 or more, with the same sum.
+
+    Returns:
+      For each piece which of the ones and of the others it is of, where in the one it begins, and
+      its length.
+    """
+    if ones.sum() != others.sum():
+        raise AssertionError(f"lengths of {ones.sum()} and {others.sum()} do not match.")
+    ends = np.cumsum(ones), np.cumsum(others)
+    edges = np.unique(np.concatenate([[0], *ends]))
+    begin, rows = edges[:-1], np.diff(edges)
+    one, other = (np.searchsorted(end, begin, side="right") for end in ends)
+    return one, other, begin - (ends[0] - ones)[one], rows
+
+
+def crossing(traffic: np.ndarray, servers: int, per_server: int) -> dict[str, np.ndarray]:
+    """Blocks between servers by server pair, then by sender and receiver; flat arrays."""
+    n, m = servers, per_server
+    s, d, i, j = (axis.ravel() for axis in np.indices((n, n, m, m)))
+    rows = np.where(s == d, 0, traffic[s * m + i, d * m + j])
+    return {"pair": s * n + d, "origin": s * m + i, "target": d * m + j, "rows": rows}
+
+
+def own_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
+    """Every device sends its rows over its own NIC: nothing is balanced."""
+    blocks = crossing(traffic, servers, per_server)
+    rail = blocks["pair"] * per_server + blocks["origin"] % per_server
+    return _in_order(servers, per_server, rail, blocks, np.zeros_like(rail))
+
+
+def balanced_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
+    """Every rail carries 1/m of its server pair's rows, give or take one.
+
+    Devices that have more keep their first rows and give the others, in order, to those that have
+    less, whichever device they are for: what moves inside the target's server is left to chance.
+    """
+    n, m = servers, per_server
+    blocks = crossing(traffic, n, m)
+    sizes = blocks["rows"].reshape(n * n, m, m)
+    held = sizes.sum(axis=2)
+    total = held.sum(axis=1, keepdims=True)
+    share = total // m + (np.arange(m) < total % m)
+    before = (np.cumsum(sizes, axis=2) - sizes).ravel()
+    keep = np.repeat(np.minimum(held, share).ravel(), m)
+    kept = np.clip(keep - before, 0, blocks["rows"])
+    given, taker, offset, rows = overlay(blocks["rows"] - kept, (share - held).clip(0).ravel())
+    own = blocks["pair"] * m + blocks["origin"] % m
+    parts = {
+        name: np.concatenate([values, values[given]])
+        for name, values in blocks.items()
+        if name != "rows"
+    }
+    parts["rows"] = np.concatenate([kept, rows])
+    first = np.concatenate([np.zeros_like(kept), kept[given] + offset])
+    return _in_order(n, m, np.concatenate([own, taker]), parts, first)
+
+
+def _in_order(
+    servers: int,
+    per_server: int,
+    rail: np.ndarray,
+    parts: dict[str, np.ndarray],
+    first_row: np.ndarray,
+) -> Rails:
+    order = np.argsort(rail, kind="stable")
+    order = order[parts["rows"][order] > 0]
+    fields = (parts["origin"], parts["target"], first_row, parts["rows"])
+    return Rails(servers, per_server, rail[order], *(values[order] for values in fields))
+
+
+def matched_stages(rails: Rails, targets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows of each rail in each stage, shape (rails, stages), by matchings of servers.
+
+    Args:
+      rails: what is to be cut.
+      targets: the server that each sends to, shape (stages, servers), or -1.
+      lengths: rows that a rail carries at most, shape (stages,).
+    """
+    n, m = rails.servers, rails.per_server
+    stage, server = np.nonzero(targets >= 0)
+    room = np.zeros((n, n, len(lengths)), np.int64)
+    room[server, targets[stage, server], stage] = lengths[stage]
+    ends = np.minimum(np.cumsum(room, axis=2)[:, :, None, :], rails.lengths()[..., None])
+    return np.diff(ends, axis=3, prepend=0).reshape(n * n * m, -1)
+
+
+def staged_transfers(traffic: np.ndarray, rails: Rails, quotas: np.ndarray) -> np.ndarray:
+    """All transfers of an exchange.
+
+    Args:
+      traffic: rows that devices send to each other.
+      rails: what crosses between servers.
+      quotas: rows of each rail in each stage, shape (rails, stages). Stages without any are left
+        out.
+
+    Returns:
+      Of `TRANSFER_DTYPE`: local ones, then stage by stage balance, scale-out and redistribution.
+    """
+    n, m = rails.servers, rails.per_server
+    quotas = quotas[:, quotas.any(axis=0)]
+    segment, slot, offset, rows = overlay(rails.rows, quotas.ravel())
+    pair, k = np.divmod(rails.rail[segment], m)
+    sender, receiver = pair // n * m + k, pair % n * m + k
+    piece = np.zeros(len(rows), TRANSFER_DTYPE)
+    piece["stage"] = slot % max(1, quotas.shape[1])
+    piece["origin"], piece["target"] = rails.origin[segment], rails.target[segment]
+    piece["first_row"] = rails.first_row[segment] + offset
+    piece["rows"] = rows
+    moves = [local_transfers(traffic, m)]
+    ends = [(BALANCE, piece["origin"], sender), (SCALE_OUT, sender, receiver)]
+    for phase, src, dst in [*ends, (REDISTRIBUTE, receiver, piece["target"])]:
+        move = piece.copy()
+        move["phase"], move["src"], move["dst"] = phase, src, dst
+        moves.append(move[src != dst])
+    return in_order(np.concatenate(moves))
+
+
+def local_transfers(traffic: np.ndarray, per_server: int) -> np.ndarray:
+    """Rows that stay inside servers, straight to where they are for."""
+    server = np.arange(len(traffic)) // per_server
+    src, dst = np.nonzero((traffic > 0) & (server[:, None] == server))
+    moves = np.zeros(len(src), TRANSFER_DTYPE)
+    moves["stage"] = -1
+    for one, other, ends in (("src", "origin", src), ("dst", "target", dst)):
+        moves[one] = moves[other] = ends
+    moves["rows"] = traffic[src, dst]
+    return moves
+
+
+def in_order(transfers: np.ndarray) -> np.ndarray:
+    """Stage by stage, and in each by phase: an order that can be executed as it stands."""
+    return transfers[np.lexsort((transfers["phase"], transfers["stage"]))]
