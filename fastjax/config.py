@@ -49,7 +49,7 @@ from fastjax import _core
 from fastjax.errors import OptionError
 from fastjax.topology import Topology
 
-_ORDER = ("auto", "fast", "rails", "spreadout", "direct")
+_ORDER = ("auto", "fast", "balanced", "relay", "rails", "spreadout", "direct")
 
 
 def schedulers() -> tuple[str, ...]:

@@ -18,7 +18,9 @@ _WHAT = {
     "direct": "every block goes straight to its target, all at once",
     "spreadout": "blocks go straight, in stages by distance",
     "fast": "rows are balanced over the rails and cross in one-to-one stages",
-    "rails": "rows are sprayed over the rails and cross all at once",
+    "balanced": "rows are balanced over the rails and cross between all servers side by side",
+    "relay": "rows cross over their own NICs and are handed on, between all servers side by side",
+    "rails": "rows are sprayed over the rails and cross between all servers side by side",
     "optimal": "as fast, with the best stages that a solver found",
 }
 

@@ -243,7 +243,9 @@ def make_plan(
       topology: the fabric.
       scheduler: one of `fastjax.schedulers()`. "fast" is FAST (arXiv 2505.09764): rows are balanced
         over the rails inside each server, cross in one-to-one Birkhoff stages and take a last local
-        hop. "rails" is RailS (arXiv 2510.19262): rows are sprayed over the rails and sent at once.
+        hop. "balanced" balances as "fast" does and sends to all servers side by side, in a few
+        pieces; so does "rails", RailS (arXiv 2510.19262), which sprays rows over the rails, and
+        "relay", which sends over each device's own NIC, to be handed on at the other end.
         "spreadout" sends in shifted pairs, "direct" everything at once. "auto" predicts the time of
         each and takes the fastest. "optimal" solves for the best stages, for few servers: seconds,
         and scipy (the extra `optimal`).
@@ -330,11 +332,11 @@ def scheduler_number(name: str) -> int:
 def check_scheduler_fits(name: str, topology: Topology) -> None:
     """Refuses schedulers that use every device's own NIC where one has failed."""
     failed = topology.failed_nics
-    if failed and topology.servers > 1 and name in ("direct", "spreadout"):
+    if failed and topology.servers > 1 and name in ("direct", "relay", "spreadout"):
         raise OptionError(
             f"scheduler {name!r} sends rows over their device's own NIC, and that of device "
-            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'rails' and "
-            "'auto' go round it."
+            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'balanced', "
+            "'rails' and 'auto' go round it."
         )
 
 

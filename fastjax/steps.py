@@ -6,9 +6,8 @@ balances before it redistributes, and everything takes a start-up and as long as
 its rows, sent or received, at its rate. Rows between devices of one server fill the time in which
 its fabric has nothing else to do.
 
-"direct" and "rails" send at once: nothing keeps devices in step. There the phases of the one stage
-run side by side, each a start-up behind the one that feeds it, and every transfer between servers
-costs its devices the topology's `transfer_overhead`.
+"direct" sends at once: nothing keeps devices in step. Each device posts its transfers one by one,
+each after the topology's `transfer_overhead`, and goes on sending meanwhile.
 
 `Plan.predicted_time` is not this. It is had without listing transfers, by sums over server pairs,
 includes planning, and adds what senders that meet at a receiver lose where nothing is staged.
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 PHASES = {BALANCE: "balance", SCALE_OUT: "scale-out", REDISTRIBUTE: "redistribute"}
-_AT_ONCE = ("direct", "rails")
+_AT_ONCE = "direct"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +98,9 @@ def _in_step(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, 
 
 
 def _at_once(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The same, for plans that are not staged."""
-    balance, out, last = (float(of_server[p].max(initial=0)) for p in PHASES)
-    hop = plan.topology.scale_up_latency
-    crosses = hop if balance else 0.0
-    crossed = crosses + max(out, balance)
-    # What is handed on last has a start-up of its own behind it.
-    arrived = max(crossed + hop, crosses + last) if last else crossed
-    return np.array([0, crosses, max(crosses, arrived - last), arrived]), (
-        of_server[BALANCE].sum(axis=0) + of_server[REDISTRIBUTE].sum(axis=0)
-    )
+    """The same, for plans that send everything at once."""
+    out = float(of_server[SCALE_OUT].max(initial=0))
+    return np.array([0.0, 0.0, out, out]), np.zeros(plan.topology.servers)
 
 
 def shares_of(plan: Plan, phase: int) -> Shares:
@@ -147,7 +139,7 @@ class _Load:
 
 
 def _is_at_once(plan: Plan) -> bool:
-    return plan.num_stages == 1 and plan.scheduler in _AT_ONCE
+    return plan.num_stages == 1 and plan.scheduler == _AT_ONCE
 
 
 def _moved(plan: Plan, phase: int) -> np.ndarray:
@@ -187,7 +179,9 @@ def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
     fastest = max(topology.nic_bandwidths or (topology.scale_out_bandwidth,))
     seconds = _in_rows(plan, phase, load.rows) * (plan.row_bytes / fastest)
     if _is_at_once(plan):
-        seconds = seconds + load.transfers * topology.transfer_overhead
+        posting = load.transfers * topology.transfer_overhead
+        last = np.divide(seconds, load.transfers, out=np.zeros_like(seconds), where=starts > 0)
+        seconds = np.maximum(seconds + starts * topology.transfer_overhead, posting + last)
     return (seconds + starts * topology.scale_out_latency).max(axis=0)
 
 

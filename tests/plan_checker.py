@@ -31,6 +31,8 @@ PROMISES = {
     "direct": (),
     "spreadout": ("one_to_one",),
     "rails": ("rails",),
+    "balanced": ("rails", "balance"),
+    "relay": ("rails",),
     "fast": ("one_to_one", "balance", "shortest"),
 }
 

@@ -53,7 +53,7 @@ def test_auto_is_never_predicted_to_be_slower_with_unequal_nics(problem, data):
     nics = np.array(data.draw(st.lists(rates, min_size=n * m, max_size=n * m))).reshape(n, m)
     nics[:, 0] = np.maximum(nics[:, 0], 12e9)
     topology = Topology(n, m, nic_bandwidths=nics.ravel())
-    allowed = ("fast", "rails") if topology.failed_nics else OTHERS
+    allowed = ("fast", "balanced", "rails") if topology.failed_nics else OTHERS
     problem = topology, matrix, row_bytes
     plan = scheduled(problem, "auto")
     best = min(scheduled(problem, name).predicted_time() for name in allowed)
@@ -66,7 +66,8 @@ def test_auto_is_never_predicted_to_be_slower_with_unequal_nics(problem, data):
     [
         (np.ones((4, 4), int), Topology(2, 2), 4, "direct"),
         (traffic.pair_zipf(128, 32768), Topology(16, 8), 4096, "fast"),
-        (traffic.pair_zipf(128, 32768), Topology(16, 8, incast_loss=0), 4096, "rails"),
+        (traffic.pair_zipf(128, 32768), Topology(16, 8, incast_loss=0), 4096, "balanced"),
+        (np.full((32, 32), 64), Topology(4, 8), 512, "relay"),
         (np.roll(np.eye(8, dtype=int), 1, axis=1) * 2**20, Topology(8, 1), 4096, "spreadout"),
     ],
 )
@@ -87,7 +88,7 @@ def _digests():
             for scheduler in SCHEDULERS:
                 whole = make_plan(matrix, Topology(n, m), scheduler=scheduler, row_bytes=4096)
                 plans = [whole, whole.transpose()]
-                if scheduler in ("auto", "fast", "rails"):
+                if scheduler in ("auto", "fast", "balanced", "rails"):
                     settings = {"scheduler": scheduler, "row_bytes": 4096, "previous": previous}
                     plans.append(make_plan(matrix, Topology(n, m, nic_bandwidths=nics), **settings))
                     previous = plans[-1]

@@ -17,7 +17,7 @@ import fastjax
 from fastjax import Options, Topology, config
 from fastjax.errors import OptionError
 
-NAMES = "auto, fast, rails, spreadout, direct, optimal"
+NAMES = "auto, fast, balanced, relay, rails, spreadout, direct, optimal"
 
 
 def test_schedulers():

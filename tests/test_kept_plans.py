@@ -52,7 +52,7 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
             used = pc.HEADER_WORDS + 16 + 10 * words[3]
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
         chosen.add(plan.scheduler)
-    assert len(chosen) >= 3
+    assert len(chosen) >= 2
 
 
 @pytest.mark.sanitize

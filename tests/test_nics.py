@@ -16,7 +16,7 @@ from fastjax import Topology, _core, make_plan
 from fastjax.errors import ArgumentError, OptionError, TopologyError
 from fastjax.topology import fit_to_groups
 
-ROUND_FAILURES = ("auto", "fast", "rails")
+ROUND_FAILURES = ("auto", "fast", "balanced", "rails")
 RATES = (0.0, 12.5e9, 25e9, 50e9, 400e9)
 
 
@@ -180,7 +180,7 @@ def test_servers_without_a_common_rail(scheduler):
     assert ends == {(0, 3), (3, 0)}
 
 
-@pytest.mark.parametrize("scheduler", ["fast", "rails"])
+@pytest.mark.parametrize("scheduler", ["fast", "balanced", "rails"])
 def test_tables_refuse_more_staged_rows_than_int32_counts(scheduler):
     """Where no NIC has failed, such rows go straight."""
     matrix = np.full((6, 6), 2**31 - 1)
@@ -197,10 +197,11 @@ def test_tables_refuse_more_staged_rows_than_int32_counts(scheduler):
 
 def test_schedulers_that_cannot_go_round_failures():
     topology = Topology(2, 2, nic_bandwidths=(50e9, 0, 25e9, 50e9))
-    for scheduler in ("direct", "spreadout"):
+    for scheduler in ("direct", "relay", "spreadout"):
         message = (
             f"scheduler {scheduler!r} sends rows over their device's own NIC, and that of device 1 "
-            "has failed (nic_bandwidths[1] is 0); 'fast', 'rails' and 'auto' go round it."
+            "has failed (nic_bandwidths[1] is 0); 'fast', 'balanced', 'rails' and 'auto' go "
+            "round it."
         )
         with pytest.raises(OptionError, match=re.escape(message)):
             make_plan(np.ones((4, 4), int), topology, scheduler=scheduler)
@@ -215,8 +216,8 @@ def test_auto_fails_over(problem):
     topology, matrix, row_bytes = problem
     plan = make_plan(matrix, topology, row_bytes=row_bytes)
     if topology.failed_nics and plan.num_stages:
-        assert plan.scheduler in ("fast", "rails")
-    assert plan.scheduler in ("fast", "rails", "direct", "spreadout")
+        assert plan.scheduler in ("fast", "balanced")
+    assert plan.scheduler in ("fast", "balanced", "relay", "direct", "spreadout")
 
 
 FAILURES = {

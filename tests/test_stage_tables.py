@@ -69,7 +69,7 @@ def test_hash_in_the_tables_tells_plans_apart():
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("scheduler", ["fast", "rails"])
+@pytest.mark.parametrize("scheduler", ["fast", "balanced", "relay", "rails"])
 @hypothesis.settings(max_examples=150)
 @hypothesis.given(problem=problems(topologies((2, 6)), largest=10**5))
 def test_tables_have_room_for_every_plan(scheduler, problem):

@@ -2,6 +2,9 @@
 #ifndef FASTJAX_PLANNER_AT_ONCE_H_
 #define FASTJAX_PLANNER_AT_ONCE_H_
 
+#include <algorithm>
+#include <cstdint>
+
 #include "planner/rate.h"
 #include "planner/topology.h"
 
@@ -16,6 +19,13 @@ inline Picoseconds AtOnceTime(const Topology& topology, Picoseconds busiest, Pic
   constexpr Wide kMillion = 1'000'000;
   const Wide drift_ppm = (in_step - busiest) / (in_step / kMillion + 1);
   return busiest + busiest / kMillion * drift_ppm / kMillion * topology.incast_loss_ppm;
+}
+
+// Time of a NIC that works for `busy`, on as many messages, which its device posts one by one: it goes on with one
+// while the next is posted, so that only the slower of both counts, and the first or the last of the other.
+inline Picoseconds PostedTime(Picoseconds busy, Picoseconds overhead, int64_t messages) {
+  if (messages == 0) return busy;
+  return std::max(busy + overhead, overhead * messages + busy / messages);
 }
 
 }  // namespace fastjax::planner

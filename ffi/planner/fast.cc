@@ -1,6 +1,9 @@
 // FAST: rows for a server are spread over its rails, server pairs exchange them in one-to-one stages, and rails hand
 // rows to their targets. Plan works on servers only; a server pair is balanced when a device asks for it.
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "planner/balance.h"
 #include "planner/matchings.h"
@@ -13,34 +16,34 @@ namespace {
 
 class Fast final : public Schedule {
  public:
-  Fast(const Topology& topology, int64_t row_bytes)
+  Fast(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
       : topology_(topology),
         pricing_(topology, row_bytes),
-        tiles_(topology, std::make_unique<Balancer>(topology.servers == 1 ? 1 : topology.devices_per_server)),
-        lists_(&tiles_),
+        tiles_(std::move(tiles)),
+        lists_(tiles_.get()),
         matchings_(topology.servers),
         stages_(topology.servers) {}
 
   void Plan(const int64_t* traffic) override {
-    tiles_.Plan(traffic);
-    if (seed_ == nullptr || seeding_ == Seeding::kBegin || !matchings_.Take(tiles_.units(), *seed_)) {
-      matchings_.Build(tiles_.units(), pricing_.startup_rows(), seed_);
+    tiles_->Plan(traffic);
+    if (seed_ == nullptr || seeding_ == Seeding::kBegin || !matchings_.Take(tiles_->units(), *seed_)) {
+      matchings_.Build(tiles_->units(), pricing_.startup_rows(), seed_);
     }
-    stages_.Build(tiles_, matchings_.matchings(), pricing_);
+    stages_.Build(*tiles_, matchings_.matchings(), pricing_);
   }
   void Seed(const MatchingList* seed, Seeding seeding) override {
     seed_ = seed;
     seeding_ = seeding;
   }
-  void Rebind(const int64_t* traffic) override { tiles_.Rebind(traffic); }
+  void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
-  int64_t block_bound() const override { return tiles_.block_bound(); }
+  int64_t block_bound() const override { return tiles_->block_bound(); }
   Matched matched() const override {
-    return {&matchings_.matchings(), &matchings_.candidates(), tiles_.units(), pricing_.startup_rows()};
+    return {&matchings_.matchings(), &matchings_.candidates(), tiles_->units(), pricing_.startup_rows()};
   }
-  Picoseconds PredictedTime() override { return stages_.PredictedTime(tiles_, pricing_); }
+  Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
   int64_t StagingRows(int32_t server) const override {
-    return topology_.devices_per_server == 1 ? 0 : tiles_.staging_rows(server);
+    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
   }
   void Append(int32_t device, TransferBuffer* out) override;
 
@@ -49,7 +52,7 @@ class Fast final : public Schedule {
 
   Topology topology_;
   Pricing pricing_;
-  Tiles tiles_;
+  std::shared_ptr<Tiles> tiles_;
   RailLists lists_;
   MatchingBuilder matchings_;
   StageBuilder stages_;
@@ -69,7 +72,7 @@ void Fast::CollectSlices(int32_t stage, int32_t device) {
       return;
     }
     const int64_t begin = stages_.begin(stage, source);
-    const int64_t units = tiles_.units()[tiles_.PairOf(source, target)];
+    const int64_t units = tiles_->units()[tiles_->PairOf(source, target)];
     slices_.push_back({source, target, begin, std::min(begin + length, units)});
   };
   if (device == kEveryDevice) {
@@ -84,7 +87,7 @@ void Fast::CollectSlices(int32_t stage, int32_t device) {
 }
 
 void Fast::Append(int32_t device, TransferBuffer* out) {
-  AppendLocal(topology_, tiles_.traffic(), device, out);
+  AppendLocal(topology_, tiles_->traffic(), device, out);
   lists_.Prepare(device);
   for (int32_t stage = 0; stage < stages_.count(); ++stage) {
     CollectSlices(stage, device);
@@ -96,8 +99,17 @@ void Fast::Append(int32_t device, TransferBuffer* out) {
 
 }  // namespace
 
+std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology) {
+  return std::make_shared<Tiles>(topology, std::make_unique<Balancer>(RailsOf(topology)));
+}
+
 std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes) {
-  return std::make_unique<Fast>(topology, row_bytes);
+  return MakeFastOn(MakeBalancedTiles(topology), row_bytes);
+}
+
+std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
+  const Topology& topology = tiles->topology();
+  return std::make_unique<Fast>(topology, row_bytes, std::move(tiles));
 }
 
 // What it takes one core of a server of 2020 with 8 devices a server, for pair-Zipf traffic: above what was measured,

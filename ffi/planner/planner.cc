@@ -16,6 +16,8 @@ constexpr SchedulerInfo kSchedulers[] = {
     {"spreadout", MakeSpreadout, MaxEntriesOneTransferPerPeer, StraightPlanningTime},
     {"fast", MakeFast, MaxEntriesFast, FastPlanningTime},
     {"rails", MakeRails, MaxEntriesRails, RailsPlanningTime},
+    {"balanced", MakeBalanced, MaxEntriesBalanced, BalancedPlanningTime},
+    {"relay", MakeRelay, MaxEntriesRelay, RelayPlanningTime},
     {"auto", MakeAuto, MaxEntriesAuto, AutoPlanningTime},
 };
 

@@ -13,7 +13,15 @@
 
 namespace fastjax::planner {
 
-enum class Scheduler : int32_t { kDirect = 0, kSpreadout = 1, kFast = 2, kRails = 3, kAuto = 4 };
+enum class Scheduler : int32_t {
+  kDirect = 0,
+  kSpreadout = 1,
+  kFast = 2,
+  kRails = 3,
+  kBalanced = 4,
+  kRelay = 5,
+  kAuto = 6
+};
 
 struct MatchingList;
 struct Candidate;

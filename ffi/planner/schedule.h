@@ -17,6 +17,8 @@
 
 namespace fastjax::planner {
 
+class Tiles;
+
 inline constexpr int32_t kEveryDevice = -1;
 
 // Transfers in memory that is kept from plan to plan.
@@ -94,17 +96,31 @@ const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
 std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeBalanced(const Topology& topology, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeRelay(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes);
 std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes);
+
+// Those of "fast" and "balanced", which may have them in common.
+std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology);
+std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeBalancedOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
+
+// Rails that tiles are filled for: inside one server there is nothing to spread.
+inline int32_t RailsOf(const Topology& topology) { return topology.servers == 1 ? 1 : topology.devices_per_server; }
 
 // A device sends to and receives from each device once at most.
 int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);
 int64_t MaxEntriesFast(const Topology& topology);
+int64_t MaxEntriesBalanced(const Topology& topology);
+int64_t MaxEntriesRelay(const Topology& topology);
 int64_t MaxEntriesRails(const Topology& topology);
 int64_t MaxEntriesAuto(const Topology& topology);
 
 Picoseconds StraightPlanningTime(const Topology& topology);
 Picoseconds FastPlanningTime(const Topology& topology);
+Picoseconds BalancedPlanningTime(const Topology& topology);
+Picoseconds RelayPlanningTime(const Topology& topology);
 Picoseconds RailsPlanningTime(const Topology& topology);
 Picoseconds AutoPlanningTime(const Topology& topology);
 

@@ -42,6 +42,8 @@ class Straight final : public Schedule {
   // Of the busiest device: peers in other servers, and the time its NIC works.
   int64_t transfers() const { return transfers_; }
   Picoseconds nic_time() const { return out_; }
+  // Of the device that sends longest.
+  Picoseconds sending_time() const { return sending_; }
   // Rows that leave their server.
   int64_t cross_rows() const { return cross_rows_; }
 
@@ -68,6 +70,7 @@ class Straight final : public Schedule {
   int64_t block_bound_ = 0;
   // Of the busiest device.
   Picoseconds out_ = 0;
+  Picoseconds sending_ = 0;
   int64_t transfers_ = 0;
   int64_t inside_ = 0;
 };

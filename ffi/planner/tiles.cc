@@ -29,8 +29,9 @@ constexpr size_t kMaxSpareSegments = size_t{1} << 20;
 
 }  // namespace
 
-Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
+Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quotas quotas)
     : topology_(topology),
+      kind_(quotas),
       servers_(topology.servers),
       m_(topology.devices_per_server),
       fastest_nic_(std::max<int64_t>(topology.fastest_nic(), 1)),
@@ -48,7 +49,7 @@ Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler)
   const size_t slots = dense_ ? pairs : 2 * static_cast<size_t>(servers_);
   filled_.resize(slots);
   rails_.resize(slots * m_);
-  if (!topology_.equal_nics()) SetCrossed();
+  if (!topology_.equal_nics() && kind_ == Quotas::kEven) SetCrossed();
 }
 
 void Tiles::SetCrossed() {
@@ -70,14 +71,53 @@ void Tiles::SetCrossed() {
 }
 
 void Tiles::Plan(const int64_t* traffic) {
+  if (sharing_ && traffic == traffic_) return;
   traffic_ = traffic;
   block_bound_ = 0;
   local_rows_ = 0;
+  if (kind_ == Quotas::kOrigins) nic_rows_.assign(2 * static_cast<size_t>(topology_.devices()), 0);
   // Eight is what most servers have.
   for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
   ForgetRails();
   asked_ = false;
+}
+
+Tiles::Busiest Tiles::FindBusiest() const {
+  Busiest busiest;
+  for (int32_t server = 0; server < servers_; ++server) {
+    Busiest out, in;
+    for (int32_t other = 0; other < servers_; ++other) {
+      const int32_t to = PairOf(server, other), from = PairOf(other, server);
+      out.units += units_[to];
+      in.units += units_[from];
+      busiest.rows_of_pair = std::max(busiest.rows_of_pair, sums_[to]);
+      out.peers += sums_[to] != 0 ? 1 : 0;
+      in.peers += sums_[from] != 0 ? 1 : 0;
+    }
+    busiest.units = std::max({busiest.units, out.units, in.units});
+    busiest.peers = std::max({busiest.peers, out.peers, in.peers});
+  }
+  // A device that sends much to one server may send little to another: pairs' own sums say too much.
+  if (kind_ == Quotas::kOrigins) busiest.units = UnitsOfBusiestNic();
+  return busiest;
+}
+
+void Tiles::CountRowsOfNics(int32_t source, int32_t target) {
+  for (int32_t rail = 0; rail < m_; ++rail) {
+    nic_rows_[static_cast<size_t>(topology_.device(source, rail))] += quotas_[rail];
+    nic_rows_[static_cast<size_t>(topology_.devices() + topology_.device(target, rail))] += quotas_[rail];
+  }
+}
+
+int64_t Tiles::UnitsOfBusiestNic() const {
+  Wide units = 0;
+  for (size_t i = 0; i < nic_rows_.size(); ++i) {
+    const auto device = static_cast<int32_t>(i % static_cast<size_t>(topology_.devices()));
+    const int64_t rate = std::max(topology_.nic_bandwidth(device), slowest_nic_);
+    units = std::max(units, (Wide{nic_rows_[i]} * fastest_nic_ + rate - 1) / rate);
+  }
+  return Saturated(units);
 }
 
 // kRails is the number of devices in a server, or 0 where the compiler is not told.
@@ -141,7 +181,9 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   sums_[pair] = sum;
   block_bound_ = std::max(block_bound_, sum);
   FillQuotas<kRails>(source, target, quotas_.data());
-  const int64_t most = topology_.equal_nics() ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
+  if (kind_ == Quotas::kOrigins) CountRowsOfNics(source, target);
+  const bool even = kind_ == Quotas::kEven && topology_.equal_nics();
+  const int64_t most = even ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
   most_rows_[pair] = std::min(most + filler_->slack_rows(sum), sum);
   units_[pair] = topology_.equal_nics() ? most : UnitsOf(source, target, quotas_.data());
   SetLoad<kRails>(pair);
@@ -180,6 +222,8 @@ TileLoad Tiles::LoadOf() const {
   Rows balance_units = 0;
   Rows redistribute = 0;
   Rows redistribute_units = 0;
+  Rows balance_rows = 0;
+  Rows redistribute_rows = 0;
   for (int32_t rail = 0; rail < m; ++rail) {
     const auto quota = static_cast<Rows>(quotas[rail]);
     const auto leaving = static_cast<Rows>(row_sums_[rail]);
@@ -191,9 +235,15 @@ TileLoad Tiles::LoadOf() const {
     balance_units = std::max(balance_units, room);
     redistribute = std::max(redistribute, entering - home);
     redistribute_units = std::max(redistribute_units, quota - home);
+    balance_rows += room;
+    redistribute_rows += quota - home;
   }
-  return {std::max(balance, balance_units), balance_units, std::max(redistribute, redistribute_units),
-          redistribute_units};
+  return {std::max(balance, balance_units),
+          balance_units,
+          std::max(redistribute, redistribute_units),
+          redistribute_units,
+          balance_rows,
+          redistribute_rows};
 }
 
 void Tiles::SetStaging() {
@@ -217,6 +267,7 @@ void Tiles::SetStaging() {
 // Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail.
 template <int32_t kRails>
 void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
+  if (kind_ == Quotas::kOrigins) return FillOriginQuotas(source, target, quotas);
   if (!topology_.equal_nics()) return FillUnequalQuotas(source, target, quotas);
   const uint32_t m = static_cast<uint32_t>(kRails == 0 ? m_ : kRails);
   const auto sum = static_cast<uint64_t>(sums_[PairOf(source, target)]);
@@ -226,6 +277,12 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   for (uint32_t rail = 0; rail < m; ++rail) {
     quotas[rail] = share + ((rail < first ? rail + m - first : rail - first) < extras);
   }
+}
+
+void Tiles::FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) const {
+  const int64_t devices = topology_.devices();
+  const int64_t* row = traffic_ + (source * devices + target) * m_;
+  for (int32_t rail = 0; rail < m_; ++rail, row += devices) quotas[rail] = std::accumulate(row, row + m_, int64_t{0});
 }
 
 // In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
@@ -254,7 +311,7 @@ void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) c
 
 int64_t Tiles::RateOf(int32_t source, int32_t target, int32_t rail) const {
   const int64_t out = topology_.nic_bandwidth(topology_.device(source, rail));
-  if (crossed_[PairOf(source, target)] == 0) {
+  if (crossed_.empty() || crossed_[PairOf(source, target)] == 0) {
     return std::min(out, topology_.nic_bandwidth(topology_.device(target, rail)));
   }
   return rail == best_nic_[source] ? std::min(out, topology_.nic_bandwidth(topology_.device(target, best_nic_[target])))

@@ -20,14 +20,28 @@ struct TileLoad {
   int64_t balance_units = 0;  // the last of the tile's units, to which all balance belongs
   int64_t redistribute = 0;
   int64_t redistribute_units = 0;  // the first of them
+  int64_t balance_rows = 0;        // of all devices
+  int64_t redistribute_rows = 0;
+};
+
+// How many rows of a tile each rail carries.
+enum class Quotas {
+  kEven,     // as even as can be, or in proportion to its NICs
+  kOrigins,  // those of the device whose own it is, where all NICs work
 };
 
 class Tiles {
  public:
-  Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler);
+  Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quotas quotas = Quotas::kEven);
 
   // `traffic` is not copied.
   void Plan(const int64_t* traffic);
+  // Between the two, only the first of several plans of one matrix is made: for schedules that have tiles in common.
+  void BeginSharing() {
+    sharing_ = true;
+    traffic_ = nullptr;
+  }
+  void EndSharing() { sharing_ = false; }
   // The same matrix, in another place.
   void Rebind(const int64_t* traffic) { traffic_ = traffic; }
 
@@ -40,6 +54,13 @@ class Tiles {
   const int64_t* units() const { return units_.data(); }
   int64_t sum(int32_t pair) const { return sums_[pair]; }
   const TileLoad& load(int32_t pair) const { return loads_[pair]; }
+  // What servers do at most.
+  struct Busiest {
+    int64_t units = 0;         // sent or received
+    int64_t peers = 0;         // servers that one sends to or receives from
+    int64_t rows_of_pair = 0;  // that one sends to another
+  };
+  Busiest FindBusiest() const;
   // No block has more rows: those of the fullest tile or, inside servers, of the device that has most.
   int64_t block_bound() const { return block_bound_; }
   // Rows of the busiest device that do not leave its server nor stay where they are.
@@ -94,6 +115,9 @@ class Tiles {
 
   template <int32_t kRails>
   void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  void CountRowsOfNics(int32_t source, int32_t target);
+  int64_t UnitsOfBusiestNic() const;
+  void FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
   int64_t UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const;
@@ -104,17 +128,20 @@ class Tiles {
   void FillTile(int32_t source, int32_t target, const Viewer* viewer);
 
   Topology topology_;
+  Quotas kind_;
   int32_t servers_;
   int32_t m_;
   int64_t fastest_nic_;
   int64_t slowest_nic_;  // that counts as such
   std::unique_ptr<RailFiller> filler_;
   const int64_t* traffic_ = nullptr;
+  bool sharing_ = false;
 
-  std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal
+  std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal, or rows cross from where they are
   std::vector<int32_t> best_nic_;
 
-  std::vector<int64_t> sums_;  // by pair
+  std::vector<int64_t> nic_rows_;  // by device: sent, then received; where quotas are those of origins
+  std::vector<int64_t> sums_;      // by pair
   std::vector<int64_t> units_;
   std::vector<int64_t> most_rows_;  // the largest quota
   std::vector<TileLoad> loads_;

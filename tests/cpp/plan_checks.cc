@@ -36,6 +36,8 @@ constexpr Promises kPromises[] = {
     {"spreadout", true, false, false},
     {"fast", true, true, true},
     {"rails", false, true, false},
+    {"balanced", false, true, true},
+    {"relay", false, false, false},
 };
 
 std::string_view Name(Scheduler scheduler) { return planner::SchedulerNames()[static_cast<size_t>(scheduler)]; }

@@ -1,0 +1,252 @@
+// All server pairs side by side, in a few pieces: rows are spread over the rails, and nothing keeps senders apart.
+// While one piece crosses, the next is balanced and the one before it redistributed.
+//
+// "balanced" spreads rows as "fast" does. "relay" leaves them on their own NICs: the device at the other end hands them
+// on, as libraries for expert parallelism do. "rails" is RailS (arXiv 2510.19262): every server sprays what it has for
+// another over its rails, chunk by chunk, on its own information.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "planner/at_once.h"
+#include "planner/balance.h"
+#include "planner/pricing.h"
+#include "planner/rail_lists.h"
+#include "planner/schedule.h"
+#include "planner/spray.h"
+
+namespace fastjax::planner {
+namespace {
+
+// Few, so that start-ups stay few: pieces are not one-to-one, and what they save ends with what is left uncovered.
+constexpr int64_t kMostPieces = 8;
+
+class AllPairs final : public Schedule {
+ public:
+  AllPairs(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
+      : topology_(topology), pricing_(topology, row_bytes), tiles_(std::move(tiles)), lists_(tiles_.get()) {}
+
+  void Plan(const int64_t* traffic) override {
+    tiles_->Plan(traffic);
+    SumLoads();
+    pieces_ = Pieces();
+  }
+  void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
+  int32_t num_stages() const override { return pieces_; }
+  int64_t block_bound() const override { return tiles_->block_bound(); }
+  Picoseconds PredictedTime() override;
+  int64_t StagingRows(int32_t server) const override {
+    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
+  }
+  void Append(int32_t device, TransferBuffer* out) override;
+
+ private:
+  // The most rows that any server's busiest devices move inside.
+  struct Loads {
+    int64_t balance = 0;
+    int64_t redistribute = 0;
+    int64_t inside = 0;  // both
+  };
+
+  int64_t BusiestOf(int64_t sum_of_most, int64_t rows) const;
+  void SumLoads();
+  int32_t Pieces() const;
+  void CollectSlices(int32_t device, int32_t piece);
+  Picoseconds InStep() const;
+
+  Topology topology_;
+  Pricing pricing_;
+  std::shared_ptr<Tiles> tiles_;
+  RailLists lists_;
+  Tiles::Busiest busiest_;
+  Loads loads_;
+  int32_t pieces_ = 0;
+  std::vector<Slice> slices_;
+};
+
+// In sixteenths.
+int64_t RootOf(int64_t value) {
+  int64_t root = 16;
+  while ((root + 1) * (root + 1) <= 256 * value) ++root;
+  return root;
+}
+
+// What a server's busiest device does for all pairs. The busiest of one pair is hardly that of another: what stands out
+// falls behind the mean as the root of their number.
+int64_t AllPairs::BusiestOf(int64_t sum_of_most, int64_t rows) const {
+  const int64_t mean = rows / topology_.devices_per_server;
+  return mean + 16 * (sum_of_most - mean) / RootOf(std::max<int64_t>(busiest_.peers, 1));
+}
+
+void AllPairs::SumLoads() {
+  busiest_ = tiles_->FindBusiest();
+  loads_ = {};
+  for (int32_t server = 0; server < topology_.servers; ++server) {
+    TileLoad sum;
+    for (int32_t other = 0; other < topology_.servers; ++other) {
+      const TileLoad& out = tiles_->load(tiles_->PairOf(server, other));
+      const TileLoad& in = tiles_->load(tiles_->PairOf(other, server));
+      sum.balance += out.balance;
+      sum.balance_rows += out.balance_rows;
+      sum.redistribute += in.redistribute;
+      sum.redistribute_rows += in.redistribute_rows;
+    }
+    const int64_t balance = BusiestOf(sum.balance, sum.balance_rows);
+    const int64_t redistribute = BusiestOf(sum.redistribute, sum.redistribute_rows);
+    loads_.balance = std::max(loads_.balance, balance);
+    loads_.redistribute = std::max(loads_.redistribute, redistribute);
+    loads_.inside = std::max(loads_.inside, balance + redistribute);
+  }
+}
+
+// The more pieces, the less of the first one's balance and the last one's redistribution lies bare, and each takes a
+// start-up: the sum of both is least where the squares are equal.
+int32_t AllPairs::Pieces() const {
+  if (busiest_.peers == 0) return 0;
+  const Picoseconds bare = pricing_.scale_up.Time(loads_.balance) + pricing_.scale_up.Time(loads_.redistribute);
+  const Picoseconds start_up = pricing_.scale_out_latency;
+  // The fullest rail of the largest pair has rows in each, wherever pieces begin.
+  const int64_t most = std::min(kMostPieces, busiest_.rows_of_pair / topology_.devices_per_server / 2);
+  int64_t pieces = 1;
+  while (pieces < most && (pieces + 1) * pieces * start_up < bare) ++pieces;
+  return static_cast<int32_t>(pieces);
+}
+
+// A piece is the same share of every pair.
+void AllPairs::CollectSlices(int32_t device, int32_t piece) {
+  slices_.clear();
+  const bool every = device == kEveryDevice;
+  const int32_t server = every ? 0 : topology_.server_of(device);
+  const auto collect = [&](int32_t source, int32_t target) {
+    const int32_t pair = tiles_->PairOf(source, target);
+    if (tiles_->sum(pair) == 0) return;
+    const auto edge = [&](int32_t k) { return static_cast<int64_t>(Wide{tiles_->units()[pair]} * k / pieces_); };
+    // Sprayed rails carry a little more or less than their quotas, hence more units than the pair has of them.
+    const int64_t end = piece + 1 == pieces_ ? int64_t{1} << 62 : edge(piece + 1);
+    slices_.push_back({source, target, edge(piece), end});
+  };
+  for (int32_t source = 0; source < topology_.servers; ++source) {
+    if (!every && source != server) {
+      collect(source, server);
+      continue;
+    }
+    for (int32_t target = 0; target < topology_.servers; ++target) collect(source, target);
+  }
+}
+
+void AllPairs::Append(int32_t device, TransferBuffer* out) {
+  AppendLocal(topology_, tiles_->traffic(), device, out);
+  lists_.Prepare(device);
+  for (int32_t piece = 0; piece < pieces_; ++piece) {
+    CollectSlices(device, piece);
+    for (const Slice& slice : slices_) lists_.AppendBalance(slice, piece, out);
+    for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, piece, out);
+    for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, piece, out);
+  }
+}
+
+// What the server matrix would take if servers went from one to the next together.
+Picoseconds AllPairs::InStep() const {
+  const int32_t n = topology_.servers;
+  int64_t units = 0;
+  for (int32_t shift = 1; shift < n; ++shift) {
+    int64_t longest = 0;
+    for (int32_t s = 0; s < n; ++s) {
+      longest = std::max(longest, tiles_->units()[tiles_->PairOf(s, s + shift < n ? s + shift : s + shift - n)]);
+    }
+    units += longest;
+  }
+  return pricing_.scale_out.Time(units);
+}
+
+// NICs are busy from when the first piece is balanced until the last one is to be redistributed.
+Picoseconds AllPairs::PredictedTime() {
+  const Picoseconds local = tiles_->local_rows() == 0 ? Picoseconds{0} : pricing_.scale_up_latency;
+  const Picoseconds up = local + pricing_.scale_up.Time(loads_.inside + tiles_->local_rows());
+  if (pieces_ == 0) return up;
+  const auto hop = [&](int64_t rows) {
+    return rows == 0 ? Picoseconds{0} : pricing_.scale_up_latency + pricing_.scale_up.Time(rows / pieces_ + 1);
+  };
+  const Picoseconds busy = AtOnceTime(topology_, pricing_.scale_out.Time(busiest_.units), InStep());
+  const Picoseconds out =
+      PostedTime(busy, pricing_.transfer_overhead, busiest_.peers * pieces_) + pricing_.scale_out_latency * pieces_;
+  return std::max(up, out) + hop(loads_.balance) + hop(loads_.redistribute);
+}
+
+// Each boundary between pieces cuts one transfer of every list that it falls into.
+int64_t EntriesCutBy(const Topology& topology, int64_t pieces) {
+  return (topology.servers - 1) * (pieces - 1) *
+         (topology.devices_per_server == 1 ? 2 : 2 + 2 * topology.devices_per_server);
+}
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeBalanced(const Topology& topology, int64_t row_bytes) {
+  return MakeBalancedOn(MakeBalancedTiles(topology), row_bytes);
+}
+
+std::unique_ptr<Schedule> MakeBalancedOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
+  const Topology& topology = tiles->topology();
+  return std::make_unique<AllPairs>(topology, row_bytes, std::move(tiles));
+}
+
+std::unique_ptr<Schedule> MakeRelay(const Topology& topology, int64_t row_bytes) {
+  auto filler = std::make_unique<Balancer>(RailsOf(topology));
+  return std::make_unique<AllPairs>(topology, row_bytes,
+                                    std::make_shared<Tiles>(topology, std::move(filler), Quotas::kOrigins));
+}
+
+std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes) {
+  auto filler = std::make_unique<Sprayer>(RailsOf(topology), row_bytes);
+  return std::make_unique<AllPairs>(topology, row_bytes, std::make_shared<Tiles>(topology, std::move(filler)));
+}
+
+// Measured like that of fast: within a fifth.
+Picoseconds BalancedPlanningTime(const Topology& topology) {
+  const Wide n = topology.servers;
+  const Wide m = topology.devices_per_server;
+  return 1000 * (1500 + 23 * (n * m) * (n * m) / 20 + 20 * (n - 1) * m * m);
+}
+
+Picoseconds RelayPlanningTime(const Topology& topology) {
+  const Wide n = topology.servers;
+  const Wide m = topology.devices_per_server;
+  return 1000 * (1500 + 23 * (n * m) * (n * m) / 20 + 10 * (n - 1) * m * m);
+}
+
+Picoseconds RailsPlanningTime(const Topology& topology) {
+  const Wide n = topology.servers;
+  const Wide m = topology.devices_per_server;
+  return 1000 * (1000 + 3 * (n * m) * (n * m) / 2 + 160 * (n - 1) * m * m);
+}
+
+// docs/design/stage_tables.md derives these.
+int64_t MaxEntriesBalanced(const Topology& topology) {
+  const int64_t m = topology.devices_per_server;
+  const int64_t peers = topology.servers - 1;
+  const int64_t local = 2 * m - 1;
+  const int64_t cut = EntriesCutBy(topology, kMostPieces);
+  if (m == 1) return local + 2 * peers + cut;
+  return local + 2 * peers * (m * m + (m * m - m) + std::min(3 * m - 3, m * (m - 1))) + cut;
+}
+
+// A pair's rail carries one device's blocks.
+int64_t MaxEntriesRelay(const Topology& topology) {
+  const int64_t m = topology.devices_per_server;
+  const int64_t peers = topology.servers - 1;
+  return 2 * m - 1 + 2 * peers * (2 * m - 1) + EntriesCutBy(topology, kMostPieces);
+}
+
+// All chunks of a tile may lie on one rail.
+int64_t MaxEntriesRails(const Topology& topology) {
+  const int32_t m = topology.devices_per_server;
+  const int64_t peers = topology.servers - 1;
+  const int64_t local = 2 * int64_t{m} - 1;
+  const int64_t rail = peers * Sprayer::MaxChunks(m);
+  const int64_t cut = EntriesCutBy(topology, kMostPieces);
+  if (m == 1) return local + 2 * rail + cut;
+  return local + 4 * rail + 2 * peers * Sprayer::MaxChunksOfDevice(m) + cut;
+}
+
+}  // namespace fastjax::planner
