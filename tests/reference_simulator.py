@@ -7,7 +7,6 @@ import collections
 import math
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
-PIECES = 16
 FIRST_SERVED = {BALANCE: 0, SCALE_OUT: 0, REDISTRIBUTE: 1, LOCAL: 2}
 
 
@@ -29,11 +28,11 @@ class Message:
         return [*links, "core"] if self.phase == SCALE_OUT else links
 
 
-def gather(transfers):
+def gather(transfers, in_pieces):
     """Messages by what they are of, rows in them."""
     moving = [t for t in transfers if t["src"] != t["dst"] and t["rows"] > 0]
     at_once = max((int(t["stage"]) for t in transfers), default=-1) < 1
-    pieces = PIECES if at_once and any(t["src"] != t["origin"] for t in moving) else 1
+    pieces = in_pieces if at_once and any(t["src"] != t["origin"] for t in moving) else 1
     messages, posted = {}, []
     for t in moving:
         # As even as can be, longer pieces first.
@@ -83,25 +82,35 @@ def keep_in_step(messages, synchronization):
             message.waits_for += [m for m in theirs if m.stage == last]
 
 
-def send_at_once(messages, posted, overhead):
-    """Pieces follow each other, and messages are posted one by one."""
-    count = collections.Counter()
-    for message in posted:
+def follow_pieces(messages):
+    """Pieces follow each other, without start-ups."""
+    for message in messages:
         if message.piece:
+            lane = (message.phase, message.src, message.dst)
             before = [
-                m
-                for m in messages
-                if (m.phase, m.src, m.dst) == (message.phase, message.src, message.dst)
-                and m.piece < message.piece
+                m for m in messages if (m.phase, m.src, m.dst) == lane and m.piece < message.piece
             ]
             message.waits_for.append(max(before, key=lambda m: m.piece))
             message.start_up = 0.0
-        elif message.phase == SCALE_OUT:
-            message.start_up += overhead * count[message.src]
-            count[message.src] += 1
 
 
-def capacity(link, users, topology, efficiency, oversubscription):
+def post(posted, overhead):
+    """A device posts what it sends in a stage one by one."""
+    count = collections.Counter()
+    for message in posted:
+        if message.phase == SCALE_OUT and not message.piece:
+            message.start_up += overhead * count[message.src, message.stage]
+            count[message.src, message.stage] += 1
+
+
+def between(efficiency, senders):
+    """That of so many senders, of which one may be there in part."""
+    whole = max(1, int(senders))
+    part = max(0.0, senders - whole)
+    return efficiency(whole) * (1 - part) + efficiency(whole + 1) * part
+
+
+def capacity(link, senders, topology, efficiency, oversubscription):
     if link == "core":
         nics = topology.nic_bandwidths or [topology.scale_out_bandwidth] * topology.num_devices
         return sum(nics) / oversubscription if oversubscription > 1 else math.inf
@@ -110,15 +119,19 @@ def capacity(link, users, topology, efficiency, oversubscription):
         return topology.scale_up_bandwidth
     rate = (topology.nic_bandwidths or {}) and topology.nic_bandwidths[device]
     rate = rate or topology.scale_out_bandwidth
-    return rate * (efficiency(users) if way == "in" else 1.0)
+    return rate * (between(efficiency, senders) if way == "in" else 1.0)
 
 
 def share(flowing, topology, efficiency, oversubscription):
     """Everybody's rate is raised together until a link is full; those on it stay as they are."""
-    users = collections.Counter(link for m in flowing for link in m.links)
+    users = collections.Counter(m.links[0] for m in flowing)
+    senders = collections.Counter()
+    for message in flowing:
+        for link in message.links:
+            senders[link] += 1 / users[message.links[0]]
     left = {
-        link: capacity(link, count, topology, efficiency, oversubscription)
-        for link, count in users.items()
+        link: capacity(link, worth, topology, efficiency, oversubscription)
+        for link, worth in senders.items()
     }
     for served in range(3):
         rising = {m for m in flowing if FIRST_SERVED[m.phase] == served}
@@ -135,19 +148,27 @@ def share(flowing, topology, efficiency, oversubscription):
             rising = {m for m in rising if not full.intersection(m.links)}
 
 
-def simulate(plan, *, synchronization="credit", efficiency=lambda _: 1.0, oversubscription=1.0):
+def simulate(
+    plan,
+    *,
+    synchronization="credit",
+    efficiency=lambda _: 1.0,
+    oversubscription=1.0,
+    pieces=1,
+):
     """When each message starts and ends, by phase, stage, piece, src and dst."""
     topology = plan.topology
-    messages, posted, at_once = gather(plan.transfers)
+    messages, posted, at_once = gather(plan.transfers, pieces)
     for message in messages:
         out = message.phase == SCALE_OUT
         message.start_up = topology.scale_out_latency if out else topology.scale_up_latency
         message.left = float(len(message.rows) * plan.row_bytes)
     await_rows(messages)
     if at_once:
-        send_at_once(messages, posted, topology.transfer_overhead)
+        follow_pieces(messages)
     else:
         keep_in_step(messages, synchronization)
+    post(posted, topology.transfer_overhead)
     _run(messages, lambda flowing: share(flowing, topology, efficiency, oversubscription))
     return {(m.phase, m.stage, m.piece, m.src, m.dst): (m.start, m.end) for m in messages}
 

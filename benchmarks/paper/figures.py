@@ -21,6 +21,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "two-tier": {"color": "#b07aa1", "marker": "v", "linestyle": "--"},
     "as published": {"color": "#c23b22", "marker": "x", "linestyle": "-"},
     "rails": {"color": "#2a9d4b", "marker": "^", "linestyle": "-"},
+    "relay": {"color": "#e1a100", "marker": "<", "linestyle": "-"},
+    "balanced": {"color": "#7ac74f", "marker": ">", "linestyle": "-"},
     "fast": {"color": "#1f6fb4", "marker": "o", "linestyle": "-"},
     "auto": {"color": "#000000", "marker": "+", "linestyle": "none"},
 }

@@ -24,7 +24,10 @@ lower bound, planning left out / included; medians over seeds.
 | --- | --- |
 | direct | every block straight to its target, all at once: what NCCL and RCCL do |
 | spreadout | shifted pairs of devices, one after another |
-| rails | balanced over the rails, sent at once (RailS, arXiv 2510.19262) |
+| rails | sprayed over the rails, chunk by chunk (RailS, arXiv 2510.19262); all servers side by \
+side, in up to 8 pieces |
+| relay | over each device's own NIC, handed on at the other end; side by side, in pieces |
+| balanced | ours: fewest rows moved to balance the rails; side by side, in pieces |
 | fast | ours: fewest rows moved, few stages, cut so that what happens inside servers is hidden |
 | as published | FAST as its paper has it, written from the paper: rows balanced without regard to \
 where they are for, Birkhoff with arbitrary matchings, stages uncut, all balance first |

@@ -77,8 +77,8 @@ def judge(cells: Sequence[Cell]) -> list[Verdict]:
         where = "pair-Zipf 0.8, H200, from 100 MB a device, 2 to 40 servers, planning included"
         verdicts = [
             _verdict(
-                f"`fast` within {CLOSE:g} of the bound: {where}",
-                [(cell, over_bound(cell, "fast", own_incast(cell))) for cell in large],
+                f"`auto` within {CLOSE:g} of the bound: {where}",
+                [(cell, over_bound(cell, "auto", own_incast(cell))) for cell in large],
                 lambda figure: figure > CLOSE,
             ),
             _verdict(

@@ -20,6 +20,7 @@ from fastjax.topology import Topology
 _RESOLUTION = 1e-3
 _EVENTS_AT_ONCE = 20_000
 _MOST_SENDERS_TOLD_APART = 1024
+_MOST_PIECES = 64
 _PHASES = ("local", "balance", "scale-out", "redistribute")
 
 Progress = Callable[[float], None]
@@ -42,9 +43,8 @@ def simulate(
     stage by stage; balancing goes before redistribution, and rows that stay inside servers take
     what both leave of the links.
 
-    Plans of one stage send everything at once: the k-th message of a device between servers starts
-    k times `Topology.transfer_overhead` later, and rows that are handed on are in 16 pieces, each
-    handed on as it comes.
+    Where a device sends to several in one stage, the k-th of those messages starts k times
+    `Topology.transfer_overhead` later.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -68,7 +68,7 @@ def simulate(
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
     fabric = Fabric(synchronization, incast, oversubscription)
     core = _core.Simulation(
-        plan.transfers.view(np.uint8), *_settings(plan.topology, plan.row_bytes, fabric, False)
+        plan.transfers.view(np.uint8), *_settings(plan.topology, plan.row_bytes, fabric)
     )
     return _timeline(
         core,
@@ -90,6 +90,7 @@ def simulate_transfers(
     row_bytes: int = 1,
     fabric: Fabric | None = None,
     balance_first: bool = False,
+    pieces: int = 1,
     name: str = "transfers",
     planning_time: float = 0.0,
     progress: Progress | None = None,
@@ -102,6 +103,8 @@ def simulate_transfers(
       row_bytes: bytes of a row.
       fabric: how stages keep in step, what meeting senders lose, how narrow the core is.
       balance_first: nothing crosses before all balancing is done, everywhere.
+      pieces: in how many pieces, 1 to 64, messages of transfers of one stage go; each is sent on
+        as it comes.
       name: what the result calls them.
       planning_time: seconds that it took to find them.
       progress: called now and then with the share of messages that have come.
@@ -110,17 +113,19 @@ def simulate_transfers(
       What happened when.
 
     Raises:
-      ArgumentError: transfers are not of that dtype, name devices that the topology lacks, use a
-        NIC that has failed, are of a phase that does not lead there, send on what has not come, or
-        wait for each other.
+      ArgumentError: pieces is no such number, or transfers are not of that dtype, name devices
+        that the topology lacks, use a NIC that has failed, are of a phase that does not lead there,
+        send on what has not come, or wait for each other.
     """
     check_topology(topology)
     check_row_bytes(row_bytes)
+    if not isinstance(pieces, int) or not 1 <= pieces <= _MOST_PIECES:
+        raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
     fabric = fabric or Fabric()
     packed = _check_transfers(transfers, topology)
     try:
         core = _core.Simulation(
-            packed.view(np.uint8), *_settings(topology, row_bytes, fabric, balance_first)
+            packed.view(np.uint8), *_settings(topology, row_bytes, fabric, balance_first, pieces)
         )
     except ValueError as error:
         raise ArgumentError(f"transfers: {error}.") from None
@@ -137,7 +142,13 @@ def simulate_transfers(
     )
 
 
-def _settings(topology: Topology, row_bytes: int, fabric: Fabric, balance_first: bool) -> tuple:
+def _settings(
+    topology: Topology,
+    row_bytes: int,
+    fabric: Fabric,
+    balance_first: bool = False,
+    pieces: int = 1,
+) -> tuple[Any, ...]:
     """What the compiled simulator is told, after the transfers."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
@@ -148,6 +159,7 @@ def _settings(topology: Topology, row_bytes: int, fabric: Fabric, balance_first:
         int(row_bytes),
         SYNCHRONIZATIONS.index(fabric.synchronization),
         balance_first,
+        pieces,
         float(fabric.oversubscription),
         [incast.efficiency(count) for count in counts],
         _RESOLUTION,

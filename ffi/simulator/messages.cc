@@ -66,7 +66,7 @@ std::string Words(const Transfer& transfer, int64_t missing) {
 
 class Gatherer {
  public:
-  explicit Gatherer(const std::vector<Transfer>& transfers) : transfers_(transfers) {}
+  Gatherer(const std::vector<Transfer>& transfers, int32_t pieces) : transfers_(transfers), pieces_(pieces) {}
 
   Messages Run() {
     bool sends_on = false;
@@ -74,7 +74,7 @@ class Gatherer {
       messages_.stages = std::max(messages_.stages, transfer.stage + 1);
       sends_on |= Moves(transfer) && IsSentOn(transfer);
     }
-    pieces_ = messages_.stages <= 1 && sends_on ? kPieces : 1;
+    if (messages_.stages > 1 || !sends_on) pieces_ = 1;
     Sort();
     FindArrivals();
     messages_.of_transfers.assign(transfers_.size(), -1);
@@ -191,7 +191,7 @@ class Gatherer {
   }
 
   const std::vector<Transfer>& transfers_;
-  int32_t pieces_ = 1;
+  int32_t pieces_;
   std::vector<std::pair<uint64_t, int32_t>> sorted_;  // keys and numbers of transfers that move
   std::vector<Arrival> arrivals_;
   std::vector<Range> ranges_;
@@ -201,6 +201,8 @@ class Gatherer {
 
 }  // namespace
 
-Messages GatherMessages(const std::vector<Transfer>& transfers) { return Gatherer(transfers).Run(); }
+Messages GatherMessages(const std::vector<Transfer>& transfers, int32_t pieces) {
+  return Gatherer(transfers, pieces).Run();
+}
 
 }  // namespace fastjax::simulator

@@ -30,13 +30,12 @@ struct Messages {
   int32_t stages = 0;
 };
 
-// In a plan of one stage that sends rows on, messages go in this many pieces, each sent on as soon as it has come:
-// nobody who sends everything at once waits for the last row before handing on the first.
-inline constexpr int32_t kPieces = 16;
-
+// Messages of transfers of one stage, where any rows are sent on, are cut into this many pieces: of those who send
+// everything at once, some hand on the first rows before they have the last.
+//
 // Throws std::invalid_argument, with words for the user, where a transfer sends on what has not come. Devices must be
 // below 2^15, stages at least -1.
-Messages GatherMessages(const std::vector<planner::Transfer>& transfers);
+Messages GatherMessages(const std::vector<planner::Transfer>& transfers, int32_t pieces = 1);
 
 }  // namespace fastjax::simulator
 

@@ -30,15 +30,20 @@ struct Program {
   std::vector<double> capacities;  // of links, bytes/s, above 0 where a task uses the link
   std::vector<Task> tasks;
   std::vector<Edge> edges;
-  // Links from this one to the one before `incast_end` have, with k tasks on them, the k'th of `efficiencies`, or the
-  // last, of their capacity.
+  // Links from this one to the one before `incast_end` have, with the worth of k senders on them, the k'th of
+  // `efficiencies`, or the last, of their capacity; in between, what lies in between. A task is worth one sender by the
+  // number of those that share its first link: a device that sends to four at once cannot flood any of them.
   int32_t incast_begin = 0;
   int32_t incast_end = 0;
   std::vector<double> efficiencies;
 
-  double efficiency(int32_t link, size_t tasks_on_it) const {
-    if (link < incast_begin || link >= incast_end || efficiencies.empty() || tasks_on_it == 0) return 1;
-    return efficiencies[tasks_on_it <= efficiencies.size() ? tasks_on_it - 1 : efficiencies.size() - 1];
+  bool has_incast(int32_t link) const { return link >= incast_begin && link < incast_end && !efficiencies.empty(); }
+  double efficiency(double senders) const {
+    if (senders <= 1) return 1;
+    const auto whole = static_cast<size_t>(senders);
+    if (whole >= efficiencies.size()) return efficiencies.back();
+    const double part = senders - static_cast<double>(whole);
+    return efficiencies[whole - 1] * (1 - part) + efficiencies[whole] * part;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace fastjax::simulator {
@@ -62,8 +63,8 @@ class Scheduler {
       KeepInStep();
     } else {
       FollowPieces();
-      PostOneByOne();
     }
+    PostOneByOne();
     if (fabric_.balance_first) BalanceFirst();
     return std::move(program_);
   }
@@ -128,17 +129,23 @@ class Scheduler {
     }
   }
 
-  // Where nothing but messages themselves says when to go on, a device takes some time for each that it posts.
+  // A device that sends to several in one stage takes some time for each that it posts.
   void PostOneByOne() {
     std::vector<int32_t> numbers(messages_.all.size());
     std::iota(numbers.begin(), numbers.end(), 0);
-    std::stable_sort(numbers.begin(), numbers.end(), [&](int32_t a, int32_t b) {
-      return messages_.all[static_cast<size_t>(a)].order < messages_.all[static_cast<size_t>(b)].order;
-    });
-    std::vector<int64_t> posted(static_cast<size_t>(topology_.devices()), 0);
+    const auto in_order = [&](int32_t a, int32_t b) {
+      const Message &one = messages_.all[static_cast<size_t>(a)], &other = messages_.all[static_cast<size_t>(b)];
+      return std::tie(one.stage, one.order) < std::tie(other.stage, other.order);
+    };
+    std::stable_sort(numbers.begin(), numbers.end(), in_order);
+    std::vector<int64_t> posted;
+    int32_t stage = -1;
     for (const int32_t i : numbers) {
       const Message& message = messages_.all[static_cast<size_t>(i)];
       if (message.phase != Phase::kScaleOut || message.piece > 0) continue;
+      if (std::exchange(stage, message.stage) != message.stage || posted.empty()) {
+        posted.assign(static_cast<size_t>(topology_.devices()), 0);
+      }
       const int64_t before = posted[static_cast<size_t>(message.src)]++;
       program_.tasks[static_cast<size_t>(i)].start_up +=
           kNanoseconds * static_cast<double>(before * topology_.transfer_overhead_ns);

@@ -13,7 +13,7 @@ void Sharing::Share(const std::vector<int32_t>& tasks, std::vector<double>* rate
     double rate = 0;
     for (const int32_t link : task(tasks[0]).links) {
       if (link == kNoLink) continue;
-      const double most = program_->capacities[static_cast<size_t>(link)] * program_->efficiency(link, 1);
+      const double most = program_->capacities[static_cast<size_t>(link)];
       rate = rate == 0 ? most : std::min(rate, most);
     }
     (*rates)[0] = rate;
@@ -53,10 +53,11 @@ void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
       if (slot >= 0) ++first_[static_cast<size_t>(slot) + 1];
     }
   }
+  WeighSenders();
   left_.resize(links_.size());
   for (size_t slot = 0; slot < links_.size(); ++slot) {
-    const auto count = static_cast<size_t>(first_[slot + 1]);
-    left_[slot] = program_->capacities[static_cast<size_t>(links_[slot])] * program_->efficiency(links_[slot], count);
+    left_[slot] = program_->capacities[static_cast<size_t>(links_[slot])];
+    if (program_->has_incast(links_[slot])) left_[slot] *= program_->efficiency(senders_[slot]);
     first_[slot + 1] += first_[slot];
   }
   listed_.resize(static_cast<size_t>(first_.back()));
@@ -64,6 +65,18 @@ void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     for (const int32_t slot : slots_[i]) {
       if (slot >= 0) listed_[static_cast<size_t>(open_[static_cast<size_t>(slot)]++)] = static_cast<int32_t>(i);
+    }
+  }
+}
+
+// While first_ still holds the number of each slot's tasks, behind it.
+void Sharing::WeighSenders() {
+  if (program_->efficiencies.empty()) return;
+  senders_.assign(links_.size(), 0);
+  for (const auto& slots : slots_) {
+    const double worth = 1.0 / first_[static_cast<size_t>(slots[0]) + 1];
+    for (size_t k = 1; k < slots.size(); ++k) {
+      if (slots[k] >= 0) senders_[static_cast<size_t>(slots[k])] += worth;
     }
   }
 }

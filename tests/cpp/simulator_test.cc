@@ -80,23 +80,26 @@ void TestRatesAreFair() {
     const size_t links = program.capacities.size();
     std::vector<double> capacity(links), most(links * simulator::kPriorities, 0);
     std::vector<double> used(links * simulator::kPriorities, 0);  // by this priority and those before it
-    std::vector<size_t> users(links, 0);
+    std::vector<double> senders(links, 0), users(links, 0);
     const auto for_each_link = [&](size_t i, auto visit) {
       for (const int32_t link : program.tasks[static_cast<size_t>(all[i])].links) {
         if (link != kNoLink) visit(static_cast<size_t>(link));
       }
     };
+    for (size_t i = 0; i < all.size(); ++i) for_each_link(i, [&](size_t link) { ++users[link]; });
     for (size_t i = 0; i < all.size(); ++i) {
       const auto priority = static_cast<size_t>(program.tasks[static_cast<size_t>(all[i])].priority);
+      const auto first = static_cast<size_t>(program.tasks[static_cast<size_t>(all[i])].links[0]);
       for_each_link(i, [&](size_t link) {
-        ++users[link];
+        if (link != first) senders[link] += 1 / users[first];
         for (size_t p = priority; p < simulator::kPriorities; ++p) used[link * simulator::kPriorities + p] += rates[i];
         double& top = most[link * simulator::kPriorities + priority];
         top = std::max(top, rates[i]);
       });
     }
     for (size_t link = 0; link < links; ++link) {
-      capacity[link] = program.capacities[link] * program.efficiency(static_cast<int32_t>(link), users[link]);
+      capacity[link] = program.capacities[link];
+      if (program.has_incast(static_cast<int32_t>(link))) capacity[link] *= program.efficiency(senders[link]);
       CHECK_LE(used[link * simulator::kPriorities + simulator::kPriorities - 1], capacity[link] * (1 + kClose));
     }
     for (size_t i = 0; i < all.size(); ++i) {
