@@ -180,8 +180,7 @@ def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
     seconds = _in_rows(plan, phase, load.rows) * (plan.row_bytes / fastest)
     if _is_at_once(plan):
         posting = load.transfers * topology.transfer_overhead
-        last = np.divide(seconds, load.transfers, out=np.zeros_like(seconds), where=starts > 0)
-        seconds = np.maximum(seconds + starts * topology.transfer_overhead, posting + last)
+        seconds = np.maximum(seconds + starts * topology.transfer_overhead, posting + seconds / 2)
     return (seconds + starts * topology.scale_out_latency).max(axis=0)
 
 

@@ -226,33 +226,33 @@ def made_up(times, **changes):
 
 
 GOOD = {"direct": 2.0, "spreadout": 3.0, "rails": 1.2, "as published": 1.3, "two-tier": 1.9}
-GOOD |= {"fast": 1.05, "auto": 1.06}
+GOOD |= {"relay": 1.8, "balanced": 1.1, "fast": 1.045, "auto": 1.05}
 
 
 def test_targets():
     good = made_up(GOOD, table="servers")
     assert [verdict.met for verdict in verdicts.judge([good])] == [True] * 4
     for name, worse, wrong in (
-        ("fast", 1.06, [False, True, True, True]),
         ("as published", 1.6, [True, False, True, True]),
         ("as published", 1.08, [True, False, True, True]),
-        ("auto", 1.07, [True, True, False, False]),
-        ("two-tier", 1.04, [True, True, False, False]),
+        ("auto", 1.06, [False, True, False, False]),
+        ("two-tier", 1.03, [True, True, False, False]),
+        ("balanced", 1.03, [True, True, False, False]),
     ):
         cell = made_up(GOOD | {name: worse}, table="servers")
         assert [verdict.met for verdict in verdicts.judge([cell])] == wrong, name
-    missed = verdicts.judge([good, made_up(GOOD | {"fast": 1.5}, table="servers")])[0]
+    missed = verdicts.judge([good, made_up(GOOD | {"auto": 1.5}, table="servers")])[0]
     assert (missed.cells, [figure for _, figure in missed.missed]) == (2, [1.5])
     # Planning counts.
     slow = made_up(GOOD, table="servers")
-    slow["contestants"]["fast"]["planning"] = 0.1
+    slow["contestants"]["auto"]["planning"] = 0.1
     assert not verdicts.judge([slow])[0].met
     assert [verdict.cells for verdict in verdicts.judge([made_up(GOOD)])] == [1, 1]
     assert not any(verdict.met for verdict in verdicts.judge([]))
 
 
 def test_where_nothing_is_gained():
-    level = made_up(GOOD | {"two-tier": 1.065})
+    level = made_up(GOOD | {"two-tier": 1.055})
     found = verdicts.no_gain([made_up(GOOD), level, made_up(GOOD, table="planner")])
     assert [(cell, best) for cell, best, _ in found] == [(level, "two-tier")]
 
@@ -327,11 +327,11 @@ def test_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(contest, "measure", stop_at_second)
     with pytest.raises(KeyboardInterrupt):
         program.main(arguments)
-    monkeypatch.setattr(contest, "measure", lambda one: made_up(GOOD | {"fast": 9.0}, **one))
+    monkeypatch.setattr(contest, "measure", lambda one: made_up(GOOD | {"auto": 9.0}, **one))
     assert program.main(arguments) == 1
     assert "servers h200 3" in capsys.readouterr().err
     cells = json.loads(path.read_text())["cells"]
-    assert [cell["contestants"]["fast"]["completion"]["none"] for cell in cells] == [1.05, 9.0]
+    assert [cell["contestants"]["auto"]["completion"]["none"] for cell in cells] == [1.05, 9.0]
 
 
 def test_status_is_0_where_all_targets_are_met(monkeypatch, capsys):

@@ -410,7 +410,7 @@ def test_presets():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_presets_have_auto_expect_of_senders_that_meet(name):
-    """What "balanced" loses, within some hundredths, and never as much as one-to-one saves."""
+    """No less than what "balanced" loses when simulated."""
     preset = PRESETS[name]
     traffic = fastjax.traffic.pair_zipf(128, 25000, exponent=0.8, seed=0)
     lost, expected = [], []
@@ -419,7 +419,8 @@ def test_what_presets_have_auto_expect_of_senders_that_meet(name):
         plan = make_plan(traffic, topology, scheduler="balanced", row_bytes=4000)
         expected.append(plan.predicted_time() - plan.planning_time())
         lost.append(simulate(plan, incast=preset.incast if loss else "none").completion_time)
-    assert expected[0] / expected[1] == pytest.approx(lost[0] / lost[1], abs=0.02)
+    assert expected[0] / expected[1] > lost[0] / lost[1] - 0.005
+    assert lost[0] / lost[1] > 1.001
 
 
 # ---- what is refused

@@ -76,7 +76,8 @@ def test_tables_have_room_for_every_plan(scheduler, problem):
     topology, _, _ = problem
     plan = scheduled(problem, scheduler)
     room = (_table_words(topology, scheduler) - pc.HEADER_WORDS - 2 * topology.num_devices) / 10
-    assert _table_words(topology, "auto") >= _table_words(topology, scheduler)
+    if scheduler != "rails":  # which auto never takes
+        assert _table_words(topology, "auto") >= _table_words(topology, scheduler)
     devices = range(topology.num_devices)
     used = max(len(pc.of_device(plan.transfers, r)) for r in devices)
     hypothesis.target(used / room)  # looks for what needs the most room

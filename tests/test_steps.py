@@ -50,7 +50,7 @@ def test_steps_of_what_is_sent_at_once(problem):
     for rows in (*sent.values(), *received.values()):
         busy = sum(rows) * plan.row_bytes / topology.scale_out_bandwidth
         posted = len(rows) * topology.transfer_overhead
-        seconds = max(busy + topology.transfer_overhead, posted + busy / len(rows))
+        seconds = max(busy + topology.transfer_overhead, posted + busy / 2)
         longest = max(longest, seconds + topology.scale_out_latency)
     if plan.num_stages:
         assert steps.seconds[SCALE_OUT][0] == pytest.approx(longest)

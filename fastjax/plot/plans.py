@@ -51,10 +51,10 @@ def plot_plan(plan: Plan, ax: tuple[Axes, Axes] | None = None) -> Figure:
     colour of the server they are for, and below what hands out the rows that have arrived, in the
     colour of the server they come from. With many servers, these two have one lane each for all.
     Bars are as wide as the lane's busiest device takes: the transfers are played in lock step, all
-    devices meet between steps, which last as long as the busiest device of all. Planning is not in the
-    picture, and `Plan.predicted_time`, which includes it, is not had from the transfers: the two
-    differ somewhat. With one server, nothing is staged, and the right shows what each device sends
-    and receives.
+    devices meet between steps, which last as long as the busiest device of all. Planning is not in
+    the picture, and `Plan.predicted_time`, which includes it, is not had from the transfers: the
+    two differ somewhat. With one server, nothing is staged, and the right shows what each device
+    sends and receives.
 
     Args:
       plan: from `fastjax.make_plan`.

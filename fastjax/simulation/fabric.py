@@ -141,8 +141,8 @@ class Preset:
     Attributes:
       devices_per_server: devices in a server.
       rates: those of `fastjax.Topology`, by name. `incast_loss` is set such that `auto` expects
-        what "balanced" loses to `incast` when simulated: a fabric that shares fairly loses less
-        than a real one may, for which the topology's own default stands.
+        no less than what "balanced" loses to `incast` when simulated: a fabric that shares fairly
+        loses less than a real one may, for which the topology's own default stands.
       incast: a name of `INCAST`.
       source: where the figures are from.
     """
@@ -172,7 +172,7 @@ PRESETS = {
     ),
     "mi300x": Preset(
         8,
-        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.07},
+        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.25},
         "roce",
         "Infinity Fabric, 100 Gb/s RoCE for each GPU (arXiv 2505.09764)",
     ),
