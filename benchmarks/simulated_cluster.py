@@ -30,8 +30,11 @@ def incast_of(tcp: dict[str, float]) -> Incast:
     """What plain TCP lost where several senders met, by a single one's goodput."""
     alone = tcp["1:1"]
     shares = {int(fan_in.partition(":")[0]): goodput / alone for fan_in, goodput in tcp.items()}
-    points = sorted((count, min(1.0, share)) for count, share in shares.items() if count > 1)
-    return Incast("measured", tuple(points), "plain TCP in the emulated cluster")
+    counts = sorted(count for count in shares if count > 1)
+    # That more senders get more is noise.
+    left = np.minimum.accumulate([min(1.0, shares[count]) for count in counts])
+    points = tuple(zip(counts, left.tolist(), strict=True))
+    return Incast("measured", points, "plain TCP in the emulated cluster")
 
 
 def topologies(measured: dict[str, Any]) -> tuple[Topology, Topology]:

@@ -247,8 +247,8 @@ def make_plan(
         pieces; so does "rails", RailS (arXiv 2510.19262), which sprays rows over the rails, and
         "relay", which sends over each device's own NIC, to be handed on at the other end.
         "spreadout" sends in shifted pairs, "direct" everything at once. "auto" predicts the time of
-        each and takes the fastest. "optimal" solves for the best stages, for few servers: seconds,
-        and scipy (the extra `optimal`).
+        these but "rails" and takes the fastest. "optimal" solves for the best stages, for few
+        servers: seconds, and scipy (the extra `optimal`).
       row_bytes: bytes of a row; start-ups are weighed against it.
       previous: a plan of traffic much like this one: its matchings come first, as far as they are
         still good, which is faster than finding new ones. The plan then depends on it.

@@ -7,7 +7,9 @@ its rows, sent or received, at its rate. Rows between devices of one server fill
 its fabric has nothing else to do.
 
 "direct" sends at once: nothing keeps devices in step. Each device posts its transfers one by one,
-each after the topology's `transfer_overhead`, and goes on sending meanwhile.
+each after the topology's `transfer_overhead`, and goes on sending meanwhile. The pieces of
+"balanced", "relay" and "rails" are stages like others here, although nobody waits for everybody
+between them, and posting is left out.
 
 `Plan.predicted_time` is not this. It is had without listing transfers, by sums over server pairs,
 includes planning, and adds what senders that meet at a receiver lose where nothing is staged.

@@ -30,8 +30,8 @@ class Topology:
       scale_out_bandwidth: bytes/s of one device's NIC.
       scale_up_latency: seconds that starting one step inside a server takes.
       scale_out_latency: seconds that starting one scale-out stage takes.
-      transfer_overhead: seconds that a device spends on each transfer of an exchange that is not
-        staged, where nothing but the transfers themselves says when to go on.
+      transfer_overhead: seconds that a device spends on posting each of the messages that it sends
+        to other servers at once; nothing where stages are one-to-one.
       incast_loss: share of the time by which uneven blocks could make senders wait for each other
         that an exchange without stages loses when they meet at a receiver, from 0 to 1.
       nic_bandwidths: bytes/s of each device's NIC, server-major, where they differ from

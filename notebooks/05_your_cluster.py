@@ -35,7 +35,7 @@ TRACE = next(
 )
 SERVERS, LOCAL, ROW_BYTES = 4, 2, 4096  # a row: 2048 numbers of bfloat16
 DEVICES = SERVERS * LOCAL
-NAMES = ("fast", "rails", "spreadout", "direct")
+NAMES = ("fast", "balanced", "relay", "spreadout", "direct")
 
 exchanges = fastjax.traffic.traffic_from_routing(
     fastjax.traffic.read_routing_trace(TRACE), devices=DEVICES, num_experts=8

@@ -32,7 +32,7 @@ PROMISES = {
     "spreadout": ("one_to_one",),
     "rails": ("rails",),
     "balanced": ("rails", "balance"),
-    "relay": ("rails",),
+    "relay": ("rails", "own"),
     "fast": ("one_to_one", "balance", "shortest"),
 }
 
@@ -54,6 +54,8 @@ def check_plan(plan, *, shortest=True):
         check_one_to_one(plan.transfers)
     if "rails" in promises:
         check_rails(n, m, plan.transfers, nics)
+    if "own" in promises:
+        check_own(plan.transfers)
     if "balance" in promises:
         check_balance(plan.traffic, n, m, plan.transfers, nics)
     if "shortest" in promises and shortest and len(set(nics or ())) <= 1:
@@ -189,6 +191,15 @@ def check_rails(n, m, transfers, nics=None):
         _refuse(rate == 0, moves, f"uses a failed NIC ({end})")
         slower = rate < rates[server].max(axis=1, initial=0)
         _refuse(~shared & slower, moves, f"is not on the fastest NIC ({end})")
+
+
+def check_own(transfers):
+    """Rows cross over the NIC of the device that they come from, and are balanced nowhere."""
+    if (transfers["phase"] == BALANCE).any():
+        raise PlanError("rows are balanced")
+    crossing = transfers[transfers["phase"] == SCALE_OUT]
+    if (crossing["src"] != crossing["origin"]).any():
+        raise PlanError("rows cross over another device's NIC")
 
 
 def check_balance(traffic, n, m, transfers, nics=None):

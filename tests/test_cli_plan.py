@@ -268,6 +268,10 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
             "no record of that step and layer",
         ),
         ("--generate uniform --servers 2", "--generate needs --devices"),
+        (
+            "--generate uniform --devices 2 --servers 2 --seed -1",
+            "--seed must be 0 or more, got -1",
+        ),
         ("--generate uniform --servers 3 --devices 4", "--servers 3 does not divide 4 devices"),
         ("--generate uniform --servers 2 --devices 0", "devices must be an integer, 1 or more"),
         ("--generate uniform --servers 1 --devices 2 --rows -1", "rows must be an integer"),

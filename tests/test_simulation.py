@@ -139,7 +139,7 @@ def test_rows_that_stay_in_servers_take_what_others_leave():
         (BALANCE, 0, 0, 1, 0, 3, 0, 10),
         (SCALE_OUT, 0, 1, 3, 0, 3, 0, 10),
         (LOCAL, -1, 0, 1, 0, 1, 0, 10),
-        (SCALE_OUT, 1, 0, 2, 0, 2, 0, 1),  # two stages, so that there are no pieces
+        (SCALE_OUT, 1, 0, 2, 0, 2, 0, 1),
     )
     timeline = simulate_transfers(transfers, fabric_of(2, 2))
     local = timeline.messages[timeline.messages["phase"] == LOCAL]
@@ -437,9 +437,11 @@ def test_what_is_no_plan():
         ({"synchronization": "lockstep"}, "synchronization must be one of 'credit', 'barrier', "),
         ({"incast": "tcp"}, r"incast must be a fastjax.simulation.Incast or one of 'none', "),
         ({"incast": 0.5}, "or one of 'none', 'infiniband', 'roce', got 0.5"),
-        ({"oversubscription": 0.5}, "oversubscription must be a number of 1 or more, got 0.5"),
-        ({"oversubscription": float("inf")}, "of 1 or more, got inf"),
-        ({"oversubscription": "2"}, "of 1 or more, got '2'"),
+        ({"oversubscription": 0.5}, "oversubscription must be a number from 1 to 1048576, got 0.5"),
+        ({"oversubscription": float("inf")}, "from 1 to 1048576, got inf"),
+        ({"oversubscription": 10**400}, "from 1 to 1048576, got 1000"),
+        ({"oversubscription": "2"}, "from 1 to 1048576, got '2'"),
+        ({"oversubscription": True}, "from 1 to 1048576, got True"),
     ],
 )
 def test_options_that_are_none(options, message):
@@ -448,7 +450,18 @@ def test_options_that_are_none(options, message):
 
 
 @pytest.mark.parametrize(
-    "points", [((1, 0.9),), ((4, 0.9), (4, 0.8)), ((4, 0.5), (8, 0.6)), ((4, 0),), ((2**21, 0.5),)]
+    "points",
+    [
+        ((1, 0.9),),
+        ((4, 0.9), (4, 0.8)),
+        ((4, 0.5), (8, 0.6)),
+        ((4, 0),),
+        ((2**21, 0.5),),
+        ((8, 0.9), (16,)),
+        (8, 0.9),
+        (("8", 0.9),),
+        ((2.5, 0.9),),
+    ],
 )
 def test_points_that_are_no_incast(points):
     with pytest.raises(ArgumentError, match="incast 'mine': points must be pairs of a number of"):
@@ -464,7 +477,8 @@ def test_points_that_are_no_incast(points):
         ((SCALE_OUT, 0, 0, 2, 0, 9, 0, 1), r"has a target that is none of the devices"),
         ((4, 0, 0, 1, 0, 1, 0, 1), "is of no phase from 0 to 3"),
         ((SCALE_OUT, 0, 0, 2, 0, 2, 0, -1), "has fewer than 0 rows"),
-        ((SCALE_OUT, 0, 0, 2, 0, 2, -1, 1), "has fewer than 0 rows"),
+        ((SCALE_OUT, 0, 0, 2, 0, 2, -1, 1), r"has a first_row that is not from 0 to 2\*\*62"),
+        ((SCALE_OUT, 0, 0, 2, 0, 2, 2**63 - 5, 1), "has a first_row that is not from 0 to"),
         ((SCALE_OUT, 0, 0, 2, 0, 2, 0, 2**62), "has more rows than can be added up"),
         ((SCALE_OUT, -2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
         ((SCALE_OUT, 2**31 - 1, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
@@ -518,6 +532,28 @@ def test_what_is_no_array_of_transfers():
         simulate_transfers(np.zeros(3, np.int64), fabric_of(1, 2))
     with pytest.raises(ArgumentError, match=r"topology must be a fastjax.Topology, got None"):
         simulate_transfers(moves(), None)
+
+
+def test_rows_that_come_twice():
+    transfers = moves(
+        (SCALE_OUT, 0, 0, 2, 0, 3, 0, 5),
+        (SCALE_OUT, 1, 0, 2, 0, 3, 2, 3),
+        (REDISTRIBUTE, 1, 2, 3, 0, 3, 0, 8),
+    )
+    with pytest.raises(ArgumentError, match="row 2 of block 0 -> 3 comes to device 2 twice"):
+        simulate_transfers(transfers, fabric_of(2, 2))
+
+
+def test_settings_that_are_none():
+    with pytest.raises(ArgumentError, match=r"fabric must be a fastjax.simulation.Fabric, got 'r"):
+        simulate_transfers(moves(), fabric_of(1, 2), fabric="roce")
+    for planning in (-1, float("nan"), "x"):
+        with pytest.raises(ArgumentError, match="planning_time must be seconds, 0 or more, got"):
+            simulate_transfers(moves(), fabric_of(1, 2), planning_time=planning)
+    with pytest.raises(
+        ArgumentError, match=r"link must be one of 'scale_up_out', .*; got 'nonsens"
+    ):
+        example()[1].busy("nonsense")
 
 
 @pytest.mark.parametrize("pieces", [0, 65, 1.5, None])

@@ -36,7 +36,8 @@ as rows come; nothing balanced |
 | auto | what the library takes by itself, by its cost model |
 | optimal | ours with the best stages there are, solved for; up to 4 servers |
 
-Planning is by the cost model (one core of a server of 2020); that of *as published* by the
+Planning is by the cost model (one core of a server of 2020), for *auto* that of all plans it
+makes before it chooses; that of *as published* by the
 paper's times, between which we draw a line; *two-tier* plans nothing."""
 
 

@@ -15,7 +15,7 @@ RATES = {
     "scale_out_bandwidth": ("bytes/s of a device's NIC", 9),
     "scale_up_latency": ("seconds that starting a transfer inside a server takes", -6),
     "scale_out_latency": ("seconds that starting a scale-out stage takes", -6),
-    "transfer_overhead": ("seconds a transfer takes where nothing is staged", -6),
+    "transfer_overhead": ("seconds that posting one of several messages takes", -6),
     "incast_loss": ("share of time that senders lose where they meet, from 0 to 1", 0),
 }
 

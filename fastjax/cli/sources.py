@@ -141,6 +141,8 @@ def _generate(
 ) -> tuple[np.ndarray, str]:
     if options.devices is None:
         raise OptionError("--generate needs --devices.")
+    if options.seed < 0:
+        raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
     servers = _servers(options.servers, options.devices, devices_per_server)
     used = " ".join(f"--{n} {getattr(options, n)}" for n in ("devices", "rows", "exponent", "seed"))
     return _GENERATORS[options.generate](options, servers), f"{options.generate} {used}"

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+_LATEST = 2.0**62  # 146 years: what comes later is drawn there
+
 
 def in_ns(seconds: Any) -> np.ndarray:
     """Whole nanoseconds: what ends when the next begins does so exactly."""
-    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
+    return np.rint(np.minimum(np.asarray(seconds) * 1e9, _LATEST)).astype(np.int64)
 
 
 def side_by_side(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

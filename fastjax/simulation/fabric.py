@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
+import operator
 from typing import Any
 
 from fastjax.errors import ArgumentError, OptionError
@@ -19,6 +21,7 @@ has sent for the one before, whatever receivers do.
 """
 
 _MOST_SENDERS = 2**20
+_MOST_TIMES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +47,21 @@ class Incast:
     source: str = ""
 
     def __post_init__(self) -> None:
-        points = ((1, 1.0), *self.points)
-        for (few, more), (many, less) in itertools.pairwise(points):
-            if not (few < many <= _MOST_SENDERS and 0 < less <= more):
-                raise ArgumentError(
-                    f"incast {self.name!r}: points must be pairs of a number of senders, from 2 "
-                    f"to {_MOST_SENDERS} and rising, and the share of the rate that is left, "
-                    f"above 0 and not rising; got {self.points!r}."
-                )
+        try:
+            points = tuple((operator.index(count), float(share)) for count, share in self.points)
+            fits = all(
+                few < many <= _MOST_SENDERS and 0 < less <= more
+                for (few, more), (many, less) in itertools.pairwise(((1, 1.0), *points))
+            )
+        except (TypeError, ValueError):
+            points, fits = (), False
+        if not fits:
+            raise ArgumentError(
+                f"incast {self.name!r}: points must be pairs of a number of senders, from 2 "
+                f"to {_MOST_SENDERS} and rising, and the share of the rate that is left, "
+                f"above 0 and not rising; got {self.points!r}."
+            )
+        object.__setattr__(self, "points", points)
 
     def efficiency(self, senders: int) -> float:
         """The share of the rate that so many senders get together."""
@@ -113,8 +123,12 @@ class Fabric:
             )
         object.__setattr__(self, "incast", _as_incast(self.incast))
         share = self.oversubscription
-        if not isinstance(share, (int, float)) or not 1 <= share < math.inf:
-            raise OptionError(f"oversubscription must be a number of 1 or more, got {share!r}.")
+        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
+        if not is_number or not 1 <= share <= _MOST_TIMES:
+            raise OptionError(
+                f"oversubscription must be a number from 1 to {_MOST_TIMES}, got {share!r}."
+            )
+        object.__setattr__(self, "oversubscription", float(share))
 
     def __str__(self) -> str:
         text = f"stages by {self.synchronization}; incast {self.incast}"
@@ -159,7 +173,7 @@ class Preset:
           servers: their number.
           **rates: of `fastjax.Topology`, or devices_per_server, instead of the preset's own.
         """
-        local = int(rates.pop("devices_per_server", self.devices_per_server))
+        local = rates.pop("devices_per_server", self.devices_per_server)
         return Topology(servers, local, **{**self.rates, **rates})
 
 

@@ -19,7 +19,6 @@ from fastjax.topology import Topology
 # flows (ffi/simulator/simulator.h).
 _RESOLUTION = 1e-3
 _EVENTS_AT_ONCE = 20_000
-_MOST_SENDERS_TOLD_APART = 1024
 _MOST_PIECES = 64
 _PHASES = ("local", "balance", "scale-out", "redistribute")
 
@@ -113,13 +112,17 @@ def simulate_transfers(
       What happened when.
 
     Raises:
-      ArgumentError: pieces is no such number, or transfers are not of that dtype, name devices
-        that the topology lacks, use a NIC that has failed, are of a phase that does not lead there,
-        send on what has not come, or wait for each other.
+      ArgumentError: fabric, pieces or planning_time is no such thing; or transfers are not of that
+        dtype, name devices that the topology lacks, use a NIC that has failed, are of a phase that
+        does not lead there, bring a row twice, send on what has not come, or wait for each other.
     """
     check_topology(topology)
     check_row_bytes(row_bytes)
-    if not isinstance(pieces, int) or not 1 <= pieces <= _MOST_PIECES:
+    if fabric is not None and not isinstance(fabric, Fabric):
+        raise ArgumentError(f"fabric must be a fastjax.simulation.Fabric, got {fabric!r}.")
+    if not isinstance(planning_time, (int, float)) or not 0 <= planning_time < np.inf:
+        raise ArgumentError(f"planning_time must be seconds, 0 or more, got {planning_time!r}.")
+    if not isinstance(pieces, (int, np.integer)) or not 1 <= pieces <= _MOST_PIECES:
         raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
     fabric = fabric or Fabric()
     packed = _check_transfers(transfers, topology)
@@ -153,13 +156,13 @@ def _settings(
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
-    counts = range(1, min(most, _MOST_SENDERS_TOLD_APART) + 1)
+    counts = range(1, min(most, topology.num_devices) + 1)
     return (
         topology.words,
         int(row_bytes),
         SYNCHRONIZATIONS.index(fabric.synchronization),
-        balance_first,
-        pieces,
+        bool(balance_first),
+        int(pieces),
         float(fabric.oversubscription),
         [incast.efficiency(count) for count in counts],
         _RESOLUTION,
@@ -223,7 +226,9 @@ def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
         strange = (moved[name] < 0) | (moved[name] >= topology.num_devices)
         refuse(strange, f"has a {name} that is none of the devices 0 to {topology.num_devices - 1}")
     refuse((moved["phase"] < LOCAL) | (moved["phase"] > REDISTRIBUTE), "is of no phase from 0 to 3")
-    refuse((moved["rows"] < 0) | (moved["first_row"] < 0), "has fewer than 0 rows")
+    refuse(moved["rows"] < 0, "has fewer than 0 rows")
+    row = moved["first_row"]
+    refuse((row < 0) | (row > 2**62), "has a first_row that is not from 0 to 2**62")
     refuse(moved["rows"] > 2**62 // max(1, len(moved)), "has more rows than can be added up")
     refuse((moved["stage"] < -1) | (moved["stage"] == 2**31 - 1), "is of no stage below 2**31 - 1")
     local = topology.devices_per_server

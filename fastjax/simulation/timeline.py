@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastjax import plot
+from fastjax.errors import ArgumentError
 from fastjax.host_plan import TRANSFER_DTYPE
 from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
@@ -42,8 +43,8 @@ MESSAGE_DTYPE = np.dtype(
 """Fields of `Timeline.messages`: all that one device sends to another in one phase of one stage.
 
 ready: seconds at which nothing has to be waited for any more; start: at which bytes flow, a
-start-up later; end: at which the last one is there. Where plans of one stage send rows on, each
-piece of a message is one.
+start-up later; end: at which the last one is there. What goes in pieces
+(`simulate_transfers(..., pieces=)`) has a line for each.
 """
 
 LINKS = ("scale_up_out", "scale_up_in", "scale_out_out", "scale_out_in")
@@ -58,7 +59,7 @@ _WORDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
     """A simulated exchange, from `fastjax.simulate`.
 
@@ -99,14 +100,20 @@ class Timeline:
 
         Returns:
           Shape (devices,).
+
+        Raises:
+          ArgumentError: there is no such link.
         """
+        if link not in LINKS:
+            known = ", ".join(map(repr, LINKS))
+            raise ArgumentError(f"link must be one of {known}; got {link!r}.")
         end, out = ("src" if link.endswith("_out") else "dst"), link.startswith("scale_out")
         moved = self.messages[(self.messages["phase"] == SCALE_OUT) == out]
         rows = np.bincount(moved[end], weights=moved["rows"], minlength=self.topology.num_devices)
         return rows * self.row_bytes / self.rates(link)
 
     def rates(self, link: str) -> np.ndarray:
-        """Bytes/s of that link of each device; infinite for a NIC that has failed, and is idle."""
+        """Bytes/s of one of `LINKS`, of each device; infinite for a NIC that has failed."""
         topology = self.topology
         if link.startswith("scale_up"):
             return np.full(topology.num_devices, topology.scale_up_bandwidth)

@@ -76,6 +76,7 @@ void Tiles::Plan(const int64_t* traffic) {
   block_bound_ = 0;
   local_rows_ = 0;
   if (kind_ == Quotas::kOrigins) nic_rows_.assign(2 * static_cast<size_t>(topology_.devices()), 0);
+  if (counts_senders_) sent_rows_.assign(static_cast<size_t>(topology_.devices()), 0);
   // Eight is what most servers have.
   for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
@@ -105,8 +106,10 @@ Tiles::Busiest Tiles::FindBusiest() const {
 
 void Tiles::CountRowsOfNics(int32_t source, int32_t target) {
   for (int32_t rail = 0; rail < m_; ++rail) {
-    nic_rows_[static_cast<size_t>(topology_.device(source, rail))] += quotas_[rail];
-    nic_rows_[static_cast<size_t>(topology_.devices() + topology_.device(target, rail))] += quotas_[rail];
+    const int32_t sends = topology_.device(source, rail);
+    const int32_t receives = topology_.devices() + topology_.device(target, rail);
+    nic_rows_[static_cast<size_t>(sends)] += quotas_[rail];
+    nic_rows_[static_cast<size_t>(receives)] += quotas_[rail];
   }
 }
 
@@ -114,7 +117,7 @@ int64_t Tiles::UnitsOfBusiestNic() const {
   Wide units = 0;
   for (size_t i = 0; i < nic_rows_.size(); ++i) {
     const auto device = static_cast<int32_t>(i % static_cast<size_t>(topology_.devices()));
-    const int64_t rate = std::max(topology_.nic_bandwidth(device), slowest_nic_);
+    const int64_t rate = std::max(topology_.nic_bandwidth(device), int64_t{1});
     units = std::max(units, (Wide{nic_rows_[i]} * fastest_nic_ + rate - 1) / rate);
   }
   return Saturated(units);
@@ -182,6 +185,10 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   block_bound_ = std::max(block_bound_, sum);
   FillQuotas<kRails>(source, target, quotas_.data());
   if (kind_ == Quotas::kOrigins) CountRowsOfNics(source, target);
+  if (counts_senders_) {
+    int64_t* sent = &sent_rows_[static_cast<size_t>(topology_.device(source, 0))];
+    for (int32_t i = 0; i < m; ++i) sent[i] += row_sums_[i];
+  }
   const bool even = kind_ == Quotas::kEven && topology_.equal_nics();
   const int64_t most = even ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
   most_rows_[pair] = std::min(most + filler_->slack_rows(sum), sum);

@@ -3,6 +3,7 @@
 #ifndef FASTJAX_PLANNER_TILES_H_
 #define FASTJAX_PLANNER_TILES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,6 +55,9 @@ class Tiles {
   const int64_t* units() const { return units_.data(); }
   int64_t sum(int32_t pair) const { return sums_[pair]; }
   const TileLoad& load(int32_t pair) const { return loads_[pair]; }
+  // Whether plans say how many rows the device sends that sends most to other servers.
+  void CountSenders(bool count) { counts_senders_ = count; }
+  int64_t most_sent() const { return *std::max_element(sent_rows_.begin(), sent_rows_.end()); }
   // What servers do at most.
   struct Busiest {
     int64_t units = 0;         // sent or received
@@ -140,8 +144,10 @@ class Tiles {
   std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal, or rows cross from where they are
   std::vector<int32_t> best_nic_;
 
-  std::vector<int64_t> nic_rows_;  // by device: sent, then received; where quotas are those of origins
-  std::vector<int64_t> sums_;      // by pair
+  bool counts_senders_ = false;
+  std::vector<int64_t> sent_rows_;  // by device, to other servers
+  std::vector<int64_t> nic_rows_;   // by device: sent, then received; where quotas are those of origins
+  std::vector<int64_t> sums_;       // by pair
   std::vector<int64_t> units_;
   std::vector<int64_t> most_rows_;  // the largest quota
   std::vector<TileLoad> loads_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -114,6 +115,14 @@ class Gatherer {
     std::sort(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {
       return std::tie(a.where, a.first_row, a.transfer) < std::tie(b.where, b.first_row, b.transfer);
     });
+    const auto again = std::adjacent_find(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {
+      return a.where == b.where && b.first_row < a.end_row;
+    });
+    if (again == arrivals_.end()) return;
+    const Transfer& transfer = transfers_[static_cast<size_t>(std::next(again)->transfer)];
+    throw std::invalid_argument("row " + std::to_string(transfer.first_row) + " of block " +
+                                std::to_string(transfer.origin) + " -> " + std::to_string(transfer.target) +
+                                " comes to device " + std::to_string(transfer.dst) + " twice");
   }
 
   // Those of the sorted transfers [begin, end), which are of one message but for pieces.
@@ -159,7 +168,7 @@ class Gatherer {
       return sought < std::pair(arrival.where, arrival.first_row);
     };
     auto from = std::upper_bound(arrivals_.begin(), arrivals_.end(), std::pair(where, transfer.first_row), after);
-    // Arrivals of a block do not overlap, so that only the one before can reach into the transfer.
+    // Arrivals do not overlap, so that only the one before can reach into the transfer.
     if (from != arrivals_.begin()) --from;
     if (from != arrivals_.end() && (from->where != where || from->end_row <= transfer.first_row)) ++from;
     auto to = from;

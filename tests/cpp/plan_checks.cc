@@ -32,12 +32,8 @@ struct Promises {
   bool balanced;
 };
 constexpr Promises kPromises[] = {
-    {"direct", false, false, false},
-    {"spreadout", true, false, false},
-    {"fast", true, true, true},
-    {"rails", false, true, false},
-    {"balanced", false, true, true},
-    {"relay", false, false, false},
+    {"direct", false, false, false}, {"spreadout", true, false, false}, {"fast", true, true, true},
+    {"rails", false, true, false},   {"balanced", false, true, true},   {"relay", false, false, false},
 };
 
 std::string_view Name(Scheduler scheduler) { return planner::SchedulerNames()[static_cast<size_t>(scheduler)]; }
