@@ -63,7 +63,8 @@ void TestExchanges() {
   int64_t summed = 0;
   int32_t round = 0;
   for (const auto& shape : kShapes) {
-    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails}) {
+    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails,
+                                      Scheduler::kBalanced, Scheduler::kRelay}) {
       for (int32_t way = 0; way < 6; ++way) {
         RigOptions options;
         options.topology = MakeTopology(shape[0], shape[1]);
