@@ -210,7 +210,7 @@ std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes)
   return std::make_unique<AllPairs>(topology, row_bytes, std::make_shared<Tiles>(topology, std::move(filler)));
 }
 
-// Measured like that of fast: within a fifth.
+// Measured like that of fast: within a quarter.
 Picoseconds BalancedPlanningTime(const Topology& topology) { return PlanningTime(topology, 20); }
 Picoseconds RelayPlanningTime(const Topology& topology) { return PlanningTime(topology, 10); }
 

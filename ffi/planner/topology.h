@@ -18,7 +18,7 @@ struct Topology {
   int64_t scale_out_bandwidth = 50'000'000'000;  // bytes/s of one device's NIC
   int64_t scale_up_latency_ns = 2'000;           // start-up of a step inside a server
   int64_t scale_out_latency_ns = 10'000;         // start-up of one scale-out stage
-  int64_t transfer_overhead_ns = 1'000;          // what a device spends on each transfer of an exchange without stages
+  int64_t transfer_overhead_ns = 1'000;          // what posting one of several messages takes a device
   int64_t incast_loss_ppm = 500'000;             // docs/design/cost_model.md
   // bytes/s of each device's NIC where they differ; 0 has failed. Empty: all have scale_out_bandwidth.
   std::vector<int64_t> nic_bandwidths = {};
