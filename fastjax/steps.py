@@ -182,7 +182,8 @@ def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
     seconds = _in_rows(plan, phase, load.rows) * (plan.row_bytes / fastest)
     if _is_at_once(plan):
         posting = load.transfers * topology.transfer_overhead
-        seconds = np.maximum(seconds + starts * topology.transfer_overhead, posting + seconds / 2)
+        first = starts * topology.transfer_overhead
+        seconds = np.maximum(seconds + first + (posting - first) / 4, posting + seconds / 4)
     return (seconds + starts * topology.scale_out_latency).max(axis=0)
 
 

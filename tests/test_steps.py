@@ -50,7 +50,8 @@ def test_steps_of_what_is_sent_at_once(problem):
     for rows in (*sent.values(), *received.values()):
         busy = sum(rows) * plan.row_bytes / topology.scale_out_bandwidth
         posted = len(rows) * topology.transfer_overhead
-        seconds = max(busy + topology.transfer_overhead, posted + busy / 2)
+        first = topology.transfer_overhead if rows else 0.0
+        seconds = max(busy + first + (posted - first) / 4, posted + busy / 4)
         longest = max(longest, seconds + topology.scale_out_latency)
     if plan.num_stages:
         assert steps.seconds[SCALE_OUT][0] == pytest.approx(longest)
@@ -113,9 +114,9 @@ def test_predictions_are_near_what_the_transfers_take(shape, make):
         "direct": 1e-6,
         "spreadout": 1e-6,
         "fast": 0.05,
-        "rails": 0.12,
-        "balanced": 0.12,
-        "relay": 0.12,
+        "rails": 0.15,
+        "balanced": 0.06,
+        "relay": 0.1,
     }
     for overheads in ({}, NO_OVERHEAD):
         topology = Topology(*shape, **overheads, incast_loss=0)

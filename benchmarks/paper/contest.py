@@ -75,14 +75,25 @@ def measure(key: Key) -> Cell:
 
 
 def choosing_time(plan: Plan) -> float:
-    """Seconds that auto takes to plan, about: all that it plans before it chooses.
+    """Seconds that auto takes to plan, about: the plan that it takes, and the prices of others.
 
-    "fast" and "balanced" have all in common but what the dearer of the two does besides.
+    "fast" and "balanced" have their sums over servers in common.
     """
     names = _core.scheduler_names()
-    planned = {names[c[0]]: c[4] for c in plan._made.core.choices() if c[1]}
-    in_common = min((planned.get(name, 0.0) for name in ("fast", "balanced")), default=0.0)
-    return sum(planned.values()) - in_common
+    choices = plan._made.core.choices()
+    priced = {names[c[0]] for c in choices if c[1]} - {plan.scheduler}
+    seconds = plan.planning_time() + sum(pricing_time(name, plan.topology) for name in priced)
+    if {"fast", "balanced"} <= {*priced, plan.scheduler}:
+        seconds -= pricing_time("balanced", plan.topology)
+    return seconds
+
+
+def pricing_time(scheduler: str, topology: Topology) -> float:
+    """Seconds from traffic to a schedule's price: that part of planning, by the cost model."""
+    blocks = topology.num_devices**2
+    if scheduler == "fast":
+        return 1e-9 * (1.5 * blocks + 170 * topology.servers**2)
+    return 1e-9 * (2.4 if scheduler in ("direct", "spreadout") else 1.15) * blocks
 
 
 def names_of(key: Key) -> tuple[str, ...]:

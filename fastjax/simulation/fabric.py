@@ -180,13 +180,13 @@ class Preset:
 PRESETS = {
     "h200": Preset(
         8,
-        {"scale_up_bandwidth": 450e9, "scale_out_bandwidth": 50e9, "incast_loss": 0.01},
+        {"scale_up_bandwidth": 450e9, "scale_out_bandwidth": 50e9, "incast_loss": 0.015},
         "infiniband",
         "NVLink 4, 400 Gb/s InfiniBand for each GPU (arXiv 2505.09764)",
     ),
     "mi300x": Preset(
         8,
-        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.25},
+        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.07},
         "roce",
         "Infinity Fabric, 100 Gb/s RoCE for each GPU (arXiv 2505.09764)",
     ),

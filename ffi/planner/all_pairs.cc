@@ -11,6 +11,7 @@
 
 #include "planner/at_once.h"
 #include "planner/balance.h"
+#include "planner/pieces.h"
 #include "planner/pricing.h"
 #include "planner/rail_lists.h"
 #include "planner/schedule.h"
@@ -19,9 +20,6 @@
 namespace fastjax::planner {
 namespace {
 
-// Few, so that start-ups stay few: pieces are not one-to-one, and what they save ends with what is left uncovered.
-constexpr int64_t kMostPieces = 8;
-
 class AllPairs final : public Schedule {
  public:
   AllPairs(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
@@ -29,11 +27,11 @@ class AllPairs final : public Schedule {
 
   void Plan(const int64_t* traffic) override {
     tiles_->Plan(traffic);
-    SumLoads();
-    pieces_ = Pieces();
+    busiest_ = tiles_->FindBusiest();
+    Cut();
   }
   void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
-  int32_t num_stages() const override { return pieces_; }
+  int32_t num_stages() const override { return pieces_.count; }
   int64_t block_bound() const override { return tiles_->block_bound(); }
   Picoseconds PredictedTime() override;
   int64_t StagingRows(int32_t server) const override {
@@ -42,16 +40,7 @@ class AllPairs final : public Schedule {
   void Append(int32_t device, TransferBuffer* out) override;
 
  private:
-  // The most rows that any server's busiest devices move inside.
-  struct Loads {
-    int64_t balance = 0;
-    int64_t redistribute = 0;
-    int64_t inside = 0;  // both
-  };
-
-  int64_t BusiestOf(int64_t sum_of_most, int64_t rows) const;
-  void SumLoads();
-  int32_t Pieces() const;
+  void Cut();
   void CollectSlices(int32_t device, int32_t piece);
   Picoseconds InStep() const;
 
@@ -60,60 +49,31 @@ class AllPairs final : public Schedule {
   std::shared_ptr<Tiles> tiles_;
   RailLists lists_;
   Tiles::Busiest busiest_;
-  Loads loads_;
-  int32_t pieces_ = 0;
+  Tiles::Inside inside_;
+  Pieces pieces_;
   std::vector<Slice> slices_;
 };
 
-// In sixteenths.
-int64_t RootOf(int64_t value) {
-  int64_t root = 16;
-  while ((root + 1) * (root + 1) <= 256 * value) ++root;
-  return root;
-}
-
-// What a server's busiest device does for all pairs. The busiest of one pair is hardly that of another: what stands out
-// falls behind the mean as the root of their number.
-int64_t AllPairs::BusiestOf(int64_t sum_of_most, int64_t rows) const {
-  const int64_t mean = rows / topology_.devices_per_server;
-  return mean + 16 * (sum_of_most - mean) / RootOf(std::max<int64_t>(busiest_.peers, 1));
-}
-
-void AllPairs::SumLoads() {
-  busiest_ = tiles_->FindBusiest();
-  loads_ = {};
-  for (int32_t server = 0; server < topology_.servers; ++server) {
-    TileLoad sum;
-    for (int32_t other = 0; other < topology_.servers; ++other) {
-      const TileLoad& out = tiles_->load(tiles_->PairOf(server, other));
-      const TileLoad& in = tiles_->load(tiles_->PairOf(other, server));
-      sum.balance += out.balance;
-      sum.balance_rows += out.balance_rows;
-      sum.redistribute += in.redistribute;
-      sum.redistribute_rows += in.redistribute_rows;
-    }
-    const int64_t balance = BusiestOf(sum.balance, sum.balance_rows);
-    const int64_t redistribute = BusiestOf(sum.redistribute, sum.redistribute_rows);
-    loads_.balance = std::max(loads_.balance, balance);
-    loads_.redistribute = std::max(loads_.redistribute, redistribute);
-    loads_.inside = std::max(loads_.inside, balance + redistribute);
-  }
-}
-
-// The more pieces, the less of the first one's balance and the last one's redistribution lies bare, and each takes a
-// start-up: the sum of both is least where the squares are equal.
-int32_t AllPairs::Pieces() const {
-  if (busiest_.peers == 0) return 0;
-  const Picoseconds bare = pricing_.scale_up.Time(loads_.balance) + pricing_.scale_up.Time(loads_.redistribute);
-  const Picoseconds start_up = pricing_.scale_out_latency;
+// Rails carry first what needs no balance and last what needs no redistribution. Rails and pairs differ, so half of it
+// is counted on, but for what one pair brings.
+void AllPairs::Cut() {
+  pieces_ = {};
+  inside_ = tiles_->FindInside();
+  if (busiest_.peers == 0) return;
+  const auto share = [&](Wide units, int32_t part) {
+    return static_cast<Share>(units * kAll / (inside_.units * part));
+  };
+  const AroundWork balance = {pricing_.scale_up.Time(inside_.balance), share(inside_.balanced_units, 2)};
+  const AroundWork redistribute = {pricing_.scale_up.Time(inside_.redistribute),
+                                   share(inside_.home_units, busiest_.peers == 1 ? 1 : 2)};
   // The fullest rail of the largest pair has rows in each, wherever pieces begin.
-  const int64_t most = std::min(kMostPieces, busiest_.rows_of_pair / topology_.devices_per_server / 2);
-  int64_t pieces = 1;
-  while (pieces < most && start_up * (pieces + 1) * pieces < bare) ++pieces;
-  return static_cast<int32_t>(pieces);
+  const int64_t rows = std::max<int64_t>(busiest_.rows_of_pair / topology_.devices_per_server, 1);
+  pieces_ = CutAtOnce(pricing_.scale_out.Time(busiest_.units), balance, redistribute, pricing_.scale_out_latency,
+                      2 * kAll / rows + 1);
 }
 
-// A piece is the same share of every pair.
+// A piece is the same share of every pair. Every server begins with the one behind it, so that none gets all that is
+// posted first, and another nothing for as long as posting takes.
 void AllPairs::CollectSlices(int32_t device, int32_t piece) {
   slices_.clear();
   const bool every = device == kEveryDevice;
@@ -121,24 +81,28 @@ void AllPairs::CollectSlices(int32_t device, int32_t piece) {
   const auto collect = [&](int32_t source, int32_t target) {
     const int32_t pair = tiles_->PairOf(source, target);
     if (tiles_->sum(pair) == 0) return;
-    const auto edge = [&](int32_t k) { return static_cast<int64_t>(Wide{tiles_->units()[pair]} * k / pieces_); };
+    const auto edge = [&](int32_t k) {
+      return static_cast<int64_t>(Wide{tiles_->units()[pair]} * pieces_.edges[static_cast<size_t>(k)] / kAll);
+    };
     // Sprayed rails carry a little more or less than their quotas, hence more units than the pair has of them.
-    const int64_t end = piece + 1 == pieces_ ? int64_t{1} << 62 : edge(piece + 1);
+    const int64_t end = piece + 1 == pieces_.count ? int64_t{1} << 62 : edge(piece + 1);
     slices_.push_back({source, target, edge(piece), end});
   };
-  for (int32_t source = 0; source < topology_.servers; ++source) {
-    if (!every && source != server) {
-      collect(source, server);
-      continue;
-    }
-    for (int32_t target = 0; target < topology_.servers; ++target) collect(source, target);
+  const int32_t n = topology_.servers;
+  for (int32_t shift = 1; shift < n; ++shift) {
+    for (int32_t source = 0; every && source < n; ++source) collect(source, (source + shift) % n);
+    if (every) continue;
+    const int32_t target = (server + shift) % n, source = (server + n - shift) % n;
+    if (source < server) collect(source, server);
+    collect(server, target);
+    if (source > server) collect(source, server);
   }
 }
 
 void AllPairs::Append(int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, tiles_->traffic(), device, out);
   lists_.Prepare(device);
-  for (int32_t piece = 0; piece < pieces_; ++piece) {
+  for (int32_t piece = 0; piece < pieces_.count; ++piece) {
     CollectSlices(device, piece);
     for (const Slice& slice : slices_) lists_.AppendBalance(slice, piece, out);
     for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, piece, out);
@@ -163,15 +127,14 @@ Picoseconds AllPairs::InStep() const {
 // NICs are busy from when the first piece is balanced until the last one is to be redistributed.
 Picoseconds AllPairs::PredictedTime() {
   const Picoseconds local = tiles_->local_rows() == 0 ? Picoseconds{0} : pricing_.scale_up_latency;
-  const Picoseconds up = local + pricing_.scale_up.Time(loads_.inside + tiles_->local_rows());
-  if (pieces_ == 0) return up;
-  const auto hop = [&](int64_t rows) {
-    return rows == 0 ? Picoseconds{0} : pricing_.scale_up_latency + pricing_.scale_up.Time(rows / pieces_ + 1);
-  };
+  const Picoseconds up =
+      local + pricing_.scale_up.Time(std::max(inside_.balance, inside_.redistribute) + tiles_->local_rows());
+  if (pieces_.count == 0) return up;
+  const auto hop = [&](Picoseconds work) { return work == 0 ? work : pricing_.scale_up_latency + work; };
   const Picoseconds busy = AtOnceTime(topology_, pricing_.scale_out.Time(busiest_.units), InStep());
-  const Picoseconds out =
-      PostedTime(busy, pricing_.transfer_overhead, busiest_.peers * pieces_) + pricing_.scale_out_latency * pieces_;
-  return std::max(up, out) + hop(loads_.balance) + hop(loads_.redistribute);
+  const Picoseconds out = PostedTime(busy, pricing_.transfer_overhead, busiest_.peers * pieces_.count) +
+                          pricing_.scale_out_latency * pieces_.count;
+  return std::max(up, out) + hop(pieces_.balance) + hop(pieces_.redistribute);
 }
 
 // Sums over the matrix, and a tile for each server that one sends to: `tile` is what an entry of it takes, in

@@ -10,8 +10,6 @@
 namespace fastjax::planner {
 namespace {
 
-constexpr int32_t kManyDevices = 64;
-
 class Auto final : public Schedule {
  public:
   Auto(const Topology& topology, int64_t row_bytes);
@@ -30,15 +28,11 @@ class Auto final : public Schedule {
 
  private:
   void Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
-  void PlanFew(const int64_t* traffic);
-  bool PlanMany(const int64_t* traffic);
-  void PlanDirect(const int64_t* traffic);
-  Picoseconds FastAtLeast(Picoseconds rows, int64_t servers, const int64_t* traffic) const;
+  void Compare(const Tiles::Busiest& busiest, const int64_t* traffic);
   void Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange);
 
   Topology topology_;
   Pricing pricing_;
-  Rate all_nics_;
   bool nics_work_;
   Straight direct_;
   Straight spreadout_;
@@ -46,23 +40,15 @@ class Auto final : public Schedule {
   std::unique_ptr<Schedule> fast_;
   std::unique_ptr<Schedule> balanced_;
   std::unique_ptr<Schedule> relay_;
-  bool direct_planned_ = false;
   Schedule* best_ = nullptr;
   Scheduler chosen_ = Scheduler::kDirect;
   Picoseconds cheapest_ = 0;
   std::vector<Choice> choices_;
 };
 
-int64_t SumOfNics(const Topology& topology) {
-  Wide sum = 0;
-  for (int32_t device = 0; device < topology.devices(); ++device) sum += topology.nic_bandwidth(device);
-  return Saturated(sum);
-}
-
 Auto::Auto(const Topology& topology, int64_t row_bytes)
     : topology_(topology),
       pricing_(topology, row_bytes),
-      all_nics_(row_bytes, SumOfNics(topology)),
       nics_work_(std::count(topology.nic_bandwidths.begin(), topology.nic_bandwidths.end(), 0) == 0),
       direct_(topology, row_bytes, false),
       spreadout_(topology, row_bytes, true),
@@ -73,72 +59,42 @@ Auto::Auto(const Topology& topology, int64_t row_bytes)
   choices_.reserve(5);
 }
 
-// Each is priced from below first, by what is known by then, so that none pays for plans that cannot be used.
 void Auto::Plan(const int64_t* traffic) {
   choices_.clear();
   best_ = nullptr;
-  direct_planned_ = false;
-  tiles_->BeginSharing();
-  if (topology_.devices() < kManyDevices || topology_.servers == 1 || !PlanMany(traffic)) PlanFew(traffic);
-  tiles_->EndSharing();
-}
-
-// The first pass over the traffic prices direct, which is best for small exchanges. A device's peers lie in as many
-// servers as there are at least, and each takes a stage.
-void Auto::PlanFew(const int64_t* traffic) {
-  PlanDirect(traffic);
-  const int64_t m = topology_.devices_per_server;
-  const int64_t servers = (direct_.transfers() + m - 1) / m;
-  const Picoseconds rows = all_nics_.Time(direct_.cross_rows());
-  const Picoseconds start = servers > 0 ? pricing_.scale_out_latency : Picoseconds{0};
-  // Own NICs that have failed send nothing, so only schedulers that go round them will do.
-  if (nics_work_ || servers == 0) Consider(Scheduler::kDirect, &direct_, 0, traffic);
-  if (servers == 0 && best_ != nullptr) return;
-  Consider(Scheduler::kBalanced, balanced_.get(), rows + start, traffic);
-  Consider(Scheduler::kFast, fast_.get(), FastAtLeast(rows, servers, traffic), traffic);
-  if (!nics_work_) return;
-  Consider(Scheduler::kRelay, relay_.get(), direct_.sending_time() + start, traffic);
-  Consider(Scheduler::kSpreadout, &spreadout_, direct_.nic_time() + start * direct_.transfers(), traffic);
-}
-
-// Among many devices direct's price takes longer than sums over servers do, and they tell that it cannot win wherever a
-// device has much more to send than others. Returns whether anything leaves its server.
-bool Auto::PlanMany(const int64_t* traffic) {
-  tiles_->CountSenders(true);
-  tiles_->Plan(traffic);
-  const Tiles::Busiest busiest = tiles_->FindBusiest();
-  if (busiest.peers == 0) return false;
-  Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
-  Consider(Scheduler::kFast, fast_.get(), FastAtLeast(0, 0, traffic), traffic);
-  if (!nics_work_) return true;
-  const Picoseconds start = pricing_.scale_out_latency;
-  const Picoseconds own = pricing_.scale_out.Time(tiles_->most_sent());
-  Consider(Scheduler::kRelay, relay_.get(), own + start, traffic);
-  Consider(Scheduler::kDirect, &direct_, own + start, traffic);
-  const int64_t m = topology_.devices_per_server;
-  Consider(Scheduler::kSpreadout, &spreadout_, own + start * ((busiest.peers + m - 1) / m), traffic);
-  return true;
-}
-
-void Auto::PlanDirect(const int64_t* traffic) {
-  if (!direct_planned_) direct_.Plan(traffic);
-  direct_planned_ = true;
-}
-
-// Once there are tiles, the busiest server says more.
-Picoseconds Auto::FastAtLeast(Picoseconds rows, int64_t servers, const int64_t* traffic) const {
-  if (tiles_->traffic() == traffic) {
+  if (topology_.servers > 1) {
+    tiles_->BeginSharing();
+    tiles_->CountRowsOfDevices(true);
+    tiles_->Plan(traffic);
     const Tiles::Busiest busiest = tiles_->FindBusiest();
-    rows = std::max(rows, pricing_.scale_out.Time(busiest.units));
-    servers = std::max(servers, busiest.peers);
+    if (busiest.peers > 0) Compare(busiest, traffic);
+    tiles_->EndSharing();
   }
-  return rows + pricing_.scale_out_latency * servers;
+  if (best_ == nullptr) Consider(Scheduler::kDirect, &direct_, 0, traffic);
+}
+
+// Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
+// others, and where direct cannot, which is also where one has much more to receive. Each is priced from below, by what
+// is known by then, so that none pays for plans that cannot be used. A device's peers lie in as many servers as there
+// are at least, and each takes a stage.
+void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
+  const Picoseconds start = pricing_.scale_out_latency;
+  Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
+  Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(busiest.units) + start * busiest.peers, traffic);
+  // Own NICs that have failed send nothing, so only schedulers that go round them will do.
+  if (!nics_work_) return;
+  const Picoseconds sent = pricing_.scale_out.Time(tiles_->most_sent());
+  const Picoseconds own = std::max(sent, pricing_.scale_out.Time(tiles_->most_received()));
+  const int64_t m = topology_.devices_per_server;
+  Consider(Scheduler::kRelay, relay_.get(), sent + start, traffic);
+  Consider(Scheduler::kDirect, &direct_, own + start, traffic);
+  Consider(Scheduler::kSpreadout, &spreadout_, own + start * ((busiest.peers + m - 1) / m), traffic);
 }
 
 void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
   const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
   if (best_ != nullptr && at_least + planning >= cheapest_) return Record(scheduler, false, 0, at_least);
-  schedule == &direct_ ? PlanDirect(traffic) : schedule->Plan(traffic);
+  schedule->Plan(traffic);
   const Picoseconds exchange = schedule->PredictedTime();
   Record(scheduler, true, schedule->num_stages(), exchange);
   if (best_ != nullptr && exchange + planning >= cheapest_) return;

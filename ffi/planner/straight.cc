@@ -25,10 +25,9 @@ void Straight::Plan(const int64_t* traffic) {
   std::fill(used_.begin(), used_.end(), 0);
   received_.Clear();
   std::fill(received_inside_.begin(), received_inside_.end(), 0);
-  out_ = sending_ = 0;
-  inside_ = transfers_ = cross_rows_ = block_bound_ = 0;
+  out_ = 0;
+  inside_ = transfers_ = block_bound_ = 0;
   for (int32_t src = 0; src < topology_.devices(); ++src) Measure(src);
-  out_ = sending_;
   for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
     out_ = std::max(out_, nics_[dst].Time(received_.rows[dst]));
     transfers_ = std::max(transfers_, received_.transfers[dst]);
@@ -46,9 +45,8 @@ void Straight::Measure(int32_t src) {
   sent_ = sends_ = 0;
   Cross(src, 0, first, devices - src);
   Cross(src, end, devices, -src);
-  sending_ = std::max(sending_, nics_[src].Time(sent_));
+  out_ = std::max(out_, nics_[src].Time(sent_));
   transfers_ = std::max(transfers_, sends_);
-  cross_rows_ += sent_;
   int64_t inside = 0;
   for (int32_t dst = first; dst < end; ++dst) {
     if (dst == src) continue;

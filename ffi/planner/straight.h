@@ -39,14 +39,6 @@ class Straight final : public Schedule {
   void Append(int32_t device, TransferBuffer* out) override;
   Picoseconds PredictedTime() override;
 
-  // Of the busiest device: peers in other servers, and the time its NIC works.
-  int64_t transfers() const { return transfers_; }
-  Picoseconds nic_time() const { return out_; }
-  // Of the device that sends longest.
-  Picoseconds sending_time() const { return sending_; }
-  // Rows that leave their server.
-  int64_t cross_rows() const { return cross_rows_; }
-
  private:
   void Measure(int32_t src);
   void Cross(int32_t src, int32_t begin, int32_t end, int32_t to_distance);
@@ -66,11 +58,9 @@ class Straight final : public Schedule {
   std::vector<int64_t> received_inside_;
   int64_t sent_ = 0;  // by the device that is being measured
   int64_t sends_ = 0;
-  int64_t cross_rows_ = 0;
   int64_t block_bound_ = 0;
   // Of the busiest device.
   Picoseconds out_ = 0;
-  Picoseconds sending_ = 0;
   int64_t transfers_ = 0;
   int64_t inside_ = 0;
 };

@@ -76,7 +76,12 @@ void Tiles::Plan(const int64_t* traffic) {
   block_bound_ = 0;
   local_rows_ = 0;
   if (kind_ == Quotas::kOrigins) nic_rows_.assign(2 * static_cast<size_t>(topology_.devices()), 0);
-  if (counts_senders_) sent_rows_.assign(static_cast<size_t>(topology_.devices()), 0);
+  balanced_.assign(static_cast<size_t>(topology_.devices()), 0);
+  redistributed_.assign(static_cast<size_t>(topology_.devices()), 0);
+  if (counts_devices_) {
+    sent_rows_.assign(static_cast<size_t>(topology_.devices()), 0);
+    received_rows_.assign(static_cast<size_t>(topology_.devices()), 0);
+  }
   // Eight is what most servers have.
   for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
@@ -102,6 +107,18 @@ Tiles::Busiest Tiles::FindBusiest() const {
   // A device that sends much to one server may send little to another: pairs' own sums say too much.
   if (kind_ == Quotas::kOrigins) busiest.units = UnitsOfBusiestNic();
   return busiest;
+}
+
+Tiles::Inside Tiles::FindInside() const {
+  Inside inside;
+  inside.balance = *std::max_element(balanced_.begin(), balanced_.end());
+  inside.redistribute = *std::max_element(redistributed_.begin(), redistributed_.end());
+  for (size_t pair = 0; pair < units_.size(); ++pair) {
+    inside.units += units_[pair];
+    inside.balanced_units += units_[pair] - loads_[pair].balance_units;
+    inside.home_units += units_[pair] - loads_[pair].redistribute_units;
+  }
+  return inside;
 }
 
 void Tiles::CountRowsOfNics(int32_t source, int32_t target) {
@@ -185,15 +202,17 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   block_bound_ = std::max(block_bound_, sum);
   FillQuotas<kRails>(source, target, quotas_.data());
   if (kind_ == Quotas::kOrigins) CountRowsOfNics(source, target);
-  if (counts_senders_) {
+  if (counts_devices_) {
     int64_t* sent = &sent_rows_[static_cast<size_t>(topology_.device(source, 0))];
+    int64_t* received = &received_rows_[static_cast<size_t>(topology_.device(target, 0))];
     for (int32_t i = 0; i < m; ++i) sent[i] += row_sums_[i];
+    for (int32_t i = 0; i < m; ++i) received[i] += column_sums_[i];
   }
   const bool even = kind_ == Quotas::kEven && topology_.equal_nics();
   const int64_t most = even ? (sum + m - 1) / m : *std::max_element(quotas_.begin(), quotas_.end());
   most_rows_[pair] = std::min(most + filler_->slack_rows(sum), sum);
   units_[pair] = topology_.equal_nics() ? most : UnitsOf(source, target, quotas_.data());
-  SetLoad<kRails>(pair);
+  SetLoad<kRails>(source, target, most);
 }
 
 void Tiles::AddLocal() {
@@ -204,33 +223,34 @@ void Tiles::AddLocal() {
 }
 
 // As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
-// balancer does whenever there are such rows.
+// balancer does whenever there are such rows. `most` is the largest quota.
 template <int32_t kRails>
-void Tiles::SetLoad(int32_t pair) {
+void Tiles::SetLoad(int32_t source, int32_t target, int64_t most) {
+  const int32_t pair = PairOf(source, target);
   const int32_t m = kRails == 0 ? m_ : kRails;
   TileLoad load;
   if (m > 1 && sums_[pair] > 0) {
     // Several at a time where they are narrow.
-    load = kRails != 0 && sums_[pair] <= std::numeric_limits<int32_t>::max() ? LoadOf<int32_t, kRails>()
-                                                                             : LoadOf<int64_t, kRails>();
-    if (units_[pair] != most_rows_[pair]) {
-      load.balance_units = MulDiv(load.balance_units, units_[pair], most_rows_[pair]);
-      load.redistribute_units = MulDiv(load.redistribute_units, units_[pair], most_rows_[pair]);
+    load = kRails != 0 && sums_[pair] <= std::numeric_limits<int32_t>::max() ? LoadOf<int32_t, kRails>(source, target)
+                                                                             : LoadOf<int64_t, kRails>(source, target);
+    if (units_[pair] != most) {
+      load.balance_units = MulDiv(load.balance_units, units_[pair], most);
+      load.redistribute_units = MulDiv(load.redistribute_units, units_[pair], most);
     }
   }
   loads_[pair] = load;
 }
 
 template <typename Rows, int32_t kRails>
-TileLoad Tiles::LoadOf() const {
+TileLoad Tiles::LoadOf(int32_t source, int32_t target) {
   const int32_t m = kRails == 0 ? m_ : kRails;
   const int64_t* quotas = quotas_.data();
   Rows balance = 0;
   Rows balance_units = 0;
   Rows redistribute = 0;
   Rows redistribute_units = 0;
-  Rows balance_rows = 0;
-  Rows redistribute_rows = 0;
+  int64_t* balanced = &balanced_[static_cast<size_t>(source) * m];
+  int64_t* redistributed = &redistributed_[static_cast<size_t>(target) * m];
   for (int32_t rail = 0; rail < m; ++rail) {
     const auto quota = static_cast<Rows>(quotas[rail]);
     const auto leaving = static_cast<Rows>(row_sums_[rail]);
@@ -242,15 +262,11 @@ TileLoad Tiles::LoadOf() const {
     balance_units = std::max(balance_units, room);
     redistribute = std::max(redistribute, entering - home);
     redistribute_units = std::max(redistribute_units, quota - home);
-    balance_rows += room;
-    redistribute_rows += quota - home;
+    balanced[rail] += leaving - quota + room;
+    redistributed[rail] += entering - home;
   }
-  return {std::max(balance, balance_units),
-          balance_units,
-          std::max(redistribute, redistribute_units),
-          redistribute_units,
-          balance_rows,
-          redistribute_rows};
+  return {std::max(balance, balance_units), balance_units, std::max(redistribute, redistribute_units),
+          redistribute_units};
 }
 
 void Tiles::SetStaging() {

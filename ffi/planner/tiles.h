@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "planner/rate.h"
 #include "planner/segments.h"
 #include "planner/topology.h"
 
@@ -21,8 +22,6 @@ struct TileLoad {
   int64_t balance_units = 0;  // the last of the tile's units, to which all balance belongs
   int64_t redistribute = 0;
   int64_t redistribute_units = 0;  // the first of them
-  int64_t balance_rows = 0;        // of all devices
-  int64_t redistribute_rows = 0;
 };
 
 // How many rows of a tile each rail carries.
@@ -55,9 +54,11 @@ class Tiles {
   const int64_t* units() const { return units_.data(); }
   int64_t sum(int32_t pair) const { return sums_[pair]; }
   const TileLoad& load(int32_t pair) const { return loads_[pair]; }
-  // Whether plans say how many rows the device sends that sends most to other servers.
-  void CountSenders(bool count) { counts_senders_ = count; }
+  // Whether plans say how many rows the devices send, or receive, that send to other servers, or receive from them,
+  // most.
+  void CountRowsOfDevices(bool count) { counts_devices_ = count; }
   int64_t most_sent() const { return *std::max_element(sent_rows_.begin(), sent_rows_.end()); }
+  int64_t most_received() const { return *std::max_element(received_rows_.begin(), received_rows_.end()); }
   // What servers do at most.
   struct Busiest {
     int64_t units = 0;         // sent or received
@@ -65,6 +66,17 @@ class Tiles {
     int64_t rows_of_pair = 0;  // that one sends to another
   };
   Busiest FindBusiest() const;
+  // What devices do at most inside their servers, for all pairs, in rows.
+  struct Inside {
+    int64_t balance = 0;       // sent
+    int64_t redistribute = 0;  // received
+    // Units of all pairs, and those of them that come before any that need balance, or behind all that need
+    // redistribution.
+    Wide units = 0;
+    Wide balanced_units = 0;
+    Wide home_units = 0;
+  };
+  Inside FindInside() const;
   // No block has more rows: those of the fullest tile or, inside servers, of the device that has most.
   int64_t block_bound() const { return block_bound_; }
   // Rows of the busiest device that do not leave its server nor stay where they are.
@@ -111,9 +123,9 @@ class Tiles {
   template <int32_t kRails>
   void SetTile(int32_t source, int32_t target);
   template <int32_t kRails>
-  void SetLoad(int32_t pair);
+  void SetLoad(int32_t source, int32_t target, int64_t most);
   template <typename Rows, int32_t kRails>
-  TileLoad LoadOf() const;
+  TileLoad LoadOf(int32_t source, int32_t target);
   void AddLocal();
   void SetStaging();
 
@@ -144,10 +156,13 @@ class Tiles {
   std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal, or rows cross from where they are
   std::vector<int32_t> best_nic_;
 
-  bool counts_senders_ = false;
+  bool counts_devices_ = false;
   std::vector<int64_t> sent_rows_;  // by device, to other servers
-  std::vector<int64_t> nic_rows_;   // by device: sent, then received; where quotas are those of origins
-  std::vector<int64_t> sums_;       // by pair
+  std::vector<int64_t> received_rows_;
+  std::vector<int64_t> nic_rows_;       // by device: sent, then received; where quotas are those of origins
+  std::vector<int64_t> balanced_;       // by device: rows that it sends to balance its server's rails
+  std::vector<int64_t> redistributed_;  // by device: rows that others in its server hand on to it
+  std::vector<int64_t> sums_;           // by pair
   std::vector<int64_t> units_;
   std::vector<int64_t> most_rows_;  // the largest quota
   std::vector<TileLoad> loads_;
