@@ -10,7 +10,7 @@ import records
 from fastjax.simulation import INCAST, PRESETS
 from paper import tables
 from paper.published import MEMORY, STAGING_PAYS_FROM
-from paper.verdicts import LEVEL, Verdict, best_peer, incast_of, judge, no_gain
+from paper.verdicts import LEVEL, Verdict, best_of, incast_of, judge, no_gain
 
 Cell = dict[str, Any]
 SCHEMA = "fastjax-paper-1"
@@ -36,9 +36,9 @@ as rows come; nothing balanced |
 | auto | what the library takes by itself, by its cost model |
 | optimal | ours with the best stages there are, solved for; up to 4 servers |
 
-Planning is by the cost model (one core of a server of 2020), for *auto* that of all plans it
-makes before it chooses; that of *as published* by the
-paper's times, between which we draw a line; *two-tier* plans nothing."""
+Planning is by the cost model (one core of a server of 2020), for *auto* that of the plan it takes
+and of the prices it compares; that of *as published* by the paper's times, between which we draw a
+line; *two-tier* plans nothing."""
 
 
 def page(record: dict[str, Any], title: str) -> str:
@@ -78,14 +78,14 @@ def missed(verdict: Verdict) -> str:
     for cell, figure in verdict.missed:
         place = (cell["table"], cell["preset"], str(cell["servers"]), cell["workload"])
         taken = cell["contestants"]["auto"]["chosen"]
-        best, _ = best_peer(cell, incast_of(cell, verdict.incast))
+        best, _ = best_of(verdict.against, cell, incast_of(cell, verdict.incast))
         key = (*place, f"{cell['size'] / 1e6:g}", taken, best)
         found.setdefault(key, []).append(figure)
     lines = [
         [*key[:5], str(len(figures)), f"{max(figures):.3f}", *key[5:]]
         for key, figures in found.items()
     ]
-    shown = records.table([*header, "auto takes", "fastest"], lines, texts=4)
+    shown = records.table([*header, "auto takes", "fastest of those"], lines, texts=4)
     return f"Missed, {verdict.target}:\n\n{shown}"
 
 

@@ -14,7 +14,8 @@ CLOSE = 1.05  # ours over the bound, planning included
 EXPECTED = (1.1, 1.5)  # FAST as published over the bound
 LEVEL = 0.01  # how far behind still counts as level
 SIMULATED = ("traffic", "size", "skew", "servers")
-PEERS = (*OURS, *MADE)
+ALL = (*OURS, *MADE)
+PEERS = ("direct", "spreadout", "rails", *MADE)  # what there is elsewhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Verdict:
       cells: how many are judged.
       missed: those that miss it, with the figure of each; the worst first.
       incast: which of their models they are judged with.
+      against: those whom auto is held against.
     """
 
     target: str
     cells: int
     missed: list[tuple[Cell, float]]
     incast: int = 0
+    against: tuple[str, ...] = ALL
 
     @property
     def met(self) -> bool:
@@ -56,15 +59,15 @@ def over_bound(cell: Cell, name: str, incast: str, *, planning: bool = True) -> 
     return seconds(cell, name, incast, planning=planning) / cell["lower_bound"]
 
 
-def best_peer(cell: Cell, incast: str) -> tuple[str, float]:
-    """Who is fastest, planning included, and how long that takes."""
-    best = min(PEERS, key=lambda name: seconds(cell, name, incast))
+def best_of(names: Sequence[str], cell: Cell, incast: str) -> tuple[str, float]:
+    """Who is fastest of them, planning included, and how long that takes."""
+    best = min(names, key=lambda name: seconds(cell, name, incast))
     return best, seconds(cell, best, incast)
 
 
-def behind(cell: Cell, incast: str) -> float:
+def behind(names: Sequence[str], cell: Cell, incast: str) -> float:
     """By how much auto's time is longer than that of the best; negative if it is ahead."""
-    return seconds(cell, "auto", incast) / best_peer(cell, incast)[1] - 1
+    return seconds(cell, "auto", incast) / best_of(names, cell, incast)[1] - 1
 
 
 def judge(cells: Sequence[Cell]) -> list[Verdict]:
@@ -87,13 +90,18 @@ def judge(cells: Sequence[Cell]) -> list[Verdict]:
                 lambda figure: not low <= figure <= high,
             ),
         ]
-    for which, name in ((0, "the preset's incast"), (-1, "no incast")):
+    for who, names, which, incast in (
+        ("ahead of every peer", PEERS, 0, "the preset's incast"),
+        ("ahead of every peer", PEERS, -1, "no incast"),
+        ("as fast as the best of our own schedulers", OURS, 0, "the preset's incast"),
+    ):
         verdicts.append(
             _verdict(
-                f"`auto` ahead of every peer, or within {LEVEL:.0%}: every cell, {name}",
-                [(cell, behind(cell, incast_of(cell, which))) for cell in judged],
+                f"`auto` {who}, or within {LEVEL:.0%}: every cell, {incast}, planning included",
+                [(cell, behind(names, cell, incast_of(cell, which))) for cell in judged],
                 lambda figure: figure > LEVEL,
                 which,
+                names,
             )
         )
     return verdicts
@@ -104,9 +112,10 @@ def _verdict(
     figures: list[tuple[Cell, float]],
     wrong: Callable[[float], bool],
     incast: int = 0,
+    against: tuple[str, ...] = ALL,
 ) -> Verdict:
     missed = sorted((f for f in figures if wrong(f[1])), key=lambda f: -f[1])
-    return Verdict(target, len(figures), missed, incast)
+    return Verdict(target, len(figures), missed, incast, against)
 
 
 def no_gain(cells: Sequence[Cell]) -> list[tuple[Cell, str, float]]:

@@ -75,8 +75,8 @@ void Auto::Plan(const int64_t* traffic) {
 
 // Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
 // others, and where direct cannot, which is also where one has much more to receive. Each is priced from below, by what
-// is known by then, so that none pays for plans that cannot be used. A device's peers lie in as many servers as there
-// are at least, and each takes a stage.
+// is known by then, so that none pays for plans that cannot be used. Each peer of a device takes a stage of spreadout:
+// as many as direct has counted, or, of all devices of a server, one for each server that it has rows for.
 void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   const Picoseconds start = pricing_.scale_out_latency;
   Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
@@ -85,10 +85,11 @@ void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   if (!nics_work_) return;
   const Picoseconds sent = pricing_.scale_out.Time(tiles_->most_sent());
   const Picoseconds own = std::max(sent, pricing_.scale_out.Time(tiles_->most_received()));
-  const int64_t m = topology_.devices_per_server;
   Consider(Scheduler::kRelay, relay_.get(), sent + start, traffic);
   Consider(Scheduler::kDirect, &direct_, own + start, traffic);
-  Consider(Scheduler::kSpreadout, &spreadout_, own + start * ((busiest.peers + m - 1) / m), traffic);
+  const int64_t m = topology_.devices_per_server;
+  const int64_t stages = choices_.back().planned ? direct_.transfers() : (busiest.peers + m - 1) / m;
+  Consider(Scheduler::kSpreadout, &spreadout_, own + start * stages, traffic);
 }
 
 void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {

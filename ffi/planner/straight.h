@@ -38,6 +38,8 @@ class Straight final : public Schedule {
   int64_t block_bound() const override { return block_bound_; }
   void Append(int32_t device, TransferBuffer* out) override;
   Picoseconds PredictedTime() override;
+  // Peers in other servers of the device that has most.
+  int64_t transfers() const { return transfers_; }
 
  private:
   void Measure(int32_t src);
