@@ -70,7 +70,7 @@ def page(record: dict[str, Any], title: str) -> str:
     about = (
         "Processor time of `fastjax.simulate`, once the plan's transfers are listed: pair-Zipf "
         f"0.8, {PER_SERVER} devices a server. `direct` has all its flows under way at once, "
-        "`balanced` an eighth of them."
+        "`balanced` those of a piece."
     )
     parts = [f"# {title}", about, as_table(record["cells"]), records.conditions(record)]
     return "\n\n".join(parts) + "\n"

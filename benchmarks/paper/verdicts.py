@@ -119,15 +119,14 @@ def _verdict(
 
 
 def no_gain(cells: Sequence[Cell]) -> list[tuple[Cell, str, float]]:
-    """Cells in which auto is level with a peer that is not ours, who that is, and by how much."""
+    """Cells in which auto is level with a peer, who that is, and by how much."""
     found = []
     for cell in cells:
         if cell["table"] not in SIMULATED:
             continue
         incast = own_incast(cell)
-        others = ("direct", "spreadout", *MADE)
-        best = min(others, key=lambda name: seconds(cell, name, incast))
-        gain = seconds(cell, best, incast) / seconds(cell, "auto", incast) - 1
+        best, time = best_of(PEERS, cell, incast)
+        gain = time / seconds(cell, "auto", incast) - 1
         if gain <= LEVEL:
             found.append((cell, best, gain))
     return found

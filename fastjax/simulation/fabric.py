@@ -155,8 +155,9 @@ class Preset:
     Attributes:
       devices_per_server: devices in a server.
       rates: those of `fastjax.Topology`, by name. `incast_loss` is set such that `auto` expects
-        no less than what "balanced" loses to `incast` when simulated: a fabric that shares fairly
-        loses less than a real one may, for which the topology's own default stands.
+        of "balanced" about what it loses to `incast` when pair-Zipf traffic between 12 servers and
+        more is simulated: a fabric that shares fairly loses less than a real one may, for which
+        the topology's own default stands.
       incast: a name of `INCAST`.
       source: where the figures are from.
     """

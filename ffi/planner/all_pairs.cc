@@ -124,17 +124,19 @@ Picoseconds AllPairs::InStep() const {
   return pricing_.scale_out.Time(units);
 }
 
-// NICs are busy from when the first piece is balanced until the last one is to be redistributed.
+// NICs are busy from when the first piece is balanced until the last one is to be redistributed. Where servers are the
+// slower, their busiest device waits for one piece to cross, the first or the last, and works on all others meanwhile.
 Picoseconds AllPairs::PredictedTime() {
   const Picoseconds local = tiles_->local_rows() == 0 ? Picoseconds{0} : pricing_.scale_up_latency;
-  const Picoseconds up =
-      local + pricing_.scale_up.Time(std::max(inside_.balance, inside_.redistribute) + tiles_->local_rows());
+  const int64_t moved = std::max(inside_.balance, inside_.redistribute);
+  const Picoseconds up = local + pricing_.scale_up.Time(moved + tiles_->local_rows());
   if (pieces_.count == 0) return up;
   const auto hop = [&](Picoseconds work) { return work == 0 ? work : pricing_.scale_up_latency + work; };
   const Picoseconds busy = AtOnceTime(topology_, pricing_.scale_out.Time(busiest_.units), InStep());
   const Picoseconds out = PostedTime(busy, pricing_.transfer_overhead, busiest_.peers * pieces_.count) +
                           pricing_.scale_out_latency * pieces_.count;
-  return std::max(up, out) + hop(pieces_.balance) + hop(pieces_.redistribute);
+  const Picoseconds inside = hop(pricing_.scale_up.Time(moved)) + out / pieces_.count;
+  return std::max({up, inside, out + hop(pieces_.balance) + hop(pieces_.redistribute)});
 }
 
 // Sums over the matrix, and a tile for each server that one sends to: `tile` is what an entry of it takes, in

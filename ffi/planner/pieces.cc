@@ -11,9 +11,9 @@ using Ticks = int64_t;
 constexpr Ticks kMostTicks = int64_t{1} << 40;
 
 // Work of a piece may come to so many eighths of its even share: a device that gets most of what crosses gets it in
-// lumps. Few pieces suffice if none does, more if some do; the price decides, and counts on the worst.
+// lumps. Few pieces suffice if none does, more if some do; the price decides, and counts on more.
 constexpr std::array<int64_t, 2> kLumps = {8, 12};
-constexpr int64_t kWorstLump = kLumps.back();
+constexpr int64_t kWorstLump = 14;
 
 // Pieces from one end of what crosses, until they make all of it.
 struct Growing {
@@ -28,8 +28,8 @@ class Work {
 
   Ticks time() const { return time_; }
   Ticks Of(Share piece) const { return std::min(time_ * piece / (kAll - none_), time_); }
-  // Of the outermost piece.
-  Ticks OfFirst(Share piece) const { return Of(std::max(piece - none_, Share{0})); }
+  // Of the pieces from the end up to there.
+  Ticks Until(Share share) const { return Of(std::max(share - none_, Share{0})); }
   // The most that takes no longer.
   Share Within(Ticks time) const { return time >= time_ ? kAll : time * (kAll - none_) / time_; }
   Share FirstWithin(Ticks time) const { return std::min(none_ + Within(time), kAll); }
@@ -62,13 +62,22 @@ class Cutter {
 
  private:
   Ticks Crossing(Share piece) const { return start_up_ + scale_out_ * piece / kAll; }
-  Ticks BareBalance(const Pieces& pieces) const { return balance_.OfFirst(pieces.edges[1]) / 2; }
+  // Of the first piece, or what later ones wait for.
+  Ticks BareBalance(const Pieces& pieces) const {
+    Ticks bare = balance_.Until(pieces.edges[1]) / 2;
+    for (size_t i = 1; i < static_cast<size_t>(pieces.count); ++i) {
+      const Ticks time = start_up_ * static_cast<Ticks>(i) + scale_out_ * pieces.edges[i] / kAll;
+      bare = std::max(bare, balance_.Until(pieces.edges[i + 1]) - time);
+    }
+    return bare;
+  }
   // Of the last piece, and what is left of others' by then.
   Ticks BareRedistribution(const Pieces& pieces) const {
     const auto last = static_cast<size_t>(pieces.count) - 1;
-    Ticks bare = redistribute_.OfFirst(kAll - pieces.edges[last]);
+    const auto behind = [&](size_t i) { return redistribute_.Until(kAll - pieces.edges[i]); };
+    Ticks bare = behind(last);
     for (size_t i = 0; i < last; ++i) {
-      const Ticks work = redistribute_.Of(pieces.edges[i + 1] - pieces.edges[i]) * kWorstLump / 8;
+      const Ticks work = std::min((behind(i) - behind(i + 1)) * kWorstLump / 8, redistribute_.time());
       const Ticks time = start_up_ * static_cast<Ticks>(last - i) + scale_out_ * (kAll - pieces.edges[i + 1]) / kAll;
       bare = std::max(bare, work - time);
     }
@@ -78,8 +87,9 @@ class Cutter {
   void Try(const Pieces& pieces) {
     Ticks cost = start_up_ * pieces.count + BareBalance(pieces);
     if (cost >= least_) return;
-    const Share last = kAll - pieces.edges[static_cast<size_t>(pieces.count) - 1];
-    if (std::min(pieces.edges[1], last) < smallest_) return;
+    for (size_t i = 0; i < static_cast<size_t>(pieces.count); ++i) {
+      if (pieces.edges[i + 1] - pieces.edges[i] < smallest_) return;
+    }
     cost += BareRedistribution(pieces);
     if (cost >= least_) return;
     least_ = cost;
