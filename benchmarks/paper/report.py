@@ -199,8 +199,8 @@ def _nothing_gained(cells: Sequence[Cell]) -> list[str]:
     header = ["preset", "servers", "traffic", "MB a device", "as good as", "gain of `auto`"]
     rows = [[*key, f"{max(gains):.1%}"] for key, gains in lines.items()]
     about = (
-        f"Where `auto` is no more than {LEVEL:.0%} faster than the best of direct, spreadout, rails, "
-        "as published and two-tier, with the preset's incast:"
+        f"Where `auto` is no more than {LEVEL:.0%} faster than the best of direct, spreadout, "
+        "rails, as published and two-tier, with the preset's incast:"
     )
     return [about, records.table(header, rows, texts=3)] if rows else []
 
