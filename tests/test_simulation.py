@@ -423,45 +423,6 @@ def test_what_presets_have_auto_expect_of_senders_that_meet(name):
     assert lost[0] / lost[1] > 1.001
 
 
-@pytest.mark.parametrize("shape", [(2, 8), (4, 8), (12, 2)])
-@pytest.mark.parametrize("skewed", [True, False])
-def test_predictions_are_near_what_is_simulated(shape, skewed):
-    """`auto` compares the one, by sums over server pairs; the other has every message."""
-    within = {"direct": 0.02, "fast": 0.05, "balanced": 0.03, "relay": 0.06, "rails": 0.14}
-    devices = shape[0] * shape[1]
-    for rows in (500, 8192, 50_000):  # start-ups are most of the first, which is short
-        traffic = fastjax.traffic.pair_zipf(devices, rows, exponent=0.8 * skewed, seed=1)
-        for scheduler, tolerance in within.items():
-            topology = Topology(*shape, incast_loss=0)
-            plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=4096)
-            predicted = plan.predicted_time() - plan.planning_time()
-            near = pytest.approx(predicted, rel=0.2 if rows == 500 else tolerance)
-            assert simulate(plan).completion_time == near, scheduler
-
-
-def test_servers_take_turns():
-    """Nobody is posted to by all others first, or last."""
-    topology = Topology(5, 2)
-    plan = make_plan(np.full((10, 10), 100), topology, scheduler="balanced", row_bytes=4096)
-    first = plan.transfers[(plan.transfers["phase"] == 2) & (plan.transfers["stage"] == 0)]
-    for place in range(4):
-        targets = [
-            list(dict.fromkeys(first["dst"][first["src"] == device]))[place]
-            for device in range(0, 10, 2)
-        ]
-        assert sorted(targets) == [0, 2, 4, 6, 8]
-
-
-def test_direct_is_not_planned_where_one_device_receives_much():
-    traffic = np.full((16, 16), 100)
-    traffic[:, 3] = 5000
-    plan = make_plan(traffic, Topology(2, 8), row_bytes=4096)
-    names = fastjax._core.scheduler_names()
-    planned = {names[choice[0]]: choice[1] for choice in plan._made.core.choices()}
-    assert planned["balanced"]
-    assert not planned["direct"]
-
-
 # ---- what is refused
 
 
