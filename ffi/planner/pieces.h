@@ -24,8 +24,8 @@ inline constexpr int32_t kMostPieces = 8;
 struct Pieces {
   int32_t count = 0;
   std::array<Share, kMostPieces + 1> edges = {};
-  // That lie bare: redistribution of the last piece, and half of the first one's balance, as NICs whose rows need none
-  // begin without it.
+  // That lie bare: balance that pieces wait for, of the first one half, as NICs whose rows need none begin without it;
+  // and the redistribution that is left when the last has crossed.
   Picoseconds balance = 0;
   Picoseconds redistribute = 0;
 };

@@ -54,8 +54,7 @@ class Tiles {
   const int64_t* units() const { return units_.data(); }
   int64_t sum(int32_t pair) const { return sums_[pair]; }
   const TileLoad& load(int32_t pair) const { return loads_[pair]; }
-  // Whether plans say how many rows the devices send, or receive, that send to other servers, or receive from them,
-  // most.
+  // Whether plans count, by device, the rows sent to other servers and received from them.
   void CountRowsOfDevices(bool count) { counts_devices_ = count; }
   int64_t most_sent() const { return *std::max_element(sent_rows_.begin(), sent_rows_.end()); }
   int64_t most_received() const { return *std::max_element(received_rows_.begin(), received_rows_.end()); }
