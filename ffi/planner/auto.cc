@@ -80,7 +80,9 @@ void Auto::Plan(const int64_t* traffic) {
 void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   const Picoseconds start = pricing_.scale_out_latency;
   Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
-  Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(busiest.units) + start * busiest.peers, traffic);
+  // Where NICs differ, stages without a whole row in them are left out, and what they would take with them.
+  const int64_t units = topology_.equal_nics() ? busiest.units : 0;
+  Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(units) + start * busiest.peers, traffic);
   // Own NICs that have failed send nothing, so only schedulers that go round them will do.
   if (!nics_work_) return;
   const Picoseconds sent = pricing_.scale_out.Time(tiles_->most_sent());
