@@ -104,7 +104,7 @@ void TestRefusals() {
       CHECK(Contains(outcomes.status(i).message, "NCCL_DEBUG=WARN"));
     }
     CHECK(four.rig->IsUntouched());
-    CHECK_EQ(Fake().live.load(), 0);
+    CHECK(AreLive(0));
   }
   four.CheckWorks();
   for (auto* failure : {&Fake().fail_send, &Fake().fail_group_end}) {
@@ -119,7 +119,7 @@ void TestRefusals() {
     CHECK(four.rig->GuardsAreWhole());
     four.CheckWorks();
     CHECK_EQ(Fake().aborted.load(), before + 4);
-    CHECK_EQ(Fake().live.load(), 4);
+    CHECK(AreLive(4));
   }
 }
 
@@ -170,7 +170,7 @@ void TestLostMessage() {
   }
   CHECK(four.rig->IsUntouched());
   four.CheckWorks();
-  CHECK_EQ(Fake().live.load(), 4);
+  CHECK(AreLive(4));
 }
 
 void TestAsynchronousError() {
@@ -357,9 +357,9 @@ void TestProcesses() {
   {
     Pair pair(kNoTimeoutMs);
     for (int i = 0; i < 100; ++i) pair.CheckWorks();
-    CHECK_EQ(Fake().live.load(), 2);
+    CHECK(AreLive(2));
   }
-  CHECK_EQ(Fake().live.load(), 0);
+  CHECK(AreLive(0));
 }
 
 // One process stays away: the other waits for it no longer than the limit, wherever it waits.
@@ -369,7 +369,7 @@ void TestAbsentProcess() {
   CHECK(status.code == Code::kDeadlineExceeded);
   CHECK(Contains(status.message,
                  "exchange over axis 'x' (channel 7): NCCL could not make a communicator in time: other"));
-  CHECK_EQ(Fake().live.load(), 0);
+  CHECK(AreLive(0));
   status = Pair(kShortMs).b.Swap(0);
   CHECK(Contains(status.message, "exchange over axis 'x' (channel 7): nobody brought an id"));
 
@@ -434,10 +434,10 @@ void TestClosing() {
       pair.a.Synchronize();
       pair.b.Synchronize();
       CHECK_EQ(pair.a.Got(1), happens);
-      CHECK(Eventually([] { return Fake().live.load() == 0; }));
+      CHECK(AreLive(0));
       CHECK_EQ(Fake().aborted - aborted, happens ? 0 : 1);
     }
-    CHECK_EQ(Fake().live.load(), 0);
+    CHECK(AreLive(0));
   }
 }
 
@@ -476,7 +476,7 @@ int main() {
   TestFarAhead();
   TestClosing();
   TestLayouts();
-  CHECK(Eventually([] { return Fake().live.load() == 0; }));
+  CHECK(AreLive(0));
   CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
   return Finish("nccl_faults_test");

@@ -65,4 +65,8 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
+bool AreLive(int communicators) {
+  return Eventually([&] { return Fake().live == communicators; });
+}
+
 }  // namespace fastjax::test
