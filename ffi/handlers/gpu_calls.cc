@@ -28,6 +28,17 @@ int32_t CheckedPartition(const uint32_t* value, const transport::CallSite& site)
   return *value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(*value) : -1;
 }
 
+// What of a stage table lies before its entries, in words.
+int64_t WordsBeforeEntries(const transport::CallSite& site) {
+  return planner::kHeaderWords + 2 * int64_t{site.group_size};
+}
+
+transport::gpu::TableShape ShapeOfTable(const transport::CallSite& site) {
+  constexpr size_t kWord = sizeof(int32_t);
+  return {static_cast<size_t>(WordsBeforeEntries(site)) * kWord, planner::kEntryWords * kWord,
+          planner::kEntries * kWord};
+}
+
 }  // namespace
 
 ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchangeSite* state, bool loopback) {
@@ -70,7 +81,7 @@ ffi::Error GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   fetch_.Add(&args_.output_offsets.data, BytesOf(buffers.output_offsets));
   fetch_.Add(&args_.recv_sizes.data, BytesOf(buffers.recv_sizes));
   if (args_.table != nullptr) {
-    fetch_.Add(&args_.table, static_cast<size_t>(args_.table_words) * sizeof(*args_.table));
+    fetch_.AddTable(&args_.table, static_cast<size_t>(args_.table_words) * sizeof(*args_.table), ShapeOfTable(site));
   }
   if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
   partition_ = CheckedPartition(partition, site);
@@ -88,8 +99,7 @@ Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base
 
 Status CopyTable(const Gpu& gpu, const Caller& caller, const transport::CallSite& site, const int32_t* words,
                  int32_t* table) {
-  const int64_t used =
-      planner::kHeaderWords + 2 * int64_t{site.group_size} + int64_t{planner::kEntryWords} * words[planner::kEntries];
+  const int64_t used = WordsBeforeEntries(site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
   return gpu.Check(gpu.driver().Copy(table, words, static_cast<size_t>(used) * sizeof(*words), caller.stream),
                    caller.device, "copy a stage table");
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/barrier.h"
 #include "kernels/copy.h"
+#include "kernels/fetch.h"
 #include "kernels/moves.h"
 
 namespace fastjax::kernels {
@@ -79,9 +80,11 @@ struct Driver {
   int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
                  const uint64_t* gate, int32_t blocks, Stream stream);
   int (*PassBarrier)(const Barrier* barrier, Stream stream);
+  // To pinned memory of the host, of which whoever waits for the stream then sees the bytes.
+  int (*Fetch)(const FetchList* list, int32_t blocks, Stream stream);
 };
 
-constexpr int32_t kDriverVersion = 2;
+constexpr int32_t kDriverVersion = 3;
 constexpr const char* kDriverSymbol = "fastjax_gpu_driver";
 
 }  // namespace fastjax::kernels

@@ -146,6 +146,11 @@ struct BarrierBody {
   FASTJAX_DEVICE void operator()(const Worker& worker) const { PassBarrier(worker, barrier); }
 };
 
+struct FetchBody {
+  FetchList list;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { Fetch(worker, list); }
+};
+
 int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
   if (end == 0) return 0;
   return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end, gate}));
@@ -177,13 +182,18 @@ int LaunchBarrier(const Barrier* barrier, Stream stream) {
   return Code(Launch<kBlockThreads>(1, ToStream(stream), BarrierBody{*barrier}));
 }
 
-constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorText,    CountDevices,   GetDevice,
-                            SetDevice,          CountMultiprocessorsOf, EnablePeer,   Malloc,         Free,
-                            MallocPinnedMemory, FreePinnedMemory,       RegisterHost, FindRegistered, UnregisterHost,
-                            FindAllocation,     ExportMemory,           OpenMemory,   CloseMemory,    CreateStream,
-                            DestroyStream,      SynchronizeStream,      CreateEvent,  DestroyEvent,   RecordEvent,
-                            WaitEvent,          SynchronizeEvent,       QueryEvent,   Copy,           CallHost,
-                            LaunchMoveRows,     LaunchSumRows,          LaunchBarrier};
+int LaunchFetch(const FetchList* list, int32_t blocks, Stream stream) {
+  if (list->count == 0) return 0;
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), FetchBody{*list}));
+}
+
+constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorText,     CountDevices,   GetDevice,
+                            SetDevice,          CountMultiprocessorsOf, EnablePeer,    Malloc,         Free,
+                            MallocPinnedMemory, FreePinnedMemory,       RegisterHost,  FindRegistered, UnregisterHost,
+                            FindAllocation,     ExportMemory,           OpenMemory,    CloseMemory,    CreateStream,
+                            DestroyStream,      SynchronizeStream,      CreateEvent,   DestroyEvent,   RecordEvent,
+                            WaitEvent,          SynchronizeEvent,       QueryEvent,    Copy,           CallHost,
+                            LaunchMoveRows,     LaunchSumRows,          LaunchBarrier, LaunchFetch};
 
 }  // namespace
 }  // namespace fastjax::kernels

@@ -72,7 +72,8 @@ VendorError Launch(int32_t blocks, VendorStream stream, Body body) {
 
 inline VendorError MallocPinned(void** memory, size_t bytes) {
 #if defined(__HIP__)
-  return hipHostMalloc(memory, bytes, 0);
+  // Kernels write to it, too, and hosts wait for no more than an event.
+  return hipHostMalloc(memory, bytes, hipHostMallocCoherent);
 #else
   return FASTJAX_VENDOR(HostAlloc)(memory, bytes, 0);
 #endif

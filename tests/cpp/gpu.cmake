@@ -6,7 +6,7 @@ target_link_libraries(
   PRIVATE fastjax_options
 )
 
-foreach(name IN ITEMS gpu_exchange_test)
+foreach(name IN ITEMS gpu_exchange_test gpu_fetch_test)
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_gpu_test_support fastjax_options)
   add_test(NAME ${name} COMMAND ${name})

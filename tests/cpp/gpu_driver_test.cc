@@ -263,6 +263,52 @@ void TestCallHost(const Device& device) {
   CHECK_EQ(seen.value, wanted);
 }
 
+// As much of a table as it says is in use; nonsense gives what fits.
+int64_t BytesInUse(int64_t bytes, int64_t head, int64_t each, int32_t count) {
+  return std::min(bytes, head + std::max(count, 0) * each);
+}
+
+// Pieces of any length, anywhere, and tables that say how much of them is in use.
+void TestFetch(const Device& device, const Scale& scale) {
+  Random random(5);
+  constexpr int32_t kCounts[] = {-1, 0, 1, 7, 1000, 2'000'000'000};
+  for (int trial = 0; trial < 4 * scale.trials; ++trial) {
+    kernels::FetchList list;
+    list.count = 1 + static_cast<int32_t>(Below(&random, kernels::kMaxFetched));
+    const int64_t room = 8192 * list.count;
+    std::vector<std::byte> from = RandomBytes(static_cast<size_t>(room), &random);
+    std::vector<std::byte> wanted = RandomBytes(static_cast<size_t>(room), &random);
+    const Memory there(&device, static_cast<size_t>(room));
+    const Memory here(&device, static_cast<size_t>(room), Memory::Place::kHost);
+    std::memcpy(here.data(), wanted.data(), wanted.size());
+    for (int32_t i = 0; i < list.count; ++i) {
+      const bool table = Below(&random, 3) == 0;
+      const int64_t unit = table || Below(&random, 2) == 0 ? 4 : 1;
+      const int64_t source = 8192 * i + unit * Below(&random, 20);
+      const int64_t to = 8192 * i + unit * Below(&random, 20);
+      const int64_t bytes = table ? 4 * (4 + Below(&random, 2000)) : unit * Below(&random, 1000);
+      list.pieces[i] = {here.data() + to, there.data() + source, bytes};
+      int64_t used = bytes;
+      if (table) {
+        const int32_t count = kCounts[Below(&random, std::size(kCounts))];
+        std::memcpy(&from[static_cast<size_t>(source + 12)], &count, sizeof(count));
+        list.pieces[i].head = 16;
+        list.pieces[i].each = 40;
+        list.pieces[i].count_at = 12;
+        used = BytesInUse(bytes, 16, 40, count);
+      }
+      std::copy_n(from.begin() + source, used, wanted.begin() + to);
+    }
+    there.Fill(from);
+    CHECK_EQ(device.driver().Fetch(&list, 1 + static_cast<int32_t>(Below(&random, 4)), device.stream()), 0);
+    device.Wait();
+    CHECK_EQ(std::memcmp(here.data(), wanted.data(), wanted.size()), 0);
+  }
+  const kernels::FetchList nothing{};
+  CHECK_EQ(device.driver().Fetch(&nothing, 1, device.stream()), 0);
+  device.Wait();
+}
+
 // A page of the host's, as the board of two devices. The first is this one; the host plays the second.
 class Board {
  public:
@@ -419,6 +465,7 @@ int Main(bool small, const std::string& library) {
   TestEmptyLists(device);
   TestOrder(device, scale);
   TestCallHost(device);
+  TestFetch(device, scale);
   TestBarriers(device, !small);
   TestAllocations(device);
   TestErrors(device);

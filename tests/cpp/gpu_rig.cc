@@ -17,6 +17,7 @@ using transport::Status;
 
 constexpr int kFailure = 2;  // out of memory
 constexpr int32_t kDevices = 16;
+constexpr int64_t kManyCalls = int64_t{1} << 40;
 std::atomic<int64_t> calls_left{-1};
 
 bool Fails() {
@@ -55,11 +56,16 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;
   driver_.PassBarrier = Faulty<&Driver::PassBarrier>::Call;
+  driver_.Fetch = Faulty<&Driver::Fetch>::Call;
 }
 
 void FaultyDriver::FailAfter(int64_t calls) { calls_left = calls; }
 
 bool FaultyDriver::Stop() { return calls_left.exchange(-1) < 0; }
+
+void FaultyDriver::Count() { FailAfter(kManyCalls); }
+
+int64_t FaultyDriver::Counted() { return kManyCalls - calls_left.exchange(-1); }
 
 // What must live until the stream has come to the end of a call.
 struct StreamedExchange::Call {

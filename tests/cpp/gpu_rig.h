@@ -30,6 +30,10 @@ class FaultyDriver {
   // Puts an end to that; returns whether a call has failed.
   static bool Stop();
 
+  // Counts these calls instead, and stops counting.
+  static void Count();
+  static int64_t Counted();
+
  private:
   kernels::Driver driver_;
 };

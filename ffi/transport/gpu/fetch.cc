@@ -1,9 +1,17 @@
 #include "transport/gpu/fetch.h"
 
+#include <algorithm>
+
+#include "kernels/fetch.h"
+
 namespace fastjax::transport::gpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
+// Few blocks write as fast as the host's link takes it.
+constexpr size_t kBytesOfBlock = 16 << 10;
+constexpr size_t kMaxBlocks = 16;
+
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -21,11 +29,11 @@ Status Fetch::Run(const Caller& caller) {
   DeviceScope scope(*gpu_);
   Status status = scope.Choose(caller.device);
   if (status.ok()) status = gpu_->TakeEvent(caller.device, &event);
-  if (status.ok()) status = CopyAll(caller);
+  if (status.ok()) status = Launch(caller);
   if (status.ok()) {
     status = gpu_->Check(gpu_->driver().RecordEvent(event, caller.stream), caller.device, "record an event");
   }
-  // Also after a failure: copies may be under way.
+  // Also after a failure: a kernel may be under way.
   const int waited =
       status.ok() ? gpu_->driver().SynchronizeEvent(event) : gpu_->driver().SynchronizeStream(caller.stream);
   if (status.ok()) status = gpu_->Check(waited, caller.device, "finish the work before the exchange");
@@ -33,18 +41,38 @@ Status Fetch::Run(const Caller& caller) {
   return status;
 }
 
-Status Fetch::CopyAll(const Caller& caller) {
+// One launch, unless there is more than any call has.
+Status Fetch::Launch(const Caller& caller) {
+  kernels::FetchList list;
   size_t at = Aligned(room_bytes_);
+  size_t bytes = 0;
+  const auto launch = [&] {
+    const auto blocks = static_cast<int32_t>(std::clamp<size_t>(bytes / kBytesOfBlock, 1, kMaxBlocks));
+    const int code = gpu_->driver().Fetch(&list, blocks, caller.stream);
+    list.count = 0;
+    bytes = 0;
+    return gpu_->Check(code, caller.device, "launch a kernel");
+  };
   for (const Wanted& wanted : wanted_) {
     std::byte* const here = pinned_.data + at;
     at += Aligned(wanted.bytes);
-    const void* const there = *wanted.where;
+    const auto* const there = static_cast<const std::byte*>(*wanted.where);
     *wanted.where = here;
     if (wanted.bytes == 0) continue;
-    const int code = gpu_->driver().Copy(here, there, wanted.bytes, caller.stream);
-    if (code != 0) return gpu_->Check(code, caller.device, "copy offsets and sizes");
+    bytes += wanted.bytes;
+    // What is too short to say how much is in use is no table; whoever reads it says so.
+    const bool says = wanted.bytes >= wanted.shape.count_at + sizeof(int32_t);
+    const TableShape shape = says ? wanted.shape : TableShape{};
+    list.pieces[list.count++] = {here,
+                                 there,
+                                 static_cast<int64_t>(wanted.bytes),
+                                 static_cast<int64_t>(shape.head),
+                                 static_cast<int64_t>(shape.each),
+                                 static_cast<int64_t>(shape.count_at)};
+    if (list.count < kernels::kMaxFetched) continue;
+    if (Status status = launch(); !status.ok()) return status;
   }
-  return Status::Ok();
+  return list.count == 0 ? Status::Ok() : launch();
 }
 
 }  // namespace fastjax::transport::gpu

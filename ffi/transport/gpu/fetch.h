@@ -12,6 +12,13 @@
 
 namespace fastjax::transport::gpu {
 
+// In bytes.
+struct TableShape {
+  size_t head = 0;
+  size_t each = 0;
+  size_t count_at = 0;
+};
+
 class Fetch {
  public:
   explicit Fetch(Gpu* gpu) : gpu_(gpu) {}
@@ -22,7 +29,13 @@ class Fetch {
   // Has `*where` point to a copy of `bytes` bytes, once Run has returned and for as long as this lives.
   template <typename T>
   void Add(const T** where, size_t bytes) {
-    wanted_.push_back({reinterpret_cast<const void**>(where), bytes});
+    wanted_.push_back({reinterpret_cast<const void**>(where), bytes, {}});
+  }
+  // The same of a table, as far as it is in use: `head` bytes, and so often `each` as the int32 at `count_at` says. The
+  // rest of the copy is anything.
+  template <typename T>
+  void AddTable(const T** where, size_t bytes, const TableShape& shape) {
+    wanted_.push_back({reinterpret_cast<const void**>(where), bytes, shape});
   }
   // And room for what is written on the host.
   void AddRoom(std::byte** where, size_t bytes) {
@@ -39,9 +52,10 @@ class Fetch {
   struct Wanted {
     const void** where;
     size_t bytes;
+    TableShape shape;
   };
 
-  Status CopyAll(const Caller& caller);
+  Status Launch(const Caller& caller);
 
   Gpu* const gpu_;
   std::vector<Wanted> wanted_;
