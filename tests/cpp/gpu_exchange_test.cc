@@ -26,6 +26,9 @@ using transport::gpu::GpuTransport;
 using transport::gpu::LoopbackFabric;
 using transport::gpu::PeerFabric;
 
+// Of the driver, for a copy of its lists, a kernel, and coming and going with others.
+constexpr int64_t kCallsOfDevice = 20;
+
 enum class Where { kPeers, kLoopback };
 
 struct Setting {
@@ -154,6 +157,35 @@ void TestFaults() {
   CHECK_GT(failed, 50);
 }
 
+// Of the driver, in an exchange of one server's devices with one row for each.
+int64_t CallsAmong(int32_t devices, std::mt19937_64* random) {
+  const FaultyDriver driver;
+  RigOptions options;
+  options.topology = MakeTopology(1, devices);
+  options.scheduler = Scheduler::kDirect;
+  const auto site = MakeSite(1, devices, kNoTimeoutMs, random);
+  const Setting setting = Open(site, options, Where::kPeers, driver.get());
+  const std::vector<int64_t> traffic(static_cast<size_t>(devices) * devices, 1);
+  Rig rig(site, options, traffic, random);
+  for (int64_t run = 1; run < 3; ++run) {
+    rig.Reset();
+    FaultyDriver::Count();
+    CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
+    CHECK(rig.IsRight());
+  }
+  return FaultyDriver::Counted();
+}
+
+// What the host does for one more device is the same, however many there are.
+void TestCalls() {
+  std::mt19937_64 random(8);
+  const int64_t two = CallsAmong(2, &random);
+  const int64_t four = CallsAmong(4, &random);
+  CHECK_GT(two, 0);
+  CHECK_EQ(CallsAmong(8, &random) - four, 2 * (four - two));
+  CHECK_LE(four - two, 2 * kCallsOfDevice);
+}
+
 // A device without memory for staging, messages or lists says so.
 void TestNoMemory() {
   std::mt19937_64 random(4);
@@ -255,6 +287,7 @@ int main() {
   TestExchanges();
   TestOpaqueRows();
   TestFaults();
+  TestCalls();
   TestNoMemory();
   TestThrown();
   TestMistakes();

@@ -184,14 +184,21 @@ int32_t Launcher::BlocksFor(const Lane& lane, int64_t bytes) const {
 
 // What is put on `then` from now on waits for what is on `first`.
 Status Launcher::Follow(const Lane& lane, kernels::Stream first, kernels::Stream then) {
-  const int32_t device = lane.caller->device;
   DeviceScope scope(*gpu_);
-  if (Status status = scope.Choose(device); !status.ok()) return status;
-  if (Status status = gpu_->Check(gpu_->driver().RecordEvent(lane.event, first), device, "record an event");
-      !status.ok()) {
-    return status;
-  }
-  return gpu_->Check(gpu_->driver().WaitEvent(then, lane.event), device, "wait for an event");
+  if (Status status = Record(lane, first, &scope); !status.ok()) return status;
+  return Wait(lane, then, lane);
+}
+
+// The lane's event stands for what is on the stream. Chooses the lane's device.
+Status Launcher::Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope) {
+  const int32_t device = lane.caller->device;
+  if (Status status = scope->Choose(device); !status.ok()) return status;
+  return gpu_->Check(gpu_->driver().RecordEvent(lane.event, stream), device, "record an event");
+}
+
+// A stream of the lane's, whose device has been chosen, waits for what the other's event stands for.
+Status Launcher::Wait(const Lane& lane, kernels::Stream stream, const Lane& other) {
+  return gpu_->Check(gpu_->driver().WaitEvent(stream, other.event), lane.caller->device, "wait for an event");
 }
 
 // All lanes wait for all others, and for those of other processes that share the domain.
@@ -215,25 +222,25 @@ Status Launcher::PassBarriers(uint64_t step) {
   return Status::Ok();
 }
 
+// By way of the first: it waits for all others, and they for it. All for all would be the square of their number.
 Status Launcher::JoinHere() {
   if (lanes_.size() < 2) return Status::Ok();
-  Status status;
   DeviceScope scope(*gpu_);
-  for (const Lane& lane : lanes_) {
-    if (status.ok()) status = scope.Choose(lane.caller->device);
+  const Lane& first = lanes_.front();
+  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
+    if (Status status = Record(*lane, lane->caller->stream, &scope); !status.ok()) return status;
+  }
+  if (Status status = scope.Choose(first.caller->device); !status.ok()) return status;
+  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
+    if (Status status = Wait(first, first.caller->stream, *lane); !status.ok()) return status;
+  }
+  if (Status status = Record(first, first.caller->stream, &scope); !status.ok()) return status;
+  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
+    Status status = scope.Choose(lane->caller->device);
+    if (status.ok()) status = Wait(*lane, lane->caller->stream, first);
     if (!status.ok()) return status;
-    status = gpu_->Check(gpu_->driver().RecordEvent(lane.event, lane.caller->stream), lane.caller->device,
-                         "record an event");
   }
-  for (const Lane& lane : lanes_) {
-    for (const Lane& other : lanes_) {
-      if (!status.ok()) return status;
-      if (&lane == &other) continue;
-      status = gpu_->Check(gpu_->driver().WaitEvent(lane.caller->stream, other.event), lane.caller->device,
-                           "wait for an event");
-    }
-  }
-  return status;
+  return Status::Ok();
 }
 
 }  // namespace fastjax::transport::gpu

@@ -45,6 +45,8 @@ class Launcher {
   Status PassBarriers(uint64_t step);
   Status End();
   Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
+  Status Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope);
+  Status Wait(const Lane& lane, kernels::Stream stream, const Lane& other);
   Status MoveMessages(const Beats& beats, int32_t beat, Channel* channel);
   int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
   void Settle();
