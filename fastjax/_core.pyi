@@ -124,6 +124,9 @@ class SiteReport:
     def scheduler(self) -> int: ...
 
     @property
+    def memory_refusal(self) -> str: ...
+
+    @property
     def planning(self) -> tuple[float, float, float]:
         """Seconds: last, mean, longest."""
 

@@ -81,6 +81,8 @@ class SiteStats:
       planning_time: of launches that plan, from the counts to the stage tables of this process.
       exchange_time: from when all devices are there until the last row has landed; planning is part
         of it, where the call site plans. nan for a planning.
+      memory_refusal: why the last exchange's processes did not share the memory of their GPUs,
+        where `FASTJAX_GPU_IPC` asks them to; "" where they did, or are not asked.
       queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
       predicted_time: seconds, by the cost model, for the last traffic; planning is part of it,
         where the call site plans. nan without a topology.
@@ -114,6 +116,7 @@ class SiteStats:
     traffic: np.ndarray = dataclasses.field(repr=False, compare=False)
     planning_time: Times
     exchange_time: Times
+    memory_refusal: str
     queued: bool
     predicted_time: float
     lower_bound: float
@@ -210,6 +213,7 @@ def _site(report: _core.SiteReport) -> SiteStats:
         traffic=traffic,
         planning_time=Times(*report.planning),
         exchange_time=Times(*report.exchange),
+        memory_refusal=report.memory_refusal,
         queued=report.queues,
         predicted_time=predicted,
         lower_bound=bound,

@@ -101,6 +101,7 @@ void RegisterFigures(nb::module_* module) {
       .def_prop_ro("total_skew", Figure(&Figures::total_skew))
       .def_prop_ro("stages", Figure(&Figures::stages))
       .def_prop_ro("scheduler", Figure(&Figures::scheduler))
+      .def_prop_ro("memory_refusal", Figure(&Figures::memory_refusal))
       .def_prop_ro(
           "planning", [](const SiteReport& report) { return ToSeconds(report.figures.planning); },
           "Seconds: last, mean, longest.")

@@ -77,6 +77,7 @@ void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, i
     const planner::TableView table(seen.table);
     figures->stages = table.stages();
     figures->scheduler = table.header(planner::kSchedulerUsed);
+    figures->memory_refusal = seen.memory_refusal;
     if (launch.planned) {
       ++(launch.anew ? figures->plans_made : figures->plans_reused);
       figures->planning.Add(launch.planning_ns);

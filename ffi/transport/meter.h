@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "transport/figures.h"
 #include "transport/group.h"
@@ -33,6 +34,7 @@ struct Seen {
   const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
   int64_t row_bytes = 0;
   const int32_t* table = nullptr;  // of any rank
+  std::string memory_refusal = {};
 };
 
 // plan(traffic, tables), and what `launch` is to know of it.

@@ -16,6 +16,7 @@
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
+#include "transport/figures.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -237,6 +238,15 @@ std::vector<std::pair<std::string, Change>> Refusals() {
   };
 }
 
+// What stats say of it, of all processes.
+std::vector<std::string> SaidByStats() {
+  std::vector<std::string> said;
+  for (const transport::SiteReport& report : transport::Records::Get().Report()) {
+    if (report.active) said.push_back(report.figures.memory_refusal);
+  }
+  return said;
+}
+
 std::atomic<int> asked{0};
 
 // Whatever any one process refuses: all fall back to messages, before anything is launched, and do not ask again.
@@ -263,6 +273,8 @@ void TestRefusals() {
                  [&](int32_t process) { return ProcessSetup{1, true, process == who ? refusing : &counting}; });
       Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
       asked = 0;
+      transport::Records::Get().Reset();
+      transport::Records::Collect(true);
       const int made = Fake().made;
       for (int run = 0; run < 3; ++run) {
         rig.Reset();
@@ -273,6 +285,9 @@ void TestRefusals() {
         if (run > 0) CHECK_EQ(asked.load(), 0);
         asked = 0;
       }
+      transport::Records::Collect(false);
+      CHECK_EQ(SaidByStats().size(), 2U);
+      for (const std::string& said : SaidByStats()) CHECK_NE(said, "");
       CHECK_EQ(Fake().made.load(), made + 4);
       CHECK_EQ(BoardFiles(), 0);
     }

@@ -73,7 +73,13 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
 
  private:
-  Seen seen() const override { return work_.seen(); }
+  Seen seen() const override {
+    Seen seen = work_.seen();
+    if (metered() && shared_->neighbours != nullptr) {
+      seen.memory_refusal = shared_->neighbours->Refusal(group());
+    }
+    return seen;
+  }
 
   Status PrepareAndLaunch(bool* alike) {
     const CallSite& call = site().call_site();

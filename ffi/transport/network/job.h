@@ -58,6 +58,7 @@ class Job : public Guest {
  protected:
   // Restarted once the processes have met.
   Launch* launch() { return &launch_; }
+  bool metered() const { return launch_.metered; }
   // What it was about, if it ended well.
   virtual Seen seen() const = 0;
   // Leaves the meeting and lets the devices go.
