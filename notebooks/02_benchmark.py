@@ -74,7 +74,7 @@ for entry in record["latency"]:
 SERVERS, DEVICES, ROW_BYTES = 4, 8, 4096
 topology = fastjax.Topology(SERVERS, DEVICES)
 alphas = np.linspace(0, 1.2, 7)
-names = ["auto", "fast", "rails", "spreadout", "direct"]
+names = ["auto", "fast", "balanced", "relay", "rails", "spreadout", "direct"]
 predicted = {name: [] for name in names}
 for alpha in alphas:
     matrix = fastjax.traffic.pair_zipf(SERVERS * DEVICES, 32768, exponent=alpha)
@@ -103,17 +103,23 @@ for name in names:
 
 # %%
 counts = np.array([1, 2, 4, 8, 12, 20, 40])
-planning = {}
+devices = counts * DEVICES
+planning = {name: [] for name in ("fast", "balanced")}
 for count in counts:
     matrix = fastjax.traffic.pair_zipf(count * DEVICES, 4096)
-    described = schemes.describe_plan(matrix, fastjax.Topology(count, DEVICES), "fast", ROW_BYTES)
-    planning[int(count * DEVICES)] = described["plan_us"]
-    assert described["predicted_by_bound"] >= 1
+    fabric = fastjax.Topology(count, DEVICES)
+    for name, times in planning.items():
+        described = schemes.describe_plan(matrix, fabric, name, ROW_BYTES)
+        times.append(described["plan_us"])
+        assert described["predicted_by_bound"] >= 1
 
-plt.loglog(list(planning), list(planning.values()), "o-")
+for name, times in planning.items():
+    plt.loglog(devices, times, "o-", label=name)
 plt.xlabel("devices, in servers of 8")
 plt.ylabel("µs")
-plt.title("Planning time of `fast`")
+plt.title("Planning time")
+plt.legend()
 plt.show()
-for devices, microseconds in planning.items():
-    print(f"{devices:4} devices {microseconds:8.1f} µs")
+for at, count in enumerate(devices):
+    times = ", ".join(f"{name} {planning[name][at]:.1f} µs" for name in planning)
+    print(f"{count:4} devices: {times}")

@@ -152,7 +152,7 @@ fabrics = {
         SERVERS, LOCAL, scale_up_bandwidth=448e9, scale_out_bandwidth=12.5e9
     ),
 }
-names = ("auto", "fast", "rails", "spreadout", "direct")
+names = ("auto", "fast", "balanced", "relay", "rails", "spreadout", "direct")
 figure, axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True)
 for ax, (title, fabric) in zip(axes, fabrics.items(), strict=True):
     for name in names:
