@@ -84,6 +84,25 @@ def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):
     assert "no command 'fly'" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert "bench" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fastjax {fastjax.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", ["", "plan --generate uniform --devices 4 --servers 2"])
+def test_who_reads_may_have_enough(arguments):
+    """As `| head` has: no words, and no failure."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "fastjax", *arguments.split()],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_bench_in_a_process_of_its_own(tmp_path):

@@ -225,7 +225,7 @@ def test_planning_time_is_part_of_the_prediction(capsys, tmp_path):
 
 
 def test_drawing(capsys, tmp_path):
-    path = tmp_path / "plan.png"
+    path = tmp_path / "new" / "plan.png"
     run(capsys, "--generate pair-zipf --devices 4 --servers 2 --draw", path)
     assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ usage: python -m fastjax                report the environment
        python -m fastjax plan ...       plan the exchange of some traffic
        python -m fastjax simulate ...   simulate what that exchange would cost on a cluster
        python -m fastjax calibrate ...  measure the rates that plans are made with, and store them
+       python -m fastjax --version
 A command explains itself with --help.
 """
 
@@ -28,7 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
       The exit status: 0; 1 where a benchmark found wrong results or a calibration no sense; 2 where
       the command is wrong or something that it needs is not installed.
     """
-    command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has enough of it
+        # At the end of the process, what is left goes nowhere instead of failing once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    command, *rest = [*arguments, ""]
     if command == "":
         from fastjax.cli import report
 
@@ -36,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if command in _COMMANDS:
         return importlib.import_module(f"fastjax.cli.{command}").main(rest[:-1])
+    if command == "--version":
+        sys.stdout.write(f"fastjax {importlib.import_module('fastjax').__version__}\n")
+        return 0
     if command in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0

@@ -64,7 +64,7 @@ class BenchOptions:
     json: Path | None = None
     """File for the full record."""
     platform: Literal["cpu"] = "cpu"
-    """Platform of the devices; fastjax has handlers for CPU so far."""
+    """Platform of the devices: CPUs. `make gpu` measures GPUs."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "rows", "row_bytes", "rounds"):

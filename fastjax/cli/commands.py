@@ -28,6 +28,8 @@ def run(
         return int(end.code or 0)
     try:
         command(options)
+    except BrokenPipeError:
+        raise
     except (FastjaxError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -36,8 +38,13 @@ def run(
 
 def write_json(path: Path, record: Any) -> None:
     """Writes a record, into a new folder where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder_of(path)
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
-__all__ = ["run", "write_json"]
+def make_folder_of(path: Path) -> None:
+    """For files that a command is told to write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+__all__ = ["make_folder_of", "run", "write_json"]

@@ -45,6 +45,7 @@ def _run(options: argparse.Namespace) -> None:
     )
     record = figures.record(plan, source.name)
     if options.draw is not None:
+        commands.make_folder_of(options.draw)
         fastjax.plot.draw_plan(plan, options.draw)
     if options.json is not None:
         commands.write_json(options.json, record)

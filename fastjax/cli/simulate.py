@@ -116,11 +116,13 @@ def _write_files(
     options: argparse.Namespace, timeline: fastjax.Timeline, record: dict[str, object]
 ) -> None:
     if options.draw is not None:
+        commands.make_folder_of(options.draw)
         try:
             timeline.plot().savefig(options.draw)
         except ValueError as error:  # that is how matplotlib refuses types
             raise ArgumentError(f"{options.draw}: {error}") from None
     if options.perfetto is not None:
+        commands.make_folder_of(options.perfetto)
         timeline.to_perfetto(options.perfetto)
     if options.json is not None:
         commands.write_json(options.json, record)

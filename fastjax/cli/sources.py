@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--generate", choices=list(_GENERATORS), help="make it up; see fastjax.traffic")
     add("--devices", type=int, metavar="N", help="number of devices; a matrix says it itself")
-    add("--rows", type=int, metavar="N", default=4096, help="--generate: rows of a device")
+    add("--rows", type=int, metavar="N", default=4096, help="--generate: a device's, on average")
     add("--exponent", type=float, metavar="X", default=0.8, help="--generate: of Zipf's law")
     add("--seed", type=int, metavar="N", default=0, help="--generate: of the random numbers")
     add("--num-experts", type=int, metavar="N", help="a trace: experts of a layer")
