@@ -42,6 +42,7 @@ import os
 import re
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -120,14 +121,15 @@ def current() -> Options:
     return _scope.value
 
 
-@contextlib.contextmanager
 def options(
     *,
     scheduler: str | None = None,
     topology: Topology | None = None,
     timeout: float | None = None,
-) -> Generator[Options]:
-    """Sets options for the calls traced inside `with fastjax.options(...)`.
+) -> contextlib._GeneratorContextManager[Options]:
+    """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
+
+    Calling it alone sets nothing.
 
     Args:
       scheduler: one of `fastjax.schedulers()`.
@@ -138,7 +140,14 @@ def options(
       OptionError: a value means nothing.
     """
     given = {"scheduler": scheduler, "topology": topology, "timeout": timeout}
-    merged = dataclasses.replace(current(), **{k: v for k, v in given.items() if v is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    dataclasses.replace(current(), **given)  # refused here, not where a scope is entered
+    return _options(given)
+
+
+@contextlib.contextmanager
+def _options(given: dict[str, Any]) -> Generator[Options]:
+    merged = dataclasses.replace(current(), **given)
     with _scope(merged):
         yield merged
 

@@ -23,6 +23,7 @@ _scope = jax.make_user_context(default_value=None)
 def swap_ragged_all_to_all(**defaults: Any) -> contextlib._GeneratorContextManager[None]:
     """Makes `jax.lax.ragged_all_to_all` ours: a context manager, and a decorator.
 
+    Use it as `with fastjax.swap_ragged_all_to_all():`, or as `@fastjax.swap_ragged_all_to_all()`.
     Code that calls it as `jax.lax.ragged_all_to_all(...)` runs unchanged, on CPU too. The scope is
     part of `jax.jit`'s cache key, so a function jitted and run outside it is traced anew inside,
     and the other way round. Code that imported the function by name beforehand keeps JAX's. While
