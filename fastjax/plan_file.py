@@ -98,7 +98,8 @@ def read(path: str | os.PathLike[str]) -> Stored:
         with np.load(content, allow_pickle=False) as arrays:
             return _decode(json.loads(str(arrays["facts"])), arrays)
     except _NOT_A_PLAN as error:
-        raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None
+        reason = "not an archive of arrays" if not zipfile.is_zipfile(content) else error
+        raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {reason}") from None
 
 
 def _decode(facts: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:

@@ -122,12 +122,22 @@ def plan_ragged_all_to_all(
     return TracedPlan(table, spec, axes, groups)
 
 
+def _size_of(axes: tuple[Any, ...]) -> int:
+    try:
+        return jax.lax.axis_size(axes)
+    except NameError as error:  # what jax.lax raises, too
+        raise NameError(
+            f"{error}. Call this inside jax.shard_map over a mesh with that axis; got axis_name "
+            f"{axes[0] if len(axes) == 1 else axes!r}."
+        ) from None
+
+
 def resolve_axis(
     axis_name: AxisName, axis_index_groups: Any
 ) -> tuple[tuple[Any, ...], tuple[tuple[int, ...], ...] | None, int]:
     """Canonical axis names and groups, and the number of devices that exchange with each other."""
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
-    axis_size = jax.lax.axis_size(axes)  # NameError where the axis is not bound
+    axis_size = _size_of(axes)
     if axis_index_groups is None:
         return axes, None, axis_size
     groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)

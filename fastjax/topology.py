@@ -180,6 +180,8 @@ def _is_integer(value: Any) -> bool:
 
 def _server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     """Which server each device of the axis is in: one row for each position of the other axes."""
+    if not hasattr(mesh, "axis_names"):
+        raise TopologyError(f"mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}.")
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     missing = [n for n in names if n not in mesh.axis_names]
     if missing:

@@ -94,10 +94,13 @@ def test_bad_groups(groups, text):
 
 
 def test_unbound_axis_and_no_mapped_context():
-    with pytest.raises(NameError, match="zz"):
+    where = "inside jax.shard_map over a mesh with that axis; got axis_name "
+    with pytest.raises(NameError, match=f"zz.*{where}'zz'"):
         spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="zz"))(*shapes())
-    with pytest.raises(NameError, match="x"):
+    with pytest.raises(NameError, match=f"{where}'x'"):
         exchange(*(x[0] for x in shapes()))
+    with pytest.raises(NameError, match=rf"{where}\('x', 'zz'\)"):
+        fastjax.plan_ragged_all_to_all(np.ones(8, np.int32), axis_name=("x", "zz"))
     for primitive in (
         fastjax.fast_ragged_all_to_all_p,
         fastjax.planning.plan_ragged_all_to_all_p,

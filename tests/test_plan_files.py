@@ -215,7 +215,8 @@ def test_files_of_other_kinds(tmp_path, content):
 def test_arrays_that_are_no_archive(tmp_path):
     path = tmp_path / "array.npy"
     np.save(path, np.ones(3))
-    with pytest.raises(ArgumentError, match=r"array\.npy is no plan of fastjax: "):
+    message = r"array\.npy is no plan of fastjax: not an archive of arrays$"
+    with pytest.raises(ArgumentError, match=message):
         Plan.load(path)
 
 

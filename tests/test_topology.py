@@ -246,6 +246,11 @@ def test_from_mesh_refuses_a_mesh_without_devices():
         Topology.from_mesh(mesh, "x")
 
 
+def test_from_mesh_refuses_what_is_no_mesh():
+    with pytest.raises(TopologyError, match=r"mesh must be a jax.sharding.Mesh, got str\."):
+        Topology.from_mesh("x", fake_mesh([[0, 1]], ("x", "y")))
+
+
 def test_no_groups():
     topology = Topology(2, 2, **RATES, nic_bandwidths=(25e9,) * 4)
     fitted, rank_of = fit_to_groups(topology, 4, None)
