@@ -141,8 +141,13 @@ def reset_stats() -> None:
 
 
 def stats_summary() -> str:
-    """`stats()` as a table, with one line for each call site."""
-    return _table(stats())
+    """`stats()` as a table, with one line for each call site; or why there are none."""
+    sites = stats()
+    if sites:
+        return _table(sites)
+    if _core.collecting():
+        return "No exchange has ended since figures are collected."
+    return "No figures are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
 
 
 def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
