@@ -30,6 +30,8 @@ using fastjax::test::FakeNccl;
 FakeNccl control;
 
 constexpr std::chrono::milliseconds kPause{1};
+// Long enough for another thread to come.
+constexpr std::chrono::microseconds kAsking{200};
 
 // A message that waits for its receiver.
 struct Parcel {
@@ -96,6 +98,7 @@ struct Opaque {
   std::vector<Op> ops;
   void* stream = nullptr;
   std::atomic<int> state{kSuccess};
+  std::atomic<bool> in_use{false};
   std::thread helper;  // does, where it does not block, what would
 
   void Join() {
@@ -106,6 +109,23 @@ struct Opaque {
 }  // namespace fastjax::transport::gpu::nccl
 
 namespace {
+
+// A call on a communicator. One thread at a time may make any, also what only asks how it is: since 2.27 NCCL ends
+// there what its own threads have done.
+class Use {
+ public:
+  explicit Use(Opaque* comm) : comm_(comm) { Begin(comm); }
+  ~Use() { comm_->in_use = false; }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  static void Begin(Opaque* comm) {
+    if (comm->in_use.exchange(true)) Mistake("two threads use one communicator at once");
+  }
+
+ private:
+  Opaque* const comm_;
+};
 
 struct Group {
   Opaque* comm;
@@ -236,6 +256,7 @@ Result Talk(bool sends, void* data, size_t count, DataType type, int peer, Comm 
   if (type != kInt8 || count == 0) return Mistake("a message without bytes");
   if (peer == comm->rank || peer < 0 || peer >= comm->hub->ranks) return Mistake("a message to nobody");
   if (CurrentDevice() != comm->device) return Mistake("another device's communicator");
+  const Use use(comm);
   if (comm->state == kInProgress) return Mistake("a call on a communicator that is not ready");
   if (comm->ops.empty()) pending.talks.push_back(comm);
   if (!comm->ops.empty() && comm->stream != stream) return Mistake("two streams in one group");
@@ -246,6 +267,7 @@ Result Talk(bool sends, void* data, size_t count, DataType type, int peer, Comm 
 }
 
 void Leave(Opaque* comm, bool abort) {
+  Use::Begin(comm);
   {
     Lock lock(comm->hub->mutex);
     comm->aborted = abort;
@@ -308,6 +330,7 @@ EXPORTED Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int r
 }
 
 EXPORTED Result ncclCommFinalize(Comm comm) {
+  const Use use(comm);
   return comm->blocking ? kSuccess : Do(comm, [] {});
 }
 
@@ -324,6 +347,8 @@ EXPORTED Result ncclCommAbort(Comm comm) {
 #endif
 
 EXPORTED Result ncclCommGetAsyncError(Comm comm, Result* error) {
+  const Use use(comm);
+  std::this_thread::sleep_for(kAsking);
   const int injected = control.async_error;
   *error = static_cast<Result>(injected != 0 ? injected : comm->state.load());
   return kSuccess;

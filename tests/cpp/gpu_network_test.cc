@@ -278,6 +278,7 @@ int main() {
   TestOneIsMissing();
   TestNoId();
   TestLostMessage();
+  CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
   return Finish("gpu_network_test");
 }

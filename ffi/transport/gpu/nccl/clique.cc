@@ -43,8 +43,8 @@ Clique::~Clique() {
 
 Status Clique::Move(const std::shared_ptr<Report>& report, const Message* messages, int64_t count,
                     const std::vector<kernels::Stream>& streams) {
-  const std::lock_guard<std::mutex> calling(calling_);
-  if (Status status = AwaitRoom(report.get()); !status.ok()) return status;
+  std::unique_lock<std::mutex> calling(calling_);
+  if (Status status = AwaitRoom(report.get(), &calling); !status.ok()) return status;
   Flight& flight = At(launched_);  // written by whoever calls only
   Status status = flight.Begin(gpu_.get(), members(), report, messages, count, streams);
   if (!status.ok()) return status;
@@ -66,8 +66,9 @@ Status Clique::Move(const std::shared_ptr<Report>& report, const Message* messag
   return status;
 }
 
-// Does not wait unless devices are so far behind that they would keep the host waiting in any case.
-Status Clique::AwaitRoom(Report* report) {
+// Does not wait unless devices are so far behind that they would keep the host waiting in any case. Meanwhile others
+// may call: the watchdog asks how the communicators are.
+Status Clique::AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling) {
   while (true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -75,7 +76,9 @@ Status Clique::AwaitRoom(Report* report) {
       Reap();
       if (launched_ - landed_ < kMostFlights) return Status::Ok();
     }
+    calling->unlock();
     std::this_thread::sleep_for(kPollRoom);
+    calling->lock();
   }
 }
 
@@ -108,6 +111,9 @@ Status Clique::FindFault(Flight::Clock::time_point now, Report** told) {
     *told = flight.report();
     return Status::Deadline(flight.Text(*gpu_, members(), true) + "." + kAfter + kAdvice);
   }
+  // Who is calling NCCL finds out by itself. Waiting for it would be in the wrong order, and the watchdog has others.
+  const std::unique_lock<std::mutex> calling(calling_, std::try_to_lock);
+  if (!calling.owns_lock()) return Status::Ok();
   Status health = communicators_->Health();
   if (!health.ok()) {
     *told = At(landed_).report();

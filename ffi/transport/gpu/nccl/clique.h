@@ -42,7 +42,7 @@ class Clique final : public in_process::Expirable, public std::enable_shared_fro
   Clique(std::shared_ptr<Gpu> gpu, std::unique_ptr<Communicators> communicators)
       : gpu_(std::move(gpu)), communicators_(std::move(communicators)) {}
 
-  Status AwaitRoom(Report* report);
+  Status AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling);
   void Reap();
   Status FindFault(Flight::Clock::time_point now, Report** told);
   void Fail(const Status& failure, const Report* told);

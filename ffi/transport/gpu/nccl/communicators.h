@@ -22,7 +22,8 @@ struct Member {
   bool operator==(const Member& other) const { return rank == other.rank && device == other.device; }
 };
 
-// Not thread-safe, except for Health. Texts of errors say what NCCL said; callers put before them what it was for.
+// Not thread-safe: NCCL is called by one thread at a time, also to ask how it is. Texts of errors say what NCCL said;
+// callers put before them what it was for.
 class Communicators {
  public:
   // Makes them all at once, `members` by rank, with those of other processes if `ranks` are more. With other processes
@@ -40,7 +41,7 @@ class Communicators {
   // Puts messages on streams, by lane, all in one group: lanes are members. Deadline exceeded: another process has not
   // come to it.
   Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams, int64_t timeout_ms);
-  // What has gone wrong meanwhile. For any thread, until they are closed or aborted.
+  // What has gone wrong meanwhile.
   Status Health() const;
   // When nothing is in flight. Waits a little for other processes.
   void Close();
