@@ -78,8 +78,19 @@ FASTJAX_DEVICE inline void PauseShortly() {
 #endif
 }
 
-// By the first warp; its lanes share the devices. The board is looked at after the step has been told: who closes it
-// sees that this device is on its way, or is seen.
+// All lanes of the calling warp have come here, and see what each other did before. As C++, lanes run one after the
+// other, and the last knows what all did.
+FASTJAX_DEVICE inline void JoinWarp() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_amdgcn_wave_barrier();
+#elif defined(__CUDA_ARCH__)
+  __syncwarp();
+  asm volatile("fence.sc.sys;" ::: "memory");
+#endif
+}
+
+// By the first warp; its lanes share the devices. The board is looked at after the step has been told, and when all
+// lanes have what they waited for: who closes it sees that this device is on its way, or is seen.
 FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barrier) {
   if (worker.warp != 0) return;
   if (worker.lane == 0) StoreShared(&barrier.board[StepLine(barrier.device)].word, barrier.step);
@@ -88,7 +99,8 @@ FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barr
     if (device >= barrier.first_here && device < barrier.first_here + barrier.here) continue;
     while (LoadShared(&barrier.board[StepLine(device)].word) < barrier.step && LoadShared(end) == 0) PauseShortly();
   }
-  if (worker.lane == 0 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.board->word);
+  JoinWarp();
+  if (worker.lane == worker.lanes - 1 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.board->word);
 }
 
 }  // namespace fastjax::kernels

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -373,9 +374,11 @@ void TestBarriers(const Device& device, bool waits) {
     CHECK_EQ(reached, 0);
     board.Tell(7);
     device.Wait();
-    board.Pass(8, false, nullptr);
+    board.Pass(8, false, word);
+    while (board.Told() < 8) std::this_thread::yield();  // the other may come, or not
     board.Close();
     device.Wait();
+    CHECK_EQ(WordAt(gate), 1U);  // nobody came: nobody's memory is to be touched
     board.Pass(9, true, nullptr);
     device.Must(driver.RecordEvent(event, device.stream()), "record an event");
     CHECK_EQ(driver.QueryEvent(event, &reached), 0);
