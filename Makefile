@@ -208,7 +208,7 @@ GPU_ARGS ?=
 
 .PHONY: gpu
 gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network, results in build/gpu-check
-	env PYTHONPATH=$(ROOT)/benchmarks $(PYTHON) -m gpu_check $(GPU_ARGS)
+	env PYTHONPATH=$(ROOT)/benchmarks$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m gpu_check $(GPU_ARGS)
 
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 

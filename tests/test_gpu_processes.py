@@ -10,6 +10,10 @@ import multiprocess
 import pytest
 from gpu_support import device_of
 
+# One job serves many tests, so they are one worker's, who waits for it as long as it may take.
+SECONDS = 150
+pytestmark = [pytest.mark.xdist_group("two processes"), pytest.mark.timeout(SECONDS + 20)]
+
 # The first NCCL that has ranks share a GPU, where it is told to.
 NCCL_OF_SHARED_GPUS = (2, 30, 3)
 CHECKS = (
@@ -50,7 +54,7 @@ def results(shares_memory):
             arguments={"names": list(CHECKS)},
             environment=ENVIRONMENT | (SHARED_MEMORY if shares_memory else {}),
             initialize={"local_device_ids": [0]},
-            seconds=150,
+            seconds=SECONDS,
         )
     except multiprocess.JobError as error:  # of every test, and not tried again for each
         return error
@@ -59,20 +63,23 @@ def results(shares_memory):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_processes_on_one_gpu(name):
-    device_of("gpu")
-    if importlib.util.find_spec("libucx") is None:
-        pytest.skip("processes find each other by UCX, and there is no libucx here")
-    if nccl_version() < NCCL_OF_SHARED_GPUS:
-        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
+    need_two_processes()
     assert errors(results(False))[name] == ["", ""]
 
 
 @pytest.mark.gpu
 def test_two_processes_share_memory():
+    need_two_processes()
+    assert errors(results(True)) == {name: ["", ""] for name in CHECKS}
+
+
+def need_two_processes():
+    """On one GPU, which JAX's own barriers between processes need NCCL for, whatever we use."""
     device_of("gpu")
     if importlib.util.find_spec("libucx") is None:
         pytest.skip("processes find each other by UCX, and there is no libucx here")
-    assert errors(results(True)) == {name: ["", ""] for name in CHECKS}
+    if nccl_version() < NCCL_OF_SHARED_GPUS:
+        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
 
 
 def errors(found):

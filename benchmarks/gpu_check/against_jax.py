@@ -65,7 +65,7 @@ def why_not() -> str:
         command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
         try:
             tried = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=45, check=False
+                command, env=environment, capture_output=True, text=True, timeout=30, check=False
             )
         except subprocess.TimeoutExpired:
             said = said or "it hangs"

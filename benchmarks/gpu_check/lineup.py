@@ -60,7 +60,10 @@ class Lineup:
         return groups
 
     def _paths(self, *first: Path) -> str:
-        return ":".join(map(str, (*first, self.root / "benchmarks", self.root / "tests")))
+        # Behind ours: packages that this Python has from elsewhere.
+        given = os.environ.get("PYTHONPATH", "").split(":")
+        ours = (*first, self.root / "benchmarks", self.root / "tests")
+        return ":".join([*map(str, ours), *(path for path in given if path)])
 
     def _package(self) -> Part:
         # UCX is for exchanges between processes, of which one test tries some on one GPU.
@@ -137,7 +140,7 @@ class Lineup:
         """With workers, a test that crashes or hangs ends its own, and the others go on."""
         options: tuple[str, ...] = ()
         if importlib.util.find_spec("xdist"):
-            options += ("-n", "6")
+            options += ("-n", "6", "--dist", "loadgroup")
         if importlib.util.find_spec("pytest_timeout"):
             options += ("--timeout", "60", "--timeout-method", "thread")
         return options
