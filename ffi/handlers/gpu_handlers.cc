@@ -17,6 +17,7 @@ using transport::gpu::Caller;
 struct DeviceContext {
   void* stream;
   ffi::ScratchAllocator scratch;
+  int32_t ordinal;
 };
 
 }  // namespace
@@ -30,8 +31,9 @@ struct xla::ffi::CtxDecoding<fastjax::handlers::DeviceContext> {
                                     DiagnosticEngine& diagnostic) {
     auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
     auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
-    if (!stream.has_value() || !scratch.has_value()) return std::nullopt;
-    return Type{*stream, std::move(*scratch)};
+    const auto ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, diagnostic);
+    if (!stream.has_value() || !scratch.has_value() || !ordinal.has_value()) return std::nullopt;
+    return Type{*stream, std::move(*scratch), *ordinal};
   }
 };
 
@@ -47,11 +49,12 @@ Status Wait(Start start) {
   return outcome.get();
 }
 
-// XLA runs a device's program on a thread that has chosen the device.
+// XLA runs a device's program on a thread that has chosen the device, or else says which it is.
 ffi::ErrorOr<Caller> CallerOf(const transport::gpu::Gpu& gpu, DeviceContext* context) {
   int device = 0;
   const Status status = gpu.Check(gpu.driver().GetDevice(&device), 0, "be asked for");
   if (!status.ok()) return ffi::Unexpected(ToError(status));
+  if (device == kernels::kNoDevice) device = context->ordinal;
   return Caller{context->stream, device, [context](size_t bytes) {
                   // The most that XLA takes for an alignment; it refuses more. What it gives out is aligned by 256.
                   constexpr size_t kAlignment = 16;

@@ -36,6 +36,7 @@ struct Driver {
 
   const char* (*ErrorText)(int code);
   int (*CountDevices)(int* count);
+  // kNoDevice: the calling thread has not chosen any. It has to, before it calls what needs one.
   int (*GetDevice)(int* device);
   int (*SetDevice)(int device);
   int (*CountMultiprocessors)(int* count, int device);
@@ -83,6 +84,8 @@ struct Driver {
   // To pinned memory of the host, of which whoever waits for the stream then sees the bytes.
   int (*Fetch)(const FetchList* list, int32_t blocks, Stream stream);
 };
+
+constexpr int kNoDevice = -1;
 
 constexpr int32_t kDriverVersion = 3;
 constexpr const char* kDriverSymbol = "fastjax_gpu_driver";

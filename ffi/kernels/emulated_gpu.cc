@@ -16,6 +16,7 @@ namespace fastjax::kernels {
 namespace {
 
 thread_local int current_device = 0;
+thread_local bool has_device = false;
 
 // One record of an event. Outlives the event and later records of it, since work that is still queued refers to it.
 class Record {
@@ -140,7 +141,24 @@ emulatedError_t emulatedGetDevice(int* device) {
 emulatedError_t emulatedSetDevice(int device) {
   if (!IsDevice(device)) return emulatedErrorInvalidDevice;
   current_device = device;
+  has_device = true;
   return emulatedSuccess;
+}
+
+bool emulatedHasDevice() { return has_device; }
+
+void emulatedLeaveDevice() {
+  current_device = 0;
+  has_device = false;
+}
+
+std::atomic<int64_t>& emulatedStrays() {
+  static std::atomic<int64_t> strays{0};
+  return strays;
+}
+
+void emulatedNeedDevice() {
+  if (!std::exchange(has_device, true)) ++emulatedStrays();
 }
 
 emulatedError_t emulatedDeviceGetAttribute(int* value, int attribute, int device) {
@@ -157,6 +175,7 @@ emulatedError_t emulatedDeviceCanAccessPeer(int* possible, int device, int peer)
 }
 
 emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
+  emulatedNeedDevice();
   if (flags != 0) return emulatedErrorInvalidValue;
   if (!IsDevice(peer) || peer == current_device) return emulatedErrorInvalidDevice;
   const std::lock_guard<std::mutex> lock(peers_mutex);
@@ -165,6 +184,7 @@ emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
 }
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned /*flags*/) {
+  emulatedNeedDevice();
   try {
     auto made = std::make_unique<EmulatedStream>();
     // The thread outlives the handle, which may be destroyed while there is work to do, and is then the owner.
@@ -181,17 +201,20 @@ emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned
 
 // Returns at once, as on a GPU: what is queued is still done, and nobody has waited for it.
 emulatedError_t emulatedStreamDestroy(emulatedStream_t stream) {
+  emulatedNeedDevice();
   stream->Push(nullptr);
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
+  emulatedNeedDevice();
   stream->Synchronize();
   return emulatedSuccess;
 }
 
 // As everywhere: for the last record before this call, and not at all if there was none.
 emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t event, unsigned /*flags*/) {
+  emulatedNeedDevice();
   if (std::shared_ptr<Record> record = event->Last()) {
     stream->Push([record = std::move(record)] { record->Wait(); });
   }
@@ -199,16 +222,19 @@ emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t
 }
 
 emulatedError_t emulatedEventCreateWithFlags(emulatedEvent_t* event, unsigned /*flags*/) {
+  emulatedNeedDevice();
   *event = new (std::nothrow) EmulatedEvent;
   return *event == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
 }
 
 emulatedError_t emulatedEventDestroy(emulatedEvent_t event) {
+  emulatedNeedDevice();
   delete event;
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stream) {
+  emulatedNeedDevice();
   if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
   auto record = std::make_shared<Record>();
   {
@@ -220,26 +246,31 @@ emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stre
 }
 
 emulatedError_t emulatedEventSynchronize(emulatedEvent_t event) {
+  emulatedNeedDevice();
   if (const std::shared_ptr<Record> record = event->Last()) record->Wait();
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventQuery(emulatedEvent_t event) {
+  emulatedNeedDevice();
   const std::shared_ptr<Record> record = event->Last();
   return record == nullptr || record->IsReached() ? emulatedSuccess : emulatedErrorNotReady;
 }
 
 emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int /*kind*/, emulatedStream_t stream) {
+  emulatedNeedDevice();
   if (bytes > 0) stream->Push([=] { std::memcpy(dst, src, bytes); });
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)(void*), void* data) {
+  emulatedNeedDevice();
   stream->Push([=] { function(data); });
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedLaunch(emulatedStream_t stream, int blocks, std::function<void()> work) {
+  emulatedNeedDevice();
   if (blocks <= 0) return emulatedErrorInvalidConfiguration;
   // Copies may be queued from any device, kernels from their own only.
   if (stream->device != current_device) return emulatedErrorInvalidResourceHandle;

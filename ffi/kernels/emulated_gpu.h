@@ -48,6 +48,12 @@ emulatedError_t emulatedGetLastError();
 emulatedError_t emulatedGetDeviceCount(int* count);
 emulatedError_t emulatedGetDevice(int* device);
 emulatedError_t emulatedSetDevice(int device);
+// Whether the calling thread has a device. One that has none, and uses what needs one, gets device 0, as with CUDA,
+// where that makes a context there: half a gigabyte of a GPU that may be another process's. `strays` counts them.
+bool emulatedHasDevice();
+void emulatedLeaveDevice();
+std::atomic<int64_t>& emulatedStrays();
+void emulatedNeedDevice();
 emulatedError_t emulatedDeviceGetAttribute(int* value, int attribute, int device);
 emulatedError_t emulatedDeviceCanAccessPeer(int* possible, int device, int peer);
 emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags);

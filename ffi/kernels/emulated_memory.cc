@@ -63,6 +63,7 @@ EmulatedSharing& emulatedSharing() {
 }
 
 emulatedError_t emulatedMalloc(void** memory, size_t bytes) {
+  emulatedNeedDevice();
   int file = -1;
   std::byte* const at = emulatedSharing().aliases && bytes > 0
                             ? MapNew(bytes, &file)
@@ -96,16 +97,19 @@ emulatedError_t emulatedFree(void* memory) {
 }
 
 emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
+  emulatedNeedDevice();
   *memory = std::malloc(bytes);
   return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
 }
 
 emulatedError_t emulatedFreeHost(void* memory) {
+  emulatedNeedDevice();
   std::free(memory);
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedHostRegister(void* memory, size_t bytes, unsigned flags) {
+  emulatedNeedDevice();
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (flags != (emulatedHostRegisterPortable | emulatedHostRegisterMapped) || bytes == 0 || bytes % page != 0 ||
       reinterpret_cast<uintptr_t>(memory) % page != 0) {
@@ -117,6 +121,7 @@ emulatedError_t emulatedHostRegister(void* memory, size_t bytes, unsigned flags)
 }
 
 emulatedError_t emulatedHostGetDevicePointer(void** there, void* memory, unsigned /*flags*/) {
+  emulatedNeedDevice();
   Memory& all = GetMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (all.registered.count(memory) == 0) return emulatedErrorInvalidValue;
@@ -125,6 +130,7 @@ emulatedError_t emulatedHostGetDevicePointer(void** there, void* memory, unsigne
 }
 
 emulatedError_t emulatedHostUnregister(void* memory) {
+  emulatedNeedDevice();
   Memory& all = GetMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   return all.registered.erase(memory) == 1 ? emulatedSuccess : emulatedErrorHostMemoryNotRegistered;
@@ -146,6 +152,7 @@ emulatedError_t emulatedFindRange(void** base, size_t* bytes, uint64_t* id, cons
 }
 
 emulatedError_t emulatedIpcGetMemHandle(emulatedIpcMemHandle_t* handle, void* base) {
+  emulatedNeedDevice();
   Memory& all = GetMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.allocations.find(static_cast<std::byte*>(base));
@@ -155,6 +162,7 @@ emulatedError_t emulatedIpcGetMemHandle(emulatedIpcMemHandle_t* handle, void* ba
 }
 
 emulatedError_t emulatedIpcOpenMemHandle(void** base, emulatedIpcMemHandle_t handle, unsigned flags) {
+  emulatedNeedDevice();
   if (flags != emulatedIpcMemLazyEnablePeerAccess || handle.words[0] != kHandleMark) return emulatedErrorInvalidValue;
   Memory& all = GetMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -185,6 +193,7 @@ int emulatedOpenedBy(const void* address) {
 }
 
 emulatedError_t emulatedIpcCloseMemHandle(void* base) {
+  emulatedNeedDevice();
   Memory& all = GetMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.opened.find(static_cast<std::byte*>(base));

@@ -17,8 +17,13 @@ void ForgetError() { static_cast<void>(FASTJAX_VENDOR(GetLastError)()); }
 
 const char* ErrorText(int code) { return FASTJAX_VENDOR(GetErrorString)(static_cast<VendorError>(code)); }
 int CountDevices(int* count) { return Code(FASTJAX_VENDOR(GetDeviceCount)(count)); }
-int GetDevice(int* device) { return Code(FASTJAX_VENDOR(GetDevice)(device)); }
-int SetDevice(int device) { return Code(FASTJAX_VENDOR(SetDevice)(device)); }
+int GetDevice(int* device) {
+  bool has = false;
+  *device = kNoDevice;
+  const int code = HasDevice(&has);
+  return code == 0 && has ? Code(FASTJAX_VENDOR(GetDevice)(device)) : code;
+}
+int SetDevice(int device) { return device == kNoDevice ? LeaveDevice() : Code(FASTJAX_VENDOR(SetDevice)(device)); }
 int CountMultiprocessorsOf(int* count, int device) { return Code(CountMultiprocessors(count, device)); }
 
 int EnablePeer(int peer, int* possible) {

@@ -95,8 +95,16 @@ inline VendorError CountMultiprocessors(int* count, int device) {
 #endif
 }
 
-// The allocation that an address is in, and its number in this process.
+// Whether the calling thread has a device, and how it gets rid of it; with HIP every thread has one. And the allocation
+// that an address is in, with its number in this process.
 #if defined(__HIP__)
+inline int HasDevice(bool* has) {
+  *has = true;
+  return 0;
+}
+
+inline int LeaveDevice() { return 0; }
+
 inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
   void* const at = const_cast<void*>(address);
   const hipError_t error = hipMemGetAddressRange(base, bytes, at);
@@ -120,6 +128,23 @@ VendorError FindDriverFunction(const char* name, Function** function) {
   return error;
 }
 
+// That is a matter of contexts: the runtime takes device 0 for threads that have none, and makes one there.
+inline int HasDevice(bool* has) {
+  static int (*get_current)(void**) = nullptr;
+  static const VendorError error = FindDriverFunction("cuCtxGetCurrent", &get_current);
+  if (error != cudaSuccess) return static_cast<int>(error);
+  void* context = nullptr;
+  const int code = get_current(&context);
+  *has = context != nullptr;
+  return code;
+}
+
+inline int LeaveDevice() {
+  static int (*set_current)(void*) = nullptr;
+  static const VendorError error = FindDriverFunction("cuCtxSetCurrent", &set_current);
+  return error != cudaSuccess ? static_cast<int>(error) : set_current(nullptr);
+}
+
 inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
   using Pointer = unsigned long long;  // CUdeviceptr
   constexpr int kBufferId = 7;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
@@ -138,6 +163,16 @@ inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* addre
   return code;
 }
 #else
+inline int HasDevice(bool* has) {
+  *has = emulatedHasDevice();
+  return 0;
+}
+
+inline int LeaveDevice() {
+  emulatedLeaveDevice();
+  return 0;
+}
+
 inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
   return emulatedFindRange(base, bytes, id, address);
 }

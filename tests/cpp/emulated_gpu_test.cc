@@ -103,10 +103,10 @@ void TestDevices() {
   int devices = 0;
   CHECK_OK(Gpu().CountDevices(&devices));
   CHECK_EQ(devices, kernels::emulatedDevices);
-  int device = -1;
+  int device = 7;
   CHECK_OK(Gpu().GetDevice(&device));
-  CHECK_EQ(device, 0);
-  for (const int bad : {-1, devices}) {
+  CHECK_EQ(device, kernels::kNoDevice);
+  for (const int bad : {-2, devices}) {
     int count = 0;
     CHECK_EQ(Gpu().SetDevice(bad), kernels::emulatedErrorInvalidDevice);
     CHECK_EQ(Gpu().CountMultiprocessors(&count, bad), kernels::emulatedErrorInvalidDevice);
@@ -115,9 +115,18 @@ void TestDevices() {
   CHECK_OK(Gpu().GetDevice(&device));
   CHECK_EQ(device, 3);
   std::thread([] {
-    int of_thread = -1;
+    int of_thread = 7;
+    CHECK_OK(Gpu().GetDevice(&of_thread));
+    CHECK_EQ(of_thread, kernels::kNoDevice);
+    // Device 0 comes by itself, as with CUDA, and that is noted.
+    const int64_t strays = kernels::emulatedStrays();
+    CHECK_OK(Gpu().DestroyEvent(NewEvent()));
     CHECK_OK(Gpu().GetDevice(&of_thread));
     CHECK_EQ(of_thread, 0);
+    CHECK_EQ(kernels::emulatedStrays().load(), strays + 1);
+    CHECK_OK(Gpu().SetDevice(kernels::kNoDevice));
+    CHECK_OK(Gpu().GetDevice(&of_thread));
+    CHECK_EQ(of_thread, kernels::kNoDevice);
   }).join();
   CHECK_OK(Gpu().SetDevice(0));
   int multiprocessors = 0;

@@ -220,6 +220,7 @@ Result Do(Opaque* comm, Work work) {
   comm->state = kInProgress;
   comm->helper = std::thread([comm, work] {
     std::this_thread::sleep_for(kPause);
+    fastjax_gpu_driver()->SetDevice(comm->device);
     work();
     comm->state = kSuccess;
   });

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "exchange_rig.h"
 #include "gpu_rig.h"
+#include "kernels/emulated_gpu.h"
 #include "planner/table.h"
 #include "replay.h"
 #include "traffic.h"
@@ -284,6 +285,7 @@ void TestNoPeers() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestExchanges();
   TestOpaqueRows();
   TestFaults();

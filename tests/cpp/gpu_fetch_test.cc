@@ -11,6 +11,7 @@
 #include "check.h"
 #include "gpu_rig.h"
 #include "kernels/driver.h"
+#include "kernels/emulated_gpu.h"
 #include "transport/gpu/gpu.h"
 
 namespace fastjax::test {
@@ -133,9 +134,11 @@ void TestFaults() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestPieces();
   TestTables();
   TestOrder();
   TestFaults();
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("gpu_fetch_test");
 }

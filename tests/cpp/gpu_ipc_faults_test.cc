@@ -302,6 +302,7 @@ void TestLetters() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestLate();
   TestStopped(2, "to finish stage 1.");
   TestStopped(kLastStep, "to finish stage ");
@@ -312,5 +313,6 @@ int main() {
   TestClosing();
   TestLetters();
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("gpu_ipc_faults_test");
 }

@@ -314,6 +314,7 @@ void TestOffInOne() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestExchanges(31, 1);
   TestExchanges(37, 2);
   TestAddresses();
@@ -324,5 +325,6 @@ int main() {
   TestOffInOne();
   CHECK_EQ(BoardFiles(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("gpu_ipc_test");
 }

@@ -12,6 +12,7 @@
 #include "exchange_rig.h"
 #include "gpu_rig.h"
 #include "job_rig.h"
+#include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
@@ -270,6 +271,7 @@ void TestLostMessage() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestExchanges();
   TestNothingToSend();
   TestFigures();
@@ -280,5 +282,6 @@ int main() {
   TestLostMessage();
   CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("gpu_network_test");
 }

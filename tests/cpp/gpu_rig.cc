@@ -36,10 +36,31 @@ struct Faulty<Member> {
   static int Call(Args... args) { return Fails() ? kFailure : (fastjax_gpu_driver()->*Member)(args...); }
 };
 
+// The thread has a device even so: strays are to be those that nobody has tried to keep from it.
+int FaultySetDevice(int device) {
+  const int code = fastjax_gpu_driver()->SetDevice(device);
+  return Fails() ? kFailure : code;
+}
+
+// A device, for the calling thread; afterwards it has what it had.
+class Chosen {
+ public:
+  explicit Chosen(int32_t device) {
+    fastjax_gpu_driver()->GetDevice(&before_);
+    fastjax_gpu_driver()->SetDevice(device);
+  }
+  ~Chosen() { fastjax_gpu_driver()->SetDevice(before_); }
+  Chosen(const Chosen&) = delete;
+  Chosen& operator=(const Chosen&) = delete;
+
+ private:
+  int before_ = kernels::kNoDevice;
+};
+
 }  // namespace
 
 FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
-  driver_.SetDevice = Faulty<&Driver::SetDevice>::Call;
+  driver_.SetDevice = FaultySetDevice;
   driver_.EnablePeer = Faulty<&Driver::EnablePeer>::Call;
   driver_.CountMultiprocessors = Faulty<&Driver::CountMultiprocessors>::Call;
   driver_.MallocPinned = Faulty<&Driver::MallocPinned>::Call;
@@ -142,6 +163,7 @@ void StreamedExchange::Compute(int32_t partition, const std::shared_ptr<Computat
 }
 
 StreamedExchange::~StreamedExchange() {
+  const Chosen chosen(0);
   for (size_t i = 0; i < streams_.size(); ++i) {
     if (i == 0 || !one_stream_) fastjax_gpu_driver()->DestroyStream(streams_[i]);
   }
@@ -149,6 +171,8 @@ StreamedExchange::~StreamedExchange() {
 
 void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs args, transport::Completion done) {
   const Driver& driver = *fastjax_gpu_driver();
+  const int32_t device = one_stream_ ? 0 : partition % kDevices;
+  const Chosen chosen(device);  // as XLA's threads have
   auto call = std::make_shared<Call>();
   call->limit = memory_;
   call->throw_at = throw_at_;
@@ -165,11 +189,12 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
     args.destination = call->args.destination;
   }
   Call::Spoil(const_cast<std::byte*>(args.source), call->source.size());
-  call->caller = {streams_[static_cast<size_t>(partition)], one_stream_ ? 0 : partition % kDevices,
+  call->caller = {streams_[static_cast<size_t>(partition)], device,
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
   driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
   args.caller = &call->caller;
-  exchange_->Start(run_id, partition, args, [call, &driver, done = std::move(done)](const Status& status) {
+  exchange_->Start(run_id, partition, args, [call, &driver, device, done = std::move(done)](const Status& status) {
+    const Chosen again(device);
     driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
     driver.SynchronizeStream(call->caller.stream);
     call->End();

@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "exchange_rig.h"
+#include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "replay.h"
 #include "traffic.h"
@@ -282,6 +283,7 @@ class Process {
 
   // Swaps memory with another process.
   Status Swap(int32_t peer) {
+    fastjax_gpu_driver()->SetDevice(rank_);  // as whoever calls has
     Status status = fabric_.FindDomains(*site_, &layout_);
     for (int32_t rank = 0; rank < site_->group_size; ++rank) {
       const bool same = layout_.domain_of[static_cast<size_t>(rank)] == layout_.domain_of[static_cast<size_t>(rank_)];
@@ -293,7 +295,10 @@ class Process {
                                 {false, rank_, peer, 0, in_.data(), 1024, 2}};
     return channel_->Move(messages, 2, {stream_});
   }
-  void Synchronize() { fastjax_gpu_driver()->SynchronizeStream(stream_); }
+  void Synchronize() {
+    fastjax_gpu_driver()->SetDevice(rank_);
+    fastjax_gpu_driver()->SynchronizeStream(stream_);
+  }
   bool Got(int32_t peer) const { return in_ == std::vector<std::byte>(1024, std::byte(peer)); }
 
   // The stream computes until it is let go.
@@ -464,6 +469,7 @@ void TestLayouts() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestNoLibrary();
   TestRefusals();
   TestDriverFaults();
@@ -479,5 +485,6 @@ int main() {
   CHECK(AreLive(0));
   CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("nccl_faults_test");
 }

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "exchange_rig.h"
+#include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "replay.h"
 #include "traffic.h"
@@ -163,6 +164,7 @@ void TestBesideEachOther() {
 
 int main() {
   using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
   TestLibraries();
   TestExchanges();
   TestPeersFirst();
@@ -170,5 +172,6 @@ int main() {
   TestBesideEachOther();
   CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
   return Finish("nccl_test");
 }

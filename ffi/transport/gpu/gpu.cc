@@ -17,7 +17,11 @@ size_t RoundUp(size_t bytes) {
 }  // namespace
 
 Gpu::~Gpu() {
-  for (const auto& device : devices_) {
+  DeviceScope scope(*this);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto& device = devices_[i];
+    if (device->events.empty() && device->pinned.empty() && device->side == nullptr) continue;
+    static_cast<void>(scope.Choose(static_cast<int32_t>(i)));
     for (kernels::Event event : device->events) driver_->DestroyEvent(event);
     for (const Pinned& pinned : device->pinned) {
       if (pinned.used != nullptr) {

@@ -75,7 +75,8 @@ class Gpu {
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
-// Chooses a device for the calling thread, and the one before at its end: the thread is XLA's.
+// Chooses a device for the calling thread, and at its end the one before, or none again: the thread is XLA's, or
+// anybody's.
 class DeviceScope {
  public:
   explicit DeviceScope(const Gpu& gpu) : gpu_(gpu) { known_ = gpu_.driver().GetDevice(&before_) == 0; }
@@ -89,7 +90,7 @@ class DeviceScope {
 
  private:
   const Gpu& gpu_;
-  int before_ = 0;
+  int before_ = kernels::kNoDevice;
   bool known_ = false;
 };
 

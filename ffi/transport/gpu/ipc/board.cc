@@ -81,6 +81,7 @@ Status Board::Map(int file) {
   void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at == MAP_FAILED) return Failed("map shared memory of the host");
   lines_ = static_cast<kernels::BoardLine*>(at);
+  gpu_->driver().GetDevice(&device_);
   const int code = gpu_->driver().RegisterHost(at, bytes_);
   registered_ = code == 0;
   return gpu_->Check(code, 0, "register shared memory of the host");
@@ -88,7 +89,11 @@ Status Board::Map(int file) {
 
 Board::~Board() {
   Unlink();
-  if (registered_) gpu_->driver().UnregisterHost(lines_);
+  if (registered_) {
+    DeviceScope scope(*gpu_);
+    static_cast<void>(scope.Choose(device_));
+    gpu_->driver().UnregisterHost(lines_);
+  }
   if (lines_ != nullptr) munmap(lines_, bytes_);
 }
 

@@ -50,6 +50,7 @@ class Board {
   kernels::BoardLine* lines_ = nullptr;
   bool linked_ = false;
   bool registered_ = false;
+  int device_ = kernels::kNoDevice;  // of the thread that registered it
 };
 
 }  // namespace fastjax::transport::gpu::ipc

@@ -82,6 +82,9 @@ Status Clique::AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling) 
   }
 }
 
+// For threads of ours, which have none: what they ask of events would be asked with a context on device 0.
+void Clique::UseDevice() const { gpu_->driver().SetDevice(members().front().device); }
+
 void Clique::Reap() {
   while (landed_ < launched_ && At(landed_).HasLanded(*gpu_)) ++landed_;
 }
@@ -94,6 +97,7 @@ bool Clique::has_failed() const {
 bool Clique::Expire(Flight::Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok() || closed_) return false;
+  UseDevice();
   Reap();
   if (landed_ == launched_) return false;
   Report* told = nullptr;
@@ -156,6 +160,8 @@ bool Clique::AwaitAbort(int64_t timeout_ms) {
 // What a call site launched may be in flight when the call site is gone.
 void Clique::Close() {
   {
+    DeviceScope scope(*gpu_);
+    static_cast<void>(scope.Choose(members().front().device));
     const std::lock_guard<std::mutex> lock(mutex_);
     Reap();
     if (!failure_.ok()) return;  // aborted
@@ -166,6 +172,7 @@ void Clique::Close() {
 }
 
 void Clique::CloseLater() {
+  UseDevice();
   while (true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -117,15 +117,18 @@ void Communicators::Close() {
   DeviceScope scope(*gpu_);
   if (!blocking_) {
     Status status;
-    for (const Comm comm : comms_) {
-      if (status.ok()) status = Check(library_->CommFinalize(comm), "close a communicator", comm);
+    for (size_t i = 0; i < comms_.size() && status.ok(); ++i) {
+      status = scope.Choose(members_[i].device);
+      if (status.ok()) status = Check(library_->CommFinalize(comms_[i]), "close a communicator", comms_[i]);
     }
     if (status.ok()) status = Await("close a communicator", Clock::now() + kLongestClose);
     if (!status.ok()) return Abort();  // other processes have ended, or go on with it
   }
-  for (Comm& comm : comms_) {
-    if (comm != nullptr) library_->CommDestroy(comm);
-    comm = nullptr;
+  for (size_t i = 0; i < comms_.size(); ++i) {
+    const Comm comm = std::exchange(comms_[i], nullptr);
+    if (comm == nullptr) continue;
+    static_cast<void>(scope.Choose(members_[i].device));  // or not: it must end
+    library_->CommDestroy(comm);
   }
 }
 
