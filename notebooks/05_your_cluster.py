@@ -172,7 +172,7 @@ for ax, (title, (topology, incast)) in zip(axes, fabrics.items(), strict=True):
     print(f"{title}: best is {best[0]} when small, {best[-1]} when large;", end=" ")
     print(f"auto is {max(regret) - 1:.0%} from the best at most")
     assert best[0] == "direct"
-    assert best[-1] == "fast"
+    assert best[-1] in ("fast", "balanced")  # level where senders that meet lose little
     assert max(regret) < 1.2
     ax.set(title=title, xlabel="MiB a device", xscale="log", ylim=(0.9, 4))
 axes[0].set_ylabel("time with planning / lower bound")
