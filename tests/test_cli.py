@@ -88,7 +88,10 @@ def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"fastjax {fastjax.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", ["", "plan --generate uniform --devices 4 --servers 2"])
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "plan --generate uniform --devices 4 --servers 2", f"bench {' '.join(TINY)} --devices 2"],
+)
 def test_who_reads_may_have_enough(arguments):
     """As `| head` has: no words, and no failure."""
     reads, writes = os.pipe()

@@ -31,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
       the command is wrong or something that it needs is not installed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    status = 0
     try:
         status = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has enough of it
         # At the end of the process, what is left goes nowhere instead of failing once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return status
 
 

@@ -13,11 +13,17 @@ from fastjax.cli.schemes import COPY, DENSE
 _MINIMUM_WIDTH = 112
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the command line, where rich would end the process with status 1."""
+        raise BrokenPipeError
+
+
 def make_console() -> Console:
     """Standard output; where it is no terminal, wide enough for every column."""
-    console = Console()
+    console = _Console()
     if not console.is_terminal and console.width < _MINIMUM_WIDTH:
-        return Console(width=_MINIMUM_WIDTH)
+        return _Console(width=_MINIMUM_WIDTH)
     return console
 
 
