@@ -82,7 +82,7 @@ class SiteStats:
       exchange_time: from when all devices are there until the last row has landed; planning is part
         of it, where the call site plans. nan for a planning.
       memory_refusal: why the last exchange's processes did not share the memory of their GPUs,
-        where `FASTJAX_GPU_IPC` asks them to; "" where they did, or are not asked.
+        where this one's `FASTJAX_GPU_IPC` asks for it; "" where they did, or it is not asked for.
       queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
       predicted_time: seconds, by the cost model, for the last traffic; planning is part of it,
         where the call site plans. nan without a topology.

@@ -247,6 +247,8 @@ std::vector<std::string> SaidByStats() {
   return said;
 }
 
+constexpr const char* kNoAccess = "devices of one process do not reach each other's memory";
+
 std::atomic<int> asked{0};
 
 // Whatever any one process refuses: all fall back to messages, before anything is launched, and do not ask again.
@@ -287,7 +289,11 @@ void TestRefusals() {
       }
       transport::Records::Collect(false);
       CHECK_EQ(SaidByStats().size(), 2U);
-      for (const std::string& said : SaidByStats()) CHECK_NE(said, "");
+      const std::vector<std::string> said = SaidByStats();
+      const auto own = static_cast<size_t>(who);
+      CHECK(Has(said[own], "could not " + name) || said[own] == kNoAccess);
+      CHECK(Has(said[1 - own], "process " + std::to_string(who) + " cannot ") ||
+            Has(said[1 - own], "could not open another process's shared memory: "));
       CHECK_EQ(Fake().made.load(), made + 4);
       CHECK_EQ(BoardFiles(), 0);
     }
@@ -304,9 +310,14 @@ void TestOffInOne() {
   };
   asked = 0;
   Ring ring(3, kNoTimeoutMs, 36, [](int32_t process) { return ProcessSetup{1, process != 1, &counting}; });
+  transport::Records::Get().Reset();
+  transport::Records::Collect(true);
   ring.CheckWorks();
   ring.CheckWorks();
+  transport::Records::Collect(false);
   CHECK_EQ(asked.load(), 0);
+  const std::string off = "another process does not share memory";
+  CHECK(SaidByStats() == std::vector<std::string>({off, "", off}));
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ class GpuJob final : public network::Job<ExchangeArgs> {
     Seen seen = work_.seen();
     if (metered() && shared_->neighbours != nullptr) {
       seen.memory_refusal = shared_->neighbours->Refusal(group());
+      if (seen.memory_refusal.empty() && !shares_) seen.memory_refusal = "another process does not share memory";
     }
     return seen;
   }
@@ -96,9 +97,9 @@ class GpuJob final : public network::Job<ExchangeArgs> {
 
   Status Prepare(bool* alike) {
     const CallSite& call = site().call_site();
-    const bool shares = shared_->neighbours != nullptr &&
-                        std::all_of(args().begin(), args().end(), [](const auto& of) { return of.shares_memory; });
-    if (!shares) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
+    shares_ = shared_->neighbours != nullptr &&
+              std::all_of(args().begin(), args().end(), [](const auto& of) { return of.shares_memory; });
+    if (!shares_) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
     const auto swap = [this](const char* about, std::vector<int64_t> words,
                              std::vector<std::vector<int64_t>>* answers) {
       return Swap(about, std::move(words), answers);
@@ -148,6 +149,7 @@ class GpuJob final : public network::Job<ExchangeArgs> {
   const std::shared_ptr<Shared> shared_;
   std::vector<int32_t> ranks_;
   Work work_;
+  bool shares_ = false;  // in the last exchange, as all of the group do
   bool launching_ = false;
   std::mutex mutex_;
   Status failure_;
