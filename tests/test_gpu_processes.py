@@ -11,7 +11,7 @@ import pytest
 from gpu_support import device_of
 
 # One job serves many tests, so they are one worker's, who waits for it as long as it may take.
-SECONDS = 150
+SECONDS = 70
 pytestmark = [pytest.mark.xdist_group("two processes"), pytest.mark.timeout(SECONDS + 20)]
 
 # The first NCCL that has ranks share a GPU, where it is told to.

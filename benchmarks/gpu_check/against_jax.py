@@ -58,6 +58,7 @@ def why_not() -> str:
     want to be asked for what always works; if that is all there is, this process asks for it.
     """
     said = ""
+    seconds = 30  # both are to end well within the part's time; JAX starts in a third of that
     for flags in ("", FALLBACK):
         # XLA takes a blank for the name of a file with flags.
         asked = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
@@ -65,7 +66,7 @@ def why_not() -> str:
         command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
         try:
             tried = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=30, check=False
+                command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
             said = said or "it hangs"

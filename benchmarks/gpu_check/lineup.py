@@ -134,7 +134,7 @@ class Lineup:
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # others use the GPU too
             **CUDA,
         }
-        return Part("tests", command, 160, environment, needs=("package",))
+        return Part("tests", command, 200, environment, needs=("package",))
 
     def _test_plugins(self) -> tuple[str, ...]:
         """With workers, a test that crashes or hangs ends its own, and the others go on."""
