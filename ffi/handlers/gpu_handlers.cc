@@ -73,6 +73,9 @@ struct XlaGpu {
   static ffi::Error Run(Site* state, ffi::RunId run, DeviceContext context, const Buffers& buffers) {
     const auto caller = CallerOf(*state->gpu, &context);
     if (!caller.has_value()) return caller.error();
+    // Before all that calls the driver, and gone after it.
+    transport::gpu::DeviceScope scope(*state->gpu);
+    if (const Status chosen = scope.Choose(caller->device); !chosen.ok()) return ToError(chosen);
     Call call(*state, *caller);
     if (ffi::Error error = call.Load(buffers); error.failure()) return error;
     const Status status = Wait([&](const transport::Completion& done) { call.Start(run.run_id, done); });

@@ -83,6 +83,7 @@ FASTJAX_DEVICE inline void PauseShortly() {
 FASTJAX_DEVICE inline void JoinWarp() {
 #if defined(__HIP_DEVICE_COMPILE__)
   __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "");
 #elif defined(__CUDA_ARCH__)
   __syncwarp();
   asm volatile("fence.sc.sys;" ::: "memory");

@@ -128,15 +128,15 @@ VendorError FindDriverFunction(const char* name, Function** function) {
   return error;
 }
 
-// That is a matter of contexts: the runtime takes device 0 for threads that have none, and makes one there.
+// That is a matter of contexts: the runtime takes device 0 for threads that have none, and makes one there. Without the
+// driver's word, the runtime's is taken.
 inline int HasDevice(bool* has) {
   static int (*get_current)(void**) = nullptr;
   static const VendorError error = FindDriverFunction("cuCtxGetCurrent", &get_current);
-  if (error != cudaSuccess) return static_cast<int>(error);
   void* context = nullptr;
-  const int code = get_current(&context);
-  *has = context != nullptr;
-  return code;
+  const bool known = error == cudaSuccess && get_current(&context) == 0;
+  *has = !known || context != nullptr;
+  return 0;
 }
 
 inline int LeaveDevice() {

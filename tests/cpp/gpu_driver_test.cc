@@ -375,7 +375,9 @@ void TestBarriers(const Device& device, bool waits) {
     board.Tell(7);
     device.Wait();
     board.Pass(8, false, word);
-    while (board.Told() < 8) std::this_thread::yield();  // the other may come, or not
+    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
+    // The other may come, or not. A kernel that fails tells nothing.
+    while (board.Told() < 8 && driver.QueryEvent(event, &reached) == 0) std::this_thread::yield();
     board.Close();
     device.Wait();
     CHECK_EQ(WordAt(gate), 1U);  // nobody came: nobody's memory is to be touched

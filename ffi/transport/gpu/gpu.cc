@@ -51,6 +51,11 @@ Gpu::Device& Gpu::At(int32_t device) {
   return *devices_[at];
 }
 
+void Gpu::NeedDevice(int32_t device) const {
+  int own = kernels::kNoDevice;
+  if (driver_->GetDevice(&own) == 0 && own == kernels::kNoDevice) driver_->SetDevice(device);
+}
+
 Status Gpu::EnablePeer(int32_t device, int32_t peer, bool* possible) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<int8_t>& peers = At(device).peers;

@@ -36,6 +36,9 @@ class Gpu {
   // Ok for code 0; otherwise what could not be done, and why.
   Status Check(int code, int32_t device, const char* what) const;
 
+  // For threads of ours, which have no device unless they choose one. What they ask of events, they can ask with any.
+  void NeedDevice(int32_t device) const;
+
   // Lets kernels on `device` touch memory of `peer`.
   Status EnablePeer(int32_t device, int32_t peer, bool* possible);
   // The most blocks of a kernel that are worth launching.

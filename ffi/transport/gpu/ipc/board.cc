@@ -81,8 +81,8 @@ Status Board::Map(int file) {
   void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at == MAP_FAILED) return Failed("map shared memory of the host");
   lines_ = static_cast<kernels::BoardLine*>(at);
-  gpu_->driver().GetDevice(&device_);
-  const int code = gpu_->driver().RegisterHost(at, bytes_);
+  int code = gpu_->driver().GetDevice(&device_);
+  if (code == 0) code = gpu_->driver().RegisterHost(at, bytes_);
   registered_ = code == 0;
   return gpu_->Check(code, 0, "register shared memory of the host");
 }

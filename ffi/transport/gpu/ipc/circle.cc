@@ -172,7 +172,7 @@ bool Circle::Expire(Clock::time_point now) {
   std::shared_ptr<Circle> last;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (kept_ == nullptr) return false;
-  gpu_->driver().SetDevice(own_.front());  // the watchdog's thread has none, and this asks events
+  gpu_->NeedDevice(own_.front());
   Reap();
   if (failure_.ok()) {
     if (const Status fault = FindFault(now); !fault.ok()) Fail(fault, false);

@@ -82,9 +82,6 @@ Status Clique::AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling) 
   }
 }
 
-// For threads of ours, which have none: what they ask of events would be asked with a context on device 0.
-void Clique::UseDevice() const { gpu_->driver().SetDevice(members().front().device); }
-
 void Clique::Reap() {
   while (landed_ < launched_ && At(landed_).HasLanded(*gpu_)) ++landed_;
 }
@@ -96,8 +93,8 @@ bool Clique::has_failed() const {
 
 bool Clique::Expire(Flight::Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_.ok() || closed_) return false;
-  UseDevice();
+  if (!failure_.ok() || closed_ || landed_ == launched_) return false;
+  gpu_->NeedDevice(members().front().device);
   Reap();
   if (landed_ == launched_) return false;
   Report* told = nullptr;
@@ -172,7 +169,7 @@ void Clique::Close() {
 }
 
 void Clique::CloseLater() {
-  UseDevice();
+  gpu_->NeedDevice(members().front().device);
   while (true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);

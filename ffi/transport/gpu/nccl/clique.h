@@ -43,7 +43,6 @@ class Clique final : public in_process::Expirable, public std::enable_shared_fro
       : gpu_(std::move(gpu)), communicators_(std::move(communicators)) {}
 
   Status AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling);
-  void UseDevice() const;
   void Reap();
   Status FindFault(Flight::Clock::time_point now, Report** told);
   void Fail(const Status& failure, const Report* told);
