@@ -66,7 +66,12 @@ def why_not() -> str:
         command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
         try:
             tried = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             said = said or "it hangs"
