@@ -102,13 +102,13 @@ void TestNoPieceIsTooSmall() {
   CHECK_EQ(Cut({1000 * kMicrosecond, {100 * kMicrosecond, 0}, {100 * kMicrosecond, 0}, 0, 5 * kAll}).count, 1);
 }
 
-// Only the last piece's redistribution, and half of the first one's balance, remain: both are a small part.
+// Of the work, what lies bare, with lumps counted, and start-ups come to 215 us of 6,700.
 void TestWhatIsHidden() {
   const Problem problem = {
       3746 * kMicrosecond, {1407 * kMicrosecond, 0}, {1543 * kMicrosecond, 0}, 10 * kMicrosecond, 1};
   const Pieces pieces = Cut(problem);
   CheckCut(problem, pieces);
-  CHECK_LE(Us(pieces.count * problem.start_up + pieces.balance + pieces.redistribute), 250.0);
+  CHECK_LE(Us(pieces.count * problem.start_up + pieces.balance + pieces.redistribute), 215.0);
   const double even = Replay(problem, Even(8));
   CHECK_LE(Replay(problem, pieces), 0.97 * even);
 }
@@ -134,7 +134,7 @@ void TestSlowServers() {
 }
 
 // By a replay of evenly spread work never much worse than the best even cut: what is counted on beyond that, lumps and
-// NICs that wait for no balance, costs a little where there is none.
+// NICs that wait for no balance, costs a little where there is none, and more where a share of the rows needs no work.
 void TestAgainstEvenCuts() {
   std::mt19937_64 random(1);
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
@@ -148,7 +148,8 @@ void TestAgainstEvenCuts() {
     for (int32_t count = 2; count <= kMostPieces && problem.smallest * count <= kAll; ++count) {
       best = std::min(best, Replay(problem, Even(count)));
     }
-    CHECK_LE(Replay(problem, pieces), 1.2 * best);
+    const bool all_needs_work = problem.balance.none == 0 && problem.redistribute.none == 0;
+    CHECK_LE(Replay(problem, pieces), (all_needs_work ? 1.06 : 1.2) * best);
   }
 }
 
