@@ -5,6 +5,7 @@
 | `scheduler` | `FASTJAX_SCHEDULER` | `auto` | scheduler of calls that name none |
 | `topology` | | from the processes | topology of calls that name none |
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
+| `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
@@ -66,11 +67,13 @@ class Options:
       scheduler: one of `fastjax.schedulers()`.
       topology: the fabric; by default that of the processes.
       timeout: seconds that a device waits for the others of its group.
+      check_overlaps: whether exchanges look for output slices that overlap, and refuse them.
     """
 
     scheduler: str = "auto"
     topology: Topology | None = None
     timeout: float = 60.0
+    check_overlaps: bool = False
 
     def __post_init__(self) -> None:
         check_scheduler(self.scheduler, "scheduler")
@@ -86,6 +89,8 @@ class Options:
                 f"timeout must be seconds, above 0 and at most 1e9, got {self.timeout!r}."
             )
         object.__setattr__(self, "timeout", seconds)
+        if not isinstance(self.check_overlaps, bool):
+            raise OptionError(f"check_overlaps must be True or False, got {self.check_overlaps!r}.")
 
     @property
     def timeout_ms(self) -> int:
@@ -99,17 +104,25 @@ def check_scheduler(name: object, what: str) -> None:
         raise OptionError(f"{what} must be one of {', '.join(schedulers())}; got {name!r}.")
 
 
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    value = environ.get(name, "").strip() or "0"
+    if value not in ("0", "1"):
+        raise OptionError(f"{name} must be 0 or 1, got {value!r}.")
+    return value == "1"
+
+
 def from_environment(environ: Mapping[str, str]) -> Options:
     """Options as the environment sets them."""
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for field, variable in (("scheduler", "FASTJAX_SCHEDULER"), ("timeout", "FASTJAX_TIMEOUT")):
         if environ.get(variable):
             found[field] = environ[variable]
     try:
-        return Options(**found)  # pyright: ignore[reportArgumentType]  # checked by Options
+        options = Options(**found)
     except OptionError as error:
         given = ", ".join(f"FASTJAX_{k.upper()}={v!r}" for k, v in found.items())
         raise OptionError(f"environment ({given}): {error}") from None
+    return dataclasses.replace(options, check_overlaps=_switch(environ, "FASTJAX_CHECK_OVERLAPS"))
 
 
 _environment = from_environment(os.environ)
@@ -126,6 +139,7 @@ def options(
     scheduler: str | None = None,
     topology: Topology | None = None,
     timeout: float | None = None,
+    check_overlaps: bool | None = None,
 ) -> contextlib._GeneratorContextManager[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
@@ -135,11 +149,18 @@ def options(
       scheduler: one of `fastjax.schedulers()`.
       topology: a `fastjax.Topology` with as many devices as the axes it is used with.
       timeout: seconds that a device waits for the others of its group.
+      check_overlaps: True: output slices that overlap, where it is not defined which rows stay,
+        are an error. For looking for mistakes: each exchange sorts all slices.
 
     Raises:
       OptionError: a value means nothing.
     """
-    given = {"scheduler": scheduler, "topology": topology, "timeout": timeout}
+    given = {
+        "scheduler": scheduler,
+        "topology": topology,
+        "timeout": timeout,
+        "check_overlaps": check_overlaps,
+    }
     given = {name: value for name, value in given.items() if value is not None}
     dataclasses.replace(current(), **given)  # refused here, not where a scope is entered
     return _options(given)
@@ -240,23 +261,13 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
     return GpuOptions(int(count), nccl, emulate, ipc)
 
 
-def _switch(environ: Mapping[str, str], name: str) -> bool:
-    value = environ.get(name, "").strip() or "0"
-    if value not in ("0", "1"):
-        raise OptionError(f"{name} must be 0 or 1, got {value!r}.")
-    return value == "1"
-
-
 def stats_from_environment(environ: Mapping[str, str]) -> bool:
     """Whether the environment has figures of exchanges be collected.
 
     Raises:
       OptionError: the variable means nothing.
     """
-    stats = environ.get("FASTJAX_STATS", "").strip() or "0"
-    if stats not in ("0", "1"):
-        raise OptionError(f"FASTJAX_STATS must be 0 or 1, got {stats!r}.")
-    return stats == "1"
+    return _switch(environ, "FASTJAX_STATS")
 
 
 __all__ = [

@@ -76,7 +76,12 @@ def loopback_ragged_all_to_all(
             f"{operand.dtype}{list(operand.shape)} and {output.dtype}{list(output.shape)}."
         )
     return _exchange_p.bind(
-        operand, output, *metadata.values(), spec=spec, timeout_ms=config.current().timeout_ms
+        operand,
+        output,
+        *metadata.values(),
+        spec=spec,
+        timeout_ms=config.current().timeout_ms,
+        check_overlaps=config.current().check_overlaps,
     )
 
 
@@ -160,10 +165,19 @@ def _attributes(
 
 
 def _exchange_lowering(
-    ctx: Any, *operands: Any, spec: PlanSpec, timeout_ms: int, platform: str
+    ctx: Any,
+    *operands: Any,
+    spec: PlanSpec,
+    timeout_ms: int,
+    check_overlaps: bool,
+    platform: str,
 ) -> list[Any]:
     attributes = _attributes(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
-    attributes |= {"reverse": np.bool_(False), "transposed_table": np.bool_(False)}
+    attributes |= {
+        "reverse": np.bool_(False),
+        "transposed_table": np.bool_(False),
+        "check_overlaps": np.bool_(check_overlaps),
+    }
     result = jax_compat.custom_call(
         ctx,
         "fastjax_loopback_v1",

@@ -71,9 +71,10 @@ def fast_ragged_all_to_all(
         axes automatic.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
       jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
-        sizes disagree, the plan is for other sizes, a device did not arrive in time, or another
-        process is gone. The text names the devices and what was wanted. The next exchange works,
-        as far as its processes are there.
+        sizes disagree, the plan is for other sizes, output slices overlap (looked for only in
+        `fastjax.options(check_overlaps=True)`), a device did not arrive in time, or another process
+        is gone. The text names the devices and what was wanted. The next exchange works, as far as
+        its processes are there.
     """
     axes, groups, group_size = planning.resolve_axis(axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
@@ -102,6 +103,7 @@ def fast_ragged_all_to_all(
         transposed_plan=plan is not None and plan.transposed,
         reverse=False,
         timeout_ms=config.current().timeout_ms,
+        check_overlaps=config.current().check_overlaps,
     )
     return restore(result)
 
@@ -191,6 +193,7 @@ def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
         params["platform"],
     )
     attributes["reverse"] = np.bool_(params["reverse"])
+    attributes["check_overlaps"] = np.bool_(params["check_overlaps"])
     attributes["transposed_table"] = np.bool_(params["transposed_plan"])
     planned = planning.planning_attributes(params["spec"])
     # Where a plan is given, the topology is told to those who ask for figures.
@@ -230,6 +233,7 @@ def _plan_now(send_sizes: Any, params: dict[str, Any]) -> Any:
         axis_index_groups=params["axis_index_groups"],
         spec=params["spec"],
         timeout_ms=params["timeout_ms"],
+        experts=0,
     )
 
 

@@ -89,6 +89,7 @@ def test_scope_is_a_decorator():
         ({"scheduler": "slow"}, f"scheduler must be one of {NAMES}; got 'slow'."),
         ({"topology": 8}, "topology must be a fastjax.Topology, got 8."),
         ({"timeout": 0}, "timeout must be seconds, above 0 and at most 1e9, got 0."),
+        ({"check_overlaps": 1}, "check_overlaps must be True or False, got 1."),
     ],
 )
 def test_scope_refuses(arguments, message):
@@ -125,6 +126,7 @@ def counted():
     [
         ({"scheduler": "fast"}, {"scheduler": "direct"}),
         ({"timeout": 1}, {"timeout": 2}),
+        ({"check_overlaps": True}, {"timeout": 2}),
         ({"topology": Topology(1, 8)}, {"topology": Topology(2, 4)}),
         ({"topology": Topology(2, 4)}, {"topology": Topology(2, 4, scale_up_latency=0)}),
         ({"topology": Topology(2, 2)}, {"topology": Topology(2, 2, placement=(0, 2, 1, 3))}),
@@ -202,6 +204,8 @@ def test_from_environment():
     assert config.from_environment({"FASTJAX_SCHEDULER": "", "FASTJAX_TIMEOUT": ""}) == Options()
     found = config.from_environment({"FASTJAX_SCHEDULER": "fast", "FASTJAX_TIMEOUT": "1e-2"})
     assert found == Options("fast", None, 0.01)
+    found = config.from_environment({"FASTJAX_CHECK_OVERLAPS": "1"})
+    assert found == Options(check_overlaps=True)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +228,12 @@ def test_from_environment():
 def test_from_environment_refuses(environ, message):
     with pytest.raises(OptionError, match=re.escape(f"environment {message}")):
         config.from_environment(environ)
+
+
+def test_from_environment_refuses_what_is_no_switch():
+    message = "FASTJAX_CHECK_OVERLAPS must be 0 or 1, got 'yes'."
+    with pytest.raises(OptionError, match=re.escape(message)):
+        config.from_environment({"FASTJAX_CHECK_OVERLAPS": "yes"})
 
 
 def child(program, **environ):
@@ -255,6 +265,6 @@ def test_environment_is_read_once_at_import():
     )
     done = child(program, FASTJAX_SCHEDULER="spreadout", FASTJAX_TIMEOUT="7")
     assert done.stdout.splitlines() == [
-        "Options(scheduler='spreadout', topology=None, timeout=7.0)",
-        "Options(scheduler='spreadout', topology=None, timeout=1.0)",
+        "Options(scheduler='spreadout', topology=None, timeout=7.0, check_overlaps=False)",
+        "Options(scheduler='spreadout', topology=None, timeout=1.0, check_overlaps=False)",
     ], done.stderr

@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
         (["tests/test_exchange.py"], "scheduler or traffic or data_type", 60),
         (["tests/test_gpu.py"], "(rank and float32) or planned or bad", 10),
         (["tests/test_transforms.py", "tests/test_errors.py"], "gradients or bad", 30),
+        (["tests/test_overlaps.py"], "refuses or looks", 7),
     ],
-    ids=["exchange", "gpu", "transforms"],
+    ids=["exchange", "gpu", "transforms", "overlaps"],
 )
 def test_with_emulated_gpus(files, chosen, least):
     done = subprocess.run(

@@ -402,6 +402,7 @@ def test_gradients_that_cannot_be_summed_say_so(rng):
             transposed_plan=False,
             reverse=True,
             timeout_ms=1000,
+            check_overlaps=False,
         )
 
     with pytest.raises(

@@ -43,7 +43,12 @@ ffi::ErrorOr<transport::ExchangeOptions> DecodeExchangeOptions(const ffi::Dictio
   if (!reverse.has_value() || !transposed.has_value()) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: an exchange's attributes are incomplete"));
   }
-  transport::ExchangeOptions options{*reverse, *transposed, nullptr, 0};
+  transport::ExchangeOptions options;
+  options.reverse = *reverse;
+  options.transposed_table = *transposed;
+  // Programs that were exported before there was this one lack it.
+  const auto check_overlaps = attrs.get<bool>("check_overlaps");
+  options.check_overlaps = check_overlaps.has_value() && *check_overlaps;
   if (plans) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());

@@ -9,6 +9,9 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   *alike = true;
   row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
   if (Status status = traffic_.Load(site, group, args, options.reverse); !status.ok()) return status;
+  if (options.check_overlaps && !options.reverse) {
+    if (Status status = traffic_.CheckLandings(group); !status.ok()) return status;
+  }
   if (options.plan) return planned_.Make(options, site.group_size, traffic_.sent(), ranks, &tables_, launch);
   *alike = false;
   tables_.assign(static_cast<size_t>(site.group_size), nullptr);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "planner/table.h"
 
@@ -136,20 +137,45 @@ Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t p
   return Status::Ok();
 }
 
+const GroupTraffic::Landing* GroupTraffic::FindOverlap(int32_t target) {
+  landings_.clear();
+  for (int32_t origin = 0; origin < devices_; ++origin) {
+    ForEachRun(origin, target, 0, rows(origin, target), [&](const Run& run) {
+      landings_.push_back({run.destination_row, run.destination_row + run.rows, origin});
+    });
+  }
+  std::sort(landings_.begin(), landings_.end(), [](const Landing& a, const Landing& b) {
+    return std::tie(a.first, a.end, a.origin) < std::tie(b.first, b.end, b.origin);
+  });
+  for (size_t i = 1; i < landings_.size(); ++i) {
+    if (landings_[i].first < landings_[i - 1].end) return &landings_[i];
+  }
+  return nullptr;
+}
+
 bool GroupTraffic::LandingsOverlap() {
   for (int32_t target = 0; target < devices_; ++target) {
-    landings_.clear();
-    for (int32_t origin = 0; origin < devices_; ++origin) {
-      ForEachRun(origin, target, 0, rows(origin, target), [this](const Run& run) {
-        landings_.emplace_back(run.destination_row, run.destination_row + run.rows);
-      });
-    }
-    std::sort(landings_.begin(), landings_.end());
-    for (size_t i = 1; i < landings_.size(); ++i) {
-      if (landings_[i].first < landings_[i - 1].second) return true;
-    }
+    if (FindOverlap(target) != nullptr) return true;
   }
   return false;
+}
+
+Status GroupTraffic::CheckLandings(int32_t group) {
+  const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
+  for (int32_t target = 0; target < devices_; ++target) {
+    const Landing* later = FindOverlap(target);
+    if (later == nullptr) continue;
+    const Landing& earlier = *(later - 1);
+    const int64_t last = std::min(earlier.end, later->end) - 1;
+    const std::string senders = earlier.origin == later->origin
+                                    ? "twice by " + name(earlier.origin)
+                                    : "by " + name(earlier.origin) + " and by " + name(later->origin);
+    return Status::Invalid(site_->Prefix() + "rows " + std::to_string(later->first) + " to " + std::to_string(last) +
+                           " of the output of " + name(target) + " are written " + senders +
+                           ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
+                           "rows of its own.");
+  }
+  return Status::Ok();
 }
 
 }  // namespace fastjax::transport

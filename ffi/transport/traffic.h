@@ -42,8 +42,18 @@ class GroupTraffic {
 
   // Whether rows of different runs land on each other on some device.
   bool LandingsOverlap();
+  // The same as an error that says which do.
+  Status CheckLandings(int32_t group);
 
  private:
+  struct Landing {
+    int64_t first;
+    int64_t end;
+    int32_t origin;
+  };
+
+  // The later of two landings on a device of which it is one, the other right before it; null where none overlap.
+  const Landing* FindOverlap(int32_t target);
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
@@ -63,8 +73,8 @@ class GroupTraffic {
   std::vector<int64_t> send_sizes_;
   std::vector<int64_t> output_offsets_;
   std::vector<int64_t> recv_sizes_;
-  std::vector<int64_t> sent_;  // rank x rank
-  std::vector<std::pair<int64_t, int64_t>> landings_;
+  std::vector<int64_t> sent_;      // rank x rank
+  std::vector<Landing> landings_;  // on one device, in order
 };
 
 template <typename Visit>

@@ -48,6 +48,8 @@ struct ExchangeOptions {
   bool reverse = false;
   // The table is that of the transposed traffic.
   bool transposed_table = false;
+  // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
+  bool check_overlaps = false;
   // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
   // on its own would only make the devices meet twice. table_words is the length of a table.
   PlanFunction plan;

@@ -112,6 +112,7 @@ void CheckLayout(const CallSite& site, const Layout& layout, const Matrix& matri
     overlap = overlap || RowsLandTwice(blocks, args.front().destination_rows);
   }
   CHECK_EQ(traffic->LandingsOverlap(), overlap);
+  CHECK_EQ(traffic->CheckLandings(0).ok(), !overlap);
 }
 
 void TestRuns() {
@@ -251,6 +252,29 @@ void TestUncheckedOffsets() {
   CHECK_EQ(traffic.rows(site->rank_of[1], site->rank_of[1]), 2);
 }
 
+void TestRefusedLandings() {
+  const auto refused = [](int32_t groups, int32_t group, const std::string& what,
+                          const std::function<void(Layout*)>& damage) {
+    const auto site = PlainSite(groups);
+    Layout layout = PlainLayout();
+    damage(&layout);
+    GroupTraffic traffic;
+    CHECK_EQ(traffic.Load(*site, group, Args(layout), false).message, "");
+    const Status status = traffic.CheckLandings(group);
+    CHECK(status.code == Code::kInvalidArgument);
+    CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + what +
+                                 ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
+                                 "rows of its own.");
+  };
+  // In order of rows, then of ranks; device 2 is rank 1, device 0 rank 2.
+  refused(1, 0, "rows 2 to 3 of the output of device 0 are written by device 2 and by device 0",
+          [](Layout* layout) { (*layout)[2].output_offsets[1] = 2; });
+  refused(1, 0, "rows 5 to 5 of the output of device 1 are written by device 1 and by device 0",
+          [](Layout* layout) { (*layout)[0].output_offsets[3] = 5; });
+  refused(2, 1, "rows 9 to 9 of the output of device 2 of group 1 are written twice by device 2 of group 1",
+          [](Layout* layout) { (*layout)[2].output_offsets[5] = 9; });
+}
+
 class TableChecks {
  public:
   explicit TableChecks(int32_t groups) : site_(MakeSite(groups, 4)), random_(2) {
@@ -343,6 +367,7 @@ int main() {
   fastjax::test::TestRefusedMetadata();
   fastjax::test::TestRefusedPairs();
   fastjax::test::TestUncheckedOffsets();
+  fastjax::test::TestRefusedLandings();
   fastjax::test::TestTables();
   return fastjax::test::Finish("traffic_test");
 }
