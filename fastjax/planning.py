@@ -111,6 +111,26 @@ def plan_ragged_all_to_all(
     check_metadata(size, send_sizes=send_sizes)
     check_row_bytes(row_bytes)
     spec = make_spec(axes, groups, topology, scheduler, row_bytes)
+    return plan_sizes(send_sizes, axes, groups, spec)
+
+
+def plan_sizes(
+    send_sizes: Any,
+    axes: tuple[Any, ...],
+    groups: tuple[tuple[int, ...], ...] | None,
+    spec: PlanSpec,
+    experts: int = 0,
+) -> TracedPlan:
+    """Plans for sizes that are known to be right in shape and type.
+
+    Args:
+      send_sizes: as `plan_ragged_all_to_all` takes them.
+      axes: mesh axes.
+      groups: groups of axis positions, or None.
+      spec: what the plan depends on besides.
+      experts: of an MoE layer, for messages: its sizes may be minus the number of an expert that
+        there is not.
+    """
     (sizes,) = jax_compat.vary_together([send_sizes], axes)
     table = plan_ragged_all_to_all_p.bind(
         sizes,
@@ -118,6 +138,7 @@ def plan_ragged_all_to_all(
         axis_index_groups=groups,
         spec=spec,
         timeout_ms=config.current().timeout_ms,
+        experts=experts,
     )
     return TracedPlan(table, spec, axes, groups)
 
@@ -233,10 +254,7 @@ def _plan_impl(*_: Any, **__: Any) -> Any:
 
 
 @plan_ragged_all_to_all_p.def_effectful_abstract_eval
-def _plan_abstract_eval(
-    send_sizes: Any, *, axis_name: Any, axis_index_groups: Any, spec: PlanSpec, timeout_ms: int
-) -> Any:
-    del axis_index_groups, timeout_ms
+def _plan_abstract_eval(send_sizes: Any, *, axis_name: Any, spec: PlanSpec, **_: Any) -> Any:
     table = send_sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
     table = jax_compat.with_vma(table, frozenset(axis_name))
     return table, jax_compat.axis_effects(axis_name)
@@ -293,11 +311,13 @@ def _plan_lowering(
     axis_index_groups: tuple[tuple[int, ...], ...] | None,
     spec: PlanSpec,
     timeout_ms: int,
+    experts: int,
     platform: str,
 ) -> list[Any]:
     attributes = call_site_attributes(
         ctx, "plan_ragged_all_to_all", axis_name, axis_index_groups, spec, timeout_ms, platform
     )
+    attributes["experts"] = np.int64(experts)
     table = jax_compat.custom_call(
         ctx,
         "fastjax_plan_v1",

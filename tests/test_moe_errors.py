@@ -109,8 +109,12 @@ def test_other_errors_are_those_of_exchanges():
         dispatched(topology=fastjax.Topology(3, 3))
 
 
-def _shown(wrong):
-    return min(abs(int(wrong)), 2**31 - 1)
+def _refusal(wrong):
+    """Of eight experts. Numbers that int32 does not hold are told as the largest that it does."""
+    size = min(abs(int(wrong)), 2**31 - 1)
+    number = f"-{size}" if size < 8 else f"{size} (or -{size})"
+    text = f"on device 5, moe.dispatch was given the expert {number} in expert_ids; want 0 to 7,"
+    return re.escape(text)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +130,7 @@ def _shown(wrong):
 def test_an_expert_that_there_is_not(dtype, wrong):
     ids = IDS.astype(dtype)
     ids[5, 2, 1] = wrong
-    shown = rf"device 5.*send_sizes\[0\].* -{_shown(wrong)}\b"
-    with pytest.raises(jax.errors.JaxRuntimeError, match=shown):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=_refusal(wrong)):
         dispatched(ids=ids)
     np.testing.assert_array_equal(dispatched(), 2 * X)  # the next one works
 
@@ -137,7 +140,7 @@ def test_an_expert_that_int32_does_not_count(wrong):
     with jax.enable_x64(True):
         ids = IDS.astype(np.int64)
         ids[5, 2, 1] = wrong
-        with pytest.raises(jax.errors.JaxRuntimeError, match=rf"device 5.* -{_shown(wrong)}\b"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=_refusal(wrong)):
             dispatched(ids=ids)
 
 

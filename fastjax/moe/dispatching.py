@@ -38,8 +38,7 @@ def dispatch(
     Args:
       x: tokens of this device, shape (tokens, width).
       expert_ids: experts of each token, integers, shape (tokens, k). -1: none, for choices that go
-        nowhere. The exchange fails where there is no such expert; its text then shows a send
-        size of minus that number.
+        nowhere. The exchange fails where there is no such expert.
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
       axis_index_groups: groups of axis positions, each with all experts.
@@ -86,13 +85,13 @@ def dispatch(
     counts = jax.lax.all_gather(by_expert.counts, axes, axis_index_groups=groups)
     may_drop = room < devices * tokens * top_k  # with room for all, the program need not look
     routes = routing.find(counts, _position(axes, groups), rows, alignment, may_drop=may_drop)
-    plan = planning.plan_ragged_all_to_all(
+    row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
+    plan = planning.plan_sizes(
         _refusing(routes.there.send_sizes, by_expert.wrong),
-        axis_name=axes,
-        axis_index_groups=groups,
-        topology=topology,
-        scheduler=scheduler,
-        row_bytes=max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype)),
+        axes,
+        groups,
+        planning.make_spec(axes, groups, topology, scheduler, row_bytes),
+        num_experts,
     )
     kept = _kept(by_expert, routes)
     handle = Handle(

@@ -54,6 +54,7 @@ void DecodeDescription(const ffi::Dictionary& attrs, transport::CallSite* site) 
   if (topology.has_value()) site->topology.assign(topology->begin(), topology->end());
   site->scheduler = GetOr<int64_t>(attrs, "scheduler", -1);
   site->plan_row_bytes = GetOr<int64_t>(attrs, "row_bytes", 0);
+  site->experts = GetOr<int64_t>(attrs, "experts", 0);
 }
 
 }  // namespace

@@ -9,6 +9,17 @@ namespace {
 // Rows of a block that a table can hold; with more, a planner could not even add blocks up.
 constexpr int64_t kMaxBlockRows = std::numeric_limits<int32_t>::max();
 
+// An MoE layer tells of an expert that there is not by a size of minus its number, whichever sign that has.
+std::string WhatIsWrong(const CallSite& site, size_t update, int64_t size) {
+  if (site.experts == 0) {
+    return "send_sizes[" + std::to_string(update) + "] = " + std::to_string(size) + "; a size must be 0 or more.";
+  }
+  const std::string negative = std::to_string(size);
+  const std::string number = -size < site.experts ? negative : std::to_string(-size) + " (or " + negative + ")";
+  return "moe.dispatch was given the expert " + number + " in expert_ids; want 0 to " +
+         std::to_string(site.experts - 1) + ", or -1 for choices that go nowhere.";
+}
+
 }  // namespace
 
 Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
@@ -22,8 +33,8 @@ Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsAr
     const int64_t per_peer = args[p].send_sizes.size / site.group_size;
     for (size_t u = 0; u < sizes.size(); ++u) {
       if (sizes[u] < 0) {
-        return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, p) + ", send_sizes[" + std::to_string(u) +
-                               "] = " + std::to_string(sizes[u]) + "; a size must be 0 or more.");
+        return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, p) + ", " +
+                               WhatIsWrong(site, u, sizes[u]));
       }
       const auto peer = static_cast<int32_t>(static_cast<int64_t>(u) / per_peer);
       int64_t& block =
