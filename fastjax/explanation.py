@@ -60,10 +60,11 @@ def explain(plan: Plan, asked: str, choices: Sequence[Choice]) -> str:
 def _headline(plan: Plan, asked: str) -> list[str]:
     chosen = "" if plan.scheduler == asked else f", chosen by {asked}"
     total, bound = plan.predicted_time(), plan.lower_bound()
+    planning = "planning" if plan.scheduler == asked else "planning and choosing"
     times = f", {total / bound:.3f} x the lower bound of {_time(bound)}" if bound else ""
     return [
         f"{plan.scheduler}{chosen}: {_WHAT[plan.scheduler]}.",
-        f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for planning{times}.",
+        f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for {planning}{times}.",
     ]
 
 
@@ -107,6 +108,10 @@ def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:
         parts = f"{_time(exchange)} + {_time(planning)}"
         count = f"{stages} stage{'s' if stages != 1 else ''}"
         lines.append(f"  {name:<9} {total:>10} = {parts}, {count}{taken}")
+    (planning,) = (choice[4] for choice in choices if names[choice[0]] == plan.scheduler)
+    looking = plan.planning_time() - planning
+    if len(choices) > 1:
+        lines.append(f"Looking at those that were not taken: {_time(looking)}.")
     return lines
 
 

@@ -84,8 +84,8 @@ class SiteStats:
       memory_refusal: why the last exchange's processes did not share the memory of their GPUs,
         where this one's `FASTJAX_GPU_IPC` asks for it; "" where they did, or it is not asked for.
       queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
-      predicted_time: seconds, by the cost model, for the last traffic; planning is part of it,
-        where the call site plans. nan without a topology.
+      predicted_time: seconds, by the cost model, for the last traffic with the scheduler that was
+        taken; planning is part of it, where the call site plans. nan without a topology.
       lower_bound: seconds that no schedule can beat. nan without a topology.
     """
 

@@ -251,17 +251,6 @@ def test_targets():
     assert not any(verdict.met for verdict in verdicts.judge([]))
 
 
-def test_pricing_is_part_of_planning():
-    for servers in (2, 4, 12, 40):
-        topology = Topology(servers, 8)
-        planning = {
-            name: make_plan(np.ones((servers * 8,) * 2, int), topology, scheduler=name)
-            for name in ("direct", "spreadout", "relay", "balanced", "fast")
-        }
-        for name, plan in planning.items():
-            assert 0.05 < contest.pricing_time(name, topology) / plan.planning_time() <= 1, name
-
-
 def test_where_nothing_is_gained():
     level = made_up(GOOD | {"two-tier": 1.055})
     found = verdicts.no_gain([made_up(GOOD), level, made_up(GOOD, table="planner")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastjax import Plan, Topology, _core, make_plan
+from fastjax import Plan, Topology, make_plan
 from fastjax.simulation import Fabric, simulate, simulate_transfers
 from paper import ablations, peers, published
 from paper.grids import Key, incasts, problem
@@ -63,7 +63,7 @@ def measure(key: Key) -> Cell:
     chosen = game.plan("auto")
     # Its plan is that of the one it takes.
     found["auto"] = found[chosen.scheduler] | {
-        "planning": choosing_time(chosen),
+        "planning": chosen.planning_time(),  # and of looking at the others
         "chosen": chosen.scheduler,
         "predicted": chosen.predicted_time(),
     }
@@ -72,28 +72,6 @@ def measure(key: Key) -> Cell:
         "bytes": int(traffic.sum()) * row_bytes,
         "contestants": found,
     }
-
-
-def choosing_time(plan: Plan) -> float:
-    """Seconds that auto takes to plan, about: the plan that it takes, and the prices of others.
-
-    "fast" and "balanced" have their sums over servers in common.
-    """
-    names = _core.scheduler_names()
-    choices = plan._made.core.choices()
-    priced = {names[c[0]] for c in choices if c[1]} - {plan.scheduler}
-    seconds = plan.planning_time() + sum(pricing_time(name, plan.topology) for name in priced)
-    if {"fast", "balanced"} <= {*priced, plan.scheduler}:
-        seconds -= pricing_time("balanced", plan.topology)
-    return seconds
-
-
-def pricing_time(scheduler: str, topology: Topology) -> float:
-    """Seconds from traffic to a schedule's price: that part of planning, by the cost model."""
-    blocks = topology.num_devices**2
-    if scheduler == "fast":
-        return 1e-9 * (1.5 * blocks + 170 * topology.servers**2)
-    return 1e-9 * (2.4 if scheduler in ("direct", "spreadout") else 1.15) * blocks
 
 
 def names_of(key: Key) -> tuple[str, ...]:
@@ -193,11 +171,10 @@ def predicted(key: Key) -> dict[str, Any]:
         begin = time.perf_counter()
         plan = game.plan(name)
         took = time.perf_counter() - begin
-        planning = choosing_time(plan) if name == "auto" else plan.planning_time()
         found[name] = {
             "measured": took,
-            "planning": planning,
-            "predicted": plan.predicted_time() - plan.planning_time() + planning,
+            "planning": plan.planning_time(),
+            "predicted": plan.predicted_time(),
             "simulated": None,
             "stages": plan.num_stages,
             "chosen": plan.scheduler,

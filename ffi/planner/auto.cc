@@ -24,12 +24,14 @@ class Auto final : public Schedule {
   Matched matched() const override { return best_->matched(); }
   Picoseconds PredictedTime() override { return best_->PredictedTime(); }
   Scheduler chosen(Scheduler) const override { return chosen_; }
+  Picoseconds ChoosingTime() const override { return looked_ - GetSchedulerInfo(chosen_).pricing_time(topology_); }
   const std::vector<Choice>* choices() const override { return &choices_; }
 
  private:
   void Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
   void Compare(const Tiles::Busiest& busiest, const int64_t* traffic);
   void Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange);
+  Picoseconds LookingTime(Scheduler scheduler) const;
 
   Topology topology_;
   Pricing pricing_;
@@ -43,6 +45,7 @@ class Auto final : public Schedule {
   Schedule* best_ = nullptr;
   Scheduler chosen_ = Scheduler::kDirect;
   Picoseconds cheapest_ = 0;
+  Picoseconds looked_ = 0;  // what all prices together took
   std::vector<Choice> choices_;
 };
 
@@ -62,7 +65,9 @@ Auto::Auto(const Topology& topology, int64_t row_bytes)
 void Auto::Plan(const int64_t* traffic) {
   choices_.clear();
   best_ = nullptr;
+  looked_ = 0;
   if (topology_.servers > 1) {
+    looked_ = GetSchedulerInfo(Scheduler::kBalanced).pricing_time(topology_);
     tiles_->BeginSharing();
     tiles_->CountRowsOfDevices(true);
     tiles_->Plan(traffic);
@@ -75,8 +80,9 @@ void Auto::Plan(const int64_t* traffic) {
 
 // Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
 // others, and where direct cannot, which is also where one has much more to receive. Each is priced from below, by what
-// is known by then, so that none pays for plans that cannot be used. Each peer of a device takes a stage of spreadout:
-// as many as direct has counted, or, of all devices of a server, one for each server that it has rows for.
+// is known by then, so that none pays for plans that cannot be used, or that save less than looking at them takes. Each
+// peer of a device takes a stage of spreadout: as many as direct has counted, or, of all devices of a server, one for
+// each server that it has rows for.
 void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   const Picoseconds start = pricing_.scale_out_latency;
   Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
@@ -96,7 +102,9 @@ void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
 
 void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
   const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
-  if (best_ != nullptr && at_least + planning >= cheapest_) return Record(scheduler, false, 0, at_least);
+  const Picoseconds looking = LookingTime(scheduler);
+  if (best_ != nullptr && at_least + planning + looking >= cheapest_) return Record(scheduler, false, 0, at_least);
+  looked_ += looking;
   schedule->Plan(traffic);
   const Picoseconds exchange = schedule->PredictedTime();
   Record(scheduler, true, schedule->num_stages(), exchange);
@@ -104,6 +112,13 @@ void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_leas
   best_ = schedule;
   chosen_ = scheduler;
   cheapest_ = exchange + planning;
+}
+
+// Sums over servers are made before all others, and are those of two.
+Picoseconds Auto::LookingTime(Scheduler scheduler) const {
+  const Picoseconds pricing = GetSchedulerInfo(scheduler).pricing_time(topology_);
+  const bool summed = scheduler == Scheduler::kBalanced || scheduler == Scheduler::kFast;
+  return summed ? pricing - GetSchedulerInfo(Scheduler::kBalanced).pricing_time(topology_) : pricing;
 }
 
 void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange) {
@@ -116,9 +131,6 @@ void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds
 std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes) {
   return std::make_unique<Auto>(topology, row_bytes);
 }
-
-// What a choice costs beyond the plan that is taken depends on the traffic; a plan is priced as what was chosen.
-Picoseconds AutoPlanningTime(const Topology& topology) { return StraightPlanningTime(topology); }
 
 // The chosen one's table, whichever it is.
 int64_t MaxEntriesAuto(const Topology& topology) {

@@ -120,6 +120,12 @@ Picoseconds FastPlanningTime(const Topology& topology) {
   return 1000 * (1000 + 3 * (n * m) * (n * m) / 2 + 20 * (n - 1) * m * m + 170 * n * n);
 }
 
+// Sums over servers, and the matchings.
+Picoseconds FastPricingTime(const Topology& topology) {
+  const Wide n = topology.servers;
+  return BalancedPricingTime(topology) + 1000 * (130 * n * n);
+}
+
 // docs/design/stage_tables.md derives this.
 int64_t MaxEntriesFast(const Topology& topology) {
   const int64_t m = topology.devices_per_server;

@@ -12,13 +12,14 @@ namespace {
 
 // In the order of the enumeration.
 constexpr SchedulerInfo kSchedulers[] = {
-    {"direct", MakeDirect, MaxEntriesOneTransferPerPeer, StraightPlanningTime},
-    {"spreadout", MakeSpreadout, MaxEntriesOneTransferPerPeer, StraightPlanningTime},
-    {"fast", MakeFast, MaxEntriesFast, FastPlanningTime},
-    {"rails", MakeRails, MaxEntriesRails, RailsPlanningTime},
-    {"balanced", MakeBalanced, MaxEntriesBalanced, BalancedPlanningTime},
-    {"relay", MakeRelay, MaxEntriesRelay, RelayPlanningTime},
-    {"auto", MakeAuto, MaxEntriesAuto, AutoPlanningTime},
+    {"direct", MakeDirect, MaxEntriesOneTransferPerPeer, DirectPlanningTime, StraightPricingTime},
+    {"spreadout", MakeSpreadout, MaxEntriesOneTransferPerPeer, SpreadoutPlanningTime, StraightPricingTime},
+    {"fast", MakeFast, MaxEntriesFast, FastPlanningTime, FastPricingTime},
+    {"rails", MakeRails, MaxEntriesRails, RailsPlanningTime, BalancedPricingTime},
+    {"balanced", MakeBalanced, MaxEntriesBalanced, BalancedPlanningTime, BalancedPricingTime},
+    {"relay", MakeRelay, MaxEntriesRelay, RelayPlanningTime, RelayPricingTime},
+    // Of a plan that was chosen, the times are those of what was taken.
+    {"auto", MakeAuto, MaxEntriesAuto, nullptr, nullptr},
 };
 
 uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row_bytes) {
@@ -164,7 +165,10 @@ int64_t Planner::StagingRows(int32_t device) const {
 
 double Planner::LowerBound() const { return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic); }
 
-double Planner::PlanningTime() const { return ToSeconds(GetSchedulerInfo(chosen()).planning_time(state_->topology)); }
+double Planner::PlanningTime() const {
+  const Picoseconds taken = GetSchedulerInfo(chosen()).planning_time(state_->topology);
+  return ToSeconds(taken + state_->schedule->ChoosingTime());
+}
 
 // Rounding, and prices beyond what integers hold, must not make a plan look faster than anything can be.
 double Planner::PredictedTime() {

@@ -79,6 +79,8 @@ class Schedule {
   virtual Picoseconds PredictedTime() = 0;
   // For one that chooses between others; `self` otherwise.
   virtual Scheduler chosen(Scheduler self) const { return self; }
+  // What looking at those that were not taken took, by the cost model.
+  virtual Picoseconds ChoosingTime() const { return 0; }
   virtual const std::vector<Choice>* choices() const { return nullptr; }
 };
 
@@ -89,6 +91,8 @@ struct SchedulerInfo {
   int64_t (*max_entries)(const Topology& topology);
   // What planning for one device takes, about; docs/design/cost_model.md.
   Picoseconds (*planning_time)(const Topology& topology);
+  // That part of it from the traffic to the price.
+  Picoseconds (*pricing_time)(const Topology& topology);
 };
 
 const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
@@ -117,12 +121,17 @@ int64_t MaxEntriesRelay(const Topology& topology);
 int64_t MaxEntriesRails(const Topology& topology);
 int64_t MaxEntriesAuto(const Topology& topology);
 
-Picoseconds StraightPlanningTime(const Topology& topology);
+Picoseconds DirectPlanningTime(const Topology& topology);
+Picoseconds SpreadoutPlanningTime(const Topology& topology);
 Picoseconds FastPlanningTime(const Topology& topology);
 Picoseconds BalancedPlanningTime(const Topology& topology);
 Picoseconds RelayPlanningTime(const Topology& topology);
 Picoseconds RailsPlanningTime(const Topology& topology);
-Picoseconds AutoPlanningTime(const Topology& topology);
+
+Picoseconds StraightPricingTime(const Topology& topology);
+Picoseconds FastPricingTime(const Topology& topology);
+Picoseconds BalancedPricingTime(const Topology& topology);
+Picoseconds RelayPricingTime(const Topology& topology);
 
 // Rows that stay inside a server, straight to their target.
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out);

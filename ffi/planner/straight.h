@@ -42,8 +42,9 @@ class Straight final : public Schedule {
   int64_t transfers() const { return transfers_; }
 
  private:
+  template <int32_t kSources>
   void Measure(int32_t src);
-  void Cross(int32_t src, int32_t begin, int32_t end, int32_t to_distance);
+  int32_t CountDistances();
   int64_t LongestUnits();
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 
@@ -54,12 +55,10 @@ class Straight final : public Schedule {
   const int64_t* traffic_ = nullptr;
   int32_t stages_ = 0;
   int64_t slowest_counted_ = 1;
-  std::vector<int64_t> used_;  // by distance: nonzero if any block leaves its server
+  std::vector<int64_t> used_;  // by distance, where it makes a stage: nonzero if any block leaves its server
   std::vector<int64_t> longest_;
   Received received_;
   std::vector<int64_t> received_inside_;
-  int64_t sent_ = 0;  // by the device that is being measured
-  int64_t sends_ = 0;
   int64_t block_bound_ = 0;
   // Of the busiest device.
   Picoseconds out_ = 0;
