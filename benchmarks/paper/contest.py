@@ -16,10 +16,12 @@ from paper.grids import Key, incasts, problem
 from paper.rails import BALANCE, REDISTRIBUTE
 
 OURS = ("direct", "spreadout", "rails", "relay", "balanced", "fast")
-MADE = ("as published", "two-tier")
+MADE = ("as published", "pxn", "two-tier")
+# They plan nothing, and nothing keeps them in step.
+_FORWARDING = {"pxn": peers.pxn, "two-tier": peers.two_tier}
 MOST_SERVERS_SOLVED = 4
 # Beyond, listing transfers and simulating them takes minutes, or memory that few machines have.
-MOST_SERVERS_LISTED = {"fast": 128, "direct": 128, "balanced": 64, "rails": 64}
+MOST_SERVERS_LISTED = {"fast": 128, "direct": 128, "balanced": 64, "rails": 64, "two-tier": 64}
 # Of messages of those who send everything at once and hand rows on as they come.
 PIECES = 16
 
@@ -110,9 +112,8 @@ class Game:
             planning = published.planning_time(self.topology.num_devices)
             moves = peers.as_published(self.traffic, self.topology)
             return self.made(moves, planning=planning, balance_first=True, name=name)
-        if name == "two-tier":
-            # It plans nothing, and nothing keeps it in step.
-            moves = peers.two_tier(self.traffic, self.topology)
+        if name in _FORWARDING:
+            moves = _FORWARDING[name](self.traffic, self.topology)
             return self.made(moves, pieces=PIECES, name=name)
         return self.planned(name)
 
@@ -180,9 +181,15 @@ def predicted(key: Key) -> dict[str, Any]:
             "chosen": plan.scheduler,
         }
         if key["servers"] <= MOST_SERVERS_LISTED.get(name, 0):
-            played = game.planned(name).play(incasts(key)[0])
-            found[name]["simulated"] = played + plan.planning_time()
+            found[name]["simulated"] = total(game.planned(name), key)
+    listed = key["servers"] <= MOST_SERVERS_LISTED["two-tier"]
+    found["two-tier"] = {"simulated": total(game.enter("two-tier"), key) if listed else None}
     return {"lower_bound": game.plan("auto").lower_bound(), "contestants": found}
+
+
+def total(entry: Entry, key: Key) -> float:
+    """Seconds with planning and the preset's incast."""
+    return entry.play(incasts(key)[0]) + (entry.planning or 0.0)
 
 
 def memory(key: Key) -> dict[str, Any]:
@@ -190,7 +197,7 @@ def memory(key: Key) -> dict[str, Any]:
     game = Game(*problem(key))
     rows = game.traffic.sum()
     found: dict[str, Any] = {}
-    for name in ("fast", "rails"):
+    for name in STAGED:
         plan = game.plan(name)
         devices = range(game.topology.num_devices)
         reserved = sum(int(plan.stage_table(device)[STAGING_ROWS]) for device in devices)
@@ -200,4 +207,5 @@ def memory(key: Key) -> dict[str, Any]:
     return {"contestants": found}
 
 
+STAGED = ("fast", "balanced", "relay", "rails")  # of ours, those that move rows through others
 STAGING_ROWS = 5  # the word of a stage table that says how many rows it stages

@@ -10,6 +10,7 @@ import numpy as np
 
 from paper import tables
 from paper.contest import ABLATIONS
+from paper.grids import DRAWS, ZIPF
 from paper.verdicts import over_bound, own_incast
 
 Cell = dict[str, Any]
@@ -18,6 +19,7 @@ Cell = dict[str, Any]
 STYLES: dict[str, dict[str, Any]] = {
     "spreadout": {"color": "#999999", "marker": "D", "linestyle": ":"},
     "direct": {"color": "#666666", "marker": "s", "linestyle": "--"},
+    "pxn": {"color": "#8c6d46", "marker": "p", "linestyle": "--"},
     "two-tier": {"color": "#b07aa1", "marker": "v", "linestyle": "--"},
     "as published": {"color": "#c23b22", "marker": "x", "linestyle": "-"},
     "rails": {"color": "#2a9d4b", "marker": "^", "linestyle": "-"},
@@ -26,7 +28,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "fast": {"color": "#1f6fb4", "marker": "o", "linestyle": "-"},
     "auto": {"color": "#000000", "marker": "+", "linestyle": "none"},
 }
-NAMES = {"direct": "direct (NCCL, RCCL)", "two-tier": "two-tier (DeepEP)"}
+NAMES = {"direct": "direct (RCCL)", "pxn": "pxn (NCCL)", "two-tier": "two-tier (DeepEP)"}
 _PRESETS = {"h200": "H200, 450 : 50 GB/s", "mi300x": "MI300X, 448 : 12.5 GB/s"}
 
 
@@ -50,14 +52,23 @@ def _label(figure: Any) -> None:
     figure.legend(
         handles, names, loc="outside upper center", ncols=columns, frameon=False, fontsize=8
     )
-    figure.supylabel("time above the lower bound, %", fontsize=9)
+    figure.supylabel("time above the lower bound, %\nplanning and incast included", fontsize=9)
 
 
 def lines(
-    cells: Sequence[Cell], table: str, *, x: Callable[[Cell], float], across: str, log: bool
+    cells: Sequence[Cell],
+    table: str,
+    *,
+    x: Callable[[Cell], float],
+    across: str,
+    log: bool,
+    kinds: tuple[str, ...] = (),
 ) -> Any:
-    """A panel for each preset and value of `across`, a line for each contestant."""
-    chosen = tables.of_table(cells, table)
+    """A panel for each preset and value of `across`, a line for each contestant.
+
+    Of the traffic of these kinds, or of all.
+    """
+    chosen = [c for c in tables.of_table(cells, table) if not kinds or c["workload"] in kinds]
     if not chosen:
         return None
     figure, panels = _panels(chosen, across)
@@ -157,14 +168,24 @@ def _set_axes(panel: Any) -> None:
 
 _X_LABELS = {"size": "MB a device", "skew": "exponent of Zipf's law", "servers": "servers of 8"}
 _X_TICKS = {"size": (1, 4, 16, 65, 250, 1000), "servers": (2, 4, 8, 12, 20, 40)}
+_KINDS = ("balanced", "random", ZIPF), (DRAWS, "expert 0.8", "trained")
+
+
+def _sizes(cells: Sequence[Cell], kinds: tuple[str, ...]) -> Any:
+    return lines(
+        cells, "size", x=lambda c: c["size"] / 1e6, across="workload", log=True, kinds=kinds
+    )
 
 
 PICTURES: dict[str, Callable[[Sequence[Cell]], Any]] = {
-    "paper_size.png": lambda cells: lines(
-        cells, "size", x=lambda c: c["size"] / 1e6, across="workload", log=True
-    ),
+    "paper_size.png": lambda cells: _sizes(cells, _KINDS[0]),
+    "paper_size_mild.png": lambda cells: _sizes(cells, _KINDS[1]),
     "paper_skew.png": lambda cells: lines(
-        cells, "skew", x=lambda c: float(c["workload"].split()[1]), across="size", log=False
+        [cell | {"reading": cell["workload"].rpartition(" ")[0]} for cell in cells],
+        "skew",
+        x=lambda c: float(c["workload"].split()[-1]),
+        across="reading",
+        log=False,
     ),
     "paper_servers.png": lambda cells: lines(
         cells, "servers", x=lambda c: c["servers"], across="size", log=True

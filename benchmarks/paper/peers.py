@@ -11,6 +11,7 @@ from paper.rails import (
     matched_stages,
     own_rails,
     staged_transfers,
+    target_rails,
 )
 
 
@@ -31,11 +32,23 @@ def as_published(traffic: np.ndarray, topology: Topology) -> np.ndarray:
     return staged_transfers(traffic, rails, matched_stages(rails, targets, lengths))
 
 
+def pxn(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """What NCCL does from 2.12 on where servers have several NICs (PXN): the other way round.
+
+    Rows go to the device of their own server that has the target's place, which sends them on
+    over its NIC, straight to the target; all servers at once, and nothing is balanced.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = target_rails(traffic, n, m)
+    return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))
+
+
 def two_tier(traffic: np.ndarray, topology: Topology) -> np.ndarray:
     """Forwarding between servers, in DeepEP's manner.
 
     Device k of a server sends all that it has for another server to device k there, which hands it
-    on; all servers at once, and nothing is balanced.
+    on; all servers at once, and nothing is balanced. Every row crosses for itself: DeepEP sends a
+    token that several devices of a server want once, which no exchange of rows can.
     """
     n, m = topology.servers, topology.devices_per_server
     rails = own_rails(traffic, n, m)

@@ -75,6 +75,13 @@ def own_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
     return _in_order(servers, per_server, rail, blocks, np.zeros_like(rail))
 
 
+def target_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
+    """Every row crosses over the NICs of its target's place: nothing is balanced."""
+    blocks = crossing(traffic, servers, per_server)
+    rail = blocks["pair"] * per_server + blocks["target"] % per_server
+    return _in_order(servers, per_server, rail, blocks, np.zeros_like(rail))
+
+
 def balanced_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
     """Every rail carries 1/m of its server pair's rows, give or take one.
 

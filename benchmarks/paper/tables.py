@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import records
 
-from paper.contest import ABLATIONS, MADE, MOST_SERVERS_LISTED, OURS
-from paper.grids import PER_SERVER, ZIPF
+from paper.contest import ABLATIONS, MADE, MOST_SERVERS_LISTED, OURS, STAGED
+from paper.grids import DRAWS, PER_SERVER, ZIPF
 from paper.published import BALANCED_ALGBW, CLAIMS, LARGE, MEGA, PLANNER, Claim
 from paper.verdicts import incast_of, over_bound, own_incast, seconds
 
@@ -128,24 +128,22 @@ def ratios(cells: Sequence[Cell], slow: str, fast: str) -> list[float]:
 
 
 def claims_by_skew(cells: Sequence[Cell]) -> str:
-    """The ratios of the claims on pair-Zipf 0.8 at other exponents, medians over seeds."""
+    """The ratios of the claims on pair-Zipf traffic at other exponents, medians over seeds."""
     chosen = of_table(cells, "skew")
-    large = [
-        claim for claim in CLAIMS if claim.workload == "pair-zipf 0.8" and claim.sizes == LARGE
-    ]
-    kinds = list(dict.fromkeys(cell["workload"] for cell in chosen))
+    skewed = [c for c in CLAIMS if c.workload in (ZIPF, DRAWS) and c.sizes == LARGE]
+    alphas = list(dict.fromkeys(cell["workload"].split()[-1] for cell in chosen))
     lines = []
-    for claim in large:
+    for claim in skewed:
+        name = claim.workload.rpartition(" ")[0]
         here = [cell for cell in chosen if cell["preset"] == claim.preset]
         found = [
-            ratios([c for c in here if c["workload"] == kind], claim.other, claim.one)
-            for kind in kinds
+            ratios([c for c in here if c["workload"] == f"{name} {a}"], claim.other, claim.one)
+            for a in alphas
         ]
         what = f"{claim.who} ÷ {claim.against}"
-        line = [claim.preset, what, f"{claim.least:g} to {claim.most:g}"]
+        line = [claim.preset, name, what, f"{claim.least:g} to {claim.most:g}"]
         lines.append([*line, *(median(each, ".2f") for each in found)])
-    header = ["preset", "paper", "published, 0.8", *(kind.split()[1] for kind in kinds)]
-    return records.table(header, lines)
+    return records.table(["preset", "traffic", "paper", "published, 0.8", *alphas], lines, texts=2)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -157,7 +155,7 @@ def agreement(found: Sequence[float], claim: Claim) -> str:
     if claim.least <= middle <= claim.most:
         return "Nothing: our median is inside the published range."
     side = "below" if middle < claim.least else "above"
-    return f"Our median, {middle:.2f}, is {side} the published range. {claim.why}"
+    return f"Our median, {middle:.2f}, is {side} the published range. {claim.why}".rstrip()
 
 
 def balanced(cells: Sequence[Cell]) -> str:
@@ -235,7 +233,9 @@ def parts(cells: Sequence[Cell]) -> str:
 def memory(cells: Sequence[Cell]) -> str:
     """Staging over the exchange's rows."""
     chosen = of_table(cells, "memory")
-    header = ["traffic", "servers", "`fast`: reserved", "staged", "`rails`: reserved", "staged"]
+    header = ["traffic", "servers"]
+    for name in STAGED:
+        header += [f"`{name}`: reserved", "staged"]
     header += [f"{name}: staged" for name in MADE]
     lines = []
     for (_, servers, workload, _), group in groups(chosen).items():
@@ -243,14 +243,19 @@ def memory(cells: Sequence[Cell]) -> str:
         def share(name: str, what: str, group: list[Cell] = group) -> str:
             return median([c["contestants"][name][what] for c in group], ".0%")
 
-        ours = (share(n, what) for n in ("fast", "rails") for what in ("reserved", "staged"))
+        ours = (share(n, what) for n in STAGED for what in ("reserved", "staged"))
         lines.append([workload, str(servers), *ours, *(share(name, "staged") for name in MADE)])
     return records.table(header, lines, texts=1)
 
 
+_PLANNED = ("fast", "balanced")
+
+
 def scale(cells: Sequence[Cell]) -> str:
     """Large exchanges by the cost model, and simulated where their transfers can be listed."""
-    header = ["MB a device", "GPUs", "planning ms: model", "on this machine, whole plan"]
+    header = ["MB a device", "GPUs"]
+    for name in _PLANNED:
+        header += [f"planning of {name}, ms: model", "this machine"]
     header += [f"{name}, predicted" for name in (*OURS, "auto")]
     header += [f"{name}, simulated" for name in MOST_SERVERS_LISTED]
     lines = []
@@ -260,11 +265,13 @@ def scale(cells: Sequence[Cell]) -> str:
             found = [(c["contestants"][name][what], c["lower_bound"]) for c in group]
             return median([None if time is None else time / bound for time, bound in found])
 
-        fast = [c["contestants"]["fast"] for c in group]
         line = [f"{size / MEGA:g}", f"{servers * PER_SERVER:,}"]
-        line += [median([e[what] * 1e3 for e in fast], ".2f") for what in ("planning", "measured")]
+        for name in _PLANNED:
+            found = [c["contestants"][name] for c in group]
+            line += [median([e[w] * 1e3 for e in found], ".2f") for w in ("planning", "measured")]
         line += [over_it(name, "predicted") for name in (*OURS, "auto")]
         line += [over_it(name, "simulated") for name in MOST_SERVERS_LISTED]
         taken = ", ".join(dict.fromkeys(c["contestants"]["auto"]["chosen"] for c in group))
-        lines.append([*line, median([e["stages"] for e in fast], "g"), taken])
+        stages = median([c["contestants"]["fast"]["stages"] for c in group], "g")
+        lines.append([*line, stages, taken])
     return records.table([*header, "stages of fast", "auto takes"], lines, texts=0)

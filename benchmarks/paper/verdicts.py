@@ -13,7 +13,9 @@ Cell = dict[str, Any]
 CLOSE = 1.05  # ours over the bound, planning included
 EXPECTED = (1.1, 1.5)  # FAST as published over the bound
 LEVEL = 0.01  # how far behind still counts as level
-SIMULATED = ("traffic", "size", "skew", "servers")
+SIMULATED = ("traffic", "size", "skew", "servers", "mild")
+# What makes an exchange, and, without the seed, a kind of exchange.
+KIND = ("preset", "servers", "workload", "size")
 ALL = (*OURS, *MADE)
 PEERS = ("direct", "spreadout", "rails", *MADE)  # what there is elsewhere
 
@@ -24,21 +26,42 @@ class Verdict:
 
     Attributes:
       target: what is wanted.
-      cells: how many are judged.
+      cells: those that are judged; one for each exchange, whichever tables it is in.
       missed: those that miss it, with the figure of each; the worst first.
       incast: which of their models they are judged with.
       against: those whom auto is held against.
     """
 
     target: str
-    cells: int
+    cells: list[Cell]
     missed: list[tuple[Cell, float]]
     incast: int = 0
     against: tuple[str, ...] = ALL
 
     @property
     def met(self) -> bool:
-        return self.cells > 0 and not self.missed
+        return bool(self.cells) and not self.missed
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of exchange are judged."""
+        return len({kind(cell) for cell in self.cells})
+
+    @property
+    def kinds_missed(self) -> int:
+        """Of how many kinds an exchange misses."""
+        return len({kind(cell) for cell, _ in self.missed})
+
+
+def kind(cell: Cell) -> tuple[Any, ...]:
+    """What exchanges that differ in their seed only have in common."""
+    return tuple(cell[name] for name in KIND)
+
+
+def distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Those that were simulated, each exchange once."""
+    judged = [cell for cell in cells if cell["table"] in SIMULATED]
+    return list({(kind(cell), cell["seed"]): cell for cell in reversed(judged)}.values())[::-1]
 
 
 def incast_of(cell: Cell, which: int) -> str:
@@ -72,8 +95,8 @@ def behind(names: Sequence[str], cell: Cell, incast: str) -> float:
 
 def judge(cells: Sequence[Cell]) -> list[Verdict]:
     """All targets, where there is a cell to judge them by."""
-    judged = [cell for cell in cells if cell["table"] in SIMULATED]
-    large = [c for c in judged if c["table"] == "servers" and c["preset"] == "h200"]
+    judged = distinct(cells)
+    large = [c for c in cells if c["table"] == "servers" and c["preset"] == "h200"]
     low, high = EXPECTED
     verdicts = []
     if large:
@@ -115,18 +138,25 @@ def _verdict(
     against: tuple[str, ...] = ALL,
 ) -> Verdict:
     missed = sorted((f for f in figures if wrong(f[1])), key=lambda f: -f[1])
-    return Verdict(target, len(figures), missed, incast, against)
+    return Verdict(target, [cell for cell, _ in figures], missed, incast, against)
 
 
-def no_gain(cells: Sequence[Cell]) -> list[tuple[Cell, str, float]]:
-    """Cells in which auto is level with a peer, who that is, and by how much."""
-    found = []
-    for cell in cells:
-        if cell["table"] not in SIMULATED:
-            continue
-        incast = own_incast(cell)
-        best, time = best_of(PEERS, cell, incast)
-        gain = time / seconds(cell, "auto", incast) - 1
-        if gain <= LEVEL:
-            found.append((cell, best, gain))
-    return found
+def gain(cell: Cell) -> tuple[float, str]:
+    """By how much auto is faster than the best of the peers, and who that is."""
+    incast = own_incast(cell)
+    best, time = best_of(PEERS, cell, incast)
+    return time / seconds(cell, "auto", incast) - 1, best
+
+
+def little_gained(
+    cells: Sequence[Cell],
+) -> list[tuple[tuple[Any, ...], list[tuple[float, str]]]]:
+    """Kinds of exchange of which one is behind a peer or no more than level, with all their gains.
+
+    The worst come first, of kinds and of gains.
+    """
+    found: dict[tuple[Any, ...], list[tuple[float, str]]] = {}
+    for cell in distinct(cells):
+        found.setdefault(kind(cell), []).append(gain(cell))
+    kinds = [(one, sorted(gains)) for one, gains in found.items()]
+    return sorted((k for k in kinds if k[1][0][0] <= LEVEL), key=lambda k: k[1][0])

@@ -71,9 +71,10 @@ def pair_zipf(
     self_pairs: bool = True,
     seed: Seed = 0,
 ) -> np.ndarray:
-    """Skew by pair of devices, as FAST (arXiv 2505.09764) evaluates with.
+    """Skew by pair of devices, one reading of the traffic that FAST (arXiv 2505.09764) has.
 
     The (sender, receiver) pairs, in random order, have shares by `zipf` of devices * rows rows.
+    Sizes that each pair drew for itself would be far milder at the same exponent.
 
     Args:
       devices: number of devices.
