@@ -103,6 +103,57 @@ def as_table(exchanges: Sequence[dict[str, Any]]) -> str:
     return records.table(header, lines)
 
 
+RATIOS = (("direct", "auto"), ("direct", "fast"), ("spreadout", "fast"), ("relay", "balanced"))
+
+
+def ratios(exchanges: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, float, float]]:
+    """Who is how many times as slow as whom: workload, the two, measured and simulated."""
+    times = {(e["workload"], e["scheme"]): e for e in exchanges}
+    found = []
+    for workload in dict.fromkeys(workload for workload, _ in times):
+        for slow, fast in RATIOS:
+            if not {(workload, slow), (workload, fast)} <= set(times):
+                continue
+            one, other = times[workload, slow], times[workload, fast]
+            measured = one["measured"]["median"] / other["measured"]["median"]
+            simulated = one["simulated"]["credit"] / other["simulated"]["credit"]
+            found.append((workload, slow, fast, measured, simulated))
+    return found
+
+
+def ratio_table(exchanges: Sequence[dict[str, Any]]) -> str:
+    header = ["workload", "time of", "÷ time of", "measured", "simulated", "error"]
+    lines = [
+        [
+            workload,
+            slow,
+            fast,
+            f"{measured:.2f}",
+            f"{simulated:.2f}",
+            f"{simulated / measured - 1:+.1%}",
+        ]
+        for workload, slow, fast, measured, simulated in ratios(exchanges)
+    ]
+    return records.table(header, lines, texts=3)
+
+
+def limits(exchanges: Sequence[dict[str, Any]]) -> str:
+    """What this comparison cannot show."""
+    least: dict[str, float] = {}
+    for each in exchanges:
+        seconds = each["simulated"]["credit"]
+        least[each["workload"]] = min(seconds, least.get(each["workload"], seconds))
+    level = sum(e["simulated"]["credit"] <= 1.01 * least[e["workload"]] for e in exchanges)
+    shortest = min(each["measured"]["median"] for each in exchanges)
+    return (
+        "What compares schedules is the ratio of their times, and errors of two times do not "
+        f"cancel there. {level} of the {len(exchanges)} exchanges are simulated within 1 % of the "
+        "best of their workload: which of several good schedules is better cannot be told from "
+        f"this. Exchanges last {shortest:.1f} s and more, so start-ups and planning do not show, "
+        "and TCP hardly loses where senders meet, so neither does incast."
+    )
+
+
 def page(record: dict[str, Any], title: str) -> str:
     worst = max(record["exchanges"], key=lambda each: abs(each["error"]))
     errors = [abs(each["error"]) for each in record["exchanges"]]
@@ -119,8 +170,12 @@ def page(record: dict[str, Any], title: str) -> str:
         f"median {np.median(errors):.1%}. Two cores run all 8 processes' kernels and TCP, so what "
         "was measured is late rather than early."
     )
+    exchanges = record["exchanges"]
+    off = max(abs(simulated / measured - 1) for *_, measured, simulated in ratios(exchanges))
+    beside = f"Ratios are off by up to {off:.0%}."
     incast = f"Incast: {record['incast']}."
-    parts = [f"# {title}", about, finding, as_table(record["exchanges"]), incast]
+    parts = [f"# {title}", about, finding, as_table(exchanges), incast]
+    parts += ["## Who is faster", limits(exchanges), beside, ratio_table(exchanges)]
     return "\n\n".join([*parts, f"Measured on: {records.conditions(record['measured_on'])}"]) + "\n"
 
 
