@@ -177,7 +177,7 @@ def network_state() -> dict:
 class Simulation:
     """A plan, simulated flow by flow."""
 
-    def __init__(self, transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], resolution: float) -> None: ...
+    def __init__(self, transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], whole_senders: bool, resolution: float) -> None: ...
 
     def advance(self, events: int) -> bool:
         """Goes on for so many events; whether nothing is left to happen."""

@@ -122,13 +122,22 @@ def capacity(link, senders, topology, efficiency, oversubscription):
     return rate * (between(efficiency, senders) if way == "in" else 1.0)
 
 
-def share(flowing, topology, efficiency, oversubscription):
-    """Everybody's rate is raised together until a link is full; those on it stay as they are."""
+def count_senders(flowing, literally):
+    """How many meet at each link: by what they can send, or each as one."""
+    if literally:
+        met = {(m.src, link) for m in flowing for link in m.links}
+        return collections.Counter(link for _, link in met)
     users = collections.Counter(m.links[0] for m in flowing)
     senders = collections.Counter()
     for message in flowing:
         for link in message.links:
             senders[link] += 1 / users[message.links[0]]
+    return senders
+
+
+def share(flowing, topology, efficiency, literally, oversubscription):
+    """Everybody's rate is raised together until a link is full; those on it stay as they are."""
+    senders = count_senders(flowing, literally)
     left = {
         link: capacity(link, worth, topology, efficiency, oversubscription)
         for link, worth in senders.items()
@@ -153,6 +162,7 @@ def simulate(
     *,
     synchronization="credit",
     efficiency=lambda _: 1.0,
+    literally=False,
     oversubscription=1.0,
     pieces=1,
 ):
@@ -169,7 +179,8 @@ def simulate(
     else:
         keep_in_step(messages, synchronization)
     post(posted, topology.transfer_overhead)
-    _run(messages, lambda flowing: share(flowing, topology, efficiency, oversubscription))
+    fabric = (topology, efficiency, literally, oversubscription)
+    _run(messages, lambda flowing: share(flowing, *fabric))
     return {(m.phase, m.stage, m.piece, m.src, m.dst): (m.start, m.end) for m in messages}
 
 

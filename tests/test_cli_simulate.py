@@ -140,7 +140,7 @@ def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
     assert fabric["incast"]["name"] == "infiniband"
 
 
-@pytest.mark.parametrize("incast", ["infiniband", "roce"])
+@pytest.mark.parametrize("incast", ["infiniband", "roce", "roce-literal"])
 @pytest.mark.parametrize(
     ("synchronization", "words"),
     [("credit", "and its receiver has"), ("barrier", "over everywhere"), ("free", "whatever")],
@@ -161,6 +161,22 @@ def test_no_loss_unless_asked_for(capsys):
     out = run(capsys, "--generate uniform --devices 4 --rows 40 --servers 2 --schedulers fast")
     assert value(out, "incast") == "none: meeting senders lose nothing"
     assert "no loss where senders meet" not in out
+
+
+@pytest.mark.parametrize(("incast", "share"), [("roce", 1), ("roce-literal", 0.97)])
+def test_incast_is_counted_as_it_is_asked_for(capsys, tmp_path, incast, share):
+    """Eight devices send to eight others at once: one sender's worth at each, or eight senders."""
+    path = tmp_path / "costs.json"
+    matrix = np.zeros((16, 16), int)
+    matrix[:8, 8:] = 1000
+    write_matrix(tmp_path / "matrix", matrix, row_bytes=1000)
+    run(
+        capsys, tmp_path / "matrix", "--servers 16 --schedulers direct --incast", incast, PLAIN,
+        "--json", path,
+    )  # fmt: skip
+    (entry,) = record(path)["schedulers"]
+    assert entry["time_us"] == pytest.approx(8e6 / 1e8 / share * 1e6)
+    assert record(path)["fabric"]["incast"]["count"] == INCAST[incast].count
 
 
 def test_incast_and_its_cure_by_hand(capsys, tmp_path):

@@ -15,6 +15,7 @@ from fastjax import Topology, make_plan, simulate
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.host_plan import TRANSFER_DTYPE
 from fastjax.simulation import (
+    COUNTS,
     INCAST,
     LINKS,
     PRESETS,
@@ -117,6 +118,41 @@ def test_senders_count_by_what_they_can_send():
         fabric = Fabric(incast=halves)
         timeline = simulate_transfers(straight(pairs), fabric_of(5, 1), fabric=fabric)
         assert timeline.completion_time == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_senders_can_be_counted_literally(count):
+    # Eight send a row to each of eight at once. By shares each receiver has one sender's worth, its
+    # rate, and its eight rows in 8 s. Literally it has eight senders, and half of its rate.
+    half = Incast("half", ((8, 0.5),), "made up", count=count)
+    pairs = straight({(i, j): 1 for i in range(8) for j in range(8, 16)})
+    timeline = simulate_transfers(pairs, fabric_of(16, 1), fabric=Fabric(incast=half))
+    assert timeline.completion_time == pytest.approx({"shares": 8, "senders": 16}[count])
+
+
+def test_one_sender_is_one_however_it_is_counted():
+    # As above, where device 4 has one sender, which has 3/4 left for it.
+    halves = Incast("half", ((2, 0.5),), "made up", count="senders")
+    pairs = straight({(0, 3): 4, (0, 4): 4, (1, 3): 4})
+    timeline = simulate_transfers(pairs, fabric_of(5, 1), fabric=Fabric(incast=halves))
+    assert ends(timeline) == pytest.approx({(0, 3): 16, (0, 4): 4 / 0.75, (1, 3): 16})
+
+
+def test_a_sender_of_two_stages_at_once_is_one():
+    # What belongs to no stage and what belongs to the first are two messages.
+    halves = Incast("half", ((2, 0.5),), "made up", count="senders")
+    pairs = moves((SCALE_OUT, -1, 0, 1, 0, 1, 0, 4), (SCALE_OUT, 0, 0, 1, 0, 1, 4, 4))
+    timeline = simulate_transfers(pairs, fabric_of(2, 1), fabric=Fabric(incast=halves))
+    assert timeline.messages["end"].tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("name", ["infiniband", "roce"])
+def test_literal_models_have_the_same_points(name):
+    model, literal = INCAST[name], INCAST[f"{name}-literal"]
+    assert (model.count, literal.count) == ("shares", "senders")
+    assert (literal.points, literal.source) == (model.points, model.source)
+    assert PRESETS["h200"].incast == "infiniband"
+    assert PRESETS["mi300x"].incast == "roce"
 
 
 def test_efficiency_changes_with_the_logarithm_of_senders():
@@ -249,6 +285,7 @@ def compare(plan, pieces=1, **options):
         plan,
         synchronization=options.get("synchronization", "credit"),
         efficiency=incast.efficiency,
+        literally=incast.count == "senders",
         oversubscription=options.get("oversubscription", 1.0),
         pieces=pieces,
     )
@@ -265,17 +302,18 @@ def compare(plan, pieces=1, **options):
     problem=problems(largest=12),
     scheduler=st.sampled_from(SCHEDULERS),
     synchronization=st.sampled_from(SYNCHRONIZATIONS),
-    loses=st.booleans(),
+    count=st.sampled_from([None, *COUNTS]),
     oversubscription=st.sampled_from([1.0, 1.5, 4.0]),
     pieces=st.sampled_from([1, 3, 16]),
 )
 @settings(max_examples=150, deadline=None)
 def test_plans_as_the_slow_simulator_plays_them(
-    problem, scheduler, synchronization, loses, oversubscription, pieces
+    problem, scheduler, synchronization, count, oversubscription, pieces
 ):
     topology, traffic, row_bytes = problem
     plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-    incast = Incast("some", ((3, 0.7), (9, 0.4)), "made up") if loses else INCAST["none"]
+    points = ((3, 0.7), (9, 0.4))
+    incast = Incast("some", points, "made up", count) if count else INCAST["none"]
     compare(
         plan,
         synchronization=synchronization,
@@ -389,6 +427,11 @@ def test_text_says_what_was_assumed():
     for part in ("stages by barrier", "incast roce", "60% with 32", "oversubscribed 2 times"):
         assert part in text
     assert "incast none: meeting senders lose nothing" in str(example()[1])
+    counted = "each counted as one"
+    assert counted not in text
+    assert f"incast roce-literal: senders that meet get 97% with 8, 60% with 32, {counted} (" in (
+        str(example(incast="roce-literal")[1])
+    )
 
 
 def test_progress_rises_to_one(monkeypatch):
@@ -436,7 +479,7 @@ def test_what_is_no_plan():
     [
         ({"synchronization": "lockstep"}, "synchronization must be one of 'credit', 'barrier', "),
         ({"incast": "tcp"}, r"incast must be a fastjax.simulation.Incast or one of 'none', "),
-        ({"incast": 0.5}, "or one of 'none', 'infiniband', 'roce', got 0.5"),
+        ({"incast": 0.5}, "'infiniband', 'roce', 'infiniband-literal', 'roce-literal', got 0.5"),
         ({"oversubscription": 0.5}, "oversubscription must be a number from 1 to 1048576, got 0.5"),
         ({"oversubscription": float("inf")}, "from 1 to 1048576, got inf"),
         ({"oversubscription": 10**400}, "from 1 to 1048576, got 1000"),
@@ -466,6 +509,13 @@ def test_options_that_are_none(options, message):
 def test_points_that_are_no_incast(points):
     with pytest.raises(ArgumentError, match="incast 'mine': points must be pairs of a number of"):
         Incast("mine", points, "made up")
+
+
+@pytest.mark.parametrize("count", ["sender", "", None, 1])
+def test_counts_that_are_none(count):
+    message = f"incast 'mine': count must be 'shares' or 'senders', got {count!r}"
+    with pytest.raises(ArgumentError, match=message):
+        Incast("mine", ((8, 0.9),), "made up", count)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         default="credit",
         help="what a stage waits for; default: credit",
     )
-    add("--incast", choices=list(INCAST), help="what senders lose that meet; default: none")
+    add(
+        "--incast",
+        choices=list(INCAST),
+        help="what senders lose that meet; literal: with every sender counted as one, also those "
+        "that send to several at once; default: none",
+    )
     add(
         "--oversubscription",
         type=float,

@@ -20,6 +20,13 @@ sends to has received for that. "barrier": when the stage before is over everywh
 has sent for the one before, whatever receivers do.
 """
 
+COUNTS = ("shares", "senders")
+"""How senders that meet at a NIC are counted.
+
+"shares": by what they can send: one that sends to k others at once is one k-th of a sender at each.
+"senders": every one that sends there is one, whomever else it sends to.
+"""
+
 _MOST_SENDERS = 2**20
 _MOST_TIMES = 2**20
 
@@ -28,8 +35,9 @@ _MOST_TIMES = 2**20
 class Incast:
     """What is left of a NIC's rate where several senders meet at it.
 
-    A device that sends to k others at once counts as one k-th of a sender at each: where everybody
-    sends evenly to everybody, nobody is flooded, and nothing is lost.
+    By shares, where everybody sends evenly to everybody, each receiver has one sender's worth, and
+    nothing is lost. Literally, by senders, all of them meet at each receiver: that favours plans
+    whose stages are one-to-one, as shares favour those that send everything at once.
 
     Args:
       name: what it is called in results.
@@ -37,16 +45,21 @@ class Incast:
         rising; between those, it changes with the logarithm of their number, and beyond the last
         no more. One sender gets all of it.
       source: where the figures are from.
+      count: how senders are counted, one of `COUNTS`: "shares", or, literally, "senders".
 
     Raises:
-      ArgumentError: the points are no such pairs.
+      ArgumentError: the points are no such pairs, or senders cannot be counted like that.
     """
 
     name: str
     points: tuple[tuple[int, float], ...] = ()
     source: str = ""
+    count: str = "shares"
 
     def __post_init__(self) -> None:
+        if self.count not in COUNTS:
+            known = " or ".join(map(repr, COUNTS))
+            raise ArgumentError(f"incast {self.name!r}: count must be {known}, got {self.count!r}.")
         try:
             points = tuple((operator.index(count), float(share)) for count, share in self.points)
             fits = all(
@@ -76,25 +89,33 @@ class Incast:
         if not self.points:
             return f"{self.name}: meeting senders lose nothing"
         shares = ", ".join(f"{share:.0%} with {count}" for count, share in self.points)
-        return f"{self.name}: senders that meet get {shares} ({self.source})"
+        counted = ", each counted as one" if self.count == "senders" else ""
+        return f"{self.name}: senders that meet get {shares}{counted} ({self.source})"
 
 
-INCAST = {
-    "none": Incast("none"),
-    "infiniband": Incast(
+def _literal(model: Incast) -> Incast:
+    return dataclasses.replace(model, name=f"{model.name}-literal", count="senders")
+
+
+_PUBLISHED = (
+    Incast(
         "infiniband",
         ((8, 0.99), (32, 0.97)),
         "credits; FAST, arXiv 2505.09764: near-even traffic over 400 Gb/s InfiniBand is 1.01 to "
         "1.1 times as fast one-to-one as all at once, 4 x 8 GPUs",
     ),
-    "roce": Incast(
+    Incast(
         "roce",
         ((8, 0.97), (32, 0.6)),
         "DCQCN; SIGCOMM 2015, arXiv 2505.09764: little is lost up to 8 senders, and 1.3 to 2.6 "
         "times the time is taken all at once over 100 Gb/s, 4 x 8 GPUs, skewed",
     ),
-}
-"""Incast by name. The last point of "roce" is a guess inside the range of its source."""
+)
+INCAST = {model.name: model for model in (Incast("none"), *_PUBLISHED, *map(_literal, _PUBLISHED))}
+"""Incast by name. The last point of "roce" is a guess inside the range of its source.
+
+"infiniband-literal" and "roce-literal" have the same points, with every sender counted as one.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,4 +216,4 @@ PRESETS = {
 """Clusters by name."""
 
 
-__all__ = ["INCAST", "PRESETS", "SYNCHRONIZATIONS", "Fabric", "Incast", "Preset"]
+__all__ = ["COUNTS", "INCAST", "PRESETS", "SYNCHRONIZATIONS", "Fabric", "Incast", "Preset"]

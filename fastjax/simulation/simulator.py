@@ -50,8 +50,9 @@ def simulate(
       synchronization: how stages follow each other: "credit", when the sender has sent for the
         stage before and the receiver has received for it; "barrier", when the stage before is over
         everywhere; "free", when the sender has sent for the stage before.
-      incast: what senders lose that meet at a NIC: "none", "infiniband", "roce" or figures of
-        your own. Results say which.
+      incast: what senders lose that meet at a NIC: "none", "infiniband", "roce", the latter two
+        with "-literal" behind, which counts every sender as one, or figures of your own. Results
+        say which.
       oversubscription: how many times what the core between servers carries all NICs together
         could send; 1 for a core that is never short.
       progress: called now and then with the share of messages that have come.
@@ -165,6 +166,7 @@ def _settings(
         int(pieces),
         float(fabric.oversubscription),
         [incast.efficiency(count) for count in counts],
+        incast.count == "senders",
         _RESOLUTION,
     )
 

@@ -33,11 +33,11 @@ class Simulation {
  public:
   Simulation(const Records& transfers, const TopologyWords& topology, int64_t row_bytes, int8_t synchronization,
              bool balance_first, int32_t pieces, double oversubscription, std::vector<double> efficiencies,
-             double resolution)
+             bool whole_senders, double resolution)
       : messages_(simulator::GatherMessages(Unpack(transfers.data(), transfers.size()), pieces)),
         simulator_(simulator::Schedule(messages_, ToTopology(topology), row_bytes,
                                        Fabric{static_cast<Synchronization>(synchronization), balance_first,
-                                              oversubscription, std::move(efficiencies)}),
+                                              oversubscription, std::move(efficiencies), whole_senders}),
                    resolution) {}
 
   bool Advance(int64_t events) {
@@ -98,10 +98,10 @@ class Simulation {
 void RegisterSimulation(nb::module_* module) {
   nb::class_<Simulation>(*module, "Simulation", "A plan, simulated flow by flow.")
       .def(nb::init<const Records&, const TopologyWords&, int64_t, int8_t, bool, int32_t, double, std::vector<double>,
-                    double>(),
+                    bool, double>(),
            nb::arg("transfers"), nb::arg("topology"), nb::arg("row_bytes"), nb::arg("synchronization"),
            nb::arg("balance_first"), nb::arg("pieces"), nb::arg("oversubscription"), nb::arg("efficiencies"),
-           nb::arg("resolution"))
+           nb::arg("whole_senders"), nb::arg("resolution"))
       .def("advance", &Simulation::Advance, nb::arg("events"),
            "Goes on for so many events; whether nothing is left to happen.")
       .def_prop_ro("done", &Simulation::Done, "The share of messages that have come.")

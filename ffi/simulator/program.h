@@ -32,10 +32,12 @@ struct Program {
   std::vector<Edge> edges;
   // Links from this one to the one before `incast_end` have, with the worth of k senders on them, the k'th of
   // `efficiencies`, or the last, of their capacity; in between, what lies in between. A task is worth one sender by the
-  // number of those that share its first link: a device that sends to four at once cannot flood any of them.
+  // number of those that share its first link: a device that sends to four at once cannot flood any of them. Or each
+  // first link that tasks come from is a whole sender, however many share it.
   int32_t incast_begin = 0;
   int32_t incast_end = 0;
   std::vector<double> efficiencies;
+  bool whole_senders = false;
 
   bool has_incast(int32_t link) const { return link >= incast_begin && link < incast_end && !efficiencies.empty(); }
   double efficiency(double senders) const {

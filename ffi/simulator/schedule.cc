@@ -83,6 +83,7 @@ class Scheduler {
     program_.incast_begin = 3 * topology_.devices();
     program_.incast_end = 4 * topology_.devices();
     program_.efficiencies = fabric_.efficiencies;
+    program_.whole_senders = fabric_.whole_senders;
     program_.capacities.push_back(nics / fabric_.oversubscription);
   }
 

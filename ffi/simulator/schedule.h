@@ -23,6 +23,7 @@ struct Fabric {
   bool balance_first = false;        // nothing crosses before all balancing is done
   double oversubscription = 1;       // what all NICs could send over what the core carries
   std::vector<double> efficiencies;  // of a NIC that so many send to, from one on
+  bool whole_senders = false;        // those who send to several at once are one at each, not a part
 };
 
 // Tasks by message, and gates after them. Links are those into the server's fabric of all devices, those out of it,

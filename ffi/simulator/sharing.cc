@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace fastjax::simulator {
 
@@ -21,6 +22,7 @@ void Sharing::Share(const std::vector<int32_t>& tasks, std::vector<double>* rate
   }
   NumberLinks(tasks);
   ListTasksOfLinks(tasks);
+  FindCapacities();
   settled_.assign(tasks.size(), false);
   for (int8_t priority = 0; priority < kPriorities; ++priority) Fill(tasks, priority, rates);
   for (const int32_t link : links_) slot_of_[static_cast<size_t>(link)] = -1;
@@ -53,13 +55,7 @@ void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
       if (slot >= 0) ++first_[static_cast<size_t>(slot) + 1];
     }
   }
-  WeighSenders();
-  left_.resize(links_.size());
-  for (size_t slot = 0; slot < links_.size(); ++slot) {
-    left_[slot] = program_->capacities[static_cast<size_t>(links_[slot])];
-    if (program_->has_incast(links_[slot])) left_[slot] *= program_->efficiency(senders_[slot]);
-    first_[slot + 1] += first_[slot];
-  }
+  for (size_t slot = 0; slot < links_.size(); ++slot) first_[slot + 1] += first_[slot];
   listed_.resize(static_cast<size_t>(first_.back()));
   open_.assign(first_.begin(), first_.end() - 1);
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -69,16 +65,33 @@ void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
   }
 }
 
-// While first_ still holds the number of each slot's tasks, behind it.
-void Sharing::WeighSenders() {
-  if (program_->efficiencies.empty()) return;
-  senders_.assign(links_.size(), 0);
-  for (const auto& slots : slots_) {
-    const double worth = 1.0 / first_[static_cast<size_t>(slots[0]) + 1];
-    for (size_t k = 1; k < slots.size(); ++k) {
-      if (slots[k] >= 0) senders_[static_cast<size_t>(slots[k])] += worth;
+void Sharing::FindCapacities() {
+  left_.resize(links_.size());
+  sent_to_.assign(links_.size(), -1);
+  for (int32_t slot = 0; slot < static_cast<int32_t>(links_.size()); ++slot) {
+    const int32_t link = links_[static_cast<size_t>(slot)];
+    double& left = left_[static_cast<size_t>(slot)];
+    left = program_->capacities[static_cast<size_t>(link)];
+    if (program_->has_incast(link)) left *= program_->efficiency(Senders(slot));
+  }
+}
+
+// What those are worth whose tasks come to this link.
+double Sharing::Senders(int32_t slot) {
+  const auto begin = static_cast<size_t>(first_[static_cast<size_t>(slot)]);
+  const auto end = static_cast<size_t>(first_[static_cast<size_t>(slot) + 1]);
+  double senders = 0;
+  for (size_t k = begin; k < end; ++k) {
+    const int32_t from = slots_[static_cast<size_t>(listed_[k])][0];
+    const auto sender = static_cast<size_t>(from);
+    if (from == slot) continue;
+    if (!program_->whole_senders) {
+      senders += 1.0 / (first_[sender + 1] - first_[sender]);
+    } else if (std::exchange(sent_to_[sender], slot) != slot) {
+      ++senders;
     }
   }
+  return senders;
 }
 
 void Sharing::Fill(const std::vector<int32_t>& tasks, int8_t priority, std::vector<double>* rates) {

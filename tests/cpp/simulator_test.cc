@@ -2,8 +2,10 @@
 #include "simulator/simulator.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -44,6 +46,7 @@ Program DrawProgram(std::mt19937* random) {
     program.incast_begin = Draw(random, 0, links - 1);
     program.incast_end = links;
     program.efficiencies = {1, 0.75, 0.5};
+    program.whole_senders = Draw(random, 0, 1) == 1;
   }
   const int32_t tasks = Draw(random, 1, 30);
   for (int32_t i = 0; i < tasks; ++i) {
@@ -81,6 +84,7 @@ void TestRatesAreFair() {
     std::vector<double> capacity(links), most(links * simulator::kPriorities, 0);
     std::vector<double> used(links * simulator::kPriorities, 0);  // by this priority and those before it
     std::vector<double> senders(links, 0), users(links, 0);
+    std::set<std::pair<size_t, size_t>> met;  // first links, and where their tasks lead
     const auto for_each_link = [&](size_t i, auto visit) {
       for (const int32_t link : program.tasks[static_cast<size_t>(all[i])].links) {
         if (link != kNoLink) visit(static_cast<size_t>(link));
@@ -91,7 +95,8 @@ void TestRatesAreFair() {
       const auto priority = static_cast<size_t>(program.tasks[static_cast<size_t>(all[i])].priority);
       const auto first = static_cast<size_t>(program.tasks[static_cast<size_t>(all[i])].links[0]);
       for_each_link(i, [&](size_t link) {
-        if (link != first) senders[link] += 1 / users[first];
+        const bool counts = link != first && (!program.whole_senders || met.insert({first, link}).second);
+        if (counts) senders[link] += program.whole_senders ? 1 : 1 / users[first];
         for (size_t p = priority; p < simulator::kPriorities; ++p) used[link * simulator::kPriorities + p] += rates[i];
         double& top = most[link * simulator::kPriorities + priority];
         top = std::max(top, rates[i]);
@@ -111,6 +116,32 @@ void TestRatesAreFair() {
       });
       CHECK(held);
     }
+  }
+}
+
+// Two tasks of the first sender, one of the second, all to link 2: by shares two senders, for the first sends nowhere
+// else; and two whole ones. A third sender, which sends elsewhere too, adds a half or one.
+void TestSendersAreCounted() {
+  Program program;
+  program.capacities = {8, 8, 8, 8, 8};
+  program.incast_begin = 2;
+  program.incast_end = 3;
+  program.efficiencies = {1, 0.5, 0.25};
+  program.tasks.resize(5);
+  const std::array<std::array<int32_t, 2>, 5> ends = {{{0, 2}, {0, 2}, {1, 2}, {3, 2}, {3, 4}}};
+  for (size_t i = 0; i < ends.size(); ++i) std::copy(ends[i].begin(), ends[i].end(), program.tasks[i].links.begin());
+  const auto into = [&](const std::vector<int32_t>& tasks, bool whole) {
+    program.whole_senders = whole;
+    std::vector<double> rates;
+    Sharing(program).Share(tasks, &rates);
+    double sum = 0;
+    for (size_t i = 0; i < tasks.size(); ++i) sum += tasks[i] == 4 ? 0 : rates[i];
+    return sum;
+  };
+  for (const bool whole : {false, true}) {
+    CHECK_EQ(into({0, 1}, whole), 8.0);
+    CHECK_EQ(into({0, 1, 2}, whole), 4.0);
+    CHECK_EQ(into({0, 1, 2, 3, 4}, whole), whole ? 2.0 : 3.0);
   }
 }
 
@@ -217,6 +248,7 @@ void TestPlans() {
 
 int main() {
   fastjax::test::TestRatesAreFair();
+  fastjax::test::TestSendersAreCounted();
   fastjax::test::TestProgramsEnd();
   fastjax::test::TestWhatWaitsForItselfIsLeft();
   fastjax::test::TestLinksWithoutCapacity();
