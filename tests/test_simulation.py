@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference_simulator
+from hand_made import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT, fabric_of, moves, straight
 from hypothesis import given, settings
 from plan_problems import problems
 
@@ -28,24 +29,6 @@ from fastjax.simulation import (
 from fastjax.simulation.simulator import _settings
 
 SCHEDULERS = ("direct", "spreadout", "rails", "balanced", "relay", "fast")
-LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
-
-
-def fabric_of(servers, per_server, **rates):
-    """10 B/s inside servers, 1 B/s between them, nothing else."""
-    nothing = {"scale_up_latency": 0, "scale_out_latency": 0, "transfer_overhead": 0}
-    rates = {"scale_up_bandwidth": 10, "scale_out_bandwidth": 1} | nothing | rates
-    return Topology(servers, per_server, **rates)
-
-
-def moves(*rows):
-    """Transfers of those fields."""
-    return np.array(list(rows), TRANSFER_DTYPE)
-
-
-def straight(pairs, *, phase=SCALE_OUT, stage=0):
-    """Rows straight from origin to target; pairs: {(src, dst): rows}."""
-    return moves(*((phase, stage, i, j, i, j, 0, rows) for (i, j), rows in pairs.items()))
 
 
 def ends(timeline):
@@ -518,100 +501,8 @@ def test_counts_that_are_none(count):
         Incast("mine", ((8, 0.9),), "made up", count)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ((SCALE_OUT, 0, 0, 4, 0, 2, 0, 1), r"has a dst that is none of the devices 0 to 3"),
-        ((SCALE_OUT, 0, -1, 2, 0, 2, 0, 1), r"has a src that is none of the devices 0 to 3"),
-        ((SCALE_OUT, 0, 0, 2, 9, 2, 0, 1), r"has a origin that is none of the devices"),
-        ((SCALE_OUT, 0, 0, 2, 0, 9, 0, 1), r"has a target that is none of the devices"),
-        ((4, 0, 0, 1, 0, 1, 0, 1), "is of no phase from 0 to 3"),
-        ((SCALE_OUT, 0, 0, 2, 0, 2, 0, -1), "has fewer than 0 rows"),
-        ((SCALE_OUT, 0, 0, 2, 0, 2, -1, 1), r"has a first_row that is not from 0 to 2\*\*62"),
-        ((SCALE_OUT, 0, 0, 2, 0, 2, 2**63 - 5, 1), "has a first_row that is not from 0 to"),
-        ((SCALE_OUT, 0, 0, 2, 0, 2, 0, 2**62), "has more rows than can be added up"),
-        ((SCALE_OUT, -2, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
-        ((SCALE_OUT, 2**31 - 1, 0, 2, 0, 2, 0, 1), r"is of no stage below 2\*\*31 - 1"),
-        ((LOCAL, -1, 0, 2, 0, 2, 0, 1), "leaves its server, which phase 2 does only"),
-        ((SCALE_OUT, 0, 0, 1, 0, 1, 0, 1), "is of phase 2 and stays in its server"),
-        ((SCALE_OUT, 0, 0, 3, 0, 3, 0, 1), "uses a NIC that has failed"),
-        (
-            (REDISTRIBUTE, 1, 3, 2, 0, 2, 5, 7),
-            r"7 rows of block 0 -> 2 are sent on by device 3 to device 2 \(phase 3, stage 1\), ",
-        ),
-    ],
-)
-def test_transfers_that_cannot_be(row, message):
-    topology = fabric_of(2, 2, nic_bandwidths=(1, 1, 1, 0))
-    with pytest.raises(ArgumentError, match=message):
-        simulate_transfers(moves((LOCAL, -1, 0, 1, 0, 1, 0, 1), row), topology)
-
-
-def test_rows_of_which_some_do_not_come():
-    transfers = moves(
-        (SCALE_OUT, 0, 0, 2, 0, 3, 0, 4),
-        (SCALE_OUT, 1, 0, 2, 0, 3, 6, 4),
-        (REDISTRIBUTE, 1, 2, 3, 0, 3, 2, 6),
-    )
-    with pytest.raises(ArgumentError, match="2 rows of block 0 -> 3 are sent on by device 2"):
-        simulate_transfers(transfers, fabric_of(2, 2))
-
-
-def test_transfers_that_wait_for_each_other():
-    transfers = moves(
-        (BALANCE, 0, 0, 1, 0, 1, 0, 4),
-        (BALANCE, 0, 0, 1, 1, 1, 0, 4),
-        (BALANCE, 0, 1, 0, 1, 1, 0, 4),
-        (BALANCE, 0, 1, 0, 0, 0, 0, 4),
-        (SCALE_OUT, 1, 0, 2, 0, 2, 0, 4),
-    )
-    transfers["target"][0] = 2
-    transfers["target"][3] = 2
-    message = (
-        r"transfers wait for each other: among others what device 0 sends to device 1 in phase 1 "
-        r"\(balance\) of stage 0"
-    )
-    with pytest.raises(ArgumentError, match=message):
-        simulate_transfers(transfers, fabric_of(2, 2))
-
-
-def test_what_is_no_array_of_transfers():
-    with pytest.raises(ArgumentError, match="transfers must be an array of TRANSFER_DTYPE, got l"):
-        simulate_transfers([], fabric_of(1, 2))
-    with pytest.raises(ArgumentError, match="TRANSFER_DTYPE, got int64"):
-        simulate_transfers(np.zeros(3, np.int64), fabric_of(1, 2))
-    with pytest.raises(ArgumentError, match=r"topology must be a fastjax.Topology, got None"):
-        simulate_transfers(moves(), None)
-
-
-def test_rows_that_come_twice():
-    transfers = moves(
-        (SCALE_OUT, 0, 0, 2, 0, 3, 0, 5),
-        (SCALE_OUT, 1, 0, 2, 0, 3, 2, 3),
-        (REDISTRIBUTE, 1, 2, 3, 0, 3, 0, 8),
-    )
-    with pytest.raises(ArgumentError, match="row 2 of block 0 -> 3 comes to device 2 twice"):
-        simulate_transfers(transfers, fabric_of(2, 2))
-
-
-def test_settings_that_are_none():
-    with pytest.raises(ArgumentError, match=r"fabric must be a fastjax.simulation.Fabric, got 'r"):
-        simulate_transfers(moves(), fabric_of(1, 2), fabric="roce")
-    for planning in (-1, float("nan"), "x"):
-        with pytest.raises(ArgumentError, match="planning_time must be seconds, 0 or more, got"):
-            simulate_transfers(moves(), fabric_of(1, 2), planning_time=planning)
+def test_links_that_there_are_not():
     with pytest.raises(
         ArgumentError, match=r"link must be one of 'scale_up_out', .*; got 'nonsens"
     ):
         example()[1].busy("nonsense")
-
-
-@pytest.mark.parametrize("pieces", [0, 65, 1.5, None])
-def test_pieces_that_are_none(pieces):
-    with pytest.raises(ArgumentError, match="pieces must be an integer from 1 to 64, got"):
-        simulate_transfers(moves(), fabric_of(1, 2), pieces=pieces)
-
-
-def test_row_bytes_that_are_none():
-    with pytest.raises(ArgumentError, match="row_bytes must be an integer from 1"):
-        simulate_transfers(moves(), fabric_of(1, 2), row_bytes=0)

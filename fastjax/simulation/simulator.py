@@ -98,7 +98,8 @@ def simulate_transfers(
     """Simulates transfers that no planner of ours has made, as `simulate` does a plan's.
 
     Args:
-      transfers: of `Plan.transfers`' dtype; shape (transfers,).
+      transfers: of `Plan.transfers`' dtype; shape (transfers,). Each row that they name has to come
+        to its target, and once; which rows there are is what they say.
       topology: the servers, devices and rates.
       row_bytes: bytes of a row.
       fabric: how stages keep in step, what meeting senders lose, how narrow the core is.
@@ -115,7 +116,8 @@ def simulate_transfers(
     Raises:
       ArgumentError: fabric, pieces or planning_time is no such thing; or transfers are not of that
         dtype, name devices that the topology lacks, use a NIC that has failed, are of a phase that
-        does not lead there, bring a row twice, send on what has not come, or wait for each other.
+        does not lead there, or wait for each other; or a row that they name comes to a device
+        twice, does not come to its target, or is sent on from there or from where it has not come.
     """
     check_topology(topology)
     check_row_bytes(row_bytes)
@@ -248,7 +250,8 @@ def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
 def _lower_bound(transfers: np.ndarray, topology: Topology, row_bytes: int) -> float:
     """`Plan.lower_bound` of the traffic that they carry."""
     devices = topology.num_devices
-    arriving = transfers[transfers["dst"] == transfers["target"]]
+    moved = transfers["src"] != transfers["dst"]
+    arriving = transfers[moved & (transfers["dst"] == transfers["target"])]
     pairs = arriving["origin"].astype(np.int64) * devices + arriving["target"]
     traffic = np.zeros(devices * devices, np.int64)
     np.add.at(traffic, pairs, arriving["rows"])

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
-#include <stdexcept>
-#include <string>
 #include <tuple>
 #include <utility>
+
+#include "simulator/arrivals.h"
 
 namespace fastjax::simulator {
 namespace {
@@ -17,14 +16,6 @@ constexpr int32_t kDeviceBits = 15;
 constexpr int32_t kPhaseBits = 2;
 constexpr int32_t kStageBits = 64 - 2 * kDeviceBits - kPhaseBits;
 static_assert(kStageBits >= 32);
-
-bool Moves(const Transfer& transfer) { return transfer.src != transfer.dst && transfer.rows > 0; }
-bool IsSentOn(const Transfer& transfer) { return transfer.src != transfer.origin; }
-
-uint64_t Joined(int32_t origin, int32_t target, int32_t device) {
-  return ((static_cast<uint64_t>(origin) << kDeviceBits | static_cast<uint64_t>(target)) << kDeviceBits) |
-         static_cast<uint64_t>(device);
-}
 
 uint64_t KeyOf(const Transfer& transfer) {
   uint64_t key = static_cast<uint64_t>(transfer.stage + 1) << kPhaseBits | static_cast<uint64_t>(transfer.phase);
@@ -50,24 +41,10 @@ class Cut {
   int64_t longer_;
 };
 
-// Rows of a block that have come to a device.
-struct Arrival {
-  uint64_t where;  // block and device
-  int64_t first_row;
-  int64_t end_row;
-  int32_t transfer;
-};
-
-std::string Words(const Transfer& transfer, int64_t missing) {
-  return std::to_string(missing) + " rows of block " + std::to_string(transfer.origin) + " -> " +
-         std::to_string(transfer.target) + " are sent on by device " + std::to_string(transfer.src) + " to device " +
-         std::to_string(transfer.dst) + " (phase " + std::to_string(static_cast<int>(transfer.phase)) + ", stage " +
-         std::to_string(transfer.stage) + "), where no transfer brings them";
-}
-
 class Gatherer {
  public:
-  Gatherer(const std::vector<Transfer>& transfers, int32_t pieces) : transfers_(transfers), pieces_(pieces) {}
+  Gatherer(const std::vector<Transfer>& transfers, int32_t pieces)
+      : transfers_(transfers), pieces_(pieces), arrivals_(transfers) {}
 
   Messages Run() {
     bool sends_on = false;
@@ -77,7 +54,6 @@ class Gatherer {
     }
     if (messages_.stages > 1 || !sends_on) pieces_ = 1;
     Sort();
-    FindArrivals();
     messages_.of_transfers.assign(transfers_.size(), -1);
     messages_.last_of_transfers.assign(transfers_.size(), -1);
     for (size_t begin = 0, end = 0; begin < sorted_.size(); begin = end) {
@@ -93,7 +69,7 @@ class Gatherer {
   }
 
  private:
-  using Range = std::pair<size_t, size_t>;  // of arrivals
+  using Range = Arrivals::Range;
 
   const Transfer& At(size_t place) const { return transfers_[static_cast<size_t>(sorted_[place].second)]; }
   Cut CutOf(const Transfer& transfer) const { return Cut(transfer.rows, pieces_); }
@@ -103,26 +79,6 @@ class Gatherer {
       if (Moves(transfers_[i])) sorted_.emplace_back(KeyOf(transfers_[i]), static_cast<int32_t>(i));
     }
     std::sort(sorted_.begin(), sorted_.end());
-  }
-
-  void FindArrivals() {
-    for (const auto& [key, i] : sorted_) {
-      const Transfer& transfer = transfers_[static_cast<size_t>(i)];
-      if (transfer.dst == transfer.target) continue;
-      arrivals_.push_back({Joined(transfer.origin, transfer.target, transfer.dst), transfer.first_row,
-                           transfer.first_row + transfer.rows, i});
-    }
-    std::sort(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {
-      return std::tie(a.where, a.first_row, a.transfer) < std::tie(b.where, b.first_row, b.transfer);
-    });
-    const auto again = std::adjacent_find(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {
-      return a.where == b.where && b.first_row < a.end_row;
-    });
-    if (again == arrivals_.end()) return;
-    const Transfer& transfer = transfers_[static_cast<size_t>(std::next(again)->transfer)];
-    throw std::invalid_argument("row " + std::to_string(transfer.first_row) + " of block " +
-                                std::to_string(transfer.origin) + " -> " + std::to_string(transfer.target) +
-                                " comes to device " + std::to_string(transfer.dst) + " twice");
   }
 
   // Those of the sorted transfers [begin, end), which are of one message but for pieces.
@@ -151,33 +107,13 @@ class Gatherer {
     ranges_.clear();
     for (size_t place = begin; place < end; ++place) {
       count = std::max(count, CutOf(At(place)).count());
-      ranges_.push_back(IsSentOn(At(place)) ? FindRows(At(place)) : Range(0, 0));
+      ranges_.push_back(IsSentOn(At(place)) ? arrivals_.Bringing(At(place)) : Range(0, 0));
     }
     for (int32_t piece = 0; piece < count; ++piece) {
       for (size_t place = begin; place < end; ++place) {
         if (piece < CutOf(At(place)).count()) AwaitPiece(At(place), piece, place, ranges_[place - begin]);
       }
     }
-  }
-
-  // The arrivals that bring a transfer's rows.
-  Range FindRows(const Transfer& transfer) const {
-    const uint64_t where = Joined(transfer.origin, transfer.target, transfer.src);
-    const int64_t end_row = transfer.first_row + transfer.rows;
-    const auto after = [](const auto& sought, const Arrival& arrival) {
-      return sought < std::pair(arrival.where, arrival.first_row);
-    };
-    auto from = std::upper_bound(arrivals_.begin(), arrivals_.end(), std::pair(where, transfer.first_row), after);
-    // Arrivals do not overlap, so that only the one before can reach into the transfer.
-    if (from != arrivals_.begin()) --from;
-    if (from != arrivals_.end() && (from->where != where || from->end_row <= transfer.first_row)) ++from;
-    auto to = from;
-    int64_t missing = transfer.rows;
-    for (; to != arrivals_.end() && to->where == where && to->first_row < end_row; ++to) {
-      missing -= std::min(end_row, to->end_row) - std::max(transfer.first_row, to->first_row);
-    }
-    if (missing > 0) throw std::invalid_argument(Words(transfer, missing));
-    return {static_cast<size_t>(from - arrivals_.begin()), static_cast<size_t>(to - arrivals_.begin())};
   }
 
   void AwaitPiece(const Transfer& transfer, int32_t piece, size_t place, const Range& range) {
@@ -202,7 +138,7 @@ class Gatherer {
   const std::vector<Transfer>& transfers_;
   int32_t pieces_;
   std::vector<std::pair<uint64_t, int32_t>> sorted_;  // keys and numbers of transfers that move
-  std::vector<Arrival> arrivals_;
+  Arrivals arrivals_;
   std::vector<Range> ranges_;
   std::vector<int32_t> seen_by_;  // the last message that was found to wait for each
   Messages messages_;

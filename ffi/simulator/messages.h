@@ -33,8 +33,8 @@ struct Messages {
 // Messages of transfers of one stage, where any rows are sent on, are cut into this many pieces: of those who send
 // everything at once, some hand on the first rows before they have the last.
 //
-// Throws std::invalid_argument, with words for the user, where a transfer sends on what has not come. Devices must be
-// below 2^15, stages at least -1.
+// Throws std::invalid_argument, with words for the user, where rows come to a device twice, or not to their target, or
+// are sent on from where they have not come. Devices must be below 2^15, stages at least -1.
 Messages GatherMessages(const std::vector<planner::Transfer>& transfers, int32_t pieces = 1);
 
 }  // namespace fastjax::simulator
