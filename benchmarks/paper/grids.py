@@ -132,9 +132,9 @@ def topology(key: Key) -> Topology:
 
 
 def incasts(key: Key) -> tuple[str, ...]:
-    """The preset's own model of senders that meet, and none."""
+    """The preset's own model of senders that meet, the same with every sender counted, and none."""
     preset = PRESETS.get(key["preset"])
-    return tuple(dict.fromkeys((preset.incast if preset else "none", "none")))
+    return (preset.incast, f"{preset.incast}-literal", "none") if preset else ("none",)
 
 
 def problem(key: Key) -> tuple[np.ndarray, Topology, int]:

@@ -101,22 +101,32 @@ def missed(verdict: Verdict) -> str:
     return f"Missed, {verdict.target}:\n\n{shown}"
 
 
-def _both(cells: Sequence[Cell], table: str, shown: Sequence[str]) -> list[str]:
-    """With the preset's incast, and without any."""
+_INCASTS = {
+    0: "With the preset's incast:",
+    1: "With the preset's incast, and every sender counted as one, to however many it sends:",
+    -1: "Without incast:",
+}
+
+
+def _by_incast(
+    cells: Sequence[Cell], table: str, shown: Sequence[str], models: Sequence[int] = (0, -1)
+) -> list[str]:
     chosen = tables.of_table(cells, table)
     if not chosen:
         return []
     names = (*tables.CONTESTANTS, "optimal")
-    own, none = (tables.over(chosen, shown, which, names) for which in (0, -1))
-    return ["With the preset's incast:", own, "Without incast:", none]
+    parts = []
+    for which in models:
+        parts += [_INCASTS[which], tables.over(chosen, shown, which, names)]
+    return parts
 
 
 def _traffic(cells: Sequence[Cell]) -> list[str]:
-    return _both(cells, "traffic", ("preset", "workload", "size"))
+    return _by_incast(cells, "traffic", ("preset", "workload", "size"), (0, 1, -1))
 
 
 def _size(cells: Sequence[Cell]) -> list[str]:
-    return _both(cells, "size", ("preset", "workload", "size"))
+    return _by_incast(cells, "size", ("preset", "workload", "size"))
 
 
 def _bandwidth(cells: Sequence[Cell]) -> list[str]:
@@ -144,15 +154,15 @@ def _published(cells: Sequence[Cell]) -> list[str]:
 
 
 def _mild(cells: Sequence[Cell]) -> list[str]:
-    return _both(cells, "mild", ("preset", "servers", "workload", "size"))
+    return _by_incast(cells, "mild", ("preset", "servers", "workload", "size"))
 
 
 def _skew(cells: Sequence[Cell]) -> list[str]:
-    return _both(cells, "skew", ("preset", "workload"))
+    return _by_incast(cells, "skew", ("preset", "workload"))
 
 
 def _servers(cells: Sequence[Cell]) -> list[str]:
-    return _both(cells, "servers", ("preset", "servers", "size"))
+    return _by_incast(cells, "servers", ("preset", "servers", "size"), (0, 1, -1))
 
 
 def _planner(cells: Sequence[Cell]) -> list[str]:

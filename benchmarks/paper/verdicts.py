@@ -65,7 +65,7 @@ def distinct(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def incast_of(cell: Cell, which: int) -> str:
-    """The model of the preset, 0, or none, -1."""
+    """The model of the preset, 0, that with every sender counted as one, 1, or none, -1."""
     return list(cell["contestants"]["auto"]["completion"])[which]
 
 
@@ -115,6 +115,7 @@ def judge(cells: Sequence[Cell]) -> list[Verdict]:
         ]
     for who, names, which, incast in (
         ("ahead of every peer", PEERS, 0, "the preset's incast"),
+        ("ahead of every peer", PEERS, 1, "every sender counted as one"),
         ("ahead of every peer", PEERS, -1, "no incast"),
         ("as fast as the best of our own schedulers", OURS, 0, "the preset's incast"),
     ):
