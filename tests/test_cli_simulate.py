@@ -332,6 +332,15 @@ def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
     assert rails["time_us"] < 0.7 * direct["time_us"]
 
 
+def test_pictures_of_links_and_of_the_plan(capsys, tmp_path):
+    loads, plan = tmp_path / "loads.svg", tmp_path / "plan.svg"
+    arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers rails"
+    run(capsys, arguments, "--draw-loads", loads, "--draw-plan", plan)
+    assert "<svg" in loads.read_text()
+    assert "<svg" in plan.read_text()
+    assert loads.read_bytes() != plan.read_bytes()
+
+
 def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
     arguments = ["--devices", "2", "--servers", "2", "--draw", str(tmp_path / "a.png")]
@@ -365,6 +374,8 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("FILE --servers 2 --perfetto FOLDER", "Is a directory"),
         ("FILE --servers 2 --draw FILE/a.png", "File exists"),
         ("FILE --servers 2 --draw a.doc", r"a\.doc: "),
+        ("FILE --servers 2 --draw-loads a.doc", r"a\.doc: "),
+        ("FILE --servers 2 --draw-plan a.doc", r"a\.doc: "),
         ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
         ("TRACE --servers 1 --devices 2", "a trace needs --num-experts"),
     ],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import fastjax
 from fastjax.cli import commands, costs, rates, report, sources, verdict
@@ -70,7 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     rates.add_options(parser)
     add("--json", type=Path, metavar="FILE", help="write the figures to this file too")
-    add("--draw", type=Path, metavar="FILE", help="draw the best one: .png, .svg, .pdf, ...")
+    pictures = "of the best one: .png, .svg, .pdf, ..."
+    add("--draw", type=Path, metavar="FILE", help=f"draw what happens when, {pictures}")
+    add("--draw-loads", type=Path, metavar="FILE", help=f"draw how busy links are, {pictures}")
+    add("--draw-plan", type=Path, metavar="FILE", help=f"draw the plan, {pictures}")
     add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
     return parser
 
@@ -97,7 +101,7 @@ def _run(options: argparse.Namespace) -> None:
     finally:
         progress.clear()
     record = costs.record(found, source.name, options.preset) | verdict.record(found, tried)
-    _write_files(options, best.timeline, record)
+    _write_files(options, best, record)
     sys.stdout.write(f"{report.as_text({'traffic': costs.traffic_section(record)})}\n\n")
     sys.stdout.write(f"{costs.table(record)}\n\n")
     sys.stdout.write(f"{report.as_text({'simulated with': costs.assumptions(record)})}\n\n")
@@ -117,18 +121,23 @@ def _that_fit(topology: fastjax.Topology) -> list[str]:
     return [*names, "auto"]
 
 
-def _write_files(
-    options: argparse.Namespace, timeline: fastjax.Timeline, record: dict[str, object]
-) -> None:
-    if options.draw is not None:
-        commands.make_folder_of(options.draw)
+def _write_files(options: argparse.Namespace, best: costs.Cost, record: dict[str, object]) -> None:
+    pictures: list[tuple[Path | None, Callable[[], Any]]] = [
+        (options.draw, best.timeline.plot),
+        (options.draw_loads, best.timeline.plot_loads),
+        (options.draw_plan, best.plan.plot),
+    ]
+    for path, draw in pictures:
+        if path is None:
+            continue
+        commands.make_folder_of(path)
         try:
-            timeline.plot().savefig(options.draw)
+            draw().savefig(path)
         except ValueError as error:  # that is how matplotlib refuses types
-            raise ArgumentError(f"{options.draw}: {error}") from None
+            raise ArgumentError(f"{path}: {error}") from None
     if options.perfetto is not None:
         commands.make_folder_of(options.perfetto)
-        timeline.to_perfetto(options.perfetto)
+        best.timeline.to_perfetto(options.perfetto)
     if options.json is not None:
         commands.write_json(options.json, record)
 
