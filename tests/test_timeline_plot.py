@@ -236,6 +236,43 @@ def test_axes_of_ones_own():
         timeline.plot_loads(axes)
 
 
+@pytest.mark.parametrize(
+    ("options", "assumed"),
+    [
+        ({}, "stages by credit; incast none (nothing lost)"),
+        (
+            {"synchronization": "barrier", "incast": "roce", "oversubscription": 2},
+            "stages by barrier; incast roce (60% with 32 senders); core oversubscribed 2 times",
+        ),
+        (
+            {"incast": "infiniband-literal", "synchronization": "free"},
+            "stages by free; incast infiniband-literal (97% with 32 senders, each counted as one)",
+        ),
+    ],
+)
+def test_titles_say_what_is_assumed(options, assumed):
+    timeline = simulated(**options)
+    own = matplotlib.figure.Figure().subplots(3, 1)
+    timeline.plot(ax=own[0])
+    timeline.plot_loads(own[1:])
+    titles = [
+        timeline.plot().axes[0].get_title(loc="left"),
+        timeline.plot([0]).axes[0].get_title(loc="left"),
+        timeline.plot_loads().get_suptitle(),
+        own[0].get_title(loc="left"),
+        own[1].get_title(loc="left"),
+    ]
+    for title in titles:
+        assert assumed in title.replace("\n", " ")
+        assert max(map(len, title.splitlines())) <= 100
+    assert own[1].get_title(loc="left").endswith("\nNICs")
+    assert own[2].get_title(loc="left") == "links inside servers"
+    loads = timeline.plot_loads()
+    loads.draw_without_rendering()
+    (title,) = loads.texts
+    assert loads.bbox.width >= title.get_window_extent().width
+
+
 def test_one_server_has_no_nics():
     timeline = simulated(servers=1, devices=4, scheduler="direct")
     ax = timeline.plot().axes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,8 @@ PHASE_COLOURS = {
     REDISTRIBUTE: "#3a9a4c",
 }
 PHASE_NAMES = {LOCAL: "local", **PHASES}
+
+_WIDEST = 90  # letters, as many as the narrowest figure has room for
 
 # Blue to pink, so that no server looks like a phase of what moves inside servers.
 _SERVER_COLOURS = (
@@ -75,7 +78,7 @@ def colours(timeline: Timeline, messages: np.ndarray, link: str) -> np.ndarray:
 
 
 def in_words(timeline: Timeline) -> str:
-    """What was simulated, and how long it took."""
+    """What was simulated, how long it took, and what was assumed of the fabric."""
     topology, bound = timeline.topology, timeline.lower_bound
     text = (
         f"{timeline.scheduler}, {topology.servers} x {topology.devices_per_server} devices: "
@@ -85,13 +88,19 @@ def in_words(timeline: Timeline) -> str:
         text += f", {timeline.completion_time / bound:.2f} x the lower bound"
     if timeline.planning_time:
         text += f"; {timeline.planning_time * 1e6:.4g} µs of planning before"
-    return text
+    return f"{text}\n{assumed(timeline)}"
+
+
+def assumed(timeline: Timeline) -> str:
+    """How stages keep in step and what meeting senders lose: no picture goes without."""
+    return textwrap.fill(timeline.fabric.brief(), _WIDEST)
 
 
 __all__ = [
     "LINK_NAMES",
     "PHASE_COLOURS",
     "PHASE_NAMES",
+    "assumed",
     "colours",
     "ends_of",
     "has_server_colours",

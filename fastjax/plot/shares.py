@@ -36,16 +36,20 @@ def plot_shares(timeline: Timeline, ax: Sequence[Axes] | None = None) -> Figure:
       UnsupportedError: matplotlib is not installed.
     """
     mpl = matplotlib()
+    above = ""
     if ax is None:
         width = float(np.clip(2 + 0.2 * timeline.topology.num_devices, 7, 13))
         figure = mpl.figure.Figure(figsize=(width, 6), layout="constrained")
         ax = figure.subplots(2, 1, sharex=True)
         figure.suptitle(links.in_words(timeline), fontsize="medium")
+    else:
+        above = f"{links.assumed(timeline)}\n"
     axes = list(np.ravel(np.asarray(ax, dtype=object)))
     if len(axes) != len(_TITLES):
         raise ArgumentError(f"ax must be two axes, got {len(axes)}.")
     for kind, place in zip(_TITLES, axes, strict=True):
-        _draw_links(timeline, kind, place)
+        _draw_links(timeline, kind, place, f"{above}{_TITLES[kind]}")
+        above = ""
     figure: Any = axes[0].figure
     return figure
 
@@ -62,7 +66,7 @@ def shares_by_phase(timeline: Timeline, link: str) -> dict[int, np.ndarray]:
     return shares
 
 
-def _draw_links(timeline: Timeline, kind: str, ax: Axes) -> None:
+def _draw_links(timeline: Timeline, kind: str, ax: Axes, title: str) -> None:
     """Upwards what a link sends, downwards what it receives; phases on top of each other."""
     devices, local = timeline.topology.num_devices, timeline.topology.devices_per_server
     named: dict[int, Any] = {}
@@ -78,7 +82,7 @@ def _draw_links(timeline: Timeline, kind: str, ax: Axes) -> None:
             named[phase] = matplotlib().patches.Patch(color=colour, label=links.PHASE_NAMES[phase])
             below += share
         highest = max(highest, float(below.max()))
-    ax.set_title(_TITLES[kind], fontsize="medium", loc="left")
+    ax.set_title(title, fontsize="medium", loc="left")
     if not highest:
         note(
             ax, "nothing crosses servers" if kind == "scale_out" else "nothing moves inside servers"

@@ -85,6 +85,14 @@ class Incast:
                 return more + (less - more) * part
         return points[-1][1]
 
+    def brief(self) -> str:
+        """Its name, and what is left in the end."""
+        if not self.points:
+            return f"incast {self.name} (nothing lost)"
+        count, share = self.points[-1]
+        counted = ", each counted as one" if self.count == "senders" else ""
+        return f"incast {self.name} ({share:.0%} with {count} senders{counted})"
+
     def __str__(self) -> str:
         if not self.points:
             return f"{self.name}: meeting senders lose nothing"
@@ -151,8 +159,15 @@ class Fabric:
             )
         object.__setattr__(self, "oversubscription", float(share))
 
+    def brief(self) -> str:
+        """What is assumed, without its sources: for titles."""
+        return self._in_words(_as_incast(self.incast).brief())
+
     def __str__(self) -> str:
-        text = f"stages by {self.synchronization}; incast {self.incast}"
+        return self._in_words(f"incast {self.incast}")
+
+    def _in_words(self, incast: str) -> str:
+        text = f"stages by {self.synchronization}; {incast}"
         if self.oversubscription > 1:
             text += f"; core oversubscribed {self.oversubscription:g} times"
         return text

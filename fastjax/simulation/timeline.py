@@ -161,7 +161,8 @@ class Timeline:
         there are few servers, and those inside servers in that of their phase. They are the paler
         the less of their part of the link they use. The line before a bar is its start-up. Spans in
         which no NIC sends are shaded: what moves inside servers then is exposed. The figures beside
-        the lanes are the share of the time that the link would need at its full rate.
+        the lanes are the share of the time that the link would need at its full rate. The title
+        says what was assumed of the fabric.
 
         Args:
           devices: which to show; by default eight, the busiest of all servers in turn.
@@ -178,6 +179,8 @@ class Timeline:
 
     def plot_loads(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draws the share of the time that each link of each device would need at its full rate.
+
+        The figure's title, or that of the first of your axes, says what was assumed of the fabric.
 
         Args:
           ax: two axes to draw into, for NICs and for links inside servers; by default those of a
