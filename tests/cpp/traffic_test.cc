@@ -218,18 +218,29 @@ void TestRefusedMetadata() {
   }
 }
 
+using Damage = std::function<void(Layout*)>;
+
+// Of a layout that is right but for the damage: what `look` says of it, and nothing else.
+void CheckRefusal(int32_t groups, const Damage& damage, const std::string& message,
+                  const std::function<Status(GroupTraffic*, const CallSite&, const Layout&)>& look) {
+  const auto site = PlainSite(groups);
+  Layout layout = PlainLayout();
+  damage(&layout);
+  GroupTraffic traffic;
+  const Status status = look(&traffic, *site, layout);
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + message);
+}
+
 void TestRefusedPairs() {
-  const auto refused = [](int32_t groups, int32_t group, const std::string& what,
-                          const std::function<void(Layout*)>& damage) {
-    const auto site = PlainSite(groups);
-    Layout layout = PlainLayout();
-    damage(&layout);
-    GroupTraffic traffic;
-    const Status status = traffic.Load(*site, group, Args(layout), false);
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + what +
-                                 ". recv_sizes must be send_sizes seen from the receivers: "
-                                 "jax.lax.all_to_all(send_sizes, axis_name, 0, 0, tiled=True).");
+  const auto refused = [](int32_t groups, int32_t group, const std::string& what, const Damage& damage) {
+    CheckRefusal(groups, damage,
+                 what +
+                     ". recv_sizes must be send_sizes seen from the receivers: "
+                     "jax.lax.all_to_all(send_sizes, axis_name, 0, 0, tiled=True).",
+                 [&](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
+                   return traffic->Load(site, group, Args(layout), false);
+                 });
   };
   refused(1, 0, "device 2 sends 1 rows to device 0 (send_sizes[1]), which expects 2 (recv_sizes[5])",
           [](Layout* layout) { (*layout)[2].send_sizes[1] = 1; });
@@ -253,18 +264,15 @@ void TestUncheckedOffsets() {
 }
 
 void TestRefusedLandings() {
-  const auto refused = [](int32_t groups, int32_t group, const std::string& what,
-                          const std::function<void(Layout*)>& damage) {
-    const auto site = PlainSite(groups);
-    Layout layout = PlainLayout();
-    damage(&layout);
-    GroupTraffic traffic;
-    CHECK_EQ(traffic.Load(*site, group, Args(layout), false).message, "");
-    const Status status = traffic.CheckLandings(group);
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + what +
-                                 ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
-                                 "rows of its own.");
+  const auto refused = [](int32_t groups, int32_t group, const std::string& what, const Damage& damage) {
+    CheckRefusal(groups, damage,
+                 what +
+                     ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
+                     "rows of its own.",
+                 [&](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
+                   CHECK_EQ(traffic->Load(site, group, Args(layout), false).message, "");
+                   return traffic->CheckLandings(group);
+                 });
   };
   // In order of rows, then of ranks; device 2 is rank 1, device 0 rank 2.
   refused(1, 0, "rows 2 to 3 of the output of device 0 are written by device 2 and by device 0",
