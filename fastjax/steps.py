@@ -183,7 +183,8 @@ def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
     if _is_at_once(plan):
         posting = load.transfers * topology.transfer_overhead
         first = starts * topology.transfer_overhead
-        seconds = np.maximum(seconds + first + (posting - first) / 4, posting + seconds / 4)
+        of_one = seconds / np.maximum(load.transfers, 1)
+        seconds = np.maximum(seconds + first, posting + of_one)
     return (seconds + starts * topology.scale_out_latency).max(axis=0)
 
 

@@ -22,11 +22,11 @@ inline Picoseconds AtOnceTime(const Topology& topology, Picoseconds busiest, Pic
 }
 
 // Time of a NIC that works for `busy`, on as many messages, which its device posts one by one: it goes on with one
-// while the next is posted, so that only the slower of both counts, and a quarter of the other, as messages of
-// different senders meet in no order.
+// while the next is posted, so that the slower of both counts, and one message's worth of the other. Lists are in such
+// orders that senders which post together meet at no receiver.
 inline Picoseconds PostedTime(Picoseconds busy, Picoseconds overhead, int64_t messages) {
   if (messages == 0) return busy;
-  return std::max(busy + overhead + overhead * (messages - 1) / 4, overhead * messages + busy / 4);
+  return std::max(busy + overhead, overhead * messages + busy / messages);
 }
 
 }  // namespace fastjax::planner

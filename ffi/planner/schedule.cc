@@ -12,6 +12,9 @@ void AppendWhole(const int64_t* traffic, int32_t devices, Phase phase, int32_t s
   out->Push({phase, stage, src, dst, src, dst, 0, rows, Transfer::kInPlace, Transfer::kInPlace});
 }
 
+// Of a number below twice the count.
+int32_t Wrapped(int32_t number, int32_t count) { return number < count ? number : number - count; }
+
 }  // namespace
 
 void TransferBuffer::Grow(int64_t count) {
@@ -46,7 +49,7 @@ void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift
                  TransferBuffer* out) {
   const int32_t devices = topology.devices();
   const auto append = [&](int32_t src) {
-    const int32_t dst = src + shift < devices ? src + shift : src + shift - devices;
+    const int32_t dst = Wrapped(src + shift, devices);
     if (topology.server_of(src) == topology.server_of(dst)) return;
     AppendWhole(traffic, devices, Phase::kScaleOut, stage, src, dst, out);
   };
@@ -54,7 +57,27 @@ void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift
     for (int32_t src = 0; src < devices; ++src) append(src);
     return;
   }
-  const int32_t sender = device >= shift ? device - shift : device - shift + devices;
+  const int32_t sender = Wrapped(device - shift + devices, devices);
+  append(std::min(sender, device));
+  append(std::max(sender, device));
+}
+
+void AppendTurn(const Topology& topology, const int64_t* traffic, int32_t server_shift, int32_t local_shift,
+                int32_t device, TransferBuffer* out) {
+  const int32_t n = topology.servers;
+  const int32_t m = topology.devices_per_server;
+  const auto away = [&](int32_t from, int32_t servers, int32_t locals) {
+    return topology.device(Wrapped(topology.server_of(from) + servers, n),
+                           Wrapped(topology.local_of(from) + locals, m));
+  };
+  const auto append = [&](int32_t src) {
+    AppendWhole(traffic, topology.devices(), Phase::kScaleOut, 0, src, away(src, server_shift, local_shift), out);
+  };
+  if (device == kEveryDevice) {
+    for (int32_t src = 0; src < topology.devices(); ++src) append(src);
+    return;
+  }
+  const int32_t sender = away(device, n - server_shift, m - local_shift);
   append(std::min(sender, device));
   append(std::max(sender, device));
 }

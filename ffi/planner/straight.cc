@@ -105,30 +105,39 @@ int32_t Straight::CountDistances() {
   return static_cast<int32_t>(std::count_if(used_.begin(), used_.end(), [](int64_t rows) { return rows != 0; }));
 }
 
-// By distance, the largest block that leaves its server, in rows of the fastest NIC; summed. Only prices need it.
+// By turn, the largest block that leaves its server, in rows of the fastest NIC; summed. Only prices need it.
 int64_t Straight::LongestUnits() {
   const int32_t devices = topology_.devices();
+  const int32_t m = topology_.devices_per_server;
   std::fill(longest_.begin(), longest_.end(), 0);
-  const auto cross = [&](int32_t src, int32_t begin, int32_t end, int32_t to_distance) {
-    const int64_t* row = traffic_ + static_cast<int64_t>(src) * devices;
-    if (topology_.equal_nics()) {
-      for (int32_t dst = begin; dst < end; ++dst) {
-        longest_[dst + to_distance] = std::max(longest_[dst + to_distance], row[dst]);
-      }
-    } else {
-      for (int32_t dst = begin; dst < end; ++dst) {
-        longest_[dst + to_distance] = std::max(longest_[dst + to_distance], UnitsOf(src, dst, row[dst]));
-      }
-    }
-  };
   for (int32_t src = 0; src < devices; ++src) {
-    const int32_t first = src - topology_.local_of(src);
-    cross(src, 0, first, devices - src);
-    cross(src, first + topology_.devices_per_server, devices, -src);
+    const int32_t local = topology_.local_of(src);
+    const int32_t own = src - local;
+    for (int32_t first = 0; first < devices; first += m) {
+      if (first == own) continue;
+      if (staged_) {
+        Lengthen(src, first, m, first < src ? first - src + devices : first - src);
+        continue;
+      }
+      const int32_t turn = first < own ? first - own + devices : first - own;
+      Lengthen(src, first + local, m - local, turn);
+      Lengthen(src, first, local, turn + m - local);
+    }
   }
   int64_t sum = 0;
   for (const int64_t units : longest_) sum = Saturated(Wide{sum} + units);
   return sum;
+}
+
+// Blocks from src to `count` devices from `first` on, which are of as many turns from `turn` on.
+void Straight::Lengthen(int32_t src, int32_t first, int32_t count, int32_t turn) {
+  const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices() + first;
+  int64_t* longest = &longest_[static_cast<size_t>(turn)];
+  if (topology_.equal_nics()) {
+    for (int32_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], row[i]);
+  } else {
+    for (int32_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], UnitsOf(src, first + i, row[i]));
+  }
 }
 
 int64_t Straight::UnitsOf(int32_t src, int32_t dst, int64_t rows) const {
@@ -152,11 +161,19 @@ Picoseconds Straight::PredictedTime() {
 
 void Straight::Append(int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, traffic_, device, out);
+  if (!staged_) return AppendTurns(device, out);
   int32_t stage = 0;
   for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
-    if (staged_ && used_[shift] == 0) continue;
-    AppendShift(topology_, traffic_, shift, stage, device, out);
-    if (staged_) ++stage;
+    if (used_[shift] == 0) continue;
+    AppendShift(topology_, traffic_, shift, stage++, device, out);
+  }
+}
+
+void Straight::AppendTurns(int32_t device, TransferBuffer* out) const {
+  for (int32_t server = 1; server < topology_.servers; ++server) {
+    for (int32_t local = 0; local < topology_.devices_per_server; ++local) {
+      AppendTurn(topology_, traffic_, server, local, device, out);
+    }
   }
 }
 
@@ -171,10 +188,10 @@ Picoseconds SpreadoutPlanningTime(const Topology& topology) {
   return 1000 * (700 + 4 * devices * devices / 5);
 }
 
-// Mostly the search for the longest block of each distance.
+// Mostly the search for the longest block of each turn.
 Picoseconds StraightPricingTime(const Topology& topology) {
   const Wide devices = topology.devices();
-  return 1000 * (300 + 4 * devices * devices / 5);
+  return 1000 * (300 + 9 * devices * devices / 10);
 }
 
 std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes) {

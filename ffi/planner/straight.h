@@ -1,8 +1,8 @@
 // Blocks that go straight from origin to target, by the distance d between them: device r sends to device r + d.
 //
 // SpreadOut makes each distance a stage: one-to-one without any balancing, so a stage lasts as long as its largest
-// block. Direct, which is what NCCL and RCCL do, sends everything at once; the order only keeps senders that work
-// through their lists from starting with the same receiver.
+// block. Direct, which is what NCCL and RCCL do, sends everything at once; the order, server by server and in each
+// place by place, only keeps senders that work through their lists from meeting at a receiver.
 #ifndef FASTJAX_PLANNER_STRAIGHT_H_
 #define FASTJAX_PLANNER_STRAIGHT_H_
 
@@ -45,7 +45,9 @@ class Straight final : public Schedule {
   template <int32_t kSources>
   void Measure(int32_t src);
   int32_t CountDistances();
+  void AppendTurns(int32_t device, TransferBuffer* out) const;
   int64_t LongestUnits();
+  void Lengthen(int32_t src, int32_t first, int32_t count, int32_t turn);
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 
   Topology topology_;
@@ -55,8 +57,8 @@ class Straight final : public Schedule {
   const int64_t* traffic_ = nullptr;
   int32_t stages_ = 0;
   int64_t slowest_counted_ = 1;
-  std::vector<int64_t> used_;  // by distance, where it makes a stage: nonzero if any block leaves its server
-  std::vector<int64_t> longest_;
+  std::vector<int64_t> used_;     // by distance, where it makes a stage: nonzero if any block leaves its server
+  std::vector<int64_t> longest_;  // by turn: the distance, or that of servers times their size and that of places
   Received received_;
   std::vector<int64_t> received_inside_;
   int64_t block_bound_ = 0;
