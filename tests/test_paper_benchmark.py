@@ -146,6 +146,19 @@ def test_pxn_goes_to_the_place_of_the_target_first():
     assert moves[["phase", "src", "dst", "rows"]].tolist() == [(1, 0, 1, 5), (2, 1, 3, 5)]
 
 
+@pytest.mark.parametrize("build", [peers.two_tier, peers.pxn])
+def test_forwarding_peers_take_turns(build):
+    """What the devices of all servers post at the same time goes to as many receivers."""
+    moves = build(np.full((20, 20), 8), Topology(5, 4))
+    crossing = moves[moves["phase"] == pc.SCALE_OUT]
+    for turn in range(4):
+        targets = [
+            list(dict.fromkeys(crossing["dst"][crossing["src"] == device]))[turn]
+            for device in range(20)
+        ]
+        assert sorted(targets) == list(range(20))
+
+
 def test_forwarding_peers_plan_nothing():
     found = contest.measure(key())["contestants"]
     assert found["pxn"]["planning"] == found["two-tier"]["planning"] == 0

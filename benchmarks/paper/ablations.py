@@ -20,7 +20,7 @@ def balance_only(plan: Plan) -> np.ndarray:
     """Balanced as `fast` does, and then sent all at once."""
     moves = plan.transfers.copy()
     moves["stage"][moves["stage"] >= 0] = 0
-    return in_order(moves)
+    return in_order(moves, plan.topology.servers, plan.topology.devices_per_server)
 
 
 def stages_only(plan: Plan) -> np.ndarray:
@@ -40,7 +40,7 @@ def uncut(plan: Plan) -> np.ndarray:
     joined = matching_of_stages(plan)
     staged = moves["stage"] >= 0
     moves["stage"][staged] = joined[moves["stage"][staged]]
-    return in_order(moves)
+    return in_order(moves, plan.topology.servers, plan.topology.devices_per_server)
 
 
 def matching_of_stages(plan: Plan) -> np.ndarray:

@@ -166,7 +166,7 @@ def staged_transfers(traffic: np.ndarray, rails: Rails, quotas: np.ndarray) -> n
         move = piece.copy()
         move["phase"], move["src"], move["dst"] = phase, src, dst
         moves.append(move[src != dst])
-    return in_order(np.concatenate(moves))
+    return in_order(np.concatenate(moves), n, m)
 
 
 def local_transfers(traffic: np.ndarray, per_server: int) -> np.ndarray:
@@ -181,6 +181,12 @@ def local_transfers(traffic: np.ndarray, per_server: int) -> np.ndarray:
     return moves
 
 
-def in_order(transfers: np.ndarray) -> np.ndarray:
-    """Stage by stage, and in each by phase: an order that can be executed as it stands."""
-    return transfers[np.lexsort((transfers["phase"], transfers["stage"]))]
+def in_order(transfers: np.ndarray, servers: int, per_server: int) -> np.ndarray:
+    """Stage by stage, and in each by phase: an order that can be executed as it stands.
+
+    Between servers, those next to the sender's come first: devices that post their messages one
+    after another then never meet at a receiver.
+    """
+    phase, stage = transfers["phase"], transfers["stage"]
+    away = (transfers["dst"] // per_server - transfers["src"] // per_server) % servers
+    return transfers[np.lexsort((np.where(phase == SCALE_OUT, away, 0), phase, stage))]
