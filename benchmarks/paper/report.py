@@ -14,6 +14,7 @@ from paper.verdicts import LEVEL, PEERS, Verdict, best_of, incast_of, judge, lit
 
 Cell = dict[str, Any]
 SCHEMA = "fastjax-paper-1"
+_SHOWN = 30  # of those that miss a target
 
 _ABOUT = """\
 FAST's tables (arXiv 2505.09764) made anew: every contestant's transfers simulated, flow by flow,
@@ -97,8 +98,9 @@ def missed(verdict: Verdict) -> str:
         [*key[:4], str(len(figures)), f"{max(figures):.3f}", *key[4:]]
         for key, figures in found.items()
     ]
-    shown = records.table([*header, "auto takes", "fastest"], lines, texts=3)
-    return f"Missed, {verdict.target}:\n\n{shown}"
+    shown = records.table([*header, "auto takes", "fastest"], lines[:_SHOWN], texts=3)
+    more = f"\n\nAnd {len(lines) - _SHOWN} that miss it by less." if len(lines) > _SHOWN else ""
+    return f"Missed, {verdict.target}:\n\n{shown}{more}"
 
 
 _INCASTS = {
