@@ -56,7 +56,10 @@ def times(plan: Plan, with_barriers: bool) -> dict[str, float]:
 
 
 def measure(key: dict[str, Any], with_barriers: bool = True) -> Cell:
-    """One cell: all contestants, and how far auto is behind the best of them."""
+    """One cell: all contestants, how far what auto takes is behind the best, and what looking took.
+
+    Both as shares of the best one's time.
+    """
     traffic, topology, row_bytes = problem(key)
 
     def plan(scheduler: str) -> Plan:
@@ -67,6 +70,7 @@ def measure(key: dict[str, Any], with_barriers: bool = True) -> Cell:
     predicted = {name: each["predicted"] for name, each in found.items()}
     least = min(predicted.values())
     best = next(name for name, seconds in predicted.items() if seconds <= least * (1 + TIE))
+    taken = predicted[chosen.scheduler]
     auto = chosen.predicted_time()
     return key | {
         "lower_bound": chosen.lower_bound(),
@@ -74,7 +78,8 @@ def measure(key: dict[str, Any], with_barriers: bool = True) -> Cell:
         "best": best,
         "chosen": chosen.scheduler,
         "auto": auto,
-        "behind": auto / least - 1 if least > 0 else 0.0,
+        "behind": taken / least - 1 if least > 0 else 0.0,
+        "looking": (auto - taken) / least if least > 0 else 0.0,
     }
 
 

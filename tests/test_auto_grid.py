@@ -25,6 +25,7 @@ def cell(behind=0.0, **changes):
         "chosen": "direct",
         "auto": 1 + behind,
         "behind": behind,
+        "looking": 0.25,
     } | changes
 
 
@@ -34,7 +35,9 @@ def test_auto_grid_measures_all_schedulers():
     assert list(found["schedulers"]) == auto_grid.contestants()
     assert {"auto", "optimal"}.isdisjoint(found["schedulers"])
     predicted = [each["predicted"] for each in found["schedulers"].values()]
-    assert found["behind"] == pytest.approx(found["auto"] / min(predicted) - 1)
+    share = found["behind"] + found["looking"]
+    assert share == pytest.approx(found["auto"] / min(predicted) - 1)
+    assert found["looking"] > 0
     assert predicted[list(found["schedulers"]).index(found["best"])] <= min(predicted) * 1.001
     assert found["schedulers"]["fast"]["overlapped"] >= found["lower_bound"]
     # Device 0 sends to 8 devices, 4 of them elsewhere, over 4 NICs: 4 MiB each.
@@ -88,7 +91,7 @@ def test_auto_grid_verdict(behind, status, monkeypatch, capsys):
     assert auto_grid.main(SMALL) == status
     shown = capsys.readouterr().out
     worst = "single flow, 1 KiB: direct, fast is better" if status else "-"
-    assert f"| 2x4 | 450:50 | 4 | {behind:.2%} | {4 * status} | {worst} |" in shown
+    assert f"| 2x4 | 450:50 | 4 | {behind:.2%} | {4 * status} | - | 25% | {worst} |" in shown
 
 
 def test_auto_grid_tables():
@@ -103,7 +106,7 @@ def test_its_page():
     page = to_markdown.PAGES[auto_tables.SCHEMA]
     text = page(auto_grid.records.stamp(auto_tables.SCHEMA) | {"cells": [cell(0.5)]}, "title")
     assert text.startswith("# title\n\n1 cells.")
-    assert "| 2x4 | 450:50 | 1 | 50.00% | 1 | uniform, 1 MiB: direct, fast is better |" in text
+    assert "| 2x4 | 450:50 | 1 | 50.00% | 1 | - | 25% | uniform, 1 MiB: direct, fast" in text
 
 
 def test_it_refuses_impossible_numbers(capsys):
