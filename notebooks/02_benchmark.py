@@ -68,7 +68,8 @@ for entry in record["latency"]:
 # ## What the plans are worth on a fabric
 #
 # `make_plan` predicts what a schedule takes on a fabric with fast links inside servers and one
-# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat.
+# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat. `auto` also looks
+# at the schedulers that it does not take, for some microseconds.
 
 # %%
 SERVERS, DEVICES, ROW_BYTES = 4, 8, 4096
@@ -94,7 +95,7 @@ plt.show()
 
 assert min(min(p) for p in predicted.values()) >= 1
 for name in names:
-    assert (np.array(predicted["auto"]) <= np.array(predicted[name]) * (1 + 1e-9)).all()
+    assert (np.array(predicted["auto"]) <= np.array(predicted[name]) * 1.01).all()
 
 # %% [markdown]
 # ## How long planning takes
