@@ -68,8 +68,8 @@ for entry in record["latency"]:
 # ## What the plans are worth on a fabric
 #
 # `make_plan` predicts what a schedule takes on a fabric with fast links inside servers and one
-# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat. `auto` also looks
-# at the schedulers that it does not take, for some microseconds.
+# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat. `auto` also
+# looks at the schedulers that it does not take, for some microseconds.
 
 # %%
 SERVERS, DEVICES, ROW_BYTES = 4, 8, 4096
