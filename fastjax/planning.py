@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
+from jax.interpreters import ad
 
 from fastjax import _core, config, jax_compat, network
 from fastjax.errors import ArgumentError, UnsupportedError
@@ -260,6 +261,15 @@ def _plan_abstract_eval(send_sizes: Any, *, axis_name: Any, spec: PlanSpec, **_:
     return table, jax_compat.axis_effects(axis_name)
 
 
+def position(axes: tuple[Any, ...], groups: tuple[tuple[int, ...], ...] | None) -> Any:
+    """Of this device in its group."""
+    index = jax.lax.axis_index(axes)
+    if groups is None:
+        return index
+    positions = {device: i for group in groups for i, device in enumerate(group)}
+    return jnp.array([positions[i] for i in range(len(positions))], jnp.int32)[index]
+
+
 def call_site_attributes(
     ctx: Any,
     operation: str,
@@ -329,6 +339,13 @@ def _plan_lowering(
     return [table]
 
 
+def _plan_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    """Sizes have no derivative; what JAX hands on for those of a custom_vjp is one in name only."""
+    del tangents
+    table = plan_ragged_all_to_all_p.bind(*primals, **params)
+    return table, jax_compat.zero_tangent(table)
+
+
 def _plan_batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
     """A batch exchanges as one: its plan is that of all sizes, laid out as the exchange does."""
     refuse_mapped_axis(axis_data, params["axis_name"])
@@ -354,6 +371,7 @@ def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:
 
 jax_compat.set_lowering(plan_ragged_all_to_all_p, _plan_lowering)
 jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
+ad.primitive_jvps[plan_ragged_all_to_all_p] = _plan_jvp
 
 
 def planning_count() -> int:

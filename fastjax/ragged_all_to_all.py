@@ -268,22 +268,30 @@ def _base_cotangent(ct: Any, rest: Any, params: dict[str, Any]) -> Any:
     if params["reverse"]:
         starts, sizes = input_offsets, send_sizes
     else:
-        starts = jax.lax.all_to_all(
-            output_offsets,
-            params["axis_name"],
-            0,
-            0,
-            axis_index_groups=params["axis_index_groups"],
-            tiled=True,
-        )
-        sizes = recv_sizes
+        starts, sizes = _landings(output_offsets, params), recv_sizes
     landed = _covered(starts, sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
 
 
+def _landings(output_offsets: Any, params: dict[str, Any]) -> Any:
+    """Where what arrives here lands: the offsets that others have for this device."""
+    axes, groups = params["axis_name"], params["axis_index_groups"]
+    if groups is None:
+        return jax.lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
+    # JAX has no vmap of an all_to_all with groups.
+    everyone = jax.lax.all_gather(output_offsets, axes, axis_index_groups=groups)
+    size = len(groups[0])
+    for_each = everyone.reshape(size, size, -1)
+    return jnp.take(for_each, planning.position(axes, groups), axis=1).reshape(-1)
+
+
 def _covered(starts: Any, sizes: Any, rows: int) -> Any:
     """Which of `rows` rows lie in some slice; slices without rows lie nowhere."""
+    if rows >= 2**31:
+        raise ArgumentError(
+            f"gradients for an output of {rows} rows need more than int32 counts; split it."
+        )
     starts, sizes = starts.astype(jnp.int32), sizes.astype(jnp.int32)
     starts = jnp.where(sizes > 0, starts, 0)
     edges = jnp.zeros(rows + 1, jnp.int32).at[starts].add(1).at[starts + sizes].add(-1)
@@ -296,9 +304,9 @@ def _batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
         return fast_ragged_all_to_all_p.bind(*values, **params), None
     if all(dim is None for dim in dims[2:]):
         return _batch_data_only(axis_data.size, values, dims, params)
-    table_batched = len(dims) == 7 and dims[6] is not None
-    sizes_batched = dims[3] is not None or dims[5] is not None
-    if table_batched or (len(dims) == 7 and not sizes_batched):
+    # A transposed table was made from what are receive sizes here.
+    planned_from = dims[5] if params["transposed_plan"] else dims[3]
+    if len(dims) == 7 and (dims[6] is not None or planned_from is None):
         # Each element of the batch has the traffic that its plan is for: one exchange for each.
         return _batch_one_by_one(values, dims, params)
     return _batch_folded(axis_data.size, values, dims, params)
@@ -355,7 +363,7 @@ def _offsets_in_batch(offsets: Any, sizes: Any, rows: int) -> Any:
     """
     offsets, sizes = _clipped(offsets), _clipped(sizes)
     leaves = (sizes > 0) & ((offsets < 0) | (offsets > rows - sizes))
-    first = jnp.arange(offsets.shape[1], dtype=jnp.int32) * rows
+    first = jnp.arange(offsets.shape[1], dtype=jnp.int32)[None] * rows
     return jnp.where(leaves, -1, jnp.where(sizes > 0, offsets + first, 0))
 
 

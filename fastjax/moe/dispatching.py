@@ -84,7 +84,9 @@ def dispatch(
     by_expert = routing.by_expert(expert_ids, num_experts)
     counts = jax.lax.all_gather(by_expert.counts, axes, axis_index_groups=groups)
     may_drop = room < devices * tokens * top_k  # with room for all, the program need not look
-    routes = routing.find(counts, _position(axes, groups), rows, alignment, may_drop=may_drop)
+    routes = routing.find(
+        counts, planning.position(axes, groups), rows, alignment, may_drop=may_drop
+    )
     row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
     plan = planning.plan_sizes(
         _refusing(routes.there.send_sizes, by_expert.wrong),
@@ -173,15 +175,6 @@ def _room(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float
     return min(tokens * top_k * devices, math.ceil(buffer_factor * tokens * top_k))
 
 
-def _position(axes: Any, groups: Any) -> Any:
-    """Of this device in its group."""
-    index = jax.lax.axis_index(axes)
-    if groups is None:
-        return index
-    position = {device: i for group in groups for i, device in enumerate(group)}
-    return jnp.array([position[i] for i in range(len(position))], jnp.int32)[index]
-
-
 def _refusing(send_sizes: Any, wrong: Any) -> Any:
     """Sizes that the planner refuses where a token chose an expert that there is not."""
     return send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
@@ -199,7 +192,7 @@ def _spread(x: Any, handle: Handle) -> Any:
     # Not x[order // k]: the transpose of that adds rows up in no certain order.
     each = jnp.broadcast_to(x[:, None], (handle.tokens, handle.top_k, x.shape[1]))
     return (
-        each.reshape(-1, x.shape[1])
+        each.reshape(handle.tokens * handle.top_k, x.shape[1])
         .at[handle.order]
         .get(unique_indices=True, mode="promise_in_bounds")
     )

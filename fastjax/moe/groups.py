@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
+from fastjax.moe import types
 
 _TILE = 128  # rows
 
@@ -124,8 +125,8 @@ def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> 
 
 
 def _dot(left: Any, right: Any) -> Any:
-    dtype = jnp.promote_types(left.dtype, right.dtype)
-    wide = jnp.promote_types(dtype, jnp.float32)
+    dtype = types.promoted(left.dtype, right.dtype)
+    wide = types.promoted(dtype, jnp.float32)
     product = jnp.dot(left.astype(dtype), right.astype(dtype), preferred_element_type=wide)
     return product.astype(dtype)
 
@@ -157,9 +158,7 @@ def _backward(function: Any, residuals: Any, ct: Any) -> Any:
         return tile.written(rows_ct, tile_ct), totals
 
     # Sums of many tiles: in float32 or wider.
-    totals = jax.tree.map(
-        lambda p: jnp.zeros_like(p, jnp.promote_types(p.dtype, jnp.float32)), params
-    )
+    totals = jax.tree.map(lambda p: jnp.zeros_like(p, types.promoted(p.dtype, jnp.float32)), params)
     rows_ct, totals = _over_tiles(add, rows.shape[0], group_sizes, (jnp.zeros_like(rows), totals))
     return rows_ct, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, params), None
 

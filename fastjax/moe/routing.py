@@ -92,7 +92,7 @@ def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> 
     starts = _before(counts, 1).reshape(blocks.shape)  # at senders
     group_rows = kept.sum(0, dtype=kept.dtype)
     group_sizes = -(-group_rows // alignment) * alignment
-    landing = _before(group_sizes, 1) + _before(kept, 0)  # at experts
+    landing = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
     there = Way(starts[me], kept[me], landing[me], kept[:, me])
     back = Way(landing[:, me], kept[:, me], starts[:, me], kept[me])
     flat = lambda way: jax.tree.map(lambda a: a.reshape(-1), way)  # noqa: E731
