@@ -110,7 +110,7 @@ def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:
         lines.append(f"  {name:<9} {total:>10} = {parts}, {count}{taken}")
     (planning,) = (choice[4] for choice in choices if names[choice[0]] == plan.scheduler)
     looking = plan.planning_time() - planning
-    if len(choices) > 1:
+    if looking > 0:
         lines.append(f"Looking at those that were not taken: {_time(looking)}.")
     return lines
 

@@ -332,6 +332,13 @@ def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
     assert rails["time_us"] < 0.7 * direct["time_us"]
 
 
+def test_auto_that_takes_the_best_pays_for_looking(capsys):
+    arguments = "--generate pair-zipf --devices 32 --rows 800 --servers 4 --preset h200"
+    said = [line for line in sentences(run(capsys, arguments)) if line.startswith("auto takes")]
+    (found,) = [re.fullmatch(r"auto takes (\w+), which is as good as any; (.*)", s) for s in said]
+    assert re.fullmatch(r"looking at the others takes \d+% more\.", found[2])
+
+
 def test_pictures_of_links_and_of_the_plan(capsys, tmp_path):
     loads, plan = tmp_path / "loads.svg", tmp_path / "plan.svg"
     arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers rails"

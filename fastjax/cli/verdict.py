@@ -118,13 +118,19 @@ def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
     if len(alike) < len(others):
         ratio = slowest.timeline.total_time / time
         words.append(f"The slowest, {slowest.name}, takes {ratio:.2f} x as long.")
-    return words + [_of_auto(cost, time) for cost in found if cost.asked == "auto"]
+    return words + [_of_auto(cost, found, time) for cost in found if cost.asked == "auto"]
 
 
-def _of_auto(auto: Cost, least: float) -> str:
+def _of_auto(auto: Cost, found: Sequence[Cost], least: float) -> str:
     more = auto.timeline.total_time / least - 1
     if more <= _ALIKE:
         return f"auto takes {auto.plan.scheduler}, which is as good as any."
+    named = [cost.timeline.total_time for cost in found if cost.asked == auto.plan.scheduler]
+    if named and named[0] / least - 1 <= _ALIKE:
+        return (
+            f"auto takes {auto.plan.scheduler}, which is as good as any; looking at the others "
+            f"takes {auto.timeline.total_time / named[0] - 1:.0%} more."
+        )
     return (
         f"auto takes {auto.plan.scheduler}, which takes {more:.0%} more: its cost model sees it "
         "differently from the simulation. Name the scheduler where you trust this one more."

@@ -24,7 +24,7 @@ class Auto final : public Schedule {
   Matched matched() const override { return best_->matched(); }
   Picoseconds PredictedTime() override { return best_->PredictedTime(); }
   Scheduler chosen(Scheduler) const override { return chosen_; }
-  Picoseconds ChoosingTime() const override { return looked_ - GetSchedulerInfo(chosen_).pricing_time(topology_); }
+  Picoseconds ChoosingTime() const override;
   const std::vector<Choice>* choices() const override { return &choices_; }
 
  private:
@@ -80,9 +80,9 @@ void Auto::Plan(const int64_t* traffic) {
 
 // Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
 // others, and where direct cannot, which is also where one has much more to receive. Each is priced from below, by what
-// is known by then, so that none pays for plans that cannot be used, or that save less than looking at them takes. Each
-// peer of a device takes a stage of spreadout: as many as direct has counted, or, of all devices of a server, one for
-// each server that it has rows for.
+// is known by then, so that none pays for plans that cannot be used. Nor is one looked at that could save less than its
+// own look takes, most of which would be lost. Each peer of a device takes a stage of spreadout: as many as direct has
+// counted, or, of all devices of a server, one for each server that it has rows for.
 void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   const Picoseconds start = pricing_.scale_out_latency;
   Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
@@ -112,6 +112,12 @@ void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_leas
   best_ = schedule;
   chosen_ = scheduler;
   cheapest_ = exchange + planning;
+}
+
+// All looks, but for what planning the one that was taken would have done by itself.
+Picoseconds Auto::ChoosingTime() const {
+  const SchedulerInfo& taken = GetSchedulerInfo(chosen_);
+  return looked_ - std::min(taken.pricing_time(topology_), taken.planning_time(topology_));
 }
 
 // Sums over servers are made before all others, and are those of two.

@@ -91,7 +91,7 @@ struct SchedulerInfo {
   int64_t (*max_entries)(const Topology& topology);
   // What planning for one device takes, about; docs/design/cost_model.md.
   Picoseconds (*planning_time)(const Topology& topology);
-  // That part of it from the traffic to the price.
+  // From the traffic to the price. Planning does most of that, too, but it need not know the price.
   Picoseconds (*pricing_time)(const Topology& topology);
 };
 

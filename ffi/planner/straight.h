@@ -1,8 +1,9 @@
-// Blocks that go straight from origin to target, by the distance d between them: device r sends to device r + d.
+// Blocks that go straight from origin to target, in turns.
 //
-// SpreadOut makes each distance a stage: one-to-one without any balancing, so a stage lasts as long as its largest
-// block. Direct, which is what NCCL and RCCL do, sends everything at once; the order, server by server and in each
-// place by place, only keeps senders that work through their lists from meeting at a receiver.
+// SpreadOut takes them by the distance d between devices, r to r + d, and makes each a stage: one-to-one without any
+// balancing, so a stage lasts as long as its largest block. Direct, which is what NCCL and RCCL do, sends everything at
+// once; the order, server by server and in each place by place, only keeps senders that work through their lists from
+// meeting at a receiver.
 #ifndef FASTJAX_PLANNER_STRAIGHT_H_
 #define FASTJAX_PLANNER_STRAIGHT_H_
 

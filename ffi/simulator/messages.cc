@@ -12,7 +12,6 @@ namespace {
 
 using planner::Transfer;
 
-constexpr int32_t kDeviceBits = 15;
 constexpr int32_t kPhaseBits = 2;
 constexpr int32_t kStageBits = 64 - 2 * kDeviceBits - kPhaseBits;
 static_assert(kStageBits >= 32);

@@ -167,13 +167,16 @@ Status GroupTraffic::CheckLandings(int32_t group) {
     if (later == nullptr) continue;
     const Landing& earlier = *(later - 1);
     const int64_t last = std::min(earlier.end, later->end) - 1;
-    const std::string senders = earlier.origin == later->origin
-                                    ? "twice by " + name(earlier.origin)
-                                    : "by " + name(earlier.origin) + " and by " + name(later->origin);
-    return Status::Invalid(site_->Prefix() + "rows " + std::to_string(later->first) + " to " + std::to_string(last) +
-                           " of the output of " + name(target) + " are written " + senders +
-                           ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
-                           "rows of its own.");
+    const bool twice = earlier.origin == later->origin;
+    const std::string who = twice ? name(earlier.origin) + " writes "
+                                  : name(earlier.origin) + " and " + name(later->origin) + " both write ";
+    const std::string rows = last == later->first
+                                 ? "row " + std::to_string(last)
+                                 : "rows " + std::to_string(later->first) + " to " + std::to_string(last);
+    return Status::Invalid(site_->Prefix() + who + rows + " of the output of " + name(target) +
+                           (twice ? " twice" : "") +
+                           ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of "
+                           "its own.");
   }
   return Status::Ok();
 }

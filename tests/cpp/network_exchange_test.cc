@@ -133,6 +133,15 @@ void TestOtherShapes() {
   CHECK(other.IsUntouched());
 }
 
+// What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
+void TestDescriptions() {
+  ExchangeOptions options;
+  CHECK_EQ(transport::network::Describe(options), "forwards by a plan made before");
+  options.check_overlaps = true;
+  CHECK_EQ(transport::network::Describe(options),
+           "forwards by a plan made before, looking for output slices that overlap");
+}
+
 // One process does not come: the others wait no longer than they were told to, and say whom they miss.
 void TestAbsent() {
   Setting setting(300);
@@ -303,6 +312,7 @@ int main() {
   fastjax::test::TestExchanges();
   fastjax::test::TestMistake();
   fastjax::test::TestOtherShapes();
+  fastjax::test::TestDescriptions();
   fastjax::test::TestAbsent();
   fastjax::test::TestCutOff();
   fastjax::test::TestStuck();

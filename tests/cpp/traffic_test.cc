@@ -265,21 +265,20 @@ void TestUncheckedOffsets() {
 
 void TestRefusedLandings() {
   const auto refused = [](int32_t groups, int32_t group, const std::string& what, const Damage& damage) {
-    CheckRefusal(groups, damage,
-                 what +
-                     ": their output_offsets overlap, and which rows stay is not defined. Give every slice "
-                     "rows of its own.",
-                 [&](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
-                   CHECK_EQ(traffic->Load(site, group, Args(layout), false).message, "");
-                   return traffic->CheckLandings(group);
-                 });
+    CheckRefusal(
+        groups, damage,
+        what + ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of its own.",
+        [&](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
+          CHECK_EQ(traffic->Load(site, group, Args(layout), false).message, "");
+          return traffic->CheckLandings(group);
+        });
   };
   // In order of rows, then of ranks; device 2 is rank 1, device 0 rank 2.
-  refused(1, 0, "rows 2 to 3 of the output of device 0 are written by device 2 and by device 0",
+  refused(1, 0, "device 2 and device 0 both write rows 2 to 3 of the output of device 0",
           [](Layout* layout) { (*layout)[2].output_offsets[1] = 2; });
-  refused(1, 0, "rows 5 to 5 of the output of device 1 are written by device 1 and by device 0",
+  refused(1, 0, "device 1 and device 0 both write row 5 of the output of device 1",
           [](Layout* layout) { (*layout)[0].output_offsets[3] = 5; });
-  refused(2, 1, "rows 9 to 9 of the output of device 2 of group 1 are written twice by device 2 of group 1",
+  refused(2, 1, "device 2 of group 1 writes row 9 of the output of device 2 of group 1 twice",
           [](Layout* layout) { (*layout)[2].output_offsets[5] = 9; });
 }
 
