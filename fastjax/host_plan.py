@@ -134,23 +134,27 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file that `Plan.load` reads: a numpy archive (.npz)."""
+        plan_file.write(path, self._stored())
+
+    def _stored(self) -> plan_file.Stored:
         made = self._made
         flat, weights = made.core.matchings()
         targets = flat.reshape(len(weights), self.topology.servers)
-        plan_file.write(
-            path,
-            plan_file.Stored(
-                traffic=made.traffic,
-                topology=made.topology,
-                scheduler=made.asked,
-                row_bytes=made.row_bytes,
-                given=made.given,
-                taken=made.taken,
-                found=(targets, weights),
-                stages=self.num_stages,
-                transposed=self._transposed,
-            ),
+        return plan_file.Stored(
+            traffic=made.traffic,
+            topology=made.topology,
+            scheduler=made.asked,
+            row_bytes=made.row_bytes,
+            given=made.given,
+            taken=made.taken,
+            found=(targets, weights),
+            stages=self.num_stages,
+            transposed=self._transposed,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies are planned anew, as files are."""
+        return _restored, (self._stored(), "the pickle")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
@@ -159,20 +163,7 @@ class Plan:
         Raises:
           ArgumentError: the file is no plan, or of a version that plans otherwise.
         """
-        stored = plan_file.read(path)
-        try:
-            made = _remake(stored)
-        except ValueError as error:
-            raise ArgumentError(f"{os.fspath(path)} is no plan of fastjax: {error}") from None
-        targets, weights = made.core.matchings()
-        same = np.array_equal(targets, stored.found[0].ravel())
-        same = same and np.array_equal(weights, stored.found[1])
-        if not same or made.core.num_stages != stored.stages:
-            raise ArgumentError(
-                f"{os.fspath(path)} is a plan of a version of fastjax that plans otherwise; make "
-                "it anew with fastjax.make_plan."
-            )
-        return Plan(made, transposed=stored.transposed)
+        return _restored(plan_file.read(path), os.fspath(path))
 
     def stage_table(self, device: int) -> np.ndarray:
         """What `device` executes, as the int32 array that goes into the compiled program.
@@ -302,6 +293,23 @@ def _make(
     targets, weights = (np.ascontiguousarray(part) for part in given)
     core.plan_with(targets, weights, take=taken is not None)
     return Made(traffic, topology, asked, row_bytes, core, (targets, weights), taken is not None)
+
+
+def _restored(stored: plan_file.Stored, where: str) -> Plan:
+    """The plan again, out of `where`."""
+    try:
+        made = _remake(stored)
+    except ValueError as error:
+        raise ArgumentError(f"{where} is no plan of fastjax: {error}") from None
+    targets, weights = made.core.matchings()
+    same = np.array_equal(targets, stored.found[0].ravel())
+    same = same and np.array_equal(weights, stored.found[1])
+    if not same or made.core.num_stages != stored.stages:
+        raise ArgumentError(
+            f"{where} is a plan of a version of fastjax that plans otherwise; make it anew with "
+            "fastjax.make_plan."
+        )
+    return Plan(made, transposed=stored.transposed)
 
 
 def _remake(stored: plan_file.Stored) -> Made:

@@ -305,6 +305,23 @@ def _ranks(pattern: Sequence[int], per_server: int) -> tuple[int, ...]:
     return tuple(ranks)
 
 
+def _check_ways(slowest: np.ndarray, by_position: np.ndarray, patterns: int) -> None:
+    """Whether rows can go round the NICs that have failed, in all groups, which have one plan."""
+    if len(slowest) == 1 or slowest.any(axis=1).all():
+        return
+    failed = np.flatnonzero(by_position == 0).tolist()
+    why = (
+        "since groups lie differently in the servers, every device counts as a server of its own"
+        if patterns > 1
+        else "a NIC counts as failed where that of any group's device at its place has"
+    )
+    raise TopologyError(
+        f"nothing can go round the NICs of axis positions {failed}, which have failed by "
+        f"nic_bandwidths, with these axis_index_groups: {why}. Give the NICs a rate, or use groups "
+        "of which each has a working NIC in every server, at the same place."
+    )
+
+
 def fit_to_groups(
     topology: Topology, axis_size: int, groups: tuple[tuple[int, ...], ...] | None
 ) -> tuple[Topology, tuple[int, ...]]:
@@ -327,7 +344,7 @@ def fit_to_groups(
     rates = {name: getattr(topology, name) for name in rate_names()}
     patterns = {_relabel(np.array([servers[i] for i in group])) for group in groups}
     fitted = (
-        _from_pattern(Topology, patterns.pop(), rates)
+        _from_pattern(Topology, next(iter(patterns)), rates)
         if len(patterns) == 1
         else Topology(size, 1, **rates)
     )
@@ -337,6 +354,7 @@ def fit_to_groups(
         slowest = np.zeros(size)
         by_position = np.array(nics)[np.array(rank_of)]
         slowest[list(group_ranks)] = by_position[np.array(groups)].min(axis=0)
+        _check_ways(slowest.reshape(fitted.servers, -1), by_position, len(patterns))
         fitted = dataclasses.replace(fitted, nic_bandwidths=tuple(slowest.tolist()))
     return dataclasses.replace(fitted, placement=None), group_ranks
 

@@ -79,9 +79,27 @@ def test_groups_take_the_slower_of_their_nics():
     crossed, ranks = fit_to_groups(topology, 8, ((0, 4, 1, 5), (2, 6, 3, 7)))
     assert ranks == (0, 2, 1, 3)
     assert crossed.nic_bandwidths == (30e9, 20e9, 1e9, 0)
-    message = "server 1 (devices 1 to 1) has no working NIC"
+    message = "nothing can go round the NICs of axis positions [7]"
     with pytest.raises(TopologyError, match=re.escape(message)):
         fit_to_groups(topology, 8, ((0, 7), (1, 6), (2, 5), (3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "failed", "why"),
+    [
+        (((0, 1, 2, 4), (3, 5, 6, 7)), (0,), "groups lie differently in the servers"),
+        (((0, 1, 4, 5), (2, 3, 6, 7)), (0, 3), "a NIC counts as failed where that of any group"),
+        (((0, 4), (1, 5), (2, 6), (3, 7)), (6,), "a NIC counts as failed where that of any group"),
+    ],
+)
+def test_groups_that_cannot_go_round_failures(groups, failed, why):
+    """Each group might; the one plan for all of them cannot."""
+    topology = Topology(2, 4, nic_bandwidths=[0.0 if i in failed else 50e9 for i in range(8)])
+    text = f"nothing can go round the NICs of axis positions {list(failed)}, which have failed"
+    with pytest.raises(TopologyError, match=re.escape(text)) as caught:
+        fit_to_groups(topology, 8, groups)
+    assert why in str(caught.value)
+    fit_to_groups(topology, 8, (tuple(range(8)),))
 
 
 @st.composite

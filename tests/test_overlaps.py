@@ -87,7 +87,9 @@ def test_vmap_keeps_elements_apart(meeting):
 
     with fastjax.options(check_overlaps=True):
         got = spmd(batched)(operand, output, *good.arrays())
-        with pytest.raises(jax.errors.JaxRuntimeError, match="device 6 and device 1 both write row"):
+        with pytest.raises(
+            jax.errors.JaxRuntimeError, match="device 6 and device 1 both write row"
+        ):
             jax.block_until_ready(spmd(batched)(operand, output, *meta.arrays()))
     expected = reference.exchange(operand, output, good)
     np.testing.assert_array_equal(got, np.stack([expected, expected], 1))

@@ -1,7 +1,9 @@
 """Plans in files: read back they are the same, and what is no plan is refused."""
 
 import contextlib
+import copy
 import json
+import pickle
 import re
 import zipfile
 
@@ -12,7 +14,7 @@ import plan_checker as pc
 import pytest
 from plan_problems import SCHEDULERS, problems, scheduled
 
-from fastjax import Plan, Topology, make_plan, traffic
+from fastjax import Plan, Topology, _core, make_plan, traffic
 from fastjax.errors import ArgumentError
 
 LOADING = hypothesis.settings(
@@ -268,3 +270,24 @@ def test_files_are_archives_of_numpy(saved):
     assert zipfile.is_zipfile(saved)
     with np.load(saved, allow_pickle=False) as archive:
         assert archive["traffic"].shape == (6, 6)
+
+
+@pytest.mark.parametrize("scheduler", ["auto", "balanced"])
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_copies_and_pickles_are_the_same(scheduler, again):
+    matrix = traffic.pair_zipf(16, 1000)
+    plan = make_plan(matrix, Topology(2, 8), scheduler=scheduler, row_bytes=64).transpose()
+    found = again(plan)
+    assert found is not plan
+    assert (found.scheduler, found.topology) == (plan.scheduler, plan.topology)
+    np.testing.assert_array_equal(found.traffic, plan.traffic)
+    np.testing.assert_array_equal(found.transfers, plan.transfers)
+    assert found.predicted_time() == plan.predicted_time()
+
+
+def test_a_pickle_of_another_version(monkeypatch):
+    plan = make_plan(np.ones((4, 4), int), Topology(2, 2), scheduler="fast")
+    written = pickle.dumps(plan)
+    monkeypatch.setattr(_core.HostPlan, "num_stages", 99)
+    with pytest.raises(ArgumentError, match="the pickle is a plan of a version of fastjax that"):
+        pickle.loads(written)
