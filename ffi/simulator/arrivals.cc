@@ -11,7 +11,6 @@ namespace {
 
 using planner::Transfer;
 
-
 uint64_t BlockOf(const Transfer& transfer) {
   return static_cast<uint64_t>(transfer.origin) << kDeviceBits | static_cast<uint64_t>(transfer.target);
 }
