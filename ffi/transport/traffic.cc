@@ -161,24 +161,24 @@ bool GroupTraffic::LandingsOverlap() {
 }
 
 Status GroupTraffic::CheckLandings(int32_t group) {
-  const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
   for (int32_t target = 0; target < devices_; ++target) {
     const Landing* later = FindOverlap(target);
-    if (later == nullptr) continue;
-    const Landing& earlier = *(later - 1);
-    const int64_t last = std::min(earlier.end, later->end) - 1;
-    const bool twice = earlier.origin == later->origin;
-    const std::string who = twice ? name(earlier.origin) + " writes "
-                                  : name(earlier.origin) + " and " + name(later->origin) + " both write ";
-    const std::string rows = last == later->first
-                                 ? "row " + std::to_string(last)
-                                 : "rows " + std::to_string(later->first) + " to " + std::to_string(last);
-    return Status::Invalid(site_->Prefix() + who + rows + " of the output of " + name(target) +
-                           (twice ? " twice" : "") +
-                           ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of "
-                           "its own.");
+    if (later != nullptr) return Refuse(*(later - 1), *later, group, target);
   }
   return Status::Ok();
+}
+
+Status GroupTraffic::Refuse(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const {
+  const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
+  const int64_t last = std::min(earlier.end, later.end) - 1;
+  const bool twice = earlier.origin == later.origin;
+  const std::string who =
+      twice ? name(earlier.origin) + " writes " : name(earlier.origin) + " and " + name(later.origin) + " both write ";
+  const std::string rows = last == later.first ? "row " + std::to_string(last)
+                                               : "rows " + std::to_string(later.first) + " to " + std::to_string(last);
+  return Status::Invalid(site_->Prefix() + who + rows + " of the output of " + name(target) + (twice ? " twice" : "") +
+                         ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of its "
+                         "own.");
 }
 
 }  // namespace fastjax::transport
