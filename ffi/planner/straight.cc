@@ -132,7 +132,7 @@ int64_t Straight::LongestUnits() {
 // Blocks from src to `count` devices from `first` on, which are of as many turns from `turn` on.
 void Straight::Lengthen(int32_t src, int32_t first, int32_t count, int32_t turn) {
   const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices() + first;
-  int64_t* longest = &longest_[static_cast<size_t>(turn)];
+  int64_t* longest = longest_.data() + turn;  // one beyond the last, where there is nothing to do
   if (topology_.equal_nics()) {
     for (int32_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], row[i]);
   } else {
