@@ -52,11 +52,12 @@ def test_auto_is_never_predicted_to_be_slower(problem):
 def _least(plans):
     """What auto's exchange and planning may take: it looks at none that saves less than a look.
 
-    Which takes no longer than planning, or than the search for the longest blocks of each turn.
+    Which takes no longer than planning; or, in small exchanges, than sums over rails and the search
+    for the longest blocks of each turn.
     """
 
     def look(plan):
-        return max(plan.planning_time(), 0.3e-6 + 0.9e-9 * plan.topology.num_devices**2)
+        return max(plan.planning_time(), 1.6e-6 + 0.9e-9 * plan.topology.num_devices**2)
 
     return min(plan.predicted_time() + look(plan) for plan in plans) * (1 + 1e-9)
 
