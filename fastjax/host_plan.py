@@ -117,7 +117,10 @@ class Plan:
         return self._made.core.predicted_time()
 
     def planning_time(self) -> float:
-        """Seconds that planning for one device takes in a program, about."""
+        """Seconds that planning for one device takes in a program, about.
+
+        Of a plan that "auto" chose, looking at the others is part of it.
+        """
         return self._made.core.planning_time()
 
     def explain(self) -> str:

@@ -65,7 +65,7 @@ def combine(
     returned = returned.at[handle.place].get(unique_indices=True, mode="promise_in_bounds")
     returned = returned.reshape(*choices, rows.shape[1])
     returned, each = jax_compat.vary_together([returned, each], handle.plan.axis_name)
-    each = jnp.where(handle.kept, each, 0)  # of which those of the others may be anything
+    each = jnp.where(handle.kept, each, 0)  # of choices that go nowhere, it may be anything
     wide = types.promoted(_summed_in(rows.dtype), _summed_in(each.dtype))
     total = (returned.astype(wide) * each.astype(wide)[..., None]).sum(1)
     return total.astype(rows.dtype)
