@@ -17,6 +17,7 @@ class Message:
         self.phase, self.stage, self.piece, self.src, self.dst = phase, stage, piece, src, dst
         self.rows = []  # (origin, target, row)
         self.waits_for = []
+        self.turn = None  # what flows before it, start-up or not
         self.start_up = 0.0
         self.start = self.end = None
         self.left = self.rate = 0.0
@@ -75,11 +76,26 @@ def keep_in_step(messages, synchronization):
         if synchronization == "barrier":
             message.waits_for += earlier
             continue
+        if synchronization == "window":
+            in_window(message, earlier)
+            continue
         message.waits_for += [m for m in own if m.stage == last_of_own]
         if synchronization == "credit":
             theirs = [m for m in earlier if m.dst == message.dst]
             last = max((m.stage for m in theirs), default=None)
             message.waits_for += [m for m in theirs if m.stage == last]
+
+
+def in_window(message, earlier):
+    """Four stages of a device are under way; between two devices, one message after another."""
+    for end in ("src", "dst"):
+        own = [m for m in earlier if getattr(m, end) == getattr(message, end)]
+        stages = sorted({m.stage for m in own})
+        if len(stages) >= 4:
+            message.waits_for += [m for m in own if m.stage == stages[-4]]
+    pair = [m for m in earlier if (m.src, m.dst) == (message.src, message.dst)]
+    if pair:
+        message.turn = max(pair, key=lambda m: m.stage)
 
 
 def follow_pieces(messages):
@@ -188,9 +204,12 @@ def _run(messages, find_rates):
     now, flowing, waiting = 0.0, [], list(messages)
     while waiting or flowing:
         begins = {
-            m: max((w.end for w in m.waits_for), default=0.0) + m.start_up
+            m: max(
+                max((w.end for w in m.waits_for), default=0.0) + m.start_up,
+                m.turn.end if m.turn else 0.0,
+            )
             for m in waiting
-            if all(w.end is not None for w in m.waits_for)
+            if all(w.end is not None for w in (*m.waits_for, *filter(None, [m.turn])))
         }
         find_rates(flowing)
         ends = {m: now + m.left / m.rate for m in flowing if m.rate > 0}

@@ -143,7 +143,12 @@ def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
 @pytest.mark.parametrize("incast", ["infiniband", "roce", "roce-literal"])
 @pytest.mark.parametrize(
     ("synchronization", "words"),
-    [("credit", "and its receiver has"), ("barrier", "over everywhere"), ("free", "whatever")],
+    [
+        ("credit", "and its receiver has"),
+        ("barrier", "over everywhere"),
+        ("free", "whatever"),
+        ("window", "up to four stages"),
+    ],
 )
 def test_what_is_supposed_is_said(capsys, incast, synchronization, words):
     arguments = "--generate uniform --devices 4 --rows 40 --servers 2 --schedulers fast --incast"

@@ -220,6 +220,29 @@ def test_how_stages_follow_each_other(synchronization, starts, completion):
     assert timeline.completion_time == pytest.approx(completion)
 
 
+@pytest.mark.parametrize("senders", [1, 6])
+def test_start_ups_of_four_stages_overlap(senders):
+    # From one device to six others, or from six to one, in a stage each.
+    ends = [(0, k + 1) if senders == 1 else (k + 1, 0) for k in range(6)]
+    stages = moves(*((SCALE_OUT, k, a, b, a, b, 0, 2) for k, (a, b) in enumerate(ends)))
+    topology = fabric_of(7, 1, scale_out_latency=10.0)
+    timeline = simulate_transfers(stages, topology, fabric=Fabric("window"))
+    # Four share a NIC from 10 to 18; the others begin when the first of them is over.
+    assert timeline.messages["start"].tolist() == pytest.approx([10, 10, 10, 10, 28, 28])
+    assert timeline.completion_time == pytest.approx(32)
+    if senders == 1:
+        assert simulate_transfers(stages, topology).completion_time == pytest.approx(6 * 12)
+
+
+def test_between_two_devices_one_stage_flows_after_another():
+    pieces = moves(*((SCALE_OUT, k, 0, 1, 0, 1, 2 * k, 2) for k in range(6)))
+    topology = fabric_of(2, 1, scale_out_latency=10.0)
+    timeline = simulate_transfers(pieces, topology, fabric=Fabric("window"))
+    # Four have started by 10, and wait for their turns. The fifth begins when the first is over.
+    assert timeline.messages["start"].tolist() == pytest.approx([10, 12, 14, 16, 22, 24])
+    assert timeline.completion_time == pytest.approx(26)
+
+
 def test_balance_first_keeps_nics_waiting():
     transfers = moves(
         (BALANCE, 1, 0, 1, 0, 3, 0, 30),

@@ -12,12 +12,14 @@ from typing import Any
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.topology import Topology
 
-SYNCHRONIZATIONS = ("credit", "barrier", "free")
+SYNCHRONIZATIONS = ("credit", "barrier", "free", "window")
 """How stages follow each other.
 
 "credit": a device sends for a stage when it has sent for the one before, and the device that it
-sends to has received for that. "barrier": when the stage before is over everywhere. "free": when it
-has sent for the one before, whatever receivers do.
+sends to has received for that; about so it is between GPUs. "window": when the same is true of the
+stage four before, so that four are under way and their start-ups overlap, while what one device
+sends to another still goes in order; so it is between CPU hosts. "barrier": when the stage before
+is over everywhere. "free": when it has sent for the one before, whatever receivers do.
 """
 
 COUNTS = ("shares", "senders")

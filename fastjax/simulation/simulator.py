@@ -48,7 +48,8 @@ def simulate(
     Args:
       plan: from `fastjax.make_plan`.
       synchronization: how stages follow each other: "credit", when the sender has sent for the
-        stage before and the receiver has received for it; "barrier", when the stage before is over
+        stage before and the receiver has received for it, about as between GPUs; "window", the same
+        for the stage four before, as between CPU hosts; "barrier", when the stage before is over
         everywhere; "free", when the sender has sent for the stage before.
       incast: what senders lose that meet at a NIC: "none", "infiniband", "roce", the latter two
         with "-literal" behind, which counts every sender as one, or figures of your own. Results

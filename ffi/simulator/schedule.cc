@@ -4,7 +4,10 @@
 #include <cstddef>
 #include <numeric>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
+
+#include "simulator/sequence.h"
 
 namespace fastjax::simulator {
 namespace {
@@ -13,42 +16,6 @@ using planner::Phase;
 using planner::Topology;
 
 constexpr double kNanoseconds = 1e-9;
-
-// Messages of one device, one after another: those of each stage wait for those of the stage before it that it has.
-class Sequence {
- public:
-  Sequence(Program* program, int32_t devices) : program_(program), of_(static_cast<size_t>(devices)) {}
-
-  // Stages must come in order.
-  void Add(int32_t device, int32_t stage, int32_t message) {
-    Step& step = of_[static_cast<size_t>(device)];
-    if (step.stage != stage) {
-      step.stage = stage;
-      step.gate = Gate(std::exchange(step.members, {}));
-    }
-    step.members.push_back(message);
-    if (step.gate >= 0) program_->edges.push_back({step.gate, message});
-  }
-
- private:
-  struct Step {
-    int32_t stage = -1;
-    int32_t gate = -1;  // is over when the step before it is; -1 for the first one
-    std::vector<int32_t> members;
-  };
-
-  int32_t Gate(const std::vector<int32_t>& members) {
-    if (members.empty()) return -1;
-    if (members.size() == 1) return members[0];
-    const auto gate = static_cast<int32_t>(program_->tasks.size());
-    program_->tasks.emplace_back();
-    for (const int32_t member : members) program_->edges.push_back({member, gate});
-    return gate;
-  }
-
-  Program* program_;
-  std::vector<Step> of_;
-};
 
 class Scheduler {
  public:
@@ -66,6 +33,7 @@ class Scheduler {
     }
     PostOneByOne();
     if (fabric_.balance_first) BalanceFirst();
+    if (messages_.stages > 1 && fabric_.synchronization == Synchronization::kWindow) GoInOrder();
     return std::move(program_);
   }
 
@@ -104,10 +72,12 @@ class Scheduler {
 
   // Messages are listed by stage.
   void KeepInStep() {
-    Sequence balancing(&program_, topology_.devices());
-    Sequence sending(&program_, topology_.devices());
-    Sequence receiving(&program_, topology_.devices());
-    Sequence everywhere(&program_, 1);
+    const int32_t devices = topology_.devices();
+    const int32_t window = fabric_.synchronization == Synchronization::kWindow ? kStagesUnderWay : 1;
+    Sequence balancing(&program_, devices, 1);
+    Sequence sending(&program_, devices, window);
+    Sequence receiving(&program_, devices, window);
+    Sequence everywhere(&program_, 1, 1);
     for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
       const Message& message = messages_.all[static_cast<size_t>(i)];
       if (message.phase == Phase::kBalance) balancing.Add(message.src, message.stage, i);
@@ -117,7 +87,7 @@ class Scheduler {
         continue;
       }
       sending.Add(message.src, message.stage, i);
-      if (fabric_.synchronization == Synchronization::kCredit) receiving.Add(message.dst, message.stage, i);
+      if (fabric_.synchronization != Synchronization::kFree) receiving.Add(message.dst, message.stage, i);
     }
   }
 
@@ -161,6 +131,33 @@ class Scheduler {
       if (phase == Phase::kBalance) program_.edges.push_back({i, gate});
       if (phase == Phase::kScaleOut) program_.edges.push_back({gate, i});
     }
+  }
+
+  // What goes from one device to another flows one after the other; start-ups are over ahead.
+  void GoInOrder() {
+    std::unordered_map<int64_t, int32_t> last;  // of a pair of devices
+    std::vector<int32_t> starts(messages_.all.size(), -1);
+    std::vector<Edge> turns;
+    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
+      const Message& message = messages_.all[static_cast<size_t>(i)];
+      if (message.phase != Phase::kScaleOut) continue;
+      const auto [before, first] = last.try_emplace(int64_t{message.src} * topology_.devices() + message.dst, i);
+      if (first) continue;
+      const int32_t start = starts[static_cast<size_t>(i)] = StartOf(i);
+      turns.insert(turns.end(), {{std::exchange(before->second, i), i}, {start, i}});
+    }
+    for (Edge& edge : program_.edges) {
+      const auto after = static_cast<size_t>(edge.after);
+      if (after < starts.size() && starts[after] >= 0) edge.after = starts[after];
+    }
+    program_.edges.insert(program_.edges.end(), turns.begin(), turns.end());
+  }
+
+  // A task of a message's start-up, which that no longer has.
+  int32_t StartOf(int32_t message) {
+    const double start_up = std::exchange(program_.tasks[static_cast<size_t>(message)].start_up, 0);
+    program_.tasks.emplace_back().start_up = start_up;
+    return static_cast<int32_t>(program_.tasks.size()) - 1;
   }
 
   const Messages& messages_;
