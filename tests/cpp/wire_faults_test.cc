@@ -78,7 +78,8 @@ class Stopped {
   std::promise<void> go_;
 };
 
-// A large send is under way; then one side stops, and the other gives up and takes its memory away.
+// A large send is under way, and one behind it waits for its turn; then one side stops, and the other gives up and
+// takes its memory away.
 void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, size_t pieces) {
   WireRig rig(2, transports);
   rig.Introduce();
@@ -88,13 +89,17 @@ void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, siz
   std::memset(const_cast<char*>(data.bytes()), 7, kLarge);
   rig.Send(0, 1, 2, data.Pieces(pieces), &ends, 0);
   rig.Receive(1, 0, 2, into.Pieces(pieces), &ends, 1);
+  auto next = Pattern(100000, 3);
+  std::vector<std::byte> into_next(next.size());
+  rig.Send(0, 1, 2, Whole(&next), &ends, 2);
+  rig.Receive(1, 0, 2, Whole(&into_next), &ends, 3);
   into.WaitForFirstByte();
   const int32_t quits = sender_gives_up ? 0 : 1;
   {
     const Stopped stopped(&rig, 1 - quits);
     CHECK(!ends.Has(quits));  // large enough, that is
     rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
-    CHECK(ends.Wait(quits));  // though the other is stopped
+    CHECK(ends.Wait(quits) && ends.Wait(2 + quits));  // though the other is stopped
     CHECK(ends.Of(quits).code == Code::kUnavailable);
     CHECK(ends.Of(quits).message.find("given up") != std::string::npos);
     (sender_gives_up ? data : into).Forbid();
@@ -102,11 +107,11 @@ void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, siz
   }
   // The other side is told, its request ends too, and both can go on.
   CHECK(rig.ears(1 - quits).WaitRenewed(1));
-  CHECK(ends.Wait(1 - quits));
+  CHECK(ends.Wait(1 - quits) && ends.Wait(3 - quits));
   CHECK(ends.Of(1 - quits).code == Code::kUnavailable);
   CHECK(rig.ears(quits).lost().empty());
   for (uint64_t tag = 10; tag < 14; ++tag) Exchange(&rig, tag % 2 == 0 ? 0 : 1, tag % 2 == 0 ? 1 : 0, tag);
-  CHECK_EQ(ends.count(), 2);
+  CHECK_EQ(ends.count(), 4);
 }
 
 // Requests that nothing has met, on both sides, and what has arrived without a receive.

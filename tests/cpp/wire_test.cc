@@ -176,6 +176,78 @@ void TestReceiverSetsThePace(const std::string& transports) {
   CHECK(small == into_small);
 }
 
+// Whose requests moved, one after another.
+class Journal : public Ends {
+ public:
+  void OnMoved(int64_t cookie) override {
+    written_.push_back(cookie);
+    Ends::OnMoved(cookie);
+  }
+  // When all have ended.
+  const std::vector<int64_t>& written() const { return written_; }
+
+ private:
+  std::vector<int64_t> written_;  // by the wire's thread
+};
+
+// Several of one tag that are asked for at once go one after the other. Of so many pieces, what goes between processes
+// of one host goes in chunks as well.
+void TestOneAfterTheOther(const std::string& transports) {
+  constexpr size_t kBytes = 2000000, kSends = 4;
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends;
+  Journal journal;
+  std::vector<std::vector<std::byte>> data, into(kSends, std::vector<std::byte>(kBytes));
+  std::vector<std::vector<Piece>> from;
+  for (uint32_t i = 0; i < kSends; ++i) data.push_back(Pattern(kBytes + 20000, i));
+  for (size_t i = 0; i < kSends; ++i) {
+    from.push_back(Cut(&data[i], kBytes, 4000));
+    rig.Send(0, 1, 7, from[i], &ends, static_cast<int64_t>(i));
+  }
+  rig.Message(0, 1, "after the offers");
+  CHECK(rig.ears(1).WaitMessages(1));
+  std::vector<Piece> to;
+  for (auto& each : into) to.push_back({each.data(), kBytes});
+  rig.On(1, [&](UcxWire* wire) {
+    for (size_t i = 0; i < kSends; ++i) wire->Receive({0, 0, 0}, 7, &to[i], 1, &journal, static_cast<int64_t>(i));
+  });
+  for (size_t i = 0; i < kSends; ++i) {
+    const auto cookie = static_cast<int64_t>(i);
+    CHECK(ends.Wait(cookie) && journal.Wait(cookie));
+    CHECK_EQ(journal.Of(cookie).message, "");
+    CHECK(Joined(from[i]) == Joined(Whole(&into[i])));
+  }
+  const auto& written = journal.written();
+  CHECK(std::is_sorted(written.begin(), written.end()));
+}
+
+// A short one of another listener, or of another tag, need not wait for all of a long one: three hundred times as long.
+void TestBesideEachOther(const std::string& transports) {
+  constexpr size_t kLong = 60000000, kShort = 200000;
+  for (const uint64_t tag : {0, 1}) {
+    WireRig rig(2, transports);
+    rig.Introduce();
+    Ends ends, others;
+    Journal journal;
+    auto data = Pattern(kLong + 20000, 1);
+    std::vector<std::byte> into(kLong), into_short(kShort);
+    const auto from = Cut(&data, kLong, 4000), from_short = Cut(&data, kShort, 4000);
+    rig.Send(0, 1, 0, from, &ends, 0);
+    rig.Send(0, 1, tag, from_short, tag == 0 ? &others : &ends, 1);
+    rig.Message(0, 1, "after the offers");
+    CHECK(rig.ears(1).WaitMessages(1));
+    const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
+    rig.On(1, [&](UcxWire* wire) {
+      wire->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
+      wire->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
+    });
+    CHECK(journal.Wait(0) && journal.Wait(1));
+    CHECK(Joined(from) == Joined(Whole(&into)) && Joined(from_short) == Joined(Whole(&into_short)));
+    CHECK(journal.written().back() == 0);
+  }
+}
+
 void TestLengths(const std::string& transports) {
   WireRig rig(2, transports);
   rig.Introduce();
@@ -304,6 +376,8 @@ int main() {
     TestMoving(transports);
     TestMatchingOrder(transports);
     TestReceiverSetsThePace(transports);
+    TestOneAfterTheOther(transports);
+    TestBesideEachOther(transports);
     TestLengths(transports);
     TestCancelAndDrop(transports);
     TestRenewed(transports);

@@ -17,7 +17,7 @@
 namespace fastjax::transport::network {
 
 // Stages that a device may have begun and not ended. A receiver's window is the credit that its senders have: large
-// messages wait at their sender until the receiver asks for them.
+// messages wait at their sender until the receiver asks for them (docs/design/network.md).
 struct Limits {
   int32_t send_stages = 4;
   int32_t receive_stages = 4;

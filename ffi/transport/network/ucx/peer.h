@@ -62,6 +62,7 @@ struct Request {
   int32_t piece = 0;
   size_t within = 0;
   uint64_t granted = 0;  // the receiver's number
+  bool held = false;     // one of the same listener and tag is being sent
   Listener* listener = nullptr;
   int64_t cookie = 0;
   std::list<Request>::iterator self;

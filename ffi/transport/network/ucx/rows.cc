@@ -37,6 +37,10 @@ void Walk(Request* request, size_t bytes, Copy copy) {
   request->moved += bytes;
 }
 
+bool InOneLine(const Request& one, const Request& other) {
+  return one.listener == other.listener && one.tag == other.tag;
+}
+
 void Gather(Request* request, std::byte* to, size_t bytes) {
   Walk(request, bytes, [to](const std::byte* piece, size_t at, size_t step) { std::memcpy(to + at, piece, step); });
 }
@@ -289,6 +293,8 @@ void Rows::OnGrant(Peer* peer, const Header& header) {
   Request* const send = Find(header.number, &peer->offered);
   if (send == nullptr) return;
   send->granted = header.tag;
+  send->held = std::any_of(peer->streaming.begin(), peer->streaming.end(),
+                           [send](const Request& other) { return InOneLine(*send, other); });
   Advance(send, &peer->streaming);
   ++busy_;
 }
@@ -338,17 +344,28 @@ bool Rows::Pump() {
   if (busy_ == 0) return false;
   bool any = false;
   for (Peer& peer : core_->peers) {
-    // A chunk each, so that none waits for the others to be whole.
+    // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
+    // from one device to another. Rows that come first can then be handed on first, and the last come no later.
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
       Request* const send = &*it++;
-      any |= SendChunk(send);
+      if (!send->held) any |= SendChunk(send);
     }
   }
   return any;
 }
 
+// Those of one tag are asked for in the order in which they were offered.
+void Rows::LetNextGo(const Request& ended) {
+  for (Request& other : ended.peer->streaming) {
+    if (!other.held || !InOneLine(ended, other)) continue;
+    other.held = false;
+    return;
+  }
+}
+
 void Rows::End(Request* request, Status status) {
   if (request->list == &request->peer->filling || request->list == &request->peer->streaming) --busy_;
+  if (request->list == &request->peer->streaming) LetNextGo(*request);
   request->ticket.TakeAway();
   done_.push_back({request->listener, request->cookie, std::move(status)});
   Advance(request, &free_);

@@ -71,6 +71,7 @@ class Rows {
   void Advance(Request* request, std::list<Request>* to);
   void Start(Request* send);
   bool SendChunk(Request* send);
+  static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);
   void OnGrant(Peer* peer, const Header& header);
   void OnTaken(Peer* peer, const Header& header);
