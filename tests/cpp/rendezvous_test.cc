@@ -2,9 +2,13 @@
 // that wait for a device that never comes.
 #include "transport/in_process/rendezvous.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -225,6 +229,50 @@ void TestExpiry() {
   CHECK(!meeting->Expire(late));
 }
 
+// What is written to stderr meanwhile.
+std::string Said(const std::function<void()>& work) {
+  std::FILE* const file = std::tmpfile();
+  std::fflush(stderr);
+  const int before = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  work();
+  std::fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::rewind(file);
+  std::string text;
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  std::fclose(file);
+  return text;
+}
+
+void TestHalfOfTheTime() {
+  for (const int64_t limit : {kNoTimeoutMs, int64_t{10'000}, int64_t{9'999}}) {
+    const auto site = MakeSite(1, 3);
+    site->timeout_ms = limit;
+    std::atomic<int64_t> met{0};
+    const auto meeting = MakeMeeting(site, &met);
+    const auto begin = steady_clock::now();
+    const Outcomes outcomes(2);
+    Arrive(meeting, {1, 0, 0, 0}, outcomes.For(0));
+    Arrive(meeting, {1, 0, 0, 2}, outcomes.For(1));
+    CHECK_EQ(Said([&] { meeting->Expire(begin + milliseconds(limit / 2 - 1000)); }), "");
+    const auto half = begin + milliseconds(limit / 2 + 1000);
+    const std::string text = Said([&] { CHECK(meeting->Expire(half)); });
+    const std::string all = limit == kNoTimeoutMs ? "3600.0" : "10.0";
+    const std::string waited = limit == kNoTimeoutMs ? "1800.0" : "5.0";
+    CHECK_EQ(text, limit < 10'000 ? ""
+                                  : "exchange over axis 'x' (channel 7): waited " + waited +
+                                        " s for device(s) 1, which did not arrive; device(s) 0, 2 did. Waiting on, "
+                                        "for " +
+                                        all + " s in all.\n");
+    CHECK_EQ(Said([&] { meeting->Expire(half); }), "");  // once
+    Arrive(meeting, {1, 0, 0, 1}, [](const Status&) {});
+    outcomes.WaitAll();
+    CHECK(outcomes.all_ok());
+  }
+}
+
 // Two repetitions of a loop time out while device 1 has seen neither.
 void TestExpiryOfRepetitions() {
   std::atomic<int64_t> met{0};
@@ -391,6 +439,7 @@ int main() {
   fastjax::test::CheckBlockedCompletions(false);
   fastjax::test::TestFinishLater();
   fastjax::test::TestExpiry();
+  fastjax::test::TestHalfOfTheTime();
   fastjax::test::TestExpiryOfRepetitions();
   fastjax::test::TestOldFailuresAreForgotten();
   fastjax::test::TestWatchdog();

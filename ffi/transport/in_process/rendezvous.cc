@@ -3,6 +3,28 @@
 #include <cstdio>
 
 namespace fastjax::transport::in_process {
+namespace {
+
+std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
+
+// "waited 60.0 s for device(s) 1, 2 of group 0, which did not arrive; device(s) 0, 3 did."
+std::string Waited(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                   const std::vector<bool>& arrived, int64_t ms) {
+  const auto list = [&](bool wanted) {
+    std::string text;
+    for (int32_t position = 0; position < site.group_size; ++position) {
+      if (!members[site.partition(group, position)] || arrived[position] != wanted) continue;
+      if (!text.empty()) text += ", ";
+      text += std::to_string(position);
+    }
+    return text;
+  };
+  std::string text = site.Prefix() + "waited " + Seconds(ms) + " for device(s) " + list(false);
+  if (site.groups() > 1) text += " of group " + std::to_string(group);
+  return text + ", which did not arrive; device(s) " + list(true) + " did.";
+}
+
+}  // namespace
 
 std::atomic<int64_t>& Unfinished() {
   static std::atomic<int64_t> unfinished{0};
@@ -18,23 +40,17 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
 
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived) {
-  const auto list = [&](bool wanted) {
-    std::string text;
-    for (int32_t position = 0; position < site.group_size; ++position) {
-      if (!members[site.partition(group, position)] || arrived[position] != wanted) continue;
-      if (!text.empty()) text += ", ";
-      text += std::to_string(position);
-    }
-    return text;
-  };
-  std::string message = site.Prefix() + "waited " + std::to_string(site.timeout_ms / 1000) + "." +
-                        std::to_string(site.timeout_ms % 1000 / 100) + " s for device(s) " + list(false);
-  if (site.groups() > 1) message += " of group " + std::to_string(group);
-  message += ", which did not arrive; device(s) " + list(true) +
-             " did. Every device of the axis must reach the call: look for a cond or while_loop that takes another "
-             "way on those devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they "
-             "are only slow.";
-  return message;
+  return Waited(site, members, group, arrived, site.timeout_ms) +
+         " Every device of the axis must reach the call: look for a cond or while_loop that takes another way on those "
+         "devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
 }
+
+std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                         const std::vector<bool>& arrived) {
+  return Waited(site, members, group, arrived, site.timeout_ms / 2) + " Waiting on, for " + Seconds(site.timeout_ms) +
+         " in all.";
+}
+
+void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
 
 }  // namespace fastjax::transport::in_process

@@ -23,6 +23,13 @@ namespace fastjax::transport::in_process {
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived);
 
+// The same when half of the time is up, which is said on stderr: where those that are missing wait for others in a
+// collective of XLA's, that may end the process before the error is seen. Of short limits nothing is said.
+std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                         const std::vector<bool>& arrived);
+void Say(const std::string& text);
+constexpr int64_t kLongTimeoutMs = 10'000;
+
 // Devices, of all call sites, that have come to a rendezvous and have not been let go; after that, a device still
 // counts while the thread that lets it go runs the rest of its program.
 std::atomic<int64_t>& Unfinished();
@@ -56,6 +63,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     int32_t group_ = 0;
     int32_t missing_ = 0;
     std::chrono::steady_clock::time_point deadline_;
+    bool said_ = false;  // that devices are missing
     std::vector<Args> args_;
     std::vector<bool> arrived_;
     std::vector<Completion> completions_;
@@ -109,6 +117,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
 
   bool Expire(std::chrono::steady_clock::time_point now) override {
     std::vector<Session*> due;
+    std::vector<std::string> missing;
     bool waiting = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -116,6 +125,10 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
         Session* session = open_[i];
         if (session->deadline_ > now) {
           waiting = true;
+          if (IsHalfWay(*session, now)) {
+            session->said_ = true;
+            missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
+          }
           continue;
         }
         failures_.push_back({session->run_id_, session->group_, session->arrived_,
@@ -130,6 +143,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
       if (expired_ != nullptr) expired_(*session, late);
       session->Finish(late);
     }
+    for (const std::string& text : missing) Say(text);
     return waiting;
   }
 
@@ -147,6 +161,11 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
       : site_(std::move(site)), action_(std::move(action)), members_(MembersOf(*site_, process)) {
     expected_.resize(site_->groups());
     for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
+  }
+
+  bool IsHalfWay(const Session& session, std::chrono::steady_clock::time_point now) const {
+    return site_->timeout_ms >= kLongTimeoutMs && !session.said_ &&
+           session.deadline_ - now <= std::chrono::milliseconds(site_->timeout_ms / 2);
   }
 
   bool TakeFailure(int64_t run_id, int32_t group, int32_t position, Status* status) {
@@ -172,6 +191,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     session->run_id_ = run_id;
     session->group_ = group;
     session->missing_ = expected_[group];
+    session->said_ = false;
     session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
     session->args_.assign(site_->group_size, Args{});
     session->arrived_.assign(site_->group_size, false);
