@@ -1,6 +1,6 @@
 """benchmarks/emulated_cluster: the network it makes, the job it runs there, what it leaves behind.
 
-Correctness only: no rate and no time is asserted.
+Correctness only: no rate is asserted, and of times only that cables take theirs.
 """
 
 import dataclasses
@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-from emulated_cluster import bench, fabric, jobs, options, probe, report, system, work
+from emulated_cluster import (
+    bench,
+    delays,
+    fabric,
+    faults,
+    jobs,
+    options,
+    probe,
+    report,
+    system,
+    work,
+)
 from emulated_cluster.fabric import TRUNK, Fabric
 from emulated_cluster.system import ClusterError
 
@@ -138,6 +149,42 @@ def test_rows_go_by_the_nics_they_are_sent_from_and_to(
         assert counter(cluster, server, "trunk", which) < size
 
 
+def test_long_cables_carry_all_and_take_their_time(small: Fabric) -> None:
+    far = dataclasses.replace(small, delay=0.01)
+    with fabric.cluster(far):
+        probe.completion(far, [probe.Flow((0, 0), (1, 1), 1 << 20), probe.Flow((1, 0), (0, 0), 1)])
+        assert counter(far, 0, "nic0", "tx") > 1 << 20
+        assert counter(far, 1, "nic1", "rx") > 1 << 20
+        with system.inside(far.namespace(1)), socket.socket(type=socket.SOCK_DGRAM) as receiver:
+            receiver.bind((far.address(1, 0), 0))
+            with system.inside(far.namespace(0)), socket.socket(type=socket.SOCK_DGRAM) as sender:
+                sender.bind((far.address(0, 0), 0))
+                begin = time.monotonic()
+                sender.sendto(b"x", receiver.getsockname())
+                receiver.recv(1)
+                assert time.monotonic() - begin >= far.delay
+        pids = system.processes_in(far.switch)
+        assert pids
+    wait_until_gone(pids)
+    assert leftovers(small.name) == []
+
+
+def test_long_cables_survive_a_port_that_is_down(small: Fabric) -> None:
+    far = dataclasses.replace(small, delay=0.001)
+    with fabric.cluster(far):
+        faults.link(far, 1, 0, up=False)
+        probe.completion(far, [probe.Flow((0, 0), (1, 1), 1 << 16)])
+        faults.link(far, 1, 0, up=True)
+        probe.completion(far, [probe.Flow((0, 0), (1, 0), 1 << 16)])
+        with pytest.raises(ClusterError, match="only a cluster without delay can be parted"):
+            faults.partition(far, [0])
+
+
+def test_cables_that_are_not_there_are_not_made_longer(cluster: Fabric) -> None:
+    with pytest.raises(ClusterError, match=r"(?s)cables cannot be made longer: .*No such device"):
+        delays.start(cluster.switch, 0.01, 1, {"nowhere": "02:00:00:00:00:01"})
+
+
 def test_flows_meet_at_one_port(cluster: Fabric) -> None:
     assert probe.incast(cluster, 2, 0.01) > 0
     with pytest.raises(ClusterError, match="fan_in must be from 1 to 2 here, got 3"):
@@ -176,8 +223,9 @@ def settings(name: str, **others: Any) -> options.BenchOptions:
     )
 
 
-def test_every_scheme_is_right(name: str) -> None:
-    chosen = settings(name)
+@pytest.mark.parametrize("delay", [0.0, 0.001])
+def test_every_scheme_is_right(name: str, delay: float) -> None:
+    chosen = settings(name, delay=delay)
     record = bench.run(chosen)
     assert leftovers(name) == []
     schemes = {s["scheme"]: s for s in record["workloads"][0]["schemes"]}
@@ -189,6 +237,11 @@ def test_every_scheme_is_right(name: str) -> None:
             continue
         assert (scheme["wrong"], scheme["runs"]) == (0, 1), scheme
         assert scheme["sent_by_load"] > 1
+    # Counts come first. Then the flow is offered, asked for, and sent.
+    assert min(record["start"]["nothing"]) >= delay
+    assert min(record["start"]["flow"]) >= 4 * delay
+    assert record["start"]["wrong"] == 0
+    assert record["topology"]["scale_out_latency"] == pytest.approx(5e-4 + 3 * delay)
     json.dumps(record)
     assert "dense padded" in report.page(record, "a title")
 
@@ -365,6 +418,8 @@ def test_no_such_namespace() -> None:
         ("mtu", 575, "576 to 65000"),
         ("port_buffer", 9013, "9014 to 1073741824"),
         ("nic_buffer", 9013, "9014 to 1073741824"),
+        ("delay", -0.001, "0 to 0.1"),
+        ("delay", 0.2, "0 to 0.1"),
     ],
 )
 def test_bounds_of_a_fabric(field: str, value: int, bounds: str) -> None:
@@ -434,8 +489,9 @@ def test_skipped_busy_and_wrong_are_said() -> None:
     scheme = {"wrong": 2, "machine_busy": 0.71}
     odd = {"scheme": "fast", "skipped": "not yet"}
     schemes = [scheme | {"scheme": "direct"}, odd]
-    record = {"workloads": [{"workload": w, "schemes": schemes} for w in ("a", "b")]}
-    assert report.wrong(record) == 4
+    record: dict[str, Any] = {"start": {"wrong": 1}}
+    record["workloads"] = [{"workload": w, "schemes": schemes} for w in ("a", "b")]
+    assert report.wrong(record) == 5
     assert report.skipped(record) == ["Not run: fast: not yet"]
     assert report.warnings(record) == [
         "More than 70% of the CPU was busy: direct on a (71%), direct on b (71%)."

@@ -1,6 +1,7 @@
 """The measurement: a network, a job in it, and one record of what its processes saw."""
 
 import dataclasses
+import math
 from typing import Any
 
 import multiprocess
@@ -16,6 +17,13 @@ from emulated_cluster.worker import Task
 from fastjax.cli.baselines import usable_cores
 
 FAN_INS = (1, 3, 6)
+# Of line rate: TCP needs a while to find it, and longer over long cables. Exchanges find its
+# connections warm.
+_TCP_SECONDS = 2.0
+_TCP_DELAYS = 2000
+_FLOW_SECONDS = 0.05
+_FLOW_BYTES = 1 << 16  # at least, so that it is offered first
+_FLOW_ROUNDS = 15
 
 
 def run(options: BenchOptions) -> dict[str, Any]:
@@ -27,7 +35,8 @@ def run(options: BenchOptions) -> dict[str, Any]:
     record = records.stamp(SCHEMA)
     with cluster(options.fabric()) as fabric:
         record["fabric"] = dataclasses.asdict(fabric)
-        record["tcp"] = reference(fabric, options.seconds)
+        seconds = max(options.seconds, _TCP_SECONDS, _TCP_DELAYS * fabric.delay)
+        record["tcp"] = reference(fabric, seconds)
         traffic = {name: _draw(options, fabric, name) for name in options.workloads}
         record["options"] = {
             name: getattr(options, name)
@@ -35,6 +44,7 @@ def run(options: BenchOptions) -> dict[str, Any]:
         }
         record["topology"] = options.topology()
         record["ours"] = launch.environment(fabric)
+        record["start"] = starting(options, fabric)
         results = run_job(options, fabric, traffic)
     record["workloads"] = [
         summary(options, name, matrix, [result[name] for result in results])
@@ -51,6 +61,28 @@ def reference(fabric: Fabric, seconds: float) -> dict[str, float]:
         for fan_in in FAN_INS
         if fan_in <= most
     }
+
+
+def starting(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
+    """What an exchange takes in which nothing crosses, and one with a single flow, by itself.
+
+    The first is what it takes to collect the counts; what the second takes beyond that and beyond
+    its bytes is a start-up.
+    """
+    nothing = np.eye(fabric.servers * fabric.rails, dtype=np.int64)
+    flow = nothing.copy()
+    size = max(_FLOW_SECONDS * fabric.rate / 8, _FLOW_BYTES)
+    flow[0, -1] = math.ceil(size / options.row_bytes)
+    rounds = dataclasses.replace(
+        options, schedulers=("direct",), baselines=False, rounds=_FLOW_ROUNDS
+    )
+    results = run_job(rounds, fabric, {"nothing": nothing, "flow": flow})
+    seconds = {
+        name: _merge([result[name]["direct"] for result in results], 1.0, 1)["all_s"]
+        for name in ("nothing", "flow")
+    }
+    wrong = sum(result[name]["direct"]["wrong"] for result in results for name in seconds)
+    return {**seconds, "flow_bytes": int(flow[0, -1]) * options.row_bytes, "wrong": wrong}
 
 
 def _draw(options: BenchOptions, fabric: Fabric, workload: str) -> np.ndarray:

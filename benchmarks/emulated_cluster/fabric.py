@@ -16,7 +16,7 @@ import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from emulated_cluster import jobs, system
+from emulated_cluster import delays, jobs, system
 from emulated_cluster.system import ClusterError, batch
 
 TRUNK = 255
@@ -37,6 +37,7 @@ class Fabric:
       nic_buffer: bytes that a NIC queues.
       mtu: bytes of a packet.
       congestion_control: of TCP.
+      delay: seconds that the rails take from one end to the other, 0 to 0.1; the trunk takes none.
       name: of the cluster; its namespaces begin with it.
     """
 
@@ -47,6 +48,7 @@ class Fabric:
     nic_buffer: int = 2 * 1024 * 1024
     mtu: int = 9000
     congestion_control: str = "cubic"
+    delay: float = 0.0
     name: str = "fjx"
 
     def __post_init__(self) -> None:
@@ -57,6 +59,7 @@ class Fabric:
             "mtu": (576, 65_000),
             "port_buffer": (self.mtu + 14, 1 << 30),
             "nic_buffer": (self.mtu + 14, 1 << 30),
+            "delay": (0, 0.1),
         }
         for field, (least, most) in bounds.items():
             if not least <= getattr(self, field) <= most:
@@ -120,6 +123,8 @@ class Fabric:
             self._make_switch()
             for server in range(self.servers):
                 self._make_server(server)
+            if self.delay:
+                self._lengthen_cables()
         except BaseException:
             self.down()
             raise
@@ -153,6 +158,16 @@ class Fabric:
         batch("ip", self.switch, ports)
         batch("ip", space, ["link set lo up", *self._addresses(server), *self._routes(server)])
         self._write_hosts(server)
+
+    def _lengthen_cables(self) -> None:
+        """A program takes the bridge's place between the rails."""
+        ports = {
+            self.port(server, rail): _mac(server, rail)
+            for server in range(self.servers)
+            for rail in range(self.rails)
+        }
+        batch("ip", self.switch, [f"link set {port} nomaster" for port in ports])
+        delays.start(self.switch, self.delay, self.port_buffer, ports)
 
     def nic_queue(self, rail: int, slower: float = 1) -> str:
         """tc's command for the queue of a NIC."""
@@ -217,6 +232,8 @@ _SERVER_SETTINGS = {
     "net/ipv4/conf/default/rp_filter": "0",
     # What one run learns of a path must not make the next one slower.
     "net/ipv4/tcp_no_metrics_save": "1",
+    # Nor may a pause: NICs of clusters begin at full rate.
+    "net/ipv4/tcp_slow_start_after_idle": "0",
 }
 
 

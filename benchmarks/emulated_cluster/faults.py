@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from emulated_cluster import jobs, system
 from emulated_cluster.fabric import TRUNK, Fabric
-from emulated_cluster.system import batch
+from emulated_cluster.system import ClusterError, batch
 
 _APART = "apart"
 
@@ -23,7 +23,12 @@ def partition(fabric: Fabric, servers: Iterable[int], *, trunk: bool = True) -> 
       fabric: a cluster that is up.
       servers: one side.
       trunk: whether the trunk, and with it jax.distributed, is parted too.
+
+    Raises:
+      ClusterError: its cables are long, so that no bridge is between the rails.
     """
+    if fabric.delay:
+        raise ClusterError("only a cluster without delay can be parted.")
     lines = []
     for bridge, cables in _bridges(fabric, trunk=trunk).items():
         name = f"{bridge}-{_APART}"

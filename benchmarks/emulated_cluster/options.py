@@ -45,6 +45,8 @@ class FabricOptions:
     """Bytes of a packet."""
     congestion_control: str = "cubic"
     """Of TCP: what this kernel has (reno, cubic, bbr, ...)."""
+    delay: float = 0.0
+    """Seconds that the rails' cables take from end to end; the trunk takes none."""
     name: str = "fjx"
     """Of the cluster; one at a time has a name."""
 
@@ -58,6 +60,7 @@ class FabricOptions:
             nic_buffer=amount(self.nic_buffer, SIZES, "nic-buffer"),
             mtu=self.mtu,
             congestion_control=self.congestion_control,
+            delay=self.delay,
             name=self.name,
         )
 
@@ -81,7 +84,7 @@ class PlannedOptions(FabricOptions):
     scale_up_latency: float = 5e-5
     """The same: seconds to start a step inside a server."""
     scale_out_latency: float = 5e-4
-    """The same: seconds to start a stage between servers."""
+    """The same: seconds to start a stage between servers, apart from what cables take."""
 
     def topology(self) -> dict[str, float]:
         """What fastjax.Topology is told."""
@@ -89,7 +92,8 @@ class PlannedOptions(FabricOptions):
             "scale_up_bandwidth": self.scale_up_bandwidth,
             "scale_up_latency": self.scale_up_latency,
             "scale_out_bandwidth": amount(self.rate, RATES, "rate") / 8,
-            "scale_out_latency": self.scale_out_latency,
+            # A large message is announced, asked for, and then comes.
+            "scale_out_latency": self.scale_out_latency + 3 * self.delay,
         }
 
 

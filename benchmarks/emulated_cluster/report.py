@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import records
 
-SCHEMA = "fastjax-emulated-cluster-1"
+SCHEMA = "fastjax-emulated-cluster-2"
 BUSY = 0.70
 
 HEADER = ["scheme", "runs", "median s", "min", "max", "÷ limit", "wrong", "sent ÷ load"]
@@ -22,17 +23,33 @@ def describe(record: dict[str, Any]) -> str:
         f"{fabric['servers']} servers of {fabric['rails']} devices; NICs and ports of {rate:g} "
         f"Mbit/s, {fabric['port_buffer'] / kib:g} KiB in a port and "
         f"{fabric['nic_buffer'] / kib:g} KiB in a NIC, MTU {fabric['mtu']}, TCP "
-        f"{fabric['congestion_control']}. gloo, which uses one interface, has one of "
+        f"{fabric['congestion_control']}. Cables take {fabric['delay'] * 1e3:g} ms. gloo, which "
+        f"uses one interface, has one of "
         f"{rate * fabric['rails']:g} Mbit/s, as if all NICs were one, unless said otherwise. "
         f"Goodput of plain TCP into one port, by line rate: {tcp}."
     )
+
+
+def starting(record: dict[str, Any]) -> str:
+    """What exchanges take in which little or nothing crosses."""
+    start = record["start"]
+    nothing, flow = (_spread(start[name]) for name in ("nothing", "flow"))
+    return (
+        f"An exchange in which nothing crosses takes {nothing}, one of a single flow of "
+        f"{start['flow_bytes'] / 1e3:.0f} kB {flow} ({len(start['flow'])} runs each)."
+    )
+
+
+def _spread(seconds: list[float]) -> str:
+    middle, least, most = np.median(seconds) * 1e3, min(seconds) * 1e3, max(seconds) * 1e3
+    return f"{middle:.1f} ms ({least:.1f} to {most:.1f})"
 
 
 def heading(workload: dict[str, Any]) -> str:
     """What is exchanged."""
     load = workload["load"]
     return (
-        f"{workload['workload']}: limit {workload['limit_s']:.2f} s, "
+        f"{workload['workload']}: limit {workload['limit_s']:.3f} s, "
         f"{load['total'] / 1e6:.0f} MB between servers, {load['server'] / 1e6:.0f} MB at the "
         f"busiest one; its busiest NIC alone, unbalanced: {workload['nic_limit']:.2f} x limit"
     )
@@ -47,7 +64,8 @@ def rows(workload: dict[str, Any]) -> Iterator[list[str]]:
         yield [
             scheme["scheme"],
             str(scheme["runs"]),
-            *(f"{scheme[key]:.2f}" for key in ("median_s", "min_s", "max_s", "by_limit")),
+            *(f"{scheme[key]:.3f}" for key in ("median_s", "min_s", "max_s")),
+            f"{scheme['by_limit']:.2f}",
             str(scheme["wrong"]),
             f"{scheme['sent_by_load']:.2f}",
             f"{scheme['busiest_by_mean']:.2f}",
@@ -84,12 +102,12 @@ def warnings(record: dict[str, Any]) -> list[str]:
 
 def wrong(record: dict[str, Any]) -> int:
     """Rows that differ from the reference."""
-    return sum(scheme.get("wrong", 0) for _, scheme in schemes_of(record))
+    return record["start"]["wrong"] + sum(s.get("wrong", 0) for _, s in schemes_of(record))
 
 
 def page(record: dict[str, Any], title: str) -> str:
     """The record as Markdown."""
-    parts = [f"# {title}", describe(record), LEGEND]
+    parts = [f"# {title}", describe(record), starting(record), LEGEND]
     for workload in record["workloads"]:
         parts += [f"## {heading(workload)}", records.table(HEADER, rows(workload), texts=1)]
     parts += [*warnings(record), *skipped(record), records.conditions(record)]
@@ -115,6 +133,7 @@ def show(record: dict[str, Any]) -> None:
     if not console.is_terminal and console.width < 120:
         console = Console(width=120)
     console.print(describe(record), highlight=False)
+    console.print(starting(record), highlight=False)
     for workload in record["workloads"]:
         table = Table(title=heading(workload), title_justify="left")
         for number, name in enumerate(HEADER):
