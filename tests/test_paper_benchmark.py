@@ -14,6 +14,7 @@ from paper import (
     contest,
     figures,
     grids,
+    overlap,
     peers,
     published,
     rails,
@@ -264,6 +265,24 @@ def test_scale_is_predicted_and_simulated_where_that_can_be():
     assert found["auto"]["planning"] == game.plan("auto").planning_time()
 
 
+def test_overlapping_start_ups():
+    cell = overlap.measure(key(table="overlap", size=33 * 10**6))
+    traffic, topology, row_bytes = grids.problem(key(table="overlap", size=33 * 10**6))
+    plans = [
+        make_plan(traffic, topology, scheduler=name, row_bytes=row_bytes) for name in overlap.NAMES
+    ]
+    assert plans[0].lower_bound() == cell["lower_bound"]
+    for way in ("credit", "window"):
+        times = [simulate(p, synchronization=way, incast="infiniband") for p in plans]
+        best = min(times, key=lambda timeline: timeline.completion_time)
+        found = {"completion": best.completion_time, "scheduler": best.scheduler}
+        assert cell["ways"][way] == found
+    ways = {way: found["completion"] for way, found in cell["ways"].items()}
+    assert cell["lower_bound"] <= ways["window, any cut"] <= ways["window"] < ways["credit"]
+    two_tier = contest.Game(traffic, topology, row_bytes).enter("two-tier")
+    assert cell["two-tier"] == two_tier.play("infiniband")
+
+
 def made_up(times, **changes):
     """A cell in which contestants take so many times the bound, without planning."""
     entries = {
@@ -357,6 +376,7 @@ SMALL = {
     "mild": {"presets": ("h200",), "servers": (2,), "workloads": ("trained",), "sizes": (10**6,)},
     "servers": {"presets": ("h200",), "servers": (2, 3), "sizes": (10**9,)},
     "ablations": {"presets": ("mi300x",), "servers": (2,)},
+    "overlap": {"presets": ("h200",), "servers": (2,), "sizes": (10**6,)},
     "planner": {"presets": ("planner",), "servers": (2,), "workloads": ("single flow",)},
     "memory": {"presets": ("h200",), "servers": (2,)},
     "scale": {"presets": ("h200",), "servers": (3,)},
@@ -370,7 +390,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     arguments = ["--seeds", "1", "--json", str(path), "--figures", str(path.parent)]
     status = program.main(arguments)
     shown = capsys.readouterr()
-    assert "15 of 15: traffic h200 2 random 250000000 0" in shown.err
+    assert "16 of 16: traffic h200 2 random 250000000 0" in shown.err
     record = json.loads(path.read_text())
     assert status == (0 if all(v.met for v in verdicts.judge(record["cells"])) else 1)
     assert {cell["table"] for cell in record["cells"]} == set(SMALL)

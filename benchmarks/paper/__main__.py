@@ -23,9 +23,10 @@ import records
 import resumed
 
 import fastjax
-from paper import contest, figures, grids, report, verdicts
+from paper import contest, figures, grids, overlap, report, verdicts
 
 Cell = dict[str, Any]
+_SOURCES = ("ablations", "contest", "overlap", "peers", "rails")
 
 
 def identity(cell: Cell) -> str:
@@ -38,7 +39,7 @@ def fingerprint() -> str:
     package, here = Path(fastjax.__file__).parent, Path(__file__).parent
     sources = [Path(fastjax._core.__file__), *sorted(package.glob("*.py"))]
     sources += sorted(package.glob("simulation/*.py"))
-    sources += [here / name for name in ("ablations.py", "contest.py", "peers.py", "rails.py")]
+    sources += [here / f"{name}.py" for name in _SOURCES]
     sources += [here.parent / name for name in ("textbook.py", "workloads.py")]
     return resumed.digest(sources)
 
@@ -52,6 +53,8 @@ def run(options: argparse.Namespace) -> list[Cell]:
     def measure(key: Cell) -> Cell:
         at, seconds = numbers[identity(key)], time.monotonic() - begin
         print(f"{seconds:5.0f} s, {at} of {len(wanted)}: {identity(key)}", file=sys.stderr)
+        if key["table"] == "overlap":
+            return key | overlap.measure(key)
         return contest.measure(key)
 
     part = resumed.part_of(options.json) if options.json else None

@@ -88,6 +88,11 @@ TABLES: dict[str, Lines] = {
         "servers": (2, 4, 8),
         "sizes": tuple(s * MEGA for s in (16, 100, 1000)),
     },
+    "overlap": {
+        "servers": (4, 8),
+        "workloads": ("balanced", ZIPF, DRAWS, "expert 0.8", "trained"),
+        "sizes": tuple(s * MEGA for s in (1, 4, 16, 65)),
+    },
     "planner": {"presets": ("planner",), "servers": (2, 4, 8), "workloads": tuple(PLANNER)},
     "memory": {
         "presets": ("h200",),

@@ -189,6 +189,20 @@ def _ablations(cells: Sequence[Cell]) -> list[str]:
     return [about, tables.parts(cells)]
 
 
+def _overlap(cells: Sequence[Cell]) -> list[str]:
+    if not tables.of_table(cells, "overlap"):
+        return []
+    about = (
+        "Time ÷ lower bound, planning left out, with the preset's incast, of the best of `direct`, "
+        "`relay`, `balanced` and `fast`. *by credit*: a stage starts when the one before has "
+        "ended, about as between GPUs, and as everywhere else on this page. *by window*: four "
+        "stages are under way, so that start-ups overlap, and what one device sends to another "
+        "goes in order, as between CPU hosts. *any cut*: pieces and stages also as the planner "
+        "would have them if a start-up took 1, 2 or 5 µs, whichever is best."
+    )
+    return [about, tables.overlap(cells)]
+
+
 def _memory(cells: Sequence[Cell]) -> list[str]:
     if not tables.of_table(cells, "memory"):
         return []
@@ -241,6 +255,7 @@ SECTIONS = {
     "Beside the published figures": _published,
     "The published planner": _planner,
     "What each idea is worth": _ablations,
+    "If start-ups overlapped": _overlap,
     "Memory": _memory,
     "Up to 8,192 GPUs": _scale,
     "Where nothing is gained, or something lost": _nothing_gained,

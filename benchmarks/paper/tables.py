@@ -10,6 +10,7 @@ import records
 
 from paper.contest import ABLATIONS, MADE, MOST_SERVERS_LISTED, OURS, STAGED
 from paper.grids import DRAWS, PER_SERVER, ZIPF
+from paper.overlap import WAYS
 from paper.published import BALANCED_ALGBW, CLAIMS, LARGE, MEGA, PLANNER, Claim
 from paper.verdicts import incast_of, over_bound, own_incast, seconds
 
@@ -228,6 +229,23 @@ def parts(cells: Sequence[Cell]) -> str:
     """What each idea is worth: with and without it."""
     names = ("fast", *ABLATIONS, "as published", "direct")
     return over(of_table(cells, "ablations"), ("preset", "servers", "size"), 0, names)
+
+
+def overlap(cells: Sequence[Cell]) -> str:
+    """Time over lower bound by how stages follow each other, planning left out."""
+    header = ["preset", "servers", "traffic", "MB a device", "two-tier"]
+    header += [f"ours, by {way}" for way in WAYS]
+    lines = []
+    for key, group in groups(of_table(cells, "overlap")).items():
+        peer = median([cell["two-tier"] / cell["lower_bound"] for cell in group])
+        lines.append([*labels(key, _LABELS), peer, *(_by_way(group, way) for way in WAYS)])
+    return records.table(header, lines, texts=3)
+
+
+def _by_way(cells: Sequence[Cell], way: str) -> str:
+    times = median([cell["ways"][way]["completion"] / cell["lower_bound"] for cell in cells])
+    names = dict.fromkeys(cell["ways"][way]["scheduler"] for cell in cells)
+    return f"{times} ({', '.join(names)})"
 
 
 def memory(cells: Sequence[Cell]) -> str:
