@@ -12,8 +12,8 @@ from fastjax.simulation import Fabric, simulate_transfers
 from paper.contest import Game
 from paper.grids import Key, incasts, problem
 
-# Where start-ups overlap, more and smaller pieces may pay: cut as if they took so many seconds; None
-# for what they do take.
+# Where start-ups overlap, more and smaller pieces may pay: cut as if they took so many seconds, or,
+# for None, what they do take.
 CUTS = (None, 5e-6, 2e-6, 1e-6)
 # How stages follow each other, and cuts of which the best counts.
 WAYS = {
