@@ -243,6 +243,7 @@ void TestBesideEachOther(const std::string& transports) {
       wire->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
     });
     CHECK(journal.Wait(0) && journal.Wait(1));
+    CHECK(ends.Wait(0) && (tag == 0 ? others : ends).Wait(1));
     CHECK(Joined(from) == Joined(Whole(&into)) && Joined(from_short) == Joined(Whole(&into_short)));
     CHECK(journal.written().back() == 0);
   }
