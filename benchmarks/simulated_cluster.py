@@ -59,9 +59,7 @@ def collecting(measured: dict[str, Any]) -> float:
     return float(np.median(measured["start"]["nothing"]))
 
 
-def simulated(
-    plan: Plan, topology: Topology, incast: Incast, before: float = 0.0
-) -> dict[str, float]:
+def simulated(plan: Plan, topology: Topology, incast: Incast, before: float) -> dict[str, float]:
     """Seconds, by synchronization, with so many before anything is sent."""
     return {
         synchronization: before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from fastjax import Plan, make_plan
 from fastjax.simulation import Fabric, simulate_transfers
 from paper.contest import Game
@@ -53,8 +51,8 @@ def _plan(game: Game, name: str, cut: float | None) -> Plan:
 
 
 def _seconds(game: Game, plan: Plan, fabric: Fabric) -> float:
-    transfers: np.ndarray = plan.transfers
+    # On the fabric that there is, whatever the plan was cut for.
     timeline = simulate_transfers(
-        transfers, game.topology, row_bytes=game.row_bytes, fabric=fabric, name=plan.scheduler
+        plan.transfers, game.topology, row_bytes=game.row_bytes, fabric=fabric
     )
     return timeline.completion_time

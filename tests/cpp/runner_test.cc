@@ -14,6 +14,7 @@
 #include "loopback_wire.h"
 #include "network_rig.h"
 #include "planner/planner.h"
+#include "simulator/schedule.h"
 #include "traffic.h"
 #include "transport_support.h"
 
@@ -167,6 +168,9 @@ void TestManyAtOnce() {
 void TestWindows() {
   std::mt19937_64 random(5);
   using transport::network::Limits;
+  // What is simulated is what there is.
+  CHECK_EQ(Limits().send_stages, simulator::kStagesUnderWay);
+  CHECK_EQ(Limits().receive_stages, simulator::kStagesUnderWay);
   const Limits kWindows[][2] = {
       {{1, 1}, {1, 1}}, {{1, 3}, {3, 1}}, {{5, 1}, {1, 1}}, {{1, 1}, {4, 4}}, {{9, 9}, {9, 9}}};
   for (const auto& windows : kWindows) {

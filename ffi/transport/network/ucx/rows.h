@@ -19,7 +19,8 @@ namespace fastjax::transport::network::ucx {
 // A short send goes as it is. A longer one is offered, asked for by the receive that it meets, and then sent in chunks.
 // UCX has all that, with tags and a rendezvous of its own, but a rendezvous can be ended only together with its
 // endpoint (see Links); and here rows meet by process and tag, only what proves to come from the job meets anything,
-// and every length is checked before a byte is written. Over TCP, UCX copies rows as often.
+// and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in chunks shares
+// a connection, but for sends of one listener and tag, which go one after the other.
 class Rows {
  public:
   // `wake` is called on other threads when there is something to do.
