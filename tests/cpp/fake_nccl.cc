@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -110,7 +111,7 @@ struct Opaque {
 
 namespace {
 
-// A call on a communicator. One thread at a time may make any, also what only asks how it is: since 2.27 NCCL ends
+// A call on a communicator. One thread at a time may make any, also what only asks how it is: since 2.26 NCCL ends
 // there what its own threads have done.
 class Use {
  public:
@@ -313,6 +314,9 @@ EXPORTED Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int r
     return kInvalidArgument;
   }
   if (config->size < 48 || config->magic != 0xcafebeef || config->version < 21800) return Mistake("a bad config");
+  int traffic_class = 0;
+  std::memcpy(&traffic_class, reinterpret_cast<const char*>(config) + 44, sizeof(traffic_class));
+  if (traffic_class != INT_MIN) return Mistake("a config with a traffic class: NCCL 2.26 would use it");
   auto made = std::make_unique<Opaque>();
   made->hub = HubOf(id, ranks);
   made->rank = rank;

@@ -38,7 +38,11 @@ struct Config {
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
+  // Later ones have their traffic class where this one ends in padding, and 2.26 reads it there without a look at the
+  // version: what happens to be in the padding would be InfiniBand's service level.
+  int traffic_class = INT_MIN;
 };
+static_assert(sizeof(Config) == 48, "as NCCL 2.18 has it");
 
 // X(what it returns, its name after "nccl", what it takes)
 #define FASTJAX_NCCL_FUNCTIONS(X)                                                                     \
