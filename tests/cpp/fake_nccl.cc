@@ -30,9 +30,9 @@ using fastjax::test::FakeNccl;
 
 FakeNccl control;
 
-constexpr std::chrono::milliseconds kPause{1};
-// Long enough for another thread to come.
-constexpr std::chrono::microseconds kAsking{200};
+void Sleep(int microseconds) {
+  if (microseconds > 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+}
 
 // A message that waits for its receiver.
 struct Parcel {
@@ -100,10 +100,19 @@ struct Opaque {
   void* stream = nullptr;
   std::atomic<int> state{kSuccess};
   std::atomic<bool> in_use{false};
+  int polls = -1;      // whoever uses it guards this; see FakeNccl
   std::thread helper;  // does, where it does not block, what would
 
   void Join() {
     if (helper.joinable()) helper.join();
+  }
+  int Ask() {
+    if (polls > 0) {
+      --polls;
+      return kInProgress;
+    }
+    if (polls == 0) Join();
+    return state;
   }
 };
 
@@ -219,8 +228,9 @@ Result Do(Opaque* comm, Work work) {
   }
   comm->Join();
   comm->state = kInProgress;
+  comm->polls = control.polls;
   comm->helper = std::thread([comm, work] {
-    std::this_thread::sleep_for(kPause);
+    Sleep(control.late);
     fastjax_gpu_driver()->SetDevice(comm->device);
     work();
     comm->state = kSuccess;
@@ -353,9 +363,9 @@ EXPORTED Result ncclCommAbort(Comm comm) {
 
 EXPORTED Result ncclCommGetAsyncError(Comm comm, Result* error) {
   const Use use(comm);
-  std::this_thread::sleep_for(kAsking);
+  Sleep(control.asking);
   const int injected = control.async_error;
-  *error = static_cast<Result>(injected != 0 ? injected : comm->state.load());
+  *error = static_cast<Result>(injected != 0 ? injected : comm->Ask());
   return kSuccess;
 }
 

@@ -13,6 +13,12 @@ struct FakeNccl {
   std::atomic<int> aborted{0};      // communicators, ever
   std::atomic<int> lost_sends{0};   // so many of the sends to come get lost on their way
   std::atomic<int> async_error{0};  // what every communicator says has gone wrong meanwhile
+  // What a communicator that does not block begins, a thread does this much later, in microseconds; and whoever asks
+  // how it is waits this long, so that another thread may come meanwhile.
+  std::atomic<int> late{1000};
+  std::atomic<int> asking{200};
+  // Not negative: what it begins is in progress for this many that ask, and at its end for the next.
+  std::atomic<int> polls{-1};
   // What the next call of a kind says; it does nothing then.
   std::atomic<int> fail_id{0};
   std::atomic<int> fail_init{0};
