@@ -42,7 +42,7 @@ target_compile_definitions(
 foreach(
   name
   IN
-  ITEMS gpu_ipc_faults_test gpu_ipc_test gpu_network_test nccl_faults_test nccl_test
+  ITEMS gpu_ipc_faults_test gpu_ipc_test gpu_network_test nccl_faults_test nccl_poll_test nccl_test
 )
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_nccl_test_support fastjax_options)

@@ -1,5 +1,6 @@
 #include "transport/gpu/nccl/communicators.h"
 
+#include <chrono>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -7,7 +8,6 @@
 namespace fastjax::transport::gpu::nccl {
 namespace {
 
-constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::seconds kLongestClose{5};
 constexpr const char* kMake = "make a communicator";
 constexpr const char* kMove = "move messages";
@@ -15,10 +15,11 @@ constexpr const char* kMove = "move messages";
 }  // namespace
 
 Status Communicators::Make(const Library* library, std::shared_ptr<Gpu> gpu, int32_t ranks, std::vector<Member> members,
-                           const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made) {
+                           const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made,
+                           const Waiter* waiter) {
   const bool blocking = ranks == static_cast<int32_t>(members.size());
-  std::unique_ptr<Communicators> own(new Communicators(library, std::move(gpu), std::move(members), blocking));
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  std::unique_ptr<Communicators> own(new Communicators(library, std::move(gpu), std::move(members), blocking, waiter));
+  const auto deadline = waiter->Now() + std::chrono::milliseconds(timeout_ms);
   if (Status status = own->Init(ranks, id, deadline); !status.ok()) return status;
   *made = std::move(own);
   return Status::Ok();
@@ -43,7 +44,7 @@ Status Communicators::Init(int32_t ranks, const UniqueId& id, Clock::time_point 
 
 Status Communicators::Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams,
                            int64_t timeout_ms) {
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto deadline = waiter_->Now() + std::chrono::milliseconds(timeout_ms);
   DeviceScope scope(*gpu_);
   if (Status status = Check(library_->GroupStart(), kMove, nullptr); !status.ok()) return status;
   Status status;
@@ -74,16 +75,16 @@ Status Communicators::End(const char* what, Clock::time_point deadline) {
 
 // Nothing may be put on the streams before all is on them.
 Status Communicators::Await(const char* what, Clock::time_point deadline) const {
+  const Poll poll(waiter_);
   for (const Comm comm : comms_) {
     Result result = kInProgress;
     while (comm != nullptr) {
       if (Status status = Check(library_->CommGetAsyncError(comm, &result), what, comm); !status.ok()) return status;
       if (result != kInProgress) break;
-      if (Clock::now() >= deadline) {
+      if (!poll.Pause(deadline)) {
         return Status::Deadline(library_->name + " could not " + what +
                                 " in time: other processes did not come to it.");
       }
-      std::this_thread::sleep_for(kPoll);
     }
     if (Status status = Check(comm == nullptr ? kSuccess : result, what, comm); !status.ok()) return status;
   }
@@ -121,7 +122,7 @@ void Communicators::Close() {
       status = scope.Choose(members_[i].device);
       if (status.ok()) status = Check(library_->CommFinalize(comms_[i]), "close a communicator", comms_[i]);
     }
-    if (status.ok()) status = Await("close a communicator", Clock::now() + kLongestClose);
+    if (status.ok()) status = Await("close a communicator", waiter_->Now() + kLongestClose);
     if (!status.ok()) return Abort();  // other processes have ended, or go on with it
   }
   for (size_t i = 0; i < comms_.size(); ++i) {

@@ -2,7 +2,6 @@
 #ifndef FASTJAX_TRANSPORT_GPU_NCCL_COMMUNICATORS_H_
 #define FASTJAX_TRANSPORT_GPU_NCCL_COMMUNICATORS_H_
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "transport/gpu/channel.h"
 #include "transport/gpu/gpu.h"
 #include "transport/gpu/nccl/library.h"
+#include "transport/gpu/nccl/poll.h"
 #include "transport/status.h"
 
 namespace fastjax::transport::gpu::nccl {
@@ -27,9 +27,10 @@ struct Member {
 class Communicators {
  public:
   // Makes them all at once, `members` by rank, with those of other processes if `ranks` are more. With other processes
-  // they do not block: what NCCL does together with these is waited for, for so long at most.
+  // they do not block: what NCCL does together with these is waited for, for so long at most. `waiter` outlives them.
   static Status Make(const Library* library, std::shared_ptr<Gpu> gpu, int32_t ranks, std::vector<Member> members,
-                     const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made);
+                     const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made,
+                     const Waiter* waiter = ThreadWaiter());
   // Aborts what was not closed.
   ~Communicators() { Abort(); }
   Communicators(const Communicators&) = delete;
@@ -49,14 +50,14 @@ class Communicators {
   void Abort();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  Communicators(const Library* library, std::shared_ptr<Gpu> gpu, std::vector<Member> members, bool blocking)
+  Communicators(const Library* library, std::shared_ptr<Gpu> gpu, std::vector<Member> members, bool blocking,
+                const Waiter* waiter)
       : library_(library),
         gpu_(std::move(gpu)),
         members_(std::move(members)),
         comms_(members_.size(), nullptr),
-        blocking_(blocking) {}
+        blocking_(blocking),
+        waiter_(waiter) {}
 
   Status Init(int32_t ranks, const UniqueId& id, Clock::time_point deadline);
   Status Put(const Message& message, kernels::Stream stream);
@@ -69,6 +70,7 @@ class Communicators {
   const std::vector<Member> members_;
   std::vector<Comm> comms_;
   const bool blocking_;
+  const Waiter* const waiter_;
 };
 
 }  // namespace fastjax::transport::gpu::nccl
