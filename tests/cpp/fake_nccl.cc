@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -20,13 +19,15 @@
 #include <utility>
 #include <vector>
 
+#include "fake_nccl_config.h"
 #include "kernels/driver.h"
-#include "transport/gpu/nccl/api.h"
 
 namespace {
 
 using namespace fastjax::transport::gpu::nccl;  // NOLINT(google-build-using-namespace): it is these
 using fastjax::test::FakeNccl;
+using fastjax::test::IsValid;
+using fastjax::test::MistakeIn;
 
 FakeNccl control;
 
@@ -157,6 +158,9 @@ void Receive(Opaque* comm, const Op& op, Lock* lock) {
     Mistake("a receive is not as long as its send");
   } else {
     std::memcpy(op.data, parcel->data, op.bytes);
+    auto* const end = static_cast<unsigned char*>(op.data) + op.bytes;
+    if (control.wrong_bytes && op.bytes > 0) end[-1] ^= 1U;
+    if (control.overruns) *end ^= 1U;
   }
   parcel->taken = true;
   comm->hub->changed.notify_all();
@@ -205,8 +209,9 @@ void JoinHub(Opaque* comm) {
 
 void AwaitHub(Opaque* comm) {
   Lock lock(comm->hub->mutex);
-  comm->hub->changed.wait(
-      lock, [&] { return comm->aborted || static_cast<int>(comm->hub->joined.size()) == comm->hub->ranks; });
+  comm->hub->changed.wait(lock, [&] {
+    return comm->aborted || control.ready_alone || static_cast<int>(comm->hub->joined.size()) == comm->hub->ranks;
+  });
 }
 
 void Enqueue(Opaque* comm) {
@@ -265,8 +270,9 @@ Result EndGroup() {
 }
 
 Result Talk(bool sends, void* data, size_t count, DataType type, int peer, Comm comm, void* stream) {
-  if (type != kInt8 || count == 0) return Mistake("a message without bytes");
-  if (peer == comm->rank || peer < 0 || peer >= comm->hub->ranks) return Mistake("a message to nobody");
+  if (type != kInt8 || (count == 0 && !control.to_self)) return Mistake("a message without bytes");
+  if ((peer == comm->rank && !control.to_self) || peer < 0 || peer >= comm->hub->ranks)
+    return Mistake("a message to nobody");
   if (CurrentDevice() != comm->device) return Mistake("another device's communicator");
   const Use use(comm);
   if (comm->state == kInProgress) return Mistake("a call on a communicator that is not ready");
@@ -319,29 +325,25 @@ EXPORTED Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int r
     pending.failure = failure;
     return static_cast<Result>(failure);
   }
-  if (rank < 0) {
-    pending.failure = kInvalidArgument;
+  if (const char* const mistake = MistakeIn(*config); mistake != nullptr) return Mistake(mistake);
+  if (rank < 0 || !(control.takes_any_config || IsValid(*config))) {
+    if (pending.depth > 0) pending.failure = kInvalidArgument;
     return kInvalidArgument;
   }
-  if (config->size < 48 || config->magic != 0xcafebeef || config->version < 21800) return Mistake("a bad config");
-  int traffic_class = 0;
-  std::memcpy(&traffic_class, reinterpret_cast<const char*>(config) + 44, sizeof(traffic_class));
-  if (traffic_class != INT_MIN) return Mistake("a config with a traffic class: NCCL 2.26 would use it");
   auto made = std::make_unique<Opaque>();
   made->hub = HubOf(id, ranks);
   made->rank = rank;
   made->device = CurrentDevice();
-  made->blocking = config->blocking != 0;
+  made->blocking = config->blocking != 0 || control.always_blocks;
   if (made->hub->ranks != ranks) return Mistake("ranks do not agree");
   {
     const Lock lock(made->hub->mutex);
     if (made->hub->joined.count(rank) != 0) return Mistake("a rank comes twice");
     if (!made->hub->devices.insert(made->device).second) return Mistake("a device has two ranks");
   }
-  const bool blocking = made->blocking;
+  const Result begun = made->blocking ? kSuccess : kInProgress;
   pending.inits.emplace_back(comm, std::move(made));
-  if (pending.depth > 0) return blocking ? kSuccess : kInProgress;
-  return EndGroup();
+  return pending.depth > 0 ? begun : EndGroup();
 }
 
 EXPORTED Result ncclCommFinalize(Comm comm) {

@@ -49,3 +49,5 @@ foreach(
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
+
+include(nccl_smoke.cmake)
