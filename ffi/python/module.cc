@@ -17,10 +17,10 @@
 #include "planner/table.h"
 #include "python/arguments.h"
 #include "python/figures.h"
+#include "python/gpu.h"
 #include "python/network.h"
 #include "python/simulation.h"
 #include "python/transfers.h"
-#include "transport/gpu/driver_library.h"
 #include "transport/in_process/copy_pool.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -226,17 +226,7 @@ NB_MODULE(_core, m) {
   m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
   m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
   m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices play GPUs.");
-  m.def(
-      "set_gpu_options",
-      [](const std::string& platform, std::string library, int32_t multiprocessors,
-         std::vector<std::string> message_libraries, bool shares_memory) {
-        transport::gpu::SetOptions(platform,
-                                   {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
-      },
-      nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
-      nb::arg("shares_memory") = false,
-      "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), "
-      "names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.");
+  python::RegisterGpu(&m);
   m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return transport::in_process::CopyPool::Get().threads(); },
