@@ -48,4 +48,12 @@ Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsAr
   return Status::Ok();
 }
 
+Status HandOverTables(const std::vector<CountsArgs>& args) {
+  for (const CountsArgs& device : args) {
+    if (device.taker == nullptr) continue;
+    if (Status status = device.taker->TakeTable(); !status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
 }  // namespace fastjax::transport

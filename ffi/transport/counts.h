@@ -15,6 +15,9 @@ namespace fastjax::transport {
 Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
                  std::vector<int64_t>* traffic, std::vector<int64_t>* scratch);
 
+// Has everybody's tables taken, once they have been written. Devices of other processes have no takers here.
+Status HandOverTables(const std::vector<CountsArgs>& args);
+
 }  // namespace fastjax::transport
 
 #endif  // FASTJAX_TRANSPORT_COUNTS_H_

@@ -30,9 +30,18 @@ struct LocalTable {
 // planned, or a plan of it had been kept.
 using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
 
+// Whoever takes a table to where it is wanted.
+class TableTaker {
+ public:
+  virtual ~TableTaker() = default;
+  // On whatever thread, while the owner waits: the table has been written. What fails here fails for all devices.
+  virtual Status TakeTable() = 0;
+};
+
 struct CountsArgs {
   IntView send_sizes;  // k updates for each peer, peers in order of position
   int32_t* table_words = nullptr;
+  TableTaker* taker = nullptr;  // null: the words are where they are wanted
 };
 
 // Brings every device's counts together and has them planned.
@@ -40,6 +49,8 @@ class Counts {
  public:
   virtual ~Counts() = default;
   virtual void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) = 0;
+  // The device cannot take part. It comes all the same, so that all devices of its group are told why, it among them.
+  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 
 struct ExchangeOptions {
@@ -79,6 +90,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) = 0;
+  // As that of Counts.
+  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 
 class Transport {

@@ -247,6 +247,28 @@ void TestMissingDevice() {
   CHECK(rig.IsRight());
 }
 
+// A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
+void TestRefusal() {
+  Setting setting(10'000, 11);
+  Rig& rig = *setting.rig;
+  const Outcomes outcomes(8);
+  for (int32_t partition = 0; partition < 8; ++partition) {
+    if (partition != 5) {
+      rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
+    } else {
+      setting.exchange->Refuse(1, partition, Status::Internal("no room"), outcomes.For(partition));
+    }
+  }
+  outcomes.WaitAll();
+  const Status status = CheckAllTold(outcomes);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + std::string("device ") + std::to_string(setting.site->position_of[5]) +
+                               " cannot take part: no room");
+  CHECK(rig.IsUntouched());
+  CHECK(rig.Run(setting.exchange.get(), 1, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
 // The program is thrown away while one device waits: that device is still told.
 void TestDroppedWhileWaiting() {
   Setting setting(8, 8, 100);
@@ -336,6 +358,51 @@ void TestRefusedCounts() {
   CHECK(Count(plan, {}, {}).ok());
 }
 
+// Takes its table as it is told to.
+struct Taker final : transport::TableTaker {
+  explicit Taker(Status s) : status(std::move(s)) {}
+  Status TakeTable() override {
+    ++taken;
+    return status;
+  }
+  const Status status;
+  int32_t taken = 0;
+};
+
+// A table that cannot be taken to one device fails the planning of all; so does a device that cannot take part.
+void TestTablesNotTaken() {
+  const auto site = MakeSite(1, 3);
+  const std::vector<int64_t> sizes(3, 1);
+  for (const bool planned : {true, false}) {
+    const auto counts =
+        InProcessTransport::Get().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
+          return planned ? Status::Ok() : Status::Internal("no plan");
+        });
+    Taker fine(Status::Ok());
+    Taker broken(Status::Internal("no copy"));
+    const auto start = [&](int64_t run, int32_t p, Taker* taker, transport::Completion done) {
+      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, nullptr, taker}, std::move(done));
+    };
+    const Outcomes outcomes(3);
+    for (int32_t p = 0; p < 3; ++p) start(1, p, p == 1 ? &broken : &fine, outcomes.For(p));
+    outcomes.WaitAll();
+    CHECK_EQ(CheckAllTold(outcomes).message, planned ? "no copy" : "no plan");
+    CHECK_EQ(broken.taken, planned ? 1 : 0);
+    const Outcomes refused(3);
+    fine.taken = 0;
+    counts->Refuse(2, 0, Status::Unavailable("no sizes"), refused.For(0));
+    for (int32_t p = 1; p < 3; ++p) start(2, p, &fine, refused.For(p));
+    refused.WaitAll();
+    CHECK_EQ(CheckAllTold(refused).message, kPrefix + std::string("device 0 cannot take part: no sizes"));
+    CHECK_EQ(fine.taken, 0);
+    const Outcomes good(3);
+    for (int32_t p = 0; p < 3; ++p) start(3, p, &fine, good.For(p));
+    good.WaitAll();
+    CHECK_EQ(CheckAllTold(good).message, planned ? "" : "no plan");
+    CHECK_EQ(fine.taken, planned ? 3 : 0);
+  }
+}
+
 void TestCountsDroppedWhileWaiting() {
   const auto site = MakeSite(1, 2, 100);
   auto counts = InProcessTransport::Get().OpenCounts(
@@ -358,9 +425,11 @@ int main() {
   fastjax::test::TestRefusedMetadata();
   fastjax::test::TestOpaqueSums();
   fastjax::test::TestMissingDevice();
+  fastjax::test::TestRefusal();
   fastjax::test::TestDroppedWhileWaiting();
   fastjax::test::TestDroppedWhileCopying();
   fastjax::test::TestRefusedCounts();
+  fastjax::test::TestTablesNotTaken();
   fastjax::test::TestCountsDroppedWhileWaiting();
   CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
   return fastjax::test::Finish("exchange_faults_test");

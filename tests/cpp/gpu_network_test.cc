@@ -181,6 +181,28 @@ void TestMistakes() {
   CHECK(rig.IsRight());
 }
 
+// A device that cannot take part: all processes are told of it, and the next exchange works.
+void TestRefusal() {
+  std::mt19937_64 random(28);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 7);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes(4);
+  job.exchange->Refuse(1, 2, transport::Status::Internal("no room"), outcomes.For(2));
+  for (const int32_t p : {0, 1, 3}) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 4; ++p) {
+    CHECK(Has(outcomes.status(p).message,
+              "device " + std::to_string(site->position_of[2]) + " cannot take part: no room"));
+  }
+  CHECK(rig.IsUntouched());
+  CHECK(rig.Run(job.exchange.get(), 2, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
 // A process that does not come is named, within the limit.
 void TestOneIsMissing() {
   std::mt19937_64 random(24);
@@ -277,6 +299,7 @@ int main() {
   TestFigures();
   TestNoLibrary();
   TestMistakes();
+  TestRefusal();
   TestOneIsMissing();
   TestNoId();
   TestLostMessage();

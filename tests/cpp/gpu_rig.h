@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
@@ -68,6 +69,9 @@ class StreamedExchange final : public transport::Exchange {
 
   // The completion is called when the device's stream has come to its end.
   void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override;
+  void Refuse(int64_t run_id, int32_t partition, const transport::Status& why, transport::Completion done) override {
+    exchange_->Refuse(run_id, partition, why, std::move(done));
+  }
 
   // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
   void UseArenas();

@@ -75,6 +75,9 @@ class Everywhere final : public transport::Exchange {
   void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
     exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
   }
+  void Refuse(int64_t run_id, int32_t partition, const transport::Status& why, transport::Completion done) override {
+    exchanges_[site_->process_of[partition]]->Refuse(run_id, partition, why, std::move(done));
+  }
 
  private:
   std::shared_ptr<const transport::CallSite> site_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -17,6 +18,8 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
+#include "transport/meter.h"
+#include "transport/network/job.h"
 #include "transport/network/network.h"
 #include "transport_support.h"
 
@@ -110,6 +113,83 @@ void TestMistake() {
   const Outcomes good = next->Run(setting.exchange.get(), 2, true);
   for (int32_t p = 0; p < good.count(); ++p) CHECK_EQ(good.status(p).message, "");
   CHECK(next->IsRight());
+}
+
+// A device that cannot take part: those of its process, and of the others, need not wait for the time-out. Before its
+// process knows of it, the others have come, or come later.
+void TestRefusal() {
+  for (const int32_t last : {0, 1, 2}) {
+    Setting setting;
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    for (const int32_t process : {(last + 1) % 3, (last + 2) % 3, last}) {
+      bool first = true;
+      for (int32_t p = 0; p < 6; ++p) {
+        if (setting.site->process_of[p] != process) continue;
+        if (process == 1 && std::exchange(first, false)) {
+          setting.exchange->Refuse(1, p, Status::Internal("no room"), outcomes.For(p));
+        } else {
+          rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+        }
+      }
+      setting.processes->network.WaitQuiet();
+    }
+    outcomes.WaitAll();
+    for (int32_t p = 0; p < 6; ++p) {
+      CHECK(Has(outcomes.status(p).message, " cannot take part: no room"));
+      CHECK_EQ(Has(outcomes.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+    }
+    CHECK(rig->IsUntouched());
+    auto next = setting.MakeRig();
+    CHECK(next->Run(setting.exchange.get(), 2, true).all_ok());
+    CHECK(next->IsRight());
+  }
+}
+
+// A process that cannot even describe what its devices bring tells the others; and so does one without a job.
+void TestNothingToTell() {
+  using transport::CountsArgs;
+  using transport::network::NetworkTransport;
+  struct OneJob final : transport::network::Job<CountsArgs> {
+    using Job::Job;
+    void OnMet() override {}
+    void OnFailed(const Status&) override {}
+    void OnTick(std::chrono::steady_clock::time_point) override {}
+    transport::Seen seen() const override { return {}; }
+  };
+  Setting setting;
+  const std::vector<int64_t> sizes(6, 1);
+  const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
+  std::vector<std::unique_ptr<transport::Counts>> counts;
+  for (const auto& transport : setting.processes->transports)
+    counts.push_back(transport->OpenCounts(setting.site, plan));
+  const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != process) continue;
+      counts[process]->Start(run, p, {{sizes.data(), length, transport::IntKind::kS64}}, outcomes.For(p));
+    }
+  };
+  const Outcomes undescribed(6);
+  for (const int32_t process : {0, 1, 2}) start(1, undescribed, process, process == 1 ? int64_t{1} << 61 : 6);
+  undescribed.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(!undescribed.status(p).ok());
+    CHECK_EQ(Has(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+  }
+  const auto network = std::dynamic_pointer_cast<NetworkTransport>(setting.processes->transports[1]);
+  counts[1] = nullptr;
+  transport::network::Entrance<CountsArgs, OneJob> entrance(
+      network->station(), setting.site, "planning",
+      std::make_shared<transport::Meter>(setting.site, transport::SiteKind{}),
+      [](std::shared_ptr<const transport::network::Site>,
+         std::shared_ptr<transport::Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
+  const Outcomes without(6);
+  for (const int32_t process : {0, 2}) start(2, without, process, 6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 1) entrance.Arrive(2, p, {}, without.For(p));
+  }
+  without.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) CHECK(Has(without.status(p).message, "bad_alloc"));
 }
 
 // A program with other shapes in one process: nothing lands where there is no room for it.
@@ -311,6 +391,8 @@ void TestLettersLost() {
 int main() {
   fastjax::test::TestExchanges();
   fastjax::test::TestMistake();
+  fastjax::test::TestRefusal();
+  fastjax::test::TestNothingToTell();
   fastjax::test::TestOtherShapes();
   fastjax::test::TestDescriptions();
   fastjax::test::TestAbsent();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,6 +45,11 @@ class NetworkExchange final : public transport::Exchange {
 
   // Begins when all devices of the group have come.
   void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override;
+  // Nobody does, of those who use it.
+  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const transport::Status& /*why*/,
+              transport::Completion /*done*/) override {
+    std::abort();
+  }
 
   // Of what is running there. The first two are for the wire's thread, the others for any.
   void FailHere(int32_t process, const transport::Status& why);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -298,6 +299,70 @@ void TestExpiryOfRepetitions() {
   CHECK_EQ(met.load(), 1);
 }
 
+// A device that cannot take part comes, whenever that is, and says why: all are told, when all have come.
+void TestRefusals() {
+  for (int32_t first = 0; first < 3; ++first) {
+    for (const bool second : {false, true}) {
+      const auto site = MakeSite(2, 3);
+      std::atomic<int64_t> met{0};
+      int32_t failed = 0;
+      std::string why;
+      const auto meeting = Meeting::Create(
+          site,
+          [&](Meeting::Session* session, int32_t last) {
+            ++met;
+            session->Finish(Status::Ok(), last);
+          },
+          transport::in_process::kAllProcesses,
+          [&](const Meeting::Session&, const Status& status) {
+            ++failed;
+            why = status.message;
+            throw std::bad_alloc();  // nobody waits in vain for that
+          });
+      const Outcomes outcomes(3);
+      for (int32_t p = 0; p < 3; ++p) {
+        for (int32_t i = 0; i < p; ++i) CHECK(!outcomes.called(i));
+        if (p == first || (second && p > first)) {
+          meeting->Refuse(1, 1, p, Status::Unavailable("no room " + std::to_string(p)), outcomes.For(p));
+        } else {
+          Arrive(meeting, {1, 0, 1, p}, outcomes.For(p));
+        }
+      }
+      outcomes.WaitAll();
+      const std::string text = "exchange over axis 'x' (channel 7): device " + std::to_string(first) +
+                               " of group 1 cannot take part: no room " + std::to_string(first);
+      for (int32_t p = 0; p < 3; ++p) {
+        CHECK(outcomes.status(p).code == Code::kUnavailable);
+        CHECK_EQ(outcomes.status(p).message, text);
+      }
+      CHECK_EQ(why, text);
+      CHECK_EQ(failed, 1);
+      CHECK_EQ(met.load(), 0);
+      Meet(meeting, 1, 1, 3);  // the next repetition of the same launch
+      CHECK_EQ(met.load(), 1);
+    }
+  }
+}
+
+// Of one that cannot take part those are told too who waited in vain for others, and those who come late.
+void TestExpiryAfterARefusal() {
+  std::atomic<int64_t> met{0};
+  const auto meeting = MakeMeeting(MakeSite(1, 3), &met);
+  const Outcomes outcomes(2);
+  meeting->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
+  Arrive(meeting, {1, 0, 0, 0}, outcomes.For(1));
+  CHECK(!meeting->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  outcomes.WaitAll();
+  const std::string text = "exchange over axis 'x' (channel 7): device 2 cannot take part: no room. Besides: " +
+                           Timeout("3600.0", "1", "0, 2");
+  for (int32_t i = 0; i < 2; ++i) {
+    CHECK(outcomes.status(i).code == Code::kInternal);
+    CHECK_EQ(outcomes.status(i).message, text);
+  }
+  CHECK_EQ(ArriveLate(meeting, {1, 0, 0, 1}).message, text);
+  CHECK_EQ(met.load(), 0);
+}
+
 // Time-outs that nobody came late for are not kept for ever.
 void TestOldFailuresAreForgotten() {
   std::atomic<int64_t> met{0};
@@ -441,6 +506,8 @@ int main() {
   fastjax::test::TestExpiry();
   fastjax::test::TestHalfOfTheTime();
   fastjax::test::TestExpiryOfRepetitions();
+  fastjax::test::TestRefusals();
+  fastjax::test::TestExpiryAfterARefusal();
   fastjax::test::TestOldFailuresAreForgotten();
   fastjax::test::TestWatchdog();
   fastjax::test::TestManyTimeouts();

@@ -32,6 +32,11 @@ class GpuExchange final : public Exchange {
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
   }
 
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  }
+
  private:
   struct Core {
     Core(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)

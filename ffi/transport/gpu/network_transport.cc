@@ -174,6 +174,10 @@ class GpuNetworkExchange final : public Exchange {
     entrance_.Arrive(run_id, partition, args, std::move(done));
   }
 
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    entrance_.Refuse(run_id, partition, why, std::move(done));
+  }
+
  private:
   const std::shared_ptr<const CallSite> site_;
   const std::shared_ptr<Shared> shared_;

@@ -25,6 +25,11 @@ class InProcessCounts final : public Counts {
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
   }
 
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  }
+
  private:
   struct Core {
     Core(std::shared_ptr<const CallSite> s, PlanFunction p)
@@ -46,7 +51,8 @@ class InProcessCounts final : public Counts {
       for (int32_t p = 0; p < site->group_size; ++p) {
         tables.push_back({site->rank_of[p], session.args()[p].table_words});
       }
-      return PlanMetered(plan, traffic.data(), tables, launch);
+      Status planned = PlanMetered(plan, traffic.data(), tables, launch);
+      return planned.ok() ? HandOverTables(session.args()) : planned;
     }
 
     const std::shared_ptr<const CallSite> site;

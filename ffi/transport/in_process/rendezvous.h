@@ -43,6 +43,9 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process);
 // that it is not part of yet, and every device runs the repetitions of one call site in the same order.
 //
 // Nobody blocks: arriving returns at once, and the device that completes a gathering runs `action` for all.
+//
+// A device that cannot take part arrives as well, and says why. It is told with the others, when all have come: the
+// runtime may end the process if one device's program fails long before another's.
 template <typename Args>
 class Rendezvous final : public Expirable, public std::enable_shared_from_this<Rendezvous<Args>> {
  public:
@@ -64,6 +67,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     int32_t missing_ = 0;
     std::chrono::steady_clock::time_point deadline_;
     bool said_ = false;  // that devices are missing
+    Status refusal_;     // of the first device that cannot take part
     std::vector<Args> args_;
     std::vector<bool> arrived_;
     std::vector<Completion> completions_;
@@ -71,48 +75,25 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
 
   // Called on the thread of the last device to arrive, with that device's position.
   using Action = std::function<void(Session*, int32_t last)>;
-  // Called when devices have not arrived in time, before those that have are told.
-  using Expired = std::function<void(const Session&, const Status&)>;
+  // Called instead of the action where devices have not arrived in time, or cannot take part, before they are told.
+  using Failed = std::function<void(const Session&, const Status&)>;
 
   static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action,
-                                            int32_t process = kAllProcesses, Expired expired = nullptr) {
+                                            int32_t process = kAllProcesses, Failed failed = nullptr) {
     auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action), process));
-    rendezvous->expired_ = std::move(expired);
+    rendezvous->failed_ = std::move(failed);
     Watchdog::Get().Watch(rendezvous);
     return rendezvous;
   }
 
   void Arrive(int64_t run_id, int32_t group, int32_t position, Args args, Completion done) {
-    Session* session = nullptr;
-    Status refused;
-    bool opened = false;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (TakeFailure(run_id, group, position, &refused)) {
-        session = nullptr;
-      } else {
-        session = Join(run_id, group, position, &opened);
-        session->args_[position] = std::move(args);
-        session->completions_[position] = std::move(done);
-        session->arrived_[position] = true;
-        Unfinished().fetch_add(1);
-        if (--session->missing_ > 0) {
-          session = nullptr;
-          done = nullptr;
-        } else {
-          Close(session);
-          done = nullptr;
-        }
-      }
-    }
-    if (opened) Watchdog::Get().Touch();
-    if (done != nullptr) {
-      done(refused);
-    } else if (session != nullptr) {
-      // The action may complete the one who holds the last other reference.
-      const auto alive = this->shared_from_this();
-      action_(session, position);
-    }
+    Enter(run_id, group, position, std::move(args), Status::Ok(), std::move(done));
+  }
+
+  // The device has come and cannot take part: nobody's operation happens, and all of the group are told why.
+  void Refuse(int64_t run_id, int32_t group, int32_t position, const Status& why, Completion done) {
+    const std::string who = site_->Prefix() + site_->DeviceName(group, position) + " cannot take part: ";
+    Enter(run_id, group, position, Args{}, {why.code, who + why.message}, std::move(done));
   }
 
   bool Expire(std::chrono::steady_clock::time_point now) override {
@@ -131,18 +112,13 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
           }
           continue;
         }
-        failures_.push_back({session->run_id_, session->group_, session->arrived_,
-                             MissingDevices(*site_, members_, session->group_, session->arrived_)});
+        failures_.push_back({session->run_id_, session->group_, session->arrived_, Late(*session)});
         if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
         open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
         due.push_back(session);
       }
     }
-    for (Session* session : due) {
-      const Status late = Status::Deadline(MissingDevices(*site_, members_, session->group_, session->arrived_));
-      if (expired_ != nullptr) expired_(*session, late);
-      session->Finish(late);
-    }
+    for (Session* session : due) Fail(session, Late(*session), -1);
     for (const std::string& text : missing) Say(text);
     return waiting;
   }
@@ -153,7 +129,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     int64_t run_id;
     int32_t group;
     std::vector<bool> told;
-    std::string message;
+    Status why;
   };
   static constexpr size_t kFailuresKept = 64;
 
@@ -161,6 +137,60 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
       : site_(std::move(site)), action_(std::move(action)), members_(MembersOf(*site_, process)) {
     expected_.resize(site_->groups());
     for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
+  }
+
+  void Enter(int64_t run_id, int32_t group, int32_t position, Args args, Status refusal, Completion done) {
+    Session* session = nullptr;
+    Status refused;
+    bool opened = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (TakeFailure(run_id, group, position, &refused)) {
+        session = nullptr;
+      } else {
+        session = Join(run_id, group, position, &opened);
+        session->args_[position] = std::move(args);
+        session->completions_[position] = std::move(done);
+        session->arrived_[position] = true;
+        if (session->refusal_.ok()) session->refusal_ = std::move(refusal);
+        Unfinished().fetch_add(1);
+        if (--session->missing_ > 0) {
+          session = nullptr;
+          done = nullptr;
+        } else {
+          Close(session);
+          done = nullptr;
+        }
+      }
+    }
+    if (opened) Watchdog::Get().Touch();
+    if (done != nullptr) {
+      done(refused);
+    } else if (session != nullptr) {
+      // The action may complete the one who holds the last other reference.
+      const auto alive = this->shared_from_this();
+      if (session->refusal_.ok()) {
+        action_(session, position);
+      } else {
+        Fail(session, Status(session->refusal_), position);
+      }
+    }
+  }
+
+  // Ends the operation of a session that is not open any more, of which the action has not been called.
+  void Fail(Session* session, const Status& why, int32_t here) {
+    static_cast<void>(Guarded([&] {
+      if (failed_ != nullptr) failed_(*session, why);
+      return Status::Ok();
+    }));
+    session->Finish(why, here);
+  }
+
+  // Of a session whose time is up. What kept a device from taking part comes first, and may be why others are missing.
+  Status Late(const Session& session) const {
+    const std::string missing = MissingDevices(*site_, members_, session.group_, session.arrived_);
+    const Status& first = session.refusal_;
+    return first.ok() ? Status::Deadline(missing) : Status{first.code, first.message + " Besides: " + missing};
   }
 
   bool IsHalfWay(const Session& session, std::chrono::steady_clock::time_point now) const {
@@ -173,7 +203,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
       Failure& failure = failures_[i];
       if (failure.run_id != run_id || failure.group != group || failure.told[position]) continue;
       failure.told[position] = true;
-      *status = Status::Deadline(failure.message);
+      *status = failure.why;
       return true;
     }
     return false;
@@ -192,6 +222,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     session->group_ = group;
     session->missing_ = expected_[group];
     session->said_ = false;
+    session->refusal_ = Status::Ok();
     session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
     session->args_.assign(site_->group_size, Args{});
     session->arrived_.assign(site_->group_size, false);
@@ -237,7 +268,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
 
   const std::shared_ptr<const CallSite> site_;
   const Action action_;
-  Expired expired_;
+  Failed failed_;
   const std::vector<bool> members_;  // by partition
   std::vector<int32_t> expected_;    // by group: how many of them
   std::mutex mutex_;

@@ -43,7 +43,8 @@ class CountsJob final : public Job<CountsArgs> {
     for (const int32_t position : site().local(group())) {
       tables_.push_back({call.rank_of[position], args()[position].table_words});
     }
-    return PlanMetered(*plan_, traffic_.data(), tables_, launch());
+    Status planned = PlanMetered(*plan_, traffic_.data(), tables_, launch());
+    return planned.ok() ? HandOverTables(args()) : planned;
   }
 
   const PlanFunction* plan_;
@@ -63,6 +64,10 @@ class NetworkCounts final : public Counts {
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
     entrance_.Arrive(run_id, partition, args, std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    entrance_.Refuse(run_id, partition, why, std::move(done));
   }
 
  private:

@@ -140,6 +140,10 @@ class NetworkExchange final : public Exchange {
     entrance_.Arrive(run_id, partition, args, std::move(done));
   }
 
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    entrance_.Refuse(run_id, partition, why, std::move(done));
+  }
+
  private:
   std::shared_ptr<const ExchangeOptions> options_;
   Entrance<ExchangeArgs, ExchangeJob> entrance_;

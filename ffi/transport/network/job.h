@@ -40,19 +40,21 @@ class Job : public Guest {
     session_ = session;
     done_ = std::move(done);
     launch_ = meter_->Begin();
+    bool named = false;
     const Status written = Guarded([&] {
-      args_.assign(session->args().begin(), session->args().end());
       site_->Begin(session->run_id(), session->group(), &meeting_);
+      named = true;
+      args_.assign(session->args().begin(), session->args().end());
       WriteMetadata(*site_, session->group(), args_, &words_);
       site_->Write(words_, &meeting_);
       return Status::Ok();
     });
-    const bool posted = written.ok() && site_->station().wire->Post([this] {
+    if (!written.ok()) return EndAlone(written, named);
+    const bool posted = site_->station().wire->Post([this] {
       FaultPoints::Get().AtMeet();
       site_->station().meetings.Join(&meeting_);
     });
-    if (posted) return;
-    End(written.ok() ? Status::Unavailable(meeting_.prefix + "the network of this process has been closed.") : written);
+    if (!posted) End(Status::Unavailable(meeting_.prefix + "the network of this process has been closed."));
   }
 
  protected:
@@ -68,6 +70,15 @@ class Job : public Guest {
   }
 
  private:
+  // Of a visit that the other processes know nothing of yet. They are told, if it can be said which it is.
+  void EndAlone(const Status& why, bool named) {
+    const bool posted = named && site_->station().wire->Post([this, why] {
+      site_->station().meetings.StayAway(meeting_, why);
+      End(why);
+    });
+    if (!posted) End(why);
+  }
+
   void End(const Status& status) {
     meter_->End(launch_, status, status.ok() ? seen() : Seen{});
     Session* session = std::exchange(session_, nullptr);
@@ -99,12 +110,17 @@ class Entrance {
                                      std::move(meter), std::move(make))),
         rendezvous_(in_process::Rendezvous<Args>::Create(
             call_site, [core = core_](auto* session, int32_t) { core->Begin(core, session); }, core_->site->process(),
-            [core = core_](const auto& session, const Status& late) { core->StayAway(session, late); })) {}
+            [core = core_](const auto& session, const Status& why) { core->StayAway(session, why); })) {}
 
   void Arrive(int64_t run_id, int32_t partition, Args args, Completion done) {
     const CallSite& site = core_->site->call_site();
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], std::move(args),
                         std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) {
+    const CallSite& site = core_->site->call_site();
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
   }
 
  private:
@@ -119,18 +135,21 @@ class Entrance {
         return Status::Ok();
       });
       if (!taken.ok()) {
-        meter->Fail();
+        static_cast<void>(Guarded([&] {
+          StayAway(*session, taken);
+          return Status::Ok();
+        }));
         return session->Finish(taken);
       }
       job->Begin(session, [self, job] { self->Return(job); });
     }
 
     // The other processes need not wait until they think the same.
-    void StayAway(const typename Job<Args>::Session& session, const Status& late) const {
+    void StayAway(const typename Job<Args>::Session& session, const Status& why) const {
       meter->Fail();
       auto meeting = std::make_shared<Meeting>();
       site->Begin(session.run_id(), session.group(), meeting.get());
-      site->station().wire->Post([at = site, meeting, late] { at->station().meetings.StayAway(*meeting, late); });
+      site->station().wire->Post([at = site, meeting, why] { at->station().meetings.StayAway(*meeting, why); });
     }
 
     OneJob* Take() {
