@@ -190,6 +190,12 @@ ffi::Error ToError(const transport::Status& status) {
   return ffi::Error::Internal(status.message);
 }
 
+transport::Status UnexpectedOperands() { return transport::Status::Invalid("unexpected operands"); }
+
+transport::Status FailsAlone(const transport::CallSite& site, const transport::Status& why) {
+  return {why.code, site.Prefix() + "a device that does not know its number cannot take part: " + why.message};
+}
+
 transport::Completion Completing(ffi::Promise promise) {
   return [promise = std::move(promise)](const transport::Status& status) mutable {
     if (status.ok()) {

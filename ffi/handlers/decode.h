@@ -38,6 +38,10 @@ int32_t DecodePartition(const ffi::AnyBuffer& partition, const transport::CallSi
 
 ffi::Error ToError(const transport::Status& status);
 
+transport::Status UnexpectedOperands();
+// Of a device that cannot take part, and cannot tell the others, since it does not know which of them it is.
+transport::Status FailsAlone(const transport::CallSite& site, const transport::Status& why);
+
 // Completes `promise` from whatever thread it is called on.
 transport::Completion Completing(ffi::Promise promise);
 

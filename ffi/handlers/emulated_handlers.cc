@@ -29,34 +29,23 @@ struct Running {
 };
 
 // A device and its stream: made once for each.
-ffi::ErrorOr<Caller> CallerOf(const Gpu& gpu, int32_t ordinal) {
+Status FindCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
   static std::mutex mutex;
   static auto* const streams = new std::vector<kernels::Stream>;
   int devices = 1;
   gpu.driver().CountDevices(&devices);
-  Caller caller;
-  caller.device = ordinal % devices;
+  caller->device = ordinal % devices;
   const std::lock_guard<std::mutex> lock(mutex);
   streams->resize(static_cast<size_t>(devices));
-  kernels::Stream& stream = (*streams)[static_cast<size_t>(caller.device)];
+  kernels::Stream& stream = (*streams)[static_cast<size_t>(caller->device)];
   if (stream == nullptr) {
     transport::gpu::DeviceScope scope(gpu);
-    Status status = scope.Choose(caller.device);
-    if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller.device, "make a stream");
-    if (!status.ok()) return ffi::Unexpected(ToError(status));
+    Status status = scope.Choose(caller->device);
+    if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller->device, "make a stream");
+    if (!status.ok()) return status;
   }
-  caller.stream = stream;
-  return caller;
-}
-
-template <typename Call, typename Site>
-ffi::ErrorOr<std::shared_ptr<Running<Call>>> Begin(const Site& state, int32_t ordinal) {
-  auto caller = CallerOf(*state.gpu, ordinal);
-  if (!caller.has_value()) return ffi::Unexpected(caller.error());
-  auto running = std::make_shared<Running<Call>>();
-  caller->allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
-  running->call = std::make_unique<Call>(state, *caller);
-  return running;
+  caller->stream = stream;
+  return Status::Ok();
 }
 
 // Completes the call once its stream has come to what is on it now.
@@ -83,14 +72,16 @@ struct EmulatedPlatform {
 
   template <typename Call, typename Site, typename Buffers>
   static ffi::Future Run(Site* state, ffi::RunId run, int32_t ordinal, const Buffers& buffers) {
-    auto begun = Begin<Call>(*state, ordinal);
-    if (!begun.has_value()) return Failed(begun.error());
-    const auto& running = *begun;
-    if (ffi::Error error = running->call->Load(buffers); error.failure()) return Failed(error);
+    state->handed_over.Receive();
+    auto running = std::make_shared<Running<Call>>();
+    Caller caller;
+    Status loaded = FindCaller(*state->gpu, ordinal, &caller);
+    caller.allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
+    running->call = std::make_unique<Call>(state, caller, ordinal);
+    if (loaded.ok()) loaded = transport::Guarded([&] { return running->call->Load(buffers); });
     ffi::Future future(running->promise);
-    running->call->Start(run.run_id, [running, gpu = state->gpu](const Status& status) {
-      CompleteInOrder(*gpu, running, status.ok() ? running->call->Finish() : status);
-    });
+    running->call->Start(run.run_id, loaded,
+                         [running, gpu = state->gpu](const Status& status) { CompleteInOrder(*gpu, running, status); });
     return future;
   }
 };

@@ -41,15 +41,17 @@ ffi::Future Start(ExchangeSite* state, ffi::RunId run, const ExchangeBuffers& bu
   state->handed_over.Receive();
   transport::ExchangeArgs args;
   const int32_t where = DecodePartition(buffers.partition, *state->site);
-  if (!DecodeExchange(buffers, *state->site, &args) || where < 0) {
-    return Failed(ffi::Error::InvalidArgument(state->site->Prefix() + "unexpected operands"));
+  if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  if (!DecodeExchange(buffers, *state->site, &args)) {
+    state->exchange->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
+    return future;
   }
   // XLA was asked to give result and base one buffer; it is free not to.
   if (buffers.base.untyped_data() != args.destination) {
     std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
   }
-  ffi::Promise promise;
-  ffi::Future future(promise);
   state->exchange->Start(run.run_id, where, args, Completing(std::move(promise)));
   return future;
 }

@@ -14,10 +14,6 @@ using transport::Status;
 using transport::gpu::Caller;
 using transport::gpu::Gpu;
 
-ffi::Error Unexpected(const transport::CallSite& site) {
-  return ffi::Error::InvalidArgument(site.Prefix() + "unexpected operands");
-}
-
 size_t BytesOf(const ffi::AnyBuffer& buffer) { return buffer.size_bytes(); }
 
 bool IsPartition(const ffi::AnyBuffer& buffer) {
@@ -70,12 +66,40 @@ ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state) {
   return ffi::Error::Success();
 }
 
-ffi::Error GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
-  state_.handed_over.Receive();
+bool Attendance::Take(const ffi::AnyBuffer& partition) {
+  if (!IsPartition(partition)) return false;
+  there_ = partition.untyped_data();
+  here_ = static_cast<const uint32_t*>(there_);
+  return true;
+}
+
+bool Attendance::Read() {
+  partition_ = CheckedPartition(here_, *state_.site);
+  if (partition_ >= 0) state_.partitions.Remember(ordinal_, partition_);
+  return partition_ >= 0;
+}
+
+int32_t Attendance::Find(const Caller& caller) {
+  if (partition_ < 0) partition_ = state_.partitions.Recall(ordinal_);
+  if (partition_ < 0 && there_ != nullptr) partition_ = ReadAlone(caller);
+  return partition_;
+}
+
+// To memory of this thread's: a copy can do that, if slowly, where no pinned memory can be had.
+int32_t Attendance::ReadAlone(const Caller& caller) const {
+  uint32_t value = 0;
+  const kernels::Driver& driver = state_.gpu->driver();
+  transport::gpu::DeviceScope scope(*state_.gpu);
+  if (!scope.Choose(caller.device).ok()) return -1;
+  const int copied = driver.Copy(&value, there_, sizeof(value), caller.stream);
+  if (driver.SynchronizeStream(caller.stream) != 0 || copied != 0) return -1;
+  return CheckedPartition(&value, *state_.site);
+}
+
+Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const transport::CallSite& site = *state_.site;
-  if (!DecodeExchange(buffers, site, &args_) || !IsPartition(buffers.partition)) return Unexpected(site);
-  const auto* partition = static_cast<const uint32_t*>(buffers.partition.untyped_data());
-  fetch_.Add(&partition, sizeof(*partition));
+  if (!attendance_.Take(buffers.partition) || !DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
+  fetch_.Add(attendance_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
   fetch_.Add(&args_.output_offsets.data, BytesOf(buffers.output_offsets));
@@ -83,11 +107,17 @@ ffi::Error GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   if (args_.table != nullptr) {
     fetch_.AddTable(&args_.table, static_cast<size_t>(args_.table_words) * sizeof(*args_.table), ShapeOfTable(site));
   }
-  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
-  partition_ = CheckedPartition(partition, site);
-  if (partition_ < 0) return Unexpected(site);
+  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
+  if (!attendance_.Read()) return UnexpectedOperands();
   args_.caller = &caller_;
-  return ToError(CopyBase(*state_.gpu, caller_, buffers.base, args_.destination));
+  return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
+}
+
+void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, transport::Completion done) {
+  if (loaded.ok()) return state_.exchange->Start(run_id, attendance_.partition(), args_, std::move(done));
+  const int32_t partition = attendance_.Find(caller_);
+  if (partition < 0) return done(FailsAlone(*state_.site, loaded));
+  state_.exchange->Refuse(run_id, partition, loaded, std::move(done));
 }
 
 Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base, std::byte* result) {
@@ -100,32 +130,38 @@ Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base
 Status CopyTable(const Gpu& gpu, const Caller& caller, const transport::CallSite& site, const int32_t* words,
                  int32_t* table) {
   const int64_t used = WordsBeforeEntries(site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
+  transport::gpu::DeviceScope scope(gpu);
+  if (Status status = scope.Choose(caller.device); !status.ok()) return status;
   return gpu.Check(gpu.driver().Copy(table, words, static_cast<size_t>(used) * sizeof(*words), caller.stream),
                    caller.device, "copy a stage table");
 }
 
-ffi::Error GpuPlanCall::Load(const PlanBuffers& buffers) {
-  state_.handed_over.Receive();
+Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   const transport::CallSite& site = *state_.site;
   auto sizes = DecodeInts(buffers.send_sizes);
-  if (!sizes.has_value() || sizes->size % site.group_size != 0 || !IsPartition(buffers.partition) ||
+  if (!attendance_.Take(buffers.partition) || !sizes.has_value() || sizes->size % site.group_size != 0 ||
       static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
-    return Unexpected(site);
+    return UnexpectedOperands();
   }
-  const auto* where = static_cast<const uint32_t*>(buffers.partition.untyped_data());
   std::byte* room = nullptr;
-  fetch_.Add(&where, sizeof(*where));
+  fetch_.Add(attendance_.where(), sizeof(uint32_t));
   fetch_.Add(&sizes->data, BytesOf(buffers.send_sizes));
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
-  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
-  partition_ = CheckedPartition(where, site);
-  if (partition_ < 0) return Unexpected(site);
+  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
+  if (!attendance_.Read()) return UnexpectedOperands();
   table_ = buffers.table.typed_data();
-  args_ = {*sizes, reinterpret_cast<int32_t*>(room)};
-  return ffi::Error::Success();
+  args_ = {*sizes, reinterpret_cast<int32_t*>(room), this};
+  return Status::Ok();
 }
 
-Status GpuPlanCall::Finish() {
+void GpuPlanCall::Start(int64_t run_id, const Status& loaded, transport::Completion done) {
+  if (loaded.ok()) return state_.counts->Start(run_id, attendance_.partition(), args_, std::move(done));
+  const int32_t partition = attendance_.Find(caller_);
+  if (partition < 0) return done(FailsAlone(*state_.site, loaded));
+  state_.counts->Refuse(run_id, partition, loaded, std::move(done));
+}
+
+Status GpuPlanCall::TakeTable() {
   fetch_.UsedByStream();
   return CopyTable(*state_.gpu, caller_, *state_.site, args_.table_words, table_);
 }

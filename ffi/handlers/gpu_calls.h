@@ -2,6 +2,8 @@
 #ifndef FASTJAX_HANDLERS_GPU_CALLS_H_
 #define FASTJAX_HANDLERS_GPU_CALLS_H_
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,19 +18,43 @@
 
 namespace fastjax::handlers {
 
+// The partitions that devices are in a call site's program. They never change, so whoever has been here before knows
+// his, also when he cannot read it any more. Thread-safe.
+class Partitions {
+ public:
+  Partitions() {
+    for (auto& partition : known_) partition.store(-1, std::memory_order_relaxed);
+  }
+  // `ordinal`: XLA's number of the device.
+  void Remember(int32_t ordinal, int32_t partition) {
+    if (IsKept(ordinal)) known_[static_cast<size_t>(ordinal)].store(partition, std::memory_order_relaxed);
+  }
+  // -1: not known.
+  int32_t Recall(int32_t ordinal) const {
+    return IsKept(ordinal) ? known_[static_cast<size_t>(ordinal)].load(std::memory_order_relaxed) : -1;
+  }
+
+ private:
+  static constexpr int32_t kKept = 128;  // more devices than a process has
+  static bool IsKept(int32_t ordinal) { return ordinal >= 0 && ordinal < kKept; }
+
+  std::array<std::atomic<int32_t>, kKept> known_;
+};
+
 // What the call sites of GPU programs have. Each kind of handler derives a type of its own, since XLA's numbers of
 // types are those of one XLA, and a GPU's plugin has an XLA of its own.
-struct GpuExchangeSite {
+struct GpuSite {
   HandedOver handed_over;
   std::shared_ptr<const transport::CallSite> site;
   std::shared_ptr<transport::gpu::Gpu> gpu;
+  Partitions partitions;
+};
+
+struct GpuExchangeSite : GpuSite {
   std::unique_ptr<transport::Exchange> exchange;
 };
 
-struct GpuPlanSite {
-  HandedOver handed_over;
-  std::shared_ptr<const transport::CallSite> site;
-  std::shared_ptr<transport::gpu::Gpu> gpu;
+struct GpuPlanSite : GpuSite {
   std::unique_ptr<transport::Counts> counts;
   int64_t table_words = 0;
 };
@@ -39,7 +65,7 @@ ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state);
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
 transport::Status CopyBase(const transport::gpu::Gpu& gpu, const transport::gpu::Caller& caller,
                            const ffi::AnyBuffer& base, std::byte* result);
-// Puts a copy of a table, from pinned memory, on the caller's stream.
+// Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
 transport::Status CopyTable(const transport::gpu::Gpu& gpu, const transport::gpu::Caller& caller,
                             const transport::CallSite& site, const int32_t* words, int32_t* table);
 
@@ -49,53 +75,75 @@ struct PlanBuffers {
   Table table;
 };
 
-// A call is loaded, which waits for what it must read of the device; started, which ends with a completion; and
-// finished, which puts on the stream what comes last. It must live until then.
+// One call of a device: loaded, which waits for what must be read of the device, and started, which ends with a
+// completion. It must live until then. What goes wrong before it is started is told to those that it would have met.
+
+// Which of its group a device is.
+class Attendance {
+ public:
+  Attendance(GpuSite* state, int32_t ordinal) : state_(*state), ordinal_(ordinal) {}
+
+  // False: the operand is none.
+  bool Take(const ffi::AnyBuffer& partition);
+  // What is to be read of the device.
+  const uint32_t** where() { return &here_; }
+  // That has been read. False: it is none of the call site's.
+  bool Read();
+  int32_t partition() const { return partition_; }
+  // Whatever has failed: from what is known, or else with nothing but a copy. -1: there is no way.
+  int32_t Find(const transport::gpu::Caller& caller);
+
+ private:
+  int32_t ReadAlone(const transport::gpu::Caller& caller) const;
+
+  GpuSite& state_;
+  const int32_t ordinal_;
+  const void* there_ = nullptr;  // on the device
+  const uint32_t* here_ = nullptr;
+  int32_t partition_ = -1;
+};
 
 // One device's exchange.
 class GpuExchangeCall {
  public:
-  GpuExchangeCall(const GpuExchangeSite& state, transport::gpu::Caller caller)
-      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+  GpuExchangeCall(GpuExchangeSite* state, transport::gpu::Caller caller, int32_t ordinal)
+      : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for offsets and sizes.
-  ffi::Error Load(const ExchangeBuffers& buffers);
-  void Start(int64_t run_id, transport::Completion done) {
-    state_.exchange->Start(run_id, partition_, args_, std::move(done));
-  }
-  transport::Status Finish() { return transport::Status::Ok(); }
+  transport::Status Load(const ExchangeBuffers& buffers);
+  // `loaded`: what came of that, or of what was to be done before.
+  void Start(int64_t run_id, const transport::Status& loaded, transport::Completion done);
   const transport::gpu::Caller& caller() const { return caller_; }
 
  private:
-  const GpuExchangeSite& state_;
+  GpuExchangeSite& state_;
   const transport::gpu::Caller caller_;
+  Attendance attendance_;
   transport::gpu::Fetch fetch_;
   transport::ExchangeArgs args_;
-  int32_t partition_ = -1;
 };
 
 // One device's planning.
-class GpuPlanCall {
+class GpuPlanCall final : transport::TableTaker {
  public:
-  GpuPlanCall(const GpuPlanSite& state, transport::gpu::Caller caller)
-      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+  GpuPlanCall(GpuPlanSite* state, transport::gpu::Caller caller, int32_t ordinal)
+      : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for the sizes.
-  ffi::Error Load(const PlanBuffers& buffers);
-  void Start(int64_t run_id, transport::Completion done) {
-    state_.counts->Start(run_id, partition_, args_, std::move(done));
-  }
-  // Puts the copy of the table to the device on the caller's stream.
-  transport::Status Finish();
+  transport::Status Load(const PlanBuffers& buffers);
+  void Start(int64_t run_id, const transport::Status& loaded, transport::Completion done);
   const transport::gpu::Caller& caller() const { return caller_; }
 
  private:
-  const GpuPlanSite& state_;
+  // Puts the copy of the table to the device on the caller's stream.
+  transport::Status TakeTable() override;
+
+  GpuPlanSite& state_;
   const transport::gpu::Caller caller_;
+  Attendance attendance_;
   transport::gpu::Fetch fetch_;
   transport::CountsArgs args_;
   int32_t* table_ = nullptr;
-  int32_t partition_ = -1;
 };
 
 }  // namespace fastjax::handlers

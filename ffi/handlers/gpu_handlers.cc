@@ -50,16 +50,18 @@ Status Wait(Start start) {
 }
 
 // XLA runs a device's program on a thread that has chosen the device, or else says which it is.
-ffi::ErrorOr<Caller> CallerOf(const transport::gpu::Gpu& gpu, DeviceContext* context) {
-  int device = 0;
-  const Status status = gpu.Check(gpu.driver().GetDevice(&device), 0, "be asked for");
-  if (!status.ok()) return ffi::Unexpected(ToError(status));
-  if (device == kernels::kNoDevice) device = context->ordinal;
-  return Caller{context->stream, device, [context](size_t bytes) {
-                  // The most that XLA takes for an alignment; it refuses more. What it gives out is aligned by 256.
-                  constexpr size_t kAlignment = 16;
-                  return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
-                }};
+Status FindDevice(const transport::gpu::Gpu& gpu, const DeviceContext& context, int32_t* device) {
+  const Status status = gpu.Check(gpu.driver().GetDevice(device), context.ordinal, "be asked for");
+  if (!status.ok() || *device == kernels::kNoDevice) *device = context.ordinal;
+  return status;
+}
+
+Caller CallerOf(DeviceContext* context, int32_t device) {
+  return {context->stream, device, [context](size_t bytes) {
+            // The most that XLA takes for an alignment; it refuses more. What it gives out is aligned by 256.
+            constexpr size_t kAlignment = 16;
+            return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
+          }};
 }
 
 struct XlaGpu {
@@ -71,15 +73,15 @@ struct XlaGpu {
 
   template <typename Call, typename Site, typename Buffers>
   static ffi::Error Run(Site* state, ffi::RunId run, DeviceContext context, const Buffers& buffers) {
-    const auto caller = CallerOf(*state->gpu, &context);
-    if (!caller.has_value()) return caller.error();
+    state->handed_over.Receive();
+    int32_t device = 0;
+    Status status = FindDevice(*state->gpu, context, &device);
     // Before all that calls the driver, and gone after it.
     transport::gpu::DeviceScope scope(*state->gpu);
-    if (const Status chosen = scope.Choose(caller->device); !chosen.ok()) return ToError(chosen);
-    Call call(*state, *caller);
-    if (ffi::Error error = call.Load(buffers); error.failure()) return error;
-    const Status status = Wait([&](const transport::Completion& done) { call.Start(run.run_id, done); });
-    return ToError(status.ok() ? call.Finish() : status);
+    if (status.ok()) status = scope.Choose(device);
+    Call call(state, CallerOf(&context, device), context.ordinal);
+    if (status.ok()) status = transport::Guarded([&] { return call.Load(buffers); });
+    return ToError(Wait([&](const transport::Completion& done) { call.Start(run.run_id, status, done); }));
   }
 };
 

@@ -18,8 +18,8 @@ using transport::ExchangeArgs;
 using transport::IntView;
 using transport::Status;
 
-ffi::Error Unexpected(const transport::CallSite& site) {
-  return ffi::Error::InvalidArgument(site.Prefix() + "unexpected operands");
+Status Unexpected(const transport::CallSite& site) {
+  return Status::Invalid(site.Prefix() + UnexpectedOperands().message);
 }
 
 // What is called `count` times, and calls `done` then: with the first failure, if there is one.
@@ -109,16 +109,15 @@ bool LoopbackCall::Decode(const LoopbackBuffers& buffers) {
   return true;
 }
 
-ffi::Error LoopbackCall::Load(const LoopbackBuffers& buffers) {
-  state_.handed_over.Receive();
+Status LoopbackCall::Load(const LoopbackBuffers& buffers) {
   if (!Decode(buffers)) return Unexpected(*state_.site);
   fetch_.Add(&all_.input_offsets.data, buffers.input_offsets.size_bytes());
   fetch_.Add(&all_.send_sizes.data, buffers.send_sizes.size_bytes());
   fetch_.Add(&all_.output_offsets.data, buffers.output_offsets.size_bytes());
   fetch_.Add(&all_.recv_sizes.data, buffers.recv_sizes.size_bytes());
-  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
+  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
   all_.caller = &caller_;
-  return ToError(CopyBase(*state_.gpu, caller_, buffers.base, all_.destination));
+  return CopyBase(*state_.gpu, caller_, buffers.base, all_.destination);
 }
 
 ExchangeArgs LoopbackCall::ArgsOf(int32_t rank) const {
@@ -132,7 +131,8 @@ ExchangeArgs LoopbackCall::ArgsOf(int32_t rank) const {
 }
 
 // Ranks meet those of their own call: other devices may play the same call site in the same run.
-void LoopbackCall::Start(int64_t /*run_id*/, const Completion& done) {
+void LoopbackCall::Start(int64_t /*run_id*/, const Status& loaded, const Completion& done) {
+  if (!loaded.ok()) return done(loaded);
   static std::atomic<int64_t> calls{0};
   const int64_t call = calls.fetch_add(1);
   const Completion all = WhenAll(state_.site->group_size, done);
@@ -141,8 +141,7 @@ void LoopbackCall::Start(int64_t /*run_id*/, const Completion& done) {
   }
 }
 
-ffi::Error LoopbackPlanCall::Load(const LoopbackPlanBuffers& buffers) {
-  state_.handed_over.Receive();
+Status LoopbackPlanCall::Load(const LoopbackPlanBuffers& buffers) {
   const int64_t ranks = state_.site->group_size;
   const auto kind = DecodeIntKind(buffers.send_sizes.element_type());
   const auto dimensions = buffers.send_sizes.dimensions();
@@ -155,9 +154,9 @@ ffi::Error LoopbackPlanCall::Load(const LoopbackPlanBuffers& buffers) {
   std::byte* room = nullptr;
   fetch_.Add(&sizes_.data, buffers.send_sizes.size_bytes());
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
-  if (const Status status = fetch_.Run(caller_); !status.ok()) return ToError(status);
+  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
   words_ = reinterpret_cast<int32_t*>(room);
-  return ffi::Error::Success();
+  return Status::Ok();
 }
 
 Status LoopbackPlanCall::Plan() {
@@ -168,16 +167,13 @@ Status LoopbackPlanCall::Plan() {
   std::vector<int64_t> scratch;
   if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
   bool anew = false;
-  return state_.plan(traffic.data(), {{state_.rank, words_}}, &anew);
-}
-
-void LoopbackPlanCall::Start(int64_t /*run_id*/, const Completion& done) {
-  done(transport::Guarded([this] { return Plan(); }));
-}
-
-Status LoopbackPlanCall::Finish() {
+  if (Status status = state_.plan(traffic.data(), {{state_.rank, words_}}, &anew); !status.ok()) return status;
   fetch_.UsedByStream();
   return CopyTable(*state_.gpu, caller_, *state_.site, words_, table_);
+}
+
+void LoopbackPlanCall::Start(int64_t /*run_id*/, const Status& loaded, const Completion& done) {
+  done(loaded.ok() ? transport::Guarded([this] { return Plan(); }) : loaded);
 }
 
 }  // namespace fastjax::handlers

@@ -15,10 +15,7 @@
 
 namespace fastjax::handlers {
 
-struct GpuLoopbackPlanSite {
-  HandedOver handed_over;
-  std::shared_ptr<const transport::CallSite> site;
-  std::shared_ptr<transport::gpu::Gpu> gpu;
+struct GpuLoopbackPlanSite : GpuSite {
   transport::PlanFunction plan;
   int64_t table_words = 0;
   int32_t rank = 0;  // whose table is wanted
@@ -40,12 +37,11 @@ struct LoopbackBuffers {
 
 class LoopbackCall {
  public:
-  LoopbackCall(const GpuExchangeSite& state, transport::gpu::Caller caller)
-      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+  LoopbackCall(const GpuExchangeSite* state, transport::gpu::Caller caller, int32_t /*ordinal*/)
+      : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  ffi::Error Load(const LoopbackBuffers& buffers);
-  void Start(int64_t run_id, const transport::Completion& done);
-  transport::Status Finish() { return transport::Status::Ok(); }
+  transport::Status Load(const LoopbackBuffers& buffers);
+  void Start(int64_t run_id, const transport::Status& loaded, const transport::Completion& done);
   const transport::gpu::Caller& caller() const { return caller_; }
 
  private:
@@ -65,12 +61,11 @@ struct LoopbackPlanBuffers {
 
 class LoopbackPlanCall {
  public:
-  LoopbackPlanCall(const GpuLoopbackPlanSite& state, transport::gpu::Caller caller)
-      : state_(state), caller_(std::move(caller)), fetch_(state.gpu.get()) {}
+  LoopbackPlanCall(const GpuLoopbackPlanSite* state, transport::gpu::Caller caller, int32_t /*ordinal*/)
+      : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  ffi::Error Load(const LoopbackPlanBuffers& buffers);
-  void Start(int64_t run_id, const transport::Completion& done);
-  transport::Status Finish();
+  transport::Status Load(const LoopbackPlanBuffers& buffers);
+  void Start(int64_t run_id, const transport::Status& loaded, const transport::Completion& done);
   const transport::gpu::Caller& caller() const { return caller_; }
 
  private:

@@ -39,12 +39,14 @@ ffi::Future Execute(PlanSite* state, ffi::RunId run, ffi::AnyBuffer send_sizes, 
   state->handed_over.Receive();
   const auto sizes = DecodeInts(send_sizes);
   const int32_t where = DecodePartition(partition, *state->site);
-  if (!sizes.has_value() || sizes->size % state->site->group_size != 0 || where < 0 ||
-      static_cast<int64_t>(table->element_count()) != state->table_words) {
-    return Failed(ffi::Error::InvalidArgument(state->site->Prefix() + "unexpected operands"));
-  }
+  if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
+  if (!sizes.has_value() || sizes->size % state->site->group_size != 0 ||
+      static_cast<int64_t>(table->element_count()) != state->table_words) {
+    state->counts->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
+    return future;
+  }
   state->counts->Start(run.run_id, where, {*sizes, table->typed_data()}, Completing(std::move(promise)));
   return future;
 }

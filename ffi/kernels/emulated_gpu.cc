@@ -45,6 +45,8 @@ class Record {
   bool reached_ = false;
 };
 
+bool IsLost(int device) { return device == emulatedFaults().lost; }
+
 bool IsDevice(int device) { return device >= 0 && device < emulatedDevices; }
 
 std::array<std::array<bool, emulatedDevices>, emulatedDevices> peers{};
@@ -100,6 +102,11 @@ struct EmulatedStream {
   uint64_t done = 0;
 };
 
+EmulatedFaults& emulatedFaults() {
+  static auto* const faults = new EmulatedFaults;  // streams may run as the process ends
+  return *faults;
+}
+
 const char* emulatedGetErrorString(emulatedError_t error) {
   switch (error) {
     case emulatedSuccess:
@@ -116,6 +123,8 @@ const char* emulatedGetErrorString(emulatedError_t error) {
       return "invalid resource handle";
     case emulatedErrorNotReady:
       return "device not ready";
+    case emulatedErrorIllegalAddress:
+      return "an illegal memory access was encountered";
     case emulatedErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
     case emulatedErrorHostMemoryAlreadyRegistered:
@@ -209,7 +218,7 @@ emulatedError_t emulatedStreamDestroy(emulatedStream_t stream) {
 emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
   emulatedNeedDevice();
   stream->Synchronize();
-  return emulatedSuccess;
+  return IsLost(stream->device) ? emulatedErrorIllegalAddress : emulatedSuccess;
 }
 
 // As everywhere: for the last record before this call, and not at all if there was none.
@@ -236,6 +245,7 @@ emulatedError_t emulatedEventDestroy(emulatedEvent_t event) {
 emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stream) {
   emulatedNeedDevice();
   if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
+  if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
   auto record = std::make_shared<Record>();
   {
     const std::lock_guard<std::mutex> lock(event->mutex);
@@ -259,6 +269,7 @@ emulatedError_t emulatedEventQuery(emulatedEvent_t event) {
 
 emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int /*kind*/, emulatedStream_t stream) {
   emulatedNeedDevice();
+  if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
   if (bytes > 0) stream->Push([=] { std::memcpy(dst, src, bytes); });
   return emulatedSuccess;
 }
@@ -274,6 +285,7 @@ emulatedError_t emulatedLaunch(emulatedStream_t stream, int blocks, std::functio
   if (blocks <= 0) return emulatedErrorInvalidConfiguration;
   // Copies may be queued from any device, kernels from their own only.
   if (stream->device != current_device) return emulatedErrorInvalidResourceHandle;
+  if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
   stream->Push(std::move(work));
   return emulatedSuccess;
 }

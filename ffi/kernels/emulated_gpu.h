@@ -20,6 +20,7 @@ enum emulatedError_t {
   emulatedErrorInvalidDevice = 101,
   emulatedErrorInvalidResourceHandle = 400,
   emulatedErrorNotReady = 600,
+  emulatedErrorIllegalAddress = 700,
   emulatedErrorPeerAccessAlreadyEnabled = 704,
   emulatedErrorHostMemoryAlreadyRegistered = 712,
   emulatedErrorHostMemoryNotRegistered = 713,
@@ -42,6 +43,13 @@ constexpr unsigned emulatedIpcMemLazyEnablePeerAccess = 1;
 struct emulatedIpcMemHandle_t {
   uint64_t words[8];
 };
+
+// What tests have go wrong, by device; -1: on none.
+struct EmulatedFaults {
+  std::atomic<int> pinned{-1};  // gets no pinned memory any more
+  std::atomic<int> lost{-1};    // takes no work any more, as after a kernel that touched what it must not
+};
+EmulatedFaults& emulatedFaults();
 
 const char* emulatedGetErrorString(emulatedError_t error);
 emulatedError_t emulatedGetLastError();

@@ -98,6 +98,9 @@ emulatedError_t emulatedFree(void* memory) {
 
 emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
   emulatedNeedDevice();
+  int device = 0;
+  emulatedGetDevice(&device);
+  if (device == emulatedFaults().pinned) return emulatedErrorMemoryAllocation;
   *memory = std::malloc(bytes);
   return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/emulated_gpu.h"
 #include "transport/gpu/driver_library.h"
 
 namespace nb = nanobind;
@@ -26,6 +27,14 @@ void RegisterGpu(nb::module_* module) {
       nb::arg("shares_memory") = false,
       "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), "
       "names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.");
+  m.def(
+      "set_emulated_faults",
+      [](int pinned, int lost) {
+        kernels::emulatedFaults().pinned = pinned;
+        kernels::emulatedFaults().lost = lost;
+      },
+      nb::arg("pinned") = -1, nb::arg("lost") = -1,
+      "For tests: from now on this emulated GPU gets no more pinned memory, and that one takes no more work.");
 }
 
 }  // namespace fastjax::python
