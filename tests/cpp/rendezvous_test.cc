@@ -299,6 +299,25 @@ void TestExpiryOfRepetitions() {
   CHECK_EQ(met.load(), 1);
 }
 
+// Devices that are played by one need no threads.
+void TestFinishHere() {
+  const auto site = MakeSite(1, 4);
+  const auto meeting =
+      Meeting::Create(site, [](Meeting::Session* session, int32_t) { session->FinishHere(Status::Internal("all")); });
+  for (int64_t run = 0; run < 3; ++run) {
+    const Outcomes outcomes(4);
+    for (int32_t p = 0; p < 4; ++p) {
+      CHECK(!outcomes.called(0));
+      Arrive(meeting, {run, 0, 0, p}, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 4; ++p) {
+      CHECK(outcomes.called(p));
+      CHECK_EQ(outcomes.status(p).message, "all");
+      CHECK(outcomes.thread(p) == std::this_thread::get_id());
+    }
+  }
+}
+
 // A device that cannot take part comes, whenever that is, and says why: all are told, when all have come.
 void TestRefusals() {
   for (int32_t first = 0; first < 3; ++first) {
@@ -506,6 +525,7 @@ int main() {
   fastjax::test::TestExpiry();
   fastjax::test::TestHalfOfTheTime();
   fastjax::test::TestExpiryOfRepetitions();
+  fastjax::test::TestFinishHere();
   fastjax::test::TestRefusals();
   fastjax::test::TestExpiryAfterARefusal();
   fastjax::test::TestOldFailuresAreForgotten();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -24,7 +25,11 @@ class GpuExchange final : public Exchange {
       : core_(std::make_shared<Core>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
         rendezvous_(Rendezvous<ExchangeArgs>::Create(
             core_->site,
-            [core = core_](Session* session, int32_t last) { session->Finish(core->Execute(*session), last); },
+            [core = core_](Session* session, int32_t last) {
+              const bool one_call = IsOneCall(*session);
+              const Status status = core->Execute(*session);
+              one_call ? session->FinishHere(status) : session->Finish(status, last);
+            },
             in_process::kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
@@ -38,6 +43,13 @@ class GpuExchange final : public Exchange {
   }
 
  private:
+  // One device plays all ranks.
+  static bool IsOneCall(const Session& session) {
+    const Caller* const first = session.args().front().caller;
+    return std::all_of(session.args().begin(), session.args().end(),
+                       [&](const ExchangeArgs& args) { return args.caller == first; });
+  }
+
   struct Core {
     Core(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
         : gpu(std::move(g)),

@@ -58,6 +58,9 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
     // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
     void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
+    // The same, with all devices completed by the caller's thread, one after the other: where they are played by one,
+    // whose completions wait for nothing.
+    void FinishHere(const Status& status) { owner_->FinishSessionHere(this, status); }
 
    private:
     friend class Rendezvous;
@@ -264,6 +267,21 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     if (own == nullptr) return;
     own(status);
     Unfinished().fetch_sub(1);
+  }
+
+  void FinishSessionHere(Session* session, const Status& status) {
+    const auto keep_alive = std::move(session->owner_);
+    const std::vector<Completion> completions = std::move(session->completions_);
+    session->completions_.clear();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_.push_back(std::unique_ptr<Session>(session));
+    }
+    for (const Completion& done : completions) {
+      if (done == nullptr) continue;
+      done(status);
+      Unfinished().fetch_sub(1);
+    }
   }
 
   const std::shared_ptr<const CallSite> site_;
