@@ -23,6 +23,11 @@ def set_gpu_options(platform: str, library: str, multiprocessors: int, message_l
     For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.
     """
 
+def gpu_tally(platform: str) -> dict:
+    """
+    What exchanges have put on the streams of 'cuda' or 'rocm', or of the emulated GPUs of 'cpu', so far: launches of kernels, messages, and bytes that were packed, sent, copied straight, unpacked and summed.
+    """
+
 def set_emulated_faults(pinned: int = -1, lost: int = -1) -> None:
     """
     For tests: from now on this emulated GPU gets no more pinned memory, and that one takes no more work.

@@ -148,6 +148,12 @@ def test_loopback_with_impossible_attributes(target, attributes, text, tmp_path)
         raw_call(target, result, *operands, **attributes)
 
 
+def test_a_tally_of_gpus_that_there_are_none_of(tmp_path):
+    fastjax._core.set_gpu_options("none", str(tmp_path / "libfastjax_none.so"), 0, [])
+    with pytest.raises(RuntimeError, match="cannot load fastjax's GPU library"):
+        fastjax._core.gpu_tally("none")
+
+
 @pytest.mark.parametrize(
     ("position", "operand"),
     [

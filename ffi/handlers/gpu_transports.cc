@@ -84,7 +84,7 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const tr
   std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
   if (loopback) {
     const int64_t devices_per_server = std::max<int64_t>(1, (*topology)[1]);
-    fabric = std::make_shared<transport::gpu::LoopbackFabric>(gpu.get(), static_cast<int32_t>(devices_per_server));
+    fabric = std::make_shared<transport::gpu::LoopbackFabric>(static_cast<int32_t>(devices_per_server));
   }
   return GpuTransport{gpu, std::make_shared<transport::gpu::GpuTransport>(gpu, std::move(fabric))};
 }

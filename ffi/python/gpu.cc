@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,28 @@ void RegisterGpu(nb::module_* module) {
       nb::arg("shares_memory") = false,
       "For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), "
       "names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.");
+  m.def(
+      "gpu_tally",
+      [](const std::string& platform) {
+        std::string wrong;
+        const auto gpu = transport::gpu::OpenGpu(platform, &wrong);
+        if (gpu == nullptr) throw std::runtime_error(wrong);
+        const transport::gpu::Tally tally = gpu->tally();
+        nb::dict dict;
+        dict["exchanges"] = tally.exchanges;
+        dict["kernels"] = tally.kernels;
+        dict["messages"] = tally.messages;
+        dict["packed"] = tally.packed;
+        dict["sent"] = tally.sent;
+        dict["copied"] = tally.copied;
+        dict["unpacked"] = tally.unpacked;
+        dict["summed"] = tally.summed;
+        return dict;
+      },
+      nb::arg("platform"),
+      "What exchanges have put on the streams of 'cuda' or 'rocm', or of the emulated GPUs of 'cpu', so far: launches "
+      "of "
+      "kernels, messages, and bytes that were packed, sent, copied straight, unpacked and summed.");
   m.def(
       "set_emulated_faults",
       [](int pinned, int lost) {

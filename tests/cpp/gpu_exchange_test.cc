@@ -1,9 +1,11 @@
 // Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "check.h"
 #include "exchange_rig.h"
@@ -11,6 +13,7 @@
 #include "kernels/emulated_gpu.h"
 #include "planner/table.h"
 #include "replay.h"
+#include "table_words.h"
 #include "traffic.h"
 #include "transport/gpu/gpu_transport.h"
 #include "transport/gpu/loopback.h"
@@ -22,6 +25,7 @@ namespace {
 using kernels::ElementKind;
 using planner::Scheduler;
 using transport::CallSite;
+using transport::Status;
 using transport::gpu::Gpu;
 using transport::gpu::GpuTransport;
 using transport::gpu::LoopbackFabric;
@@ -43,7 +47,7 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
   setting.gpu = std::make_shared<Gpu>(driver);
   std::shared_ptr<transport::gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
   if (where == Where::kLoopback) {
-    fabric = std::make_shared<LoopbackFabric>(setting.gpu.get(), options.topology.devices_per_server);
+    fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
   }
   GpuTransport transport(setting.gpu, fabric);
   setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
@@ -262,6 +266,89 @@ void TestMistakes() {
   CHECK(rig.IsUntouched());
 }
 
+// Ends of a message that disagree, by tables that are sound by themselves, are refused.
+void TestOneEnd() {
+  std::mt19937_64 random(9);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kLoopback);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  int64_t refused = 0;
+  for (int32_t partition = 0; partition < 4; ++partition) {
+    std::vector<int32_t>& table = rig.table(partition);
+    const std::vector<int32_t> good = table;
+    const int32_t entries = table[planner::kEntries];
+    for (int32_t dropped = 0; dropped < entries; ++dropped) {
+      // Without one of its transfers.
+      const auto at = table.begin() + planner::kHeaderWords + 8 + dropped * planner::kEntryWords;
+      const bool crosses = planner::TableView(good.data()).entry(dropped).phase == planner::Phase::kScaleOut;
+      std::copy(at + planner::kEntryWords, table.end(), at);
+      --table[planner::kEntries];
+      Reseal(&table);
+      rig.Reset();
+      const Status status = rig.Run(setting.exchange.get(), 1, false).status(0);
+      CHECK(!crosses || !status.ok());
+      if (status.message.find("disagree on what the first sends to the second. Pass what") != std::string::npos) {
+        ++refused;
+        CHECK(rig.IsUntouched());
+      }
+      CHECK(rig.GuardsAreWhole());
+      table = good;
+    }
+  }
+  CHECK_GT(refused, 4);
+  rig.Reset();
+  CHECK(rig.Run(setting.exchange.get(), 2, false).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// Ranks of a loopback are those of one stream.
+void TestLoopbackOfSeveralStreams() {
+  std::mt19937_64 random(10);
+  RigOptions options;
+  options.topology = MakeTopology(2, 1);
+  const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
+  const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
+  GpuTransport transport(gpu, std::make_shared<LoopbackFabric>(1));
+  StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(&exchange, 1, false);
+  CHECK(outcomes.status(0).message.find("ranks that one device plays must be on one stream.") != std::string::npos);
+  CHECK(rig.IsUntouched());
+}
+
+// Launches and bytes of a loopback in which every rank sends one row to each. 8 bytes a row.
+void TestTally() {
+  std::mt19937_64 random(12);
+  RigOptions options;
+  options.topology = MakeTopology(4, 8);
+  const auto site = MakeSite(1, 32, kNoTimeoutMs, &random);
+  const Matrix traffic = Fill(options.topology, [](int32_t, int32_t) { return 1; });
+  for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kFast}) {
+    options.scheduler = scheduler;
+    const Setting setting = Open(site, options, Where::kLoopback);
+    Rig rig(site, options, traffic, &random);
+    for (int64_t run = 1; run <= 2; ++run) CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
+    const transport::gpu::Tally tally = setting.gpu->tally();
+    CHECK_EQ(tally.exchanges, 2);
+    CHECK_EQ(tally.summed, 0);
+    // What crosses servers, twice.
+    CHECK_EQ(tally.sent, 2 * 8 * 32 * 24);
+    if (scheduler == Scheduler::kDirect) {
+      CHECK_EQ(tally.messages, 2 * 32 * 24);
+      CHECK_EQ(tally.kernels, 2 * 2);  // messages, and copies inside servers
+      CHECK_EQ(tally.packed + tally.unpacked, 0);
+      CHECK_EQ(tally.copied, 2 * 8 * 32 * 8);
+    } else {
+      CHECK_EQ(tally.messages, 2 * 96);
+      CHECK_LE(tally.kernels, 2 * 4 * 6);  // beats: three stages, and one before and after
+      CHECK_EQ(tally.unpacked, tally.packed);
+      CHECK_GT(tally.copied, 2 * 8 * 32 * 8);
+    }
+  }
+}
+
 // Devices that cannot reach each other's memory, and have nothing else between them.
 void TestNoPeers() {
   std::mt19937_64 random(6);
@@ -293,6 +380,9 @@ int main() {
   TestNoMemory();
   TestThrown();
   TestMistakes();
+  TestOneEnd();
+  TestLoopbackOfSeveralStreams();
+  TestTally();
   TestNoPeers();
   CHECK_EQ(RepeatedCompletions().load(), 0);
   return fastjax::test::Finish("gpu_exchange_test");

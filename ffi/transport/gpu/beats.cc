@@ -135,10 +135,22 @@ Status Beats::Arrange(bool arrivals) {
   std::sort(keys_.begin(), keys_.end());
   FindParcels();
   if (Status status = TakeBuffers(arrivals); !status.ok()) return status;
+  posted_.clear();
+  last_way_ = {-1, -1};
+  int32_t beat = 0;
   for (const Parcel& parcel : parcels_) {
-    parcel.kind == kCopy ? AddCopies(parcel) : MakeMessage(parcel, arrivals);
+    if (parcel.beat != beat) {
+      if (Status status = EndBeat(beat); !status.ok()) return status;
+      beat = parcel.beat;
+    }
+    if (parcel.kind == kCopy) {
+      AddCopies(parcel);
+    } else if (Status status = MakeMessage(parcel, arrivals); !status.ok()) {
+      return status;
+    }
   }
-  for (size_t beat = 0; beat < static_cast<size_t>(beats_); ++beat) first_message_[beat + 1] += first_message_[beat];
+  if (Status status = EndBeat(beat); !status.ok()) return status;
+  for (size_t i = 0; i < static_cast<size_t>(beats_); ++i) first_message_[i + 1] += first_message_[i];
   return Status::Ok();
 }
 
@@ -225,7 +237,7 @@ size_t Beats::SlotOf(const Parcel& parcel) const {
 
 std::byte* Beats::BufferOf(const Parcel& parcel) const { return buffers_[SlotOf(parcel)] + parcel.buffer; }
 
-void Beats::MakeMessage(const Parcel& parcel, bool arrivals) {
+Status Beats::MakeMessage(const Parcel& parcel, bool arrivals) {
   const int32_t lane = layout_->lane_of[static_cast<size_t>(parcel.here)];
   const bool sends = parcel.kind == kSend;
   std::byte* data = nullptr;
@@ -242,8 +254,48 @@ void Beats::MakeMessage(const Parcel& parcel, bool arrivals) {
   } else {
     ForEachPiece(parcel, [&](std::byte* at, int64_t) { data = at; });
   }
+  if (layout_->lane_of[static_cast<size_t>(parcel.peer)] == lane) return Deliver(parcel, data);
   messages_.push_back({sends, parcel.here, parcel.peer, lane, data, parcel.bytes, parcel.beat});
   ++first_message_[static_cast<size_t>(parcel.beat) + 1];
+  return Status::Ok();
+}
+
+// Between ranks that are played on one stream. Of a beat, all that is sent comes before all that is received.
+Status Beats::Deliver(const Parcel& parcel, std::byte* data) {
+  if (parcel.kind == kSend) {
+    posted_.push_back({{parcel.here, parcel.peer}, data, parcel.bytes, nullptr});
+    return Status::Ok();
+  }
+  const std::pair way(parcel.peer, parcel.here);
+  of_last_way_ = way == last_way_ ? of_last_way_ + 1 : 0;
+  last_way_ = way;
+  const auto first = std::lower_bound(posted_.begin(), posted_.end(), way,
+                                      [](const Posted& posted, const auto& wanted) { return posted.way < wanted; });
+  const auto left = static_cast<size_t>(posted_.end() - first);
+  if (of_last_way_ >= left) return Disagree(way);
+  Posted& posted = first[static_cast<std::ptrdiff_t>(of_last_way_)];
+  if (posted.way != way || posted.bytes != parcel.bytes) return Disagree(way);
+  posted.target = data;
+  return Status::Ok();
+}
+
+// Runs of one list lie together: these come behind what their messages are packed from and unpacked to.
+Status Beats::EndBeat(int32_t beat) {
+  for (const Posted& posted : posted_) {
+    if (posted.target == nullptr) return Disagree(posted.way);
+    const int32_t lane = layout_->lane_of[static_cast<size_t>(posted.way.second)];
+    AddMove(lane, &ListsOf(beat, lane).deliver, posted.target, posted.data, posted.bytes);
+  }
+  posted_.clear();
+  last_way_ = {-1, -1};
+  return Status::Ok();
+}
+
+Status Beats::Disagree(const std::pair<int32_t, int32_t>& way) const {
+  return Status::Invalid(site_->Prefix() + "the tables of ranks " + std::to_string(way.first) + " and " +
+                         std::to_string(way.second) +
+                         " disagree on what the first sends to the second. Pass what "
+                         "plan_ragged_all_to_all returned, unchanged.");
 }
 
 void Beats::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
@@ -253,6 +305,7 @@ void Beats::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byt
   const int64_t begin = kernels::NextBegin(list->end, dst);
   moves.push_back({dst, src, begin, bytes});
   list->end = begin + bytes;
+  list->bytes += bytes;
   ++list->count;
 }
 

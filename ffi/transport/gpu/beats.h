@@ -4,6 +4,7 @@
 #define FASTJAX_TRANSPORT_GPU_BEATS_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/moves.h"
@@ -20,12 +21,14 @@ struct MoveList {
   int64_t first = 0;
   int64_t count = 0;
   int64_t end = 0;
+  int64_t bytes = 0;  // less than the line is long, which has gaps
 };
 
 // What one lane does in one beat. Messages that lie in many runs are packed before, and unpacked after they have moved;
-// copies are made meanwhile.
+// copies are made meanwhile. Messages between ranks of the lane itself are runs like others.
 struct LaneBeat {
   MoveList pack;
+  MoveList deliver;
   MoveList copy;
   MoveList unpack;
 };
@@ -56,7 +59,7 @@ class Beats {
     return lists_[static_cast<size_t>(beat) * moves_.size() + static_cast<size_t>(lane)];
   }
   const std::vector<kernels::Move>& moves(int32_t lane) const { return moves_[static_cast<size_t>(lane)]; }
-  // Of one beat.
+  // Of one beat, between lanes.
   const Message* messages(int32_t beat) const { return messages_.data() + first_message_[static_cast<size_t>(beat)]; }
   int64_t num_messages(int32_t beat) const {
     return first_message_[static_cast<size_t>(beat) + 1] - first_message_[static_cast<size_t>(beat)];
@@ -90,6 +93,14 @@ class Beats {
     int64_t buffer = -1;  // offset of it in its lane's buffer; -1: it lies in one piece where it is
   };
 
+  // A message that a rank of a lane has for another one of it, in the beat that is being arranged.
+  struct Posted {
+    std::pair<int32_t, int32_t> way;  // from whom to whom
+    const std::byte* data;
+    int64_t bytes;
+    std::byte* target;  // once the receiver has been seen
+  };
+
   Status BuildSum();
   Status TakeEntries(bool backwards);
   void AddCopies(const Parcel& parcel);
@@ -98,7 +109,10 @@ class Beats {
   Status Arrange(bool arrivals);
   void FindParcels();
   Status TakeBuffers(bool arrivals);
-  void MakeMessage(const Parcel& parcel, bool arrivals);
+  Status MakeMessage(const Parcel& parcel, bool arrivals);
+  Status Deliver(const Parcel& parcel, std::byte* data);
+  Status EndBeat(int32_t beat);
+  Status Disagree(const std::pair<int32_t, int32_t>& way) const;
   const planner::Transfer& TransferOf(uint64_t key) const;
   LaneBeat& ListsOf(int32_t beat, int32_t lane) {
     return lists_[static_cast<size_t>(beat) * moves_.size() + static_cast<size_t>(lane)];
@@ -127,6 +141,9 @@ class Beats {
   std::vector<uint64_t> keys_;  // of transfers: by beat, kind, device, peer and phase
   std::vector<Parcel> parcels_;
   std::vector<std::byte*> buffers_;  // by lane and kind
+  std::vector<Posted> posted_;       // by way, and those of one way in order
+  std::pair<int32_t, int32_t> last_way_;
+  size_t of_last_way_ = 0;  // received so far
   std::vector<LaneBeat> lists_;
   std::vector<std::vector<kernels::Move>> moves_;  // by lane
   std::vector<Message> messages_;

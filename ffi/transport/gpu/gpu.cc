@@ -126,6 +126,23 @@ std::mutex& Gpu::turn(int32_t device) {
   return At(device).turn;
 }
 
+void Gpu::Count(const Tally& exchange) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tally_.exchanges += exchange.exchanges;
+  tally_.kernels += exchange.kernels;
+  tally_.messages += exchange.messages;
+  tally_.packed += exchange.packed;
+  tally_.sent += exchange.sent;
+  tally_.copied += exchange.copied;
+  tally_.unpacked += exchange.unpacked;
+  tally_.summed += exchange.summed;
+}
+
+Tally Gpu::tally() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return tally_;
+}
+
 bool Gpu::TakeFree(int32_t device, size_t bytes, Pinned* pinned) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Pinned>& free = At(device).pinned;

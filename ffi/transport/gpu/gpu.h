@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/driver.h"
+#include "transport/gpu/tally.h"
 #include "transport/status.h"
 
 namespace fastjax::transport::gpu {
@@ -55,6 +56,10 @@ class Gpu {
   // its peer, before it sends that, for one of the second.
   std::mutex& turn(int32_t device);
 
+  // Of all exchanges so far. Thread-safe.
+  void Count(const Tally& exchange);
+  Tally tally();
+
   Status TakePinned(int32_t device, size_t bytes, Pinned* pinned);
   // Free for others as soon as what is on the stream now has happened; at once where there is no stream.
   void ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream);
@@ -75,6 +80,7 @@ class Gpu {
   const kernels::Driver* const driver_;
   const int32_t multiprocessors_;
   std::mutex mutex_;
+  Tally tally_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -26,8 +26,10 @@ Status Launcher::Launch(const Beats& beats, const Layout& layout, Channel* chann
   DeviceScope scope(*gpu_);
   // What is thrown must not leave work behind either: callers take their memory back then too.
   layout_ = &layout;
+  tally_ = {};
+  tally_.exchanges = 1;
   const Status status = Guarded([&] { return Put(beats, channel); });
-  if (!status.ok()) Settle();
+  status.ok() ? gpu_->Count(tally_) : Settle();
   Clear();
   return status;
 }
@@ -123,17 +125,23 @@ Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
   }
   const int32_t lanes = beats.lanes();
   for (int32_t lane = 0; lane < lanes; ++lane) {
-    if (Status status = Run(lane, beats.at(beat, lane).pack); !status.ok()) return status;
+    const MoveList& pack = beats.at(beat, lane).pack;
+    if (Status status = Run(lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) return status;
+    tally_.packed += pack.bytes;
   }
   if (Status status = MoveMessages(beats, beat, channel); !status.ok()) return status;
   for (int32_t lane = 0; lane < lanes; ++lane) {
-    if (Status status = Run(lane, beats.at(beat, lane).copy); !status.ok()) return status;
+    const MoveList& copy = beats.at(beat, lane).copy;
+    if (Status status = Run(lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) return status;
+    tally_.copied += copy.bytes;
   }
   for (int32_t lane = 0; lane < lanes; ++lane) {
     const Lane& own = lanes_[static_cast<size_t>(lane)];
     if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
-    if (Status status = Run(lane, beats.at(beat, lane).unpack); !status.ok()) return status;
+    const MoveList& unpack = beats.at(beat, lane).unpack;
+    if (Status status = Run(lane, unpack, own.caller->stream); !status.ok()) return status;
+    tally_.unpacked += unpack.bytes;
   }
   return Status::Ok();
 }
@@ -142,11 +150,20 @@ Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel
   std::fill(talks_.begin(), talks_.end(), 0);
   const Message* const messages = beats.messages(beat);
   const int64_t count = beats.num_messages(beat);
-  for (int64_t i = 0; i < count; ++i) talks_[static_cast<size_t>(messages[i].lane)] = 1;
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const Lane& own = lanes_[lane];
-    if (talks_[lane] == 0) continue;
+  for (int64_t i = 0; i < count; ++i) {
+    talks_[static_cast<size_t>(messages[i].lane)] = 1;
+    tally_.messages += messages[i].sends ? 1 : 0;
+    tally_.sent += messages[i].sends ? messages[i].bytes : 0;
+  }
+  for (int32_t lane = 0; lane < beats.lanes(); ++lane) {
+    const Lane& own = lanes_[static_cast<size_t>(lane)];
+    const MoveList& deliver = beats.at(beat, lane).deliver;
+    if (deliver.count > 0) talks_[static_cast<size_t>(lane)] = 1;
+    if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.caller->stream, own.side); !status.ok()) return status;
+    if (Status status = Run(lane, deliver, own.side); !status.ok()) return status;
+    tally_.messages += deliver.count;
+    tally_.sent += deliver.bytes;
   }
   if (count == 0) return Status::Ok();
   if (channel == nullptr)
@@ -154,19 +171,22 @@ Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel
   return channel->Move(messages, count, sides_);
 }
 
-Status Launcher::Run(int32_t lane, MoveList list) {
+Status Launcher::Run(int32_t lane, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
+  ++tally_.kernels;
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, own.gate,
-                                             BlocksFor(own, list.end), own.caller->stream),
-                     own.caller->device, "launch a kernel");
+  return gpu_->Check(
+      gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream),
+      own.caller->device, "launch a kernel");
 }
 
 Status Launcher::Sum(const Beats& beats, int32_t lane) {
   const SumList& sums = beats.sum(lane);
   if (sums.landings.empty()) return Status::Ok();
+  ++tally_.kernels;
+  for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;

@@ -38,7 +38,7 @@ class Launcher {
   Status Prepare(const Layout& layout);
   Status Upload(const Beats& beats, int32_t lane);
   Status Beat(const Beats& beats, int32_t beat, Channel* channel);
-  Status Run(int32_t lane, MoveList list);
+  Status Run(int32_t lane, const MoveList& list, kernels::Stream stream);
   Status Sum(const Beats& beats, int32_t lane);
   Status Join(uint64_t step);
   Status JoinHere();
@@ -54,6 +54,7 @@ class Launcher {
 
   Gpu* const gpu_;
   const Layout* layout_ = nullptr;
+  Tally tally_;  // of this exchange
   std::vector<Lane> lanes_;
   std::vector<uint8_t> talks_;  // by lane: has messages in this beat
   std::vector<kernels::Stream> sides_;

@@ -1,12 +1,10 @@
-// All ranks of a plan, played on one GPU: kernels, stages and messages are real, only the network is memory.
+// All ranks of a plan, played on one GPU: kernels and stages are real, and messages are moved by a kernel.
 #ifndef FASTJAX_TRANSPORT_GPU_LOOPBACK_H_
 #define FASTJAX_TRANSPORT_GPU_LOOPBACK_H_
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "transport/gpu/gpu.h"
 #include "transport/gpu/layout.h"
 
 namespace fastjax::transport::gpu {
@@ -14,24 +12,14 @@ namespace fastjax::transport::gpu {
 // Servers of so many devices are domains.
 class LoopbackFabric final : public Fabric {
  public:
-  LoopbackFabric(Gpu* gpu, int32_t devices_per_server)
-      : devices_per_server_(devices_per_server), channel_(std::make_shared<Loop>(gpu)) {}
+  explicit LoopbackFabric(int32_t devices_per_server) : devices_per_server_(devices_per_server) {}
   Status FindDomains(const CallSite& site, Layout* layout) override;
+  // There is none: all ranks are on one stream.
   Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
                    std::shared_ptr<Channel>* channel) override;
 
  private:
-  class Loop final : public Channel {
-   public:
-    explicit Loop(Gpu* gpu) : gpu_(gpu) {}
-    Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) override;
-
-   private:
-    Gpu* const gpu_;
-  };
-
   const int32_t devices_per_server_;
-  const std::shared_ptr<Loop> channel_;
 };
 
 }  // namespace fastjax::transport::gpu
