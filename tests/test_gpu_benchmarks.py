@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gpu_check import __main__ as gpu_main
-from gpu_check import machine, report
+from gpu_check import machine, moves, report
 from gpu_check.figures import Timed, figure, interleaved
 from gpu_check.parts import FAILED, OUT_OF_TIME, PASSED, SKIPPED, Part, run_together
 
@@ -46,11 +46,18 @@ def test_all_measurements_on_the_emulated_gpu(tmp_path):
     assert {part["name"]: part["status"] for part in record["parts"]} == dict.fromkeys(
         ("planning", "exchange", "against_jax"), PASSED
     )
-    for result in record["results"].values():
+    for name, result in record["results"].items():
         assert result["figures"]
         for made in result["figures"]:
             assert made["right"] is True, made
             assert 0 < made["us"]["min"] <= made["us"]["median"] <= made["us"]["max"]
+            if name == "planning":
+                assert made["moved"] == {}
+                continue
+            assert made["moved"]["exchanges"] >= 1
+            # A rank's rows for itself are copied at least; a tiny loopback has 2 x 2 ranks.
+            assert made["moved"]["copied"] > 0
+            assert bool(made["moved"]["sent"]) == ("2x2" in made["what"]), made
     (note,) = record["results"]["against_jax"]["notes"]
     assert "ragged-all-to-all" in note
     table = (tmp_path / "gpu.md").read_text()
@@ -145,6 +152,16 @@ def test_every_round_has_every_case():
     assert [len(times) for times in series.values()] == [4, 4, 4]
     made = figure("this", {"a": [1.0, 2.0, 3.0], "copy": [1.0], "other": [4.0]}, "a", bytes=7)
     assert (made.share_of_copy, made.ratios, made.bytes) == (0.5, {"other": 2.0}, 7)
+
+
+def test_what_was_moved_is_said_in_multiples_of_the_bytes():
+    counted = dict.fromkeys(("exchanges", "kernels", "messages", *moves.BYTES), 0)
+    assert moves.moves_of({}, 8) == ""
+    assert moves.moves_of(counted, 8) == "nothing; 0 messages, 0 launches"
+    counted |= {"kernels": 3, "messages": 2, "packed": 400, "sent": 800, "copied": 50}
+    assert moves.moves_of(counted, 1000) == (
+        "1.25x (packed 0.40, sent 0.80, copied 0.05); 2 messages, 3 launches"
+    )
 
 
 def test_table_of_kernels_says_what_was_missed():

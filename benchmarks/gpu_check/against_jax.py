@@ -103,7 +103,12 @@ def values(
     cases = {name: loop.timed() for name, loop in loops.items()}
     series = figures.interleaved({**cases, "copy": programs.copies(operand, times)}, rounds)
     made = figures.figure(
-        f"one rank, {slices} slices", series, "fastjax", bytes=int(operand.nbytes), dtype="bfloat16"
+        f"one rank, {slices} slices",
+        series,
+        "fastjax",
+        bytes=int(operand.nbytes),
+        dtype="bfloat16",
+        moved=figures.moved(cases["fastjax"]),
     )
     # Every row lands: the result is a permutation of the operand's.
     order = np.zeros(operand.shape[0], np.int64)
@@ -141,6 +146,7 @@ def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds
         "fastjax",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
+        moved=figures.moved(cases["fastjax"]),
     )
     stacked = (np.asarray(operand)[None], np.asarray(output)[None])
     value, back = jax.vjp(lambda *data: reference.exchange_in_jax(*data, meta), *stacked)

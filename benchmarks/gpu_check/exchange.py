@@ -60,6 +60,7 @@ def bandwidth(
         "exchange",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
+        moved=figures.moved(loop.timed()),
     )
     made.right = is_right(loop, meta, exchange, output)
     record.add(made)
@@ -88,7 +89,14 @@ def small(
         },
         rounds,
     )
-    made = figures.figure(what, series, "in a loop", bytes=int(operand.nbytes), dtype="float32")
+    made = figures.figure(
+        what,
+        series,
+        "in a loop",
+        bytes=int(operand.nbytes),
+        dtype="float32",
+        moved=figures.moved(loop.timed()),
+    )
     wanted = reference.exchange(
         np.asarray(operand).reshape(ranks, sent, 4), np.zeros((ranks, got, 4), np.float32), meta
     )
@@ -139,6 +147,7 @@ def empty_slices(record: figures.Record, total: int, rounds: int) -> None:
         "256 slices",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
+        moved=figures.moved(loops["256 slices"]),
         goal=f"within {EMPTY_GOAL:.0%} of 6 slices",
         right=right,
     )

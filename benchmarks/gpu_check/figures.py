@@ -15,6 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from fastjax import _core
+from gpu_check.moves import moves_of
+
 WARM_UPS = 2  # rounds at least
 WARM_SECONDS = 0.3  # at least: the clocks of a GPU that had nothing to do rise first
 
@@ -61,6 +64,19 @@ def interleaved(
     return series
 
 
+def moved(timed: Timed) -> dict[str, int]:
+    """Launches, messages and bytes of one of these, as the library counts them.
+
+    Empty where the GPU's transport has no part in it.
+    """
+    platform = "cpu" if jax.devices()[0].platform == "cpu" else "cuda"
+    before = _core.gpu_tally(platform)
+    timed.work()
+    after = _core.gpu_tally(platform)
+    counted = {name: (after[name] - before[name]) // timed.times for name in after}
+    return counted if counted["exchanges"] else {}
+
+
 def spread(microseconds: list[float]) -> dict[str, float]:
     """As the C++ programs write it."""
     low, p25, median, p75, high = np.quantile(microseconds, [0, 0.25, 0.5, 0.75, 1]).tolist()
@@ -79,6 +95,7 @@ class Figure:
       dtype: of the rows.
       copy_us: spread of the times of a copy of as many bytes, in the same rounds.
       share_of_copy: of the copy's bandwidth.
+      moved: launches, messages and bytes, as the library has counted them.
       beside: what else was timed in the same rounds, name to spread.
       ratios: times of those by this one's: above 1, this one is faster.
       goal: in words.
@@ -92,6 +109,7 @@ class Figure:
     dtype: str = ""
     copy_us: dict[str, float] | None = None
     share_of_copy: float | None = None
+    moved: dict[str, int] = dataclasses.field(default_factory=dict)
     beside: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     ratios: dict[str, float] = dataclasses.field(default_factory=dict)
     goal: str = ""
@@ -136,7 +154,8 @@ class Record:
         self.figures.append(made)
         share = "" if made.share_of_copy is None else f", {made.share_of_copy:.3f} of the copy"
         right = " WRONG RESULT" if made.right is False else ""
-        print(f"{made.what}: {made.us['median']:.1f} us{share}{right}", flush=True)
+        moves = f", {moves_of(made.moved, made.bytes)}" if made.moved else ""
+        print(f"{made.what}: {made.us['median']:.1f} us{share}{moves}{right}", flush=True)
         self.write()
 
     def note(self, text: str) -> None:

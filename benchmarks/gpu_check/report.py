@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_check.moves import moves_of
+
 _LEGEND = (
     "Times are medians with quartiles; `of copy` is the share of the bandwidth that a "
     "device-to-device copy of as many bytes reached in the same rounds. `beside it` was timed in "
-    "those rounds too, with its time by the line's: above 1x, the line is faster."
+    "those rounds too, with its time by the line's: above 1x, the line is faster. `moved` is what "
+    "the library counted of one exchange: bytes, as multiples of `bytes`, messages and launches."
 )
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -91,11 +94,12 @@ def _figures(result: dict[str, Any]) -> str:
                 size_of(made["bytes"]) if made["bytes"] else "",
                 _times(made["us"]),
                 "" if share is None else f"{share:.3f}",
+                moves_of(made["moved"], made["bytes"]),
                 beside,
                 "" if made["met"] is None else _goal(made["goal"], made["met"]),
             )
         )
-    return _table(("what", "bytes", "us", "of copy", "beside it", "goal"), rows)
+    return _table(("what", "bytes", "us", "of copy", "moved", "beside it", "goal"), rows)
 
 
 def _goal(text: str, met: bool) -> str:
