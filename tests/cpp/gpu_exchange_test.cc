@@ -1,9 +1,11 @@
 // Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -318,6 +320,53 @@ void TestLoopbackOfSeveralStreams() {
   CHECK(rig.IsUntouched());
 }
 
+// Ranks that one call of a device plays.
+class OneCall final : public transport::Exchange {
+ public:
+  OneCall(std::unique_ptr<transport::Exchange> exchange, const transport::gpu::Caller* caller)
+      : exchange_(std::move(exchange)), caller_(caller) {}
+  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
+    args.caller = caller_;
+    exchange_->Start(run_id, partition, args, std::move(done));
+  }
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, transport::Completion done) override {
+    exchange_->Refuse(run_id, partition, why, std::move(done));
+  }
+
+ private:
+  const std::unique_ptr<transport::Exchange> exchange_;
+  const transport::gpu::Caller* const caller_;
+};
+
+// All are completed by the thread that brings the last of them.
+void TestOneCall() {
+  std::mt19937_64 random(13);
+  RigOptions options;
+  options.topology = MakeTopology(2, 4);
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+  const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  transport::gpu::Caller caller;
+  CHECK_EQ(gpu->driver().CreateStream(&caller.stream), 0);
+  caller.allocate = [&](size_t bytes) {
+    memory.push_back(std::make_unique<std::byte[]>(bytes));
+    return memory.back().get();
+  };
+  GpuTransport transport(gpu, std::make_shared<LoopbackFabric>(4));
+  OneCall exchange(transport.OpenExchange(site, options.exchange), &caller);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes(8);
+  for (int32_t p = 0; p < 8; ++p) rig.Start(&exchange, 1, p, outcomes.For(p));
+  for (int32_t p = 0; p < 8; ++p) {
+    CHECK(outcomes.called(p));
+    CHECK_EQ(outcomes.status(p).message, "");
+    CHECK(outcomes.thread(p) == std::this_thread::get_id());
+  }
+  CHECK_EQ(gpu->driver().SynchronizeStream(caller.stream), 0);
+  CHECK(rig.IsRight());
+  CHECK_EQ(gpu->driver().DestroyStream(caller.stream), 0);
+}
+
 // Launches and bytes of a loopback in which every rank sends one row to each. 8 bytes a row.
 void TestTally() {
   std::mt19937_64 random(12);
@@ -382,6 +431,7 @@ int main() {
   TestMistakes();
   TestOneEnd();
   TestLoopbackOfSeveralStreams();
+  TestOneCall();
   TestTally();
   TestNoPeers();
   CHECK_EQ(RepeatedCompletions().load(), 0);
