@@ -23,6 +23,7 @@ import fastjax
 from fastjax.loopback import loopback_plan, loopback_ragged_all_to_all
 
 TESTS = Path(__file__).parent
+SECONDS = 130  # for a process of its own, which starts JAX beside others that do
 DTYPES = (
     *("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "float64"),
     *("complex64", "complex128", "float8_e4m3fn"),
@@ -235,6 +236,7 @@ def test_a_loopback_after_one_that_failed(rng, device):
 # ---- beside XLA's own
 
 
+@pytest.mark.timeout(SECONDS + 20)  # the process ends first, and says how
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("commands", ["", "FUSION,CUBLAS,CUSTOM_CALL,WHILE"])
 def test_in_a_scan_with_and_without_command_buffers(platform, commands):
@@ -251,7 +253,7 @@ def test_in_a_scan_with_and_without_command_buffers(platform, commands):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
