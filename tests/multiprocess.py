@@ -230,6 +230,22 @@ def folder() -> Path:
     return Path(_spec()["folder"])
 
 
+def barrier(name: str, seconds: float = 120) -> None:
+    """Inside a process of a job: waits until all have come, by the coordinator and not by devices.
+
+    JAX's own barrier is a collective of XLA's, which NCCL carries out between GPUs.
+
+    Args:
+      name: of no other barrier of the job.
+      seconds: after so many without all of them it is an error.
+    """
+    from fastjax import jax_compat
+
+    job = jax_compat.job()
+    assert job is not None, "a barrier between processes, and no job"
+    job.client.wait_at_barrier(name, int(1000 * seconds))
+
+
 def _spec() -> dict[str, Any]:
     return json.loads(sys.argv[1])
 

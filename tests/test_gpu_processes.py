@@ -20,6 +20,9 @@ CHECKS = (
     *("without_any_option", "every_scheduler", "data_types", "nothing_to_send", "gradients"),
     *("planned_reused_and_transposed", "scan"),
 )
+# The gradient of an exchange has devices tell each other where rows come from by XLA's all-to-all,
+# which is NCCL's, whatever the rows go by.
+WITHOUT_NCCL = tuple(name for name in CHECKS if name != "gradients")
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cuda,cpu",
     "FASTJAX_TEST_PLATFORM": "gpu",
@@ -28,6 +31,9 @@ ENVIRONMENT = {
     "NCCL_MAX_CTAS": "1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
+COLLECTIVE = re.compile(
+    r".*\b(?:all-(?:reduce|gather|to-all)|collective-\w+|reduce-scatter)(?:-start)?\(.*"
+)
 # There is nothing that messages could go by: what works, works by shared memory.
 SHARED_MEMORY = {"FASTJAX_GPU_IPC": "1", "FASTJAX_NCCL_LIBRARY": "libno_nccl_is_called_that.so"}
 
@@ -43,7 +49,7 @@ def nccl_version():
 
 
 @functools.cache
-def results(shares_memory):
+def results(shares_memory, names):
     """One job for all checks: starting one takes much longer than an exchange."""
     try:
         return multiprocess.run(
@@ -51,7 +57,7 @@ def results(shares_memory):
             "run_all",
             processes=2,
             devices=1,
-            arguments={"names": list(CHECKS)},
+            arguments={"names": list(names)},
             environment=ENVIRONMENT | (SHARED_MEMORY if shares_memory else {}),
             initialize={"local_device_ids": [0]},
             seconds=SECONDS,
@@ -64,25 +70,41 @@ def results(shares_memory):
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_processes_on_one_gpu(name):
     need_two_processes()
-    assert errors(results(False))[name] == ["", ""]
+    if nccl_version() < NCCL_OF_SHARED_GPUS:
+        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
+    assert errors(results(False, CHECKS))[name] == ["", ""]
 
 
 @pytest.mark.gpu
 def test_two_processes_share_memory():
     need_two_processes()
-    assert errors(results(True)) == {name: ["", ""] for name in CHECKS}
+    names = WITHOUT_NCCL if nccl_version() < NCCL_OF_SHARED_GPUS else CHECKS
+    assert errors(results(True, names)) == {name: ["", ""] for name in names}
+
+
+def test_checks_need_no_collective_of_xla_here_on_cpu(tmp_path):
+    """Which would be NCCL's on GPUs, also in the job that shares memory so as to need none."""
+    found = multiprocess.run(
+        exchanges.__file__,
+        "run_all",
+        processes=2,
+        devices=1,
+        arguments={"names": list(WITHOUT_NCCL)},
+        environment={"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+    )
+    assert errors(found) == {name: ["", ""] for name in WITHOUT_NCCL}
+    programs = [file.read_text() for file in tmp_path.glob("*after_optimizations.txt")]
+    assert any("fastjax" in program for program in programs)
+    assert [line for program in programs for line in COLLECTIVE.findall(program)] == []
 
 
 def need_two_processes():
-    """On one GPU, which JAX's own barriers between processes need NCCL for, whatever we use."""
     device_of("gpu")
     if importlib.util.find_spec("libucx") is None:
         pytest.skip("processes find each other by UCX, and there is no libucx here")
-    if nccl_version() < NCCL_OF_SHARED_GPUS:
-        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
 
 
 def errors(found):
     if isinstance(found, multiprocess.JobError):
         raise found
-    return {name: [result[name]["error"] for result in found] for name in CHECKS}
+    return {name: [result[name]["error"] for result in found] for name in found[0]}
