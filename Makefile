@@ -204,11 +204,13 @@ gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHE
 
 # ---- a GPU: all that needs one, with the Python and the packages that the machine has
 
+WHEELS ?=
+RESULTS ?=
 GPU_ARGS ?=
 
 .PHONY: gpu
-gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network, results in build/gpu-check
-	env PYTHONPATH=$(ROOT)/benchmarks$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m gpu_check $(GPU_ARGS)
+gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network; WHEELS=folder of what is missing
+	$(PYTHON) benchmarks/gpu_check $(if $(WHEELS),--wheels $(WHEELS)) $(if $(RESULTS),--out $(RESULTS)) $(GPU_ARGS)
 
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 

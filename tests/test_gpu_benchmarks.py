@@ -1,29 +1,28 @@
 """`make gpu`: its parts and limits, and all of its measurements once, tiny, on the emulated GPU."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
 import pytest
-from gpu_check import __main__ as gpu_main
 from gpu_check import machine, moves, report
 from gpu_check.figures import Timed, figure, interleaved
-from gpu_check.parts import FAILED, OUT_OF_TIME, PASSED, SKIPPED, Part, run_together
+from gpu_check.lineup import MEASUREMENTS, SANITIZERS
+from gpu_check.parts import FAILED, PASSED, SKIPPED, STOPPED
+from gpu_check.results import NOT_ENDED
 
 ROOT = Path(__file__).parents[1]
 PYTHON = sys.executable
 
 
 def of_gpu_check(*arguments):
-    return {
-        "args": [PYTHON, "-m", "gpu_check", *arguments],
-        "cwd": ROOT,
-        "env": {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")},
-    }
+    return {"args": [PYTHON, ROOT / "benchmarks" / "gpu_check", *arguments], "cwd": ROOT}
 
 
 def gpu_check(*arguments):
@@ -36,16 +35,40 @@ def gpu_check(*arguments):
     )
 
 
+# Those that compile, and the tests, which are run as such.
+OTHERS = ("programs", "driver", "nccl", "allocators", "kernels", "tests")
+EMULATED = ("--emulated", "--installed", "--skip", *OTHERS)
+
+
+def record_in(folder):
+    return json.loads((folder / "gpu.json").read_text())
+
+
+def statuses(record):
+    return {part["name"]: part["status"] for part in record["parts"]}
+
+
+def logs_in(folder):
+    """What the archive holds."""
+    with tarfile.open(folder / "gpu_logs.tar.gz") as archive:
+        members = archive.getmembers()
+        return {member.name: archive.extractfile(member).read() for member in members}
+
+
 def test_all_measurements_on_the_emulated_gpu(tmp_path):
-    done = gpu_check("--emulated", "--folder", str(tmp_path), "--commit", "abc")
-    logs = "\n".join(log.read_text() for log in tmp_path.glob("*.log"))
+    out = tmp_path / "out"
+    files = ("--folder", str(tmp_path / "all"), "--out", str(out))
+    done = gpu_check(*EMULATED, *files, "--commit", "abc")
+    logs = "\n".join(log.read_text() for log in (tmp_path / "all").glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
-    record = json.loads((tmp_path / "gpu.json").read_text())
+    record = record_in(out)
     assert record["commit"] == "abc"
     assert record["emulated"]
-    assert {part["name"]: part["status"] for part in record["parts"]} == dict.fromkeys(
-        ("planning", "exchange", "against_jax"), PASSED
-    )
+    assert statuses(record) == {
+        **dict.fromkeys(("package", *OTHERS, *SANITIZERS), SKIPPED),
+        **dict.fromkeys(MEASUREMENTS, PASSED),
+    }
+    assert set(record["results"]) == set(MEASUREMENTS)
     for name, result in record["results"].items():
         assert result["figures"]
         for made in result["figures"]:
@@ -60,9 +83,15 @@ def test_all_measurements_on_the_emulated_gpu(tmp_path):
             assert bool(made["moved"]["sent"]) == ("2x2" in made["what"]), made
     (note,) = record["results"]["against_jax"]["notes"]
     assert "ragged-all-to-all" in note
-    table = (tmp_path / "gpu.md").read_text()
+    table = (out / "gpu.md").read_text()
     assert table in done.stdout
     assert "these times mean nothing" in table
+    assert "- package: the fastjax that is installed is used" in table
+    assert done.stdout.startswith("Skipped:\n  package: the fastjax that is installed is used\n")
+    assert sorted(file.name for file in out.iterdir()) == ["gpu.json", "gpu.md", "gpu_logs.tar.gz"]
+    logs = logs_in(out)
+    assert set(logs) == {f"gpu_logs/{name}.log" for name in MEASUREMENTS}
+    assert logs["gpu_logs/planning.log"] == (tmp_path / "all" / "planning.log").read_bytes()
 
 
 @pytest.mark.skipif(bool(machine.gpu()), reason="there is a GPU here")
@@ -73,24 +102,80 @@ def test_without_a_gpu_it_says_so(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_one_that_is_stopped_leaves_its_record(tmp_path):
-    with subprocess.Popen(
-        **of_gpu_check("--emulated", "--folder", str(tmp_path)), stdout=subprocess.PIPE, text=True
-    ) as child:
-        end = time.monotonic() + 60
-        while not (tmp_path / "planning.log").exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        child.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--skip", "kernel"), "no part is called kernel"),
+        (("--wheels", "/nowhere"), "there are no wheels in /nowhere"),
+    ],
+)
+def test_arguments_that_mean_nothing(tmp_path, arguments, text):
+    done = gpu_check("--emulated", "--installed", "--folder", str(tmp_path), *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_what_only_an_emulated_gpu_may_leave_out(tmp_path):
+    done = gpu_check("--installed", "--folder", str(tmp_path))
+    assert done.returncode == 2
+    assert "--installed and --programs go with --emulated" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_one_that_is_stopped_leaves_what_it_had(tmp_path, number):
+    """It is while it measures exchanges: of those, it has a figure or more."""
+    started = of_gpu_check(*EMULATED, "--folder", str(tmp_path))
+    # Where these tests are run in the background, children are told to ignore Ctrl-C.
+    started["args"] = ["env", "--default-signal=INT", *started["args"]]
+    with subprocess.Popen(**started, stdout=subprocess.PIPE, text=True) as child:
+        wait_until(lambda: record_in(tmp_path)["results"]["exchange"]["figures"])
+        child.send_signal(number)
         said, _ = child.communicate(timeout=60)
-    assert child.returncode == 128 + signal.SIGTERM
-    assert json.loads((tmp_path / "gpu.json").read_text())["parts"] == []
-    assert "these times mean nothing" in said
+    killed = number == signal.SIGKILL
+    left = left_behind(tmp_path)
+    assert killed or left == 0
+    record = record_in(tmp_path)
+    assert record["results"]["planning"]["figures"]
+    assert record["results"]["exchange"]["figures"]
+    found = statuses(record)
+    assert [found[name] for name in MEASUREMENTS] == [
+        PASSED,
+        NOT_ENDED if killed else STOPPED,
+        NOT_ENDED,
+    ]
+    assert "planning | passed" in (tmp_path / "gpu.md").read_text()
+    wanted = {"planning"} if killed else {"planning", "exchange"}
+    assert set(logs_in(tmp_path)) >= {f"gpu_logs/{name}.log" for name in wanted}
+    assert killed or "these times mean nothing" in said
+    assert (
+        child.returncode
+        == {
+            signal.SIGTERM: 128 + signal.SIGTERM,
+            signal.SIGINT: -signal.SIGINT,  # Python's own way to end by it
+            signal.SIGKILL: -signal.SIGKILL,
+        }[number]
+    )
 
 
-def test_a_record_is_written_even_if_no_table_can_be_made_of_it(tmp_path):
-    record = {"schema": "of another kind"}
-    assert "KeyError" in gpu_main.write(tmp_path, record)
-    assert json.loads((tmp_path / "gpu.json").read_text()) == record
+def left_behind(folder):
+    """How many processes are told to write there; they are ended."""
+    found = 0
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder / "exchange.json").encode() in command.read_bytes().split(b"\0"):
+                os.kill(int(command.parent.name), signal.SIGKILL)
+                found += 1
+    return found
+
+
+def wait_until(reached, seconds=100):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, LookupError):
+            if reached():
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s")
 
 
 @pytest.mark.skipif(bool(machine.gpu()), reason="there is a GPU here")
@@ -108,40 +193,6 @@ def test_no_figures_of_a_cpu_for_those_of_a_gpu(tmp_path):
     assert done.returncode == 1
     assert "GPU" in done.stdout or "cuda" in done.stderr
     assert not file.exists() or json.loads(file.read_text())["figures"] == []
-
-
-def test_parts_end_by_themselves_or_by_their_limit(tmp_path):
-    sleeps = "import subprocess; subprocess.run(['sleep', '60'])"
-    parts = [
-        Part("good", (PYTHON, "-c", "print('fine')"), 60),
-        Part("bad", (PYTHON, "-c", "print('sorry'); raise SystemExit(3)"), 60),
-        Part("slow", (PYTHON, "-c", sleeps), 0.5),
-        Part("absent", ("no-such-program",), 60),
-        Part("needy", (PYTHON, "-c", ""), 60, needs=("other",)),
-    ]
-    passed = set()
-    start = time.monotonic()
-    outcomes = run_together(parts, passed, tmp_path, ROOT, start + 100)
-    assert time.monotonic() - start < 50
-    assert {each.name: each.status for each in outcomes} == {
-        "good": PASSED,
-        "bad": FAILED,
-        "slow": OUT_OF_TIME,
-        "absent": FAILED,
-        "needy": SKIPPED,
-    }
-    detail = {each.name: each.detail for each in outcomes}
-    assert detail["good"] == "fine"
-    assert detail["bad"] == "exit status 3: sorry"
-    assert "no-such-program" in detail["absent"]
-    assert passed == {"good"}
-
-
-def test_no_part_begins_after_the_deadline(tmp_path):
-    (outcome,) = run_together(
-        [Part("late", (PYTHON, "-c", ""), 60)], set(), tmp_path, ROOT, time.monotonic()
-    )
-    assert (outcome.status, outcome.detail) == (SKIPPED, "no time was left")
 
 
 def test_every_round_has_every_case():
@@ -182,6 +233,7 @@ def test_table_of_kernels_says_what_was_missed():
         "gpu": {"name": "GPU", "driver_version": "1"},
         "machine": {"cpu": "CPU", "cores": 2},
         "versions": {"jax": "0"},
+        "skipped": [{"what": "memcheck", "why": "there is none"}],
         "parts": [{"name": "kernels", "status": FAILED, "seconds": 1.0, "detail": "a | b"}],
         "results": {"kernels": kernels},
     }
@@ -192,3 +244,32 @@ def test_table_of_kernels_says_what_was_missed():
         in table
     )
     assert "| kernels | failed | 1 | a / b |" in table
+    assert "- memcheck: there is none" in table
+
+
+def test_table_of_allocators_says_how_far_each_went():
+    array = {"array_bytes": 4096, "bytes": 1 << 21, "offset": 256}
+    read = {**array, "stage": "read by another process", "error": ""}
+    found = {**array, "stage": "found", "error": "cannot export its allocation: invalid (1)"}
+    kinds = [
+        {"kind": "default", "arrays": [read], "error": ""},
+        {"kind": "vmm", "arrays": [found], "error": "exit status 1"},
+        {"kind": "bfc", "arrays": [], "error": "did not end in 45 s"},
+    ]
+    record = {
+        "emulated": True,
+        "commit": "abc",
+        "gpu": {},
+        "machine": {"cpu": "CPU", "cores": 2},
+        "versions": {},
+        "skipped": [],
+        "parts": [],
+        "results": {"allocators": {"allocators": kinds}},
+    }
+    table = report.markdown(record)
+    assert "| default | 4 KiB | 256 into 2 MiB | read by another process |  |" in table
+    assert (
+        "| vmm | 4 KiB | 256 into 2 MiB | found | "
+        "cannot export its allocation: invalid (1); exit status 1 |"
+    ) in table
+    assert "| bfc |  |  | no answer | did not end in 45 s |" in table

@@ -1,21 +1,18 @@
 """Exchanges between two processes that share one GPU: over NCCL, and in each other's memory."""
 
 import functools
-import importlib.metadata
-import importlib.util
 import re
 
 import exchanges
 import multiprocess
 import pytest
+from gpu_check import lineup, machine
 from gpu_support import device_of
 
 # One job serves many tests, so they are one worker's, who waits for it as long as it may take.
 SECONDS = 70
 pytestmark = [pytest.mark.xdist_group("two processes"), pytest.mark.timeout(SECONDS + 20)]
 
-# The first NCCL that has ranks share a GPU, where it is told to.
-NCCL_OF_SHARED_GPUS = (2, 30, 3)
 CHECKS = (
     *("without_any_option", "every_scheduler", "data_types", "nothing_to_send", "gradients"),
     *("planned_reused_and_transposed", "scan"),
@@ -36,16 +33,6 @@ COLLECTIVE = re.compile(
 )
 # There is nothing that messages could go by: what works, works by shared memory.
 SHARED_MEMORY = {"FASTJAX_GPU_IPC": "1", "FASTJAX_NCCL_LIBRARY": "libno_nccl_is_called_that.so"}
-
-
-def nccl_version():
-    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        try:
-            text = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
-    return ()
 
 
 @functools.cache
@@ -70,27 +57,31 @@ def results(shares_memory, names):
 @pytest.mark.parametrize("name", CHECKS)
 def test_two_processes_on_one_gpu(name):
     need_two_processes()
-    if nccl_version() < NCCL_OF_SHARED_GPUS:
-        pytest.skip(f"NCCL {nccl_version()} has no two processes share a GPU; 2.30.3 does")
+    if not ranks_share_gpus():
+        pytest.skip(f"NCCL {machine.nccl()[1]} has no two processes share a GPU; 2.30.3 does")
     assert errors(results(False, CHECKS))[name] == ["", ""]
 
 
 @pytest.mark.gpu
 def test_two_processes_share_memory():
     need_two_processes()
-    names = WITHOUT_NCCL if nccl_version() < NCCL_OF_SHARED_GPUS else CHECKS
+    names = CHECKS if ranks_share_gpus() else WITHOUT_NCCL
     assert errors(results(True, names)) == {name: ["", ""] for name in names}
 
 
 def test_checks_need_no_collective_of_xla_here_on_cpu(tmp_path):
     """Which would be NCCL's on GPUs, also in the job that shares memory so as to need none."""
+    need_ucx()
     found = multiprocess.run(
         exchanges.__file__,
         "run_all",
         processes=2,
         devices=1,
         arguments={"names": list(WITHOUT_NCCL)},
-        environment={"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+        environment={
+            "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+            "FASTJAX_EMULATE_GPU": "0",  # those of one process cannot reach another's
+        },
     )
     assert errors(found) == {name: ["", ""] for name in WITHOUT_NCCL}
     programs = [file.read_text() for file in tmp_path.glob("*after_optimizations.txt")]
@@ -98,9 +89,17 @@ def test_checks_need_no_collective_of_xla_here_on_cpu(tmp_path):
     assert [line for program in programs for line in COLLECTIVE.findall(program)] == []
 
 
+def ranks_share_gpus():
+    return machine.nccl()[1] >= lineup.NCCL_OF_SHARED_GPUS
+
+
 def need_two_processes():
     device_of("gpu")
-    if importlib.util.find_spec("libucx") is None:
+    need_ucx()
+
+
+def need_ucx():
+    if not machine.has_ucx():
         pytest.skip("processes find each other by UCX, and there is no libucx here")
 
 

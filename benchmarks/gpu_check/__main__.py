@@ -1,102 +1,131 @@
-"""`python -m gpu_check`: builds for the GPU of this machine, tests, checks and measures.
+"""Builds for the GPU of this machine, tests, checks and measures: `make gpu`, or without make
 
-Started by `make gpu`. The exit status is 0 if every part passed, 1 if one did not, and 2 if the
-machine lacks something without which nothing can be run.
+    python benchmarks/gpu_check --wheels FOLDER --out FOLDER
+
+The exit status is 0 if every part passed that was not said to be skipped, 1 if one did not, and 2
+if the machine lacks something without which nothing can be run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
-from typing import Any
 
-from gpu_check import machine, report
+if not __package__:  # run as a folder: ours are found from the one above
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpu_check import machine, wheels
 from gpu_check.lineup import Lineup
-from gpu_check.parts import PASSED, Outcome, Part, run_together
+from gpu_check.parts import run_together
+from gpu_check.results import LOGS, PAGE, RECORD, Results
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m gpu_check", description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu-check")
+    parser.add_argument("--out", type=Path, help="of the three files that are kept; else FOLDER")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels, used by this run alone")
     parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
+    parser.add_argument("--skip", nargs="+", default=[], metavar="PART", help="that is not run")
     parser.add_argument("--commit", default="", help="of the source, in a copy without its history")
     parser.add_argument("--emulated", action="store_true", help="try it out, tiny, without a GPU")
+    parser.add_argument(
+        "--installed", action="store_true", help="with --emulated: the fastjax that is installed"
+    )
     parser.add_argument("--programs", type=Path, help="with --emulated: a build folder of CMake's")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.emulated and (options.installed or options.programs):
+        parser.error("--installed and --programs go with --emulated")
+    if options.wheels and not wheels.found(options.wheels):
+        parser.error(f"there are no wheels in {options.wheels}")
+    options.folder = options.folder.resolve()
+    options.out = (options.out or options.folder).resolve()
+    options.programs = options.programs and options.programs.resolve()
+    return options
 
 
 def main() -> int:
     options = arguments()
     os.environ["PATH"] = machine.search_path()
+    os.environ["PYTHONSAFEPATH"] = "1"  # fastjax/ in the source has no compiled module
+    os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")  # all it installs is in our folder
     # As Ctrl-C does, so that what runs is stopped and what was found is written.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    deadline = time.monotonic() + options.seconds
+    results = Results(options.folder, options.out)
+    passed: set[str] = set()
+    if options.wheels:
+        target = options.folder / "wheels"
+        prepare(options)
+        wheels.remove(target)
+        part = wheels.installation(options.wheels.resolve(), target)
+        run_together([part], passed, options.folder, ROOT, deadline, results.add)
+        wheels.use(target)
     missing = [] if options.emulated else machine.lacks()
     if missing:
         print("make gpu cannot run here; this machine lacks", file=sys.stderr)
         print("\n".join(f"  {each}" for each in missing), file=sys.stderr)
         return 2
-    folder = options.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in [each for kind in ("log", "json", "md") for each in folder.glob(f"*.{kind}")]:
-        old.unlink()
-    os.environ["PYTHONSAFEPATH"] = "1"  # fastjax/ in the source has no compiled module
-    lineup = Lineup(ROOT, folder)
-    programs = options.programs and options.programs.resolve()
-    groups = lineup.emulated(programs) if options.emulated else lineup.on_gpu()
-    record: dict[str, Any] = {
-        "schema": "fastjax-gpu-1",
-        "emulated": options.emulated,
-        "commit": options.commit or machine.commit(ROOT),
-        "machine": machine.describe(),
-        "gpu": machine.gpu(),
-        "versions": machine.versions(),
-    }
-    outcomes: list[Outcome] = []
-    passed: set[str] = set()
-    deadline = time.monotonic() + options.seconds
+    if not options.wheels:
+        prepare(options)
+    return run(options, results, passed, deadline)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Makes the folders, and drops what another run wrote there."""
+    for folder in (options.folder, options.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    old = [each for kind in ("log", "json") for each in options.folder.glob(f"*.{kind}")]
+    for each in [*old, *(options.out / name for name in (RECORD, PAGE, LOGS))]:
+        each.unlink(missing_ok=True)
+
+
+def run(options: argparse.Namespace, results: Results, passed: set[str], deadline: float) -> int:
+    lineup = Lineup(
+        ROOT,
+        options.folder,
+        emulated=options.emulated,
+        installed=options.installed,
+        programs=options.programs,
+        left_out=options.skip,
+    )
     try:
+        groups = lineup.groups()
+    except ValueError as error:
+        print(f"--skip: {error}", file=sys.stderr)
+        return 2
+    parts = [part for group in groups for part in group]
+    skips = lineup.skips(parts)
+    said = [f"  {skip.what}: {skip.why}" for skip in skips]
+    print("\n".join(["Skipped:", *(said or ["  nothing"])]), flush=True)
+    try:
+        results.begin(
+            {
+                "schema": "fastjax-gpu-1",
+                "emulated": options.emulated,
+                "commit": options.commit or machine.commit(ROOT),
+                "machine": machine.describe(),
+                "gpu": machine.gpu(),
+                "versions": machine.versions(),
+                "skipped": [{"what": skip.what, "why": skip.why} for skip in skips],
+            },
+            parts,
+        )
         for group in groups:
-            outcomes += run_together(group, passed, folder, ROOT, deadline)
-            # After each group: a run that is killed leaves what it has.
-            write(folder, complete(record, outcomes, groups))
-    finally:  # also one that is stopped, with what the part under way has written
-        table = write(folder, complete(record, outcomes, groups))
-        print(f"\n{table}\nRecord: {folder / 'gpu.json'}, table: gpu.md, logs beside.", flush=True)
-    return 0 if all(outcome.status == PASSED for outcome in outcomes) else 1
-
-
-def complete(
-    record: dict[str, Any], outcomes: list[Outcome], groups: list[list[Part]]
-) -> dict[str, Any]:
-    """Adds how parts went, and the figures of those that have written any."""
-    record["parts"] = [outcome.record() for outcome in outcomes]
-    record["results"] = {}
-    for part in (part for group in groups for part in group):
-        if part.json is not None and part.json.exists():
-            try:
-                record["results"][part.name] = json.loads(part.json.read_text())
-            except ValueError:  # it was stopped while it wrote
-                continue
-    return record
-
-
-def write(folder: Path, record: dict[str, Any]) -> str:
-    """The record, and the table, which is returned."""
-    (folder / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
-    try:
-        table = report.markdown(record)
-    except Exception:  # noqa: BLE001  # the record can be made a table later, the time is gone
-        table = f"No table of gpu.json could be made:\n{traceback.format_exc()}"
-    (folder / "gpu.md").write_text(table)
-    return table
+            run_together(group, passed, options.folder, ROOT, deadline, results.add, results.look)
+    finally:  # also of one that is stopped, with what the parts under way have written
+        results.write()
+        names = f"page: {PAGE}, logs: {LOGS}"
+        print(f"\n{results.page}\nRecord: {options.out / RECORD}, {names}.", flush=True)
+    return 0 if results.all_well() else 1
 
 
 if __name__ == "__main__":

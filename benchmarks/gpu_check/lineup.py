@@ -1,12 +1,14 @@
-"""Which parts there are, in what order, and how long each may take."""
+"""Which parts there are, in what order, how long each may take, and which are skipped here."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gpu_check import machine
@@ -15,7 +17,21 @@ from gpu_check.parts import Part
 # With this, a GPU that JAX finds but cannot use is an error. That it finds one, the measurements
 # see for themselves.
 CUDA = {"JAX_PLATFORMS": "cuda,cpu"}
+EMULATED = {"JAX_PLATFORMS": "cpu", "FASTJAX_EMULATE_GPU": "1"}
 MEASUREMENTS = {"planning": 80, "exchange": 120, "against_jax": 120}  # and the most seconds each
+SANITIZERS = ("memcheck", "racecheck", "initcheck")
+TARGETS = ("gpu_driver_test", "gpu_kernels", "gpu_allocations", "nccl_smoke")
+FAKE_NCCL = "fastjax_fake_nccl_smoke"  # for the emulated GPU
+# The first NCCL that has ranks share a GPU, where it is told to.
+NCCL_OF_SHARED_GPUS = (2, 30, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip:
+    """Something that will not be looked at, and why."""
+
+    what: str
+    why: str
 
 
 class Lineup:
@@ -24,55 +40,110 @@ class Lineup:
     Args:
       root: the source.
       folder: for all that is made.
+      emulated: whether the emulated GPU takes the place of one, and all is tiny.
+      installed: whether the fastjax that Python has is used, instead of one that is built.
+      programs: a build folder of CMake's, whose programs are used instead of new ones.
+      left_out: names of parts that somebody wants to be skipped.
     """
 
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        *,
+        emulated: bool = False,
+        installed: bool = False,
+        programs: Path | None = None,
+        left_out: Collection[str] = (),
+    ) -> None:
         self.root = root
         self.folder = folder
-        self.site = folder / "site"
-        self.programs = folder / "programs"
-        self.library = self.site / "fastjax" / "libfastjax_cuda.so"
+        self.emulated = emulated
+        self.installed = installed
+        self.built = programs
+        self.left_out = left_out
+        self.programs = programs or folder / "programs"
+        self.site = None if installed else folder / "site"
+        self.library = folder / "site" / "fastjax" / "libfastjax_cuda.so"
 
-    def on_gpu(self) -> list[list[Part]]:
-        measured = {"PYTHONPATH": self._paths(self.site), **CUDA}
+    def groups(self) -> list[list[Part]]:
+        """All parts, those that are skipped too."""
+        groups = self._all()
+        unknown = set(self.left_out) - {part.name for group in groups for part in group}
+        if unknown:
+            raise ValueError(f"no part is called {', '.join(sorted(unknown))}")
+        return [[self._left_in(part) for part in group] for group in groups]
+
+    def _left_in(self, part: Part) -> Part:
+        if part.name not in self.left_out:
+            return part
+        return dataclasses.replace(part, skip="--skip names it")
+
+    def _all(self) -> list[list[Part]]:
         return [
             [self._package(), self._programs()],
-            [self._driver_test(), self._tests(), *self._sanitizers()],
+            [
+                *(self._driver_test(), self._tests(), *self._sanitizers()),
+                *(self._nccl(), self._allocators()),
+            ],
             [self._kernels()],
-            *([self._measurement(name, measured, needs=("package",))] for name in MEASUREMENTS),
+            *([self._measurement(name)] for name in MEASUREMENTS),
         ]
 
-    def emulated(self, programs: Path | None) -> list[list[Part]]:
-        """The same measurements with what is installed here, tiny, on the emulated GPU."""
-        environment = {
-            "PYTHONPATH": self._paths(),
-            "JAX_PLATFORMS": "cpu",
-            "FASTJAX_EMULATE_GPU": "1",
-        }
-        groups = [[self._measurement(name, environment, "--tiny")] for name in MEASUREMENTS]
-        if programs is not None:
-            test = str(programs / "tests/cpp/gpu_driver_test")
-            groups.insert(0, [Part("driver", (test, "--small"), 60)])
-            timed = str(programs / "benchmarks/cpp/gpu_kernels")
-            json = self.folder / "kernels.json"
-            command = (timed, "--tiny", "--json", str(json))
-            groups.append([Part("kernels", command, 60, json=json)])
-        return groups
+    def skips(self, parts: Iterable[Part]) -> list[Skip]:
+        """Parts that are not run here, and what is left out of those that are."""
+        whys: dict[str, list[str]] = {}
+        for part in parts:
+            if part.skip:
+                whys.setdefault(part.skip, []).append(part.name)
+        return [
+            *(Skip(", ".join(names), why) for why, names in whys.items()),
+            *self._left_out_of_parts(),
+        ]
 
-    def _paths(self, *first: Path) -> str:
+    def _left_out_of_parts(self) -> list[Skip]:
+        left_out = []
+        if self.emulated:
+            why = "there is none; those on CPU devices are run instead"
+            left_out.append(Skip("of tests: those on a GPU", why))
+        if not machine.has_ucx():
+            why = "libucx is not in Python's environment; WHEELS=folder (--wheels) installs it"
+            what = "of package: exchanges between processes; of tests: jobs of two processes"
+            left_out.append(Skip(what, why))
+        elif not self.emulated and machine.nccl()[1] < NCCL_OF_SHARED_GPUS:
+            version = _dotted(machine.nccl()[1])
+            has = f"NCCL is {version}" if version else "there is no NCCL"
+            why = f"{has}; from {_dotted(NCCL_OF_SHARED_GPUS)} on, ranks may share a GPU"
+            left_out.append(Skip("of tests: two processes over NCCL, and gradients", why))
+        return left_out
+
+    def _environment(self) -> dict[str, str]:
         # Behind ours: packages that this Python has from elsewhere.
         given = os.environ.get("PYTHONPATH", "").split(":")
-        ours = (*first, self.root / "benchmarks", self.root / "tests")
-        return ":".join([*map(str, ours), *(path for path in given if path)])
+        ours = (self.site, self.root / "benchmarks", self.root / "tests", *given)
+        paths = {"PYTHONPATH": ":".join(str(path) for path in ours if path)}
+        return paths | (EMULATED if self.emulated else CUDA)
+
+    def _needs(self, *names: str) -> tuple[str, ...]:
+        """Those of them that are built by this run."""
+        here = {"package": not self.installed, "programs": self.built is None}
+        return tuple(name for name in names if here[name])
+
+    def _on_device(self) -> tuple[str, ...]:
+        """What a program needs that is given the driver; the emulated one is its own."""
+        return self._needs("programs") if self.emulated else self._needs("package", "programs")
 
     def _package(self) -> Part:
-        # UCX is for exchanges between processes, of which one test tries some on one GPU.
-        ucx = "ON" if importlib.util.find_spec("libucx") else "OFF"
-        defines = {"FASTJAX_UCX": ucx, "FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_CUDA": "ON"}
-        defines["FASTJAX_ROCM"] = "OFF"
+        # UCX is for exchanges between processes, of which some are tried on one GPU.
+        defines = {"FASTJAX_UCX": "ON" if machine.has_ucx() else "OFF"}
+        defines |= {"FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_ROCM": "OFF", "FASTJAX_CUDA": "ON"}
+        if self.emulated and shutil.which("nvcc") is None:
+            defines["FASTJAX_CUDA"] = "OFF"
         if machine.architecture():
             defines["FASTJAX_CUDA_ARCHITECTURES"] = machine.architecture()
         settings = [f"-Ccmake.define.{name}={value}" for name, value in defines.items()]
+        if self.installed:
+            return Part("package", (), 0, skip="the fastjax that is installed is used")
         command = (
             *(sys.executable, "-m", "pip", "install", "--verbose", "--disable-pip-version-check"),
             *("--no-build-isolation", "--no-deps", "--no-index", "--upgrade"),
@@ -84,39 +155,58 @@ class Lineup:
         return Part("package", command, 240)
 
     def _programs(self) -> Part:
+        if self.built is not None:
+            return Part("programs", (), 0, skip=f"those of {self.built} are used")
         options = {"CMAKE_BUILD_TYPE": "Release", "FASTJAX_BUILD_PYTHON": "OFF"}
         options |= {"FASTJAX_BUILD_TESTS": "ON", "FASTJAX_BUILD_BENCHMARKS": "ON"}
         options |= {"FASTJAX_UCX": "OFF", "FASTJAX_CUDA": "OFF", "FASTJAX_ROCM": "OFF"}
         defines = " ".join(f"-D{name}={value}" for name, value in options.items())
-        script = (
-            f'cmake -S . -B "$1" -G Ninja {defines} && '
-            'cmake --build "$1" --target gpu_driver_test gpu_kernels'
-        )
+        wanted = (*TARGETS, FAKE_NCCL) if self.emulated else TARGETS
+        targets = " ".join(target for target in wanted if self._has_target(target))
+        script = f'cmake -S . -B "$1" -G Ninja {defines} && cmake --build "$1" --target {targets}'
         command = ("sh", "-c", script, "sh", str(self.programs))
         return Part("programs", command, 150)
 
+    def _has_target(self, name: str) -> bool:
+        """Whether the source has a program of that name."""
+        listed = (self.root / "tests/cpp").rglob("*")
+        files = [
+            file for file in listed if file.name == "CMakeLists.txt" or file.suffix == ".cmake"
+        ]
+        files.append(self.root / "benchmarks/cpp/CMakeLists.txt")
+        return any(name in file.read_text() for file in files)
+
     def _driver_test(self) -> Part:
-        return Part("driver", self._driver(), 90, needs=("package", "programs"))
+        return Part("driver", self._driver(), 90, needs=self._on_device())
 
     def _driver(self, *options: str) -> tuple[str, ...]:
         program = self.programs / "tests/cpp/gpu_driver_test"
-        return (str(program), *options, str(self.library))
+        given = ("--small",) if self.emulated else (*options, str(self.library))
+        return (str(program), *given)
 
     def _sanitizers(self) -> list[Part]:
-        program = shutil.which("compute-sanitizer") or "compute-sanitizer"
+        program = shutil.which("compute-sanitizer")
+        skip = (
+            ""
+            if program
+            else "there is no compute-sanitizer on PATH, in CUDA_HOME or in /usr/local/cuda"
+        )
+        if self.emulated:
+            skip = "compute-sanitizer looks at kernels on a GPU, and there is none"
         # The test itself looks at what every call returns, also of those that are meant to fail.
         options = {"memcheck": ("--report-api-errors", "no")}
         return [
             Part(
                 tool,
                 (
-                    *(program, "--tool", tool, "--error-exitcode", "9", *options.get(tool, ())),
-                    *self._driver("--small"),
+                    *(program or "", "--tool", tool, "--error-exitcode", "9"),
+                    *(*options.get(tool, ()), *self._driver("--small")),
                 ),
                 120,
-                needs=("package", "programs"),
+                needs=self._on_device(),
+                skip=skip,
             )
-            for tool in ("memcheck", "racecheck", "initcheck")
+            for tool in SANITIZERS
         ]
 
     def _tests(self) -> Part:
@@ -126,34 +216,58 @@ class Lineup:
         command = (
             *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(self.root)),
             *("-o", "markers=gpu", "--import-mode=importlib", "-p", "no:cacheprovider"),
-            *(*self._test_plugins(), "-ra", "-v", "-k", "not cpu"),
+            *(*self._test_plugins(), "-ra", "-v"),
+            *(("-m", "not gpu") if self.emulated else ("-k", "not cpu")),
             *("tests/test_gpu.py", "tests/test_loopback.py", "tests/test_gpu_processes.py"),
         )
-        environment = {
-            "PYTHONPATH": self._paths(self.site),
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # others use the GPU too
-            **CUDA,
-        }
-        return Part("tests", command, 200, environment, needs=("package",))
+        # Others use the GPU too.
+        environment = self._environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        return Part("tests", command, 200, environment, self._needs("package"))
 
     def _test_plugins(self) -> tuple[str, ...]:
         """With workers, a test that crashes or hangs ends its own, and the others go on."""
         options: tuple[str, ...] = ()
         if importlib.util.find_spec("xdist"):
-            options += ("-n", "6", "--dist", "loadgroup")
+            options += ("-n", "2" if self.emulated else "6", "--dist", "loadgroup")
         if importlib.util.find_spec("pytest_timeout"):
             options += ("--timeout", "60", "--timeout-method", "thread")
         return options
 
+    def _nccl(self) -> Part:
+        path, _ = machine.nccl()
+        command = (str(self.programs / "tests/cpp/nccl_smoke"),)
+        if self.emulated:
+            path = str(self.programs / f"tests/cpp/lib{FAKE_NCCL}.so")
+        else:
+            command += (str(self.library),)
+        skip = "" if path else "there is no NCCL, in Python's environment or by the loader"
+        if not self._has_target("nccl_smoke"):
+            skip = "this source has no nccl_smoke"
+        environment = {"FASTJAX_NCCL_LIBRARY": path, "NCCL_DEBUG": "WARN"}
+        return Part("nccl", command, 60, environment, self._on_device(), skip=skip)
+
+    def _allocators(self) -> Part:
+        json = self.folder / "allocators.json"
+        helper = self.programs / "benchmarks/cpp/libgpu_allocations.so"
+        command = (sys.executable, "-m", "gpu_check.allocators", "--json", str(json))
+        command += ("--helper", str(helper))
+        command += ("--tiny",) if self.emulated else ("--library", str(self.library))
+        return Part("allocators", command, 160, self._environment(), self._on_device(), json)
+
     def _kernels(self) -> Part:
         program = str(self.programs / "benchmarks/cpp/gpu_kernels")
         json = self.folder / "kernels.json"
-        command = (program, "--library", str(self.library), "--json", str(json))
-        return Part("kernels", command, 100, needs=("package", "programs"), json=json)
+        given = ("--tiny",) if self.emulated else ("--library", str(self.library))
+        command = (program, *given, "--json", str(json))
+        return Part("kernels", command, 100, needs=self._on_device(), json=json)
 
-    def _measurement(
-        self, name: str, environment: dict[str, str], *options: str, needs: tuple[str, ...] = ()
-    ) -> Part:
+    def _measurement(self, name: str) -> Part:
         json = self.folder / f"{name}.json"
-        command = (sys.executable, "-m", f"gpu_check.{name}", "--json", str(json), *options)
-        return Part(name, command, MEASUREMENTS[name], environment, needs, json)
+        command = (sys.executable, "-m", f"gpu_check.{name}", "--json", str(json))
+        command += ("--tiny",) if self.emulated else ()
+        needs = self._needs("package")
+        return Part(name, command, MEASUREMENTS[name], self._environment(), needs, json)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -91,6 +91,38 @@ def architecture() -> str:
     return "".join(found.groups()) if found else ""
 
 
+@functools.cache
+def nccl() -> tuple[str, tuple[int, ...]]:
+    """The NCCL of Python's environment, or else the loader's: its path and version, or empty ones.
+
+    It is loaded by a process that ends, so that nothing of it stays in this one.
+    """
+    script = (
+        "import ctypes, sys; number = ctypes.c_int(); "
+        "ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)); print(number.value)"
+    )
+    for name in (*_packaged("nvidia.nccl", "lib/libnccl.so.2"), "libnccl.so.2"):
+        number = output(sys.executable, "-c", script, name).rpartition("\n")[2]
+        if number.isdigit() and int(number) >= 10_000:  # numbered so since 2.9
+            return name, (int(number) // 10_000, int(number) // 100 % 100, int(number) % 100)
+    return "", ()
+
+
+def has_ucx() -> bool:
+    """Whether Python's environment has the libucx wheel, with UCX and its headers."""
+    return bool(_packaged("libucx", "include/ucp/api/ucp.h"))
+
+
+def _packaged(package: str, file: str) -> list[str]:
+    """A file of a package that is installed, without loading it."""
+    parent = package.rpartition(".")[0]
+    if parent and importlib.util.find_spec(parent) is None:
+        return []
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or ()
+    return [str(path) for path in (Path(folder) / file for folder in folders) if path.exists()]
+
+
 def commit(root: Path) -> str:
     """Of the source; "+" if it was changed since, "unknown" in a copy without its history."""
     known = output("git", "-C", str(root), "rev-parse", "HEAD")

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 PASSED, FAILED, OUT_OF_TIME, SKIPPED = "passed", "failed", "out of time", "skipped"
+STOPPED = "stopped"  # with the whole run, before its own end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Part:
       environment: variables beyond those of this process.
       needs: names of parts without which this one means nothing.
       json: where it writes its figures, if it does.
+      skip: why it is not run here; empty if it is.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Part:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
     json: Path | None = None
+    skip: str = ""
 
 
 @dataclasses.dataclass
@@ -54,7 +57,7 @@ class _Running:
         self.log = folder / f"{part.name}.log"
         self.start = time.monotonic()
         self.end = self.start + seconds
-        self.stopped = False
+        self.late = False
         self.child: subprocess.Popen[bytes] | None = None
         self.trouble = ""
         with self.log.open("wb") as log:
@@ -77,13 +80,20 @@ class _Running:
         if self.child is None or self.child.poll() is not None:
             return True
         if time.monotonic() >= self.end:
-            self.stopped = True
-            self.stop()
+            self.late = True
+            self._kill()
             return True
         return False
 
-    def stop(self) -> None:
-        if self.child is not None and self.child.poll() is None:
+    def stop(self) -> Outcome:
+        """Ends it now; a part that has ended by itself keeps its outcome."""
+        if self.over():
+            return self.outcome()
+        self._kill()
+        return Outcome(self.part.name, STOPPED, time.monotonic() - self.start, "with the run")
+
+    def _kill(self) -> None:
+        if self.child is not None:
             os.killpg(self.child.pid, signal.SIGKILL)
             self.child.wait()
 
@@ -91,7 +101,7 @@ class _Running:
         seconds = time.monotonic() - self.start
         if self.child is None:
             return Outcome(self.part.name, FAILED, seconds, self.trouble)
-        if self.stopped:
+        if self.late:
             detail = f"stopped after {seconds:.0f} s"
             return Outcome(self.part.name, OUT_OF_TIME, seconds, detail)
         status = self.child.returncode
@@ -108,38 +118,58 @@ def _last_line(log: Path) -> str:
 
 
 def run_together(
-    parts: Iterable[Part], passed: set[str], folder: Path, root: Path, deadline: float
-) -> list[Outcome]:
-    """Runs parts side by side; each ends by its own limit, or at `deadline` by time.monotonic()."""
-    outcomes, running = [], []
+    parts: Iterable[Part],
+    passed: set[str],
+    folder: Path,
+    root: Path,
+    deadline: float,
+    ended: Callable[[Outcome], None],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Runs parts side by side; each ends by its own limit, or at `deadline` by time.monotonic().
+
+    Args:
+      parts: of which those are skipped that say why, or need one that has not passed.
+      passed: names of parts that have; those that do here are added.
+      folder: for their logs.
+      root: the folder they run in.
+      deadline: see above.
+      ended: is called with each outcome as soon as it is known, also when somebody stops us.
+      meanwhile: is called again and again.
+    """
+
+    def end(outcome: Outcome) -> None:
+        if outcome.status == PASSED:
+            passed.add(outcome.name)
+        seconds = f"{outcome.seconds:.0f} s"
+        print(f"{outcome.name}: {outcome.status} ({seconds}) {outcome.detail}", flush=True)
+        ended(outcome)
+
+    running: list[_Running] = []
     left = deadline - time.monotonic()
+    before = frozenset(passed)
     try:
         for part in parts:
-            missing = [name for name in part.needs if name not in passed]
-            if missing:
-                detail = f"needs {', '.join(missing)}"
-                outcomes.append(Outcome(part.name, SKIPPED, 0.0, detail))
-            elif left < 1:
-                outcomes.append(Outcome(part.name, SKIPPED, 0.0, "no time was left"))
+            why = _why_not(part, before, left)
+            if why:
+                end(Outcome(part.name, SKIPPED, 0.0, why))
             else:
                 running.append(_Running(part, min(part.seconds, left), folder, root))
-        waiting = list(running)
-        while waiting:
-            waiting = [each for each in waiting if not _finish(each, outcomes)]
+        while running:
+            for each in [each for each in running if each.over()]:
+                running.remove(each)
+                end(each.outcome())
+            meanwhile()
             time.sleep(0.05)
-    finally:  # also when somebody stops us
-        for each in running:
-            each.stop()
-    passed.update(outcome.name for outcome in outcomes if outcome.status == PASSED)
-    return outcomes
+    finally:
+        while running:
+            end(running.pop().stop())
 
 
-def _finish(running: _Running, outcomes: list[Outcome]) -> bool:
-    if not running.over():
-        return False
-    outcome = running.outcome()
-    outcomes.append(outcome)
-    print(
-        f"{outcome.name}: {outcome.status} ({outcome.seconds:.0f} s) {outcome.detail}", flush=True
-    )
-    return True
+def _why_not(part: Part, passed: frozenset[str], left: float) -> str:
+    missing = [name for name in part.needs if name not in passed]
+    if part.skip:
+        return part.skip
+    if missing:
+        return f"needs {', '.join(missing)}"
+    return "no time was left" if left < 1 else ""
