@@ -267,6 +267,7 @@ def test_all_that_can_runs_on_the_emulated_gpu(bare):
     assert parts["tests"].environment["FASTJAX_EMULATE_GPU"] == "1"
     assert "not gpu" in parts["tests"].command
     assert "-Ccmake.define.FASTJAX_CUDA=OFF" in parts["package"].command  # there is no nvcc
+    assert parts["package"].seconds == 4 * planned()[0]["package"].seconds
     for name in ("kernels", "allocators", *lineup.MEASUREMENTS):
         assert "--tiny" in parts[name].command
         assert "--library" not in parts[name].command

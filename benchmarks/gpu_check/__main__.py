@@ -33,7 +33,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu-check")
     parser.add_argument("--out", type=Path, help="of the three files that are kept; else FOLDER")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels, used by this run alone")
-    parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
+    parser.add_argument(
+        "--seconds", type=float, help="for all parts together; 540, with --emulated 1500"
+    )
     parser.add_argument("--skip", nargs="+", default=[], metavar="PART", help="that is not run")
     parser.add_argument("--commit", default="", help="of the source, in a copy without its history")
     parser.add_argument("--emulated", action="store_true", help="try it out, tiny, without a GPU")
@@ -46,6 +48,7 @@ def arguments() -> argparse.Namespace:
         parser.error("--installed and --programs go with --emulated")
     if options.wheels and not wheels.found(options.wheels):
         parser.error(f"there are no wheels in {options.wheels}")
+    options.seconds = options.seconds or (1500 if options.emulated else 540)
     options.folder = options.folder.resolve()
     options.out = (options.out or options.folder).resolve()
     options.programs = options.programs and options.programs.resolve()

@@ -139,8 +139,9 @@ class Lineup:
         defines |= {"FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_ROCM": "OFF", "FASTJAX_CUDA": "ON"}
         if self.emulated and shutil.which("nvcc") is None:
             defines["FASTJAX_CUDA"] = "OFF"
-        if machine.architecture():
-            defines["FASTJAX_CUDA_ARCHITECTURES"] = machine.architecture()
+        architecture = machine.architecture() or ("90" if self.emulated else "")
+        if architecture:
+            defines["FASTJAX_CUDA_ARCHITECTURES"] = architecture
         settings = [f"-Ccmake.define.{name}={value}" for name, value in defines.items()]
         if self.installed:
             return Part("package", (), 0, skip="the fastjax that is installed is used")
@@ -152,7 +153,7 @@ class Lineup:
             f"-Cminimum-version={importlib.metadata.version('scikit-build-core')}",
             *(*settings, "."),
         )
-        return Part("package", command, 240)
+        return Part("package", command, self._to_build(240))
 
     def _programs(self) -> Part:
         if self.built is not None:
@@ -165,7 +166,11 @@ class Lineup:
         targets = " ".join(target for target in wanted if self._has_target(target))
         script = f'cmake -S . -B "$1" -G Ninja {defines} && cmake --build "$1" --target {targets}'
         command = ("sh", "-c", script, "sh", str(self.programs))
-        return Part("programs", command, 150)
+        return Part("programs", command, self._to_build(150))
+
+    def _to_build(self, seconds: float) -> float:
+        """Machines without a GPU have fewer cores, and nobody lends them."""
+        return 4 * seconds if self.emulated else seconds
 
     def _has_target(self, name: str) -> bool:
         """Whether the source has a program of that name."""
