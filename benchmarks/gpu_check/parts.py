@@ -141,9 +141,9 @@ def run_together(
     def end(outcome: Outcome) -> None:
         if outcome.status == PASSED:
             passed.add(outcome.name)
+        ended(outcome)  # first: whoever reads what is printed may be gone
         seconds = f"{outcome.seconds:.0f} s"
         print(f"{outcome.name}: {outcome.status} ({seconds}) {outcome.detail}", flush=True)
-        ended(outcome)
 
     running: list[_Running] = []
     left = deadline - time.monotonic()
