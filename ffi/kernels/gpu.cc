@@ -1,6 +1,7 @@
 // The driver of a GPU: compiled by nvcc, by clang as HIP, and, with an emulated GPU, as C++.
 #include "kernels/driver.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/vendor.h"
@@ -134,6 +135,18 @@ struct MoveBody {
   }
 };
 
+// The list by value: a parameter of the kernel.
+struct MoveFewBody {
+  int64_t count;
+  int64_t end;
+  const uint64_t* gate;
+  Move moves[kFewMoves];
+  FASTJAX_DEVICE void operator()(const Worker& worker) const {
+    if (IsOpen(gate)) MoveRows(worker, moves, count, end);
+  }
+};
+static_assert(sizeof(MoveFewBody) + 256 <= 4096, "kernels have 4 KiB of parameters, of which HIP takes 256 bytes");
+
 template <typename Element>
 struct SumBody {
   const Landing* landings;
@@ -159,6 +172,14 @@ struct FetchBody {
 int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
   if (end == 0) return 0;
   return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end, gate}));
+}
+
+int LaunchMoveFew(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
+  if (count > kFewMoves) return Code(FASTJAX_VENDOR(ErrorInvalidValue));
+  if (end == 0) return 0;
+  MoveFewBody body{count, end, gate, {}};
+  std::copy(moves, moves + count, body.moves);
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), body));
 }
 
 int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
@@ -198,7 +219,7 @@ constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorTex
                             FindAllocation,     ExportMemory,           OpenMemory,    CloseMemory,    CreateStream,
                             DestroyStream,      SynchronizeStream,      CreateEvent,   DestroyEvent,   RecordEvent,
                             WaitEvent,          SynchronizeEvent,       QueryEvent,    Copy,           CallHost,
-                            LaunchMoveRows,     LaunchSumRows,          LaunchBarrier, LaunchFetch};
+                            LaunchMoveRows,     LaunchMoveFew,          LaunchSumRows, LaunchBarrier,  LaunchFetch};
 
 }  // namespace
 }  // namespace fastjax::kernels

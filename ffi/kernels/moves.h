@@ -34,6 +34,9 @@ struct Landing {
 };
 
 constexpr int64_t kAlignment = 16;
+// What a launch takes by value, as a parameter of the kernel. Parameters may have 4 KiB with every CUDA; HIP adds a
+// quarter of a KiB of its own to them.
+constexpr int64_t kFewMoves = 112;
 // What a warp takes at a time: enough that finding its runs costs little.
 constexpr int64_t kTileBytes = 8192;
 // The least: what the lanes of a warp of 32 have under way at once.

@@ -397,6 +397,30 @@ void TestWork() {
   CHECK_OK(Gpu().FreePinned(pinned));
 }
 
+// A launch takes its list along: the caller's is free again, whenever the stream comes to it.
+void TestListsByValue() {
+  const Streams streams(1);
+  const std::vector<std::byte> src(kernels::kFewMoves, std::byte{5});
+  std::vector<std::byte> dst(src.size());
+  std::vector<Move> moves;
+  int64_t end = 0;
+  for (size_t i = 0; i < src.size(); ++i) {
+    moves.push_back({&dst[i], &src[i], kernels::NextBegin(end, &dst[i]), 1});
+    end = moves.back().begin + 1;
+  }
+  const int64_t count = kernels::kFewMoves;
+  uint64_t closed = 1;
+  Gate gate;
+  Then(streams[0], [&] { gate.Pass(); });
+  CHECK_OK(Gpu().MoveFew(moves.data(), count, end, &closed, 3, streams[0]));
+  Then(streams[0], [&] { CHECK(dst != src && closed == 1); });
+  CHECK_OK(Gpu().MoveFew(moves.data(), count, end, nullptr, 3, streams[0]));
+  moves.assign(moves.size(), {nullptr, nullptr, 0, 1 << 20});
+  gate.Open();
+  CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+  CHECK(dst == src);
+}
+
 void TestBadLaunches() {
   const Streams streams(1);
   const Move move = {};
@@ -410,6 +434,11 @@ void TestBadLaunches() {
     CHECK_OK(Gpu().MoveRows(nullptr, 0, 0, nullptr, blocks, streams[0]));
     CHECK_OK(Gpu().SumRows(kernels::ElementKind::kBF16, nullptr, nullptr, 0, 0, nullptr, blocks, streams[0]));
   }
+  const std::vector<Move> many(kernels::kFewMoves + 1);
+  CHECK_EQ(Gpu().MoveFew(many.data(), kernels::kFewMoves + 1, 16, nullptr, 1, streams[0]),
+           kernels::emulatedErrorInvalidValue);
+  CHECK_EQ(Gpu().MoveFew(many.data(), 1, 16, nullptr, 0, streams[0]), kernels::emulatedErrorInvalidConfiguration);
+  CHECK_OK(Gpu().MoveFew(nullptr, 0, 0, nullptr, 0, streams[0]));
   CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kOpaque, &landing, &source, 1, 16, nullptr, 1, streams[0]),
            kernels::emulatedErrorInvalidValue);
 }
@@ -477,6 +506,7 @@ int main() {
   fastjax::test::TestDestroyWhileQueued();
   fastjax::test::TestOtherDevice();
   fastjax::test::TestWork();
+  fastjax::test::TestListsByValue();
   fastjax::test::TestBadLaunches();
   fastjax::test::TestSharedMemory();
   return fastjax::test::Finish("emulated_gpu_test");

@@ -106,11 +106,17 @@ void CheckMoves(const Device& device, const Scale& scale, Random* random) {
   const DeviceList list(&device, line.moves);
   const int32_t blocks = RandomBlocks(device, line.end, random);
   const Context context(std::to_string(count) + " runs, " + std::to_string(blocks) + " blocks");
-  device.Must(device.driver().MoveRows(list.data(), static_cast<int64_t>(line.moves.size()), line.end, nullptr, blocks,
-                                       device.stream()),
-              "move rows");
+  const auto moves = static_cast<int64_t>(line.moves.size());
+  device.Must(device.driver().MoveRows(list.data(), moves, line.end, nullptr, blocks, device.stream()), "move rows");
   device.Wait();
   CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
+  if (moves <= kernels::kFewMoves) {
+    dst.Fill(before);
+    device.Must(device.driver().MoveFew(line.moves.data(), moves, line.end, nullptr, blocks, device.stream()),
+                "move a few rows");
+    device.Wait();
+    CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
+  }
   CHECK_EQ(FirstDifference(src.Read(), from), -1);
 }
 
@@ -206,6 +212,7 @@ void TestKernels(const Device& device, const Scale& scale) {
 
 void TestEmptyLists(const Device& device) {
   CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().MoveFew(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
   CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, nullptr, 1, device.stream()), 0);
   device.Wait();
 }

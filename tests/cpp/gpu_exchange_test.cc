@@ -1,5 +1,6 @@
 // Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -200,13 +201,13 @@ void TestNoMemory() {
   constexpr const char* kTexts[] = {"bytes of staging; use scheduler=\"direct\"", "bytes of messages on a device",
                                     "bytes of lists; leave more to it"};
   RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  options.per_peer = 3;
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  options.topology = MakeTopology(2, 4);
+  options.per_peer = 6;  // lists that launches do not take along
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
   for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
     options.scheduler = scheduler;
     for (const Case& test_case : MakeCases(options.topology, random())) {
-      for (const int64_t limit : {0, 600, 3000, 9000}) {
+      for (const int64_t limit : {0, 600, 3000, 9000, 30000}) {
         const Setting setting = Open(site, options, Where::kLoopback);
         setting.exchange->LimitMemory(limit);
         Rig rig(site, options, test_case.traffic, &random);
@@ -226,9 +227,9 @@ void TestNoMemory() {
 void TestThrown() {
   std::mt19937_64 random(7);
   RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  options.per_peer = 3;
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  options.topology = MakeTopology(2, 4);
+  options.per_peer = 6;
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
   const Case test_case = MakeCases(options.topology, random()).back();
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
     int64_t thrown = 0;
@@ -247,8 +248,72 @@ void TestThrown() {
       CHECK(outcomes.all_ok());
       CHECK(rig.IsRight());
     }
-    CHECK_GT(thrown, 2);  // staging, and lists, besides the time when nothing was
+    // Staging, and, where one lane has the moves of all ranks, lists, besides the time when nothing was.
+    CHECK_GT(thrown, where == Where::kPeers ? 1 : 2);
   }
+}
+
+// What the driver is asked for, by any thread.
+struct Asked {
+  std::atomic<int64_t> copies{0};
+  std::atomic<int64_t> pinned{0};
+  std::atomic<int64_t> few{0};
+  std::atomic<int64_t> many{0};
+  std::atomic<int64_t> sums{0};
+};
+Asked asked;
+
+template <auto kFunction, auto kCounter>
+struct Counted;
+template <typename... Arguments, int (*kernels::Driver::*kFunction)(Arguments...), auto kCounter>
+struct Counted<kFunction, kCounter> {
+  static int Call(Arguments... arguments) {
+    ++(asked.*kCounter);
+    return (fastjax_gpu_driver()->*kFunction)(arguments...);
+  }
+};
+
+kernels::Driver CountingDriver() {
+  using kernels::Driver;
+  Driver driver = *fastjax_gpu_driver();
+  driver.Copy = Counted<&Driver::Copy, &Asked::copies>::Call;
+  driver.MallocPinned = Counted<&Driver::MallocPinned, &Asked::pinned>::Call;
+  driver.MoveFew = Counted<&Driver::MoveFew, &Asked::few>::Call;
+  driver.MoveRows = Counted<&Driver::MoveRows, &Asked::many>::Call;
+  driver.SumRows = Counted<&Driver::SumRows, &Asked::sums>::Call;
+  return driver;
+}
+
+// Launches take short lists along: then nothing is copied to the device, and no pinned memory is taken. Where a list is
+// longer, or there are sums, one copy a device brings all lists.
+void TestLists() {
+  static const kernels::Driver driver = CountingDriver();
+  std::mt19937_64 random(8);
+  RigOptions options;
+  options.topology = MakeTopology(1, 16);
+  options.row_bytes = 8;
+  const auto site = MakeSite(1, 16, kNoTimeoutMs, &random);
+  bool summed = false;
+  for (const bool reverse : {false, true}) {
+    for (const bool many : {false, true}) {
+      options.per_peer = many ? 20 : 1;
+      options.exchange.reverse = options.overlap = reverse;
+      const Context context(Name(options));
+      const Setting setting = Open(site, options, Where::kPeers, &driver);
+      Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 8000; }), &random);
+      for (auto* const counter : {&asked.copies, &asked.pinned, &asked.few, &asked.many, &asked.sums}) *counter = 0;
+      CHECK(rig.Run(setting.exchange.get(), 1, false).all_ok());
+      CHECK(rig.IsRight());
+      const int64_t copies = many || rig.sums() ? 16 : 0;
+      CHECK_EQ(asked.copies.load(), copies);
+      CHECK_EQ(asked.pinned.load(), copies);
+      CHECK_EQ(asked.few > 0, copies == 0);
+      CHECK_EQ(asked.many > 0, many && !rig.sums());
+      CHECK_EQ(asked.sums > 0, rig.sums());
+      summed = summed || rig.sums();
+    }
+  }
+  CHECK(summed);
 }
 
 // Mistakes of callers are found before anything is put on a stream.
@@ -428,6 +493,7 @@ int main() {
   TestCalls();
   TestNoMemory();
   TestThrown();
+  TestLists();
   TestMistakes();
   TestOneEnd();
   TestLoopbackOfSeveralStreams();

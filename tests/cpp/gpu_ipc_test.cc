@@ -82,7 +82,16 @@ void TestExchanges(uint64_t seed, int32_t hosts) {
 
 std::atomic<int64_t> opened_moves{0};
 
-// Looks at each list before it is executed: what another process's memory is opened by is the device that writes to it.
+// What another process's memory is opened by is the device that writes to it.
+void LookAt(const kernels::Move* moves, int64_t count, int device) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int by = kernels::emulatedOpenedBy(moves[i].dst);
+    if (by >= 0) CHECK_EQ(by, device);
+    opened_moves += by >= 0 ? 1 : 0;
+  }
+}
+
+// Looks at each list: those in device memory when the stream comes to them, since they are not there before.
 const kernels::Driver* LookingDriver() {
   struct List {
     const kernels::Move* moves;
@@ -97,14 +106,17 @@ const kernels::Driver* LookingDriver() {
       fastjax_gpu_driver()->GetDevice(&list->device);
       const auto look = [](void* data) {
         const std::unique_ptr<List> own(static_cast<List*>(data));
-        for (int64_t i = 0; i < own->count; ++i) {
-          const int by = kernels::emulatedOpenedBy(own->moves[i].dst);
-          if (by >= 0) CHECK_EQ(by, own->device);
-          opened_moves += by >= 0 ? 1 : 0;
-        }
+        LookAt(own->moves, own->count, own->device);
       };
       fastjax_gpu_driver()->CallHost(stream, look, list);
       return fastjax_gpu_driver()->MoveRows(moves, count, end, gate, blocks, stream);
+    };
+    looking.MoveFew = [](const kernels::Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks,
+                         kernels::Stream stream) {
+      int device = -1;
+      fastjax_gpu_driver()->GetDevice(&device);
+      LookAt(moves, count, device);
+      return fastjax_gpu_driver()->MoveFew(moves, count, end, gate, blocks, stream);
     };
     return looking;
   }();

@@ -75,6 +75,7 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.WaitEvent = Faulty<&Driver::WaitEvent>::Call;
   driver_.Copy = Faulty<&Driver::Copy>::Call;
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
+  driver_.MoveFew = Faulty<&Driver::MoveFew>::Call;
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;
   driver_.PassBarrier = Faulty<&Driver::PassBarrier>::Call;
   driver_.Fetch = Faulty<&Driver::Fetch>::Call;

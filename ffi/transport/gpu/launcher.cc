@@ -13,11 +13,26 @@ constexpr size_t kListAlignment = 256;
 
 size_t Aligned(size_t bytes) { return (bytes + kListAlignment - 1) / kListAlignment * kListAlignment; }
 
+template <typename T>
+size_t Bytes(const std::vector<T>& list) {
+  return Aligned(list.size() * sizeof(T));
+}
+
+// Of those that one launch takes, the most moves.
+int64_t LongestList(const Beats& beats, int32_t lane) {
+  int64_t longest = 0;
+  for (int32_t beat = 0; beat < beats.count(); ++beat) {
+    const LaneBeat& lists = beats.at(beat, lane);
+    longest = std::max({longest, lists.pack.count, lists.deliver.count, lists.copy.count, lists.unpack.count});
+  }
+  return longest;
+}
+
 // Appends a list to the host's copy of all lists; returns where it lies.
 template <typename T>
 size_t Append(const std::vector<T>& list, std::byte* to, size_t at) {
   if (!list.empty()) std::memcpy(to + at, static_cast<const void*>(list.data()), list.size() * sizeof(T));
-  return Aligned(at + list.size() * sizeof(T));
+  return at + Bytes(list);
 }
 
 }  // namespace
@@ -91,32 +106,40 @@ void Launcher::Clear() {
   lanes_.clear();
 }
 
-// One copy for all lists of a lane.
+// Launches take short lists along. Where all are short, and there is nothing to be summed, nothing is copied.
 Status Launcher::Upload(const Beats& beats, int32_t lane) {
-  Lane& own = lanes_[static_cast<size_t>(lane)];
-  const auto& moves = beats.moves(lane);
+  static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
   const SumList& sums = beats.sums() ? beats.sum(lane) : kNoSums;
-  const size_t bytes = Aligned(moves.size() * sizeof(moves[0])) +
-                       Aligned(sums.landings.size() * sizeof(sums.landings[0])) +
-                       Aligned(sums.sources.size() * sizeof(sums.sources[0]));
+  const bool few = sums.landings.empty() && LongestList(beats, lane) <= kernels::kFewMoves;
+  const auto& moves = few ? kNoMoves : beats.moves(lane);
+  const size_t lists = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
+  const bool gated = layout_->circle != nullptr && !(beats.moves(lane).empty() && sums.landings.empty());
+  const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
-  const int32_t device = own.caller->device;
-  if (Status status = gpu_->TakePinned(device, bytes, &own.pinned); !status.ok()) return status;
-  const bool gated = layout_->circle != nullptr;
-  std::byte* const there = own.caller->allocate(bytes + (gated ? kListAlignment : 0));
+  Lane& own = lanes_[static_cast<size_t>(lane)];
+  std::byte* const there = own.caller->allocate(bytes);
   if (there == nullptr) {
-    return Status::Internal("fastjax: " + gpu_->Name(device) + " has no memory for " + std::to_string(bytes) +
-                            " bytes of lists; leave more to it.");
+    return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
+                            std::to_string(bytes) + " bytes of lists; leave more to it.");
   }
-  if (gated) own.gate = reinterpret_cast<uint64_t*>(there + bytes);
-  own.moves = reinterpret_cast<const kernels::Move*>(there);
-  const size_t landings = Append(moves, own.pinned.data, 0);
-  own.landings = reinterpret_cast<const kernels::Landing*>(there + landings);
-  const size_t sources = Append(sums.landings, own.pinned.data, landings);
-  own.sources = reinterpret_cast<const std::byte* const*>(there + sources);
-  Append(sums.sources, own.pinned.data, sources);
-  return gpu_->Check(gpu_->driver().Copy(there, own.pinned.data, bytes, own.caller->stream), device, "copy its lists");
+  if (gated) own.gate = reinterpret_cast<uint64_t*>(there + lists);
+  return lists == 0 ? Status::Ok() : CopyLists(moves, sums, there, &own);
+}
+
+// One copy for all lists of a lane.
+Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane) {
+  const int32_t device = lane->caller->device;
+  const size_t bytes = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
+  if (Status status = gpu_->TakePinned(device, bytes, &lane->pinned); !status.ok()) return status;
+  if (!moves.empty()) lane->moves = reinterpret_cast<const kernels::Move*>(there);
+  const size_t landings = Append(moves, lane->pinned.data, 0);
+  lane->landings = reinterpret_cast<const kernels::Landing*>(there + landings);
+  const size_t sources = Append(sums.landings, lane->pinned.data, landings);
+  lane->sources = reinterpret_cast<const std::byte* const*>(there + sources);
+  Append(sums.sources, lane->pinned.data, sources);
+  return gpu_->Check(gpu_->driver().Copy(there, lane->pinned.data, bytes, lane->caller->stream), device,
+                     "copy its lists");
 }
 
 Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
@@ -126,13 +149,17 @@ Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
   const int32_t lanes = beats.lanes();
   for (int32_t lane = 0; lane < lanes; ++lane) {
     const MoveList& pack = beats.at(beat, lane).pack;
-    if (Status status = Run(lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) return status;
+    if (Status status = Run(beats, lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+      return status;
+    }
     tally_.packed += pack.bytes;
   }
   if (Status status = MoveMessages(beats, beat, channel); !status.ok()) return status;
   for (int32_t lane = 0; lane < lanes; ++lane) {
     const MoveList& copy = beats.at(beat, lane).copy;
-    if (Status status = Run(lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) return status;
+    if (Status status = Run(beats, lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+      return status;
+    }
     tally_.copied += copy.bytes;
   }
   for (int32_t lane = 0; lane < lanes; ++lane) {
@@ -140,7 +167,7 @@ Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
     if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
     const MoveList& unpack = beats.at(beat, lane).unpack;
-    if (Status status = Run(lane, unpack, own.caller->stream); !status.ok()) return status;
+    if (Status status = Run(beats, lane, unpack, own.caller->stream); !status.ok()) return status;
     tally_.unpacked += unpack.bytes;
   }
   return Status::Ok();
@@ -161,7 +188,7 @@ Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel
     if (deliver.count > 0) talks_[static_cast<size_t>(lane)] = 1;
     if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.caller->stream, own.side); !status.ok()) return status;
-    if (Status status = Run(lane, deliver, own.side); !status.ok()) return status;
+    if (Status status = Run(beats, lane, deliver, own.side); !status.ok()) return status;
     tally_.messages += deliver.count;
     tally_.sent += deliver.bytes;
   }
@@ -171,15 +198,16 @@ Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel
   return channel->Move(messages, count, sides_);
 }
 
-Status Launcher::Run(int32_t lane, const MoveList& list, kernels::Stream stream) {
+Status Launcher::Run(const Beats& beats, int32_t lane, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
   ++tally_.kernels;
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(
-      gpu_->driver().MoveRows(own.moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream),
-      own.caller->device, "launch a kernel");
+  const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
+  const kernels::Move* const moves = own.moves == nullptr ? beats.moves(lane).data() : own.moves;
+  const int code = launch(moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream);
+  return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
 Status Launcher::Sum(const Beats& beats, int32_t lane) {

@@ -28,7 +28,7 @@ class Launcher {
     kernels::Event event;
     int32_t blocks;
     Pinned pinned;               // its lists, on the host
-    const kernels::Move* moves;  // and on the device
+    const kernels::Move* moves;  // and on the device; null: launches take them along
     const kernels::Landing* landings;
     const std::byte* const* sources;
     uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
@@ -37,8 +37,9 @@ class Launcher {
   Status Put(const Beats& beats, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const Beats& beats, int32_t lane);
+  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane);
   Status Beat(const Beats& beats, int32_t beat, Channel* channel);
-  Status Run(int32_t lane, const MoveList& list, kernels::Stream stream);
+  Status Run(const Beats& beats, int32_t lane, const MoveList& list, kernels::Stream stream);
   Status Sum(const Beats& beats, int32_t lane);
   Status Join(uint64_t step);
   Status JoinHere();
