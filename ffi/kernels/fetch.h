@@ -28,35 +28,82 @@ struct FetchList {
   Fetched pieces[kMaxFetched];
 };
 
-FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& piece) {
+// What a table says of itself; 0: it is none.
+FASTJAX_DEVICE inline int32_t CountIn(const Fetched& piece) {
+  return piece.each == 0 ? 0 : *reinterpret_cast<const int32_t*>(piece.from + piece.count_at);
+}
+
+FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& piece, int32_t count) {
   if (piece.each == 0) return piece.bytes;
   // What the table says has not been checked: any number gives a size between 0 and `bytes`.
-  const int64_t count = *reinterpret_cast<const int32_t*>(piece.from + piece.count_at);
-  const int64_t used = piece.head + (count < 0 ? 0 : count) * piece.each;
+  const int64_t used = piece.head + static_cast<int64_t>(count < 0 ? 0 : count) * piece.each;
   return used < piece.bytes ? used : piece.bytes;
 }
 
-// A thread takes every so-many-th unit, so that a warp's lie side by side.
-template <typename Unit>
-FASTJAX_DEVICE inline void FetchUnits(const Worker& worker, const Fetched& piece, int64_t bytes) {
-  const auto* const from = reinterpret_cast<const Unit*>(piece.from);
-  auto* const to = reinterpret_cast<Unit*>(piece.to);
-  const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
-  for (int64_t i = worker.warp * worker.lanes + worker.lane; i < units; i += worker.warps * worker.lanes)
-    to[i] = from[i];
+// What a warp takes at a time of one piece: in units of 16 bytes each lane of 32 has four loads under way. A
+// block has few, so that many multiprocessors have loads under way, and not one after the other.
+constexpr int64_t kShareBytes = 2048;
+constexpr int64_t kSharesOfBlock = 2;
+
+FASTJAX_DEVICE inline int64_t CountShares(int64_t bytes) { return (bytes + kShareBytes - 1) / kShareBytes; }
+
+// Lanes side by side; all loads of a lane are under way before its first store, up to `kHeld` of them.
+template <typename Unit, int32_t kHeld>
+FASTJAX_DEVICE inline void FetchUnits(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
+  const auto* const from = reinterpret_cast<const Unit*>(src);
+  auto* const to = reinterpret_cast<Unit*>(dst);
+  const auto units = static_cast<int32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
+  for (int32_t i = lanes.lane; i < units; i += kHeld * lanes.lanes) {
+    Unit held[kHeld] = {};
+    for (int32_t k = 0; k < kHeld; ++k) {
+      if (i + k * lanes.lanes < units) held[k] = from[i + k * lanes.lanes];
+    }
+    for (int32_t k = 0; k < kHeld; ++k) {
+      if (i + k * lanes.lanes < units) to[i + k * lanes.lanes] = held[k];
+    }
+  }
 }
 
+// In the largest units that both ends and the size allow.
+FASTJAX_DEVICE inline void FetchShare(const Worker& lanes, std::byte* to, const std::byte* from, int64_t bytes) {
+  const auto any = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(bytes);
+  if (any % sizeof(Word16) == 0) {
+    FetchUnits<Word16, 4>(lanes, to, from, bytes);
+  } else if (any % sizeof(uint32_t) == 0) {
+    FetchUnits<uint32_t, 8>(lanes, to, from, bytes);
+  } else {
+    FetchUnits<uint8_t, 8>(lanes, to, from, bytes);
+  }
+}
+
+// The shares of all pieces are dealt to the warps, in turn.
 FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
-  for (int32_t i = 0; i < list.count; ++i) {
-    const Fetched& piece = list.pieces[i];
-    const int64_t bytes = BytesInUse(piece);
-    const auto any =
-        reinterpret_cast<uintptr_t>(piece.from) | reinterpret_cast<uintptr_t>(piece.to) | static_cast<uintptr_t>(bytes);
-    if (any % sizeof(uint32_t) == 0) {
-      FetchUnits<uint32_t>(worker, piece, bytes);
-    } else {
-      FetchUnits<uint8_t>(worker, piece, bytes);
+  // All tables are asked at once.
+  int32_t counts[kMaxFetched] = {};
+  for (int32_t i = 0; i < kMaxFetched; ++i) {
+    if (i < list.count) counts[i] = CountIn(list.pieces[i]);
+  }
+  int64_t used[kMaxFetched] = {};
+  int64_t shares = 0;
+  for (int32_t i = 0; i < kMaxFetched; ++i) {
+    if (i < list.count) used[i] = BytesInUse(list.pieces[i], counts[i]);
+    shares += CountShares(used[i]);
+  }
+  for (int64_t share = worker.warp; share < shares; share += worker.warps) {
+    int32_t number = -1;
+    int64_t first = 0;
+    int64_t bytes = 0;
+    int64_t before = 0;
+    for (int32_t i = 0; i < kMaxFetched; ++i) {
+      if (share >= before && used[i] > 0) {
+        number = i;
+        first = (share - before) * kShareBytes;
+        bytes = used[i] - first;
+      }
+      before += CountShares(used[i]);
     }
+    const Fetched& piece = list.pieces[number];
+    FetchShare(worker, piece.to + first, piece.from + first, bytes < kShareBytes ? bytes : kShareBytes);
   }
 }
 

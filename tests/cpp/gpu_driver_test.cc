@@ -291,10 +291,11 @@ void TestFetch(const Device& device, const Scale& scale) {
     std::memcpy(here.data(), wanted.data(), wanted.size());
     for (int32_t i = 0; i < list.count; ++i) {
       const bool table = Below(&random, 3) == 0;
-      const int64_t unit = table || Below(&random, 2) == 0 ? 4 : 1;
+      constexpr int64_t kUnits[] = {4, 16, 1};
+      const int64_t unit = kUnits[Below(&random, table ? 2 : 3)];
       const int64_t source = 8192 * i + unit * Below(&random, 20);
       const int64_t to = 8192 * i + unit * Below(&random, 20);
-      const int64_t bytes = table ? 4 * (4 + Below(&random, 2000)) : unit * Below(&random, 1000);
+      const int64_t bytes = table ? 4 * (4 + Below(&random, 1960)) : unit * Below(&random, 7800 / unit);
       list.pieces[i] = {here.data() + to, there.data() + source, bytes};
       int64_t used = bytes;
       if (table) {

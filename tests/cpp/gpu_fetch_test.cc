@@ -81,6 +81,30 @@ void TestTables() {
   }
 }
 
+std::vector<int32_t> launched;  // the blocks of each launch
+
+// So many blocks that all shares are under way at once, up to a limit; of a table, those that may be in use.
+void TestBlocks() {
+  static kernels::Driver driver = *fastjax_gpu_driver();
+  driver.Fetch = [](const kernels::FetchList* list, int32_t blocks, kernels::Stream stream) {
+    launched.push_back(blocks);
+    return fastjax_gpu_driver()->Fetch(list, blocks, stream);
+  };
+  const Setting setting(&driver);
+  const std::vector<std::byte> there(200'000);
+  const auto run = [&](const std::vector<size_t>& sizes) {
+    std::vector<const std::byte*> here(sizes.size(), there.data());
+    Fetch fetch(setting.gpu.get());
+    for (size_t i = 0; i < sizes.size(); ++i) fetch.AddTable(&here[i], sizes[i], {4, 4, 0});
+    CHECK_EQ(fetch.Run(setting.caller).message, "");
+  };
+  run({128});
+  run({128, 128, 128});
+  run({16 << 10, 2049});
+  run({200'000});
+  CHECK(launched == std::vector<int32_t>({1, 2, 5, 32}));
+}
+
 // It waits for what is before it on the stream, and reads what that wrote.
 void TestOrder() {
   const Setting setting;
@@ -137,6 +161,7 @@ int main() {
   fastjax_gpu_driver()->SetDevice(0);
   TestPieces();
   TestTables();
+  TestBlocks();
   TestOrder();
   TestFaults();
   CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);

@@ -8,9 +8,8 @@ namespace fastjax::transport::gpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Few blocks write as fast as the host's link takes it.
-constexpr size_t kBytesOfBlock = 16 << 10;
-constexpr size_t kMaxBlocks = 16;
+// All warps of these have half a megabyte of loads under way: more than the host's link takes while one load lasts.
+constexpr int64_t kMaxBlocks = 32;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -45,12 +44,13 @@ Status Fetch::Run(const Caller& caller) {
 Status Fetch::Launch(const Caller& caller) {
   kernels::FetchList list;
   size_t at = Aligned(room_bytes_);
-  size_t bytes = 0;
+  int64_t shares = 0;
   const auto launch = [&] {
-    const auto blocks = static_cast<int32_t>(std::clamp<size_t>(bytes / kBytesOfBlock, 1, kMaxBlocks));
+    const int64_t wanted = (shares + kernels::kSharesOfBlock - 1) / kernels::kSharesOfBlock;
+    const auto blocks = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, kMaxBlocks));
     const int code = gpu_->driver().Fetch(&list, blocks, caller.stream);
     list.count = 0;
-    bytes = 0;
+    shares = 0;
     return gpu_->Check(code, caller.device, "launch a kernel");
   };
   for (const Wanted& wanted : wanted_) {
@@ -59,7 +59,7 @@ Status Fetch::Launch(const Caller& caller) {
     const auto* const there = static_cast<const std::byte*>(*wanted.where);
     *wanted.where = here;
     if (wanted.bytes == 0) continue;
-    bytes += wanted.bytes;
+    shares += kernels::CountShares(static_cast<int64_t>(wanted.bytes));
     // What is too short to say how much is in use is no table; whoever reads it says so.
     const bool says = wanted.bytes >= wanted.shape.count_at + sizeof(int32_t);
     const TableShape shape = says ? wanted.shape : TableShape{};
