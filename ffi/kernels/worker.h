@@ -15,6 +15,13 @@
 #define FASTJAX_DEVICE
 #endif
 
+// Before a loop whose arrays are to be registers, which compilers for GPUs do not unroll of themselves if it is long.
+#if defined(__HIP_DEVICE_COMPILE__) || defined(__CUDA_ARCH__)
+#define FASTJAX_UNROLL _Pragma("unroll")
+#else
+#define FASTJAX_UNROLL
+#endif
+
 namespace fastjax::kernels {
 
 constexpr int32_t kBlockThreads = 256;

@@ -482,6 +482,43 @@ void TestSums(const char* name) {
   }
 }
 
+// One landing of two sources, of all alignments to each other and to it. They end where their memory does, so that the
+// address sanitizer sees what reads too far.
+template <typename Element>
+void TestSumAlignments() {
+  using Bits = typename Kind<Element>::Bits;
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
+  Random random(8);
+  for (const int64_t length : {8, 16, 24, 40, 48, 64, 200, 1024, 2048 + 8, 8192 - 16, 3 * 8192 + 40}) {
+    const Grid grid = {1 + Below(&random, 3), Below(&random, 2) == 0 ? 32 : 64};
+    for (int64_t pair = 0; pair < kAlignment * kAlignment; ++pair) {
+      const int64_t phases[] = {pair % kAlignment, pair / kAlignment};
+      const int64_t to = pair % 3 == 0 ? Below(&random, kAlignment) : Below(&random, kAlignment / kBytes) * kBytes;
+      const Context context(std::to_string(length) + " bytes at " + std::to_string(to) + ", from " +
+                            std::to_string(phases[0]) + " and " + std::to_string(phases[1]));
+      std::vector<std::byte> memory[2];
+      std::vector<const std::byte*> sources;
+      for (size_t i = 0; i < 2; ++i) {
+        memory[i].resize(static_cast<size_t>(phases[i] + length));
+        sources.push_back(memory[i].data() + phases[i]);
+        for (int64_t at = 0; at < length; at += kBytes) {
+          const auto small = static_cast<Bits>(random() & ~(Bits{3} << (8 * kBytes - 3)));  // no sum is a NaN
+          std::memcpy(memory[i].data() + phases[i] + at, &small, sizeof(small));
+        }
+      }
+      Arena dst(length + 2 * kAlignment, &random);
+      std::vector<std::byte> expected = dst.all();
+      const Landing landing = {dst.data() + to, 0, length, 0, 2};
+      std::vector<bool> either(static_cast<size_t>(length / kBytes));
+      const std::vector<std::byte> sum = AddUp<Element>(sources, length, &either);
+      std::copy(sum.begin(), sum.end(), expected.begin() + dst.Offset(landing.dst));
+      RunGrid(grid.warps, grid.lanes,
+              [&](const Worker& worker) { kernels::SumRows<Element>(worker, &landing, sources.data(), 1, length); });
+      CHECK(dst.all() == expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
@@ -497,5 +534,8 @@ int main() {
   fastjax::test::TestSums<fastjax::kernels::BF16>("BF16");
   fastjax::test::TestSums<fastjax::kernels::F32>("F32");
   fastjax::test::TestSums<fastjax::kernels::F64>("F64");
+  fastjax::test::TestSumAlignments<fastjax::kernels::BF16>();
+  fastjax::test::TestSumAlignments<fastjax::kernels::F32>();
+  fastjax::test::TestSumAlignments<fastjax::kernels::F64>();
   return fastjax::test::Finish("moves_test");
 }
