@@ -75,6 +75,9 @@ struct Driver {
   // Calls `function` on a thread of the vendor's, in order with the stream's work; it must call nothing of this table.
   int (*CallHost)(Stream stream, void (*function)(void*), void* data);
 
+  // Loads all kernels below for the current device. A kernel that is loaded by its first launch may wait for the device
+  // to be idle: for a barrier that waits for what is behind that launch, for ever.
+  int (*LoadKernels)();
   // The kernels of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
   // They do nothing if a barrier has closed their gate, in device memory; it may be null.
   int (*MoveRows)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -51,6 +52,14 @@ bool IsDevice(int device) { return device >= 0 && device < emulatedDevices; }
 
 std::array<std::array<bool, emulatedDevices>, emulatedDevices> peers{};
 std::mutex peers_mutex;
+
+// Whether it had not been loaded for the current device.
+bool Load(const void* kernel) {
+  static auto* const loaded = new std::set<std::pair<int, const void*>>;  // streams may run as the process ends
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return loaded->insert({current_device, kernel}).second;
+}
 
 }  // namespace
 
@@ -280,12 +289,24 @@ emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)
   return emulatedSuccess;
 }
 
-emulatedError_t emulatedLaunch(emulatedStream_t stream, int blocks, std::function<void()> work) {
+std::atomic<int64_t>& emulatedLazyLoads() {
+  static std::atomic<int64_t> loads{0};
+  return loads;
+}
+
+emulatedError_t emulatedLoad(const void* kernel) {
+  emulatedNeedDevice();
+  Load(kernel);
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedLaunch(emulatedStream_t stream, const void* kernel, int blocks, std::function<void()> work) {
   emulatedNeedDevice();
   if (blocks <= 0) return emulatedErrorInvalidConfiguration;
   // Copies may be queued from any device, kernels from their own only.
   if (stream->device != current_device) return emulatedErrorInvalidResourceHandle;
   if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
+  if (Load(kernel)) ++emulatedLazyLoads();
   stream->Push(std::move(work));
   return emulatedSuccess;
 }

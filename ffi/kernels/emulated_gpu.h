@@ -104,8 +104,11 @@ emulatedError_t emulatedEventQuery(emulatedEvent_t event);
 emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int kind, emulatedStream_t stream);
 emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)(void*), void* data);
 
-// A kernel of `blocks` blocks: `work` runs in order with the stream's.
-emulatedError_t emulatedLaunch(emulatedStream_t stream, int blocks, std::function<void()> work);
+// A kernel of `blocks` blocks: `work` runs in order with the stream's. One that has not been loaded for its device is
+// loaded by its launch, as with CUDA, where that may wait for all that is under way: LazyLoads counts them.
+emulatedError_t emulatedLaunch(emulatedStream_t stream, const void* kernel, int blocks, std::function<void()> work);
+emulatedError_t emulatedLoad(const void* kernel);  // for the current device
+std::atomic<int64_t>& emulatedLazyLoads();
 
 }  // namespace fastjax::kernels
 

@@ -125,6 +125,13 @@ int CallHost(Stream stream, void (*function)(void*), void* data) {
   return Code(FASTJAX_VENDOR(LaunchHostFunc)(ToStream(stream), function, data));
 }
 
+template <typename... Bodies>
+int LoadAll() {
+  VendorError error = FASTJAX_VENDOR(Success);
+  static_cast<void>(((error = LoadKernel<kBlockThreads, Bodies>(), error == FASTJAX_VENDOR(Success)) && ...));
+  return Code(error);
+}
+
 struct MoveBody {
   const Move* moves;
   int64_t count;
@@ -168,6 +175,11 @@ struct FetchBody {
   FetchList list;
   FASTJAX_DEVICE void operator()(const Worker& worker) const { Fetch(worker, list); }
 };
+
+int LoadKernels() {
+  return LoadAll<MoveBody, MoveFewBody, SumBody<F16>, SumBody<BF16>, SumBody<F32>, SumBody<F64>, BarrierBody,
+                 FetchBody>();
+}
 
 int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
   if (end == 0) return 0;
@@ -219,7 +231,8 @@ constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorTex
                             FindAllocation,     ExportMemory,           OpenMemory,    CloseMemory,    CreateStream,
                             DestroyStream,      SynchronizeStream,      CreateEvent,   DestroyEvent,   RecordEvent,
                             WaitEvent,          SynchronizeEvent,       QueryEvent,    Copy,           CallHost,
-                            LaunchMoveRows,     LaunchMoveFew,          LaunchSumRows, LaunchBarrier,  LaunchFetch};
+                            LoadKernels,        LaunchMoveRows,         LaunchMoveFew, LaunchSumRows,  LaunchBarrier,
+                            LaunchFetch};
 
 }  // namespace
 }  // namespace fastjax::kernels

@@ -53,13 +53,36 @@ VendorError Launch(int32_t blocks, VendorStream stream, Body body) {
                                       dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);
 }
 
+// For the current device: asking for its attributes has a kernel loaded.
+template <int32_t kThreads, typename Body>
+VendorError LoadKernel() {
+#if defined(__HIP__)
+  hipFuncAttributes attributes;
 #else
+  cudaFuncAttributes attributes;
+#endif
+  return FASTJAX_VENDOR(FuncGetAttributes)(&attributes, reinterpret_cast<const void*>(&RunBody<kThreads, Body>));
+}
+
+#else
+
+// What a kernel is known by.
+template <int32_t kThreads, typename Body>
+const void* NameOf() {
+  static const char name = 0;
+  return &name;
+}
+
+template <int32_t kThreads, typename Body>
+VendorError LoadKernel() {
+  return emulatedLoad(NameOf<kThreads, Body>());
+}
 
 template <int32_t kThreads, typename Body>
 VendorError Launch(int32_t blocks, VendorStream stream, Body body) {
   constexpr int32_t kLanes = 32;
   const int64_t warps = static_cast<int64_t>(blocks) * (kThreads / kLanes);
-  return emulatedLaunch(stream, blocks, [=] {
+  return emulatedLaunch(stream, NameOf<kThreads, Body>(), blocks, [=] {
     for (int64_t warp = 0; warp < warps; ++warp) {
       for (int32_t lane = 0; lane < kLanes; ++lane) body(Worker{warp, warps, lane, kLanes});
     }

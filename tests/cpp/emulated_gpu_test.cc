@@ -421,6 +421,42 @@ void TestListsByValue() {
   CHECK(dst == src);
 }
 
+constexpr uint64_t kClosed = 1;
+
+// A launch loads its kernel for its device unless that has been done: on each device by itself.
+void TestLazyLoads() {
+  const std::byte src{5};
+  std::byte dst{0};
+  const Move move = {&dst, &src, kernels::NextBegin(0, &dst), 1};
+  for (const int device : {4, 5}) {
+    for (const bool loaded : {false, true}) {
+      CHECK_OK(Gpu().SetDevice(device + (loaded ? 2 : 0)));
+      if (loaded) CHECK_OK(Gpu().LoadKernels());
+      const Streams streams(1);
+      kernels::BoardLine board[3] = {};
+      kernels::Barrier barrier = {};  // of one device
+      barrier.board = board;
+      barrier.devices = 1;
+      barrier.here = 1;
+      const kernels::FetchList list = {1, {}};
+      const int64_t before = kernels::emulatedLazyLoads();
+      for (int time = 0; time < 2; ++time) {
+        CHECK_OK(Gpu().MoveRows(&move, 1, move.begin + 1, nullptr, 1, streams[0]));
+        CHECK_OK(Gpu().MoveFew(&move, 1, move.begin + 1, nullptr, 1, streams[0]));
+        for (const auto kind : {kernels::ElementKind::kF16, kernels::ElementKind::kBF16, kernels::ElementKind::kF32,
+                                kernels::ElementKind::kF64}) {
+          CHECK_OK(Gpu().SumRows(kind, nullptr, nullptr, 0, 1, &kClosed, 1, streams[0]));
+        }
+        CHECK_OK(Gpu().Fetch(&list, 1, streams[0]));
+        CHECK_OK(Gpu().PassBarrier(&barrier, streams[0]));
+      }
+      CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 8);
+    }
+  }
+  CHECK_OK(Gpu().SetDevice(0));
+}
+
 void TestBadLaunches() {
   const Streams streams(1);
   const Move move = {};
@@ -507,6 +543,7 @@ int main() {
   fastjax::test::TestOtherDevice();
   fastjax::test::TestWork();
   fastjax::test::TestListsByValue();
+  fastjax::test::TestLazyLoads();
   fastjax::test::TestBadLaunches();
   fastjax::test::TestSharedMemory();
   return fastjax::test::Finish("emulated_gpu_test");

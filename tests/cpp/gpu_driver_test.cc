@@ -475,6 +475,7 @@ void TestDevices(const Device& device) {
   CHECK_EQ(driver.EnablePeer(0, &possible), 0);
   CHECK_EQ(possible, 1);
   CHECK_GE(device.max_blocks(), 1);
+  CHECK_EQ(driver.LoadKernels(), 0);
 }
 
 // What is refused is an error with words, and leaves none behind for the next call to find.

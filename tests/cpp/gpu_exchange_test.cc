@@ -501,5 +501,6 @@ int main() {
   TestTally();
   TestNoPeers();
   CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
   return fastjax::test::Finish("gpu_exchange_test");
 }

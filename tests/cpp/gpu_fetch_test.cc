@@ -143,8 +143,8 @@ void TestFaults() {
     if (!status.ok()) said.push_back(status.message);
     CHECK_EQ(run().message, "");
   }
-  for (const char* const wanted :
-       {"get pinned memory of the host", "make an event", "launch a kernel", "record an event", "be chosen"}) {
+  for (const char* const wanted : {"get pinned memory of the host", "make an event", "load its kernels",
+                                   "launch a kernel", "record an event", "be chosen"}) {
     bool found = false;
     for (const std::string& message : said) {
       found |= message == "fastjax: emulated device 0 could not " + std::string(wanted) + ": out of memory (2).";
@@ -165,5 +165,6 @@ int main() {
   TestOrder();
   TestFaults();
   CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
   return Finish("gpu_fetch_test");
 }

@@ -314,5 +314,6 @@ int main() {
   TestLetters();
   CHECK_EQ(RepeatedCompletions().load(), 0);
   CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
   return Finish("gpu_ipc_faults_test");
 }

@@ -349,5 +349,6 @@ int main() {
   CHECK_EQ(BoardFiles(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
   CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
   return Finish("gpu_ipc_test");
 }

@@ -74,6 +74,7 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.RecordEvent = Faulty<&Driver::RecordEvent>::Call;
   driver_.WaitEvent = Faulty<&Driver::WaitEvent>::Call;
   driver_.Copy = Faulty<&Driver::Copy>::Call;
+  driver_.LoadKernels = Faulty<&Driver::LoadKernels>::Call;
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
   driver_.MoveFew = Faulty<&Driver::MoveFew>::Call;
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;

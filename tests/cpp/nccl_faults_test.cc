@@ -486,5 +486,6 @@ int main() {
   CHECK_EQ(Fake().mistakes.load(), 0);
   CHECK_EQ(RepeatedCompletions().load(), 0);
   CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
   return Finish("nccl_faults_test");
 }

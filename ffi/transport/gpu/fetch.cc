@@ -28,6 +28,7 @@ Status Fetch::Run(const Caller& caller) {
   DeviceScope scope(*gpu_);
   Status status = scope.Choose(caller.device);
   if (status.ok()) status = gpu_->TakeEvent(caller.device, &event);
+  if (status.ok()) status = gpu_->LoadKernels(caller.device);
   if (status.ok()) status = Launch(caller);
   if (status.ok()) {
     status = gpu_->Check(gpu_->driver().RecordEvent(event, caller.stream), caller.device, "record an event");

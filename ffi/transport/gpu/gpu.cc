@@ -87,6 +87,17 @@ Status Gpu::MaxBlocks(int32_t device, int32_t* blocks) {
   return Status::Ok();
 }
 
+Status Gpu::LoadKernels(int32_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  bool& loaded = At(device).loaded;
+  if (loaded) return Status::Ok();
+  DeviceScope scope(*this);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  const int code = driver_->LoadKernels();
+  loaded = code == 0;
+  return Check(code, device, "load its kernels");
+}
+
 Status Gpu::TakeEvent(int32_t device, kernels::Event* event) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -45,6 +45,9 @@ class Gpu {
   // The most blocks of a kernel that are worth launching.
   Status MaxBlocks(int32_t device, int32_t* blocks);
 
+  // Once for each device: before the first of its kernels is launched, and so before any barrier waits on it.
+  Status LoadKernels(int32_t device);
+
   // An event of the device, to be given back once all that waits for it has been put on streams.
   Status TakeEvent(int32_t device, kernels::Event* event);
   void ReturnEvent(int32_t device, kernels::Event event);
@@ -71,6 +74,7 @@ class Gpu {
     std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
     kernels::Stream side = nullptr;
     int32_t blocks = 0;
+    bool loaded = false;
     std::mutex turn;
   };
 

@@ -90,6 +90,7 @@ Status Launcher::Prepare(const Layout& layout) {
     Lane lane{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &lane.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &lane.side);
+    if (status.ok()) status = gpu_->LoadKernels(caller->device);
     if (status.ok()) status = gpu_->MaxBlocks(caller->device, &lane.blocks);
     sides_[lanes_.size()] = lane.side;
     lanes_.push_back(lane);
