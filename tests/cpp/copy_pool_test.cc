@@ -22,8 +22,8 @@ namespace {
 
 using kernels::Destination;
 using transport::Status;
+using transport::execution::CopyOp;
 using transport::in_process::CopyJob;
-using transport::in_process::CopyOp;
 using transport::in_process::CopyPool;
 
 // A job whose every step shuffles all that the step before it wrote, in pieces of random sizes: a piece that is copied

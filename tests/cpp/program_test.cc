@@ -57,7 +57,7 @@ using transport::Code;
 using transport::ExchangeArgs;
 using transport::GroupTraffic;
 using transport::Status;
-using transport::in_process::CopyOp;
+using transport::execution::CopyOp;
 using transport::network::Action;
 using transport::network::Piece;
 using transport::network::Program;

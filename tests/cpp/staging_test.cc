@@ -1,5 +1,5 @@
 // Staging memory: large enough, used again, and not more of it kept than is of use.
-#include "transport/in_process/staging.h"
+#include "transport/execution/staging.h"
 
 #include <atomic>
 #include <cstdint>
@@ -38,7 +38,7 @@ void operator delete[](void* memory, std::size_t) noexcept { operator delete[](m
 namespace fastjax::test {
 namespace {
 
-using transport::in_process::StagingPool;
+using transport::execution::StagingPool;
 
 void TestReuse() {
   StagingPool pool;

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "planner/table.h"
-#include "transport/in_process/sum.h"
+#include "transport/execution/sum.h"
 
 namespace fastjax::transport::gpu {
 namespace {
 
-using in_process::CopyOp;
+using execution::CopyOp;
 using planner::Phase;
 using planner::Transfer;
 
@@ -74,7 +74,7 @@ Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
   buffers_.assign(2 * layout.lanes.size(), nullptr);
   const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
   if (!sums) return placement_.Begin(site, args, any.row_bytes, tables, traffic, &memory_);
-  if (Status status = in_process::CheckSummable(site, any); !status.ok()) return status;
+  if (Status status = execution::CheckSummable(site, any); !status.ok()) return status;
   no_tables_.assign(static_cast<size_t>(site.group_size), nullptr);
   return placement_.Begin(site, args, any.row_bytes, no_tables_, traffic, &memory_);
 }

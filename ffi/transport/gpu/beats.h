@@ -9,9 +9,9 @@
 
 #include "kernels/moves.h"
 #include "planner/transfer.h"
+#include "transport/execution/placement.h"
 #include "transport/gpu/channel.h"
 #include "transport/gpu/layout.h"
-#include "transport/in_process/placement.h"
 #include "transport/traffic.h"
 
 namespace fastjax::transport::gpu {
@@ -49,7 +49,7 @@ class Beats {
   Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const std::vector<const int32_t*>& tables,
                bool sums, const GroupTraffic& traffic, const Layout& layout);
   // Staging, which may also be told of devices of other processes that share the domain of those here.
-  in_process::Placement& placement() { return placement_; }
+  execution::Placement& placement() { return placement_; }
   // With `backwards`, tables are read as those of the transposed traffic.
   Status Build(bool backwards);
 
@@ -71,7 +71,7 @@ class Beats {
 
  private:
   // Memory of lanes, for staging.
-  class LaneMemory final : public in_process::StagingMemory {
+  class LaneMemory final : public execution::StagingMemory {
    public:
     std::byte* Take(int32_t rank, int64_t bytes) override;
     const Layout* layout = nullptr;
@@ -133,7 +133,7 @@ class Beats {
   const std::vector<const int32_t*>* tables_ = nullptr;
   std::vector<const int32_t*> no_tables_;
   LaneMemory memory_;
-  in_process::Placement placement_;
+  execution::Placement placement_;
   int32_t beats_ = 0;
   bool sums_ = false;
 

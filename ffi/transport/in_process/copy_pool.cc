@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/copy.h"
+
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -39,7 +41,7 @@ void CopyJob::Clear() {
   step_bytes_so_far_ = 0;
 }
 
-void CopyJob::Add(const CopyOp& op) {
+void CopyJob::Add(const execution::CopyOp& op) {
   if (op.bytes == 0) return;
   step_bytes_so_far_ += op.bytes;
   total_bytes_ += op.bytes;
@@ -62,7 +64,9 @@ void CopyJob::RunInline() {
 }
 
 void CopyJob::AddTo(ProcessReader* reader) const {
-  for (const CopyOp& op : ops_) reader->Add(op.dst, reinterpret_cast<uintptr_t>(op.src), static_cast<size_t>(op.bytes));
+  for (const execution::CopyOp& op : ops_) {
+    reader->Add(op.dst, reinterpret_cast<uintptr_t>(op.src), static_cast<size_t>(op.bytes));
+  }
 }
 
 void CopyJob::BeginStep(size_t step) {
@@ -90,12 +94,12 @@ bool CopyJob::ClaimAndCopy() {
 
 void CopyJob::CopyRange(int64_t begin, int64_t end) {
   if (pid_ == 0) {
-    return ForEachPart(begin, end, [](const CopyOp& op, int64_t skip, int64_t bytes) {
+    return ForEachPart(begin, end, [](const execution::CopyOp& op, int64_t skip, int64_t bytes) {
       kernels::Copy(op.dst + skip, op.src + skip, static_cast<size_t>(bytes), op.destination);
     });
   }
   ProcessReader reader(pid_);
-  ForEachPart(begin, end, [&reader](const CopyOp& op, int64_t skip, int64_t bytes) {
+  ForEachPart(begin, end, [&reader](const execution::CopyOp& op, int64_t skip, int64_t bytes) {
     reader.Add(op.dst + skip, reinterpret_cast<uintptr_t>(op.src) + static_cast<uintptr_t>(skip),
                static_cast<size_t>(bytes));
   });
@@ -108,7 +112,7 @@ void CopyJob::ForEachPart(int64_t begin, int64_t end, Copy copy) const {
   const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(last_op_);
   auto at = static_cast<size_t>(std::upper_bound(first, last, begin) - ends_.begin());
   for (int64_t position = begin; position < end; ++at) {
-    const CopyOp& op = ops_[at];
+    const execution::CopyOp& op = ops_[at];
     const int64_t skip = position - (ends_[at] - op.bytes);
     const int64_t bytes = std::min(op.bytes - skip, end - position);
     copy(op, skip, bytes);

@@ -11,17 +11,10 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/copy.h"
+#include "transport/execution/copy_op.h"
 #include "transport/process_memory.h"
 
 namespace fastjax::transport::in_process {
-
-struct CopyOp {
-  std::byte* dst;
-  const std::byte* src;
-  int64_t bytes;
-  kernels::Destination destination;
-};
 
 // Copies in steps: those of one step may run in any order and at once, and all of a step is done before the next
 // one starts. A job is filled (Clear, Add, EndStep), run once, and may then be filled again; once it has seen its
@@ -31,7 +24,7 @@ class CopyJob {
   void Clear();
   // The sources are in the memory of that process, by their addresses there. Until Clear.
   void ReadFrom(int64_t pid) { pid_ = pid; }
-  void Add(const CopyOp& op);
+  void Add(const execution::CopyOp& op);
   void EndStep();
 
   int64_t bytes() const { return total_bytes_; }
@@ -54,7 +47,7 @@ class CopyJob {
   bool NextStep();  // false after the last one
   void BeginStep(size_t step);
 
-  std::vector<CopyOp> ops_;
+  std::vector<execution::CopyOp> ops_;
   std::vector<int64_t> ends_;     // ends_[i]: bytes of the step up to and including ops_[i]
   std::vector<size_t> step_ops_;  // one past the last op of each step
   int64_t pid_ = 0;               // 0: this process

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "transport/execution/sum.h"
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/job_builder.h"
 #include "transport/in_process/rendezvous.h"
-#include "transport/in_process/sum.h"
 #include "transport/meter.h"
 #include "transport/prepared.h"
 
@@ -101,13 +101,13 @@ class InProcessExchange final : public Exchange {
 
     // Rare (a slice that was sent to several devices, on the way back), hence not staged.
     Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
-      if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
+      if (Status status = execution::CheckSummable(*site, args.front()); !status.ok()) return status;
       for (int32_t target = 0; target < site->group_size; ++target) {
-        SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
-                    [&](int32_t origin, const Run& run, int64_t) {
-                      const ExchangeArgs& from = args[site->position_at[origin]];
-                      return from.source + run.source_row * from.row_bytes;
-                    });
+        execution::SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
+                               [&](int32_t origin, const Run& run, int64_t) {
+                                 const ExchangeArgs& from = args[site->position_at[origin]];
+                                 return from.source + run.source_row * from.row_bytes;
+                               });
       }
       return Status::Ok();
     }

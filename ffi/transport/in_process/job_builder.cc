@@ -44,7 +44,7 @@ Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& 
                          const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, bool backwards) {
   job_.Clear();
   ops_.clear();
-  if (!StagesHaveEntries(tables)) return NotOfThisExchange(site);
+  if (!StagesHaveEntries(tables)) return execution::NotOfThisExchange(site);
   const int64_t row_bytes = args.front().row_bytes;
   if (Status status = placement_.Begin(site, args, row_bytes, tables, traffic); !status.ok()) return status;
   int32_t steps = 0;
@@ -58,7 +58,7 @@ Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& 
       const int32_t step = std::max(0, StepOf(transfer));
       steps = std::max(steps, step + 1);
       if (Status status = placement_.Check(transfer); !status.ok()) return status;
-      placement_.ForEachCopy(transfer, [&](const CopyOp& op) { ops_.push_back({step, op}); });
+      placement_.ForEachCopy(transfer, [&](const execution::CopyOp& op) { ops_.push_back({step, op}); });
     }
   }
   step_begin_.assign(static_cast<size_t>(steps) + 1, 0);

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "transport/execution/placement.h"
 #include "transport/in_process/copy_pool.h"
-#include "transport/in_process/placement.h"
 #include "transport/traffic.h"
 
 namespace fastjax::transport::in_process {
@@ -29,11 +29,11 @@ class JobBuilder {
  private:
   struct Step {
     int32_t step;
-    CopyOp op;
+    execution::CopyOp op;
   };
 
   CopyJob job_;
-  Placement placement_;
+  execution::Placement placement_;
   std::vector<Step> ops_;
   std::vector<Step> sorted_;
   std::vector<size_t> step_begin_;

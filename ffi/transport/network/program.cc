@@ -8,7 +8,7 @@
 namespace fastjax::transport::network {
 namespace {
 
-using in_process::CopyOp;
+using execution::CopyOp;
 using planner::Phase;
 using planner::Transfer;
 
@@ -220,7 +220,7 @@ void Program::LinkGates() {
 
 void Program::Release() {
   placement_.Release();
-  if (arrivals_.bytes() > 0) in_process::StagingPool::Get().Return(std::move(arrivals_));
+  if (arrivals_.bytes() > 0) execution::StagingPool::Get().Return(std::move(arrivals_));
   arrivals_ = {};
 }
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "planner/transfer.h"
+#include "transport/execution/placement.h"
+#include "transport/execution/staging.h"
 #include "transport/in_process/copy_pool.h"
-#include "transport/in_process/placement.h"
-#include "transport/in_process/staging.h"
 #include "transport/network/wire.h"
 #include "transport/traffic.h"
 
@@ -79,7 +79,7 @@ class Program {
   const std::vector<Queue>& queues() const { return queues_; }  // receives first, then sends, then copies
   const std::vector<Gate>& gates() const { return gates_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
-  const std::vector<in_process::CopyOp>& copies() const { return copies_; }
+  const std::vector<execution::CopyOp>& copies() const { return copies_; }
 
   // Where the messages of a step go to or come from.
   Route RouteOf(const Step& step) const;
@@ -108,7 +108,7 @@ class Program {
   void AddStep(Action action, const planner::Transfer& transfer, int32_t stage);
   void AddRows(const planner::Transfer& transfer);
   void AddPiece(std::byte* data, int64_t bytes);
-  void AddCopy(const in_process::CopyOp& op);
+  void AddCopy(const execution::CopyOp& op);
   int32_t GateOf(planner::Phase fed_by, int32_t device, int32_t stage) const;
   void LinkGates();
   void FindQueues();
@@ -137,11 +137,11 @@ class Program {
   std::vector<Queue> queues_;
   std::vector<Gate> gates_;
   std::vector<Piece> pieces_;
-  std::vector<in_process::CopyOp> copies_;
+  std::vector<execution::CopyOp> copies_;
 
-  in_process::Placement placement_;
-  in_process::StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed
-  std::vector<int64_t> arrival_;              // by number of target and rank of origin: where they are, in bytes
+  execution::Placement placement_;
+  execution::StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed
+  std::vector<int64_t> arrival_;             // by number of target and rank of origin: where they are, in bytes
   std::vector<const int32_t*> no_tables_;
 };
 

@@ -2,7 +2,7 @@
 // not staged.
 #include <string>
 
-#include "transport/in_process/sum.h"
+#include "transport/execution/sum.h"
 #include "transport/network/program.h"
 
 namespace fastjax::transport::network {
@@ -23,7 +23,7 @@ Status Program::BuildSum(const CallSite& site, int32_t group, int32_t process, c
   args_ = &args;
   traffic_ = &traffic;
   if (devices_.empty()) return Status::Ok();
-  if (Status status = in_process::CheckSummable(site, Here()); !status.ok()) return status;
+  if (Status status = execution::CheckSummable(site, Here()); !status.ok()) return status;
   const int64_t row_bytes = Here().row_bytes;
   no_tables_.assign(site.group_size, nullptr);
   if (Status status = placement_.Begin(site, args, row_bytes, no_tables_, traffic); !status.ok()) return status;
@@ -48,7 +48,7 @@ Status Program::PlaceArrivals() {
     }
   }
   const int64_t bytes = rows * placement_.row_bytes();
-  if (bytes > 0) arrivals_ = in_process::StagingPool::Get().Take(bytes);
+  if (bytes > 0) arrivals_ = execution::StagingPool::Get().Take(bytes);
   if (arrivals_.bytes() >= bytes) return Status::Ok();
   return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(bytes) +
                           " bytes of rows to be summed; exchange fewer rows at a time.");
@@ -77,11 +77,11 @@ void Program::AddBlocks(Action action, int32_t here) {
 void Program::Sum() const {
   const int64_t row_bytes = placement_.row_bytes();
   for (const int32_t target : devices_) {
-    in_process::SumLandings(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]],
-                            [&](int32_t origin, const Run& run, int64_t done) -> const std::byte* {
-                              if (device_at_[origin] < 0) return Arrival(origin, target) + done * row_bytes;
-                              return (*args_)[site_->position_at[origin]].source + run.source_row * row_bytes;
-                            });
+    execution::SumLandings(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]],
+                           [&](int32_t origin, const Run& run, int64_t done) -> const std::byte* {
+                             if (device_at_[origin] < 0) return Arrival(origin, target) + done * row_bytes;
+                             return (*args_)[site_->position_at[origin]].source + run.source_row * row_bytes;
+                           });
   }
 }
 

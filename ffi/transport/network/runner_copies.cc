@@ -8,7 +8,7 @@
 namespace fastjax::transport::network {
 namespace {
 
-using in_process::CopyOp;
+using execution::CopyOp;
 using in_process::CopyPool;
 using planner::Phase;
 using std::chrono::steady_clock;

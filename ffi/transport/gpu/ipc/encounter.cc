@@ -17,7 +17,7 @@ int32_t ProcessOf(const Party& party, int32_t rank) {
 }  // namespace
 
 Neighbours::Encounter::Encounter(Neighbours* neighbours, const Party& party, Group* group, bool sums,
-                                 std::vector<ExchangeArgs>* args, in_process::Placement* placement, Layout* layout)
+                                 std::vector<ExchangeArgs>* args, execution::Placement* placement, Layout* layout)
     : neighbours_(*neighbours),
       party_(party),
       group_(*group),

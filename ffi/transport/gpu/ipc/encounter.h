@@ -17,7 +17,7 @@ namespace fastjax::transport::gpu::ipc {
 class Neighbours::Encounter {
  public:
   Encounter(Neighbours* neighbours, const Party& party, Group* group, bool sums, std::vector<ExchangeArgs>* args,
-            in_process::Placement* placement, Layout* layout);
+            execution::Placement* placement, Layout* layout);
 
   Status Run();
 
@@ -56,7 +56,7 @@ class Neighbours::Encounter {
   Group& group_;
   const bool sums_;
   std::vector<ExchangeArgs>* const args_;
-  in_process::Placement* const placement_;
+  execution::Placement* const placement_;
   Layout* const layout_;
   std::vector<Peer> peers_;  // by process
   size_t own_ = 0;

@@ -22,8 +22,8 @@ void Neighbours::Refuse(int32_t group, const std::string& why) {
   refusals_[group] = why;
 }
 
-Status Neighbours::Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args,
-                        in_process::Placement* placement, Layout* layout) {
+Status Neighbours::Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args, execution::Placement* placement,
+                        Layout* layout) {
   Group& own = Of(party.group);
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (own.report == nullptr) own.report = std::make_shared<Report>(party.site, party.group);

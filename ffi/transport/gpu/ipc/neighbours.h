@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "transport/execution/placement.h"
 #include "transport/gpu/gpu.h"
 #include "transport/gpu/ipc/circle.h"
 #include "transport/gpu/ipc/memory.h"
 #include "transport/gpu/layout.h"
 #include "transport/gpu/report.h"
 #include "transport/group.h"
-#include "transport/in_process/placement.h"
 #include "transport/status.h"
 #include "transport/transport.h"
 
@@ -52,7 +52,7 @@ class Neighbours {
   // devices of processes on this host, if all processes agree to it, into the domain of those here, and completes
   // `args` and `placement` with their memory. `sums`: which part of it is needed. What went wrong with the group's
   // exchanges on the devices, since the last one, is told here.
-  Status Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args, in_process::Placement* placement,
+  Status Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args, execution::Placement* placement,
               Layout* layout);
 
  private:

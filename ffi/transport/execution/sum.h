@@ -1,6 +1,6 @@
 // Rows that land on each other, on the way back.
-#ifndef FASTJAX_TRANSPORT_IN_PROCESS_SUM_H_
-#define FASTJAX_TRANSPORT_IN_PROCESS_SUM_H_
+#ifndef FASTJAX_TRANSPORT_EXECUTION_SUM_H_
+#define FASTJAX_TRANSPORT_EXECUTION_SUM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "transport/traffic.h"
 #include "transport/transport.h"
 
-namespace fastjax::transport::in_process {
+namespace fastjax::transport::execution {
 
 // Refuses elements that cannot be summed. Every device has the same.
 inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
@@ -40,6 +40,6 @@ void SumLandings(const GroupTraffic& traffic, int32_t devices, int32_t target, c
   each([&](std::byte* dst, const std::byte* src, size_t bytes) { kernels::Add(dst, src, bytes, to.element); });
 }
 
-}  // namespace fastjax::transport::in_process
+}  // namespace fastjax::transport::execution
 
-#endif  // FASTJAX_TRANSPORT_IN_PROCESS_SUM_H_
+#endif  // FASTJAX_TRANSPORT_EXECUTION_SUM_H_

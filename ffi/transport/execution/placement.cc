@@ -1,4 +1,4 @@
-#include "transport/in_process/placement.h"
+#include "transport/execution/placement.h"
 
 #include <algorithm>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "planner/table.h"
 
-namespace fastjax::transport::in_process {
+namespace fastjax::transport::execution {
 namespace {
 
 using planner::Transfer;
@@ -78,4 +78,4 @@ Status Placement::Check(const Transfer& t) const {
   return valid ? Status::Ok() : NotOfThisExchange(*site_);
 }
 
-}  // namespace fastjax::transport::in_process
+}  // namespace fastjax::transport::execution

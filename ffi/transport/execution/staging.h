@@ -1,6 +1,6 @@
 // Memory that rows rest in between the hops of a staged plan.
-#ifndef FASTJAX_TRANSPORT_IN_PROCESS_STAGING_H_
-#define FASTJAX_TRANSPORT_IN_PROCESS_STAGING_H_
+#ifndef FASTJAX_TRANSPORT_EXECUTION_STAGING_H_
+#define FASTJAX_TRANSPORT_EXECUTION_STAGING_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-namespace fastjax::transport::in_process {
+namespace fastjax::transport::execution {
 
 // Buffers are kept and shared by all call sites, so a program of many layers holds as many as it has exchanges in
 // flight, not as many as it has exchanges; and a warm buffer costs no page faults.
@@ -37,6 +37,6 @@ class StagingPool {
   std::vector<Buffer> free_;
 };
 
-}  // namespace fastjax::transport::in_process
+}  // namespace fastjax::transport::execution
 
-#endif  // FASTJAX_TRANSPORT_IN_PROCESS_STAGING_H_
+#endif  // FASTJAX_TRANSPORT_EXECUTION_STAGING_H_

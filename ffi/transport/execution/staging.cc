@@ -1,9 +1,9 @@
-#include "transport/in_process/staging.h"
+#include "transport/execution/staging.h"
 
 #include <new>
 #include <utility>
 
-namespace fastjax::transport::in_process {
+namespace fastjax::transport::execution {
 namespace {
 
 // More would only hold memory of exchanges that no longer overlap.
@@ -47,4 +47,4 @@ void StagingPool::Return(Buffer buffer) {
   if (free_.size() < kBuffersKept) free_.push_back(std::move(buffer));
 }
 
-}  // namespace fastjax::transport::in_process
+}  // namespace fastjax::transport::execution

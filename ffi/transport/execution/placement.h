@@ -1,17 +1,17 @@
 // Where the rows of a transfer lie in the memory of this process's devices, and of others that are reached from here.
-#ifndef FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
-#define FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
+#ifndef FASTJAX_TRANSPORT_EXECUTION_PLACEMENT_H_
+#define FASTJAX_TRANSPORT_EXECUTION_PLACEMENT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "planner/transfer.h"
-#include "transport/in_process/copy_pool.h"
-#include "transport/in_process/staging.h"
+#include "transport/execution/copy_op.h"
+#include "transport/execution/staging.h"
 #include "transport/traffic.h"
 
-namespace fastjax::transport::in_process {
+namespace fastjax::transport::execution {
 
 // Memory for the staging of one device, which stays until the exchange is over; null if there is none.
 class StagingMemory {
@@ -120,6 +120,6 @@ void Placement::ForEachDestination(const planner::Transfer& t, Visit visit) cons
                        [&](const Run& run) { visit(Output(t.target, run.destination_row), run.rows * row_bytes_); });
 }
 
-}  // namespace fastjax::transport::in_process
+}  // namespace fastjax::transport::execution
 
-#endif  // FASTJAX_TRANSPORT_IN_PROCESS_PLACEMENT_H_
+#endif  // FASTJAX_TRANSPORT_EXECUTION_PLACEMENT_H_
