@@ -52,8 +52,7 @@ ffi::ErrorOr<transport::ExchangeOptions> DecodeExchangeOptions(const ffi::Dictio
   if (plans) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());
-    options.plan = std::move(planning->function);
-    options.table_words = planning->table_words;
+    options.plan = std::move(planning->slices);
   }
   return options;
 }

@@ -61,7 +61,7 @@ ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state) {
   state->site = *site;
   state->gpu = transport->gpu;
   state->table_words = planning->table_words;
-  state->counts = transport->transport->OpenCounts(*site, std::move(planning->function));
+  state->counts = transport->transport->OpenCounts(*site, std::move(planning->tables));
   state->handed_over.Publish();
   return ffi::Error::Success();
 }

@@ -70,7 +70,7 @@ ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* s
   }
   state->site = *site;
   state->gpu = transport->gpu;
-  state->plan = std::move(planning->function);
+  state->plan = std::move(planning->tables);
   state->table_words = planning->table_words;
   state->rank = static_cast<int32_t>(*rank);
   state->handed_over.Publish();

@@ -29,7 +29,7 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary attrs) {
   auto state = std::make_unique<PlanSite>();
   state->site = *site;
   state->table_words = planning->table_words;
-  state->counts = (*transport)->OpenCounts(*site, std::move(planning->function));
+  state->counts = (*transport)->OpenCounts(*site, std::move(planning->tables));
   state->handed_over.Publish();
   return state;
 }

@@ -33,19 +33,31 @@ class PlannerPool {
     planners_.emplace_back(topology, scheduler, row_bytes);
   }
 
-  // Returns why there are no tables, or an empty string.
-  const char* Plan(const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
+  // Both return why there is nothing to write or take, or an empty string.
+  const char* Write(const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
     const std::lock_guard<std::mutex> lock(mutex_);
     planner::Planner& planner = Planned(traffic, anew);
     for (const transport::LocalTable& table : tables) {
-      if (planner::WriteTable(&planner, table.rank, table.words)) continue;
-      return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
-                                        : "a device sends 2^31 rows or more to another; split the exchange.";
+      if (!planner::WriteTable(&planner, table.rank, table.words)) return Refusal(planner);
     }
+    return "";
+  }
+  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const transport::TakeSlice& take,
+                    bool* anew) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    planner::Planner& planner = Planned(traffic, anew);
+    planner::Slicer slicer(&planner);
+    if (!slicer.possible()) return Refusal(planner);
+    for (const int32_t rank : ranks) take(slicer.Of(rank));
     return "";
   }
 
  private:
+  static const char* Refusal(const planner::Planner& planner) {
+    return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
+                                      : "a device sends 2^31 rows or more to another; split the exchange.";
+  }
+
   // The most recently used comes first.
   planner::Planner& Planned(const int64_t* traffic, bool* anew) {
     const planner::Fingerprint fingerprint = planners_.front().FingerprintOf(traffic);
@@ -110,11 +122,18 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   }
   const auto kind = static_cast<planner::Scheduler>(*scheduler);
   auto pool = PoolOf(words, topology, kind, *row_bytes);
-  return Planning{[pool, site](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
-                    const char* why = pool->Plan(traffic, tables, anew);
-                    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
-                  },
-                  planner::TableWords(topology, kind)};
+  const auto told = [site](const char* why) {
+    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
+  };
+  Planning planning;
+  planning.tables = [pool, told](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
+    return told(pool->Write(traffic, tables, anew));
+  };
+  planning.slices = [pool, told](const int64_t* traffic, const std::vector<int32_t>& ranks,
+                                 const transport::TakeSlice& take,
+                                 bool* anew) { return told(pool->Slice(traffic, ranks, take, anew)); };
+  planning.table_words = planner::TableWords(topology, kind);
+  return planning;
 }
 
 int64_t PlansMade() { return plans_made.load(std::memory_order_relaxed); }

@@ -11,7 +11,9 @@
 namespace fastjax::handlers {
 
 struct Planning {
-  transport::PlanFunction function;  // may be called by several threads at once
+  // Either may be called by several threads at once.
+  transport::PlanFunction tables;
+  transport::SliceFunction slices;
   int64_t table_words = 0;
 };
 

@@ -96,48 +96,53 @@ int64_t TableWords(const Topology& topology, Scheduler scheduler) {
   return EntriesBegin(topology.devices()) + kEntryWords * GetSchedulerInfo(scheduler).max_entries(topology);
 }
 
-namespace {
-
-bool WriteTransfers(Planner* planner, int32_t device, int64_t room, int32_t* words) {
-  const TransferRange transfers = planner->DeviceTransfers(device);
-  const int32_t devices = planner->topology().devices();
-  // Proven never to happen (docs/design/stage_tables.md); a mistake in the proof must not write out of bounds.
-  if (static_cast<int64_t>(transfers.size()) * kEntryWords > room) return false;
-  WritePeers(*planner, device, words);
-  int32_t* entry = words + EntriesBegin(devices);
-  for (const Transfer& transfer : transfers) {
-    WriteEntry(transfer, entry);
-    entry += kEntryWords;
+Slicer::Slicer(Planner* planner) : planner_(planner) {
+  if (!planner->blocks_fit_int32()) {
+    planner_ = nullptr;
+  } else if (!planner->staging_fits_int32()) {
+    // A plan that stages nothing always fits, and is the same one on every device. It needs every device's own NIC.
+    const Topology& topology = planner->topology();
+    const auto& nics = topology.nic_bandwidths;
+    planner_ = nullptr;
+    if (std::find(nics.begin(), nics.end(), 0) != nics.end()) return;
+    direct_.emplace(topology, Scheduler::kDirect, 1);
+    direct_->Plan(planner->traffic());
+    planner_ = &*direct_;
   }
-  const uint64_t hash = planner->hash();
-  words[kMagic] = kTableMagic;
-  words[kDevices] = devices;
-  words[kDevice] = device;
-  words[kEntries] = static_cast<int32_t>(transfers.size());
-  words[kStages] = planner->num_stages();
-  words[kStagingRows] = static_cast<int32_t>(planner->StagingRows(device));
-  words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(hash));
-  words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
-  words[kSchedulerUsed] = static_cast<int32_t>(planner->chosen());
-  words[kChecksum] = Checksum(words, entry - words);
-  return true;
 }
 
-}  // namespace
+DeviceSlice Slicer::Of(int32_t device) {
+  const TransferRange transfers = planner_->DeviceTransfers(device);
+  return {device,   planner_->num_stages(), planner_->StagingRows(device), planner_->chosen(), planner_->hash(),
+          transfers};
+}
 
 bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   std::fill(words, words + kHeaderWords, 0);
-  if (!planner->blocks_fit_int32()) return false;
+  Slicer slicer(planner);
+  if (!slicer.possible()) return false;
+  const DeviceSlice slice = slicer.Of(device);
   const Topology& topology = planner->topology();
   const int64_t room = TableWords(topology, planner->scheduler()) - EntriesBegin(topology.devices());
-  if (planner->staging_fits_int32()) return WriteTransfers(planner, device, room, words);
-  // Staging rows that int32 cannot number: a plan that stages nothing always fits, and the same one on every device. It
-  // needs every device's own NIC.
-  const auto& nics = topology.nic_bandwidths;
-  if (std::find(nics.begin(), nics.end(), 0) != nics.end()) return false;
-  Planner direct(topology, Scheduler::kDirect, 1);
-  direct.Plan(planner->traffic());
-  return WriteTransfers(&direct, device, room, words);
+  // Proven never to happen (docs/design/stage_tables.md); a mistake in the proof must not write out of bounds.
+  if (slice.transfers.size() * kEntryWords > room) return false;
+  WritePeers(*planner, device, words);
+  int32_t* entry = words + EntriesBegin(topology.devices());
+  for (const Transfer& transfer : slice.transfers) {
+    WriteEntry(transfer, entry);
+    entry += kEntryWords;
+  }
+  words[kMagic] = kTableMagic;
+  words[kDevices] = topology.devices();
+  words[kDevice] = device;
+  words[kEntries] = static_cast<int32_t>(slice.transfers.size());
+  words[kStages] = slice.stages;
+  words[kStagingRows] = static_cast<int32_t>(slice.staging_rows);
+  words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(slice.plan_hash));
+  words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(slice.plan_hash >> 32));
+  words[kSchedulerUsed] = static_cast<int32_t>(slice.scheduler);
+  words[kChecksum] = Checksum(words, entry - words);
+  return true;
 }
 
 Transfer Transposed(const Transfer& transfer, int32_t stages) {

@@ -3,6 +3,7 @@
 #define FASTJAX_PLANNER_TABLE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "planner/planner.h"
 
@@ -29,13 +30,44 @@ enum HeaderWord : int32_t {
   kSchedulerUsed = 9,
 };
 
+// Whether the scheduler has rows rest on devices between their origin and their target.
+constexpr bool StagesRows(Scheduler scheduler) {
+  return scheduler != Scheduler::kDirect && scheduler != Scheduler::kSpreadout;
+}
+
+// What one device executes of a plan.
+struct DeviceSlice {
+  int32_t device;
+  int32_t stages;        // scale-out stages of the whole plan
+  int64_t staging_rows;  // rows of staging this device needs
+  Scheduler scheduler;   // that made the plan: never kAuto
+  uint64_t plan_hash;    // of traffic, topology and scheduler: equal in the slices of one plan only
+  TransferRange transfers;
+};
+
+// Cuts a plan into slices whose rows int32 can number. Where only staging would have 2^31 rows or more, slices are
+// those of the direct schedule, for every device.
+class Slicer {
+ public:
+  // Of what `planner` has planned, which must neither plan anew nor end while slices are in use.
+  explicit Slicer(Planner* planner);
+
+  // False where a block of the exchange has 2^31 rows or more, or where staging has and the direct schedule would need
+  // a NIC that some device lacks. It is so for every device.
+  bool possible() const { return planner_ != nullptr; }
+  // Valid until the next call.
+  DeviceSlice Of(int32_t device);
+
+ private:
+  Planner* planner_;
+  std::optional<Planner> direct_;
+};
+
 // Words that the table of any device takes, whatever the traffic; see docs/design/stage_tables.md for the proof.
 int64_t TableWords(const Topology& topology, Scheduler scheduler);
 
-// Writes `device`'s table into words[0, TableWords): as many of them as it has entries for. Returns false, and writes
-// an all-zero header, when a block of the exchange has 2^31 rows or more, which int32 cannot number; every device gets
-// the same answer. Where only staging would have that many rows, the table is that of the direct schedule, on every
-// device.
+// Writes `device`'s slice into words[0, TableWords): as many of them as it has entries for. Returns false, and writes
+// an all-zero header, where there are no slices.
 [[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
 
 // The transfer on the way back: of the plan read backwards, which has so many stages.
@@ -56,10 +88,9 @@ class TableView {
   int32_t stages() const { return words_[kStages]; }
   int64_t staging_rows() const { return words_[kStagingRows]; }
   // Whether the schedule is one that has rows rest on other devices; the same in all tables of a plan.
-  bool stages_rows() const {
-    const auto used = static_cast<Scheduler>(words_[kSchedulerUsed]);
-    return used != Scheduler::kDirect && used != Scheduler::kSpreadout;
-  }
+  bool stages_rows() const { return StagesRows(scheduler()); }
+  // That made the plan. What a table says may be no scheduler's number.
+  Scheduler scheduler() const { return static_cast<Scheduler>(words_[kSchedulerUsed]); }
   uint64_t plan_hash() const {
     return static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashLow])) |
            (static_cast<uint64_t>(static_cast<uint32_t>(words_[kPlanHashHigh])) << 32);

@@ -29,14 +29,9 @@ void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<in
 
 }  // namespace
 
-Status PlanMetered(const PlanFunction& plan, const int64_t* traffic, const std::vector<LocalTable>& tables,
-                   Launch* launch) {
-  if (!launch->metered) return plan(traffic, tables, &launch->anew);
-  const auto start = steady_clock::now();
-  Status status = plan(traffic, tables, &launch->anew);
-  launch->planning_ns = NanosecondsSince(start);
-  launch->planned = true;
-  return status;
+Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
+  const planner::TableView view(table);
+  return {sent, row_bytes, view.stages(), static_cast<int32_t>(view.scheduler())};
 }
 
 Meter::Meter(std::shared_ptr<const CallSite> site, SiteKind kind)
@@ -74,9 +69,8 @@ void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, i
     figures->total_bytes += figures->rows * seen.row_bytes;
     figures->skew = SkewOf(figures->traffic, site_->group_size, &figures->scratch);
     figures->total_skew += figures->skew;
-    const planner::TableView table(seen.table);
-    figures->stages = table.stages();
-    figures->scheduler = table.header(planner::kSchedulerUsed);
+    figures->stages = seen.stages;
+    figures->scheduler = seen.scheduler;
     figures->memory_refusal = seen.memory_refusal;
     if (launch.planned) {
       ++(launch.anew ? figures->plans_made : figures->plans_reused);

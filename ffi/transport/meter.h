@@ -33,13 +33,25 @@ struct Launch {
 struct Seen {
   const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
   int64_t row_bytes = 0;
-  const int32_t* table = nullptr;  // of any rank
+  int32_t stages = 0;
+  int32_t scheduler = 0;  // that made the plan: planner::Scheduler's number
   std::string memory_refusal = {};
 };
 
-// plan(traffic, tables), and what `launch` is to know of it.
-Status PlanMetered(const PlanFunction& plan, const int64_t* traffic, const std::vector<LocalTable>& tables,
-                   Launch* launch);
+// What was seen of a launch that planned, by the stage table of any rank.
+Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table);
+
+// Returns plan(bool* anew), and notes in `launch` how long it took.
+template <typename Plan>
+Status PlanMetered(const Plan& plan, Launch* launch) {
+  if (!launch->metered) return plan(&launch->anew);
+  const auto start = std::chrono::steady_clock::now();
+  Status status = plan(&launch->anew);
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  launch->planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
+  launch->planned = true;
+  return status;
+}
 
 class Meter {
  public:

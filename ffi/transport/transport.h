@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/copy.h"
+#include "planner/table.h"
 #include "transport/group.h"
 #include "transport/int_view.h"
 #include "transport/status.h"
@@ -20,7 +21,7 @@ namespace gpu {
 struct Caller;
 }
 
-// The stage table that one local device wants, or wants to be executed.
+// Room for the stage table of one local device.
 struct LocalTable {
   int32_t rank;
   int32_t* words;
@@ -29,6 +30,12 @@ struct LocalTable {
 // Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `anew`: whether it had to be
 // planned, or a plan of it had been kept.
 using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
+
+// The same for an exchange that plans itself: calls `take` with the slice of each of the ranks, while the plan is kept
+// from others who plan. What is not copied then is gone.
+using TakeSlice = std::function<void(const planner::DeviceSlice& slice)>;
+using SliceFunction =
+    std::function<Status(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew)>;
 
 // Whoever takes a table to where it is wanted.
 class TableTaker {
@@ -62,9 +69,11 @@ struct ExchangeOptions {
   // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
   bool check_overlaps = false;
   // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
-  // on its own would only make the devices meet twice. table_words is the length of a table.
-  PlanFunction plan;
-  int64_t table_words = 0;
+  // on its own would only make the devices meet twice.
+  SliceFunction plan;
+
+  // Whether rows travel the other way than they were planned to.
+  bool backwards() const { return transposed_table != reverse; }
 };
 
 struct ExchangeArgs {

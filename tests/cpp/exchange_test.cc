@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "device_plans.h"
 #include "exchange_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
@@ -145,8 +146,7 @@ void TestPlansItself() {
         options.per_peer = 2;
         options.overlap = reverse;
         options.exchange.reverse = reverse;
-        options.exchange.plan = PlanWith(options);
-        options.exchange.table_words = planner::TableWords(options.topology, scheduler);
+        options.exchange.plan = PlanSlices(options.topology, options.scheduler, 4096);
         const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
         const auto exchange = InProcessTransport::Get().OpenExchange(site, options.exchange);
         for (const Case& test_case : MakeCases(options.topology, random())) {
@@ -168,10 +168,9 @@ void TestPlanningFails() {
   std::mt19937_64 random(6);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.table_words = planner::TableWords(options.topology, options.scheduler);
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   for (const bool throws : {false, true}) {
-    options.exchange.plan = [throws](const int64_t*, const std::vector<LocalTable>&, bool*) {
+    options.exchange.plan = [throws](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };

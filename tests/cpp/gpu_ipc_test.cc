@@ -36,7 +36,7 @@ RigOptions Draw(int trial, std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
       return Status::Ok();
     };
   }

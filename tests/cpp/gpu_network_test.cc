@@ -67,7 +67,7 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
       return transport::Status::Ok();
     };
   }
@@ -159,7 +159,7 @@ void TestMistakes() {
   std::mt19937_64 random(23);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) {
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
     return transport::Status::Ok();
   };
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);

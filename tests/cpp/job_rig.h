@@ -2,37 +2,19 @@
 #ifndef FASTJAX_TESTS_CPP_JOB_RIG_H_
 #define FASTJAX_TESTS_CPP_JOB_RIG_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "device_plans.h"
 #include "exchange_rig.h"
 #include "loopback_wire.h"
-#include "planner/planner.h"
-#include "planner/table.h"
 #include "transport/network/network.h"
 #include "transport/transport.h"
 
 namespace fastjax::test {
-
-inline transport::PlanFunction PlanBy(const planner::Topology& topology, planner::Scheduler scheduler,
-                                      int64_t row_bytes) {
-  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
-  const auto mutex = std::make_shared<std::mutex>();  // groups may plan at once
-  return [planner, mutex](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
-    const std::lock_guard<std::mutex> lock(*mutex);
-    *anew = !planner->planned(planner->FingerprintOf(traffic));
-    planner->Plan(traffic);
-    for (const transport::LocalTable& table : tables) {
-      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return transport::Status::Internal("no table");
-    }
-    return transport::Status::Ok();
-  };
-}
 
 // The transports of all processes of a job.
 struct Processes {
@@ -66,8 +48,7 @@ class Everywhere final : public transport::Exchange {
     for (auto& transport : processes->transports) {
       transport::ExchangeOptions options = rig.exchange;
       if (rig.exchange.plan) {
-        options.plan = PlanBy(rig.topology, rig.scheduler, rig.row_bytes);
-        options.table_words = planner::TableWords(rig.topology, rig.scheduler);
+        options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
       }
       exchanges_.push_back(transport->OpenExchange(site_, options));
     }

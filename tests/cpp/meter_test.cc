@@ -77,12 +77,12 @@ void TestNotes() {
     for (const bool anew : {true, false, false}) {
       Launch launch = meter.Begin();
       CHECK(launch.metered);
-      const auto plan = [anew](const int64_t*, const std::vector<transport::LocalTable>&, bool* planned) {
+      const auto plan = [anew](bool* planned) {
         *planned = anew;
         return Status::Ok();
       };
-      CHECK(PlanMetered(plan, sent.data(), {}, &launch).ok());
-      meter.End(launch, Status::Ok(), {sent.data(), 16, table.data()});
+      CHECK(PlanMetered(plan, &launch).ok());
+      meter.End(launch, Status::Ok(), transport::SeenOf(sent.data(), 16, table.data()));
     }
     meter.End(meter.Begin(), Status::Internal("no"), {});
     meter.Fail();
@@ -112,8 +112,7 @@ void TestSwitch() {
   Records::Get().Reset();
   Meter meter(MakeSite(1, 1), SiteKind{});
   const int64_t sent = 4;
-  const std::vector<int32_t> table(planner::kHeaderWords);
-  const Seen seen{&sent, 1, table.data()};
+  const Seen seen{&sent, 1};
   const Launch before = meter.Begin();
   CHECK(!before.metered);
   Records::Collect(true);
@@ -212,7 +211,9 @@ void TestExchangesBetweenProcesses() {
   std::mt19937_64 random(2);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) { return Status::Ok(); };
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+    return Status::Ok();
+  };
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   const int32_t count = Deal(Owners::kServers, 2, &random, site.get());
   CHECK_EQ(count, 2);

@@ -30,7 +30,6 @@ using planner::Scheduler;
 using transport::CallSite;
 using transport::Code;
 using transport::ExchangeOptions;
-using transport::LocalTable;
 using transport::Status;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -46,7 +45,9 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+      return Status::Ok();
+    };
   }
   return options;
 }

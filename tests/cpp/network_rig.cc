@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "check.h"
+#include "device_plans.h"
 
 namespace fastjax::test {
 
@@ -12,7 +13,7 @@ using transport::Completion;
 using transport::ExchangeArgs;
 using transport::GroupTraffic;
 using transport::Status;
-using transport::network::Program;
+using transport::network::MessageSchedule;
 using transport::network::Runner;
 
 int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random, CallSite* site) {
@@ -43,7 +44,8 @@ struct NetworkExchange::Part {
   std::vector<ExchangeArgs> args;
   std::vector<const int32_t*> tables;
   GroupTraffic traffic;
-  Program program;
+  transport::execution::DevicePlans plans;
+  MessageSchedule schedule;
   Runner runner;
 };
 
@@ -150,21 +152,21 @@ void NetworkExchange::Begin(Side* side, int32_t group, const std::shared_ptr<Gat
     args.element = kernels::ElementKind::kOpaque;
   }
   const auto finish = [part, side, here](const Status& status) {
-    part->program.Release();
+    part->schedule.Release();
     const auto gathering = std::move(part->all);
     side->free.push_back(part);
     for (const int32_t position : here) gathering->done[position](status);
   };
+  DecodeTables(part->tables, options_.backwards(), &part->plans);
   GroupTraffic& traffic = part->traffic;
   Status status = traffic.Load(*site_, group, part->args, options_.reverse);
   if (status.ok()) {
     status = options_.reverse && traffic.LandingsOverlap()
-                 ? part->program.BuildSum(*site_, group, side->process, part->args, traffic)
-                 : part->program.Build(*site_, group, side->process, part->args, part->tables, traffic,
-                                       options_.transposed_table != options_.reverse);
+                 ? part->schedule.BuildSum(*site_, group, side->process, part->args, traffic)
+                 : part->schedule.Build(*site_, group, side->process, part->args, part->plans, traffic);
   }
   if (!status.ok()) return finish(status);
-  part->runner.Start(network_.wire(side->process), site_.get(), group, &part->program, tag, finish);
+  part->runner.Start(network_.wire(side->process), site_.get(), group, &part->schedule, tag, finish);
   if (started_) started_(side->process);
 }
 

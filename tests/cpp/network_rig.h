@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "loopback_wire.h"
+#include "transport/execution/device_plan.h"
 #include "transport/group.h"
-#include "transport/network/program.h"
+#include "transport/network/message_schedule.h"
 #include "transport/network/runner.h"
 #include "transport/traffic.h"
 #include "transport/transport.h"

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <list>
 #include <memory>
 #include <new>
 #include <random>
@@ -14,11 +15,12 @@
 #include <vector>
 
 #include "check.h"
+#include "device_plans.h"
 #include "layout.h"
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/network/program.h"
+#include "transport/network/message_schedule.h"
 #include "transport/network/runner.h"
 #include "transport/traffic.h"
 #include "transport_support.h"
@@ -48,12 +50,12 @@ using planner::Scheduler;
 using transport::ExchangeArgs;
 using transport::GroupTraffic;
 using transport::Status;
-using transport::network::Action;
+using transport::execution::Action;
 using transport::network::Handler;
 using transport::network::Limits;
 using transport::network::Listener;
+using transport::network::MessageSchedule;
 using transport::network::Piece;
-using transport::network::Program;
 using transport::network::Route;
 using transport::network::Runner;
 using transport::network::Wire;
@@ -190,16 +192,18 @@ struct Job {
     for (int32_t process = 0; process < processes; ++process) {
       wires.push_back(std::make_unique<QueueWire>(&hub, process, processes));
       runners.push_back(std::make_unique<Runner>());
-      programs.push_back(std::make_unique<Program>());
+      schedules.push_back(std::make_unique<MessageSchedule>());
+      plans.emplace_back();
       std::vector<const int32_t*> here(args.size(), nullptr);
       for (int32_t p = 0; p < site->group_size; ++p) {
         if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
       }
-      CHECK_EQ(programs.back()->Build(*site, 0, process, args, here, traffic, false).message, "");
+      DecodeTables(here, false, &plans.back());
+      CHECK_EQ(schedules.back()->Build(*site, 0, process, args, plans.back(), traffic).message, "");
     }
   }
   ~Job() {
-    for (const auto& program : programs) program->Release();
+    for (const auto& schedule : schedules) schedule->Release();
   }
 
   // Returns what was allocated.
@@ -207,7 +211,7 @@ struct Job {
     const long before = g_allocations;
     int32_t ended = 0;
     for (int32_t p = 0; p < processes; ++p) {
-      runners[p]->Start(wires[p].get(), site.get(), 0, programs[p].get(), tag, [&ended](const Status& status) {
+      runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, [&ended](const Status& status) {
         CHECK(status.ok());
         ++ended;
       });
@@ -241,7 +245,8 @@ struct Job {
   Hub hub;
   std::vector<std::unique_ptr<QueueWire>> wires;
   std::vector<std::unique_ptr<Runner>> runners;
-  std::vector<std::unique_ptr<Program>> programs;
+  std::list<transport::execution::DevicePlans> plans;  // by process
+  std::vector<std::unique_ptr<MessageSchedule>> schedules;
 };
 
 void TestNoAllocations() {
@@ -264,11 +269,11 @@ void TestManyPairs() {
   QueueWire* const wire = job.wires[0].get();
   Runner::DropRows(wire, *job.site, tag);
   uint64_t largest = 0;
-  for (const auto& program : job.programs) {
-    for (const auto& step : program->steps()) {
+  for (const auto& schedule : job.schedules) {
+    for (const auto& step : schedule->steps()) {
       if (step.action == Action::kCopy) continue;
-      const uint64_t of_step = tag + program->TagOf(step);
-      largest = std::max(largest, program->TagOf(step));
+      const uint64_t of_step = tag + schedule->TagOf(step);
+      largest = std::max(largest, schedule->TagOf(step));
       CHECK(std::any_of(wire->dropped.begin(), wire->dropped.end(),
                         [&](const auto& dropped) { return ((of_step ^ dropped.first) & dropped.second) == 0; }));
     }

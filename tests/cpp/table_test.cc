@@ -132,6 +132,7 @@ void TestTooLarge() {
       // The answer is the same for devices that have no part in the block, so that all of them stop.
       const Matrix too_many = traffic(kLimit);
       plan.Plan(too_many.data());
+      CHECK(!planner::Slicer(&plan).possible());
       for (int32_t device = 0; device < 4; ++device) {
         CHECK(!WriteTable(&plan, device, words.data()));
         CHECK_EQ(std::count(words.begin(), words.begin() + planner::kHeaderWords, 0), planner::kHeaderWords);
@@ -151,7 +152,13 @@ void TestTooLarge() {
   const auto full = Fill(topology, [](int32_t, int32_t) { return kLimit - 1; });
   plan.Plan(full.data());
   direct.Plan(full.data());
+  planner::Slicer slicer(&plan);
+  CHECK(slicer.possible());
   for (int32_t device = 0; device < 4; ++device) {
+    const planner::DeviceSlice slice = slicer.Of(device);
+    CHECK(slice.scheduler == Scheduler::kDirect);
+    CHECK_EQ(slice.staging_rows, 0);
+    CHECK_EQ(slice.plan_hash, direct.hash());
     CHECK(WriteTable(&plan, device, words.data()));
     CHECK_EQ(Check(words, 4, device), "");
     std::vector<int32_t> expected(planner::TableWords(topology, Scheduler::kDirect), kUnwritten);

@@ -1,10 +1,7 @@
 #include "transport/execution/placement.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
-
-#include "planner/table.h"
 
 namespace fastjax::transport::execution {
 namespace {
@@ -16,34 +13,34 @@ constexpr int64_t kStreamBytes = 8 << 20;
 
 }  // namespace
 
-Status NotOfThisExchange(const CallSite& site) {
-  return Status::Invalid(site.Prefix() +
+Status Placement::Refuse() const {
+  return Status::Invalid(site_->Prefix() +
                          "the plan moves rows that the exchange does not have. Pass what "
                          "plan_ragged_all_to_all returned, unchanged.");
 }
 
-Status Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
-                        const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, StagingMemory* memory) {
+void Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
+                      const GroupTraffic& traffic) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
   row_bytes_ = row_bytes;
-  staging_rows_.clear();
-  int64_t landing = 0;
-  for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    const int64_t rows = tables[rank] == nullptr ? -1 : planner::TableView(tables[rank]).staging_rows();
-    staging_rows_.push_back(rows);
-    if (rows < 0) continue;
-    for (int32_t origin = 0; origin < site.group_size; ++origin) landing += traffic.rows(origin, rank);
-  }
-  landing_ = landing * row_bytes_ >= kStreamBytes ? kernels::Destination::kStreamed : kernels::Destination::kCached;
-  return TakeStaging(memory);
+  landing_ = kernels::Destination::kCached;
+  staging_rows_.assign(static_cast<size_t>(site.group_size), -1);
+  staging_at_.assign(static_cast<size_t>(site.group_size), nullptr);
 }
 
-Status Placement::TakeStaging(StagingMemory* memory) {
-  staging_at_.assign(staging_rows_.size(), nullptr);
+Status Placement::TakeStaging(const DevicePlans& plans, StagingMemory* memory) {
+  int64_t landing = 0;
   int64_t rows = 0;
-  for (const int64_t staged : staging_rows_) rows += std::max<int64_t>(staged, 0);
+  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
+    const DevicePlan& plan = plans[static_cast<size_t>(rank)];
+    if (!plan.here) continue;
+    staging_rows_[static_cast<size_t>(rank)] = plan.staging_rows;
+    rows += plan.staging_rows;
+    for (int32_t origin = 0; origin < site_->group_size; ++origin) landing += traffic_->rows(origin, rank);
+  }
+  if (landing * row_bytes_ >= kStreamBytes) landing_ = kernels::Destination::kStreamed;
   if (rows * row_bytes_ == 0) return Status::Ok();
   if (memory == nullptr) staging_ = StagingPool::Get().Take(rows * row_bytes_);
   std::byte* next = staging_.data();
@@ -75,7 +72,7 @@ Status Placement::Check(const Transfer& t) const {
   const bool valid = t.rows > 0 && t.first_row >= 0 && t.rows <= block_rows && t.first_row <= block_rows - t.rows &&
                      (t.src_row == Transfer::kInPlace ? t.src == t.origin : InStaging(t.src, t.src_row, t.rows)) &&
                      (t.dst_row == Transfer::kInPlace ? t.dst == t.target : InStaging(t.dst, t.dst_row, t.rows));
-  return valid ? Status::Ok() : NotOfThisExchange(*site_);
+  return valid ? Status::Ok() : Refuse();
 }
 
 }  // namespace fastjax::transport::execution

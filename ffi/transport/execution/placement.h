@@ -8,6 +8,7 @@
 
 #include "planner/transfer.h"
 #include "transport/execution/copy_op.h"
+#include "transport/execution/device_plan.h"
 #include "transport/execution/staging.h"
 #include "transport/traffic.h"
 
@@ -23,10 +24,11 @@ class StagingMemory {
 // Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
 class Placement {
  public:
-  // Takes staging memory for the devices whose tables are there (`tables` by rank, null where a device is another
-  // process's): from `memory`, or from the pool of this process. `args` by position.
-  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
-               const std::vector<const int32_t*>& tables, const GroupTraffic& traffic, StagingMemory* memory = nullptr);
+  // `args` by position. Nothing has staging memory yet: enough for blocks that go straight to their target.
+  void Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
+             const GroupTraffic& traffic);
+  // Takes staging memory for the devices that are here: from `memory`, or from the pool of this process.
+  Status TakeStaging(const DevicePlans& plans, StagingMemory* memory = nullptr);
 
   // Gives the staging memory back.
   void Release();
@@ -44,6 +46,8 @@ class Placement {
   // The staging of devices that are not reached from here is for their processes to check. The rest is for transfers
   // that this one accepts.
   Status Check(const planner::Transfer& transfer) const;
+  // What is said of a plan that is not this exchange's.
+  Status Refuse() const;
 
   // visit(CopyOp), for a transfer whose ends are both reached from here.
   template <typename Visit>
@@ -57,7 +61,6 @@ class Placement {
   void ForEachDestination(const planner::Transfer& transfer, Visit visit) const;
 
  private:
-  Status TakeStaging(StagingMemory* memory);
   bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
   std::byte* Staged(int32_t rank, int64_t row) const { return staging_at_[rank] + row * row_bytes_; }
   const std::byte* Operand(int32_t rank, int64_t row) const {
@@ -76,9 +79,6 @@ class Placement {
   std::vector<int64_t> staging_rows_;   // by rank; -1: not reached from here
   std::vector<std::byte*> staging_at_;  // by rank
 };
-
-// What is said of a plan that is not this exchange's.
-Status NotOfThisExchange(const CallSite& site);
 
 template <typename Visit>
 void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {

@@ -20,24 +20,32 @@ inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
   return Status::Invalid(site.Prefix() + "input slices overlap, and gradients of this element type cannot be summed.");
 }
 
-// Sums what lands on rank `target`, whose arguments are `to`, by rank of its origin, so that the result does not depend
-// on who was first. source(origin, run, done) is where the rows of a run lie; `done` rows of its block came before it.
+// Calls visit(origin, run, done) for all that lands on rank `target`, in the order in which it is to be summed: by rank
+// of its origin, and of one origin in the order of its runs. The result then does not depend on what came first. `done`
+// rows of the run's block came before it.
+template <typename Visit>
+void ForEachLanding(const GroupTraffic& traffic, int32_t devices, int32_t target, Visit visit) {
+  for (int32_t origin = 0; origin < devices; ++origin) {
+    int64_t done = 0;
+    traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
+      visit(origin, run, done);
+      done += run.rows;
+    });
+  }
+}
+
+// Sums what lands on rank `target`, whose arguments are `to`. source(origin, run, done) is where the rows of a run lie.
 template <typename Source>
 void SumLandings(const GroupTraffic& traffic, int32_t devices, int32_t target, const ExchangeArgs& to, Source source) {
   const int64_t row_bytes = to.row_bytes;
   if (row_bytes == 0) return;  // buffers without bytes may have no address
-  const auto each = [&](auto&& visit) {
-    for (int32_t origin = 0; origin < devices; ++origin) {
-      int64_t done = 0;
-      traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
-        visit(to.destination + run.destination_row * row_bytes, source(origin, run, done),
-              static_cast<size_t>(run.rows * row_bytes));
-        done += run.rows;
-      });
-    }
-  };
-  each([](std::byte* dst, const std::byte*, size_t bytes) { std::memset(dst, 0, bytes); });
-  each([&](std::byte* dst, const std::byte* src, size_t bytes) { kernels::Add(dst, src, bytes, to.element); });
+  const auto output = [&](const Run& run) { return to.destination + run.destination_row * row_bytes; };
+  const auto bytes = [&](const Run& run) { return static_cast<size_t>(run.rows * row_bytes); };
+  ForEachLanding(traffic, devices, target,
+                 [&](int32_t, const Run& run, int64_t) { std::memset(output(run), 0, bytes(run)); });
+  ForEachLanding(traffic, devices, target, [&](int32_t origin, const Run& run, int64_t done) {
+    kernels::Add(output(run), source(origin, run, done), bytes(run), to.element);
+  });
 }
 
 }  // namespace fastjax::transport::execution

@@ -1,51 +1,24 @@
 #include "transport/gpu/beats.h"
 
 #include <algorithm>
+#include <tuple>
 
-#include "planner/table.h"
 #include "transport/execution/sum.h"
 
 namespace fastjax::transport::gpu {
 namespace {
 
+using execution::Action;
 using execution::CopyOp;
-using planner::Phase;
+using execution::Step;
 using planner::Transfer;
 
-// What sorts transfers, from the highest bits to the lowest: beat, kind, device, peer, phase, and their order in the
-// tables.
-constexpr int kBeatBits = 13;
-constexpr int kKindBits = 2;
-constexpr int kRankBits = 13;
-constexpr int kPhaseBits = 2;
-constexpr int kIndexBits = 21;
-static_assert(kBeatBits + kKindBits + 2 * kRankBits + kPhaseBits + kIndexBits == 64);
-
-constexpr uint64_t Low(uint64_t value, int bits) { return value & ((uint64_t{1} << bits) - 1); }
+// A launch, or none, and a barrier for each: what a plan says must not decide how long that takes.
+constexpr int64_t kMaxBeats = 1 << 13;
 
 // Messages begin where networks like them to.
 constexpr int64_t kMessageAlignment = 256;
 int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment; }
-
-// What feeds a stage comes one beat before it, and what drains it one after. `lead`: 0 where nothing does.
-int32_t BeatOf(const Transfer& transfer, int32_t lead) {
-  switch (transfer.phase) {
-    case Phase::kLocal:
-      return 0;
-    case Phase::kBalance:
-      return transfer.stage;
-    case Phase::kScaleOut:
-      return transfer.stage + lead;
-    case Phase::kRedistribute:
-      return transfer.stage + lead + 1;
-  }
-  return 0;
-}
-
-Status TooLarge(const CallSite& site) {
-  return Status::Invalid(site.Prefix() +
-                         "the plan has more stages or transfers than a GPU transport counts; split the exchange.");
-}
 
 }  // namespace
 
@@ -54,146 +27,95 @@ std::byte* Beats::LaneMemory::Take(int32_t rank, int64_t bytes) {
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
-Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
-                    const std::vector<const int32_t*>& tables, bool sums, const GroupTraffic& traffic,
-                    const Layout& layout) {
+Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const execution::DevicePlans& plans,
+                    bool sums, const GroupTraffic& traffic, const Layout& layout) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
   layout_ = &layout;
-  tables_ = &tables;
+  plans_ = &plans;
   memory_.layout = &layout;
   beats_ = 1;
   sums_ = sums;
-  transfers_.clear();
-  keys_.clear();
-  parcels_.clear();
   messages_.clear();
   moves_.resize(layout.lanes.size());
   for (auto& moves : moves_) moves.clear();
-  buffers_.assign(2 * layout.lanes.size(), nullptr);
   const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
-  if (!sums) return placement_.Begin(site, args, any.row_bytes, tables, traffic, &memory_);
-  if (Status status = execution::CheckSummable(site, any); !status.ok()) return status;
-  no_tables_.assign(static_cast<size_t>(site.group_size), nullptr);
-  return placement_.Begin(site, args, any.row_bytes, no_tables_, traffic, &memory_);
+  placement_.Begin(site, args, any.row_bytes, traffic);
+  return sums ? execution::CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
 }
 
-Status Beats::Build(bool backwards) {
-  if (sums_) return BuildSum();
-  if (Status status = TakeEntries(backwards); !status.ok()) return status;
-  return Arrange(false);
-}
-
-Status Beats::TakeEntries(bool backwards) {
-  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
-    if (layout_->lane_of[static_cast<size_t>(rank)] < 0) continue;
-    const planner::TableView table((*tables_)[static_cast<size_t>(rank)]);
-    const int32_t lead = table.stages_rows() ? 1 : 0;
-    for (int32_t i = 0; i < table.entries(); ++i) {
-      Transfer transfer = table.entry(i);
-      if (backwards) transfer = planner::Transposed(transfer, table.stages());
-      if (Status status = placement_.Check(transfer); !status.ok()) return status;
-      const int32_t beat = BeatOf(transfer, lead);
-      if (beat < 0 || beat >= (1 << kBeatBits) || transfers_.size() + 2 >= (size_t{1} << kIndexBits) ||
-          site_->group_size > (1 << kRankBits)) {
-        return TooLarge(*site_);
-      }
-      beats_ = std::max(beats_, beat + 1);
-      TakeTransfer(rank, transfer, beat);
-    }
+Status Beats::Build() {
+  const std::vector<int32_t>& lanes = layout_->lane_of;
+  reach_.here.resize(lanes.size());
+  std::transform(lanes.begin(), lanes.end(), reach_.here.begin(), [](int32_t lane) { return lane < 0 ? 0 : 1; });
+  reach_.domain_of.assign(layout_->domain_of.begin(), layout_->domain_of.end());
+  if (sums_) {
+    lowering_.LowerBlocks(reach_, *traffic_, placement_);
+  } else {
+    if (Status status = lowering_.Lower(reach_, *plans_, placement_); !status.ok()) return status;
   }
+  if (lowering_.plan_pipeline_steps() > kMaxBeats) {
+    return Status::Invalid(site_->Prefix() +
+                           "the plan has more stages than a GPU transport counts; split the exchange.");
+  }
+  beats_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
+  if (Status status = Arrange(); !status.ok()) return status;
+  if (sums_) AddAllSums();
   return Status::Ok();
 }
 
-// A transfer stands in the tables of both its ends. Where they reach each other's memory, the sender copies.
-void Beats::TakeTransfer(int32_t rank, const Transfer& transfer, int32_t beat) {
-  const auto& domain = layout_->domain_of;
-  const bool copies = domain[static_cast<size_t>(transfer.src)] == domain[static_cast<size_t>(transfer.dst)];
-  if (transfer.src == rank) AddKey(beat, copies ? kCopy : kSend, rank, copies ? 0 : transfer.dst, transfer);
-  if (transfer.dst == rank && !copies) AddKey(beat, kReceive, rank, transfer.src, transfer);
-}
-
-void Beats::AddKey(int32_t beat, Kind kind, int32_t here, int32_t peer, const Transfer& transfer) {
-  uint64_t key = static_cast<uint64_t>(beat);
-  key = key << kKindBits | static_cast<uint64_t>(kind);
-  key = key << kRankBits | static_cast<uint64_t>(here);
-  key = key << kRankBits | static_cast<uint64_t>(peer);
-  key = key << kPhaseBits | static_cast<uint64_t>(transfer.phase);
-  key = key << kIndexBits | static_cast<uint64_t>(transfers_.size());
-  keys_.push_back(key);
-  transfers_.push_back(transfer);
-}
-
-const Transfer& Beats::TransferOf(uint64_t key) const { return transfers_[Low(key, kIndexBits)]; }
-
-// From sorted transfers to messages and moves.
-Status Beats::Arrange(bool arrivals) {
+// From steps to messages and moves.
+Status Beats::Arrange() {
   lists_.assign(static_cast<size_t>(beats_) * moves_.size(), LaneBeat{});
   first_message_.assign(static_cast<size_t>(beats_) + 1, 0);
-  if (placement_.row_bytes() == 0) return Status::Ok();  // nothing to move
-  std::sort(keys_.begin(), keys_.end());
-  FindParcels();
-  if (Status status = TakeBuffers(arrivals); !status.ok()) return status;
-  posted_.clear();
-  last_way_ = {-1, -1};
-  int32_t beat = 0;
-  for (const Parcel& parcel : parcels_) {
-    if (parcel.beat != beat) {
-      if (Status status = EndBeat(beat); !status.ok()) return status;
-      beat = parcel.beat;
+  MeasureMessages();
+  const std::vector<int32_t>& order = lowering_.ByPipelineStep();
+  if (Status status = TakeBuffers(order); !status.ok()) return status;
+  own_sent_.clear();
+  own_received_.clear();
+  int32_t arranged = 0;
+  for (const int32_t i : order) {
+    const Step& step = lowering_.steps()[static_cast<size_t>(i)];
+    const int32_t beat = BeatOf(step);
+    if (beat != arranged) {
+      if (Status status = DeliverOwn(arranged); !status.ok()) return status;
+      arranged = beat;
     }
-    if (parcel.kind == kCopy) {
-      AddCopies(parcel);
-    } else if (Status status = MakeMessage(parcel, arrivals); !status.ok()) {
-      return status;
-    }
+    step.action == Action::kCopy ? AddCopies(step, beat) : MakeMessage(i, beat);
   }
-  if (Status status = EndBeat(beat); !status.ok()) return status;
-  for (size_t i = 0; i < static_cast<size_t>(beats_); ++i) first_message_[i + 1] += first_message_[i];
+  if (Status status = DeliverOwn(arranged); !status.ok()) return status;
+  for (size_t beat = 0; beat < static_cast<size_t>(beats_); ++beat) first_message_[beat + 1] += first_message_[beat];
   return Status::Ok();
 }
 
 // What another process's device gets lies where this lane finds it.
-void Beats::AddCopies(const Parcel& parcel) {
-  const int32_t lane = layout_->lane_of[static_cast<size_t>(parcel.here)];
-  MoveList* list = &ListsOf(parcel.beat, lane).copy;
-  for (int64_t i = parcel.first_key; i < parcel.first_key + parcel.keys; ++i) {
-    const Transfer& transfer = TransferOf(keys_[static_cast<size_t>(i)]);
+void Beats::AddCopies(const Step& step, int32_t beat) {
+  const int32_t lane = LaneOf(step);
+  MoveList* list = &ListsOf(beat, lane).copy;
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
     const ptrdiff_t shift = layout_->ShiftOf(lane, transfer.dst, part);
     placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(lane, list, op.dst + shift, op.src, op.bytes); });
   }
 }
 
-void Beats::FindParcels() {
-  uint64_t before = 0;
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    const uint64_t key = keys_[i];
-    if (i == 0 || key >> kIndexBits != before >> kIndexBits) {
-      const uint64_t ends = key >> (kIndexBits + kPhaseBits);
-      const auto kind = static_cast<Kind>(Low(ends >> (2 * kRankBits), kKindBits));
-      parcels_.push_back({static_cast<int32_t>(ends >> (2 * kRankBits + kKindBits)), kind,
-                          static_cast<int32_t>(Low(ends >> kRankBits, kRankBits)),
-                          static_cast<int32_t>(Low(ends, kRankBits)), static_cast<int64_t>(i), 0});
-    }
-    ++parcels_.back().keys;
-    before = key;
-  }
-  for (Parcel& parcel : parcels_) {
-    if (parcel.kind == kCopy) continue;
-    ForEachPiece(parcel, [&](const std::byte*, int64_t bytes) {
-      ++parcel.pieces;
-      parcel.bytes += bytes;
+void Beats::MeasureMessages() {
+  const std::vector<Step>& steps = lowering_.steps();
+  packing_.assign(steps.size(), Packing{});
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].action == Action::kCopy) break;  // messages come before copies
+    ForEachPiece(steps[i], [packing = &packing_[i]](const std::byte*, int64_t bytes) {
+      ++packing->pieces;
+      packing->bytes += bytes;
     });
   }
 }
 
 template <typename Visit>
-void Beats::ForEachPiece(const Parcel& parcel, Visit visit) const {
-  for (int64_t i = parcel.first_key; i < parcel.first_key + parcel.keys; ++i) {
-    const Transfer& transfer = TransferOf(keys_[static_cast<size_t>(i)]);
-    if (parcel.kind == kSend) {
+void Beats::ForEachPiece(const Step& step, Visit visit) const {
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
+    if (step.action == Action::kSend) {
       // The kernels' lists have one type of pointer for what they read and what they write.
       placement_.ForEachSource(transfer, [&](const std::byte* at, int64_t bytes) {
         visit(const_cast<std::byte*>(at), bytes);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
@@ -205,97 +127,95 @@ void Beats::ForEachPiece(const Parcel& parcel, Visit visit) const {
 }
 
 // A lane's buffers serve one beat after the other: nothing is packed before the messages of the beat before have moved.
-Status Beats::TakeBuffers(bool arrivals) {
-  std::vector<int64_t> used(buffers_.size(), 0);
-  std::vector<int64_t> most(buffers_.size(), 0);
-  int32_t beat = 0;
-  for (Parcel& parcel : parcels_) {
-    if (parcel.kind == kCopy) continue;
-    if (parcel.beat != beat) std::fill(used.begin(), used.end(), 0);
-    beat = parcel.beat;
-    const bool arrives = arrivals && parcel.kind == kReceive;
-    if (parcel.pieces == 1 && !arrives) continue;
-    const size_t slot = SlotOf(parcel);
-    parcel.buffer = used[slot];
-    used[slot] += Aligned(parcel.bytes);
-    most[slot] = std::max(most[slot], used[slot]);
+Status Beats::TakeBuffers(const std::vector<int32_t>& order) {
+  used_.assign(2 * moves_.size(), 0);
+  most_.assign(2 * moves_.size(), 0);
+  buffers_.assign(2 * moves_.size(), nullptr);
+  int32_t pipeline_step = 0;
+  for (const int32_t i : order) {
+    const Step& step = lowering_.steps()[static_cast<size_t>(i)];
+    Packing& packing = packing_[static_cast<size_t>(i)];
+    if (step.action == Action::kCopy) continue;
+    if (step.pipeline_step != pipeline_step) std::fill(used_.begin(), used_.end(), 0);
+    pipeline_step = step.pipeline_step;
+    if (packing.pieces == 1 && !StaysInBuffer(step)) continue;
+    const size_t slot = SlotOf(step);
+    packing.buffer = used_[slot];
+    used_[slot] += Aligned(packing.bytes);
+    most_[slot] = std::max(most_[slot], used_[slot]);
   }
-  for (size_t slot = 0; slot < most.size(); ++slot) {
-    if (most[slot] == 0) continue;
-    buffers_[slot] = layout_->lanes[slot / 2]->allocate(static_cast<size_t>(most[slot]));
+  for (size_t slot = 0; slot < most_.size(); ++slot) {
+    if (most_[slot] == 0) continue;
+    buffers_[slot] = layout_->lanes[slot / 2]->allocate(static_cast<size_t>(most_[slot]));
     if (buffers_[slot] != nullptr) continue;
-    return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(most[slot]) +
+    return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(most_[slot]) +
                             " bytes of messages on a device; leave more to it, or split the exchange.");
   }
   return Status::Ok();
 }
 
-size_t Beats::SlotOf(const Parcel& parcel) const {
-  const auto lane = static_cast<size_t>(layout_->lane_of[static_cast<size_t>(parcel.here)]);
-  return 2 * lane + static_cast<size_t>(parcel.kind);
+size_t Beats::SlotOf(const Step& step) const {
+  return 2 * static_cast<size_t>(LaneOf(step)) + (step.action == Action::kSend ? 0 : 1);
 }
 
-std::byte* Beats::BufferOf(const Parcel& parcel) const { return buffers_[SlotOf(parcel)] + parcel.buffer; }
+std::byte* Beats::BufferOf(int32_t step) const {
+  const auto at = static_cast<size_t>(step);
+  return buffers_[SlotOf(lowering_.steps()[at])] + packing_[at].buffer;
+}
 
-Status Beats::MakeMessage(const Parcel& parcel, bool arrivals) {
-  const int32_t lane = layout_->lane_of[static_cast<size_t>(parcel.here)];
-  const bool sends = parcel.kind == kSend;
+void Beats::MakeMessage(int32_t index, int32_t beat) {
+  const Step& step = lowering_.steps()[static_cast<size_t>(index)];
+  const Packing& packing = packing_[static_cast<size_t>(index)];
+  const int32_t lane = LaneOf(step);
+  const bool sends = step.action == Action::kSend;
   std::byte* data = nullptr;
-  if (parcel.buffer >= 0) {
-    data = BufferOf(parcel);
-    LaneBeat& lists = ListsOf(parcel.beat, lane);
+  if (packing.buffer >= 0) {
+    data = BufferOf(index);
+    LaneBeat& lists = ListsOf(beat, lane);
     std::byte* next = data;
-    if (sends || !arrivals) {
-      ForEachPiece(parcel, [&](std::byte* at, int64_t bytes) {
+    if (!StaysInBuffer(step)) {
+      ForEachPiece(step, [&](std::byte* at, int64_t bytes) {
         sends ? AddMove(lane, &lists.pack, next, at, bytes) : AddMove(lane, &lists.unpack, at, next, bytes);
         next += bytes;
       });
     }
   } else {
-    ForEachPiece(parcel, [&](std::byte* at, int64_t) { data = at; });
+    ForEachPiece(step, [&](std::byte* at, int64_t) { data = at; });
   }
-  if (layout_->lane_of[static_cast<size_t>(parcel.peer)] == lane) return Deliver(parcel, data);
-  messages_.push_back({sends, parcel.here, parcel.peer, lane, data, parcel.bytes, parcel.beat});
-  ++first_message_[static_cast<size_t>(parcel.beat) + 1];
-  return Status::Ok();
+  if (layout_->lane_of[static_cast<size_t>(step.peer)] == lane) {
+    const std::pair ranks = sends ? std::pair(step.here, step.peer) : std::pair(step.peer, step.here);
+    auto& own = sends ? own_sent_ : own_received_;
+    own.push_back({ranks, own.size(), data, packing.bytes});
+    return;
+  }
+  messages_.push_back({sends, step.here, step.peer, lane, data, packing.bytes, beat});
+  ++first_message_[static_cast<size_t>(beat) + 1];
 }
 
-// Between ranks that are played on one stream. Of a beat, all that is sent comes before all that is received.
-Status Beats::Deliver(const Parcel& parcel, std::byte* data) {
-  if (parcel.kind == kSend) {
-    posted_.push_back({{parcel.here, parcel.peer}, data, parcel.bytes, nullptr});
-    return Status::Ok();
+// Messages between ranks that are played on one stream: what is sent is copied to where it is received.
+Status Beats::DeliverOwn(int32_t beat) {
+  for (auto* ends : {&own_sent_, &own_received_}) {
+    std::sort(ends->begin(), ends->end(), [](const OwnMessage& a, const OwnMessage& b) {
+      return std::tie(a.ranks, a.number) < std::tie(b.ranks, b.number);
+    });
   }
-  const std::pair way(parcel.peer, parcel.here);
-  of_last_way_ = way == last_way_ ? of_last_way_ + 1 : 0;
-  last_way_ = way;
-  const auto first = std::lower_bound(posted_.begin(), posted_.end(), way,
-                                      [](const Posted& posted, const auto& wanted) { return posted.way < wanted; });
-  const auto left = static_cast<size_t>(posted_.end() - first);
-  if (of_last_way_ >= left) return Disagree(way);
-  Posted& posted = first[static_cast<std::ptrdiff_t>(of_last_way_)];
-  if (posted.way != way || posted.bytes != parcel.bytes) return Disagree(way);
-  posted.target = data;
-  return Status::Ok();
-}
-
-// Runs of one list lie together: these come behind what their messages are packed from and unpacked to.
-Status Beats::EndBeat(int32_t beat) {
-  for (const Posted& posted : posted_) {
-    if (posted.target == nullptr) return Disagree(posted.way);
-    const int32_t lane = layout_->lane_of[static_cast<size_t>(posted.way.second)];
-    AddMove(lane, &ListsOf(beat, lane).deliver, posted.target, posted.data, posted.bytes);
+  const size_t count = std::max(own_sent_.size(), own_received_.size());
+  for (size_t i = 0; i < count; ++i) {
+    const OwnMessage& any = i < own_sent_.size() ? own_sent_[i] : own_received_[i];
+    const bool agree = i < own_sent_.size() && i < own_received_.size() && any.ranks == own_received_[i].ranks &&
+                       any.bytes == own_received_[i].bytes;
+    if (!agree) {
+      return Status::Invalid(site_->Prefix() + "the tables of ranks " + std::to_string(any.ranks.first) + " and " +
+                             std::to_string(any.ranks.second) +
+                             " disagree on what the first sends to the second. Pass what "
+                             "plan_ragged_all_to_all returned, unchanged.");
+    }
+    const int32_t lane = layout_->lane_of[static_cast<size_t>(any.ranks.second)];
+    AddMove(lane, &ListsOf(beat, lane).deliver, own_received_[i].data, any.data, any.bytes);
   }
-  posted_.clear();
-  last_way_ = {-1, -1};
+  own_sent_.clear();
+  own_received_.clear();
   return Status::Ok();
-}
-
-Status Beats::Disagree(const std::pair<int32_t, int32_t>& way) const {
-  return Status::Invalid(site_->Prefix() + "the tables of ranks " + std::to_string(way.first) + " and " +
-                         std::to_string(way.second) +
-                         " disagree on what the first sends to the second. Pass what "
-                         "plan_ragged_all_to_all returned, unchanged.");
 }
 
 void Beats::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {

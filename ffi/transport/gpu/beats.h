@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "kernels/moves.h"
-#include "planner/transfer.h"
+#include "transport/execution/device_plan.h"
+#include "transport/execution/lowering.h"
 #include "transport/execution/placement.h"
 #include "transport/gpu/channel.h"
 #include "transport/gpu/layout.h"
@@ -43,15 +44,14 @@ struct SumList {
 // Reused from exchange to exchange without allocating once it has seen the largest.
 class Beats {
  public:
-  // Takes staging memory. `args` by position; `tables` by rank, null for those of other processes. `sums`: rows land on
-  // each other; every block goes straight from its origin to its target, where they are added up, and no tables are
-  // needed. All of it must stay as it is until the beats have been put on streams.
-  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const std::vector<const int32_t*>& tables,
+  // Takes staging memory. `args` by position. `sums`: rows land on each other; every block goes straight from its
+  // origin to its target, where they are added up, and no plans are needed. All of it must stay as it is until the
+  // beats have been put on streams.
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const execution::DevicePlans& plans,
                bool sums, const GroupTraffic& traffic, const Layout& layout);
   // Staging, which may also be told of devices of other processes that share the domain of those here.
   execution::Placement& placement() { return placement_; }
-  // With `backwards`, tables are read as those of the transposed traffic.
-  Status Build(bool backwards);
+  Status Build();
 
   int32_t count() const { return beats_; }
   int32_t lanes() const { return static_cast<int32_t>(moves_.size()); }
@@ -77,75 +77,65 @@ class Beats {
     const Layout* layout = nullptr;
   };
 
-  enum Kind : int32_t { kSend, kReceive, kCopy };
-
-  // What one device hands to another in one phase of one beat, in the order of the plan: a message, once it has memory
-  // of its own.
-  struct Parcel {
-    int32_t beat;
-    Kind kind;
-    int32_t here;
-    int32_t peer;
-    int64_t first_key;
-    int64_t keys;
-    int64_t pieces = 0;
-    int64_t bytes = 0;
-    int64_t buffer = -1;  // offset of it in its lane's buffer; -1: it lies in one piece where it is
+  // What a step sends or receives, as a message of one piece.
+  struct Packing {
+    int64_t pieces = 0;   // where the rows lie
+    int64_t bytes = 0;    // of all of them
+    int64_t buffer = -1;  // offset of the message in its lane's buffer; -1: it lies in one piece where it is
   };
 
-  // A message that a rank of a lane has for another one of it, in the beat that is being arranged.
-  struct Posted {
-    std::pair<int32_t, int32_t> way;  // from whom to whom
-    const std::byte* data;
+  // One end of a message that a rank of a lane has for another rank of it, in the beat that is being arranged.
+  struct OwnMessage {
+    std::pair<int32_t, int32_t> ranks;  // the sender and the receiver
+    size_t number;                      // of the beat's, which keeps the order of those between two ranks
+    std::byte* data;
     int64_t bytes;
-    std::byte* target;  // once the receiver has been seen
   };
 
-  Status BuildSum();
-  Status TakeEntries(bool backwards);
-  void AddCopies(const Parcel& parcel);
-  void TakeTransfer(int32_t rank, const planner::Transfer& transfer, int32_t beat);
-  void AddKey(int32_t beat, Kind kind, int32_t here, int32_t peer, const planner::Transfer& transfer);
-  Status Arrange(bool arrivals);
-  void FindParcels();
-  Status TakeBuffers(bool arrivals);
-  Status MakeMessage(const Parcel& parcel, bool arrivals);
-  Status Deliver(const Parcel& parcel, std::byte* data);
-  Status EndBeat(int32_t beat);
-  Status Disagree(const std::pair<int32_t, int32_t>& way) const;
-  const planner::Transfer& TransferOf(uint64_t key) const;
+  Status Arrange();
+  void MeasureMessages();
+  Status TakeBuffers(const std::vector<int32_t>& order);
+  void AddCopies(const execution::Step& step, int32_t beat);
+  void MakeMessage(int32_t step, int32_t beat);
+  Status DeliverOwn(int32_t beat);
+  // Blocks that are to be summed stay in the buffer that they arrive in.
+  bool StaysInBuffer(const execution::Step& step) const { return sums_ && step.action == execution::Action::kReceive; }
+  // As the plan numbers pipeline steps, so that all processes agree.
+  int32_t BeatOf(const execution::Step& step) const {
+    return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
+  }
+  int32_t LaneOf(const execution::Step& step) const { return layout_->lane_of[static_cast<size_t>(step.here)]; }
   LaneBeat& ListsOf(int32_t beat, int32_t lane) {
     return lists_[static_cast<size_t>(beat) * moves_.size() + static_cast<size_t>(lane)];
   }
   template <typename Visit>
-  void ForEachPiece(const Parcel& parcel, Visit visit) const;
-  size_t SlotOf(const Parcel& parcel) const;  // of its lane's buffer
-  std::byte* BufferOf(const Parcel& parcel) const;
+  void ForEachPiece(const execution::Step& step, Visit visit) const;
+  size_t SlotOf(const execution::Step& step) const;  // of its lane's buffer
+  std::byte* BufferOf(int32_t step) const;
   void AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
-  void TakeBlocks(int32_t rank);
+  void AddAllSums();
   void AddSums(int32_t target);
-  std::byte* Arrival(int32_t origin, int32_t target) const;
 
   const CallSite* site_ = nullptr;
   const std::vector<ExchangeArgs>* args_ = nullptr;
   const GroupTraffic* traffic_ = nullptr;
   const Layout* layout_ = nullptr;
-  const std::vector<const int32_t*>* tables_ = nullptr;
-  std::vector<const int32_t*> no_tables_;
+  const execution::DevicePlans* plans_ = nullptr;
   LaneMemory memory_;
+  execution::Reach reach_;
   execution::Placement placement_;
+  execution::Lowering lowering_;
   int32_t beats_ = 0;
   bool sums_ = false;
 
-  std::vector<planner::Transfer> transfers_;
-  std::vector<uint64_t> keys_;  // of transfers: by beat, kind, device, peer and phase
-  std::vector<Parcel> parcels_;
-  std::vector<std::byte*> buffers_;  // by lane and kind
-  std::vector<Posted> posted_;       // by way, and those of one way in order
-  std::pair<int32_t, int32_t> last_way_;
-  size_t of_last_way_ = 0;  // received so far
+  std::vector<Packing> packing_;     // by step; of copies unused
+  std::vector<int64_t> used_;        // by lane and action: bytes of its buffer in one beat
+  std::vector<int64_t> most_;        // and in the beat that uses most
+  std::vector<std::byte*> buffers_;  // by lane and action
   std::vector<LaneBeat> lists_;
   std::vector<std::vector<kernels::Move>> moves_;  // by lane
+  std::vector<OwnMessage> own_sent_;
+  std::vector<OwnMessage> own_received_;
   std::vector<Message> messages_;
   std::vector<int64_t> first_message_;  // by beat
   std::vector<SumList> sum_;            // by lane

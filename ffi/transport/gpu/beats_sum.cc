@@ -2,13 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/execution/sum.h"
 #include "transport/gpu/beats.h"
 
 namespace fastjax::transport::gpu {
 namespace {
-
-using planner::Phase;
-using planner::Transfer;
 
 // Rows [begin, end) of an output that a run adds to.
 struct Addend {
@@ -63,64 +61,30 @@ class Cutter {
 
 }  // namespace
 
-Status Beats::BuildSum() {
-  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
-    if (layout_->lane_of[static_cast<size_t>(rank)] >= 0) TakeBlocks(rank);
-  }
-  if (Status status = Arrange(true); !status.ok()) return status;
+void Beats::AddAllSums() {
   sum_.resize(moves_.size());
   for (SumList& list : sum_) {
     list.landings.clear();
     list.sources.clear();
     list.end = 0;
   }
-  if (placement_.row_bytes() == 0) return Status::Ok();
-  for (int32_t rank = 0; rank < site_->group_size; ++rank) {
-    if (layout_->lane_of[static_cast<size_t>(rank)] >= 0) AddSums(rank);
-  }
-  return Status::Ok();
-}
-
-// The blocks that a device here sends to, or gets from, devices whose memory it cannot reach.
-void Beats::TakeBlocks(int32_t rank) {
-  for (int32_t peer = 0; peer < site_->group_size; ++peer) {
-    if (layout_->domain_of[static_cast<size_t>(peer)] == layout_->domain_of[static_cast<size_t>(rank)]) continue;
-    for (const auto& [origin, target] : {std::pair{rank, peer}, std::pair{peer, rank}}) {
-      const int64_t rows = traffic_->rows(origin, target);
-      if (rows == 0) continue;
-      const Transfer whole{Phase::kLocal,     -1, origin, target, origin, target, 0, rows, Transfer::kInPlace,
-                           Transfer::kInPlace};
-      AddKey(0, origin == rank ? kSend : kReceive, rank, peer, whole);
-    }
-  }
+  if (placement_.row_bytes() == 0) return;
+  for (const int32_t target : lowering_.devices()) AddSums(target);
 }
 
 void Beats::AddSums(int32_t target) {
   const ExchangeArgs& to = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(target)])];
   const int32_t lane = layout_->lane_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;
-  for (int32_t origin = 0; origin < site_->group_size; ++origin) {
+  execution::ForEachLanding(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
     const ExchangeArgs& from = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(origin)])];
-    const std::byte* arrived = Arrival(origin, target);
-    const ptrdiff_t shift = layout_->ShiftOf(lane, origin, kSource);
-    int64_t done = 0;
-    traffic_->ForEachRun(origin, target, 0, traffic_->rows(origin, target), [&](const Run& run) {
-      const std::byte* const source =
-          arrived == nullptr ? from.source + shift + run.source_row * to.row_bytes : arrived + done * to.row_bytes;
-      addends.push_back({run.destination_row, run.destination_row + run.rows, source});
-      done += run.rows;
-    });
-  }
+    const int32_t arrival = lowering_.ArrivalOf(origin, target);
+    const std::byte* const source =
+        arrival >= 0 ? BufferOf(arrival) + done * to.row_bytes
+                     : from.source + layout_->ShiftOf(lane, origin, kSource) + run.source_row * to.row_bytes;
+    addends.push_back({run.destination_row, run.destination_row + run.rows, source});
+  });
   Cutter(std::move(addends), to.row_bytes).Cut(to.destination, &sum_[static_cast<size_t>(lane)]);
-}
-
-// Where a block of another domain lies; null for those that are summed from where they were sent.
-std::byte* Beats::Arrival(int32_t origin, int32_t target) const {
-  const auto wanted = [&](const Parcel& parcel) {
-    return parcel.kind == kReceive && parcel.here == target && parcel.peer == origin;
-  };
-  const auto found = std::find_if(parcels_.begin(), parcels_.end(), wanted);
-  return found == parcels_.end() ? nullptr : BufferOf(*found);
 }
 
 }  // namespace fastjax::transport::gpu

@@ -16,16 +16,14 @@ Status Work::Begin(const CallSite& site, int32_t group, const std::vector<Exchan
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
   const bool sums = options.reverse && traffic.LandingsOverlap();
-  return beats_.Begin(site, args, prepared_.tables(), sums, traffic, layout_);
+  return beats_.Begin(site, args, prepared_.plans(), sums, traffic, layout_);
 }
-
-Status Work::Build(const ExchangeOptions& options) { return beats_.Build(options.transposed_table != options.reverse); }
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                      transport::Launch* launch) {
   Status status = Begin(site, group, args, options, ranks, alike, launch);
-  return status.ok() ? Build(options) : status;
+  return status.ok() ? beats_.Build() : status;
 }
 
 Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
@@ -34,7 +32,7 @@ Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::
   Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
   if (status.ok()) status = neighbours->Meet(party, beats_.sums(), args, &beats_.placement(), &layout_);
   if (!status.ok()) return status;
-  status = Guarded([&] { return Build(options); });
+  status = Guarded([&] { return beats_.Build(); });
   if (!status.ok()) GiveUp();
   return status;
 }

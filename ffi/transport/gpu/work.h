@@ -8,13 +8,13 @@
 #include <mutex>
 #include <vector>
 
+#include "transport/execution/prepared.h"
 #include "transport/gpu/beats.h"
 #include "transport/gpu/gpu.h"
 #include "transport/gpu/ipc/neighbours.h"
 #include "transport/gpu/launcher.h"
 #include "transport/gpu/layout.h"
 #include "transport/meter.h"
-#include "transport/prepared.h"
 
 namespace fastjax::transport::gpu {
 
@@ -60,7 +60,6 @@ class Work {
   Status Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                transport::Launch* launch);
-  Status Build(const ExchangeOptions& options);
   Status Put(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);
   void GiveUp();
@@ -69,7 +68,7 @@ class Work {
   Gpu* const gpu_;
   Fabric* const fabric_;
   Channels* const channels_;
-  Prepared prepared_;
+  execution::Prepared prepared_;
   Layout layout_;
   Beats beats_;
   Launcher launcher_;

@@ -40,7 +40,8 @@ class InProcessCounts final : public Counts {
       const std::lock_guard<std::mutex> lock(mutex);
       Launch launch = meter.Begin();
       Status status = Guarded([&] { return Plan(session, &launch); });
-      meter.End(launch, status, {traffic.data(), site->plan_row_bytes, session.args().front().table_words});
+      const int32_t* const table = session.args().front().table_words;
+      meter.End(launch, status, status.ok() ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
       return status;
     }
 
@@ -51,7 +52,7 @@ class InProcessCounts final : public Counts {
       for (int32_t p = 0; p < site->group_size; ++p) {
         tables.push_back({site->rank_of[p], session.args()[p].table_words});
       }
-      Status planned = PlanMetered(plan, traffic.data(), tables, launch);
+      Status planned = PlanMetered([&](bool* anew) { return plan(traffic.data(), tables, anew); }, launch);
       return planned.ok() ? HandOverTables(session.args()) : planned;
     }
 

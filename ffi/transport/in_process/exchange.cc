@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "transport/execution/prepared.h"
 #include "transport/execution/sum.h"
 #include "transport/in_process/in_process.h"
 #include "transport/in_process/job_builder.h"
 #include "transport/in_process/rendezvous.h"
 #include "transport/meter.h"
-#include "transport/prepared.h"
 
 namespace fastjax::transport::in_process {
 namespace {
@@ -23,7 +23,7 @@ constexpr int64_t kInlineBytes = 128 << 10;
 // What one running exchange works in.
 struct Work {
   Launch launch;
-  Prepared prepared;
+  execution::Prepared prepared;
   JobBuilder builder;
 };
 
@@ -95,8 +95,7 @@ class InProcessExchange final : public Exchange {
       if (!status.ok()) return status;
       GroupTraffic& traffic = work->prepared.traffic();
       if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
-      return work->builder.Build(*site, args, work->prepared.tables(), traffic,
-                                 options.transposed_table != options.reverse);
+      return work->builder.Build(*site, args, work->prepared.plans(), traffic);
     }
 
     // Rare (a slice that was sent to several devices, on the way back), hence not staged.

@@ -33,7 +33,9 @@ class CountsJob final : public Job<CountsArgs> {
   void OnTick(std::chrono::steady_clock::time_point) override {}
 
  private:
-  Seen seen() const override { return {traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words}; }
+  Seen seen() const override {
+    return SeenOf(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
+  }
 
   Status Plan() {
     const CallSite& call = site().call_site();
@@ -43,7 +45,7 @@ class CountsJob final : public Job<CountsArgs> {
     for (const int32_t position : site().local(group())) {
       tables_.push_back({call.rank_of[position], args()[position].table_words});
     }
-    Status planned = PlanMetered(*plan_, traffic_.data(), tables_, launch());
+    Status planned = PlanMetered([&](bool* anew) { return (*plan_)(traffic_.data(), tables_, anew); }, launch());
     return planned.ok() ? HandOverTables(args()) : planned;
   }
 

@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "transport/execution/prepared.h"
 #include "transport/meter.h"
 #include "transport/network/fault_points.h"
 #include "transport/network/job.h"
+#include "transport/network/message_schedule.h"
 #include "transport/network/metadata.h"
 #include "transport/network/network.h"
-#include "transport/network/program.h"
 #include "transport/network/runner.h"
-#include "transport/prepared.h"
 
 namespace fastjax::transport::network {
 namespace {
@@ -31,14 +31,14 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     const Status status = Guarded([&] { return Prepare(&alike); });
     Meetings& meetings = site().station().meetings;
     if (!status.ok()) {
-      program_.Release();
+      schedule_.Release();
       // Only mistakes are found alike; want of memory is a process's own.
       alike = alike && status.code == Code::kInvalidArgument;
       return alike ? meetings.FailAlike(&meeting(), status) : meetings.GiveUp(&meeting(), status);
     }
-    runner_.Start(site().station().wire.get(), &site().call_site(), group(), &program_, Tag(),
+    runner_.Start(site().station().wire.get(), &site().call_site(), group(), &schedule_, Tag(),
                   [this](const Status& ended) {
-                    program_.Release();
+                    schedule_.Release();
                     if (ended.ok()) {
                       FaultPoints::Get().AtEnd();
                       return Finish(ended);
@@ -94,10 +94,9 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
     if (options_->reverse && traffic.LandingsOverlap()) {
-      return program_.BuildSum(call, group(), process, args(), traffic);
+      return schedule_.BuildSum(call, group(), process, args(), traffic);
     }
-    return program_.Build(call, group(), process, args(), prepared_.tables(), traffic,
-                          options_->transposed_table != options_->reverse);
+    return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
   }
 
   bool IsFirst() { return meeting().others.empty() || site().process() < meeting().others.front(); }
@@ -120,9 +119,9 @@ class ExchangeJob final : public Job<ExchangeArgs> {
   }
 
   const ExchangeOptions* options_;
-  Prepared prepared_;
+  execution::Prepared prepared_;
   std::vector<int32_t> ranks_;
-  Program program_;
+  MessageSchedule schedule_;
   Runner runner_;
 };
 

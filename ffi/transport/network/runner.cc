@@ -15,19 +15,21 @@
 
 namespace fastjax::transport::network {
 
+using execution::Action;
+using execution::Step;
 using planner::Phase;
 using std::chrono::steady_clock;
 
-void Runner::Start(Wire* wire, const CallSite* site, int32_t group, Program* program, uint64_t exchange_tag,
+void Runner::Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
                    std::function<void(Status)> done) {
   wire_ = wire;
   site_ = site;
   group_ = group;
-  program_ = program;
+  schedule_ = schedule;
   tag_ = exchange_tag;
   done_ = std::move(done);
   running_ = true;
-  summed_ = !program->sums();
+  summed_ = !schedule->sums();
   disconnected_ = false;
   failure_ = Status::Ok();
   Moved();
@@ -37,9 +39,9 @@ void Runner::Start(Wire* wire, const CallSite* site, int32_t group, Program* pro
   });
   if (!prepared.ok()) return Fail(prepared);
   for (size_t queue = 0; queue < cursors_.size(); ++queue) Advance(static_cast<int32_t>(queue));
-  for (size_t i = 0; i < program->rounds().size(); ++i) {
-    const Round& round = program->rounds()[i];
-    const bool copies = program->steps()[round.first_step].action == Action::kCopy;
+  for (size_t i = 0; i < schedule->rounds().size(); ++i) {
+    const Round& round = schedule->rounds()[i];
+    const bool copies = schedule->steps()[round.first_step].action == Action::kCopy;
     if (copies && (round.waits < 0 || missing_[round.waits] == 0)) AddCopies(static_cast<int32_t>(i));
   }
   Copy();
@@ -47,15 +49,15 @@ void Runner::Start(Wire* wire, const CallSite* site, int32_t group, Program* pro
 }
 
 void Runner::Prepare() {
-  const std::vector<Step>& steps = program_->steps();
+  const std::vector<Step>& steps = schedule_->steps();
   begun_.assign(wire_->processes(), 0);
   steps_left_ = static_cast<int64_t>(steps.size());
   states_.assign(steps.size(), State::kToCome);
   round_left_.clear();
-  for (const Round& round : program_->rounds()) round_left_.push_back(round.steps);
+  for (const Round& round : schedule_->rounds()) round_left_.push_back(round.steps);
   missing_.clear();
-  for (const Gate& gate : program_->gates()) missing_.push_back(gate.missing);
-  cursors_.assign(program_->queues().size(), Cursor{});
+  for (const Gate& gate : schedule_->gates()) missing_.push_back(gate.missing);
+  cursors_.assign(schedule_->queues().size(), Cursor{});
   ready_.clear();
   ready_last_ = 0;
   ready_.reserve(steps.size());
@@ -63,11 +65,11 @@ void Runner::Prepare() {
 
 // Begins what may be begun of a queue of messages. Copies have neither order nor window.
 void Runner::Advance(int32_t queue) {
-  const Queue& all = program_->queues()[queue];
+  const Queue& all = schedule_->queues()[queue];
   Cursor& cursor = cursors_[queue];
   while (failure_.ok() && cursor.next < all.rounds) {
-    const Round& round = program_->rounds()[all.first_round + cursor.next];
-    const Action action = program_->steps()[round.first_step].action;
+    const Round& round = schedule_->rounds()[all.first_round + cursor.next];
+    const Action action = schedule_->steps()[round.first_step].action;
     if (action == Action::kCopy) return;
     if (cursor.open >= (action == Action::kSend ? limits_.send_stages : limits_.receive_stages)) return;
     if (round.waits >= 0 && missing_[round.waits] > 0) return;
@@ -78,24 +80,25 @@ void Runner::Advance(int32_t queue) {
 }
 
 void Runner::Begin(int32_t step_index) {
-  const Step& step = program_->steps()[step_index];
-  if (step.action == Action::kSend) FaultPoints::Get().AtStep(step.phase, program_->stages()[step.stage] + 1);
-  const Route route = program_->RouteOf(step);
-  const uint64_t tag = tag_ + program_->TagOf(step);
-  const Piece* pieces = program_->pieces().data() + step.first;
+  const Step& step = schedule_->steps()[step_index];
+  if (step.action == Action::kSend) FaultPoints::Get().AtStep(step.phase, schedule_->stages()[step.stage] + 1);
+  const Route route = schedule_->RouteOf(step);
+  const uint64_t tag = tag_ + schedule_->TagOf(step);
+  const StepRows& rows = schedule_->rows()[step_index];
+  const Piece* pieces = schedule_->pieces().data() + rows.first;
   states_[step_index] = State::kBegun;
   ++outstanding_;
   ++begun_[route.process];
   if (step.action == Action::kSend) {
-    wire_->Send(route, tag, pieces, step.count, this, step_index);
+    wire_->Send(route, tag, pieces, rows.count, this, step_index);
   } else {
-    wire_->Receive(route, tag, pieces, step.count, this, step_index);
+    wire_->Receive(route, tag, pieces, rows.count, this, step_index);
   }
 }
 
 void Runner::OnDone(int64_t cookie, const Status& status) {
   const auto step_index = static_cast<int32_t>(cookie);
-  const Step& step = program_->steps()[step_index];
+  const Step& step = schedule_->steps()[step_index];
   states_[step_index] = State::kEnded;
   const int32_t process = ProcessOf(step);
   --outstanding_;
@@ -119,15 +122,16 @@ void Runner::Moved() {
 }
 
 void Runner::EndStep(int32_t step_index) {
-  const Step& step = program_->steps()[step_index];
+  const Step& step = schedule_->steps()[step_index];
   --steps_left_;
-  const bool round_ended = --round_left_[step.round] == 0;
+  const int32_t round = schedule_->rows()[step_index].round;
+  const bool round_ended = --round_left_[round] == 0;
   if (round_ended && step.action != Action::kCopy) {
-    const int32_t queue = program_->rounds()[step.round].queue;
+    const int32_t queue = schedule_->rounds()[round].queue;
     --cursors_[queue].open;
     Advance(queue);
   }
-  if (step.opens >= 0 && --missing_[step.opens] == 0) OpenGate(program_->gates()[step.opens]);
+  if (step.opens >= 0 && --missing_[step.opens] == 0) OpenGate(schedule_->gates()[step.opens]);
 }
 
 void Runner::OpenGate(const Gate& gate) {
@@ -140,7 +144,7 @@ void Runner::StartSum() {
   summed_ = true;
   ++outstanding_;
   const auto sum = [this] {
-    program_->Sum();
+    schedule_->Sum();
     Return([this] {
       --outstanding_;
       Settle();
@@ -220,7 +224,7 @@ void Runner::Break(const Step& step, const Status& status) {
   const bool receives = step.action == Action::kReceive;
   const std::string who = wire_->Describe(ProcessOf(step));
   const bool says_why = who.find(status.message) != std::string::npos;
-  std::string text = site_->Prefix() + StageName(step) + ": " + DeviceName(program_->devices()[step.device]) +
+  std::string text = site_->Prefix() + StageName(step) + ": " + DeviceName(step.here) +
                      (receives ? " could not receive from " : " could not send to ") + DeviceName(step.peer) + " of " +
                      who + (says_why ? "" : ": " + status.message);
   Stop({status.code, std::move(text)});
@@ -241,11 +245,11 @@ int32_t Runner::ProcessOf(const Step& step) const {
 std::string Runner::DeviceName(int32_t rank) const { return site_->DeviceName(group_, site_->position_at[rank]); }
 
 std::string Runner::StageName(const Step& step) const {
-  std::string stage =
-      "stage " + std::to_string(program_->stages()[step.stage] + 1) + " of " + std::to_string(program_->plan_stages());
+  std::string stage = "stage " + std::to_string(schedule_->stages()[step.stage] + 1) + " of " +
+                      std::to_string(schedule_->plan_stages());
   switch (step.phase) {
     case Phase::kLocal:
-      return program_->sums() ? "blocks to be summed" : "inside a server";
+      return schedule_->sums() ? "blocks to be summed" : "inside a server";
     case Phase::kBalance:
       return "balance before " + stage;
     case Phase::kScaleOut:

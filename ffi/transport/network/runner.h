@@ -1,4 +1,4 @@
-// Carries out a program over a wire.
+// Carries out a schedule of messages over a wire.
 #ifndef FASTJAX_TRANSPORT_NETWORK_RUNNER_H_
 #define FASTJAX_TRANSPORT_NETWORK_RUNNER_H_
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "transport/in_process/copy_pool.h"
-#include "transport/network/program.h"
+#include "transport/network/message_schedule.h"
 #include "transport/network/wire.h"
 
 namespace fastjax::transport::network {
@@ -33,9 +33,9 @@ class Runner final : public Listener {
   explicit Runner(Limits limits = {}) : limits_(limits) {}
 
   // `exchange_tag` makes the upper 48 bits of all tags. `done` is called exactly once, on the wire's thread, from
-  // within no call of the runner's, when nothing reads or writes the program's memory any more; the runner may then be
+  // within no call of the runner's, when nothing reads or writes the schedule's memory any more; the runner may then be
   // started again or destroyed. A request that fails is reported with the peer, the stage and the direction.
-  void Start(Wire* wire, const CallSite* site, int32_t group, Program* program, uint64_t exchange_tag,
+  void Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
              std::function<void(Status)> done);
 
   // Gives up: begins nothing new, asks what has begun to end, throws away what still comes, and calls done(why) when
@@ -86,7 +86,7 @@ class Runner final : public Listener {
   void Copy();
   int32_t TakeReady();
   bool CopyOnPool();
-  void CopyHere(const Step& step) const;
+  void CopyHere(int32_t step) const;
   void CopyDone(Copying* copying);
   void EndCopy(int32_t step);
   void StartSum();
@@ -97,16 +97,16 @@ class Runner final : public Listener {
   void Moved();
   // For other threads: runs the task on the wire's thread, or here if that has ended and nobody else would.
   void Return(const std::function<void()>& task);
-  void Break(const Step& step, const Status& status);
-  std::string StageName(const Step& step) const;
+  void Break(const execution::Step& step, const Status& status);
+  std::string StageName(const execution::Step& step) const;
   std::string DeviceName(int32_t rank) const;
-  int32_t ProcessOf(const Step& step) const;
+  int32_t ProcessOf(const execution::Step& step) const;
 
   const Limits limits_;
   Wire* wire_ = nullptr;
   const CallSite* site_ = nullptr;
   int32_t group_ = 0;
-  Program* program_ = nullptr;
+  MessageSchedule* schedule_ = nullptr;
   uint64_t tag_ = 0;
   std::function<void(Status)> done_;
 

@@ -9,6 +9,7 @@ namespace fastjax::transport::network {
 namespace {
 
 using execution::CopyOp;
+using execution::Step;
 using in_process::CopyPool;
 using planner::Phase;
 using std::chrono::steady_clock;
@@ -41,32 +42,33 @@ int64_t PriorityOf(const Step& step) {
 }  // namespace
 
 void Runner::AddCopies(int32_t round_index) {
-  const Round& round = program_->rounds()[round_index];
+  const Round& round = schedule_->rounds()[round_index];
   for (int32_t i = round.first_step; i < round.first_step + round.steps; ++i) {
-    const Step& step = program_->steps()[i];
+    const Step& step = schedule_->steps()[i];
     ready_.emplace_back(PriorityOf(step), i);
     std::push_heap(ready_.begin(), ready_.end(), std::greater<>());
-    if (step.phase == Phase::kLocal) ready_last_ += step.bytes;
+    if (step.phase == Phase::kLocal) ready_last_ += schedule_->rows()[i].bytes;
   }
 }
 
 // The next copy, which begins.
 int32_t Runner::TakeReady() {
   const int32_t step_index = ready_.front().second;
-  const Step& step = program_->steps()[step_index];
+  const Step& step = schedule_->steps()[step_index];
   std::pop_heap(ready_.begin(), ready_.end(), std::greater<>());
   ready_.pop_back();
-  if (step.phase == Phase::kLocal) ready_last_ -= step.bytes;
+  if (step.phase == Phase::kLocal) ready_last_ -= schedule_->rows()[step_index].bytes;
   states_[step_index] = State::kBegun;
-  FaultPoints::Get().AtStep(step.phase, program_->stages()[step.stage] + 1);
+  FaultPoints::Get().AtStep(step.phase, schedule_->stages()[step.stage] + 1);
   return step_index;
 }
 
 void Runner::Copy() {
   int64_t copied = 0;
   while (failure_.ok() && !ready_.empty() && !copies_later_) {
-    const Step& first = program_->steps()[ready_.front().second];
-    const bool pooled = (first.phase == Phase::kLocal ? ready_last_ : first.bytes) >= kPooledBytes;
+    const int32_t first = ready_.front().second;
+    const bool local = schedule_->steps()[first].phase == Phase::kLocal;
+    const bool pooled = (local ? ready_last_ : schedule_->rows()[first].bytes) >= kPooledBytes;
     if (pooled && copies_on_pool_ >= kJobsPerThread * std::max(1, CopyPool::Get().threads())) return;
     if (!pooled && copied >= kSliceBytes) {
       copies_later_ = wire_->Post([this] {
@@ -81,16 +83,16 @@ void Runner::Copy() {
     }
     if (pooled && CopyOnPool()) continue;
     const int32_t step_index = TakeReady();
-    const Step& step = program_->steps()[step_index];
-    CopyHere(step);
-    copied += step.bytes;
+    CopyHere(step_index);
+    copied += schedule_->rows()[step_index].bytes;
     EndCopy(step_index);
   }
 }
 
-void Runner::CopyHere(const Step& step) const {
-  for (int32_t i = 0; i < step.count; ++i) {
-    const CopyOp& op = program_->copies()[step.first + i];
+void Runner::CopyHere(int32_t step_index) const {
+  const StepRows& rows = schedule_->rows()[step_index];
+  for (int32_t i = 0; i < rows.count; ++i) {
+    const CopyOp& op = schedule_->copies()[rows.first + i];
     kernels::Copy(op.dst, op.src, static_cast<size_t>(op.bytes), op.destination);
   }
 }
@@ -115,13 +117,13 @@ bool Runner::CopyOnPool() {
   int64_t bytes = 0;
   do {
     copying->steps.push_back(TakeReady());
-    bytes += program_->steps()[copying->steps.back()].bytes;
+    bytes += schedule_->rows()[copying->steps.back()].bytes;
   } while (last && !ready_.empty() && bytes < kJobBytes);
   const Status begun = Guarded([&] {
     copying->job.Clear();
     for (const int32_t step_index : copying->steps) {
-      const Step& step = program_->steps()[step_index];
-      for (int32_t i = 0; i < step.count; ++i) copying->job.Add(program_->copies()[step.first + i]);
+      const StepRows& rows = schedule_->rows()[step_index];
+      for (int32_t i = 0; i < rows.count; ++i) copying->job.Add(schedule_->copies()[rows.first + i]);
     }
     copying->job.EndStep();
     // Small enough for a function object to hold without memory of its own.
@@ -138,7 +140,7 @@ bool Runner::CopyOnPool() {
     return true;
   }
   for (const int32_t step_index : copying->steps) {
-    CopyHere(program_->steps()[step_index]);
+    CopyHere(step_index);
     EndCopy(step_index);
   }
   return true;

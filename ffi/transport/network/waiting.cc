@@ -8,6 +8,10 @@
 #include "transport/network/runner.h"
 
 namespace fastjax::transport::network {
+
+using execution::Action;
+using execution::Step;
+
 namespace {
 
 // Enough to see where it hangs; an error must be readable.
@@ -40,7 +44,7 @@ std::string Runner::Waiting() const {
   std::map<std::tuple<Action, planner::Phase, int32_t>, Waited> all;
   int64_t copies = 0;
   for (size_t i = 0; running_ && i < states_.size(); ++i) {
-    const Step& step = program_->steps()[i];
+    const Step& step = schedule_->steps()[i];
     if (states_[i] != State::kBegun) continue;
     if (step.action == Action::kCopy) {
       ++copies;

@@ -1,17 +1,17 @@
-// What is to be found out about an exchange before rows move, the same for every transport: its traffic, checked, and
-// its stage tables.
-#ifndef FASTJAX_TRANSPORT_PREPARED_H_
-#define FASTJAX_TRANSPORT_PREPARED_H_
+// What is to be found out about an exchange before rows move, the same for every backend: its traffic, checked, and
+// the plans of the devices that are here.
+#ifndef FASTJAX_TRANSPORT_EXECUTION_PREPARED_H_
+#define FASTJAX_TRANSPORT_EXECUTION_PREPARED_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "transport/execution/device_plan.h"
 #include "transport/meter.h"
-#include "transport/planned_tables.h"
 #include "transport/traffic.h"
 #include "transport/transport.h"
 
-namespace fastjax::transport {
+namespace fastjax::transport::execution {
 
 // Reused from exchange to exchange without allocating.
 class Prepared {
@@ -22,18 +22,18 @@ class Prepared {
               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch);
 
   GroupTraffic& traffic() { return traffic_; }
+  const DevicePlans& plans() const { return plans_; }
   // What figures are made of, once it has been loaded.
   Seen seen() const;
-  // By rank; null for those of other processes.
-  const std::vector<const int32_t*>& tables() const { return tables_; }
 
  private:
+  Status Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch);
+
   GroupTraffic traffic_;
-  PlannedTables planned_;
-  std::vector<const int32_t*> tables_;
+  DevicePlans plans_;
   int64_t row_bytes_ = 0;
 };
 
-}  // namespace fastjax::transport
+}  // namespace fastjax::transport::execution
 
-#endif  // FASTJAX_TRANSPORT_PREPARED_H_
+#endif  // FASTJAX_TRANSPORT_EXECUTION_PREPARED_H_

@@ -1,5 +1,5 @@
-// What a process makes of stage tables: both ends of every message agree, and nothing outside the buffers is named.
-#include "transport/network/program.h"
+// What a process makes of plans: both ends of every message agree, and nothing outside the buffers is named.
+#include "transport/network/message_schedule.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "check.h"
+#include "device_plans.h"
 #include "layout.h"
 #include "network_rig.h"
 #include "planner/planner.h"
@@ -57,11 +58,12 @@ using transport::Code;
 using transport::ExchangeArgs;
 using transport::GroupTraffic;
 using transport::Status;
+using transport::execution::Action;
 using transport::execution::CopyOp;
-using transport::network::Action;
+using transport::execution::Step;
+using transport::network::MessageSchedule;
 using transport::network::Piece;
-using transport::network::Program;
-using transport::network::Step;
+using transport::network::StepRows;
 
 const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
 
@@ -106,8 +108,9 @@ struct Setting {
     return here;
   }
 
-  Status Build(int32_t process, Program* program, bool backwards = false) const {
-    return program->Build(*site, 0, process, args, TablesOf(process), traffic, backwards);
+  Status Build(int32_t process, MessageSchedule* schedule, bool backwards = false) const {
+    DecodeTables(TablesOf(process), backwards, &plans);
+    return schedule->Build(*site, 0, process, args, plans, traffic);
   }
 
   mutable std::mt19937_64 random;
@@ -121,28 +124,31 @@ struct Setting {
   std::vector<ExchangeArgs> args;
   std::vector<std::unique_ptr<std::vector<std::byte>>> buffers;
   GroupTraffic traffic;
+  mutable transport::execution::DevicePlans plans;  // of one process
 };
 
-// Reads and writes everything that the program names, and returns how much that is.
-int64_t TouchAll(const Program& program) {
+// Reads and writes everything that the schedule names, and returns how much that is.
+int64_t TouchAll(const MessageSchedule& schedule) {
   int64_t bytes = 0;
   std::vector<std::byte> read;
-  for (const Step& step : program.steps()) {
+  for (size_t s = 0; s < schedule.steps().size(); ++s) {
+    const Step& step = schedule.steps()[s];
+    const StepRows& rows = schedule.rows()[s];
     int64_t of_step = 0;
-    for (int32_t i = step.first; i < step.first + step.count; ++i) {
+    for (int32_t i = rows.first; i < rows.first + rows.count; ++i) {
       if (step.action == Action::kCopy) {
-        const CopyOp& op = program.copies()[i];
+        const CopyOp& op = schedule.copies()[i];
         std::memmove(op.dst, op.src, static_cast<size_t>(op.bytes));
         of_step += op.bytes;
         continue;
       }
-      const Piece& piece = program.pieces()[i];
+      const Piece& piece = schedule.pieces()[i];
       auto* data = static_cast<std::byte*>(piece.data);
       if (step.action == Action::kReceive) std::memset(data, 1, piece.bytes);
       read.assign(data, data + piece.bytes);
       of_step += static_cast<int64_t>(piece.bytes);
     }
-    CHECK_EQ(of_step, step.bytes);
+    CHECK_EQ(of_step, rows.bytes);
     CHECK_GT(of_step, 0);
     bytes += of_step;
   }
@@ -152,17 +158,17 @@ int64_t TouchAll(const Program& program) {
 // Sizes in the order in which messages of one tag are sent, or received. Keys: both processes and the tag.
 using Messages = std::map<std::pair<std::pair<int32_t, int32_t>, uint64_t>, std::vector<int64_t>>;
 
-void AddMessages(const Program& program, int32_t process, Messages* sent, Messages* received) {
-  for (const auto& queue : program.queues()) {
+void AddMessages(const MessageSchedule& schedule, int32_t process, Messages* sent, Messages* received) {
+  for (const auto& queue : schedule.queues()) {
     for (int32_t r = queue.first_round; r < queue.first_round + queue.rounds; ++r) {
-      const auto& round = program.rounds()[r];
+      const auto& round = schedule.rounds()[r];
       for (int32_t i = round.first_step; i < round.first_step + round.steps; ++i) {
-        const Step& step = program.steps()[i];
+        const Step& step = schedule.steps()[i];
         if (step.action == Action::kCopy) continue;
-        const int32_t other = program.RouteOf(step).process;
+        const int32_t other = schedule.RouteOf(step).process;
         const bool sends = step.action == Action::kSend;
         const auto ends = sends ? std::pair{process, other} : std::pair{other, process};
-        (sends ? sent : received)->operator[]({ends, program.TagOf(step)}).push_back(step.bytes);
+        (sends ? sent : received)->operator[]({ends, schedule.TagOf(step)}).push_back(schedule.rows()[i].bytes);
       }
     }
   }
@@ -179,11 +185,11 @@ void TestBothEndsAgree() {
     Messages sent;
     Messages received;
     for (int32_t process = 0; process < setting.processes; ++process) {
-      Program program;
-      CHECK_EQ(setting.Build(process, &program, backwards).message, "");
-      TouchAll(program);
-      AddMessages(program, process, &sent, &received);
-      program.Release();
+      MessageSchedule schedule;
+      CHECK_EQ(setting.Build(process, &schedule, backwards).message, "");
+      TouchAll(schedule);
+      AddMessages(schedule, process, &sent, &received);
+      schedule.Release();
     }
     CHECK(sent == received);
     for (const auto& [key, sizes] : sent) messages += static_cast<int64_t>(sizes.size());
@@ -203,12 +209,12 @@ void TestPiecesAreJoined() {
   setting.tables = MakeTables(*setting.site, setting.topology, setting.scheduler,
                               Fill(setting.topology, [](int32_t, int32_t) { return 120; }));
   setting.Point(false);
-  Program program;
-  CHECK_EQ(setting.Build(0, &program).message, "");
-  CHECK_GT(program.plan_stages(), 0);
-  for (const Step& step : program.steps()) CHECK_EQ(step.count, 1);
-  CHECK_EQ(TouchAll(program), 3 * 120 * 8);  // what stays, what is sent and what comes
-  program.Release();
+  MessageSchedule schedule;
+  CHECK_EQ(setting.Build(0, &schedule).message, "");
+  CHECK_GT(schedule.plan_stages(), 0);
+  for (const StepRows& rows : schedule.rows()) CHECK_EQ(rows.count, 1);
+  CHECK_EQ(TouchAll(schedule), 3 * 120 * 8);  // what stays, what is sent and what comes
+  schedule.Release();
 }
 
 // Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is named.
@@ -216,7 +222,7 @@ void TestWrongTables() {
   constexpr int32_t kRounds = 2000;
   int64_t refused = 0;
   Setting setting(MakeTopology(2, 4), Scheduler::kFast, Owners::kHalves, 2);
-  Program program;
+  MessageSchedule schedule;
   for (int32_t round = 0; round < kRounds; ++round) {
     const bool backwards = round % 2 == 1;
     setting.Point(backwards);
@@ -243,11 +249,11 @@ void TestWrongTables() {
     }
     bool fine = usable;
     for (int32_t process = 0; usable && process < setting.processes; ++process) {
-      const Status status = setting.Build(process, &program, backwards);
+      const Status status = setting.Build(process, &schedule, backwards);
       CHECK(status.ok() || status.code == Code::kInvalidArgument);
-      if (status.ok()) TouchAll(program);
+      if (status.ok()) TouchAll(schedule);
       fine = fine && status.ok();
-      program.Release();
+      schedule.Release();
     }
     refused += fine ? 0 : 1;
     table = good;
@@ -269,23 +275,23 @@ void TestRefusals() {
   const std::vector<int32_t> good = table;
   const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
   WidenAll(&table);
-  Program program;
-  Status status = setting.Build(process, &program);
+  MessageSchedule schedule;
+  Status status = setting.Build(process, &schedule);
   CHECK(status.code == Code::kInvalidArgument);
   CHECK_EQ(status.message, kPrefix +
                                "the plan moves rows that the exchange does not have. Pass what "
                                "plan_ragged_all_to_all returned, unchanged.");
-  program.Release();
+  schedule.Release();
   table = good;
   setting.Point(true);
-  CHECK(program.BuildSum(*setting.site, 0, process, setting.args, setting.traffic).ok());
-  CHECK(program.sums());
-  program.Release();
+  CHECK(schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic).ok());
+  CHECK(schedule.sums());
+  schedule.Release();
   for (ExchangeArgs& args : setting.args) args.element = kernels::ElementKind::kOpaque;
-  status = program.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
+  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
   CHECK(status.code == Code::kInvalidArgument);
   CHECK_EQ(status.message, kPrefix + "input slices overlap, and gradients of this element type cannot be summed.");
-  program.Release();
+  schedule.Release();
 }
 
 void TestNoMemory() {
@@ -301,36 +307,36 @@ void TestNoMemory() {
       if (elsewhere) arriving += setting.traffic.rows(setting.site->rank_of[q], setting.site->rank_of[p]);
     }
   }
-  Program program;
+  MessageSchedule schedule;
   g_no_memory = true;  // what the pool of staging buffers does not have
-  Status status = setting.Build(process, &program);
+  Status status = setting.Build(process, &schedule);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * staged) +
                                " bytes of staging; use scheduler=\"direct\", which needs none.");
-  program.Release();
-  status = program.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
+  schedule.Release();
+  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * arriving) +
                                " bytes of rows to be summed; exchange fewer rows at a time.");
-  program.Release();
+  schedule.Release();
   g_no_memory = false;
-  CHECK(setting.Build(process, &program).ok());
-  program.Release();
+  CHECK(setting.Build(process, &schedule).ok());
+  schedule.Release();
 }
 
-// A program that has seen its largest exchange builds the next without allocating.
+// A schedule that has seen its largest exchange builds the next without allocating.
 void TestWarm() {
   for (const bool reverse : {false, true}) {
     Setting setting(MakeTopology(4, 2), Scheduler::kFast, Owners::kServers, 5, 4, 2, reverse);
-    Program program;
+    MessageSchedule schedule;
     setting.Point(reverse);
-    const std::vector<const int32_t*> tables = setting.TablesOf(1);
+    DecodeTables(setting.TablesOf(1), reverse, &setting.plans);
     for (const bool warm : {false, true}) {
       const long before = g_allocations;
-      const bool ok = program.Build(*setting.site, 0, 1, setting.args, tables, setting.traffic, reverse).ok();
-      program.Release();
-      const bool sum_ok = program.BuildSum(*setting.site, 0, 1, setting.args, setting.traffic).ok();
-      program.Release();
+      const bool ok = schedule.Build(*setting.site, 0, 1, setting.args, setting.plans, setting.traffic).ok();
+      schedule.Release();
+      const bool sum_ok = schedule.BuildSum(*setting.site, 0, 1, setting.args, setting.traffic).ok();
+      schedule.Release();
       const long allocations = g_allocations - before;
       CHECK(ok && sum_ok);
       if (warm) CHECK_EQ(allocations, 0);
@@ -341,19 +347,19 @@ void TestWarm() {
 // Processes that have no device in the group, and rows of no bytes: nothing to do, but tables are still looked at.
 void TestNothing() {
   Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 6, 0);
-  Program program;
-  CHECK(setting.Build(0, &program).ok());
-  CHECK(program.steps().empty());
-  program.Release();
+  MessageSchedule schedule;
+  CHECK(setting.Build(0, &schedule).ok());
+  CHECK(schedule.steps().empty());
+  schedule.Release();
   const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
   WidenAll(&setting.tables[0]);
-  CHECK(!setting.Build(process, &program).ok());
-  program.Release();
-  CHECK(setting.Build(7, &program).ok());
-  CHECK(program.steps().empty());
-  CHECK(program.BuildSum(*setting.site, 0, 7, setting.args, setting.traffic).ok());
-  CHECK(program.steps().empty());
-  program.Release();
+  CHECK(!setting.Build(process, &schedule).ok());
+  schedule.Release();
+  CHECK(setting.Build(7, &schedule).ok());
+  CHECK(schedule.steps().empty());
+  CHECK(schedule.BuildSum(*setting.site, 0, 7, setting.args, setting.traffic).ok());
+  CHECK(schedule.steps().empty());
+  schedule.Release();
 }
 
 }  // namespace
@@ -367,5 +373,5 @@ int main() {
   fastjax::test::TestRefusals();
   fastjax::test::TestWarm();
   fastjax::test::TestNothing();
-  return fastjax::test::Finish("program_test");
+  return fastjax::test::Finish("message_schedule_test");
 }

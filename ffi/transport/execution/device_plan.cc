@@ -1,0 +1,39 @@
+#include "transport/execution/device_plan.h"
+
+namespace fastjax::transport::execution {
+namespace {
+
+using planner::Transfer;
+
+void Transpose(int32_t stages, std::vector<Transfer>* transfers) {
+  for (Transfer& transfer : *transfers) transfer = planner::Transposed(transfer, stages);
+}
+
+}  // namespace
+
+void DevicePlan::Clear() {
+  here = false;
+  transfers.clear();
+}
+
+void DevicePlan::Take(const planner::DeviceSlice& slice, bool backwards) {
+  here = true;
+  stages = slice.stages;
+  staging_rows = slice.staging_rows;
+  scheduler = slice.scheduler;
+  transfers.assign(slice.transfers.begin(), slice.transfers.end());
+  if (backwards) Transpose(stages, &transfers);
+}
+
+void DevicePlan::Decode(const int32_t* words, bool backwards) {
+  const planner::TableView table(words);
+  here = true;
+  stages = table.stages();
+  staging_rows = table.staging_rows();
+  scheduler = table.scheduler();
+  transfers.resize(static_cast<size_t>(table.entries()));
+  for (int32_t i = 0; i < table.entries(); ++i) transfers[static_cast<size_t>(i)] = table.entry(i);
+  if (backwards) Transpose(stages, &transfers);
+}
+
+}  // namespace fastjax::transport::execution
