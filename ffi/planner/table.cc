@@ -47,6 +47,19 @@ void WriteEntry(const Transfer& transfer, int32_t* words) {
   words[kDstRowWord] = static_cast<int32_t>(transfer.dst_row);
 }
 
+Transfer ReadEntry(const int32_t* words) {
+  return {static_cast<Phase>(words[kPhaseWord]),
+          words[kStageWord],
+          words[kSrcWord],
+          words[kDstWord],
+          words[kOriginWord],
+          words[kTargetWord],
+          words[kFirstRowWord],
+          words[kRowsWord],
+          words[kSrcRowWord],
+          words[kDstRowWord]};
+}
+
 void WritePeers(const Planner& planner, int32_t device, int32_t* words) {
   const int64_t devices = planner.topology().devices();
   const int64_t* sends = planner.traffic() + device * devices;
@@ -194,17 +207,12 @@ const char* TableView::Check(const int32_t* words, int64_t num_words, int32_t de
 }
 
 Transfer TableView::entry(int32_t i) const {
-  const int32_t* entry = words_ + EntriesBegin(words_[kDevices]) + int64_t{kEntryWords} * i;
-  return {static_cast<Phase>(entry[kPhaseWord]),
-          entry[kStageWord],
-          entry[kSrcWord],
-          entry[kDstWord],
-          entry[kOriginWord],
-          entry[kTargetWord],
-          entry[kFirstRowWord],
-          entry[kRowsWord],
-          entry[kSrcRowWord],
-          entry[kDstRowWord]};
+  return ReadEntry(words_ + EntriesBegin(words_[kDevices]) + int64_t{kEntryWords} * i);
+}
+
+void TableView::CopyTo(Transfer* to) const {
+  const int32_t* entry = words_ + EntriesBegin(words_[kDevices]);
+  for (int32_t i = 0; i < entries(); ++i, entry += kEntryWords) to[i] = ReadEntry(entry);
 }
 
 }  // namespace fastjax::planner

@@ -98,6 +98,8 @@ class TableView {
   int64_t sends(int32_t peer) const { return words_[kHeaderWords + peer]; }
   int64_t receives(int32_t peer) const { return words_[kHeaderWords + words_[kDevices] + peer]; }
   Transfer entry(int32_t i) const;
+  // Decodes all entries into to[0, entries()).
+  void CopyTo(Transfer* to) const;
 
  private:
   const int32_t* words_;

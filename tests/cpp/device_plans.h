@@ -20,7 +20,7 @@ inline void DecodeTables(const std::vector<const int32_t*>& tables, bool backwar
                          transport::execution::DevicePlans* plans) {
   plans->resize(tables.size());
   for (size_t rank = 0; rank < tables.size(); ++rank) {
-    (*plans)[rank].Clear();
+    (*plans)[rank].here = false;
     if (tables[rank] != nullptr) (*plans)[rank].Decode(tables[rank], backwards);
   }
 }

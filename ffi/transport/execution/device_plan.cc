@@ -11,11 +11,6 @@ void Transpose(int32_t stages, std::vector<Transfer>* transfers) {
 
 }  // namespace
 
-void DevicePlan::Clear() {
-  here = false;
-  transfers.clear();
-}
-
 void DevicePlan::Take(const planner::DeviceSlice& slice, bool backwards) {
   here = true;
   stages = slice.stages;
@@ -32,7 +27,7 @@ void DevicePlan::Decode(const int32_t* words, bool backwards) {
   staging_rows = table.staging_rows();
   scheduler = table.scheduler();
   transfers.resize(static_cast<size_t>(table.entries()));
-  for (int32_t i = 0; i < table.entries(); ++i) transfers[static_cast<size_t>(i)] = table.entry(i);
+  table.CopyTo(transfers.data());
   if (backwards) Transpose(stages, &transfers);
 }
 

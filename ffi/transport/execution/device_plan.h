@@ -13,7 +13,7 @@ namespace fastjax::transport::execution {
 // Filled from a stage table that the user's program brought, or by the planner of an exchange that plans itself.
 // Reused from exchange to exchange without allocating once it has seen the largest.
 struct DevicePlan {
-  bool here = false;         // False for devices of other processes, whose plan is not known.
+  bool here = false;         // False for devices of other processes: nothing else holds then.
   int32_t stages = 0;        // Scale-out stages of the whole plan.
   int64_t staging_rows = 0;  // Rows of staging that this device needs.
   // Which scheduler made the plan; the same for all devices. A table may hold a number that is no scheduler's.
@@ -23,8 +23,6 @@ struct DevicePlan {
   // Whether rows may rest on devices between their origin and their target.
   bool stages_rows() const { return planner::StagesRows(scheduler); }
 
-  // Makes it the plan of a device of another process.
-  void Clear();
   // `backwards`: rows travel the other way than they were planned to.
   void Take(const planner::DeviceSlice& slice, bool backwards);
   // The same, of a table that planner::TableView::Check found sound.

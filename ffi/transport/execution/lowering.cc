@@ -11,20 +11,22 @@ using planner::Transfer;
 
 void Numbering::Clear() {
   values_.clear();
-  known_.fill(Known{});
+  ++round_;
 }
 
 void Numbering::Add(int32_t value) {
   Known& known = known_[PlaceOf(value)];
-  if (known.value == value) return;
-  known.value = value;
+  if (known.round == round_ && known.value == value) return;
+  known = {value, 0, round_};
   values_.push_back(value);
 }
 
 void Numbering::Number() {
   std::sort(values_.begin(), values_.end());
   values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
-  for (size_t i = 0; i < values_.size(); ++i) known_[PlaceOf(values_[i])] = {values_[i], static_cast<int32_t>(i)};
+  for (size_t i = 0; i < values_.size(); ++i) {
+    known_[PlaceOf(values_[i])] = {values_[i], static_cast<int32_t>(i), round_};
+  }
 }
 
 int32_t Numbering::NumberOf(int32_t value) const {
@@ -43,6 +45,8 @@ void Lowering::Clear() {
   stages_.Clear();
   pipeline_steps_.Clear();
   entries_.clear();
+  device_end_.clear();
+  sorted_transfers_.clear();
   steps_.clear();
   gates_.clear();
 }
@@ -63,6 +67,7 @@ Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Place
   for (const int32_t rank : devices_) {
     const DevicePlan& plan = plans[static_cast<size_t>(rank)];
     if (Status status = Take(reach, plan, rank, placement); !status.ok()) return status;
+    device_end_.push_back(entries_.size());
   }
   for (int32_t phase = 0; phase < kPhases; ++phase) {
     const int32_t last = last_stage_[static_cast<size_t>(phase)];
@@ -71,11 +76,11 @@ Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Place
   }
   // No plan has as many.
   if (plan_pipeline_steps_ > std::numeric_limits<int32_t>::max()) return placement.Refuse();
-  if (placement.row_bytes() == 0) entries_.clear();  // nothing to move
-  Sort();
-  MakeSteps();
-  FindPipelineSteps();
-  LinkGates();
+  if (placement.row_bytes() == 0) {  // nothing to move
+    stages_.Clear();
+    return Status::Ok();
+  }
+  Arrange();
   return Status::Ok();
 }
 
@@ -90,15 +95,14 @@ Status Lowering::Take(const Reach& reach, const DevicePlan& plan, int32_t rank, 
     const bool copies = reach.Copies(transfer.src, transfer.dst);
     if (transfer.src != rank && (transfer.dst != rank || copies)) continue;
     if (Status status = placement.Check(transfer); !status.ok()) return status;
-    AddEntry(transfer.src != rank ? Action::kReceive : copies ? Action::kCopy : Action::kSend, rank, transfer);
+    AddEntry(transfer.src != rank ? Action::kReceive : copies ? Action::kCopy : Action::kSend, transfer);
   }
   return Status::Ok();
 }
 
-void Lowering::AddEntry(Action action, int32_t here, const Transfer& transfer) {
+void Lowering::AddEntry(Action action, const Transfer& transfer) {
   const int32_t kind = static_cast<int32_t>(action) * kPhases + static_cast<int32_t>(transfer.phase);
-  entries_.push_back({&transfer, kind * static_cast<int32_t>(devices_.size()) + NumberOf(here), transfer.stage,
-                      action == Action::kReceive ? transfer.src : transfer.dst});
+  entries_.push_back({&transfer, kind, transfer.stage, action == Action::kReceive ? transfer.src : transfer.dst});
   stages_.Add(transfer.stage);
 }
 
@@ -108,14 +112,14 @@ void Lowering::LowerBlocks(const Reach& reach, const GroupTraffic& traffic, cons
     for (int32_t origin = 0; origin < ranks_; ++origin) TakeBlocks(reach, traffic, origin);
   }
   // Not before all of them are in their places.
-  for (const Transfer& block : blocks_) {
-    if (NumberOf(block.src) >= 0) AddEntry(Action::kSend, block.src, block);
-    if (NumberOf(block.dst) >= 0) AddEntry(Action::kReceive, block.dst, block);
+  for (const int32_t rank : devices_) {
+    for (const Transfer& block : blocks_) {
+      if (block.src == rank) AddEntry(Action::kSend, block);
+      if (block.dst == rank) AddEntry(Action::kReceive, block);
+    }
+    device_end_.push_back(entries_.size());
   }
-  Sort();
-  MakeSteps();
-  FindPipelineSteps();
-  LinkGates();
+  Arrange();
 }
 
 // Of one origin, those that begin or end here.
@@ -142,39 +146,70 @@ int32_t Lowering::ArrivalOf(int32_t origin, int32_t target) const {
   return static_cast<int32_t>(found - steps_.begin());
 }
 
-template <typename Key>
-void Lowering::SortBy(int32_t keys, Key key) {
-  if (keys < 2) return;
-  begin_.assign(static_cast<size_t>(keys) + 1, 0);
-  for (const Entry& entry : entries_) ++begin_[static_cast<size_t>(key(entry)) + 1];
-  for (size_t k = 1; k < begin_.size(); ++k) begin_[k] += begin_[k - 1];
-  sorted_.resize(entries_.size());
-  for (const Entry& entry : entries_) sorted_[static_cast<size_t>(begin_[static_cast<size_t>(key(entry))]++)] = entry;
-  entries_.swap(sorted_);
+void Lowering::Arrange() {
+  stages_.Number();
+  kind_begin_.clear();
+  size_t first = 0;
+  for (const size_t last : device_end_) {
+    SortDevice(first, last);
+    first = last;
+  }
+  FindPipelineSteps();
+  MakeSteps();
 }
 
-// What agrees in all keys stays in the order of the plan.
-void Lowering::Sort() {
-  stages_.Number();
-  for (Entry& entry : entries_) entry.stage = stages_.NumberOf(entry.stage);
-  SortBy(ranks_, [](const Entry& entry) { return entry.peer; });
-  SortBy(stages_.count(), [](const Entry& entry) { return entry.stage; });
-  SortBy(kActions * kPhases * static_cast<int32_t>(devices_.size()), [](const Entry& entry) { return entry.group; });
+// Of one device, whose entries are few enough to stay in a processor's cache: by kind, stage and peer. What agrees in
+// all of them stays in the order of the plan.
+void Lowering::SortDevice(size_t first, size_t last) {
+  const int32_t stages = stages_.count();
+  for (size_t i = first; i < last; ++i)
+    entries_[i].key = entries_[i].key * stages + stages_.NumberOf(entries_[i].stage);
+  if (last - first <= kFewEntries) {
+    const auto order = [](const Entry& entry) { return std::tie(entry.key, entry.peer, entry.transfer); };
+    std::sort(entries_.begin() + static_cast<ptrdiff_t>(first), entries_.begin() + static_cast<ptrdiff_t>(last),
+              [&](const Entry& a, const Entry& b) { return order(a) < order(b); });
+  } else {
+    scratch_.resize(last - first);
+    SortBy(ranks_, &entries_[first], &scratch_[0], last - first, [](const Entry& entry) { return entry.peer; });
+    SortBy(kKinds * stages, &scratch_[0], &entries_[first], last - first, [](const Entry& entry) { return entry.key; });
+  }
+  for (int32_t kind = 0; kind < kKinds; ++kind) {
+    while (first < last && entries_[first].key < kind * stages) ++first;
+    kind_begin_.push_back(first);
+  }
+  kind_begin_.push_back(last);
+}
+
+template <typename Key>
+void Lowering::SortBy(int32_t keys, const Entry* from, Entry* to, size_t count, Key key) {
+  begin_.assign(static_cast<size_t>(keys) + 1, 0);
+  for (size_t i = 0; i < count; ++i) ++begin_[static_cast<size_t>(key(from[i])) + 1];
+  for (size_t k = 1; k < begin_.size(); ++k) begin_[k] += begin_[k - 1];
+  for (size_t i = 0; i < count; ++i) to[begin_[static_cast<size_t>(key(from[i]))]++] = from[i];
 }
 
 void Lowering::MakeSteps() {
-  steps_.clear();
-  sorted_transfers_.clear();
-  const auto devices = static_cast<int32_t>(devices_.size());
-  for (size_t i = 0; i < entries_.size(); ++i) {
+  sorted_transfers_.reserve(entries_.size());
+  for (int32_t kind = 0; kind < kKinds; ++kind) {
+    for (size_t device = 0; device < devices_.size(); ++device) {
+      const size_t* const begin = &kind_begin_[device * (kKinds + 1) + static_cast<size_t>(kind)];
+      AddSteps(kind, devices_[device], begin[0], begin[1]);
+    }
+  }
+}
+
+// Of one device and kind.
+void Lowering::AddSteps(int32_t kind, int32_t here, size_t first, size_t last) {
+  const auto action = static_cast<Action>(kind / kPhases);
+  const auto phase = static_cast<Phase>(kind % kPhases);
+  const int32_t stages = stages_.count();
+  for (size_t i = first; i < last; ++i) {
     const Entry& entry = entries_[i];
-    const Entry* const before = i == 0 ? nullptr : &entries_[i - 1];
-    if (before == nullptr || before->group != entry.group || before->stage != entry.stage ||
-        before->peer != entry.peer) {
-      const int32_t kind = entry.group / devices;
-      steps_.push_back({static_cast<Action>(kind / kPhases), static_cast<Phase>(kind % kPhases), entry.stage, 0,
-                        devices_[static_cast<size_t>(entry.group % devices)], entry.peer, -1, -1,
-                        static_cast<int64_t>(i), 0});
+    if (i == first || entries_[i - 1].key != entry.key || entries_[i - 1].peer != entry.peer) {
+      const int32_t stage = entry.key - kind * stages;
+      const int32_t pipeline_step = pipeline_step_of_[static_cast<size_t>(kind % kPhases * stages + stage)];
+      steps_.push_back({action, phase, stage, pipeline_step, here, entry.peer, -1, -1,
+                        static_cast<int64_t>(sorted_transfers_.size()), 0});
     }
     ++steps_.back().transfers;
     sorted_transfers_.push_back(entry.transfer);
@@ -198,12 +233,21 @@ int64_t Lowering::PipelineStepOf(Phase phase, int32_t stage) const {
 }
 
 void Lowering::FindPipelineSteps() {
-  const auto of = [this](const Step& step) {
-    return static_cast<int32_t>(PipelineStepOf(step.phase, stages()[static_cast<size_t>(step.stage)]));
+  const int32_t stages = stages_.count();
+  pipeline_step_of_.assign(static_cast<size_t>(kPhases * stages), -1);
+  for (const Entry& entry : entries_) pipeline_step_of_[static_cast<size_t>(entry.key % (kPhases * stages))] = 0;
+  const auto for_each = [&](auto&& visit) {
+    for (size_t i = 0; i < pipeline_step_of_.size(); ++i) {
+      if (pipeline_step_of_[i] < 0) continue;
+      const auto stage = static_cast<int32_t>(i) % stages;
+      const auto phase = static_cast<Phase>(static_cast<int32_t>(i) / stages);
+      visit(&pipeline_step_of_[i],
+            static_cast<int32_t>(PipelineStepOf(phase, stages_.values()[static_cast<size_t>(stage)])));
+    }
   };
-  for (const Step& step : steps_) pipeline_steps_.Add(of(step));
+  for_each([&](int32_t*, int32_t pipeline_step) { pipeline_steps_.Add(pipeline_step); });
   pipeline_steps_.Number();
-  for (Step& step : steps_) step.pipeline_step = pipeline_steps_.NumberOf(of(step));
+  for_each([&](int32_t* of, int32_t pipeline_step) { *of = pipeline_steps_.NumberOf(pipeline_step); });
 }
 
 // The gate that rows of this phase open when they have come to a device.

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "planner/transfer.h"
@@ -40,7 +39,7 @@ struct Step {
   int32_t pipeline_step;  // number in Lowering::pipeline_steps
   int32_t here;           // rank
   int32_t peer;           // rank of the other end
-  int32_t opens;          // the gate that is shut until this step has ended, or -1
+  int32_t opens;          // the gate that is shut until this step has ended, or -1; once gates are linked
   int32_t waits;          // the gate that has to be open before this step begins, or -1
   int64_t first_transfer;
   int64_t transfers;
@@ -86,16 +85,17 @@ class Numbering {
   int32_t count() const { return static_cast<int32_t>(values_.size()); }
 
  private:
-  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();
   // What was added last of the values of one place, and later one of them with its number: plans rarely have so many
   // that two share a place.
   struct Known {
-    int32_t value = kNone;
-    int32_t number = -1;
+    int32_t value = 0;
+    int32_t number = 0;
+    uint64_t round = 0;  // that it is of: what is left from earlier ones does not count
   };
   static constexpr size_t kPlaces = 1024;
   static size_t PlaceOf(int32_t value) { return static_cast<uint32_t>(value) % kPlaces; }
 
+  uint64_t round_ = 1;  // Each Clear begins one.
   std::vector<int32_t> values_;
   std::array<Known, kPlaces> known_;
 };
@@ -131,6 +131,8 @@ class Lowering {
   // Of the plans of the devices here.
   int32_t plan_stages() const { return plan_stages_; }
   int64_t plan_pipeline_steps() const { return plan_pipeline_steps_; }
+  // Finds what hands on what: gates, and what opens them and waits for them, for those who do not go by pipeline step.
+  void LinkGates();
   // A gate is open when all steps here that bring a device its rows of one stage, by balance or by scale-out, have
   // ended, so that it can hand them on. By gate: how many steps those are.
   const std::vector<int32_t>& gates() const { return gates_; }
@@ -141,21 +143,27 @@ class Lowering {
  private:
   struct Entry {
     const planner::Transfer* transfer;
-    int32_t group;  // action, phase and device
-    int32_t stage;
+    int32_t key;    // its kind; once stages have their numbers, its kind * stages + stage
+    int32_t stage;  // of the plan
     int32_t peer;
   };
+
+  // Action and phase.
+  static constexpr int32_t kKinds = kActions * kPhases;
+  // Up to so many, comparing is faster than counting.
+  static constexpr size_t kFewEntries = 32;
 
   void Begin(const Reach& reach);
   Status Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement);
   void TakeBlocks(const Reach& reach, const GroupTraffic& traffic, int32_t origin);
-  void AddEntry(Action action, int32_t here, const planner::Transfer& transfer);
-  void Sort();
+  void AddEntry(Action action, const planner::Transfer& transfer);
+  void Arrange();
+  void SortDevice(size_t first, size_t last);
   template <typename Key>
-  void SortBy(int32_t keys, Key key);
-  void MakeSteps();
+  void SortBy(int32_t keys, const Entry* from, Entry* to, size_t count, Key key);
   void FindPipelineSteps();
-  void LinkGates();
+  void MakeSteps();
+  void AddSteps(int32_t kind, int32_t here, size_t first, size_t last);
   size_t GateOf(planner::Phase fed_by, int32_t rank, int32_t stage) const;
   int64_t PipelineStepOf(planner::Phase phase, int32_t stage) const;
 
@@ -169,9 +177,12 @@ class Lowering {
   std::vector<planner::Transfer> blocks_;  // to be summed
   Numbering stages_;
   Numbering pipeline_steps_;
-  std::vector<Entry> entries_;
-  std::vector<Entry> sorted_;
-  std::vector<int64_t> begin_;
+  std::vector<int32_t> pipeline_step_of_;  // by phase and stage; -1: none
+  std::vector<Entry> entries_;             // device by device
+  std::vector<size_t> device_end_;         // where the entries of each end
+  std::vector<size_t> kind_begin_;         // by device and kind, and behind the last kind
+  std::vector<Entry> scratch_;
+  std::vector<size_t> begin_;
   std::vector<const planner::Transfer*> sorted_transfers_;
   std::vector<Step> steps_;
   std::vector<int32_t> gates_;

@@ -13,7 +13,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
     if (Status status = traffic_.CheckLandings(group); !status.ok()) return status;
   }
   plans_.resize(static_cast<size_t>(site.group_size));
-  for (DevicePlan& plan : plans_) plan.Clear();
+  for (DevicePlan& plan : plans_) plan.here = false;
   if (options.plan) return Plan(options, ranks, launch);
   *alike = false;
   if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;

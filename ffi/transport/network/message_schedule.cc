@@ -47,6 +47,7 @@ Status MessageSchedule::Build(const CallSite& site, int32_t group, int32_t proce
   placement_.Begin(site, args, Here().row_bytes, traffic);
   if (Status status = placement_.TakeStaging(plans); !status.ok()) return status;
   if (Status status = lowering_.Lower(reach_, plans, placement_); !status.ok()) return status;
+  lowering_.LinkGates();
   for (const Step& step : steps()) {
     AddStep(step);
     AddRows(step);
