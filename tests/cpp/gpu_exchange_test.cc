@@ -456,7 +456,7 @@ void TestTally() {
       CHECK_EQ(tally.copied, 2 * 8 * 32 * 8);
     } else {
       CHECK_EQ(tally.messages, 2 * 96);
-      CHECK_LE(tally.kernels, 2 * 4 * 6);  // beats: three stages, and one before and after
+      CHECK_LE(tally.kernels, 2 * 4 * 6);  // pipeline steps: three stages, and one before and after
       CHECK_EQ(tally.unpacked, tally.packed);
       CHECK_GT(tally.copied, 2 * 8 * 32 * 8);
     }

@@ -19,7 +19,7 @@ struct Message {
   int32_t lane;  // here's
   std::byte* data;
   int64_t bytes;
-  int32_t beat;
+  int32_t pipeline_step;
 };
 
 class Channel {

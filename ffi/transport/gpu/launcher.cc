@@ -19,10 +19,10 @@ size_t Bytes(const std::vector<T>& list) {
 }
 
 // Of those that one launch takes, the most moves.
-int64_t LongestList(const Beats& beats, int32_t lane) {
+int64_t LongestList(const LaunchSchedule& schedule, int32_t lane) {
   int64_t longest = 0;
-  for (int32_t beat = 0; beat < beats.count(); ++beat) {
-    const LaneBeat& lists = beats.at(beat, lane);
+  for (int32_t pipeline_step = 0; pipeline_step < schedule.count(); ++pipeline_step) {
+    const LaneStep& lists = schedule.at(pipeline_step, lane);
     longest = std::max({longest, lists.pack.count, lists.deliver.count, lists.copy.count, lists.unpack.count});
   }
   return longest;
@@ -37,26 +37,28 @@ size_t Append(const std::vector<T>& list, std::byte* to, size_t at) {
 
 }  // namespace
 
-Status Launcher::Launch(const Beats& beats, const Layout& layout, Channel* channel) {
+Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel) {
   DeviceScope scope(*gpu_);
   // What is thrown must not leave work behind either: callers take their memory back then too.
   layout_ = &layout;
   tally_ = {};
   tally_.exchanges = 1;
-  const Status status = Guarded([&] { return Put(beats, channel); });
+  const Status status = Guarded([&] { return Put(schedule, channel); });
   status.ok() ? gpu_->Count(tally_) : Settle();
   Clear();
   return status;
 }
 
-Status Launcher::Put(const Beats& beats, Channel* channel) {
+Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
   Status status = Prepare(*layout_);
-  for (int32_t lane = 0; status.ok() && lane < beats.lanes(); ++lane) status = Upload(beats, lane);
+  for (int32_t lane = 0; status.ok() && lane < schedule.lanes(); ++lane) status = Upload(schedule, lane);
   // Memory of other lanes is touched only when they have come to this exchange, and given back only when all have left
   // it.
   if (status.ok()) status = Join(1);
-  for (int32_t beat = 0; status.ok() && beat < beats.count(); ++beat) status = Beat(beats, beat, channel);
-  for (int32_t lane = 0; status.ok() && beats.sums() && lane < beats.lanes(); ++lane) status = Sum(beats, lane);
+  for (int32_t pipeline_step = 0; status.ok() && pipeline_step < schedule.count(); ++pipeline_step)
+    status = LaunchStep(schedule, pipeline_step, channel);
+  for (int32_t lane = 0; status.ok() && schedule.sums() && lane < schedule.lanes(); ++lane)
+    status = Sum(schedule, lane);
   if (status.ok()) status = Join(ipc::kLastStep);
   return status.ok() ? End() : status;
 }
@@ -108,14 +110,14 @@ void Launcher::Clear() {
 }
 
 // Launches take short lists along. Where all are short, and there is nothing to be summed, nothing is copied.
-Status Launcher::Upload(const Beats& beats, int32_t lane) {
+Status Launcher::Upload(const LaunchSchedule& schedule, int32_t lane) {
   static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
-  const SumList& sums = beats.sums() ? beats.sum(lane) : kNoSums;
-  const bool few = sums.landings.empty() && LongestList(beats, lane) <= kernels::kFewMoves;
-  const auto& moves = few ? kNoMoves : beats.moves(lane);
+  const SumList& sums = schedule.sums() ? schedule.sum(lane) : kNoSums;
+  const bool few = sums.landings.empty() && LongestList(schedule, lane) <= kernels::kFewMoves;
+  const auto& moves = few ? kNoMoves : schedule.moves(lane);
   const size_t lists = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
-  const bool gated = layout_->circle != nullptr && !(beats.moves(lane).empty() && sums.landings.empty());
+  const bool gated = layout_->circle != nullptr && !(schedule.moves(lane).empty() && sums.landings.empty());
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
   Lane& own = lanes_[static_cast<size_t>(lane)];
@@ -143,22 +145,22 @@ Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumLis
                      "copy its lists");
 }
 
-Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
-  if (beat > 0) {
-    if (Status status = Join(1 + static_cast<uint64_t>(beat)); !status.ok()) return status;
+Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
+  if (pipeline_step > 0) {
+    if (Status status = Join(1 + static_cast<uint64_t>(pipeline_step)); !status.ok()) return status;
   }
-  const int32_t lanes = beats.lanes();
+  const int32_t lanes = schedule.lanes();
   for (int32_t lane = 0; lane < lanes; ++lane) {
-    const MoveList& pack = beats.at(beat, lane).pack;
-    if (Status status = Run(beats, lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+    const MoveList& pack = schedule.at(pipeline_step, lane).pack;
+    if (Status status = Run(schedule, lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
       return status;
     }
     tally_.packed += pack.bytes;
   }
-  if (Status status = MoveMessages(beats, beat, channel); !status.ok()) return status;
+  if (Status status = MoveMessages(schedule, pipeline_step, channel); !status.ok()) return status;
   for (int32_t lane = 0; lane < lanes; ++lane) {
-    const MoveList& copy = beats.at(beat, lane).copy;
-    if (Status status = Run(beats, lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+    const MoveList& copy = schedule.at(pipeline_step, lane).copy;
+    if (Status status = Run(schedule, lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
       return status;
     }
     tally_.copied += copy.bytes;
@@ -167,29 +169,29 @@ Status Launcher::Beat(const Beats& beats, int32_t beat, Channel* channel) {
     const Lane& own = lanes_[static_cast<size_t>(lane)];
     if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
-    const MoveList& unpack = beats.at(beat, lane).unpack;
-    if (Status status = Run(beats, lane, unpack, own.caller->stream); !status.ok()) return status;
+    const MoveList& unpack = schedule.at(pipeline_step, lane).unpack;
+    if (Status status = Run(schedule, lane, unpack, own.caller->stream); !status.ok()) return status;
     tally_.unpacked += unpack.bytes;
   }
   return Status::Ok();
 }
 
-Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel) {
+Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
   std::fill(talks_.begin(), talks_.end(), 0);
-  const Message* const messages = beats.messages(beat);
-  const int64_t count = beats.num_messages(beat);
+  const Message* const messages = schedule.messages(pipeline_step);
+  const int64_t count = schedule.num_messages(pipeline_step);
   for (int64_t i = 0; i < count; ++i) {
     talks_[static_cast<size_t>(messages[i].lane)] = 1;
     tally_.messages += messages[i].sends ? 1 : 0;
     tally_.sent += messages[i].sends ? messages[i].bytes : 0;
   }
-  for (int32_t lane = 0; lane < beats.lanes(); ++lane) {
+  for (int32_t lane = 0; lane < schedule.lanes(); ++lane) {
     const Lane& own = lanes_[static_cast<size_t>(lane)];
-    const MoveList& deliver = beats.at(beat, lane).deliver;
+    const MoveList& deliver = schedule.at(pipeline_step, lane).deliver;
     if (deliver.count > 0) talks_[static_cast<size_t>(lane)] = 1;
     if (talks_[static_cast<size_t>(lane)] == 0) continue;
     if (Status status = Follow(own, own.caller->stream, own.side); !status.ok()) return status;
-    if (Status status = Run(beats, lane, deliver, own.side); !status.ok()) return status;
+    if (Status status = Run(schedule, lane, deliver, own.side); !status.ok()) return status;
     tally_.messages += deliver.count;
     tally_.sent += deliver.bytes;
   }
@@ -199,20 +201,20 @@ Status Launcher::MoveMessages(const Beats& beats, int32_t beat, Channel* channel
   return channel->Move(messages, count, sides_);
 }
 
-Status Launcher::Run(const Beats& beats, int32_t lane, const MoveList& list, kernels::Stream stream) {
+Status Launcher::Run(const LaunchSchedule& schedule, int32_t lane, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
   ++tally_.kernels;
   const Lane& own = lanes_[static_cast<size_t>(lane)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
-  const kernels::Move* const moves = own.moves == nullptr ? beats.moves(lane).data() : own.moves;
+  const kernels::Move* const moves = own.moves == nullptr ? schedule.moves(lane).data() : own.moves;
   const int code = launch(moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream);
   return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
-Status Launcher::Sum(const Beats& beats, int32_t lane) {
-  const SumList& sums = beats.sum(lane);
+Status Launcher::Sum(const LaunchSchedule& schedule, int32_t lane) {
+  const SumList& sums = schedule.sum(lane);
   if (sums.landings.empty()) return Status::Ok();
   ++tally_.kernels;
   for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
@@ -220,7 +222,7 @@ Status Launcher::Sum(const Beats& beats, int32_t lane) {
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(
-      gpu_->driver().SumRows(beats.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
+      gpu_->driver().SumRows(schedule.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
                              sums.end, own.gate, BlocksFor(own, sums.end), own.caller->stream),
       own.caller->device, "launch a kernel");
 }

@@ -1,13 +1,13 @@
-// Puts beats on streams: nothing here waits for a device.
+// Puts pipeline steps on streams: nothing here waits for a device.
 #ifndef FASTJAX_TRANSPORT_GPU_LAUNCHER_H_
 #define FASTJAX_TRANSPORT_GPU_LAUNCHER_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "transport/gpu/beats.h"
 #include "transport/gpu/channel.h"
 #include "transport/gpu/gpu.h"
+#include "transport/gpu/schedule.h"
 
 namespace fastjax::transport::gpu {
 
@@ -18,7 +18,7 @@ class Launcher {
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
   // have moved, and the layout's circle has been given up.
-  Status Launch(const Beats& beats, const Layout& layout, Channel* channel);
+  Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
 
  private:
   // What a lane has besides its stream.
@@ -34,13 +34,13 @@ class Launcher {
     uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
   };
 
-  Status Put(const Beats& beats, Channel* channel);
+  Status Put(const LaunchSchedule& schedule, Channel* channel);
   Status Prepare(const Layout& layout);
-  Status Upload(const Beats& beats, int32_t lane);
+  Status Upload(const LaunchSchedule& schedule, int32_t lane);
   Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane);
-  Status Beat(const Beats& beats, int32_t beat, Channel* channel);
-  Status Run(const Beats& beats, int32_t lane, const MoveList& list, kernels::Stream stream);
-  Status Sum(const Beats& beats, int32_t lane);
+  Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  Status Run(const LaunchSchedule& schedule, int32_t lane, const MoveList& list, kernels::Stream stream);
+  Status Sum(const LaunchSchedule& schedule, int32_t lane);
   Status Join(uint64_t step);
   Status JoinHere();
   Status PassBarriers(uint64_t step);
@@ -48,7 +48,7 @@ class Launcher {
   Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
   Status Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope);
   Status Wait(const Lane& lane, kernels::Stream stream, const Lane& other);
-  Status MoveMessages(const Beats& beats, int32_t beat, Channel* channel);
+  Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
   int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
   void Settle();
   void Clear();
@@ -57,7 +57,7 @@ class Launcher {
   const Layout* layout_ = nullptr;
   Tally tally_;  // of this exchange
   std::vector<Lane> lanes_;
-  std::vector<uint8_t> talks_;  // by lane: has messages in this beat
+  std::vector<uint8_t> talks_;  // by lane: has messages in this pipeline_step
   std::vector<kernels::Stream> sides_;
   std::vector<kernels::Stream> streams_;
 };

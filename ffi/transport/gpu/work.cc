@@ -16,23 +16,23 @@ Status Work::Begin(const CallSite& site, int32_t group, const std::vector<Exchan
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
   const bool sums = options.reverse && traffic.LandingsOverlap();
-  return beats_.Begin(site, args, prepared_.plans(), sums, traffic, layout_);
+  return schedule_.Begin(site, args, prepared_.plans(), sums, traffic, layout_);
 }
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                      transport::Launch* launch) {
   Status status = Begin(site, group, args, options, ranks, alike, launch);
-  return status.ok() ? beats_.Build() : status;
+  return status.ok() ? schedule_.Build() : status;
 }
 
 Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                      transport::Launch* launch) {
   Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
-  if (status.ok()) status = neighbours->Meet(party, beats_.sums(), args, &beats_.placement(), &layout_);
+  if (status.ok()) status = neighbours->Meet(party, schedule_.sums(), args, &schedule_.placement(), &layout_);
   if (!status.ok()) return status;
-  status = Guarded([&] { return beats_.Build(); });
+  status = Guarded([&] { return schedule_.Build(); });
   if (!status.ok()) GiveUp();
   return status;
 }
@@ -48,7 +48,7 @@ Status Work::Launch(const CallSite& site, int32_t group) {
 bool Work::MayHaveMessages(const CallSite& site) {
   const std::vector<int32_t>& domains = layout_.domain_of;
   const bool one_domain = std::adjacent_find(domains.begin(), domains.end(), std::not_equal_to<>()) == domains.end();
-  if (!site.spans_processes() || one_domain) return beats_.has_messages();
+  if (!site.spans_processes() || one_domain) return schedule_.has_messages();
   for (int32_t origin = 0; origin < site.group_size; ++origin) {
     for (int32_t target = 0; target < site.group_size; ++target) {
       if (origin != target && prepared_.traffic().rows(origin, target) > 0) return true;
@@ -64,12 +64,12 @@ void Work::GiveUp() {
 }
 
 Status Work::Put(const CallSite& site, int32_t group) {
-  if (!MayHaveMessages(site)) return launcher_.Launch(beats_, layout_, nullptr);
+  if (!MayHaveMessages(site)) return launcher_.Launch(schedule_, layout_, nullptr);
   Channels::OfGroup& own = channels_->Of(group);
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
   const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
-  return launcher_.Launch(beats_, layout_, own.channel.get());
+  return launcher_.Launch(schedule_, layout_, own.channel.get());
 }
 
 std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {

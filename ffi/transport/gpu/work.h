@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "transport/execution/prepared.h"
-#include "transport/gpu/beats.h"
 #include "transport/gpu/gpu.h"
 #include "transport/gpu/ipc/neighbours.h"
+#include "transport/gpu/launch_schedule.h"
 #include "transport/gpu/launcher.h"
 #include "transport/gpu/layout.h"
 #include "transport/meter.h"
@@ -70,7 +70,7 @@ class Work {
   Channels* const channels_;
   execution::Prepared prepared_;
   Layout layout_;
-  Beats beats_;
+  LaunchSchedule schedule_;
   Launcher launcher_;
   std::vector<int32_t> devices_;
 };

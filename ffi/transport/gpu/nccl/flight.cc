@@ -8,7 +8,7 @@ Status Flight::Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_p
   report_ = std::move(report);
   lanes_.resize(members.size());
   peers_.clear();
-  beat_ = messages[0].beat;
+  pipeline_step_ = messages[0].pipeline_step;
   began_ = false;
   for (Lane& lane : lanes_) lane.flies = false;
   for (int64_t i = 0; i < count; ++i) {
@@ -81,7 +81,7 @@ std::string Flight::Text(const Gpu& gpu, const std::vector<Member>& members, boo
     if (waits[static_cast<size_t>(lane)]) others.push_back(rank);
   }
   return report_->site().Prefix() + NamesOf(*report_, waiting) + " waited " + LimitOf(*report_) +
-         " for messages of stage " + std::to_string(beat_ + 1) + ", from or to " + NamesOf(*report_, others);
+         " for messages of stage " + std::to_string(pipeline_step_ + 1) + ", from or to " + NamesOf(*report_, others);
 }
 
 }  // namespace fastjax::transport::gpu::nccl

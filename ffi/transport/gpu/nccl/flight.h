@@ -17,7 +17,7 @@
 
 namespace fastjax::transport::gpu::nccl {
 
-// The messages of one beat. Reused: allocates only when it is given more than ever before.
+// The messages of one pipeline step. Reused: allocates only when it is given more than ever before.
 class Flight {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,7 +47,7 @@ class Flight {
   std::shared_ptr<Report> report_;
   std::vector<Lane> lanes_;                         // by member
   std::vector<std::pair<int32_t, int32_t>> peers_;  // lane, rank at the other end
-  int32_t beat_ = 0;
+  int32_t pipeline_step_ = 0;
   bool began_ = false;
   Clock::time_point since_;
 };

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "transport/execution/sum.h"
-#include "transport/gpu/beats.h"
+#include "transport/gpu/launch_schedule.h"
 
 namespace fastjax::transport::gpu {
 namespace {
@@ -61,7 +61,7 @@ class Cutter {
 
 }  // namespace
 
-void Beats::AddAllSums() {
+void LaunchSchedule::AddAllSums() {
   sum_.resize(moves_.size());
   for (SumList& list : sum_) {
     list.landings.clear();
@@ -72,7 +72,7 @@ void Beats::AddAllSums() {
   for (const int32_t target : lowering_.devices()) AddSums(target);
 }
 
-void Beats::AddSums(int32_t target) {
+void LaunchSchedule::AddSums(int32_t target) {
   const ExchangeArgs& to = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(target)])];
   const int32_t lane = layout_->lane_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;

@@ -1,4 +1,4 @@
-#include "transport/gpu/beats.h"
+#include "transport/gpu/launch_schedule.h"
 
 #include <algorithm>
 #include <tuple>
@@ -14,7 +14,7 @@ using execution::Step;
 using planner::Transfer;
 
 // A launch, or none, and a barrier for each: what a plan says must not decide how long that takes.
-constexpr int64_t kMaxBeats = 1 << 13;
+constexpr int64_t kMaxPipelineSteps = 1 << 13;
 
 // Messages begin where networks like them to.
 constexpr int64_t kMessageAlignment = 256;
@@ -22,20 +22,21 @@ int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessa
 
 }  // namespace
 
-std::byte* Beats::LaneMemory::Take(int32_t rank, int64_t bytes) {
+std::byte* LaunchSchedule::LaneMemory::Take(int32_t rank, int64_t bytes) {
   const Caller& caller = *layout->lanes[static_cast<size_t>(layout->lane_of[static_cast<size_t>(rank)])];
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
-Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const execution::DevicePlans& plans,
-                    bool sums, const GroupTraffic& traffic, const Layout& layout) {
+Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
+                             const execution::DevicePlans& plans, bool sums, const GroupTraffic& traffic,
+                             const Layout& layout) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
   layout_ = &layout;
   plans_ = &plans;
   memory_.layout = &layout;
-  beats_ = 1;
+  pipeline_steps_ = 1;
   sums_ = sums;
   messages_.clear();
   moves_.resize(layout.lanes.size());
@@ -45,7 +46,7 @@ Status Beats::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
   return sums ? execution::CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
 }
 
-Status Beats::Build() {
+Status LaunchSchedule::Build() {
   const std::vector<int32_t>& lanes = layout_->lane_of;
   reach_.here.resize(lanes.size());
   std::transform(lanes.begin(), lanes.end(), reach_.here.begin(), [](int32_t lane) { return lane < 0 ? 0 : 1; });
@@ -55,20 +56,20 @@ Status Beats::Build() {
   } else {
     if (Status status = lowering_.Lower(reach_, *plans_, placement_); !status.ok()) return status;
   }
-  if (lowering_.plan_pipeline_steps() > kMaxBeats) {
+  if (lowering_.plan_pipeline_steps() > kMaxPipelineSteps) {
     return Status::Invalid(site_->Prefix() +
                            "the plan has more stages than a GPU transport counts; split the exchange.");
   }
-  beats_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
+  pipeline_steps_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
   if (Status status = Arrange(); !status.ok()) return status;
   if (sums_) AddAllSums();
   return Status::Ok();
 }
 
 // From steps to messages and moves.
-Status Beats::Arrange() {
-  lists_.assign(static_cast<size_t>(beats_) * moves_.size(), LaneBeat{});
-  first_message_.assign(static_cast<size_t>(beats_) + 1, 0);
+Status LaunchSchedule::Arrange() {
+  lists_.assign(static_cast<size_t>(pipeline_steps_) * moves_.size(), LaneStep{});
+  first_message_.assign(static_cast<size_t>(pipeline_steps_) + 1, 0);
   MeasureMessages();
   const std::vector<int32_t>& order = lowering_.ByPipelineStep();
   if (Status status = TakeBuffers(order); !status.ok()) return status;
@@ -77,22 +78,23 @@ Status Beats::Arrange() {
   int32_t arranged = 0;
   for (const int32_t i : order) {
     const Step& step = lowering_.steps()[static_cast<size_t>(i)];
-    const int32_t beat = BeatOf(step);
-    if (beat != arranged) {
+    const int32_t pipeline_step = PipelineStepOf(step);
+    if (pipeline_step != arranged) {
       if (Status status = DeliverOwn(arranged); !status.ok()) return status;
-      arranged = beat;
+      arranged = pipeline_step;
     }
-    step.action == Action::kCopy ? AddCopies(step, beat) : MakeMessage(i, beat);
+    step.action == Action::kCopy ? AddCopies(step, pipeline_step) : MakeMessage(i, pipeline_step);
   }
   if (Status status = DeliverOwn(arranged); !status.ok()) return status;
-  for (size_t beat = 0; beat < static_cast<size_t>(beats_); ++beat) first_message_[beat + 1] += first_message_[beat];
+  for (size_t pipeline_step = 0; pipeline_step < static_cast<size_t>(pipeline_steps_); ++pipeline_step)
+    first_message_[pipeline_step + 1] += first_message_[pipeline_step];
   return Status::Ok();
 }
 
 // What another process's device gets lies where this lane finds it.
-void Beats::AddCopies(const Step& step, int32_t beat) {
+void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
   const int32_t lane = LaneOf(step);
-  MoveList* list = &ListsOf(beat, lane).copy;
+  MoveList* list = &ListsOf(pipeline_step, lane).copy;
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
     const ptrdiff_t shift = layout_->ShiftOf(lane, transfer.dst, part);
@@ -100,7 +102,7 @@ void Beats::AddCopies(const Step& step, int32_t beat) {
   }
 }
 
-void Beats::MeasureMessages() {
+void LaunchSchedule::MeasureMessages() {
   const std::vector<Step>& steps = lowering_.steps();
   packing_.assign(steps.size(), Packing{});
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -113,7 +115,7 @@ void Beats::MeasureMessages() {
 }
 
 template <typename Visit>
-void Beats::ForEachPiece(const Step& step, Visit visit) const {
+void LaunchSchedule::ForEachPiece(const Step& step, Visit visit) const {
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     if (step.action == Action::kSend) {
       // The kernels' lists have one type of pointer for what they read and what they write.
@@ -126,8 +128,9 @@ void Beats::ForEachPiece(const Step& step, Visit visit) const {
   }
 }
 
-// A lane's buffers serve one beat after the other: nothing is packed before the messages of the beat before have moved.
-Status Beats::TakeBuffers(const std::vector<int32_t>& order) {
+// A lane's buffers serve one pipeline_step after the other: nothing is packed before the messages of the pipeline_step
+// before have moved.
+Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
   used_.assign(2 * moves_.size(), 0);
   most_.assign(2 * moves_.size(), 0);
   buffers_.assign(2 * moves_.size(), nullptr);
@@ -154,16 +157,16 @@ Status Beats::TakeBuffers(const std::vector<int32_t>& order) {
   return Status::Ok();
 }
 
-size_t Beats::SlotOf(const Step& step) const {
+size_t LaunchSchedule::SlotOf(const Step& step) const {
   return 2 * static_cast<size_t>(LaneOf(step)) + (step.action == Action::kSend ? 0 : 1);
 }
 
-std::byte* Beats::BufferOf(int32_t step) const {
+std::byte* LaunchSchedule::BufferOf(int32_t step) const {
   const auto at = static_cast<size_t>(step);
   return buffers_[SlotOf(lowering_.steps()[at])] + packing_[at].buffer;
 }
 
-void Beats::MakeMessage(int32_t index, int32_t beat) {
+void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   const Step& step = lowering_.steps()[static_cast<size_t>(index)];
   const Packing& packing = packing_[static_cast<size_t>(index)];
   const int32_t lane = LaneOf(step);
@@ -171,7 +174,7 @@ void Beats::MakeMessage(int32_t index, int32_t beat) {
   std::byte* data = nullptr;
   if (packing.buffer >= 0) {
     data = BufferOf(index);
-    LaneBeat& lists = ListsOf(beat, lane);
+    LaneStep& lists = ListsOf(pipeline_step, lane);
     std::byte* next = data;
     if (!StaysInBuffer(step)) {
       ForEachPiece(step, [&](std::byte* at, int64_t bytes) {
@@ -188,12 +191,12 @@ void Beats::MakeMessage(int32_t index, int32_t beat) {
     own.push_back({ranks, own.size(), data, packing.bytes});
     return;
   }
-  messages_.push_back({sends, step.here, step.peer, lane, data, packing.bytes, beat});
-  ++first_message_[static_cast<size_t>(beat) + 1];
+  messages_.push_back({sends, step.here, step.peer, lane, data, packing.bytes, pipeline_step});
+  ++first_message_[static_cast<size_t>(pipeline_step) + 1];
 }
 
 // Messages between ranks that are played on one stream: what is sent is copied to where it is received.
-Status Beats::DeliverOwn(int32_t beat) {
+Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
   for (auto* ends : {&own_sent_, &own_received_}) {
     std::sort(ends->begin(), ends->end(), [](const OwnMessage& a, const OwnMessage& b) {
       return std::tie(a.ranks, a.number) < std::tie(b.ranks, b.number);
@@ -211,14 +214,14 @@ Status Beats::DeliverOwn(int32_t beat) {
                              "plan_ragged_all_to_all returned, unchanged.");
     }
     const int32_t lane = layout_->lane_of[static_cast<size_t>(any.ranks.second)];
-    AddMove(lane, &ListsOf(beat, lane).deliver, own_received_[i].data, any.data, any.bytes);
+    AddMove(lane, &ListsOf(pipeline_step, lane).deliver, own_received_[i].data, any.data, any.bytes);
   }
   own_sent_.clear();
   own_received_.clear();
   return Status::Ok();
 }
 
-void Beats::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
+void LaunchSchedule::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
   if (bytes == 0) return;
   auto& moves = moves_[static_cast<size_t>(lane)];
   if (list->count == 0) list->first = static_cast<int64_t>(moves.size());

@@ -1,7 +1,7 @@
-// A plan as the GPUs of this process execute it: beats, one after the other, of copies and messages that go on side by
-// side.
-#ifndef FASTJAX_TRANSPORT_GPU_BEATS_H_
-#define FASTJAX_TRANSPORT_GPU_BEATS_H_
+// A plan as the GPUs of this process execute it: pipeline steps, one after the other, of copies and messages that go on
+// side by side.
+#ifndef FASTJAX_TRANSPORT_GPU_LAUNCH_SCHEDULE_H_
+#define FASTJAX_TRANSPORT_GPU_LAUNCH_SCHEDULE_H_
 
 #include <cstdint>
 #include <utility>
@@ -25,16 +25,16 @@ struct MoveList {
   int64_t bytes = 0;  // less than the line is long, which has gaps
 };
 
-// What one lane does in one beat. Messages that lie in many runs are packed before, and unpacked after they have moved;
-// copies are made meanwhile. Messages between ranks of the lane itself are runs like others.
-struct LaneBeat {
+// What one lane does in one pipeline_step. Messages that lie in many runs are packed before, and unpacked after they
+// have moved; copies are made meanwhile. Messages between ranks of the lane itself are runs like others.
+struct LaneStep {
   MoveList pack;
   MoveList deliver;
   MoveList copy;
   MoveList unpack;
 };
 
-// Sums to be made after the last beat.
+// Sums to be made after the last pipeline_step.
 struct SumList {
   std::vector<kernels::Landing> landings;
   std::vector<const std::byte*> sources;
@@ -42,27 +42,29 @@ struct SumList {
 };
 
 // Reused from exchange to exchange without allocating once it has seen the largest.
-class Beats {
+class LaunchSchedule {
  public:
   // Takes staging memory. `args` by position. `sums`: rows land on each other; every block goes straight from its
   // origin to its target, where they are added up, and no plans are needed. All of it must stay as it is until the
-  // beats have been put on streams.
+  // pipeline steps have been put on streams.
   Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const execution::DevicePlans& plans,
                bool sums, const GroupTraffic& traffic, const Layout& layout);
   // Staging, which may also be told of devices of other processes that share the domain of those here.
   execution::Placement& placement() { return placement_; }
   Status Build();
 
-  int32_t count() const { return beats_; }
+  int32_t count() const { return pipeline_steps_; }
   int32_t lanes() const { return static_cast<int32_t>(moves_.size()); }
-  const LaneBeat& at(int32_t beat, int32_t lane) const {
-    return lists_[static_cast<size_t>(beat) * moves_.size() + static_cast<size_t>(lane)];
+  const LaneStep& at(int32_t pipeline_step, int32_t lane) const {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
   }
   const std::vector<kernels::Move>& moves(int32_t lane) const { return moves_[static_cast<size_t>(lane)]; }
-  // Of one beat, between lanes.
-  const Message* messages(int32_t beat) const { return messages_.data() + first_message_[static_cast<size_t>(beat)]; }
-  int64_t num_messages(int32_t beat) const {
-    return first_message_[static_cast<size_t>(beat) + 1] - first_message_[static_cast<size_t>(beat)];
+  // Of one pipeline_step, between lanes.
+  const Message* messages(int32_t pipeline_step) const {
+    return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
+  }
+  int64_t num_messages(int32_t pipeline_step) const {
+    return first_message_[static_cast<size_t>(pipeline_step) + 1] - first_message_[static_cast<size_t>(pipeline_step)];
   }
   bool has_messages() const { return !messages_.empty(); }
   bool sums() const { return sums_; }
@@ -84,10 +86,10 @@ class Beats {
     int64_t buffer = -1;  // offset of the message in its lane's buffer; -1: it lies in one piece where it is
   };
 
-  // One end of a message that a rank of a lane has for another rank of it, in the beat that is being arranged.
+  // One end of a message that a rank of a lane has for another rank of it, in the pipeline_step that is being arranged.
   struct OwnMessage {
     std::pair<int32_t, int32_t> ranks;  // the sender and the receiver
-    size_t number;                      // of the beat's, which keeps the order of those between two ranks
+    size_t number;                      // of the pipeline_step's, which keeps the order of those between two ranks
     std::byte* data;
     int64_t bytes;
   };
@@ -95,18 +97,18 @@ class Beats {
   Status Arrange();
   void MeasureMessages();
   Status TakeBuffers(const std::vector<int32_t>& order);
-  void AddCopies(const execution::Step& step, int32_t beat);
-  void MakeMessage(int32_t step, int32_t beat);
-  Status DeliverOwn(int32_t beat);
+  void AddCopies(const execution::Step& step, int32_t pipeline_step);
+  void MakeMessage(int32_t step, int32_t pipeline_step);
+  Status DeliverOwn(int32_t pipeline_step);
   // Blocks that are to be summed stay in the buffer that they arrive in.
   bool StaysInBuffer(const execution::Step& step) const { return sums_ && step.action == execution::Action::kReceive; }
   // As the plan numbers pipeline steps, so that all processes agree.
-  int32_t BeatOf(const execution::Step& step) const {
+  int32_t PipelineStepOf(const execution::Step& step) const {
     return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
   }
   int32_t LaneOf(const execution::Step& step) const { return layout_->lane_of[static_cast<size_t>(step.here)]; }
-  LaneBeat& ListsOf(int32_t beat, int32_t lane) {
-    return lists_[static_cast<size_t>(beat) * moves_.size() + static_cast<size_t>(lane)];
+  LaneStep& ListsOf(int32_t pipeline_step, int32_t lane) {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
   }
   template <typename Visit>
   void ForEachPiece(const execution::Step& step, Visit visit) const;
@@ -125,22 +127,22 @@ class Beats {
   execution::Reach reach_;
   execution::Placement placement_;
   execution::Lowering lowering_;
-  int32_t beats_ = 0;
+  int32_t pipeline_steps_ = 0;
   bool sums_ = false;
 
   std::vector<Packing> packing_;     // by step; of copies unused
-  std::vector<int64_t> used_;        // by lane and action: bytes of its buffer in one beat
-  std::vector<int64_t> most_;        // and in the beat that uses most
+  std::vector<int64_t> used_;        // by lane and action: bytes of its buffer in one pipeline_step
+  std::vector<int64_t> most_;        // and in the pipeline_step that uses most
   std::vector<std::byte*> buffers_;  // by lane and action
-  std::vector<LaneBeat> lists_;
+  std::vector<LaneStep> lists_;
   std::vector<std::vector<kernels::Move>> moves_;  // by lane
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
   std::vector<Message> messages_;
-  std::vector<int64_t> first_message_;  // by beat
+  std::vector<int64_t> first_message_;  // by pipeline_step
   std::vector<SumList> sum_;            // by lane
 };
 
 }  // namespace fastjax::transport::gpu
 
-#endif  // FASTJAX_TRANSPORT_GPU_BEATS_H_
+#endif  // FASTJAX_TRANSPORT_GPU_LAUNCH_SCHEDULE_H_
