@@ -1,4 +1,5 @@
 // What the transport refuses, without touching anything; and programs that are thrown away while it works for them.
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -378,10 +379,12 @@ void TestTablesNotTaken() {
         InProcessTransport::Get().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
           return planned ? Status::Ok() : Status::Internal("no plan");
         });
+    // Nobody writes it: statistics are told of a plan without stages.
+    std::array<int32_t, planner::kHeaderWords> table{};
     Taker fine(Status::Ok());
     Taker broken(Status::Internal("no copy"));
     const auto start = [&](int64_t run, int32_t p, Taker* taker, transport::Completion done) {
-      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, nullptr, taker}, std::move(done));
+      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, table.data(), taker}, std::move(done));
     };
     const Outcomes outcomes(3);
     for (int32_t p = 0; p < 3; ++p) start(1, p, p == 1 ? &broken : &fine, outcomes.For(p));

@@ -160,7 +160,7 @@ void TestNothingToTell() {
   };
   Setting setting;
   const std::vector<int64_t> sizes(6, 1);
-  const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
+  const auto plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) { return Status::Ok(); };
   std::vector<std::unique_ptr<transport::Counts>> counts;
   for (const auto& transport : setting.processes->transports)
     counts.push_back(transport->OpenCounts(setting.site, plan));

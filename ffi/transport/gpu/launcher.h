@@ -7,7 +7,7 @@
 
 #include "transport/gpu/channel.h"
 #include "transport/gpu/gpu.h"
-#include "transport/gpu/schedule.h"
+#include "transport/gpu/launch_schedule.h"
 
 namespace fastjax::transport::gpu {
 
