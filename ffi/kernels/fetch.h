@@ -47,6 +47,16 @@ constexpr int64_t kSharesOfBlock = 2;
 
 FASTJAX_DEVICE inline int64_t CountShares(int64_t bytes) { return (bytes + kShareBytes - 1) / kShareBytes; }
 
+template <typename Unit>
+FASTJAX_DEVICE inline Unit LoadOnce(const Unit* at) {
+  return *at;
+}
+
+template <typename Unit>
+FASTJAX_DEVICE inline void StoreOnce(Unit* at, const Unit& unit) {
+  *at = unit;
+}
+
 // Lanes side by side; all loads of a lane are under way before its first store, up to `kHeld` of them.
 template <typename Unit, int32_t kHeld>
 FASTJAX_DEVICE inline void FetchUnits(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
@@ -55,11 +65,13 @@ FASTJAX_DEVICE inline void FetchUnits(const Worker& lanes, std::byte* dst, const
   const auto units = static_cast<int32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
   for (int32_t i = lanes.lane; i < units; i += kHeld * lanes.lanes) {
     Unit held[kHeld] = {};
+    FASTJAX_UNROLL
     for (int32_t k = 0; k < kHeld; ++k) {
-      if (i + k * lanes.lanes < units) held[k] = from[i + k * lanes.lanes];
+      if (i + k * lanes.lanes < units) held[k] = LoadOnce(from + i + k * lanes.lanes);
     }
+    FASTJAX_UNROLL
     for (int32_t k = 0; k < kHeld; ++k) {
-      if (i + k * lanes.lanes < units) to[i + k * lanes.lanes] = held[k];
+      if (i + k * lanes.lanes < units) StoreOnce(to + i + k * lanes.lanes, held[k]);
     }
   }
 }
@@ -80,11 +92,13 @@ FASTJAX_DEVICE inline void FetchShare(const Worker& lanes, std::byte* to, const 
 FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
   // All tables are asked at once.
   int32_t counts[kMaxFetched] = {};
+  FASTJAX_UNROLL
   for (int32_t i = 0; i < kMaxFetched; ++i) {
     if (i < list.count) counts[i] = CountIn(list.pieces[i]);
   }
   int64_t used[kMaxFetched] = {};
   int64_t shares = 0;
+  FASTJAX_UNROLL
   for (int32_t i = 0; i < kMaxFetched; ++i) {
     if (i < list.count) used[i] = BytesInUse(list.pieces[i], counts[i]);
     shares += CountShares(used[i]);
@@ -94,6 +108,7 @@ FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
     int64_t first = 0;
     int64_t bytes = 0;
     int64_t before = 0;
+    FASTJAX_UNROLL
     for (int32_t i = 0; i < kMaxFetched; ++i) {
       if (share >= before && used[i] > 0) {
         number = i;
