@@ -179,6 +179,7 @@ sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installe
 GPU_COMPILERS := $(ROOT)/build/gpu-compilers
 HIP_SDK := $(GPU_COMPILERS)/hip
 CUDA_WHEELS := $(GPU_COMPILERS)/cuda
+CUDA_TOOLS := $(GPU_COMPILERS)/cuda-tools
 ROCM := $(wildcard $(or $(ROCM_PATH),/opt/rocm))
 NVCC := $(shell command -v "$${CUDACXX:-nvcc}")
 GPU_FLAGS := $(if $(NVCC),,-DFASTJAX_CUDA=WHEELS) \
@@ -196,11 +197,19 @@ $(CUDA_WHEELS)/complete: pyproject.toml | $(STAMPS)/venv
 	$(PIP) --no-deps --target $(CUDA_WHEELS) --group cuda-compiler
 	@touch $@
 
+# By the same tools everywhere: the record is to be the same.
+$(CUDA_TOOLS)/complete: pyproject.toml | $(STAMPS)/venv
+	rm -rf $(CUDA_TOOLS)
+	$(PIP) --no-deps --target $(CUDA_TOOLS) --group cuda-tools
+	@touch $@
+
 .PHONY: gpu-compile
-gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHEELS)/complete) $(if $(ROCM),,$(HIP_SDK)/complete) ## Compile the GPU libraries for CUDA and ROCm, and check what is in them; needs no GPU
+gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHEELS)/complete) $(if $(ROCM),,$(HIP_SDK)/complete) $(CUDA_TOOLS)/complete ## Compile the GPU libraries for CUDA and ROCm, check them, and record their machine code; needs no GPU
 	PYTHONPATH=$(CUDA_WHEELS) $(BIN)/cmake --preset gpu -Wno-unused-cli $(CMAKE_TOOLS) $(GPU_FLAGS) > /dev/null
 	$(BIN)/cmake --build --preset gpu
-	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/test_gpu_build.py $(TEST_ARGS)
+	PATH=$(CUDA_TOOLS)/nvidia/cu13/bin:$$PATH PYTHONPATH=tests:benchmarks $(BIN)/python tests/gpu_code.py --json benchmarks/results/gpu_compile.json \
+	  build/gpu/gpu/libfastjax_cuda.so build/gpu/gpu/libfastjax_rocm.so
+	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/test_gpu_build.py tests/test_gpu_code.py $(TEST_ARGS)
 
 # ---- a GPU: all that needs one, with the Python and the packages that the machine has
 

@@ -17,6 +17,7 @@ import endurance
 import fault_matrix
 import frontier
 import gap_tables
+import gpu_compile
 import moe_layer
 import plan_time
 import processes
@@ -180,6 +181,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     fault_matrix.SCHEMA: fault_matrix.page,
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
+    gpu_compile.SCHEMA: gpu_compile.page,
     moe_layer.SCHEMA: moe_layer.page,
     paper.SCHEMA: paper.page,
     training.SCHEMA: training.page,

@@ -28,11 +28,12 @@ def _text(data: bytes, offset: int) -> str:
     return data[offset : data.index(b"\0", offset)].decode()
 
 
-def sections(path: Path) -> list[Section]:
-    """The sections of a 64-bit little-endian ELF file; ValueError if it is none."""
-    file = path.read_bytes()
+def sections(path: Path | bytes) -> list[Section]:
+    """The sections of a 64-bit little-endian ELF file or its bytes; ValueError if it is none."""
+    file = path if isinstance(path, bytes) else path.read_bytes()
+    name = "code object" if isinstance(path, bytes) else path
     if file[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
+        raise ValueError(f"{name} is not a 64-bit little-endian ELF file")
     try:
         (table,) = struct.unpack_from("<Q", file, 40)
         size, count, names_at = struct.unpack_from("<3H", file, 58)
@@ -43,7 +44,7 @@ def sections(path: Path) -> list[Section]:
             for (name, kind, *_, linked, _), data in zip(headers, contents, strict=True)
         ]
     except (struct.error, IndexError) as error:
-        raise ValueError(f"{path} is cut off or damaged: {error}") from error
+        raise ValueError(f"{name} is cut off or damaged: {error}") from error
 
 
 def needed(path: Path) -> list[str]:
@@ -96,6 +97,11 @@ def cuda_code(path: Path) -> list[set[str]]:
 
 def hip_code(path: Path) -> list[set[str]]:
     """Of each bundle, the GPUs (gfx942) that it has code for."""
+    return [set(objects) for objects in hip_objects(path)]
+
+
+def hip_objects(path: Path) -> list[dict[str, bytes]]:
+    """Of each bundle, by GPU, the code objects, which are ELF files."""
     data = _section(path, ".hip_fatbin")
     found = []
     start = data.find(_BUNDLE)
@@ -103,13 +109,14 @@ def hip_code(path: Path) -> list[set[str]]:
         at = start + len(_BUNDLE)
         (count,) = struct.unpack_from("<Q", data, at)
         at += 8
-        code = set()
+        code = {}
         for _ in range(count):
             offset, size, length = struct.unpack_from("<QQQ", data, at)
             target = data[at + 24 : at + 24 + length].decode()
             at += 24 + length
-            if data[start + offset : start + offset + min(size, 4)] == b"\x7fELF":
-                code.add(target.rpartition("-")[2])
+            content = data[start + offset : start + offset + size]
+            if content[:4] == b"\x7fELF":
+                code[target.rpartition("-")[2]] = content
         found.append(code)
         start = data.find(_BUNDLE, at)
     return found

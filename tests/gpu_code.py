@@ -1,0 +1,217 @@
+"""The machine code of the kernels: registers, spills, memory, and how many loads are under way.
+
+`python tests/gpu_code.py --json FILE LIBRARY...`, with this folder and benchmarks/ in PYTHONPATH,
+writes FILE, and its page beside it. For CUDA it takes cuobjdump and nvdisasm, on PATH; what there
+is to be read for ROCm is in the file.
+"""
+
+import argparse
+import json
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_binaries import hip_objects, sections
+from gpu_compile import SCHEMA, page
+
+
+@dataclass
+class Kernel:
+    name: str
+    architecture: str
+    registers: int  # of a thread
+    # Bytes of a thread's that are in memory: CUDA's stack and local memory, ROCm's scratch.
+    spilled: int
+    shared: int  # bytes of a block
+    # Ahead of each group of 16-byte stores, the most 16-byte loads that nothing has waited for.
+    # CUDA's only.
+    loads: list[int] = field(default_factory=list)
+
+
+def kernel_name(mangled: str) -> str:
+    """What runs in it: `MoveBody`, `SumBody<F32>`."""
+    found = re.search(r"\d(\w+?Body)(?:INS\w*?_\d(\w+?)E)?E+v", mangled)
+    if found is None:
+        return mangled
+    body = re.sub(r"^.*\d(?=[A-Z]\w*Body$)", "", found[1])
+    return f"{body}<{found[2]}>" if found[2] else body
+
+
+# ---- CUDA
+
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)\s*([^;]*);")
+_REGISTER = re.compile(r"\bR(\d+)")
+
+
+def loads_before_stores(instructions: list[tuple[str, str]]) -> list[int]:
+    """Ahead of each group of 16-byte stores, the most 16-byte loads that are under way together.
+
+    Code is read from its beginning to its end. A load is under way until something takes a
+    register of what it loads; then those before it are there, too.
+    """
+    under_way: list[set[int]] = []
+    found = []
+    most = 0
+    for operation, operands in instructions:
+        registers = [int(number) for number in _REGISTER.findall(operands)]
+        for i in reversed(range(len(under_way))):
+            if under_way[i].intersection(registers):
+                del under_way[: i + 1]
+                break
+        if re.match(r"LDG?\.E.*128", operation):
+            under_way.append(set(range(registers[0], registers[0] + 4)))
+            most = max(most, len(under_way))
+        elif re.match(r"STG?\.E.*128", operation) and most > 0:
+            found.append(most)
+            most = 0
+    return found
+
+
+def _run(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _by_function(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Architecture, name and lines of each function that cuobjdump tells of."""
+    architecture = ""
+    for part in re.split(r"^(?=\s*Function |arch = )", text, flags=re.MULTILINE):
+        if found := re.match(r"arch = (\w+)", part):
+            architecture = found[1]
+        elif found := re.match(r"\s*Function (?:: )?(\w+)", part):
+            yield architecture, kernel_name(found[1]), part.splitlines()[1:]
+
+
+def cuda_kernels(library: Path) -> list[Kernel]:
+    """Of a library, by the toolkit's tools."""
+    code = {
+        (architecture, name): [
+            (found[1], found[2]) for line in lines if (found := _INSTRUCTION.match(line))
+        ]
+        for architecture, name, lines in _by_function(_run("cuobjdump", "-sass", library))
+    }
+    kernels = []
+    usage = _run("cuobjdump", "--dump-resource-usage", library)
+    for architecture, name, lines in _by_function(usage):
+        of = {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", " ".join(lines))}
+        loads = loads_before_stores(code[architecture, name])
+        spilled = of["STACK"] + of["LOCAL"]
+        kernels.append(Kernel(name, architecture, of["REG"], spilled, of["SHARED"], loads))
+    return sorted(kernels, key=lambda kernel: (int(kernel.architecture[3:]), kernel.name))
+
+
+# ---- ROCm
+
+
+def unpack(data: bytes) -> Any:
+    """The value that a MessagePack holds, as far as AMD's metadata use it."""
+    value, end = _unpack(data, 0)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes behind the MessagePack")
+    return value
+
+
+# By the first byte: how to read a number, or the length of a text, a list or a map.
+_NUMBERS = {0xCC + i: f">{form}" for i, form in enumerate("BHIQbhiq")}
+_LENGTHS = {
+    0xD9: (">B", str),
+    0xDA: (">H", str),
+    0xDB: (">I", str),
+    0xDC: (">H", list),
+    0xDE: (">H", dict),
+}
+
+
+def _unpack(data: bytes, at: int) -> tuple[Any, int]:
+    first = data[at]
+    at += 1
+    if first < 0x80 or first >= 0xE0:
+        return first if first < 0x80 else first - 0x100, at
+    if first in (0xC2, 0xC3):
+        return first == 0xC3, at
+    if form := _NUMBERS.get(first):
+        return struct.unpack_from(form, data, at)[0], at + struct.calcsize(form)
+    if first < 0xC0:
+        kind = dict if first < 0x90 else list if first < 0xA0 else str
+        length = first & (0x1F if kind is str else 0xF)
+    elif first in _LENGTHS:
+        form, kind = _LENGTHS[first]
+        (length,) = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
+    else:
+        raise ValueError(f"MessagePack with a {first:#x}")
+    if kind is str:
+        return data[at : at + length].decode(), at + length
+    values = []
+    for _ in range(length * (2 if kind is dict else 1)):
+        value, at = _unpack(data, at)
+        values.append(value)
+    return (dict(zip(values[::2], values[1::2], strict=True)) if kind is dict else values), at
+
+
+def _notes(data: bytes) -> Iterator[bytes]:
+    """What AMD's notes of an ELF file's section hold."""
+    at = 0
+    while at + 12 <= len(data):
+        name, size, kind = struct.unpack_from("<3I", data, at)
+        at += 12 + (name + 3) // 4 * 4
+        if kind == 32:  # NT_AMDGPU_METADATA
+            yield data[at : at + size]
+        at += (size + 3) // 4 * 4
+
+
+def rocm_kernels(library: Path) -> list[Kernel]:
+    """Of a library, by the metadata of its code objects."""
+    kernels = []
+    for objects in hip_objects(library):
+        for architecture, content in objects.items():
+            notes = [section.data for section in sections(content) if section.kind == 7]
+            for metadata in (unpack(note) for data in notes for note in _notes(data)):
+                kernels += [
+                    Kernel(
+                        kernel_name(each[".name"]),
+                        architecture,
+                        each[".vgpr_count"],
+                        each[".private_segment_fixed_size"],
+                        each[".group_segment_fixed_size"],
+                    )
+                    for each in metadata["amdhsa.kernels"]
+                ]
+    return sorted(kernels, key=lambda kernel: (kernel.architecture, kernel.name))
+
+
+def made_by(library: Path) -> str:
+    """The compiler, as the file says it."""
+    data = library.read_bytes()
+    found = re.search(rb"Cuda compilation tools, release [^\0\n]+", data)
+    found = found or re.search(rb"clang version [^\0\n(]*[^\0\n( ]", data)
+    return f"{library.name}: {found[0].decode() if found else 'unknown compiler'}."
+
+
+def main() -> None:
+    """Writes a record, and its page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("libraries", nargs="+", type=Path)
+    parser.add_argument("--json", required=True, type=Path)
+    arguments = parser.parse_args()
+    kernels = [
+        asdict(kernel)
+        for library in arguments.libraries
+        for kernel in (rocm_kernels if "rocm" in library.name else cuda_kernels)(library)
+    ]
+    compilers = [made_by(library) for library in arguments.libraries]
+    record = {"schema": SCHEMA, "compilers": compilers, "kernels": kernels}
+    rows = ",\n".join(f"  {json.dumps(each)}" for each in kernels)
+    arguments.json.write_text(
+        f'{{\n "schema": "{SCHEMA}",\n "compilers": {json.dumps(compilers)},\n'
+        f' "kernels": [\n{rows}\n ]\n}}\n'
+    )
+    title = arguments.json.stem.replace("_", " ")
+    arguments.json.with_suffix(".md").write_text(page(record, title))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The reader of the kernels' machine code, on code whose figures are known."""
+
+import json
+from pathlib import Path
+
+import pytest
+from gpu_code import Kernel, kernel_name, loads_before_stores, unpack
+
+CUDA_NAME = "_ZN7fastjax7kernels7RunBodyILi256ENS0_38_GLOBAL__N__bdabed8d_6_gpu_cc_16ff107c"
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZN7fastjax7kernels7RunBodyILi256ENS0_12_GLOBAL__N_18MoveBodyEEEvT0_", "MoveBody"),
+        (
+            f"{CUDA_NAME}11MoveFewBodyEEEvT0_",
+            "MoveFewBody",
+        ),
+        (
+            f"{CUDA_NAME}7SumBodyINS0_4BF16EEEEEvT0_",
+            "SumBody<BF16>",
+        ),
+        ("_Z5otherv", "_Z5otherv"),
+    ],
+)
+def test_names(mangled: str, name: str):
+    assert kernel_name(mangled) == name
+
+
+def loads(text: str) -> list[int]:
+    instructions = (line.strip().split(" ", 1) for line in text.splitlines() if line.strip())
+    return loads_before_stores([(operation, operands) for operation, operands in instructions])
+
+
+TWO = """
+LDG.E.128 R8, [R2.64]
+LDG.E.128 R12, [R4.64]
+"""
+STORES = """
+STG.E.128 [R6.64], R8
+STG.E.128 [R6.64], R12
+"""
+
+
+def test_loads_ahead_of_their_stores():
+    assert loads(TWO + STORES) == [2]
+    assert loads(TWO + STORES + TWO + "IADD3 R20, R20, 1, RZ" + STORES) == [2, 2]
+
+
+def test_loads_that_are_waited_for():
+    first = "LDG.E.128 R8, [R2.64]"
+    assert loads(f"{first}\nSTG.E.128 [R6.64], R8\n{first}\nSTG.E.128 [R6.64], R8") == [1, 1]
+    # R10 is of the four registers that the first load fills.
+    second = "LDG.E.EF.128.CONSTANT R12, desc[UR4][R4.64]"
+    assert loads(f"{first}\nIADD3 R20, R10, 1, RZ\n{second}\nSTG.E.EF.128 [R6.64], R12") == [1]
+    # An address that was loaded is waited for, too.
+    assert loads(f"{first}\nLDG.E.128 R12, [R8.64]\nSTG.E.128 [R6.64], R12") == [1]
+
+
+def test_other_loads_and_stores_do_not_count():
+    assert loads("LDG.E.64 R8, [R2.64]\nSTG.E.64 [R6.64], R8") == []
+    assert loads("LDC.128 R8, c[0x0][0x10]\nSTG.E.128 [R6.64], R8") == []
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"\x82\xa1a\x01\xa1b\x93\xff\xc3\xc2", {"a": 1, "b": [-1, True, False]}),
+        (b"\xcd\x12\x34", 0x1234),
+        (b"\xd9\x03abc", "abc"),
+        (b"\xdc\x00\x01\xcc\xff", [255]),
+        (b"\xde\x00\x01\xa1k\xd0\xff", {"k": -1}),
+    ],
+)
+def test_message_packs(data: bytes, value: object):
+    assert unpack(data) == value
+
+
+def test_message_packs_that_are_none():
+    with pytest.raises(ValueError, match="0xc1"):
+        unpack(b"\xc1")
+    with pytest.raises(ValueError, match="1 bytes behind"):
+        unpack(b"\x01\x02")
+
+
+# ---- the record, which `make gpu-compile` writes before it runs this
+
+RECORD = json.loads(
+    (Path(__file__).parents[1] / "benchmarks" / "results" / "gpu_compile.json").read_text()
+)
+KERNELS = [Kernel(**each) for each in RECORD["kernels"]]
+CUDA = ("sm_80", "sm_90", "sm_100")
+ROCM = ("gfx90a", "gfx942", "gfx950")
+SUMS = {f"SumBody<{kind}>" for kind in ("F16", "BF16", "F32", "F64")}
+# The least loads under way ahead of the first store, of each way through a kernel.
+LEAST = {"MoveBody": 4, "MoveFewBody": 4, "FetchBody": 4} | dict.fromkeys(SUMS, 2)
+
+
+@pytest.mark.parametrize("architecture", [*CUDA, *ROCM])
+def test_the_record_has_all_kernels(architecture: str):
+    names = [kernel.name for kernel in KERNELS if kernel.architecture == architecture]
+    assert sorted(names) == sorted([*LEAST, "BarrierBody"])
+
+
+@pytest.mark.parametrize(
+    "kernel", KERNELS, ids=lambda kernel: f"{kernel.name}-{kernel.architecture}"
+)
+def test_the_record_of_a_kernel(kernel: Kernel):
+    assert kernel.spilled == 0
+    assert kernel.shared == 0
+    # The 1,024 threads that the transport launches for a multiprocessor are to run at once. A
+    # compute unit of AMD's has 128 registers for each.
+    assert kernel.registers <= (64 if kernel.architecture in CUDA else 128)
+    if kernel.architecture in CUDA and kernel.name in LEAST:
+        assert kernel.loads
+        assert min(kernel.loads) >= LEAST[kernel.name]
