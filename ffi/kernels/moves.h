@@ -176,7 +176,8 @@ FASTJAX_DEVICE inline void MoveRows(const Worker& worker, const Move* moves, int
 template <typename Element, typename Word>
 FASTJAX_DEVICE inline Word AddWords(const Word& a, const Word& b) {
   using Stored = typename Element::Stored;
-  constexpr size_t kElements = sizeof(Word) / sizeof(Stored);
+  constexpr size_t kBytes = sizeof(Stored);
+  constexpr size_t kElements = sizeof(Word) / kBytes;
   Stored sums[kElements];
   Stored values[kElements];
   __builtin_memcpy(sums, &a, sizeof(a));
