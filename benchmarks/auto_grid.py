@@ -104,7 +104,7 @@ def identity(key: dict[str, Any]) -> str:
 def fingerprint(with_barriers: bool) -> str:
     """Changes when the planner does, or what is asked of it."""
     package, here = Path(fastjax.__file__).parent, Path(__file__).parent
-    sources = [Path(fastjax._core.__file__), *sorted(package.glob("*.py"))]
+    sources = [Path(fastjax._core.__file__), *sorted(package.rglob("*.py"))]
     sources += [here / name for name in ("auto_grid.py", "barrier.py", "workloads.py")]
     return resumed.digest(sources, with_barriers)
 

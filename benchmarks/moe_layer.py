@@ -19,8 +19,9 @@ import records
 from workloads import TRACE, TRACE_DEVICES
 
 import fastjax
-from fastjax import moe, planning
-from fastjax.cli.bench import start_backend
+from fastjax import moe
+from fastjax.cli.bench.command import start_backend
+from fastjax.traced import plan as planning
 from fastjax.traffic import read_routing_trace
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

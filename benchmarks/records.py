@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastjax.cli.machine import machine, versions
+from fastjax.cli.shared.machine import machine, versions
 
 
 def stamp(schema: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastjax.cli.traffic import Skew, make_traffic
+from fastjax.cli.shared.workloads import Skew, make_traffic
 from fastjax.traffic import read_routing_trace, traffic_from_routing
 
 TRACE = Path(__file__).parent / "traces" / "train_moe.jsonl.gz"

@@ -31,7 +31,7 @@ from moe_lm import launch, layers, model, report, text
 from moe_lm.training import Checkpoints, State, Trainer
 
 import fastjax
-from fastjax import planning
+from fastjax.traced import plan as planning
 
 EVALUATION_SEED = 1_000_000
 

@@ -20,13 +20,13 @@ except ImportError as _error:
 from fastjax import errors, moe, plot, traffic
 from fastjax import handlers as _handlers
 from fastjax.config import Options, options, schedulers
-from fastjax.host_plan import Plan, make_plan
-from fastjax.planning import TracedPlan, plan_ragged_all_to_all, planning_count
-from fastjax.ragged_all_to_all import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.host.plan import Plan, make_plan
+from fastjax.host.statistics import SiteStats, collect_stats, reset_stats, stats, stats_summary
 from fastjax.simulation import Timeline, simulate
-from fastjax.site_stats import SiteStats, collect_stats, reset_stats, stats, stats_summary
-from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
+from fastjax.traced.exchange import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.traced.plan import TracedPlan, plan_ragged_all_to_all, planning_count
+from fastjax.traced.swap import swap_ragged_all_to_all
 
 __version__ = _metadata.version("fastjax")
 

@@ -23,7 +23,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import fastjax
-from fastjax.cli import bench, schemes
+from fastjax.cli.bench import command as bench
+from fastjax.cli.bench import schemes
 
 options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
 bench.start_backend(options.devices, options.platform)

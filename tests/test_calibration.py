@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 
 from fastjax import Topology, calibration
 from fastjax.calibration import Calibration, Machine, Source
-from fastjax.cli import report
+from fastjax.cli.environment import report
 from fastjax.errors import CalibrationWarning, OptionError
 from fastjax.topology import machine_of, rate_names
 

@@ -10,8 +10,11 @@ import pytest
 from plan_problems import SCHEDULERS
 
 import fastjax
-from fastjax.cli import bench, machine, main, measure, report, schemes
-from fastjax.cli import traffic as workloads
+from fastjax.cli import main
+from fastjax.cli.bench import command as bench
+from fastjax.cli.bench import schemes
+from fastjax.cli.environment import report
+from fastjax.cli.shared import machine, measure, workloads
 from fastjax.errors import OptionError
 
 TINY = ["--rows", "64", "--row-bytes", "64", "--rounds", "2", "--latency-rounds", "2"]

@@ -17,9 +17,11 @@ import scipy.stats
 import fastjax
 from fastjax import Topology, calibration
 from fastjax.calibration import Machine, Source
-from fastjax.cli import calibrate, fit, main, probes
-from fastjax.cli.arena import make_mesh
-from fastjax.cli.measure import Timing
+from fastjax.cli import main
+from fastjax.cli.calibrate import command as calibrate
+from fastjax.cli.calibrate import fit, probes
+from fastjax.cli.shared.device_workload import make_mesh
+from fastjax.cli.shared.measure import Timing
 from fastjax.errors import OptionError, TopologyError
 from fastjax.topology import rate_names
 

@@ -13,7 +13,9 @@ from commands import record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
-from fastjax.cli import figures, main, units
+from fastjax.cli import main
+from fastjax.cli.shared import statistics as figures
+from fastjax.cli.shared import units
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="plan")

@@ -11,7 +11,9 @@ from commands import record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
-from fastjax.cli import costs, main, units
+from fastjax.cli import main
+from fastjax.cli.shared import units
+from fastjax.cli.simulate import costs
 from fastjax.simulation import INCAST, PRESETS
 from fastjax.traffic import write_matrix
 

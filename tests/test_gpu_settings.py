@@ -3,7 +3,7 @@
 import pytest
 
 from fastjax import config, handlers
-from fastjax.cli import report
+from fastjax.cli.environment import report
 from fastjax.config import GpuOptions
 from fastjax.errors import OptionError
 

@@ -43,21 +43,17 @@ PYTHON_LAYERS = [
     ["config"],
     ["jax_compat"],
     ["network", "handlers"],
-    ["explanation"],
-    ["steps"],
+    ["schedule"],
     ["plot"],
-    ["plan_file"],
-    ["host_plan"],
-    ["planning"],
-    ["ragged_all_to_all", "loopback", "site_stats"],
-    ["simulation"],
-    ["swap", "moe"],
+    ["host"],
+    ["traced"],
+    ["loopback", "moe", "simulation"],
     ["__init__"],
-    ["bench", "cli"],
+    ["cli"],
     ["__main__"],
 ]
 # Modules that may not import JAX.
-PYTHON_WITHOUT_JAX = ["errors", "plot", "steps", "traffic"]
+PYTHON_WITHOUT_JAX = ["errors", "plot", "schedule", "traffic"]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"
 
@@ -215,20 +211,20 @@ def test_cpp_checker_allows(tmp_path: Path):
         ("errors.py", "import fastjax.config"),
         ("topology.py", "from . import config"),
         ("topology.py", "from .config import options"),
-        ("topology.py", "def f():\n    from fastjax.planning import make_plan"),
-        ("planning.py", "from fastjax import ragged_all_to_all"),
-        ("swap.py", "from fastjax.moe import dispatch"),
-        ("bench/run.py", "from .. import cli"),
-        ("planning.py", "import jax._src.core"),
-        ("planning.py", "from jax import _src"),
-        ("planning.py", "from jax._src import core"),
-        ("planning.py", "import jax\nx = jax._src.core.f(1)"),
-        ("swap.py", "from jax.interpreters.mlir import _private"),
+        ("topology.py", "def f():\n    from fastjax.host.plan import make_plan"),
+        ("host/plan.py", "from fastjax.traced import exchange"),
+        ("traced/swap.py", "from fastjax.moe import dispatch"),
+        ("host/run.py", "from .. import cli"),
+        ("host/plan.py", "import jax._src.core"),
+        ("host/plan.py", "from jax import _src"),
+        ("host/plan.py", "from jax._src import core"),
+        ("host/plan.py", "import jax\nx = jax._src.core.f(1)"),
+        ("traced/swap.py", "from jax.interpreters.mlir import _private"),
         ("traffic/files.py", "from jax import numpy"),
         ("traffic/files.py", "def f():\n    import jax.numpy as jnp"),
         ("traffic/files.py", "from fastjax.topology import Topology"),
         ("unknown.py", "import numpy"),
-        ("planning.py", "from .unknown import x"),
+        ("host/plan.py", "from ..unknown import x"),
     ],
 )
 def test_python_checker_catches(tmp_path: Path, file: str, text: str):
@@ -238,14 +234,14 @@ def test_python_checker_catches(tmp_path: Path, file: str, text: str):
 
 def test_python_checker_allows(tmp_path: Path):
     files = {
-        "__init__.py": "from .swap import swap_ragged_all_to_all as swap_ragged_all_to_all",
+        "__init__.py": "from .traced.swap import swap_ragged_all_to_all as swap_ragged_all_to_all",
         "jax_compat.py": "from jax._src import core\nimport jax\nx = jax._src",
         "traffic/a.py": "import numpy\nfrom fastjax.errors import ArgumentError\nfrom . import b",
         "traffic/b.py": "import gzip",
-        "planning.py": "import jax\nfrom . import _core, errors\njax.__version__",
-        "topology.py": "import typing\nif typing.TYPE_CHECKING:\n    from .planning import Plan",
-        "bench/run.py": "import fastjax\nfrom .table import Table\nfrom fastjax import planning",
-        "bench/table.py": "from ..planning import make_plan",
+        "host/plan.py": "import jax\nfrom .. import _core, errors\njax.__version__",
+        "topology.py": "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan",
+        "cli/run.py": "import fastjax\nfrom .table import Table\nfrom fastjax import host",
+        "cli/table.py": "from ..host.plan import make_plan",
     }
     _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
     assert list(python_violations(tmp_path)) == []

@@ -9,7 +9,7 @@ import pytest
 from moe_lm import layers
 from spmd import mesh_of, spmd
 
-from fastjax import planning
+from fastjax.traced import plan as planning
 
 SMALL = ["--tokens", "16", "--width", "8", "--inner", "8", "--rounds", "2", "--experts", "8"]
 

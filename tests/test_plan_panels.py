@@ -14,7 +14,7 @@ from fastjax import Topology, make_plan, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import PANELS
 from fastjax.plot.matrices import stage_runs
-from fastjax.steps import SCALE_OUT, steps_of
+from fastjax.schedule.steps import SCALE_OUT, steps_of
 
 
 def panel(plan, name):

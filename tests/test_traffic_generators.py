@@ -11,7 +11,7 @@ import pytest
 
 from fastjax import Topology, make_plan
 from fastjax import traffic as ft
-from fastjax.cli import traffic as workloads
+from fastjax.cli.shared import workloads
 from fastjax.errors import ArgumentError
 
 counts = {"devices": st.integers(1, 9), "rows": st.integers(0, 300)}

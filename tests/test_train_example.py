@@ -15,8 +15,8 @@ import train_moe
 from moe_lm import launch, layers, report, text, training
 
 import fastjax
-from fastjax import planning
 from fastjax.cli import main as fastjax_command
+from fastjax.traced import plan as planning
 from fastjax.traffic import read_routing_trace
 
 SIZES = {"width": 16, "depth": 2, "heads": 2, "inner": 16, "length": 16, "sequences": 2}

@@ -16,8 +16,8 @@ import numpy as np
 import fastjax
 from emulated_cluster import work
 from emulated_cluster.fabric import Fabric
-from fastjax.cli import baselines
-from fastjax.cli.traffic import metadata
+from fastjax.cli.bench import baselines
+from fastjax.cli.shared.workloads import metadata
 from fastjax.errors import UnsupportedError
 
 AXIS = "x"

@@ -37,7 +37,7 @@ def identity(cell: Cell) -> str:
 def fingerprint() -> str:
     """Changes when the planner, the simulator or a contestant does."""
     package, here = Path(fastjax.__file__).parent, Path(__file__).parent
-    sources = [Path(fastjax._core.__file__), *sorted(package.glob("*.py"))]
+    sources = [Path(fastjax._core.__file__), *sorted(package.rglob("*.py"))]
     sources += sorted(package.glob("simulation/*.py"))
     sources += [here / f"{name}.py" for name in _SOURCES]
     sources += [here.parent / name for name in ("textbook.py", "workloads.py")]

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from fastjax.host_plan import TRANSFER_DTYPE
+from fastjax.host.plan import TRANSFER_DTYPE
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     command, *rest = [*arguments, ""]
     if command == "":
-        from fastjax.cli import report
+        from fastjax.cli.environment import report
 
         report.show(report.collect())
         return 0

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import jax_compat, planning
+from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import checkpoint, payload, routing
 from fastjax.moe.handle import Handle
 from fastjax.topology import AxisName, Topology
+from fastjax.traced import plan as planning
 
 
 @jax.named_scope("moe_dispatch")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from fastjax.planning import TracedPlan
+from fastjax.traced.plan import TracedPlan
 
 
 @dataclasses.dataclass(frozen=True)

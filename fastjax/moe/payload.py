@@ -12,8 +12,8 @@ import numpy as np
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe.handle import Way
-from fastjax.planning import TracedPlan
-from fastjax.ragged_all_to_all import fast_ragged_all_to_all
+from fastjax.traced.exchange import fast_ragged_all_to_all
+from fastjax.traced.plan import TracedPlan
 
 _SCALE_BYTES = 4
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from fastjax.plot.drawing import matplotlib, note
 from fastjax.plot.traffic import add_scale, show_rows
-from fastjax.steps import SCALE_OUT, steps_of
+from fastjax.schedule.steps import SCALE_OUT, steps_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 _MOST_MATRICES = 24
 _MOST_CELLS = 480  # of all matrices in a line: more would be too small to see

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastjax.plot.drawing import add_boxes, every_so_many, note, without_frame
-from fastjax.steps import SCALE_OUT
+from fastjax.schedule.steps import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 _BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 

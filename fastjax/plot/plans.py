@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 
 def _draw_time(plan: Plan, ax: Axes) -> None:

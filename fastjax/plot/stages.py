@@ -16,12 +16,20 @@ from fastjax.plot.drawing import (
     matplotlib,
     without_frame,
 )
-from fastjax.steps import BALANCE, PHASES, REDISTRIBUTE, SCALE_OUT, Steps, shares_of, steps_of
+from fastjax.schedule.steps import (
+    BALANCE,
+    PHASES,
+    REDISTRIBUTE,
+    SCALE_OUT,
+    Steps,
+    shares_of,
+    steps_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 _MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one lane for all of them
 # Where in the lane of its server each phase is drawn: from the top, and how high.

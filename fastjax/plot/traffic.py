@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastjax.plot.drawing import every_so_many, matplotlib, note
-from fastjax.steps import SCALE_OUT
+from fastjax.schedule.steps import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from fastjax import _core
 from fastjax.errors import ArgumentError
-from fastjax.host_plan import TRANSFER_DTYPE, Plan, check_row_bytes, check_topology
+from fastjax.host.plan import TRANSFER_DTYPE, Plan, check_row_bytes, check_topology
+from fastjax.schedule.steps import LOCAL, REDISTRIBUTE, SCALE_OUT
 from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
 from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
-from fastjax.steps import LOCAL, REDISTRIBUTE, SCALE_OUT
 from fastjax.topology import Topology
 
 # Of the busiest link's time: what may lie between ends that are put together in exchanges of many

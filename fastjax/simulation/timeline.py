@@ -11,10 +11,10 @@ import numpy as np
 
 from fastjax import plot
 from fastjax.errors import ArgumentError
-from fastjax.host_plan import TRANSFER_DTYPE
+from fastjax.host.plan import TRANSFER_DTYPE
+from fastjax.schedule.steps import SCALE_OUT
 from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
-from fastjax.steps import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import fastjax
-from fastjax.cli.sources import Source
+from fastjax.cli.shared.sources import Source
 from fastjax.errors import OptionError
 
 # Options of the fabric: what they are, and the power of ten that they are shown in.

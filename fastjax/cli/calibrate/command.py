@@ -14,12 +14,12 @@ import jax
 
 import fastjax
 from fastjax import calibration
-from fastjax.cli import machine as machines
-from fastjax.cli import probes
-from fastjax.cli.arena import AXIS, make_mesh
-from fastjax.cli.bench import start_backend, to_json
-from fastjax.cli.fit import PERCENTILES, Rate
-from fastjax.cli.report import rate_text
+from fastjax.cli.bench.command import start_backend, to_json
+from fastjax.cli.calibrate import probes
+from fastjax.cli.calibrate.fit import PERCENTILES, Rate
+from fastjax.cli.environment.report import rate_text
+from fastjax.cli.shared import machine as machines
+from fastjax.cli.shared.device_workload import AXIS, make_mesh
 from fastjax.errors import FastjaxError, OptionError
 from fastjax.topology import machine_of, rate_names
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import fastjax
 from fastjax import _core
-from fastjax.cli import baselines
-from fastjax.cli.arena import AXIS
+from fastjax.cli.bench import baselines
+from fastjax.cli.shared.device_workload import AXIS
 
 DENSE = "dense exact"
 DENSE_WORST = "dense worst"

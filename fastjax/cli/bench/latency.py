@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastjax
-from fastjax.cli.arena import AXIS, Arena
-from fastjax.cli.measure import Timing, interleave
+from fastjax.cli.shared.device_workload import AXIS, Arena
+from fastjax.cli.shared.measure import Timing, interleave
 
 EMPTY = "empty call"
 EMPTY_SAME = "empty call, same arguments"

@@ -9,9 +9,9 @@ import numpy as np
 
 import fastjax
 from fastjax import _core
-from fastjax.cli import measure, units
-from fastjax.cli.rates import RATES
-from fastjax.steps import SCALE_OUT, steps_of
+from fastjax.cli.shared import measure, units
+from fastjax.cli.shared.rates import RATES
+from fastjax.schedule.steps import SCALE_OUT, steps_of
 
 SCHEMA = "fastjax-plan-1"
 

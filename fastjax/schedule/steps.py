@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 PHASES = {BALANCE: "balance", SCALE_OUT: "scale-out", REDISTRIBUTE: "redistribute"}

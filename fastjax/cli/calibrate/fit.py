@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastjax.cli.measure import Timing
+from fastjax.cli.shared.measure import Timing
 
 DRAWS = 500
 QUARTILE = 25

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 import fastjax
-from fastjax.cli import fit
-from fastjax.cli.arena import AXIS, Arena
-from fastjax.cli.measure import Timing, interleave
+from fastjax.cli.calibrate import fit
+from fastjax.cli.shared.device_workload import AXIS, Arena
+from fastjax.cli.shared.measure import Timing, interleave
 
 ROW_BYTES = 1024
 IDLE = "idle"

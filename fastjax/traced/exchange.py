@@ -10,10 +10,11 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from fastjax import config, jax_compat, planning
+from fastjax import config, jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.planning import PlanSpec, TracedPlan
 from fastjax.topology import AxisName, Topology
+from fastjax.traced import plan as planning
+from fastjax.traced.plan import PlanSpec, TracedPlan
 
 # Gradients of rows that were sent to several devices are added up, in these types.
 _SUMMABLE = tuple(

@@ -10,7 +10,7 @@ import numpy as np
 from fastjax import _core
 
 if TYPE_CHECKING:
-    from fastjax.host_plan import Plan
+    from fastjax.host.plan import Plan
 
 Choice = tuple[int, bool, int, float, float]
 

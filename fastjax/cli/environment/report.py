@@ -13,7 +13,7 @@ import numpy as np
 
 import fastjax
 from fastjax import _core, calibration, config, handlers, network
-from fastjax.cli import machine
+from fastjax.cli.shared import machine
 from fastjax.topology import calibration_of
 
 Section = dict[str, str]

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
-from fastjax.cli import commands, costs, rates, report, sources, verdict
-from fastjax.cli.progress import Progress
+from fastjax.cli.environment import report
+from fastjax.cli.shared import commands, rates, sources
+from fastjax.cli.shared.progress import Progress
+from fastjax.cli.simulate import costs, verdict
 from fastjax.errors import ArgumentError, OptionError
-from fastjax.host_plan import check_scheduler_fits
+from fastjax.host.plan import check_scheduler_fits
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from fastjax.errors import ArgumentError
-from fastjax.ragged_all_to_all import fast_ragged_all_to_all
+from fastjax.traced.exchange import fast_ragged_all_to_all
 
 _DEFAULTS = ("topology", "scheduler")
 _original = jax.lax.ragged_all_to_all

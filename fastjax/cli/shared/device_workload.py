@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax.cli import traffic as workloads
+from fastjax.cli.shared import workloads
 
 AXIS = "x"
 

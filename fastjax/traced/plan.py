@@ -13,7 +13,7 @@ from jax.interpreters import ad
 
 from fastjax import _core, config, jax_compat, network
 from fastjax.errors import ArgumentError, UnsupportedError
-from fastjax.host_plan import (
+from fastjax.host.plan import (
     check_row_bytes,
     check_scheduler_fits,
     check_topology,

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fastjax
-from fastjax.cli import commands, figures, rates, report, sources
+from fastjax.cli.environment import report
+from fastjax.cli.shared import commands, rates, sources
+from fastjax.cli.shared import statistics as figures
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 import fastjax
-from fastjax.cli import figures, report, units
-from fastjax.cli.progress import Progress
+from fastjax.cli.environment import report
+from fastjax.cli.shared import statistics as figures
+from fastjax.cli.shared import units
+from fastjax.cli.shared.progress import Progress
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
 
 SCHEMA = "fastjax-simulate-1"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import fastjax
-from fastjax.cli import costs, units
-from fastjax.cli.costs import Cost
-from fastjax.cli.progress import Progress
+from fastjax.cli.shared import units
+from fastjax.cli.shared.progress import Progress
+from fastjax.cli.simulate import costs
+from fastjax.cli.simulate.costs import Cost
 from fastjax.simulation import Fabric, Incast
 
 _ALIKE = 0.02  # times that differ by less are the same, as far as a simulation can tell

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 
 import fastjax
-from fastjax import planning
-from fastjax.cli import latency, measure, schemes
-from fastjax.cli import machine as machines
-from fastjax.cli import traffic as workloads
-from fastjax.cli.arena import Arena, make_mesh
-from fastjax.cli.baselines import Copy
+from fastjax.cli.bench import latency, schemes
+from fastjax.cli.bench.baselines import Copy
+from fastjax.cli.shared import machine as machines
+from fastjax.cli.shared import measure, workloads
+from fastjax.cli.shared.device_workload import Arena, make_mesh
 from fastjax.errors import FastjaxError, OptionError
+from fastjax.traced import plan as planning
 
 SCHEMA = "fastjax-bench-1"
 FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
@@ -48,7 +48,7 @@ class BenchOptions:
     dtype: str = "float32"
     """Type of the rows' elements."""
     skew: workloads.Skew = "zipf-expert"
-    """How the traffic is spread; fastjax/cli/traffic.py defines each."""
+    """How the traffic is spread; fastjax/cli/shared/workloads.py defines each."""
     alpha: float = 0.8
     """Exponent of Zipf's law."""
     schedulers: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         import tyro
 
-        from fastjax.cli import tables
+        from fastjax.cli.bench import tables
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("tyro", "rich"):

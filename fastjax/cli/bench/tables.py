@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fastjax.cli import units
-from fastjax.cli.schemes import COPY, DENSE
+from fastjax.cli.bench.schemes import COPY, DENSE
+from fastjax.cli.shared import units
 
 _MINIMUM_WIDTH = 112
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import fastjax
 from fastjax import _core
-from fastjax.cli.baselines import usable_cores
+from fastjax.cli.bench.baselines import usable_cores
 
 
 def versions() -> dict[str, str]:

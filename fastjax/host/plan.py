@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fastjax import _core, config, explanation, optimal, plan_file, plot
+from fastjax import _core, config, optimal, plot
 from fastjax.errors import ArgumentError, OptionError, TopologyError
+from fastjax.host import explanation, plan_file
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:

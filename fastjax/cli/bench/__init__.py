@@ -1,0 +1,3 @@
+"""`python -m fastjax bench`."""
+
+from fastjax.cli.bench.command import main as main

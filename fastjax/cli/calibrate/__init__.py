@@ -1,0 +1,3 @@
+"""`python -m fastjax calibrate`."""
+
+from fastjax.cli.calibrate.command import main as main

@@ -1,0 +1,1 @@
+"""`python -m fastjax` without a command: the environment report."""

@@ -1,0 +1,3 @@
+"""`python -m fastjax simulate`."""
+
+from fastjax.cli.simulate.command import main as main

@@ -1,0 +1,1 @@
+"""What runs on the host, outside compiled programs: plans, their files, and statistics."""

@@ -1,0 +1,1 @@
+"""What a plan says, to the modules that draw, explain, write or simulate one."""

@@ -1,0 +1,1 @@
+"""What JAX traces into programs: primitives, their rules, and plans that programs make."""

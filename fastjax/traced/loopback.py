@@ -1,0 +1,218 @@
+"""The programs of `fastjax.loopback`: all ranks of an exchange, played by one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+
+from fastjax import config, jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.host.plan import check_row_bytes, check_scheduler_fits, check_topology
+from fastjax.topology import Topology
+from fastjax.traced.plan import PlanSpec, planning_attributes
+
+
+def loopback_ragged_all_to_all(
+    operand: jax.Array,
+    output: jax.Array,
+    input_offsets: jax.Array,
+    send_sizes: jax.Array,
+    output_offsets: jax.Array,
+    recv_sizes: jax.Array,
+    *,
+    topology: Topology,
+    scheduler: str | None = None,
+) -> jax.Array:
+    """Plays every rank of a `fast_ragged_all_to_all` on the one device that holds the arrays.
+
+    Args:
+      operand: rows to send, shape (ranks, rows, ...).
+      output: what the result holds where no row arrives, shape (ranks, output rows, ...).
+      input_offsets: integers, shape (ranks, k * ranks), like the three that follow: what each rank
+        would pass, by rank.
+      send_sizes: rows of each slice.
+      output_offsets: where each slice lands in the receiver's output.
+      recv_sizes: rows that arrive.
+      topology: the fabric that is played; servers are domains between which rows go as messages.
+      scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
+
+    Returns:
+      The results of all ranks, in the shape of output.
+
+    Raises:
+      ArgumentError: shapes or types do not fit each other or the topology.
+      TopologyError: the topology is none.
+      OptionError: there is no such scheduler.
+      jax.errors.JaxRuntimeError: while running, as `fast_ragged_all_to_all` does; or there is no
+        GPU library in this installation.
+    """
+    operand, output = jnp.asarray(operand), jnp.asarray(output)
+    metadata = {
+        "input_offsets": jnp.asarray(input_offsets),
+        "send_sizes": jnp.asarray(send_sizes),
+        "output_offsets": jnp.asarray(output_offsets),
+        "recv_sizes": jnp.asarray(recv_sizes),
+    }
+    row_bytes = operand.dtype.itemsize * int(np.prod(operand.shape[2:]))
+    spec = _spec(topology, scheduler, row_bytes)
+    _check_metadata(spec, metadata)
+    ranks = topology.servers * topology.devices_per_server
+    for name, rows in (("operand", operand), ("output", output)):
+        if rows.ndim < 2 or rows.shape[0] != ranks:
+            raise ArgumentError(
+                f"{name} must have shape (ranks, rows, ...), with {ranks} ranks; got {rows.shape}."
+            )
+    if operand.shape[2:] != output.shape[2:] or operand.dtype != output.dtype:
+        raise ArgumentError(
+            "operand and output must agree in their type and behind their rows, got "
+            f"{operand.dtype}{list(operand.shape)} and {output.dtype}{list(output.shape)}."
+        )
+    return _exchange_p.bind(
+        operand,
+        output,
+        *metadata.values(),
+        spec=spec,
+        timeout_ms=config.current().timeout_ms,
+        check_overlaps=config.current().check_overlaps,
+    )
+
+
+def loopback_plan(
+    send_sizes: jax.Array,
+    *,
+    topology: Topology,
+    scheduler: str | None = None,
+    row_bytes: int = 4096,
+    rank: int = 0,
+) -> jax.Array:
+    """Plans as a device of a GPU program does: from counts in its memory to a table in its memory.
+
+    Args:
+      send_sizes: what every rank would pass, shape (ranks, k * ranks), integers.
+      topology: the fabric that is played.
+      scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
+      row_bytes: bytes of a row, as far as known.
+      rank: whose stage table is wanted.
+
+    Returns:
+      That rank's stage table, int32.
+
+    Raises:
+      ArgumentError: send_sizes does not fit the topology, or there is no such rank.
+      TopologyError: the topology is none.
+      OptionError: there is no such scheduler.
+      jax.errors.JaxRuntimeError: while running, if a size is negative.
+    """
+    sizes = jnp.asarray(send_sizes)
+    check_row_bytes(row_bytes)
+    spec = _spec(topology, scheduler, row_bytes)
+    _check_metadata(spec, {"send_sizes": sizes})
+    if not 0 <= rank < sizes.shape[0]:
+        raise ArgumentError(f"rank must be 0 to {sizes.shape[0] - 1}, got {rank}.")
+    return _plan_p.bind(sizes, spec=spec, rank=rank, timeout_ms=config.current().timeout_ms)
+
+
+def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec:
+    check_topology(topology)
+    name = config.current().scheduler if scheduler is None else scheduler
+    config.check_scheduler(name, "scheduler")
+    if name == "optimal":
+        raise ArgumentError("scheduler 'optimal' plans on the host only; name another.")
+    check_scheduler_fits(name, topology)
+    ranks = topology.servers * topology.devices_per_server
+    return PlanSpec(topology, tuple(range(ranks)), name, max(1, row_bytes))
+
+
+def _check_metadata(spec: PlanSpec, arrays: dict[str, Any]) -> None:
+    ranks = len(spec.rank_of)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ArgumentError(f"{name} must be integer type, got {array.dtype}.")
+        fits = array.ndim == 2 and array.shape[0] == ranks and array.shape[1] % ranks == 0
+        if not fits or array.shape[1] == 0 or len(set(shapes.values())) > 1:
+            raise ArgumentError(
+                f"offsets and sizes must have one shape, (ranks, k * ranks) with {ranks} ranks; "
+                f"got {shapes}."
+            )
+
+
+def _attributes(
+    ctx: Any, operation: str, spec: PlanSpec, timeout_ms: int, platform: str
+) -> dict[str, Any]:
+    ranks = np.arange(len(spec.rank_of), dtype=np.int64)
+    return {
+        "operation": operation,
+        "name": jax_compat.op_name(ctx, operation),
+        "axis": "'loopback'",
+        "program": jax_compat.program_name(ctx),
+        "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),
+        "channel": np.int64(jax_compat.new_channel(ctx)),
+        "timeout_ms": np.int64(timeout_ms),
+        "group_size": np.int64(len(ranks)),
+        "replica_groups": ranks,
+        "rank_of": ranks,
+        "platform": platform,
+    } | planning_attributes(spec)
+
+
+def _exchange_lowering(
+    ctx: Any,
+    *operands: Any,
+    spec: PlanSpec,
+    timeout_ms: int,
+    check_overlaps: bool,
+    platform: str,
+) -> list[Any]:
+    attributes = _attributes(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
+    attributes |= {
+        "reverse": np.bool_(False),
+        "transposed_table": np.bool_(False),
+        "check_overlaps": np.bool_(check_overlaps),
+    }
+    result = jax_compat.custom_call(
+        ctx,
+        "fastjax_loopback_v1",
+        operands,
+        ctx.avals_in,
+        ctx.avals_out[0],
+        attributes,
+        aliases={1: 0},
+    )
+    return [result]
+
+
+def _plan_lowering(
+    ctx: Any, sizes: Any, *, spec: PlanSpec, rank: int, timeout_ms: int, platform: str
+) -> list[Any]:
+    attributes = _attributes(ctx, "loopback_plan", spec, timeout_ms, platform)
+    attributes["rank"] = np.int64(rank)
+    target = "fastjax_loopback_plan_v1"
+    return [
+        jax_compat.custom_call(ctx, target, [sizes], ctx.avals_in, ctx.avals_out[0], attributes)
+    ]
+
+
+_exchange_p = Primitive("loopback_ragged_all_to_all")
+_plan_p = Primitive("loopback_plan")
+
+
+@_exchange_p.def_abstract_eval
+def _exchange_type(_operand: Any, output: Any, *_metadata: Any, **_: Any) -> Any:
+    return output.update(weak_type=False)
+
+
+@_plan_p.def_abstract_eval
+def _plan_type(sizes: Any, *, spec: PlanSpec, **_: Any) -> Any:
+    return sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
+
+
+for _primitive, _lowering in ((_exchange_p, _exchange_lowering), (_plan_p, _plan_lowering)):
+    jax_compat.set_impl(_primitive)
+    jax_compat.set_lowering(_primitive, _lowering)
+
+__all__ = ["loopback_plan", "loopback_ragged_all_to_all"]
