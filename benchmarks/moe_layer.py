@@ -19,9 +19,8 @@ import records
 from workloads import TRACE, TRACE_DEVICES
 
 import fastjax
-from fastjax import moe
+from fastjax import moe, plan_ragged_all_to_all, scheduling
 from fastjax.cli.bench.command import start_backend
-from fastjax.traced import plan as planning
 from fastjax.traffic import read_routing_trace
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
@@ -94,7 +93,7 @@ class Problem:
 
         def local(counts: Any) -> Any:
             counted = jax.lax.all_gather(counts, AXIS)
-            plan = planning.plan_ragged_all_to_all(counts, axis_name=AXIS, **options)
+            plan = plan_ragged_all_to_all(counts, axis_name=AXIS, **options)
             return jax.tree.map(lambda a: a.reshape(1, -1), (plan, counted))
 
         mapped = jax.jit(jax.shard_map(local, mesh=self.mesh, in_specs=_P, out_specs=_P))
@@ -129,7 +128,7 @@ def measure(problem: Problem, servers: int, rounds: int) -> list[dict[str, Any]]
     topology = fastjax.Topology(servers, TRACE_DEVICES // servers)
     whole = {DENSE: problem.program(layers.dense)}
     parts = {}
-    for name in planning.schedulers_in_programs():
+    for name in scheduling.schedulers_in_programs():
         options = {"scheduler": name, "topology": topology}
         whole[name] = problem.program(layers.fast(**options))
         parts[f"{name}: exchange"] = problem.program(without_experts(problem.experts, options))

@@ -31,7 +31,7 @@ from moe_lm import launch, layers, model, report, text
 from moe_lm.training import Checkpoints, State, Trainer
 
 import fastjax
-from fastjax.traced import plan as planning
+from fastjax import scheduling
 
 EVALUATION_SEED = 1_000_000
 
@@ -259,7 +259,7 @@ def compare(
 
     runs = {
         f"fastjax {name}": once(trainer.step(_layer(options, "fastjax", name)))
-        for name in planning.schedulers_in_programs()
+        for name in scheduling.schedulers_in_programs()
     }
     runs["dense, padded"] = once(trainer.step(layers.dense))
     for go in runs.values():  # compiles it

@@ -19,9 +19,10 @@ except ImportError as _error:
     from fastjax import _core as _core
 from fastjax import errors, moe, plot, traffic
 from fastjax import handlers as _handlers
-from fastjax.config import Options, options, schedulers
+from fastjax.config import Options, options
 from fastjax.host.plan import Plan, make_plan
 from fastjax.host.statistics import SiteStats, collect_stats, reset_stats, stats, stats_summary
+from fastjax.scheduling import schedulers
 from fastjax.simulation import Timeline, simulate
 from fastjax.topology import Topology
 from fastjax.traced.exchange import fast_ragged_all_to_all, fast_ragged_all_to_all_p

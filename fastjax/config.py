@@ -47,16 +47,9 @@ from typing import Any
 
 import jax
 
-from fastjax import _core
 from fastjax.errors import OptionError
+from fastjax.scheduling import check_scheduler
 from fastjax.topology import Topology
-
-_ORDER = ("auto", "fast", "balanced", "relay", "rails", "spreadout", "direct")
-
-
-def schedulers() -> tuple[str, ...]:
-    """Names that `scheduler=` takes."""
-    return (*sorted(_core.scheduler_names(), key=_ORDER.index), "optimal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +89,6 @@ class Options:
     def timeout_ms(self) -> int:
         """The timeout in whole milliseconds, at least one."""
         return max(1, round(self.timeout * 1e3))
-
-
-def check_scheduler(name: object, what: str) -> None:
-    """Refuses names that are not a scheduler's."""
-    if name not in schedulers():
-        raise OptionError(f"{what} must be one of {', '.join(schedulers())}; got {name!r}.")
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:
@@ -274,11 +261,9 @@ __all__ = [
     "GpuOptions",
     "NetworkOptions",
     "Options",
-    "check_scheduler",
     "current",
     "gpu_from_environment",
     "network_from_environment",
     "options",
-    "schedulers",
     "stats_from_environment",
 ]

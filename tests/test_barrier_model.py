@@ -12,7 +12,7 @@ from barrier import Pieces
 from plan_problems import SCHEDULERS, problems, scheduled
 
 from fastjax import Topology, make_plan
-from fastjax.host.plan import TRANSFER_DTYPE
+from fastjax.schedule.transfers import TRANSFER_DTYPE
 
 # 10 bytes/s inside servers, 1 between them.
 SLOW = Topology(

@@ -21,8 +21,9 @@ from jax.sharding import AxisType
 from fastjax import Topology, calibration
 from fastjax.calibration import Calibration, Machine, Source
 from fastjax.cli.environment import report
+from fastjax.devices import machine_of
 from fastjax.errors import CalibrationWarning, OptionError
-from fastjax.topology import machine_of, rate_names
+from fastjax.topology import rate_names
 
 HERE = Machine("cpu", "cpu", 8)
 RATES = {

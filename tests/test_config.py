@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import fastjax
 from fastjax import Options, Topology, config
 from fastjax.errors import OptionError
+from fastjax.scheduling import check_scheduler
 
 NAMES = "auto, fast, balanced, relay, rails, spreadout, direct, optimal"
 
@@ -26,11 +27,11 @@ def test_schedulers():
 
 def test_check_scheduler():
     for name in fastjax.schedulers():
-        config.check_scheduler(name, "scheduler")
+        check_scheduler(name, "scheduler")
     for name in ("", "FAST", "best", None, 0, ["fast"]):
         message = f"scheduler must be one of {NAMES}; got {name!r}."
         with pytest.raises(OptionError, match=re.escape(message)):
-            config.check_scheduler(name, "scheduler")
+            check_scheduler(name, "scheduler")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "soon", None, (), 2e9])

@@ -39,21 +39,25 @@ PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
     ["calibration"],
-    ["topology", "traffic", "optimal"],
+    ["devices", "traffic", "optimal"],
+    ["topology"],
+    ["checks", "scheduling"],
     ["config"],
     ["jax_compat"],
     ["network", "handlers"],
     ["schedule"],
     ["plot"],
-    ["host"],
-    ["traced"],
+    ["host", "traced"],
     ["loopback", "moe", "simulation"],
     ["__init__"],
     ["cli"],
     ["__main__"],
 ]
 # Modules that may not import JAX.
-PYTHON_WITHOUT_JAX = ["errors", "plot", "schedule", "traffic"]
+PYTHON_WITHOUT_JAX = [
+    *("calibration", "checks", "errors", "optimal", "plot", "schedule", "scheduling", "simulation"),
+    *("topology", "traffic"),
+]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"
 

@@ -9,14 +9,14 @@ import pytest
 from moe_lm import layers
 from spmd import mesh_of, spmd
 
-from fastjax.traced import plan as planning
+from fastjax import scheduling
 
 SMALL = ["--tokens", "16", "--width", "8", "--inner", "8", "--rounds", "2", "--experts", "8"]
 
 
 @pytest.fixture
 def two_schedulers(monkeypatch):
-    monkeypatch.setattr(planning, "schedulers_in_programs", lambda: ("auto", "fast"))
+    monkeypatch.setattr(scheduling, "schedulers_in_programs", lambda: ("auto", "fast"))
 
 
 def test_command(two_schedulers, tmp_path, capsys):

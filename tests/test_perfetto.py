@@ -11,7 +11,7 @@ import pytest
 from pictures import timeline_of
 
 from fastjax import Topology, make_plan, simulate, traffic
-from fastjax.schedule.steps import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT
 
 LANES = {
     "NIC out": ("scale_out", "src", "dst", "->"),

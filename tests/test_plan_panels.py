@@ -14,7 +14,8 @@ from fastjax import Topology, make_plan, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import PANELS
 from fastjax.plot.matrices import stage_runs
-from fastjax.schedule.steps import SCALE_OUT, steps_of
+from fastjax.schedule.steps import steps_of
+from fastjax.schedule.transfers import SCALE_OUT
 
 
 def panel(plan, name):

@@ -12,7 +12,8 @@ import fastjax
 from fastjax import Topology, make_plan, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import draw_plan, plot_plan
-from fastjax.schedule.steps import BALANCE, PHASES, SCALE_OUT, shares_of, steps_of
+from fastjax.schedule.steps import shares_of, steps_of
+from fastjax.schedule.transfers import BALANCE, PHASES, SCALE_OUT
 
 
 def swatches(ax):

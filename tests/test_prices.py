@@ -5,7 +5,7 @@ import pytest
 
 import fastjax
 from fastjax import Topology, make_plan, simulate
-from fastjax.schedule.steps import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4, 8), (12, 2)])

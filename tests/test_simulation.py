@@ -14,7 +14,7 @@ from plan_problems import problems
 import fastjax
 from fastjax import Topology, make_plan, simulate
 from fastjax.errors import ArgumentError, OptionError
-from fastjax.host.plan import TRANSFER_DTYPE
+from fastjax.schedule.transfers import TRANSFER_DTYPE
 from fastjax.simulation import (
     COUNTS,
     INCAST,

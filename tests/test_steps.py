@@ -7,7 +7,8 @@ import pytest
 from plan_problems import SCHEDULERS, problems, scheduled, topologies
 
 from fastjax import Topology, make_plan, traffic
-from fastjax.schedule.steps import BALANCE, PHASES, REDISTRIBUTE, SCALE_OUT, shares_of, steps_of
+from fastjax.schedule.steps import shares_of, steps_of
+from fastjax.schedule.transfers import BALANCE, PHASES, REDISTRIBUTE, SCALE_OUT
 
 NO_OVERHEAD = {"scale_up_latency": 0, "scale_out_latency": 0, "transfer_overhead": 0}
 

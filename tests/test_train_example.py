@@ -15,8 +15,8 @@ import train_moe
 from moe_lm import launch, layers, report, text, training
 
 import fastjax
+from fastjax import scheduling
 from fastjax.cli import main as fastjax_command
-from fastjax.traced import plan as planning
 from fastjax.traffic import read_routing_trace
 
 SIZES = {"width": 16, "depth": 2, "heads": 2, "inner": 16, "length": 16, "sequences": 2}
@@ -123,7 +123,7 @@ def test_resumed(uninterrupted, files, tmp_path, monkeypatch, capsys):
     assert history == uninterrupted[1]
     assert {len(seconds) for seconds in compared.values()} == {2}
     said = capsys.readouterr().out
-    for name in planning.schedulers_in_programs():
+    for name in scheduling.schedulers_in_programs():
         assert f"fastjax {name} " in said
     assert "dense, padded" in said
 

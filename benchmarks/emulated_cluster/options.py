@@ -8,7 +8,7 @@ from pathlib import Path
 from emulated_cluster.fabric import Fabric
 from emulated_cluster.system import ClusterError
 from emulated_cluster.work import WORKLOADS
-from fastjax.traced.plan import schedulers_in_programs
+from fastjax.scheduling import schedulers_in_programs
 
 RATES = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20}

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from fastjax.host.plan import TRANSFER_DTYPE
+from fastjax.schedule.transfers import TRANSFER_DTYPE
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,35 +9,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fastjax import _core, config, optimal, plot
-from fastjax.errors import ArgumentError, OptionError, TopologyError
-from fastjax.host import explanation, plan_file
+from fastjax import _core, plot
+from fastjax.checks import check_row_bytes, check_topology
+from fastjax.errors import ArgumentError
+from fastjax.host import explanation, plan_file, planner
+from fastjax.schedule.transfers import TRANSFER_DTYPE
+from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-TRANSFER_DTYPE = np.dtype(
-    [
-        ("phase", "i1"),
-        ("stage", "i4"),
-        ("src", "i4"),
-        ("dst", "i4"),
-        ("origin", "i4"),
-        ("target", "i4"),
-        ("first_row", "i8"),
-        ("rows", "i8"),
-    ]
-)
-"""Fields of `Plan.transfers`.
-
-phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
-balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
-"""
-
-
-_TOO_MANY_DEVICES = 2**15
 
 
 class Plan:
@@ -51,7 +32,7 @@ class Plan:
       row_bytes: bytes of a row, which times are predicted with.
     """
 
-    def __init__(self, made: Made, *, transposed: bool = False):
+    def __init__(self, made: planner.Made, *, transposed: bool = False):
         self._made = made
         self._transposed = transposed
         self.traffic = made.traffic.T if transposed else made.traffic
@@ -198,29 +179,6 @@ class Plan:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """What the planner made of what it was given.
-
-    Attributes:
-      traffic: the matrix.
-      topology: the fabric.
-      asked: the scheduler that was asked for.
-      row_bytes: bytes of a row.
-      core: the compiled plan.
-      given: targets and weights of the matchings that it was given, if any.
-      taken: whether to take those as they are, rather than to begin with them.
-    """
-
-    traffic: np.ndarray
-    topology: Topology
-    asked: str
-    row_bytes: int
-    core: _core.HostPlan
-    given: plan_file.Matchings | None
-    taken: bool
-
-
 def make_plan(
     traffic: Any,
     topology: Topology,
@@ -259,7 +217,7 @@ def make_plan(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
       UnsupportedError: "optimal" without scipy.
     """
-    config.check_scheduler(scheduler, "scheduler")
+    check_scheduler(scheduler, "scheduler")
     check_topology(topology)
     check_row_bytes(row_bytes)
     check_scheduler_fits(scheduler, topology)
@@ -267,42 +225,19 @@ def make_plan(
         raise ArgumentError(f"time_limit must be seconds above 0, got {time_limit!r}.")
     if previous is not None:
         _check_previous(previous, topology)
-    matrix = _check_traffic(traffic, topology)
+    matrix = planner.check_traffic(traffic, topology)
     begin = None if previous is None else previous.matchings
     with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
-        made = _make(
+        made = planner.make(
             matrix, topology, scheduler, int(row_bytes), begin=begin, time_limit=time_limit
         )
     return Plan(made)
 
 
-def _make(
-    traffic: np.ndarray,
-    topology: Topology,
-    asked: str,
-    row_bytes: int,
-    *,
-    begin: plan_file.Matchings | None = None,
-    taken: plan_file.Matchings | None = None,
-    time_limit: float = 60.0,
-) -> Made:
-    name = "fast" if asked == "optimal" else asked
-    core = _core.HostPlan(traffic, topology.words, scheduler_number(name), row_bytes)
-    core.plan()
-    if asked == "optimal" and taken is None:
-        taken = _solve(core, topology.servers, time_limit)
-    given = taken or begin
-    if given is None or not len(given[1]):
-        return Made(traffic, topology, asked, row_bytes, core, None, False)
-    targets, weights = (np.ascontiguousarray(part) for part in given)
-    core.plan_with(targets, weights, take=taken is not None)
-    return Made(traffic, topology, asked, row_bytes, core, (targets, weights), taken is not None)
-
-
 def _restored(stored: plan_file.Stored, where: str) -> Plan:
     """The plan again, out of `where`."""
     try:
-        made = _remake(stored)
+        made = planner.make_again(stored)
     except ValueError as error:
         raise ArgumentError(f"{where} is no plan of fastjax: {error}") from None
     targets, weights = made.core.matchings()
@@ -316,42 +251,6 @@ def _restored(stored: plan_file.Stored, where: str) -> Plan:
     return Plan(made, transposed=stored.transposed)
 
 
-def _remake(stored: plan_file.Stored) -> Made:
-    """What was stored, planned again."""
-    topology = stored.topology
-    config.check_scheduler(stored.scheduler, "scheduler")
-    check_row_bytes(stored.row_bytes)
-    check_scheduler_fits(stored.scheduler, topology)
-    traffic = _check_traffic(stored.traffic, topology)
-    begin, taken = (None, stored.given) if stored.taken else (stored.given, None)
-    name = stored.scheduler
-    return _make(traffic, topology, name, stored.row_bytes, begin=begin, taken=taken)
-
-
-def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
-    units = core.units().reshape(servers, servers)
-    if not units.any():
-        return None
-    solved = optimal.solve_stages(units, startup_rows=core.startup_units, time_limit=time_limit)
-    return solved.targets.astype(np.int16), solved.lengths
-
-
-def scheduler_number(name: str) -> int:
-    """That of the compiled planner."""
-    return _core.scheduler_names().index(name)
-
-
-def check_scheduler_fits(name: str, topology: Topology) -> None:
-    """Refuses schedulers that use every device's own NIC where one has failed."""
-    failed = topology.failed_nics
-    if failed and topology.servers > 1 and name in ("direct", "relay", "spreadout"):
-        raise OptionError(
-            f"scheduler {name!r} sends rows over their device's own NIC, and that of device "
-            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'balanced', "
-            "'rails' and 'auto' go round it."
-        )
-
-
 def _check_previous(previous: Any, topology: Topology) -> None:
     if not isinstance(previous, Plan):
         raise ArgumentError(f"previous must be a fastjax.Plan, got {previous!r}.")
@@ -362,45 +261,4 @@ def _check_previous(previous: Any, topology: Topology) -> None:
         )
 
 
-def check_row_bytes(row_bytes: Any) -> None:
-    """Refuses sizes that no row has."""
-    if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
-        raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
-
-
-def check_topology(topology: Any) -> None:
-    """Refuses what is not a topology."""
-    if not isinstance(topology, Topology):
-        raise ArgumentError(f"topology must be a fastjax.Topology, got {topology!r}.")
-    if topology.num_devices >= _TOO_MANY_DEVICES:
-        raise TopologyError(
-            f"{topology.servers} x {topology.devices_per_server} devices are more than the "
-            f"{_TOO_MANY_DEVICES - 1} that can be planned for."
-        )
-
-
-def _check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
-    try:
-        matrix = np.asarray(traffic)
-    except ValueError as error:
-        raise ArgumentError(f"traffic must be a matrix: {error}") from None
-    size = topology.num_devices
-    if matrix.shape != (size, size):
-        raise ArgumentError(
-            f"traffic must have shape ({size}, {size}) for a topology of {topology.servers} x "
-            f"{topology.devices_per_server} devices, got {matrix.shape}."
-        )
-    if not np.issubdtype(matrix.dtype, np.integer):
-        raise ArgumentError(f"traffic must be integers (rows), got {matrix.dtype}.")
-    if matrix.size and int(matrix.min()) < 0:
-        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
-        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {matrix[i, j]}.")
-    # The planner adds entries up in int64.
-    if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
-        raise ArgumentError("traffic has more rows than int64 can add up.")
-    owned = np.array(matrix, dtype=np.int64, order="C")
-    owned.flags.writeable = False
-    return owned
-
-
-__all__ = ["TRANSFER_DTYPE", "Made", "Plan", "make_plan"]
+__all__ = ["Plan", "make_plan"]

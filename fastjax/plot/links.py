@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastjax.plot.drawing import matplotlib
-from fastjax.schedule.steps import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
+from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 
 if TYPE_CHECKING:
     from fastjax.simulation.timeline import Timeline

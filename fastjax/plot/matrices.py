@@ -9,7 +9,8 @@ import numpy as np
 
 from fastjax.plot.drawing import matplotlib, note
 from fastjax.plot.traffic import add_scale, show_rows
-from fastjax.schedule.steps import SCALE_OUT, steps_of
+from fastjax.schedule.steps import steps_of
+from fastjax.schedule.transfers import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from fastjax.errors import ArgumentError
 from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
 from fastjax.plot.lanes import in_ns, side_by_side
-from fastjax.schedule.steps import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

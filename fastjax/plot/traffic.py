@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastjax.plot.drawing import every_so_many, matplotlib, note
-from fastjax.schedule.steps import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

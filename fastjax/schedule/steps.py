@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
+
 if TYPE_CHECKING:
     from fastjax.host.plan import Plan
 
-LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
-PHASES = {BALANCE: "balance", SCALE_OUT: "scale-out", REDISTRIBUTE: "redistribute"}
 _AT_ONCE = "direct"
 
 
@@ -194,14 +194,4 @@ def _by_server(plan: Plan, seconds: np.ndarray) -> np.ndarray:
     return seconds.reshape(-1, topology.servers, topology.devices_per_server).max(axis=2)
 
 
-__all__ = [
-    "BALANCE",
-    "LOCAL",
-    "PHASES",
-    "REDISTRIBUTE",
-    "SCALE_OUT",
-    "Shares",
-    "Steps",
-    "shares_of",
-    "steps_of",
-]
+__all__ = ["Shares", "Steps", "shares_of", "steps_of"]

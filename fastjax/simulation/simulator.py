@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fastjax import _core
+from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
-from fastjax.host.plan import TRANSFER_DTYPE, Plan, check_row_bytes, check_topology
-from fastjax.schedule.steps import LOCAL, REDISTRIBUTE, SCALE_OUT
+from fastjax.host.plan import Plan
+from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
 from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
 from fastjax.topology import Topology

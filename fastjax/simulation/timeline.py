@@ -11,8 +11,7 @@ import numpy as np
 
 from fastjax import plot
 from fastjax.errors import ArgumentError
-from fastjax.host.plan import TRANSFER_DTYPE
-from fastjax.schedule.steps import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
 

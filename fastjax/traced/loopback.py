@@ -10,8 +10,9 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat
+from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
-from fastjax.host.plan import check_row_bytes, check_scheduler_fits, check_topology
+from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 from fastjax.traced.plan import PlanSpec, planning_attributes
 
@@ -119,7 +120,7 @@ def loopback_plan(
 def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec:
     check_topology(topology)
     name = config.current().scheduler if scheduler is None else scheduler
-    config.check_scheduler(name, "scheduler")
+    check_scheduler(name, "scheduler")
     if name == "optimal":
         raise ArgumentError("scheduler 'optimal' plans on the host only; name another.")
     check_scheduler_fits(name, topology)

@@ -12,12 +12,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from fastjax import _core, config, jax_compat, network
+from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError, UnsupportedError
-from fastjax.host.plan import (
-    check_row_bytes,
+from fastjax.scheduling import (
+    check_scheduler,
     check_scheduler_fits,
-    check_topology,
     scheduler_number,
+    schedulers_in_programs,
 )
 from fastjax.topology import AxisName, Topology, fit_to_groups, usual_topology
 
@@ -209,7 +210,7 @@ def make_spec(
     """What the planner of a call is told, arguments before options before defaults."""
     opts = config.current()
     name = opts.scheduler if scheduler is None else scheduler
-    config.check_scheduler(name, "scheduler")
+    check_scheduler(name, "scheduler")
     axis_size = jax.lax.axis_size(axes)
     if topology is not None:
         check_topology(topology)
@@ -225,11 +226,6 @@ def make_spec(
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
     chosen = "direct" if name == "auto" and fitted.servers == 1 else name
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
-
-
-def schedulers_in_programs() -> tuple[str, ...]:
-    """Those of `fastjax.schedulers()` that plan while a program runs."""
-    return tuple(name for name in config.schedulers() if name != "optimal")
 
 
 def _default_topology(axes: tuple[Any, ...], axis_size: int) -> Topology:
@@ -384,5 +380,4 @@ __all__ = [
     "TracedPlan",
     "plan_ragged_all_to_all",
     "planning_count",
-    "schedulers_in_programs",
 ]

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 
 import fastjax
+from fastjax import scheduling
 from fastjax.cli.bench import latency, schemes
 from fastjax.cli.bench.baselines import Copy
 from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared import measure, workloads
 from fastjax.cli.shared.device_workload import Arena, make_mesh
 from fastjax.errors import FastjaxError, OptionError
-from fastjax.traced import plan as planning
 
 SCHEMA = "fastjax-bench-1"
 FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
@@ -75,9 +75,9 @@ class BenchOptions:
         uneven = [s for s in self.servers if s < 1 or self.devices % s]
         if uneven:
             raise OptionError(f"--servers {uneven[0]} does not divide {self.devices} devices.")
-        unknown = [s for s in self.schedulers if s not in planning.schedulers_in_programs()]
+        unknown = [s for s in self.schedulers if s not in scheduling.schedulers_in_programs()]
         if unknown:
-            known = ", ".join(planning.schedulers_in_programs())
+            known = ", ".join(scheduling.schedulers_in_programs())
             raise OptionError(f"--schedulers {unknown[0]}: there are {known}.")
         try:
             itemsize = jax.numpy.dtype(self.dtype).itemsize
@@ -154,7 +154,7 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     dtype = jax.numpy.dtype(options.dtype)
     mesh = make_mesh(options.devices)
     arena = Arena(mesh, traffic, options.row_bytes, dtype, options.seed)
-    names = options.schedulers or planning.schedulers_in_programs()
+    names = options.schedulers or scheduling.schedulers_in_programs()
     compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
     if options.baselines:
         compared += schemes.today(traffic)
@@ -264,7 +264,9 @@ def _progress(options: BenchOptions) -> Generator[Callable[[], object]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    ours = len(options.server_counts) * len(options.schedulers or planning.schedulers_in_programs())
+    ours = len(options.server_counts) * len(
+        options.schedulers or scheduling.schedulers_in_programs()
+    )
     parts = 2 * (ours + 3 * options.baselines) + options.rounds + 1
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("exchanging", total=parts)

@@ -20,8 +20,9 @@ from fastjax.cli.calibrate.fit import PERCENTILES, Rate
 from fastjax.cli.environment.report import rate_text
 from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared.device_workload import AXIS, make_mesh
+from fastjax.devices import machine_of
 from fastjax.errors import FastjaxError, OptionError
-from fastjax.topology import machine_of, rate_names
+from fastjax.topology import rate_names
 
 SCHEMA = "fastjax-calibrate-1"
 SIZES = tuple(2**k for k in range(16, 23))

@@ -14,7 +14,7 @@ import numpy as np
 import fastjax
 from fastjax import _core, calibration, config, handlers, network
 from fastjax.cli.shared import machine
-from fastjax.topology import calibration_of
+from fastjax.devices import calibration_of
 
 Section = dict[str, str]
 

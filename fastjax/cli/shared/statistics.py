@@ -11,7 +11,8 @@ import fastjax
 from fastjax import _core
 from fastjax.cli.shared import measure, units
 from fastjax.cli.shared.rates import RATES
-from fastjax.schedule.steps import SCALE_OUT, steps_of
+from fastjax.schedule.steps import steps_of
+from fastjax.schedule.transfers import SCALE_OUT
 
 SCHEMA = "fastjax-plan-1"
 

@@ -14,7 +14,7 @@ from fastjax.cli.shared import commands, rates, sources
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import costs, verdict
 from fastjax.errors import ArgumentError, OptionError
-from fastjax.host.plan import check_scheduler_fits
+from fastjax.scheduling import check_scheduler_fits
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
 
 

@@ -1,0 +1,110 @@
+"""The compiled planner, told of a traffic matrix or of a plan that was stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fastjax import _core, optimal
+from fastjax.checks import check_row_bytes
+from fastjax.errors import ArgumentError
+from fastjax.host import plan_file
+from fastjax.scheduling import check_scheduler, check_scheduler_fits, scheduler_number
+from fastjax.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What the planner made of what it was given.
+
+    Attributes:
+      traffic: the matrix.
+      topology: the fabric.
+      asked: the scheduler that was asked for.
+      row_bytes: bytes of a row.
+      core: the compiled plan.
+      given: targets and weights of the matchings that it was given, if any.
+      taken: whether to take those as they are, rather than to begin with them.
+    """
+
+    traffic: np.ndarray
+    topology: Topology
+    asked: str
+    row_bytes: int
+    core: _core.HostPlan
+    given: plan_file.Matchings | None
+    taken: bool
+
+
+def make(
+    traffic: np.ndarray,
+    topology: Topology,
+    asked: str,
+    row_bytes: int,
+    *,
+    begin: plan_file.Matchings | None = None,
+    taken: plan_file.Matchings | None = None,
+    time_limit: float = 60.0,
+) -> Made:
+    """Plans, with the matchings of `begin` first, or with those of `taken` as they are."""
+    name = "fast" if asked == "optimal" else asked
+    core = _core.HostPlan(traffic, topology.words, scheduler_number(name), row_bytes)
+    core.plan()
+    if asked == "optimal" and taken is None:
+        taken = _solve(core, topology.servers, time_limit)
+    given = taken or begin
+    if given is None or not len(given[1]):
+        return Made(traffic, topology, asked, row_bytes, core, None, False)
+    targets, weights = (np.ascontiguousarray(part) for part in given)
+    core.plan_with(targets, weights, take=taken is not None)
+    return Made(traffic, topology, asked, row_bytes, core, (targets, weights), taken is not None)
+
+
+def make_again(stored: plan_file.Stored) -> Made:
+    """What was stored, planned again."""
+    topology = stored.topology
+    check_scheduler(stored.scheduler, "scheduler")
+    check_row_bytes(stored.row_bytes)
+    check_scheduler_fits(stored.scheduler, topology)
+    traffic = check_traffic(stored.traffic, topology)
+    begin, taken = (None, stored.given) if stored.taken else (stored.given, None)
+    name = stored.scheduler
+    return make(traffic, topology, name, stored.row_bytes, begin=begin, taken=taken)
+
+
+def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
+    units = core.units().reshape(servers, servers)
+    if not units.any():
+        return None
+    solved = optimal.solve_stages(units, startup_rows=core.startup_units, time_limit=time_limit)
+    return solved.targets.astype(np.int16), solved.lengths
+
+
+def check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
+    """The traffic matrix as int64 of our own, if it is one that the planner takes."""
+    try:
+        matrix = np.asarray(traffic)
+    except ValueError as error:
+        raise ArgumentError(f"traffic must be a matrix: {error}") from None
+    size = topology.num_devices
+    if matrix.shape != (size, size):
+        raise ArgumentError(
+            f"traffic must have shape ({size}, {size}) for a topology of {topology.servers} x "
+            f"{topology.devices_per_server} devices, got {matrix.shape}."
+        )
+    if not np.issubdtype(matrix.dtype, np.integer):
+        raise ArgumentError(f"traffic must be integers (rows), got {matrix.dtype}.")
+    if matrix.size and int(matrix.min()) < 0:
+        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
+        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {matrix[i, j]}.")
+    # The planner adds entries up in int64.
+    if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
+        raise ArgumentError("traffic has more rows than int64 can add up.")
+    owned = np.array(matrix, dtype=np.int64, order="C")
+    owned.flags.writeable = False
+    return owned
+
+
+__all__ = ["Made", "check_traffic", "make", "make_again"]
