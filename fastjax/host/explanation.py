@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fastjax import _core
-
-if TYPE_CHECKING:
-    from fastjax.host.plan import Plan
+from fastjax.schedule.views import Schedule
 
 Choice = tuple[int, bool, int, float, float]
 
@@ -39,7 +37,7 @@ class _Load(NamedTuple):
     rail: float
 
 
-def explain(plan: Plan, asked: str, choices: Sequence[Choice]) -> str:
+def explain(plan: Schedule, asked: str, choices: Sequence[Choice]) -> str:
     """What a plan does and costs, and what else there was to choose from.
 
     Args:
@@ -57,7 +55,7 @@ def explain(plan: Plan, asked: str, choices: Sequence[Choice]) -> str:
     return "\n".join(lines)
 
 
-def _headline(plan: Plan, asked: str) -> list[str]:
+def _headline(plan: Schedule, asked: str) -> list[str]:
     chosen = "" if plan.scheduler == asked else f", chosen by {asked}"
     total, bound = plan.predicted_time(), plan.lower_bound()
     planning = "planning" if plan.scheduler == asked else "planning and choosing"
@@ -68,7 +66,7 @@ def _headline(plan: Plan, asked: str) -> list[str]:
     ]
 
 
-def _traffic(plan: Plan) -> list[str]:
+def _traffic(plan: Schedule) -> list[str]:
     load = _cross_load(plan)
     if not load.device:
         return ["No rows cross between servers."]
@@ -83,7 +81,7 @@ def _traffic(plan: Plan) -> list[str]:
     return [f"Between servers, the busiest NIC has {skew:.2f} x the mean device's rows; {gain}."]
 
 
-def _stages(plan: Plan) -> list[str]:
+def _stages(plan: Schedule) -> list[str]:
     targets, weights = plan.matchings
     if not len(weights):
         return []
@@ -94,7 +92,7 @@ def _stages(plan: Plan) -> list[str]:
     return [f"{made}{cut}; their start-ups take {_time(plan.num_stages * startup)}."]
 
 
-def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:
+def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
     names = _core.scheduler_names()
     lines = ["The choice, exchange + planning:"]
     ordered = sorted(choices, key=lambda choice: choice[3] + choice[4])
@@ -115,7 +113,7 @@ def _table(plan: Plan, choices: Sequence[Choice]) -> list[str]:
     return lines
 
 
-def _cross_load(plan: Plan) -> _Load:
+def _cross_load(plan: Schedule) -> _Load:
     topology = plan.topology
     shape = (topology.servers, topology.devices_per_server)
     cross = plan.traffic.reshape(shape + shape).copy()

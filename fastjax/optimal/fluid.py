@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.optimal.checks import Clock, check_square, check_time_limit, scipy_module
-
-if TYPE_CHECKING:
-    from fastjax.topology import Topology
+from fastjax.topology import Topology
 
 # A link that cannot be busy for a third of the least time anyone needs is not looked at: a row uses
 # it twice at most, on the way out of a server and on the way in.

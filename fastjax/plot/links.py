@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastjax.plot.drawing import matplotlib
 from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
-
-if TYPE_CHECKING:
-    from fastjax.simulation.timeline import Timeline
+from fastjax.schedule.views import TimedExchange
 
 LINK_NAMES = {
     "scale_out_out": "NIC out",
@@ -44,7 +41,7 @@ _SERVER_COLOURS = (
 )
 
 
-def messages_of(timeline: Timeline, link: str) -> np.ndarray:
+def messages_of(timeline: TimedExchange, link: str) -> np.ndarray:
     """The messages that cross this link of any device."""
     out = timeline.messages["phase"] == SCALE_OUT
     return timeline.messages[out if link.startswith("scale_out") else ~out]
@@ -55,7 +52,7 @@ def ends_of(link: str) -> tuple[str, str]:
     return ("src", "dst") if link.endswith("_out") else ("dst", "src")
 
 
-def server_colours(timeline: Timeline) -> np.ndarray:
+def server_colours(timeline: TimedExchange) -> np.ndarray:
     """The colour of each server, shape (servers, 4); the same for all where they are many."""
     servers = timeline.topology.servers
     given = _SERVER_COLOURS[:servers] if has_server_colours(timeline) else ()
@@ -63,12 +60,12 @@ def server_colours(timeline: Timeline) -> np.ndarray:
     return matplotlib().colors.to_rgba_array(chosen)
 
 
-def has_server_colours(timeline: Timeline) -> bool:
+def has_server_colours(timeline: TimedExchange) -> bool:
     """Whether servers are few enough to tell them apart by colour."""
     return 2 < timeline.topology.servers <= len(_SERVER_COLOURS)
 
 
-def colours(timeline: Timeline, messages: np.ndarray, link: str) -> np.ndarray:
+def colours(timeline: TimedExchange, messages: np.ndarray, link: str) -> np.ndarray:
     """Of messages: that of the server at the other end, or of the phase inside a server."""
     if link.startswith("scale_out"):
         other = messages[ends_of(link)[1]] // timeline.topology.devices_per_server
@@ -77,7 +74,7 @@ def colours(timeline: Timeline, messages: np.ndarray, link: str) -> np.ndarray:
     return table[messages["phase"]]
 
 
-def in_words(timeline: Timeline) -> str:
+def in_words(timeline: TimedExchange) -> str:
     """What was simulated, how long it took, and what was assumed of the fabric."""
     topology, bound = timeline.topology, timeline.lower_bound
     text = (
@@ -91,7 +88,7 @@ def in_words(timeline: Timeline) -> str:
     return f"{text}\n{assumed(timeline)}"
 
 
-def assumed(timeline: Timeline) -> str:
+def assumed(timeline: TimedExchange) -> str:
     """How stages keep in step and what meeting senders lose: no picture goes without."""
     return textwrap.fill(timeline.fabric.brief(), _WIDEST)
 

@@ -11,11 +11,11 @@ from fastjax.plot.drawing import matplotlib, note
 from fastjax.plot.traffic import add_scale, show_rows
 from fastjax.schedule.steps import steps_of
 from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host.plan import Plan
 
 _MOST_MATRICES = 24
 _MOST_CELLS = 480  # of all matrices in a line: more would be too small to see
@@ -41,7 +41,7 @@ class Run:
         return f"{stages}: {self.seconds * 1e6:.3g} µs"
 
 
-def stage_runs(plan: Plan) -> list[Run]:
+def stage_runs(plan: Schedule) -> list[Run]:
     """The stages; chunks of one matching are one run."""
     topology = plan.topology
     sent = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
@@ -67,7 +67,7 @@ def _within(rows: np.ndarray, others: np.ndarray) -> bool:
     return not (rows > 0)[others == 0].any()
 
 
-def draw_matrices(plan: Plan, ax: Axes) -> None:
+def draw_matrices(plan: Schedule, ax: Axes) -> None:
     """A small matrix of servers for each stage, or run of stages, with how long it takes."""
     runs = stage_runs(plan)
     if not runs:

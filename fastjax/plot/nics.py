@@ -8,16 +8,16 @@ import numpy as np
 
 from fastjax.plot.drawing import add_boxes, every_so_many, note, without_frame
 from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host.plan import Plan
 
 _BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 
 
-def nic_seconds(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+def nic_seconds(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each NIC at its full rate, if devices sent their own rows, and as they do send.
 
     Returns:
@@ -40,7 +40,7 @@ def nic_seconds(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def draw_nics(plan: Plan, ax: Axes) -> None:
+def draw_nics(plan: Schedule, ax: Axes) -> None:
     """What NICs send, upwards, and receive, downwards: wide and pale before balancing."""
     before, after = (part * 1e6 for part in nic_seconds(plan))
     if not after.any():

@@ -15,15 +15,14 @@ from fastjax.plot.matrices import draw_matrices
 from fastjax.plot.nics import draw_nics
 from fastjax.plot.stages import draw_exchanged, draw_stages
 from fastjax.plot.traffic import draw_tiles, draw_traffic
+from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.host.plan import Plan
 
-
-def _draw_time(plan: Plan, ax: Axes) -> None:
+def _draw_time(plan: Schedule, ax: Axes) -> None:
     (draw_stages if _is_staged(plan) else draw_exchanged)(plan, ax)
 
 
@@ -41,7 +40,7 @@ _WITHOUT_SCALE_OUT = ("traffic", "stages")
 _WIDE = ("matrices", "stages")
 
 
-def plot_plan(plan: Plan, ax: tuple[Axes, Axes] | None = None) -> Figure:
+def plot_plan(plan: Schedule, ax: tuple[Axes, Axes] | None = None) -> Figure:
     """Draws a plan: its traffic, and what happens when. `Plan.plot` shows more.
 
     On the left, the rows of every pair of devices, or of servers where there are many devices.
@@ -76,7 +75,7 @@ def plot_plan(plan: Plan, ax: tuple[Axes, Axes] | None = None) -> Figure:
 
 
 def plot_panels(
-    plan: Plan, panels: Sequence[str] | None = None, ax: Sequence[Axes] | None = None
+    plan: Schedule, panels: Sequence[str] | None = None, ax: Sequence[Axes] | None = None
 ) -> Figure:
     """Draws a plan, as `Plan.plot` does.
 
@@ -115,7 +114,7 @@ def _check_panels(panels: Any) -> None:
         )
 
 
-def draw_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+def draw_plan(plan: Schedule, path: str | os.PathLike[str]) -> None:
     """Draws a plan into a file, as `plot_plan` does.
 
     Args:
@@ -134,16 +133,16 @@ def draw_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     plot_plan(plan).savefig(path, dpi=150)
 
 
-def _is_staged(plan: Plan) -> bool:
+def _is_staged(plan: Schedule) -> bool:
     return plan.topology.servers > 1 and plan.num_stages > 0
 
 
-def _lanes_height(plan: Plan) -> float:
+def _lanes_height(plan: Schedule) -> float:
     lanes = plan.topology.servers if _is_staged(plan) else plan.topology.num_devices
     return float(np.clip(0.6 * lanes, 4.8, 7.5))
 
 
-def _new_axes(plan: Plan, panels: Sequence[str]) -> list[Any]:
+def _new_axes(plan: Schedule, panels: Sequence[str]) -> list[Any]:
     """Axes of a new figure, in the order of the panels: three in a line, or one that is wide."""
     narrow = [panel for panel in panels if panel not in _WIDE]
     wide = [panel for panel in panels if panel in _WIDE]
@@ -161,7 +160,7 @@ def _new_axes(plan: Plan, panels: Sequence[str]) -> list[Any]:
     return [places[panel] for panel in panels]
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: Schedule) -> str:
     topology, bound = plan.topology, plan.lower_bound()
     text = f"{plan.scheduler}: {topology.servers} x {topology.devices_per_server} devices, "
     if plan.num_stages:

@@ -10,17 +10,17 @@ import numpy as np
 from fastjax.errors import ArgumentError
 from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, every_so_many, matplotlib, note, without_frame
+from fastjax.schedule.views import TimedExchange
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.simulation.timeline import Timeline
 
 _TITLES = {"scale_out": "NICs", "scale_up": "links inside servers"}
 
 
-def plot_shares(timeline: Timeline, ax: Sequence[Axes] | None = None) -> Figure:
+def plot_shares(timeline: TimedExchange, ax: Sequence[Axes] | None = None) -> Figure:
     """Draws how busy links are, as `Timeline.plot_loads` does.
 
     Args:
@@ -54,7 +54,7 @@ def plot_shares(timeline: Timeline, ax: Sequence[Axes] | None = None) -> Figure:
     return figure
 
 
-def shares_by_phase(timeline: Timeline, link: str) -> dict[int, np.ndarray]:
+def shares_by_phase(timeline: TimedExchange, link: str) -> dict[int, np.ndarray]:
     """By phase: the share of the time that a link of each device would need at its full rate."""
     messages, mine = links.messages_of(timeline, link), links.ends_of(link)[0]
     second = timeline.row_bytes / timeline.rates(link) / (timeline.completion_time or 1.0)
@@ -66,7 +66,7 @@ def shares_by_phase(timeline: Timeline, link: str) -> dict[int, np.ndarray]:
     return shares
 
 
-def _draw_links(timeline: Timeline, kind: str, ax: Axes, title: str) -> None:
+def _draw_links(timeline: TimedExchange, kind: str, ax: Axes, title: str) -> None:
     """Upwards what a link sends, downwards what it receives; phases on top of each other."""
     devices, local = timeline.topology.num_devices, timeline.topology.devices_per_server
     named: dict[int, Any] = {}

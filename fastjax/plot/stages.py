@@ -25,11 +25,11 @@ from fastjax.schedule.steps import (
     shares_of,
     steps_of,
 )
+from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host.plan import Plan
 
 _MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one lane for all of them
 # Where in the lane of its server each phase is drawn: from the top, and how high.
@@ -39,7 +39,7 @@ _PALE = 0.5
 _GREY = "0.6"
 
 
-def draw_stages(plan: Plan, ax: Axes) -> None:
+def draw_stages(plan: Schedule, ax: Axes) -> None:
     """The stages in lock step: a lane for each server, a bar for each server that it sends to."""
     servers = plan.topology.servers
     steps = steps_of(plan)
@@ -65,7 +65,12 @@ def draw_stages(plan: Plan, ax: Axes) -> None:
 
 
 def _add_bars(
-    plan: Plan, steps: Steps, phase: int, band: tuple[float, float], colours: np.ndarray, ax: Axes
+    plan: Schedule,
+    steps: Steps,
+    phase: int,
+    band: tuple[float, float],
+    colours: np.ndarray,
+    ax: Axes,
 ) -> None:
     """What one phase has each server do: a bar for each other server that it is about."""
     shares = shares_of(plan, phase)
@@ -81,7 +86,7 @@ def _add_bars(
     )
 
 
-def _finish_stages(plan: Plan, steps: Steps, ax: Axes, detailed: bool) -> None:
+def _finish_stages(plan: Schedule, steps: Steps, ax: Axes, detailed: bool) -> None:
     servers, end = plan.topology.servers, float(steps.start[-1]) * 1e6
     done, bound = steps.end * 1e6, plan.lower_bound()
     for start in steps.start[1:-1] * 1e6 if len(steps.start) < 60 else ():
@@ -113,7 +118,7 @@ def _finish_stages(plan: Plan, steps: Steps, ax: Axes, detailed: bool) -> None:
     )
 
 
-def draw_exchanged(plan: Plan, ax: Axes) -> None:
+def draw_exchanged(plan: Schedule, ax: Axes) -> None:
     """What devices send to others and receive, for plans of which nothing crosses servers."""
     apart = np.where(np.eye(plan.topology.num_devices, dtype=bool), 0, plan.traffic)
     device = np.arange(plan.topology.num_devices)

@@ -13,12 +13,12 @@ from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
 from fastjax.plot.lanes import in_ns, side_by_side
 from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.views import TimedExchange
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.simulation.timeline import Timeline
 
 MOST_DEVICES = 8
 _GAP = 0.5  # between devices, in lanes
@@ -30,7 +30,7 @@ _MOST_TEXTS = 400
 
 
 def plot_timeline(
-    timeline: Timeline, devices: Sequence[int] | None = None, ax: Axes | None = None
+    timeline: TimedExchange, devices: Sequence[int] | None = None, ax: Axes | None = None
 ) -> Figure:
     """Draws a simulated exchange, as `Timeline.plot` does.
 
@@ -62,7 +62,7 @@ def plot_timeline(
     return place.figure
 
 
-def busiest(timeline: Timeline, most: int = MOST_DEVICES) -> list[int]:
+def busiest(timeline: TimedExchange, most: int = MOST_DEVICES) -> list[int]:
     """The devices with the busiest NICs, or links where no NIC is used, of all servers in turn."""
     nics, inside = (
         np.maximum(timeline.busy(f"{kind}_out"), timeline.busy(f"{kind}_in"))
@@ -77,7 +77,7 @@ def busiest(timeline: Timeline, most: int = MOST_DEVICES) -> list[int]:
     return sorted(np.lexsort((rank, turn))[:most].tolist())
 
 
-def _checked(timeline: Timeline, devices: Sequence[int]) -> list[int]:
+def _checked(timeline: TimedExchange, devices: Sequence[int]) -> list[int]:
     try:
         shown = [operator.index(device) for device in devices]
     except TypeError:
@@ -90,11 +90,11 @@ def _checked(timeline: Timeline, devices: Sequence[int]) -> list[int]:
     return shown
 
 
-def _is_used(timeline: Timeline, link: str) -> bool:
+def _is_used(timeline: TimedExchange, link: str) -> bool:
     return len(links.messages_of(timeline, link)) > 0
 
 
-def _draw_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes) -> None:
+def _draw_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax: Axes) -> None:
     right = max(timeline.completion_time, timeline.lower_bound) * 1e6 * 1.01 or 1.0
     texts: list[tuple[float, float, str]] = []
     for row, link in enumerate(lanes):
@@ -113,7 +113,7 @@ def _draw_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes
 
 
 def _add_messages(
-    timeline: Timeline, messages: np.ndarray, link: str, top: float, right: float, ax: Axes
+    timeline: TimedExchange, messages: np.ndarray, link: str, top: float, right: float, ax: Axes
 ) -> list[tuple[float, float, str]]:
     """The bars of one lane; returns texts for those that have room."""
     if not len(messages):
@@ -148,7 +148,9 @@ def _add_messages(
     ]
 
 
-def _paled(timeline: Timeline, messages: np.ndarray, link: str, lanes: np.ndarray) -> np.ndarray:
+def _paled(
+    timeline: TimedExchange, messages: np.ndarray, link: str, lanes: np.ndarray
+) -> np.ndarray:
     """Colours, the paler the less of its part of the link's rate a message had on the whole."""
     rate = timeline.rates(link)[messages[links.ends_of(link)[0]]]
     needed = messages["rows"] * timeline.row_bytes / rate
@@ -159,7 +161,7 @@ def _paled(timeline: Timeline, messages: np.ndarray, link: str, lanes: np.ndarra
     return colours
 
 
-def _name_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes) -> None:
+def _name_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax: Axes) -> None:
     """What the lanes are, and the share of time that each would be busy at its full rate."""
     count, local = len(lanes), timeline.topology.devices_per_server
     whole = timeline.completion_time or 1.0
@@ -184,7 +186,7 @@ def _name_lanes(timeline: Timeline, shown: list[int], lanes: list[str], ax: Axes
     ax.set_ylim(len(shown) * (count + _GAP) - _GAP / 2, -1.1)
 
 
-def _mark_stages(timeline: Timeline, ax: Axes, right: float) -> None:
+def _mark_stages(timeline: TimedExchange, ax: Axes, right: float) -> None:
     """A line where each scale-out stage ends, and its number before it where there is room."""
     sent = links.messages_of(timeline, "scale_out_out")
     stages, index = np.unique(sent["stage"], return_inverse=True)
@@ -207,7 +209,7 @@ def _mark_stages(timeline: Timeline, ax: Axes, right: float) -> None:
         before = max(before, end)
 
 
-def idle_spans(timeline: Timeline) -> list[tuple[float, float]]:
+def idle_spans(timeline: TimedExchange) -> list[tuple[float, float]]:
     """Seconds from and to which no NIC sends; none where nothing crosses servers."""
     sent = links.messages_of(timeline, "scale_out_out")
     if not len(sent):
@@ -219,12 +221,12 @@ def idle_spans(timeline: Timeline) -> list[tuple[float, float]]:
     return list(zip(over[long].tolist(), begin[long].tolist(), strict=True))
 
 
-def _mark_idle(timeline: Timeline, ax: Axes) -> None:
+def _mark_idle(timeline: TimedExchange, ax: Axes) -> None:
     for start, end in idle_spans(timeline):
         ax.axvspan(start * 1e6, end * 1e6, color=_IDLE, lw=0, zorder=0)
 
 
-def _finish(timeline: Timeline, ax: Axes, right: float) -> None:
+def _finish(timeline: TimedExchange, ax: Axes, right: float) -> None:
     ax.axvline(timeline.completion_time * 1e6, color="black", lw=1, zorder=3)
     ax.annotate(
         "done", (timeline.completion_time * 1e6, 1), (3, 3), xycoords=ax.get_xaxis_transform(),
@@ -244,7 +246,7 @@ def _finish(timeline: Timeline, ax: Axes, right: float) -> None:
     )  # fmt: skip
 
 
-def _legend(timeline: Timeline) -> list[tuple[str, Any]]:
+def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
     phases = np.unique(timeline.messages["phase"]).tolist()
     entries: list[tuple[str, Any]] = []
     if SCALE_OUT in phases and links.has_server_colours(timeline):
@@ -255,7 +257,7 @@ def _legend(timeline: Timeline) -> list[tuple[str, Any]]:
     return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
 
 
-def _title(timeline: Timeline, shown: list[int], chosen: bool) -> str:
+def _title(timeline: TimedExchange, shown: list[int], chosen: bool) -> str:
     text, count = links.in_words(timeline), timeline.topology.num_devices
     if chosen and len(shown) < count:
         text += f"\nshown: {len(shown)} of {count} devices, the busiest of all servers in turn"

@@ -8,16 +8,16 @@ import numpy as np
 
 from fastjax.plot.drawing import every_so_many, matplotlib, note
 from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fastjax.host.plan import Plan
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
 
 
-def draw_traffic(plan: Plan, ax: Axes) -> None:
+def draw_traffic(plan: Schedule, ax: Axes) -> None:
     """Rows between all pairs of devices, or of servers where there are many devices."""
     servers, local = plan.topology.servers, plan.topology.devices_per_server
     by_device = plan.topology.num_devices <= _MOST_DEVICES_SHOWN
@@ -55,7 +55,7 @@ def add_scale(ax: Axes, image: Any) -> None:
     ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.1, 0.035, 0.8)))
 
 
-def held_rows(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+def held_rows(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
     """Rows that each device holds for each other server, before and after balancing.
 
     Returns:
@@ -71,7 +71,7 @@ def held_rows(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     return before, after
 
 
-def draw_tiles(plan: Plan, ax: Axes) -> None:
+def draw_tiles(plan: Schedule, ax: Axes) -> None:
     """Rows that each device holds for each other server, before and after balancing."""
     before, after = held_rows(plan)
     if not before.any():

@@ -18,14 +18,12 @@ includes planning, and adds what senders that meet at a receiver lose where noth
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
-
-if TYPE_CHECKING:
-    from fastjax.host.plan import Plan
+from fastjax.schedule.views import Schedule
 
 _AT_ONCE = "direct"
 
@@ -74,7 +72,7 @@ class Shares:
     seconds: np.ndarray
 
 
-def steps_of(plan: Plan) -> Steps:
+def steps_of(plan: Schedule) -> Steps:
     """The steps of a plan's stages."""
     rows, of_server = {}, {}
     for phase in (LOCAL, *PHASES):
@@ -87,7 +85,7 @@ def steps_of(plan: Plan) -> Steps:
     return Steps(start, rows, seconds, float(max(start[-1], inside.max())))
 
 
-def _in_step(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _in_step(plan: Schedule, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """When steps start, and how long the fabric inside each server is busy."""
     stages = plan.num_stages
     inside = np.zeros((stages + 2, plan.topology.servers))
@@ -99,13 +97,13 @@ def _in_step(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, 
     return np.concatenate([[0.0], np.cumsum(lasting)]), inside.sum(axis=0)
 
 
-def _at_once(plan: Plan, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _at_once(plan: Schedule, of_server: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The same, for plans that send everything at once."""
     out = float(of_server[SCALE_OUT].max(initial=0))
     return np.array([0.0, 0.0, out, out]), np.zeros(plan.topology.servers)
 
 
-def shares_of(plan: Plan, phase: int) -> Shares:
+def shares_of(plan: Schedule, phase: int) -> Shares:
     """What each server does in the stages of one phase."""
     local, servers = plan.topology.devices_per_server, plan.topology.servers
     moved = _moved(plan, phase)
@@ -140,16 +138,16 @@ class _Load:
     transfers: np.ndarray
 
 
-def _is_at_once(plan: Plan) -> bool:
+def _is_at_once(plan: Schedule) -> bool:
     return plan.num_stages == 1 and plan.scheduler == _AT_ONCE
 
 
-def _moved(plan: Plan, phase: int) -> np.ndarray:
+def _moved(plan: Schedule, phase: int) -> np.ndarray:
     transfers = plan.transfers
     return transfers[(transfers["phase"] == phase) & (transfers["src"] != transfers["dst"])]
 
 
-def _load(plan: Plan, phase: int, ends: tuple[str, ...] = ("src", "dst")) -> _Load:
+def _load(plan: Schedule, phase: int, ends: tuple[str, ...] = ("src", "dst")) -> _Load:
     """The load of a phase; rows that stay inside servers are of no stage, so all of one."""
     moved = _moved(plan, phase)
     staged = phase != LOCAL
@@ -162,7 +160,7 @@ def _load(plan: Plan, phase: int, ends: tuple[str, ...] = ("src", "dst")) -> _Lo
     return _Load(rows, transfers)
 
 
-def _in_rows(plan: Plan, phase: int, rows: np.ndarray) -> np.ndarray:
+def _in_rows(plan: Schedule, phase: int, rows: np.ndarray) -> np.ndarray:
     """Those rows; between servers, the rows of the fastest NIC that take as long."""
     nics = plan.topology.nic_bandwidths
     if phase != SCALE_OUT or nics is None:
@@ -171,7 +169,7 @@ def _in_rows(plan: Plan, phase: int, rows: np.ndarray) -> np.ndarray:
     return np.divide(rows * max(nics), nics, out=never, where=np.array(nics) > 0)
 
 
-def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
+def _seconds(plan: Schedule, phase: int, load: _Load) -> np.ndarray:
     """How long each device takes, in its busier direction; shape (stages, devices)."""
     topology = plan.topology
     starts = np.minimum(load.transfers, 1)
@@ -188,7 +186,7 @@ def _seconds(plan: Plan, phase: int, load: _Load) -> np.ndarray:
     return (seconds + starts * topology.scale_out_latency).max(axis=0)
 
 
-def _by_server(plan: Plan, seconds: np.ndarray) -> np.ndarray:
+def _by_server(plan: Schedule, seconds: np.ndarray) -> np.ndarray:
     """How long the busiest device of each server takes; shape (stages, servers)."""
     topology = plan.topology
     return seconds.reshape(-1, topology.servers, topology.devices_per_server).max(axis=2)

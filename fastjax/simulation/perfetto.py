@@ -7,15 +7,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from fastjax.plot.lanes import in_ns, side_by_side
 from fastjax.plot.links import LINK_NAMES, PHASE_NAMES, ends_of, messages_of
-
-if TYPE_CHECKING:
-    from fastjax.simulation.timeline import Timeline
+from fastjax.schedule.views import TimedExchange
 
 Event = dict[str, Any]
 
@@ -23,7 +21,7 @@ _EXCHANGE = 1  # the process of the exchange as a whole; 0 is nobody's, in Perfe
 _FIRST_SERVER = 2
 
 
-def write(timeline: Timeline, path: str | os.PathLike[str]) -> None:
+def write(timeline: TimedExchange, path: str | os.PathLike[str]) -> None:
     """Writes the trace, as `Timeline.to_perfetto` does."""
     with _opened(path) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
@@ -38,7 +36,7 @@ def _opened(path: str | os.PathLike[str]) -> IO[str]:
     return Path(path).open("w", encoding="utf-8")
 
 
-def events(timeline: Timeline) -> Iterator[Event]:
+def events(timeline: TimedExchange) -> Iterator[Event]:
     """All events of the trace, in the Trace Event Format of Chrome: times are µs.
 
     Perfetto drops slices of a thread that overlap and do not nest, so that a link has as many
@@ -67,7 +65,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
                 yield from _rates(timeline, messages, process, f"device {device} {name}")
 
 
-def _by_device(timeline: Timeline, link: str) -> dict[int, np.ndarray]:
+def _by_device(timeline: TimedExchange, link: str) -> dict[int, np.ndarray]:
     """The messages of a link of each device that has any, in the order in which they start."""
     messages, mine = messages_of(timeline, link), ends_of(link)[0]
     messages = messages[np.lexsort((messages["end"], messages["start"], messages[mine]))]
@@ -76,7 +74,7 @@ def _by_device(timeline: Timeline, link: str) -> dict[int, np.ndarray]:
     return dict(zip(devices.tolist(), parts, strict=False))
 
 
-def _whole(timeline: Timeline) -> Iterator[Event]:
+def _whole(timeline: TimedExchange) -> Iterator[Event]:
     """The exchange as a whole, and its lower bound below it."""
     facts = {
         "scheduler": timeline.scheduler,
@@ -93,7 +91,7 @@ def _whole(timeline: Timeline) -> Iterator[Event]:
 
 
 def _slices(
-    timeline: Timeline, messages: np.ndarray, link: str, process: int, thread: int
+    timeline: TimedExchange, messages: np.ndarray, link: str, process: int, thread: int
 ) -> Iterator[Event]:
     """A slice for each message of one lane."""
     arrow = "->" if link.endswith("_out") else "<-"
@@ -114,7 +112,9 @@ def _slices(
         yield _slice(name, phase, process, thread, start, end, arguments)
 
 
-def _rates(timeline: Timeline, messages: np.ndarray, process: int, name: str) -> Iterator[Event]:
+def _rates(
+    timeline: TimedExchange, messages: np.ndarray, process: int, name: str
+) -> Iterator[Event]:
     """A counter of bytes that flow: those of each message at the same rate from start to end."""
     start, end = in_ns(messages["start"]), in_ns(messages["end"])
     lasting = np.maximum(end - start, 1)  # a byte in a nanosecond is 1 GB/s

@@ -14,12 +14,12 @@ from fastjax.errors import ArgumentError
 from fastjax.schedule.transfers import SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
+from fastjax.topology import Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastjax.topology import Topology
 
 TIMED_DTYPE = np.dtype([*TRANSFER_DTYPE.descr, ("start", "f8"), ("end", "f8")])
 """Fields of `Timeline.transfers`: those of `Plan.transfers`, and seconds.
