@@ -103,7 +103,7 @@ def test_unbound_axis_and_no_mapped_context():
         fastjax.plan_ragged_all_to_all(np.ones(8, np.int32), axis_name=("x", "zz"))
     for primitive in (
         fastjax.fast_ragged_all_to_all_p,
-        fastjax.traced.plan.plan_ragged_all_to_all_p,
+        fastjax.traced.plan_primitive.plan_ragged_all_to_all_p,
     ):
         with pytest.raises(RuntimeError, match="must be used within a mapped context"):
             primitive.bind(
@@ -391,7 +391,7 @@ def test_gradients_that_cannot_be_summed_say_so(rng):
     operand, output = (x.astype(np.int32) for x in reference.data(rng, meta))
 
     def local(ct, base, *arrays):
-        _, spec = None, fastjax.traced.plan.make_spec(("x",), None, None, None, 1)
+        _, spec = None, fastjax.traced.plan_spec.make_spec(("x",), None, None, None, 1)
         return fastjax.fast_ragged_all_to_all_p.bind(
             ct,
             base,

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
 import fastjax
-from fastjax.traced.plan import plan_ragged_all_to_all_p
+from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 
 SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
 ARGS = (

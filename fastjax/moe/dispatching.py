@@ -14,7 +14,9 @@ from fastjax.errors import ArgumentError
 from fastjax.moe import checkpoint, payload, routing
 from fastjax.moe.handle import Handle
 from fastjax.topology import AxisName, Topology
-from fastjax.traced import plan as planning
+from fastjax.traced.axes import position, resolve_axis
+from fastjax.traced.plan import plan_sizes
+from fastjax.traced.plan_spec import make_spec
 
 
 @jax.named_scope("moe_dispatch")
@@ -69,7 +71,7 @@ def dispatch(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    axes, groups, devices = planning.resolve_axis(axis_name, axis_index_groups)
+    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)
     x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
     _check_tokens(x, expert_ids)
     _check_experts(num_experts, devices)
@@ -85,15 +87,13 @@ def dispatch(
     by_expert = routing.by_expert(expert_ids, num_experts)
     counts = jax.lax.all_gather(by_expert.counts, axes, axis_index_groups=groups)
     may_drop = room < devices * tokens * top_k  # with room for all, the program need not look
-    routes = routing.find(
-        counts, planning.position(axes, groups), rows, alignment, may_drop=may_drop
-    )
+    routes = routing.find(counts, position(axes, groups), rows, alignment, may_drop=may_drop)
     row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
-    plan = planning.plan_sizes(
+    plan = plan_sizes(
         _refusing(routes.there.send_sizes, by_expert.wrong),
         axes,
         groups,
-        planning.make_spec(axes, groups, topology, scheduler, row_bytes),
+        make_spec(axes, groups, topology, scheduler, row_bytes),
         num_experts,
     )
     kept = _kept(by_expert, routes)

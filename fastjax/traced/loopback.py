@@ -14,7 +14,8 @@ from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
-from fastjax.traced.plan import PlanSpec, planning_attributes
+from fastjax.traced.custom_calls import planning_attributes
+from fastjax.traced.plan_spec import PlanSpec
 
 
 def loopback_ragged_all_to_all(

@@ -1,0 +1,93 @@
+"""The mesh axes that are exchanged over, and what there is of offsets and sizes along them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax.errors import ArgumentError
+from fastjax.topology import AxisName
+
+
+def _size_of(axes: tuple[Any, ...]) -> int:
+    try:
+        return jax.lax.axis_size(axes)
+    except NameError as error:  # what jax.lax raises, too
+        raise NameError(
+            f"{error}. Call this inside jax.shard_map over a mesh with that axis; got axis_name "
+            f"{axes[0] if len(axes) == 1 else axes!r}."
+        ) from None
+
+
+def resolve_axis(
+    axis_name: AxisName, axis_index_groups: Any
+) -> tuple[tuple[Any, ...], tuple[tuple[int, ...], ...] | None, int]:
+    """Canonical axis names and groups, and the number of devices that exchange with each other."""
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    axis_size = _size_of(axes)
+    if axis_index_groups is None:
+        return axes, None, axis_size
+    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    if len({len(group) for group in groups}) != 1:
+        raise ArgumentError(
+            f"axis_index_groups must be equally large, got sizes {[len(g) for g in groups]}."
+        )
+    if sorted(i for group in groups for i in group) != list(range(axis_size)):
+        raise ArgumentError(
+            f"axis_index_groups must name every position of the axis, 0 to {axis_size - 1}, once; "
+            f"got {groups}."
+        )
+    return axes, groups, len(groups[0])
+
+
+def check_metadata(group_size: int, **arrays: Any) -> None:
+    """Refuses offsets and sizes of impossible shape or type."""
+    lengths = {}
+    for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ArgumentError(
+                f"ragged_all_to_all {name} must be integer type, got {array.dtype}."
+            )
+        if np.ndim(array) != 1 or array.shape[0] < 1:
+            raise ArgumentError(
+                f"ragged_all_to_all {name} must be rank 1 with positive dimension size, "
+                f"but got shape {np.shape(array)}."
+            )
+        lengths[name] = array.shape[0]
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(f"offsets and sizes must have one length, got {lengths}.")
+    length = next(iter(lengths.values()))
+    if length % group_size:
+        raise ArgumentError(
+            f"{next(iter(lengths))} has {length} entries; want a multiple of the {group_size} "
+            "devices that exchange: as many entries for each device."
+        )
+
+
+def position(axes: tuple[Any, ...], groups: tuple[tuple[int, ...], ...] | None) -> Any:
+    """Of this device in its group."""
+    index = jax.lax.axis_index(axes)
+    if groups is None:
+        return index
+    positions = {device: i for group in groups for i, device in enumerate(group)}
+    return jnp.array([positions[i] for i in range(len(positions))], jnp.int32)[index]
+
+
+def fold_metadata(array: Any, dim: int) -> Any:
+    """Batched offsets or sizes as one array, updates to one peer side by side."""
+    return jnp.moveaxis(array, dim, 1).reshape(-1)
+
+
+def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:
+    """Vmap over the very axis that is exchanged over has no devices to exchange between."""
+    if axis_data.name in axes:
+        raise ArgumentError(
+            f"axis {axis_data.name!r} is a vmap axis; ragged exchanges run over mesh axes, inside "
+            "jax.shard_map."
+        )
+
+
+__all__ = ["check_metadata", "fold_metadata", "position", "refuse_mapped_axis", "resolve_axis"]

@@ -1,0 +1,97 @@
+"""`jax.vmap` of exchanges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.traced.axes import fold_metadata, refuse_mapped_axis
+from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+
+
+def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+    """The batching rule: one exchange of the whole batch, unless each element has its own plan."""
+    refuse_mapped_axis(axis_data, params["axis_name"])
+    if all(dim is None for dim in dims):
+        return fast_ragged_all_to_all_p.bind(*values, **params), None
+    if all(dim is None for dim in dims[2:]):
+        return _batch_data_only(axis_data.size, values, dims, params)
+    # A transposed table was made from what are receive sizes here.
+    planned_from = dims[5] if params["transposed_plan"] else dims[3]
+    if len(dims) == 7 and (dims[6] is not None or planned_from is None):
+        # Each element of the batch has the traffic that its plan is for: one exchange for each.
+        return _batch_one_by_one(values, dims, params)
+    return _batch_folded(axis_data.size, values, dims, params)
+
+
+def _batch_data_only(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
+    """The same rows of every element travel together: the batch becomes part of the row."""
+    data = [_batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
+    return fast_ragged_all_to_all_p.bind(*data, *values[2:], **params), 1
+
+
+def _batch_one_by_one(values: Any, dims: Any, params: dict[str, Any]) -> Any:
+    batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
+
+    def element(parts: list[Any]) -> Any:
+        part = iter(parts)
+        operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
+        return fast_ragged_all_to_all_p.bind(*operands, **params)
+
+    return jax.lax.map(element, batched), 0
+
+
+def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
+    """The batch becomes one exchange of stacked rows, with `size` times the updates."""
+    source, base = (_batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
+    source_rows, base_rows = source.shape[1], base.shape[1]
+    operand_rows, output_rows = (
+        (base_rows, source_rows) if params["reverse"] else (source_rows, base_rows)
+    )
+    if size * max(operand_rows, output_rows) >= 2**31:
+        raise ArgumentError(
+            f"vmap of {size} elements makes one exchange of {size} x "
+            f"{max(operand_rows, output_rows)} rows, more than int32 counts; map over fewer."
+        )
+    metadata = [_batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
+    input_offsets, send_sizes, output_offsets, recv_sizes = metadata
+    input_offsets = _offsets_in_batch(input_offsets, send_sizes, operand_rows)
+    output_offsets = _offsets_in_batch(output_offsets, send_sizes, output_rows)
+    folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
+    operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
+    result = fast_ragged_all_to_all_p.bind(*operands, **params)
+    return result.reshape(size, base_rows, *result.shape[1:]), 0
+
+
+def _offsets_in_batch(offsets: Any, sizes: Any, rows: int) -> Any:
+    """Offsets, shape (entries, batch), as rows of the stacked batch, int32.
+
+    A slice that leaves its element would land in another one's rows, where nobody could tell: its
+    offset becomes -1, which is refused when the program runs.
+    """
+    offsets, sizes = _clipped(offsets), _clipped(sizes)
+    leaves = (sizes > 0) & ((offsets < 0) | (offsets > rows - sizes))
+    first = jnp.arange(offsets.shape[1], dtype=jnp.int32)[None] * rows
+    return jnp.where(leaves, -1, jnp.where(sizes > 0, offsets + first, 0))
+
+
+def _clipped(array: Any) -> Any:
+    """As int32; what that cannot hold stays out of every range."""
+    limits = jnp.iinfo(array.dtype)
+    return jnp.clip(array, max(limits.min, -1), min(limits.max, 2**31 - 1)).astype(jnp.int32)
+
+
+def _batch_at(value: Any, dim: int | None, size: int, at: int) -> Any:
+    """The value with its batch dimension, made if need be, at `at`."""
+    if dim is None:
+        shape = (*value.shape[:at], size, *value.shape[at:])
+        return jnp.broadcast_to(jnp.expand_dims(value, at), shape)
+    return jnp.moveaxis(value, dim, at)
+
+
+__all__ = ["batch"]

@@ -1,0 +1,115 @@
+"""Derivatives of exchanges: rows' gradients travel back along the same plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad
+
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.traced.axes import position
+from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
+
+# Gradients of rows that were sent to several devices are added up, in these types.
+_SUMMABLE = tuple(
+    np.dtype(t)
+    for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64, jnp.complex128)
+)
+
+
+def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    """The forward rule: tangents travel as the rows do, along one plan with them."""
+    source, base, *rest = primals
+    source_dot, base_dot, *_ = tangents
+    if type(source_dot) is ad.Zero and type(base_dot) is ad.Zero:
+        result = fast_ragged_all_to_all_p.bind(*primals, **params)
+        return result, jax_compat.zero_tangent(result)
+    if len(rest) == 4:
+        rest.append(_plan_now(rest[1], params))
+    result = fast_ragged_all_to_all_p.bind(source, base, *rest, **params)
+    result_dot = fast_ragged_all_to_all_p.bind(
+        ad.instantiate_zeros(source_dot), ad.instantiate_zeros(base_dot), *rest, **params
+    )
+    return result, result_dot
+
+
+def _plan_now(send_sizes: Any, params: dict[str, Any]) -> Any:
+    """Plans for the value and its gradient together: the way back is the same plan, backwards."""
+    return plan_ragged_all_to_all_p.bind(
+        send_sizes,
+        axis_name=params["axis_name"],
+        axis_index_groups=params["axis_index_groups"],
+        spec=params["spec"],
+        timeout_ms=params["timeout_ms"],
+        experts=0,
+    )
+
+
+def transpose(ct: Any, source: Any, base: Any, *rest: Any, **params: Any) -> list[Any]:
+    """The backward rule: the cotangent of the rows travels back and is summed where it lands."""
+    nones = [None] * len(rest)
+    wants_source, wants_base = ad.is_undefined_primal(source), ad.is_undefined_primal(base)
+    if type(ct) is ad.Zero:
+        return [
+            jax_compat.zero_cotangent(source) if wants_source else None,
+            jax_compat.zero_cotangent(base) if wants_base else None,
+            *nones,
+        ]
+    with jax.named_scope("fast_ragged_all_to_all_gradient"):
+        source_ct = _source_cotangent(ct, source.aval, rest, params) if wants_source else None
+        base_ct = _base_cotangent(ct, rest, params) if wants_base else None
+    return [source_ct, base_ct, *nones]
+
+
+def _source_cotangent(ct: Any, aval: Any, rest: Any, params: dict[str, Any]) -> Any:
+    dtype = ct.dtype
+    # Other types (fp8) have no sum of their own; their values are exact in float32.
+    wide = ct if dtype in _SUMMABLE else ct.astype(jnp.float32)
+    zeros = jnp.zeros(aval.shape, wide.dtype)
+    operands = jax_compat.vary_together([wide, zeros, *rest], params["axis_name"])
+    back = fast_ragged_all_to_all_p.bind(*operands, **{**params, "reverse": not params["reverse"]})
+    return back.astype(dtype)
+
+
+def _base_cotangent(ct: Any, rest: Any, params: dict[str, Any]) -> Any:
+    """The result takes nothing from base where a row landed."""
+    input_offsets, send_sizes, output_offsets, recv_sizes, *_ = rest
+    if params["reverse"]:
+        starts, sizes = input_offsets, send_sizes
+    else:
+        starts, sizes = _landings(output_offsets, params), recv_sizes
+    landed = _covered(starts, sizes, ct.shape[0])
+    landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
+    return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
+
+
+def _landings(output_offsets: Any, params: dict[str, Any]) -> Any:
+    """Where what arrives here lands: the offsets that others have for this device."""
+    axes, groups = params["axis_name"], params["axis_index_groups"]
+    if groups is None:
+        return jax.lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
+    # JAX has no vmap of an all_to_all with groups.
+    everyone = jax.lax.all_gather(output_offsets, axes, axis_index_groups=groups)
+    size = len(groups[0])
+    for_each = everyone.reshape(size, size, -1)
+    return jnp.take(for_each, position(axes, groups), axis=1).reshape(-1)
+
+
+def _covered(starts: Any, sizes: Any, rows: int) -> Any:
+    """Which of `rows` rows lie in some slice; slices without rows lie nowhere."""
+    if rows >= 2**31:
+        raise ArgumentError(
+            f"gradients for an output of {rows} rows need more than int32 counts; split it."
+        )
+    starts, sizes = starts.astype(jnp.int32), sizes.astype(jnp.int32)
+    starts = jnp.where(sizes > 0, starts, 0)
+    edges = jnp.zeros(rows + 1, jnp.int32).at[starts].add(1).at[starts + sizes].add(-1)
+    return jnp.cumsum(edges)[:rows] > 0
+
+
+__all__ = ["jvp", "transpose"]

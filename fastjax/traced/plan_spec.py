@@ -1,0 +1,86 @@
+"""What is known of a plan when its program is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from fastjax import _core, config
+from fastjax.checks import check_topology
+from fastjax.errors import UnsupportedError
+from fastjax.scheduling import (
+    check_scheduler,
+    check_scheduler_fits,
+    scheduler_number,
+    schedulers_in_programs,
+)
+from fastjax.topology import Topology, fit_to_groups, usual_topology
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSpec:
+    """What is known of a plan when the program is traced.
+
+    Attributes:
+      topology: that of one group, server-major.
+      rank_of: server-major number of each position of the group.
+      scheduler: a scheduler's name; "auto" where it is chosen anew for every traffic.
+      row_bytes: bytes of a row, as far as the planner is told.
+    """
+
+    topology: Topology
+    rank_of: tuple[int, ...]
+    scheduler: str
+    row_bytes: int
+
+    @property
+    def table_words(self) -> int:
+        """Length of a device's stage table."""
+        return _core.table_words(self.topology.words, scheduler_number(self.scheduler))
+
+
+def make_spec(
+    axes: tuple[Any, ...],
+    groups: tuple[tuple[int, ...], ...] | None,
+    topology: Topology | None,
+    scheduler: str | None,
+    row_bytes: int,
+) -> PlanSpec:
+    """What the planner of a call is told, arguments before options before defaults."""
+    opts = config.current()
+    name = opts.scheduler if scheduler is None else scheduler
+    check_scheduler(name, "scheduler")
+    axis_size = jax.lax.axis_size(axes)
+    if topology is not None:
+        check_topology(topology)
+    given = topology or opts.topology or _default_topology(axes, axis_size)
+    fitted, rank_of = fit_to_groups(given, axis_size, groups)
+    if name == "optimal":
+        raise UnsupportedError(
+            "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
+            f"Inside programs there are {', '.join(schedulers_in_programs())}."
+        )
+    check_topology(fitted)
+    check_scheduler_fits(name, fitted)
+    # Inside one server there is nothing to choose, and a table of direct transfers is small.
+    chosen = "direct" if name == "auto" and fitted.servers == 1 else name
+    return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
+
+
+def _default_topology(axes: tuple[Any, ...], axis_size: int) -> Topology:
+    """Devices of one process are one server, as far as can be told from the shape of the mesh."""
+    if jax.process_count() == 1:
+        return Topology(1, axis_size)
+    local = jax.local_device_count()
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size == jax.device_count() and set(axes) <= set(mesh.axis_names):
+        return usual_topology(dict(mesh.shape), axes, local)
+    # Some devices are left out, and which is not known here.
+    if axis_size % local:
+        return Topology(axis_size, 1)
+    return Topology(axis_size // local, local)
+
+
+__all__ = ["PlanSpec", "make_spec"]
