@@ -25,9 +25,10 @@ import numpy as np
 import fastjax
 from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
+from fastjax.cli.shared.backend import start_backend
 
 options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
-bench.start_backend(options.devices, options.platform)
+start_backend(options.devices, options.platform)
 record = bench.run(options)
 assert bench.count_wrong(record) == 0
 

@@ -15,6 +15,7 @@ from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
 from fastjax.cli.environment import report
 from fastjax.cli.shared import machine, measure, workloads
+from fastjax.cli.shared.text import as_text
 from fastjax.errors import OptionError
 
 TINY = ["--rows", "64", "--row-bytes", "64", "--rounds", "2", "--latency-rounds", "2"]
@@ -79,7 +80,7 @@ def test_report_without_rich():
 
 def test_report_in_process(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 0
-    assert capsys.readouterr().out.strip() == report.as_text(report.collect()).strip()
+    assert capsys.readouterr().out.strip() == as_text(report.collect()).strip()
 
 
 def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):

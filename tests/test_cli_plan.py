@@ -14,7 +14,7 @@ from commands import record, run_command, value, write_trace
 import fastjax
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
-from fastjax.cli.shared import statistics as figures
+from fastjax.cli.plan import record as plan_record
 from fastjax.cli.shared import units
 from fastjax.traffic import write_matrix
 
@@ -28,7 +28,7 @@ def test_plan_of_generated_traffic(capsys, tmp_path):
     matrix = traffic.pair_zipf(16, 500, seed=3)
     plan = make_plan(matrix, Topology(4, 4), scheduler="fast", row_bytes=4096)
     found = record(path)
-    assert found["schema"] == figures.SCHEMA
+    assert found["schema"] == plan_record.SCHEMA
     assert found["traffic"]["rows"] == 8000
     assert found["traffic"]["bytes"] == 8000 * 4096
     assert found["plan"]["stages"] == plan.num_stages
@@ -83,7 +83,7 @@ def test_figures_of_a_plan_done_by_hand():
         scale_out_latency=0,
     )
     plan = make_plan(matrix, topology, scheduler="fast", row_bytes=1000)
-    found = figures.record(plan, "here")
+    found = plan_record.record(plan, "here")
     assert found["traffic"] == {
         "source": "here",
         "devices": 4,
@@ -211,7 +211,7 @@ def test_length_where_nics_differ():
     topology = Topology(2, 2, nic_bandwidths=(1, 2, 4, 4))
     matrix = np.zeros((4, 4), int)
     matrix[0, 2] = 90
-    found = figures.record(make_plan(matrix, topology, scheduler="fast"), "here")
+    found = plan_record.record(make_plan(matrix, topology, scheduler="fast"), "here")
     assert found["plan"]["length_bound_rows"] == 90 / (3 / 4)
     assert found["plan"]["length_rows"] == 30 * 4
 

@@ -14,7 +14,7 @@ from emulated_cluster.options import BenchOptions
 from emulated_cluster.report import SCHEMA
 from emulated_cluster.system import ClusterError
 from emulated_cluster.worker import Task
-from fastjax.cli.bench.baselines import usable_cores
+from fastjax.cli.shared.machine import usable_cores
 
 FAN_INS = (1, 3, 6)
 # Of line rate: TCP needs a while to find it, and longer over long cables. Exchanges find its

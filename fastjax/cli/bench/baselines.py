@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fastjax.cli.shared.machine import usable_cores
 
 
 def dense(axis_name: str, capacity: int) -> Callable[..., Any]:
@@ -78,13 +79,6 @@ def _take(values: Any, index: Any, taken: Any, output: Any) -> Any:
     return jnp.where(taken.reshape(-1, *(1,) * (output.ndim - 1)), rows, output)
 
 
-def usable_cores() -> int:
-    """Processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Copy:
     """A copy of `size` bytes into a warm buffer, an equal share on each of the machine's cores."""
 
@@ -106,4 +100,4 @@ class Copy:
         self._pool.shutdown()
 
 
-__all__ = ["Copy", "all_gather", "dense", "usable_cores"]
+__all__ = ["Copy", "all_gather", "dense"]

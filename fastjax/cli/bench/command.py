@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -21,6 +19,8 @@ from fastjax.cli.bench import latency, schemes
 from fastjax.cli.bench.baselines import Copy
 from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared import measure, workloads
+from fastjax.cli.shared.backend import start_backend
+from fastjax.cli.shared.commands import to_json
 from fastjax.cli.shared.device_workload import Arena, make_mesh
 from fastjax.errors import FastjaxError, OptionError
 
@@ -128,23 +128,6 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def start_backend(devices: int, platform: str) -> None:
-    """Starts JAX with that many devices.
-
-    Raises:
-      OptionError: it has been started otherwise before.
-    """
-    with contextlib.suppress(RuntimeError):  # it has started; whether it fits shows below
-        jax.config.update("jax_num_cpu_devices", devices)
-        jax.config.update("jax_platforms", platform)
-    found = jax.devices()
-    if len(found) < devices or found[0].platform != platform:
-        raise OptionError(
-            f"this needs {devices} {platform} devices, but JAX has started with {len(found)} of "
-            f"{found[0].platform}. Run it in a process of its own."
-        )
-
-
 def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Measures everything and returns the record; `step` is called after every part."""
     computer = machines.machine()
@@ -246,12 +229,6 @@ def _latency_entries(timings: dict[str, measure.Timing]) -> list[dict[str, Any]]
     ]
 
 
-def to_json(record: dict[str, Any]) -> str:
-    """The record as text, with lists of numbers on one line each."""
-    text = json.dumps(record, indent=1)
-    return re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
-
-
 def count_wrong(record: dict[str, Any]) -> int:
     """Rows that any scheme got wrong."""
     return sum(entry["wrong"] or 0 for entry in record["schemes"])
@@ -273,4 +250,4 @@ def _progress(options: BenchOptions) -> Generator[Callable[[], object]]:
         yield lambda: bar.advance(task)
 
 
-__all__ = ["BenchOptions", "count_wrong", "main", "run", "start_backend", "to_json"]
+__all__ = ["BenchOptions", "count_wrong", "main", "run"]

@@ -14,12 +14,13 @@ import jax
 
 import fastjax
 from fastjax import calibration
-from fastjax.cli.bench.command import start_backend, to_json
 from fastjax.cli.calibrate import probes
 from fastjax.cli.calibrate.fit import PERCENTILES, Rate
-from fastjax.cli.environment.report import rate_text
 from fastjax.cli.shared import machine as machines
+from fastjax.cli.shared.backend import start_backend
+from fastjax.cli.shared.commands import to_json
 from fastjax.cli.shared.device_workload import AXIS, make_mesh
+from fastjax.cli.shared.text import rate_text
 from fastjax.devices import machine_of
 from fastjax.errors import FastjaxError, OptionError
 from fastjax.topology import rate_names

@@ -14,9 +14,8 @@ import numpy as np
 import fastjax
 from fastjax import _core, calibration, config, handlers, network
 from fastjax.cli.shared import machine
+from fastjax.cli.shared.text import Section, as_text, rate_text
 from fastjax.devices import calibration_of
-
-Section = dict[str, str]
 
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
@@ -98,25 +97,6 @@ def _calibration() -> Section:
     return section | {name: rate_text(name, rate) for name, rate in rates.items()}
 
 
-def rate_text(name: str, rate: float) -> str:
-    """A rate with its unit, which its name tells."""
-    if name.endswith("bandwidth"):
-        return f"{rate / 1e9:.3g} GB/s"
-    if name.endswith(("latency", "overhead")):
-        return f"{rate * 1e6:.3g} µs"
-    return f"{rate:.3g}"
-
-
-def as_text(sections: Mapping[str, Section]) -> str:
-    """The report without any markup."""
-    width = max(len(name) for section in sections.values() for name in section)
-    lines = []
-    for title, section in sections.items():
-        lines.append(title)
-        lines += [f"  {name:<{width}}  {value}" for name, value in section.items()]
-    return "\n".join(lines)
-
-
 def show(sections: Mapping[str, Section]) -> None:
     """Prints the report, with colours where rich is installed and the output is a terminal."""
     try:
@@ -137,4 +117,4 @@ def show(sections: Mapping[str, Section]) -> None:
     console.print(table)
 
 
-__all__ = ["as_text", "collect", "show"]
+__all__ = ["collect", "show"]

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fastjax
-from fastjax.cli.environment import report
-from fastjax.cli.shared import commands, rates, sources
-from fastjax.cli.shared import statistics as figures
+from fastjax.cli.plan import record as plan_record
+from fastjax.cli.shared import commands, rates, sources, text
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,13 +44,13 @@ def _run(options: argparse.Namespace) -> None:
     plan = fastjax.make_plan(
         source.matrix, topology, scheduler=options.scheduler, row_bytes=source.row_bytes
     )
-    record = figures.record(plan, source.name)
+    record = plan_record.record(plan, source.name)
     if options.draw is not None:
         commands.make_folder_of(options.draw)
         fastjax.plot.draw_plan(plan, options.draw)
     if options.json is not None:
         commands.write_json(options.json, record)
-    sys.stdout.write(report.as_text(figures.sections(record, options.scheduler)))
+    sys.stdout.write(text.as_text(plan_record.sections(record, options.scheduler)))
     sys.stdout.write(f"\n\n{record['explanation'].rstrip()}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,12 @@ def run(
     return 0
 
 
+def to_json(record: dict[str, Any]) -> str:
+    """The record as text, with lists of numbers on one line each."""
+    text = json.dumps(record, indent=1)
+    return re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
 def write_json(path: Path, record: Any) -> None:
     """Writes a record, into a new folder where there is none."""
     make_folder_of(path)
@@ -47,4 +54,4 @@ def make_folder_of(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-__all__ = ["make_folder_of", "run", "write_json"]
+__all__ = ["make_folder_of", "run", "to_json", "write_json"]

@@ -13,7 +13,6 @@ import numpy as np
 
 import fastjax
 from fastjax import _core
-from fastjax.cli.bench.baselines import usable_cores
 
 
 def versions() -> dict[str, str]:
@@ -56,6 +55,13 @@ def machine() -> dict[str, object]:
     }
 
 
+def usable_cores() -> int:
+    """Processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _cpu_model() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -82,4 +88,4 @@ def _huge_pages() -> str | None:
     return found.group(1) if found else None
 
 
-__all__ = ["machine", "running_ffi_version", "versions"]
+__all__ = ["machine", "running_ffi_version", "usable_cores", "versions"]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
-from fastjax.cli.environment import report
-from fastjax.cli.shared import commands, rates, sources
+from fastjax.cli.shared import commands, rates, sources, text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import costs, verdict
 from fastjax.errors import ArgumentError, OptionError
@@ -104,9 +103,9 @@ def _run(options: argparse.Namespace) -> None:
         progress.clear()
     record = costs.record(found, source.name, options.preset) | verdict.record(found, tried)
     _write_files(options, best, record)
-    sys.stdout.write(f"{report.as_text({'traffic': costs.traffic_section(record)})}\n\n")
+    sys.stdout.write(f"{text.as_text({'traffic': costs.traffic_section(record)})}\n\n")
     sys.stdout.write(f"{costs.table(record)}\n\n")
-    sys.stdout.write(f"{report.as_text({'simulated with': costs.assumptions(record)})}\n\n")
+    sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
     sys.stdout.write("\n".join(record["verdict"]) + "\n")
 
 

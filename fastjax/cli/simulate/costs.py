@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import fastjax
-from fastjax.cli.environment import report
-from fastjax.cli.shared import statistics as figures
-from fastjax.cli.shared import units
+from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
+from fastjax.cli.shared.rates import RATES
+from fastjax.cli.shared.text import Section, rate_text
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
 
 SCHEMA = "fastjax-simulate-1"
@@ -98,18 +98,18 @@ def record(costs: Sequence[Cost], source: str, preset: str | None) -> dict[str, 
     assert isinstance(fabric.incast, Incast)  # names have been looked up
     return {
         "schema": SCHEMA,
-        "traffic": figures.traffic_figures(plan, source),
+        "traffic": statistics.traffic_statistics(plan, source),
         "fabric": {
             "preset": preset,
-            **figures.fabric_figures(plan.topology),
+            **statistics.fabric_statistics(plan.topology),
             **dataclasses.asdict(fabric),
         },
         "lower_bound_us": plan.lower_bound() * 1e6,
-        "schedulers": [_figures(cost, least) for cost in costs],
+        "schedulers": [_statistics(cost, least) for cost in costs],
     }
 
 
-def _figures(cost: Cost, least: float) -> dict[str, Any]:
+def _statistics(cost: Cost, least: float) -> dict[str, Any]:
     plan, timeline = cost.plan, cost.timeline
     bound = timeline.lower_bound
     return {
@@ -121,7 +121,7 @@ def _figures(cost: Cost, least: float) -> dict[str, Any]:
         "time_with_planning_us": timeline.total_time * 1e6,
         "by_bound": timeline.completion_time / bound if bound else None,
         "by_best": timeline.total_time / least if least else None,
-        **figures.bandwidths(plan, timeline.total_time),
+        **statistics.bandwidths(plan, timeline.total_time),
         "limits_us": {name: seconds * 1e6 for name, seconds in limits(timeline).items()},
         "name": cost.name,
         "limited_by": limited_by(timeline),
@@ -178,9 +178,9 @@ def _busiest(timeline: Timeline, link: str) -> str:
     return f"the busiest {link}{much}"
 
 
-def traffic_section(record: Mapping[str, Any]) -> report.Section:
+def traffic_section(record: Mapping[str, Any]) -> Section:
     """The traffic, for people."""
-    return figures.traffic_section(record["traffic"], record["fabric"])
+    return statistics.traffic_section(record["traffic"], record["fabric"])
 
 
 def table(record: Mapping[str, Any]) -> str:
@@ -218,11 +218,11 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def assumptions(record: Mapping[str, Any]) -> report.Section:
+def assumptions(record: Mapping[str, Any]) -> Section:
     """What the simulation supposes of the fabric, for people."""
     fabric = record["fabric"]
     incast = INCAST[fabric["incast"]["name"]]
-    rates = {name: report.rate_text(name, fabric[name]) for name in figures.RATES}
+    rates = {name: rate_text(name, fabric[name]) for name in RATES}
     much = fabric["oversubscription"]
     return {
         "rates": f"{rates['scale_up_bandwidth']} a device inside servers, "
