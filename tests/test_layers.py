@@ -1,8 +1,9 @@
 """The direction of dependence between layers, in C++ and in Python."""
 
 import ast
+import graphlib
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ CPP_EXTERNAL = {
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
 CPP_PURE = ["planner", "simulator"]
 
-# Modules of fastjax/, lowest first. A module may import those in the lines above its own; modules
-# in one line know nothing of each other. A package counts as one module.
+# Modules and packages of fastjax/, lowest first. One may import those in the lines above its own;
+# those in one line know nothing of each other. A package counts as one, but for parts of it that
+# have names of their own here. What is imported for type checkers, or inside functions, counts.
 PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
@@ -50,13 +52,17 @@ PYTHON_LAYERS = [
     ["host", "traced"],
     ["loopback", "moe", "simulation"],
     ["__init__"],
+    ["cli.shared"],
+    ["cli.bench", "cli.calibrate", "cli.environment", "cli.plan", "cli.simulate"],
     ["cli"],
     ["__main__"],
 ]
-# Modules that may not import JAX.
-PYTHON_WITHOUT_JAX = [
-    *("calibration", "checks", "errors", "optimal", "plot", "schedule", "scheduling", "simulation"),
-    *("topology", "traffic"),
+# The only modules and packages that may import JAX: what is traced or compiled is theirs, or they
+# ask JAX for its devices, options or profiler.
+PYTHON_WITH_JAX = [
+    *("config", "devices", "handlers", "host.plan", "jax_compat", "moe", "network", "traced"),
+    *("cli.bench", "cli.calibrate", "cli.environment"),
+    *("cli.shared.backend", "cli.shared.device_workload", "cli.shared.machine"),
 ]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"
@@ -94,20 +100,15 @@ def cpp_violations(root: Path) -> Iterator[str]:
 
 
 def _imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yields what is imported at run time: (module, names), with relative imports resolved."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            for other in node.orelse:
-                yield from _imports(other, package)
-        elif isinstance(node, ast.Import):
+    """Yields all that is imported: (module, names), with relative imports resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, []
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join(base + (node.module or "").split(".")).strip(".")
             yield module, [alias.name for alias in node.names]
-        else:
-            yield from _imports(node, package)
 
 
 def _is_private(dotted: str) -> bool:
@@ -124,33 +125,69 @@ def _private_jax_names(tree: ast.AST, package: list[str]) -> Iterator[str]:
             yield from filter(_is_private, [ast.unparse(node)])
 
 
+def _part_of(dotted: str, parts: Iterable[str]) -> str | None:
+    """The longest of `parts` that a module is, or is in."""
+    names = dotted.split(".")
+    heads = (".".join(names[:count]) for count in range(len(names), 0, -1))
+    return next((head for head in heads if head in parts), None)
+
+
+def _sources(root: Path) -> dict[str, Path]:
+    """Modules and packages of `root`/fastjax by their names in there; fastjax itself: __init__."""
+    found = {}
+    for path in sorted((root / "fastjax").rglob("*.py")):
+        *folders, name = path.relative_to(root / "fastjax").with_suffix("").parts
+        found[".".join(folders if folders and name == "__init__" else [*folders, name])] = path
+    return found
+
+
+def _ours(path: Path, root: Path, modules: Container[str]) -> Iterator[str]:
+    """Yields the modules of fastjax that one imports, where names may be modules or not."""
+    package = list(path.relative_to(root).parent.parts)
+    for source, names in _imports(ast.parse(path.read_text()), package):
+        first, *rest = source.split(".")
+        if first != "fastjax":
+            continue
+        for name in names or [""]:
+            dotted = ".".join([*rest, name]).strip(".")
+            yield dotted if dotted in modules else ".".join(rest) or "__init__"
+
+
 def python_violations(root: Path) -> Iterator[str]:
     """Yields the imports under `root`/fastjax that the rules forbid."""
     rank = {module: i for i, layer in enumerate(PYTHON_LAYERS) for module in layer}
-    for path in sorted((root / "fastjax").rglob("*.py")):
+    sources = _sources(root)
+    for dotted, path in sources.items():
         where = path.relative_to(root)
-        module = where.with_suffix("").parts[1]
-        if module not in rank:
-            yield f"{where}: {module} is not in a layer"
+        module = _part_of(dotted, rank)
+        if module is None:
+            yield f"{where}: {dotted} is not in a layer"
             continue
         package = list(where.parent.parts)
         tree = ast.parse(path.read_text())
-        if module != PYTHON_JAX_PRIVATE:
+        if dotted != PYTHON_JAX_PRIVATE:
             private = sorted(set(_private_jax_names(tree, package)))
             yield from (f"{where}: uses {name}" for name in private)
-        for source, names in _imports(tree, package):
-            first, *rest = source.split(".")
-            if first in {"jax", "jaxlib"} and module in PYTHON_WITHOUT_JAX:
-                yield f"{where}: imports {source}"
-            if first != "fastjax":
-                continue
-            # `from fastjax import x` imports that module, or a name of the package itself.
-            used = rest[:1] or {name if name in rank else "__init__" for name in names or [""]}
-            for other in used:
-                if other not in rank:
-                    yield f"{where}: imports {other}, which is not in a layer"
-                elif other != module and rank[other] >= rank[module]:
-                    yield f"{where}: imports {other}"
+        if _part_of(dotted, PYTHON_WITH_JAX) is None:
+            for source, _ in _imports(tree, package):
+                if source.split(".")[0] in {"jax", "jaxlib"}:
+                    yield f"{where}: imports {source}"
+        for other in _ours(path, root, {*sources, *rank}):
+            unit = _part_of(other, rank)
+            if unit is None:
+                yield f"{where}: imports {other}, which is not in a layer"
+            elif unit != module and rank[unit] >= rank[module]:
+                yield f"{where}: imports {other}"
+    yield from _circles(root, sources, {*sources, *rank})
+
+
+def _circles(root: Path, sources: dict[str, Path], known: Container[str]) -> Iterator[str]:
+    """Yields a circle of imports between modules, if there is one."""
+    imported = {name: {*_ours(path, root, known)} & {*sources} for name, path in sources.items()}
+    try:
+        graphlib.TopologicalSorter(imported).prepare()
+    except graphlib.CycleError as error:
+        yield f"{' <- '.join(error.args[1])}: imports in a circle"
 
 
 def _write(root: Path, files: dict[str, str]) -> None:
@@ -227,6 +264,19 @@ def test_cpp_checker_allows(tmp_path: Path):
         ("traffic/files.py", "from jax import numpy"),
         ("traffic/files.py", "def f():\n    import jax.numpy as jnp"),
         ("traffic/files.py", "from fastjax.topology import Topology"),
+        ("topology.py", "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan"),
+        (
+            "topology.py",
+            "import typing\nif typing.TYPE_CHECKING:\n    from .topology import Topology",
+        ),
+        ("topology.py", "import jax"),
+        ("host/planner.py", "import jax"),
+        ("simulation/a.py", "from jax import numpy"),
+        ("traced/exchange.py", "from fastjax.host import plan"),
+        ("schedule/steps.py", "from fastjax.host.plan import Plan"),
+        ("cli/bench/command.py", "from fastjax.cli.calibrate import fit"),
+        ("cli/shared/units.py", "from fastjax.cli.bench import command"),
+        ("cli/shared/units.py", "import fastjax.cli"),
         ("unknown.py", "import numpy"),
         ("host/plan.py", "from ..unknown import x"),
     ],
@@ -236,6 +286,26 @@ def test_python_checker_catches(tmp_path: Path, file: str, text: str):
     assert list(python_violations(tmp_path)) != []
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"plot/a.py": "from fastjax.plot import b", "plot/b.py": "from .a import x"},
+        {
+            "plot/a.py": "import typing\nif typing.TYPE_CHECKING:\n    from .b import x",
+            "plot/b.py": "import fastjax.plot.c",
+            "plot/c.py": "def f():\n    from fastjax.plot.a import y",
+        },
+        {"plot/__init__.py": "from .a import x", "plot/a.py": "from fastjax.plot import x"},
+    ],
+)
+def test_python_checker_catches_circles(tmp_path: Path, files: dict[str, str]):
+    _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
+    (found,) = python_violations(tmp_path)
+    assert found.endswith("imports in a circle")
+    assert {name.removesuffix(".py").replace("/", ".") for name in files} >= {"plot.a"}
+    assert "plot.a" in found
+
+
 def test_python_checker_allows(tmp_path: Path):
     files = {
         "__init__.py": "from .traced.swap import swap_ragged_all_to_all as swap_ragged_all_to_all",
@@ -243,9 +313,11 @@ def test_python_checker_allows(tmp_path: Path):
         "traffic/a.py": "import numpy\nfrom fastjax.errors import ArgumentError\nfrom . import b",
         "traffic/b.py": "import gzip",
         "host/plan.py": "import jax\nfrom .. import _core, errors\njax.__version__",
-        "topology.py": "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan",
-        "cli/run.py": "import fastjax\nfrom .table import Table\nfrom fastjax import host",
-        "cli/table.py": "from ..host.plan import make_plan",
+        "host/planner.py": "import typing\nif typing.TYPE_CHECKING:\n    from numpy import typing",
+        "cli/bench/run.py": "import jax, fastjax\nfrom .table import T\nfrom ..shared import units",
+        "cli/bench/table.py": "from fastjax import host\nfrom ...host.plan import make_plan",
+        "cli/shared/units.py": "def f():\n    import fastjax",
+        "cli/__init__.py": "def f():\n    from fastjax.cli.bench import run",
     }
     _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
     assert list(python_violations(tmp_path)) == []
