@@ -22,6 +22,13 @@ from jax.interpreters import ad, batching, mlir
 
 from fastjax.errors import UnsupportedError
 
+LoweringContext = mlir.LoweringRuleContext
+MlirValue = Any
+"""What a primitive's operands and results are while it is lowered: an `ir.Value`, or several."""
+
+Aval = _jax_core.ShapedArray
+"""The type of a traced array."""
+
 
 def axis_effects(axis_names: tuple[Any, ...]) -> set[Any]:
     """Effects that tie an equation to the mesh axes it runs over, as JAX's own collectives have."""
@@ -215,7 +222,10 @@ def zero_cotangent(value: Any) -> Any:
 
 __all__ = [
     "PARTITION_AVAL",
+    "Aval",
     "Job",
+    "LoweringContext",
+    "MlirValue",
     "axis_effects",
     "check_vma_enabled",
     "custom_call",

@@ -16,6 +16,20 @@ from fastjax.errors import TopologyError
 _BELOW_2_62 = math.nextafter(2.0**62, 0)
 
 
+# The first of `Topology.words`, in order: fields, and what one unit of a field counts there.
+# NICs' bandwidths follow, one for each device, where they differ.
+_WORDS = {
+    "servers": 1,
+    "devices_per_server": 1,
+    "scale_up_bandwidth": 1,
+    "scale_out_bandwidth": 1,
+    "scale_up_latency": 1e9,
+    "scale_out_latency": 1e9,
+    "transfer_overhead": 1e9,
+    "incast_loss": 1e6,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """Servers of devices: a fast fabric inside each, one slower NIC per device between them.
@@ -127,17 +141,8 @@ class Topology:
         nics = self.nic_bandwidths or ()
         if all(rate == self.scale_out_bandwidth for rate in nics):
             nics = ()
-        return (
-            self.servers,
-            self.devices_per_server,
-            int(self.scale_up_bandwidth),
-            int(self.scale_out_bandwidth),
-            round(self.scale_up_latency * 1e9),
-            round(self.scale_out_latency * 1e9),
-            round(self.transfer_overhead * 1e9),
-            round(self.incast_loss * 1e6),
-            *(int(rate) for rate in nics),
-        )
+        fields = (_word(getattr(self, name), per_unit) for name, per_unit in _WORDS.items())
+        return (*fields, *(int(rate) for rate in nics))
 
     @classmethod
     def from_mesh(
@@ -167,6 +172,18 @@ class Topology:
         if calibrated:
             rates = _calibrated_rates(mesh.devices, rates) | rates
         return _from_labels(cls, labels, rates)
+
+
+def _word(value: float, per_unit: float) -> int:
+    return int(value) if per_unit == 1 else round(value * per_unit)
+
+
+def topology_of_words(words: Sequence[int]) -> Topology:
+    """The topology that has these `Topology.words`; its rates are as coarse as they are."""
+    fields = zip(_WORDS.items(), words, strict=False)
+    found: dict[str, Any] = {n: w if unit == 1 else w / unit for (n, unit), w in fields}
+    nics = words[len(_WORDS) :]
+    return Topology(**found, nic_bandwidths=tuple(map(float, nics)) or None)
 
 
 def _is_integer(value: Any) -> bool:
@@ -302,5 +319,6 @@ __all__ = [
     "Topology",
     "fit_to_groups",
     "rate_names",
+    "topology_of_words",
     "usual_topology",
 ]

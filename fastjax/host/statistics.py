@@ -17,7 +17,7 @@ import numpy as np
 
 from fastjax import _core, config
 from fastjax.errors import ArgumentError
-from fastjax.topology import Topology
+from fastjax.topology import Topology, topology_of_words
 
 PlanSource = Literal["own", "given", "transposed"]
 
@@ -198,7 +198,7 @@ def _site(report: _core.SiteReport) -> SiteStats:
         axis_name=_axis_names(report.axis),
         group_size=report.group_size,
         platform=report.platform,
-        topology=_topology(report.topology),
+        topology=topology_of_words(report.topology) if report.topology else None,
         direction="reverse" if reverse else "forward",
         plan=cast("PlanSource", report.plan) if given else "own",
         asked_scheduler="" if report.asked_scheduler < 0 else names[report.asked_scheduler],
@@ -232,24 +232,6 @@ def _axis_names(axis: str) -> tuple[str, ...]:
     except (ValueError, SyntaxError):
         return (axis,)
     return tuple(str(name) for name in (names if isinstance(names, tuple) else (names,)))
-
-
-def _topology(words: list[int]) -> Topology | None:
-    """That of `Topology.words`."""
-    if not words:
-        return None
-    servers, devices, up, out, up_ns, out_ns, transfer_ns, loss, *nics = words
-    return Topology(
-        servers,
-        devices,
-        scale_up_bandwidth=up,
-        scale_out_bandwidth=out,
-        scale_up_latency=up_ns / 1e9,
-        scale_out_latency=out_ns / 1e9,
-        transfer_overhead=transfer_ns / 1e9,
-        incast_loss=loss / 1e6,
-        nic_bandwidths=tuple(nics) or None,
-    )
 
 
 def _predict(report: _core.SiteReport, planned: np.ndarray, given: bool) -> tuple[float, float]:

@@ -7,24 +7,11 @@ from typing import Any
 
 import jax
 
+from fastjax.traced.contract import Metadata
 from fastjax.traced.plan import TracedPlan
 
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """Offsets and sizes of one direction, as `fast_ragged_all_to_all` takes them.
-
-    int32, shape (devices * experts of a device,) each.
-    """
-
-    input_offsets: Any
-    send_sizes: Any
-    output_offsets: Any
-    recv_sizes: Any
-
-    def arrays(self) -> tuple[Any, Any, Any, Any]:
-        """In the order of the exchange's arguments."""
-        return self.input_offsets, self.send_sizes, self.output_offsets, self.recv_sizes
+Way = Metadata[jax.Array]
+"""Offsets and sizes of one direction: int32, shape (devices * experts of a device,) each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +40,6 @@ class Handle:
     rows: int  # of a device's buffer
 
 
-jax.tree_util.register_dataclass(
-    Way,
-    data_fields=["input_offsets", "send_sizes", "output_offsets", "recv_sizes"],
-    meta_fields=[],
-)
 jax.tree_util.register_dataclass(
     Handle,
     data_fields=["kept", "dropped", "group_rows", "plan", "order", "place", "there", "back"],

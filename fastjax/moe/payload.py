@@ -69,7 +69,7 @@ def _exchange(rows: Any, length: int, way: Way, plan: TracedPlan) -> Any:
     return fast_ragged_all_to_all(
         rows,
         jnp.zeros((length, *rows.shape[1:]), rows.dtype),
-        *way.arrays(),
+        **way._asdict(),
         axis_name=plan.axis_name,
         axis_index_groups=plan.axis_index_groups,
         plan=plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -10,6 +11,12 @@ import numpy as np
 
 from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName
+
+Axes = tuple[Hashable, ...]
+"""Names of the mesh axes that are exchanged over."""
+
+Groups = tuple[tuple[int, ...], ...] | None
+"""Groups of positions of those axes that exchange among themselves; None: all in one."""
 
 
 def _size_of(axes: tuple[Any, ...]) -> int:
@@ -90,4 +97,12 @@ def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:
         )
 
 
-__all__ = ["check_metadata", "fold_metadata", "position", "refuse_mapped_axis", "resolve_axis"]
+__all__ = [
+    "Axes",
+    "Groups",
+    "check_metadata",
+    "fold_metadata",
+    "position",
+    "refuse_mapped_axis",
+    "resolve_axis",
+]

@@ -1,57 +1,117 @@
-"""What fastjax's custom calls are told."""
+"""The custom calls, emitted by their declarations while programs are lowered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastjax import jax_compat, network
 from fastjax.scheduling import scheduler_number
+from fastjax.traced.axes import Axes, Groups
+from fastjax.traced.contract import CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
 
-def call_site_attributes(
-    ctx: Any,
+def emit(
+    ctx: jax_compat.LoweringContext,
+    call: CustomCall,
+    operands: Sequence[jax_compat.MlirValue],
+    attributes: Mapping[str, object],
+) -> list[jax_compat.MlirValue]:
+    """Emits a call, whose result is that of the equation that is being lowered.
+
+    Args:
+      ctx: of the equation; its operands are the call's first.
+      call: the call.
+      operands: the equation's. The device's partition is added where the call takes it.
+      attributes: by name, all that the call has.
+    """
+    values, avals = list(operands), list(ctx.avals_in)
+    if "partition" in call.operands:
+        values.append(jax_compat.partition_id())
+        avals.append(jax_compat.PARTITION_AVAL)
+    if len(values) != len(call.operands):
+        raise TypeError(f"{call.target} takes {call.operands}, got {len(values)} operands.")
+    result = jax_compat.custom_call(
+        ctx,
+        call.target,
+        values,
+        avals,
+        ctx.avals_out[0],
+        call.encoded(attributes),
+        call.aliases,
+    )
+    return [result]
+
+
+def mesh_call_site(
+    ctx: jax_compat.LoweringContext,
     operation: str,
-    axes: tuple[Any, ...],
-    groups: tuple[tuple[int, ...], ...] | None,
+    axes: Axes,
+    groups: Groups,
     spec: PlanSpec,
     timeout_ms: int,
     platform: str,
-) -> dict[str, Any]:
-    """Attributes that every fastjax custom call carries.
+) -> dict[str, object]:
+    """Attributes of a call by all devices of a mesh.
 
     Where a group spans processes, this opens the network between them.
     """
     replicas = jax_compat.replica_groups(ctx, axes, groups)
-    attributes = {
-        "operation": operation,
-        "name": jax_compat.op_name(ctx, operation),
-        "axis": repr(axes[0]) if len(axes) == 1 else repr(axes),
-        "program": jax_compat.program_name(ctx),
-        "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),
-        "channel": np.int64(jax_compat.new_channel(ctx)),
-        "timeout_ms": np.int64(timeout_ms),
-        "group_size": np.int64(replicas.shape[1]),
-        "replica_groups": replicas.reshape(-1),
-        "rank_of": np.array(spec.rank_of, dtype=np.int64),
-        "platform": platform,
-    }
     placed = jax_compat.device_processes(ctx, replicas)
     if placed is not None:
         network.ensure_open()
-        attributes |= {"processes": placed[0], "rails": placed[1]}
-    return attributes
+    processes, rails = placed or (None, None)
+    axis = repr(axes[0]) if len(axes) == 1 else repr(axes)
+    common = call_site(ctx, operation, axis, replicas, spec.rank_of, timeout_ms, platform)
+    return common | {"processes": processes, "rails": rails}
 
 
-def planning_attributes(spec: PlanSpec) -> dict[str, Any]:
-    """Attributes of the custom calls that plan."""
+def call_site(
+    ctx: jax_compat.LoweringContext,
+    operation: str,
+    axis: str,
+    replica_groups: np.ndarray,
+    rank_of: Sequence[int],
+    timeout_ms: int,
+    platform: str,
+) -> dict[str, object]:
+    """Attributes that say which call of which program this is, and who takes part in it.
+
+    Args:
+      ctx: of the equation.
+      operation: what messages call it.
+      axis: what messages call the axis.
+      replica_groups: partitions of each group, shape (groups, members), in order of position.
+      rank_of: the server-major number of each position of a group.
+      timeout_ms: how long a device waits for the others.
+      platform: the platform that the program is for.
+    """
+    operands: Sequence[Any] = ctx.avals_in
     return {
-        "topology": np.array(spec.topology.words, dtype=np.int64),
-        "scheduler": np.int64(scheduler_number(spec.scheduler)),
-        "row_bytes": np.int64(spec.row_bytes),
+        "operation": operation,
+        "name": jax_compat.op_name(ctx, operation),
+        "axis": axis,
+        "program": jax_compat.program_name(ctx),
+        "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in operands[:3]),
+        "channel": jax_compat.new_channel(ctx),
+        "timeout_ms": timeout_ms,
+        "group_size": replica_groups.shape[1],
+        "replica_groups": replica_groups,
+        "rank_of": rank_of,
+        "platform": platform,
     }
 
 
-__all__ = ["call_site_attributes", "planning_attributes"]
+def planning(spec: PlanSpec) -> dict[str, object]:
+    """Attributes of the calls that plan."""
+    return {
+        "topology": spec.topology.words,
+        "scheduler": scheduler_number(spec.scheduler),
+        "row_bytes": spec.row_bytes,
+    }
+
+
+__all__ = ["call_site", "emit", "mesh_call_site", "planning"]

@@ -14,6 +14,7 @@ from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
 from fastjax.traced.axes import check_metadata, resolve_axis
+from fastjax.traced.contract import Metadata
 from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
@@ -75,13 +76,8 @@ def fast_ragged_all_to_all(
     """
     axes, groups, group_size = resolve_axis(axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
-    metadata = {
-        "input_offsets": jnp.asarray(input_offsets),
-        "send_sizes": jnp.asarray(send_sizes),
-        "output_offsets": jnp.asarray(output_offsets),
-        "recv_sizes": jnp.asarray(recv_sizes),
-    }
-    check_metadata(group_size, **metadata)
+    metadata = Metadata(*map(jnp.asarray, (input_offsets, send_sizes, output_offsets, recv_sizes)))
+    check_metadata(group_size, **metadata._asdict())
     _check_data(operand, output)
     row_bytes = operand.dtype.itemsize * int(np.prod(operand.shape[1:]))
     if plan is None:
@@ -91,7 +87,7 @@ def fast_ragged_all_to_all(
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
     carried, restore = _byte_sized(operand, output)
-    operands = jax_compat.vary_together([*carried, *metadata.values(), *tables], axes)
+    operands = jax_compat.vary_together([*carried, *metadata, *tables], axes)
     result = fast_ragged_all_to_all_p.bind(
         *operands,
         axis_name=axes,

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn, TypedDict, Unpack
 
-import numpy as np
 from jax.extend.core import Primitive
 
 from fastjax import jax_compat
-from fastjax.traced.custom_calls import call_site_attributes, planning_attributes
+from fastjax.traced import custom_calls
+from fastjax.traced.axes import Axes, Groups
+from fastjax.traced.contract import EXCHANGE, PLAN_EXCHANGE
+from fastjax.traced.plan_spec import PlanSpec
+
+
+class ExchangeParams(TypedDict):
+    """The parameters of `fast_ragged_all_to_all_p`.
+
+    Attributes:
+      axis_name: mesh axes.
+      axis_index_groups: groups of their positions.
+      spec: what the plan depends on besides the sizes.
+      transposed_plan: whether the table is of the way back, and read backwards.
+      reverse: whether rows travel from output space to operand space, and are summed there.
+      timeout_ms: how long a device waits for the others.
+      check_overlaps: whether output slices that overlap are refused.
+    """
+
+    axis_name: Axes
+    axis_index_groups: Groups
+    spec: PlanSpec
+    transposed_plan: bool
+    reverse: bool
+    timeout_ms: int
+    check_overlaps: bool
+
 
 fast_ragged_all_to_all_p = Primitive("fast_ragged_all_to_all")
 """The primitive.
@@ -20,52 +45,54 @@ operand space along the same offsets, and those that land on each other are summ
 
 
 @fast_ragged_all_to_all_p.def_impl
-def _impl(*_: Any, **__: Any) -> Any:
+def _impl(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError("fast_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
 @fast_ragged_all_to_all_p.def_effectful_abstract_eval
-def _abstract_eval(source: Any, base: Any, *metadata: Any, axis_name: Any, **_: Any) -> Any:
+def _abstract_eval(
+    source: jax_compat.Aval,
+    base: jax_compat.Aval,
+    *metadata: jax_compat.Aval,
+    axis_name: Axes,
+    **_: object,
+) -> tuple[jax_compat.Aval, set[Any]]:
     axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *metadata)))
     result = jax_compat.with_vma(base.update(weak_type=False), axes)
     return result, jax_compat.axis_effects(axis_name)
 
 
-def _lowering(ctx: Any, *operands: Any, **params: Any) -> list[Any]:
-    avals = list(ctx.avals_in)
-    values = list(operands)
-    partition = jax_compat.partition_id()
+def _lowering(
+    ctx: jax_compat.LoweringContext,
+    *operands: jax_compat.MlirValue,
+    platform: str,
+    **params: Unpack[ExchangeParams],
+) -> list[jax_compat.MlirValue]:
     # The transport brings every count together anyway: planning apart would have the devices meet
     # twice.
-    plans_itself = len(values) < 7
-    attributes = call_site_attributes(
+    call = EXCHANGE if len(operands) > len(PLAN_EXCHANGE.operands) - 1 else PLAN_EXCHANGE
+    spec = params["spec"]
+    attributes = custom_calls.mesh_call_site(
         ctx,
         "fast_ragged_all_to_all",
         params["axis_name"],
         params["axis_index_groups"],
-        params["spec"],
+        spec,
         params["timeout_ms"],
-        params["platform"],
+        platform,
     )
-    attributes["reverse"] = np.bool_(params["reverse"])
-    attributes["check_overlaps"] = np.bool_(params["check_overlaps"])
-    attributes["transposed_table"] = np.bool_(params["transposed_plan"])
-    planned = planning_attributes(params["spec"])
-    # Where a plan is given, the topology is told to those who ask for figures.
-    attributes |= planned if plans_itself else {"topology": planned["topology"]}
-    result = jax_compat.custom_call(
-        ctx,
-        "fastjax_plan_exchange_v1" if plans_itself else "fastjax_exchange_v1",
-        [*values, partition],
-        [*avals, jax_compat.PARTITION_AVAL],
-        ctx.avals_out[0],
-        attributes,
-        aliases={1: 0},
-    )
-    return [result]
+    attributes |= {
+        "reverse": params["reverse"],
+        "transposed_table": params["transposed_plan"],
+        "check_overlaps": params["check_overlaps"],
+    }
+    # Where a plan is given, statistics are told the topology.
+    planning = custom_calls.planning(spec)
+    attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
+    return custom_calls.emit(ctx, call, operands, attributes)
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)
 
 
-__all__ = ["fast_ragged_all_to_all_p"]
+__all__ = ["ExchangeParams", "fast_ragged_all_to_all_p"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,8 @@ from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
-from fastjax.traced.custom_calls import planning_attributes
+from fastjax.traced import custom_calls
+from fastjax.traced.contract import LOOPBACK, LOOPBACK_PLAN, Metadata
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -53,15 +52,10 @@ def loopback_ragged_all_to_all(
         GPU library in this installation.
     """
     operand, output = jnp.asarray(operand), jnp.asarray(output)
-    metadata = {
-        "input_offsets": jnp.asarray(input_offsets),
-        "send_sizes": jnp.asarray(send_sizes),
-        "output_offsets": jnp.asarray(output_offsets),
-        "recv_sizes": jnp.asarray(recv_sizes),
-    }
+    metadata = Metadata(*map(jnp.asarray, (input_offsets, send_sizes, output_offsets, recv_sizes)))
     row_bytes = operand.dtype.itemsize * int(np.prod(operand.shape[2:]))
     spec = _spec(topology, scheduler, row_bytes)
-    _check_metadata(spec, metadata)
+    _check_metadata(spec, **metadata._asdict())
     ranks = topology.servers * topology.devices_per_server
     for name, rows in (("operand", operand), ("output", output)):
         if rows.ndim < 2 or rows.shape[0] != ranks:
@@ -76,7 +70,7 @@ def loopback_ragged_all_to_all(
     return _exchange_p.bind(
         operand,
         output,
-        *metadata.values(),
+        *metadata,
         spec=spec,
         timeout_ms=config.current().timeout_ms,
         check_overlaps=config.current().check_overlaps,
@@ -112,7 +106,7 @@ def loopback_plan(
     sizes = jnp.asarray(send_sizes)
     check_row_bytes(row_bytes)
     spec = _spec(topology, scheduler, row_bytes)
-    _check_metadata(spec, {"send_sizes": sizes})
+    _check_metadata(spec, send_sizes=sizes)
     if not 0 <= rank < sizes.shape[0]:
         raise ArgumentError(f"rank must be 0 to {sizes.shape[0] - 1}, got {rank}.")
     return _plan_p.bind(sizes, spec=spec, rank=rank, timeout_ms=config.current().timeout_ms)
@@ -129,7 +123,7 @@ def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec
     return PlanSpec(topology, tuple(range(ranks)), name, max(1, row_bytes))
 
 
-def _check_metadata(spec: PlanSpec, arrays: dict[str, Any]) -> None:
+def _check_metadata(spec: PlanSpec, **arrays: jax.Array) -> None:
     ranks = len(spec.rank_of)
     shapes = {name: array.shape for name, array in arrays.items()}
     for name, array in arrays.items():
@@ -143,60 +137,40 @@ def _check_metadata(spec: PlanSpec, arrays: dict[str, Any]) -> None:
             )
 
 
-def _attributes(
-    ctx: Any, operation: str, spec: PlanSpec, timeout_ms: int, platform: str
-) -> dict[str, Any]:
-    ranks = np.arange(len(spec.rank_of), dtype=np.int64)
-    return {
-        "operation": operation,
-        "name": jax_compat.op_name(ctx, operation),
-        "axis": "'loopback'",
-        "program": jax_compat.program_name(ctx),
-        "shapes": " ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in[:3]),
-        "channel": np.int64(jax_compat.new_channel(ctx)),
-        "timeout_ms": np.int64(timeout_ms),
-        "group_size": np.int64(len(ranks)),
-        "replica_groups": ranks,
-        "rank_of": ranks,
-        "platform": platform,
-    } | planning_attributes(spec)
+def _call_site(
+    ctx: jax_compat.LoweringContext, operation: str, spec: PlanSpec, timeout_ms: int, platform: str
+) -> dict[str, object]:
+    ranks = np.arange(len(spec.rank_of))
+    site = custom_calls.call_site(
+        ctx, operation, "'loopback'", ranks[None], ranks.tolist(), timeout_ms, platform
+    )
+    return site | custom_calls.planning(spec)
 
 
 def _exchange_lowering(
-    ctx: Any,
-    *operands: Any,
+    ctx: jax_compat.LoweringContext,
+    *operands: jax_compat.MlirValue,
     spec: PlanSpec,
     timeout_ms: int,
     check_overlaps: bool,
     platform: str,
-) -> list[Any]:
-    attributes = _attributes(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
-    attributes |= {
-        "reverse": np.bool_(False),
-        "transposed_table": np.bool_(False),
-        "check_overlaps": np.bool_(check_overlaps),
-    }
-    result = jax_compat.custom_call(
-        ctx,
-        "fastjax_loopback_v1",
-        operands,
-        ctx.avals_in,
-        ctx.avals_out[0],
-        attributes,
-        aliases={1: 0},
-    )
-    return [result]
+) -> list[jax_compat.MlirValue]:
+    attributes = _call_site(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
+    attributes |= {"reverse": False, "transposed_table": False, "check_overlaps": check_overlaps}
+    return custom_calls.emit(ctx, LOOPBACK, operands, attributes)
 
 
 def _plan_lowering(
-    ctx: Any, sizes: Any, *, spec: PlanSpec, rank: int, timeout_ms: int, platform: str
-) -> list[Any]:
-    attributes = _attributes(ctx, "loopback_plan", spec, timeout_ms, platform)
-    attributes["rank"] = np.int64(rank)
-    target = "fastjax_loopback_plan_v1"
-    return [
-        jax_compat.custom_call(ctx, target, [sizes], ctx.avals_in, ctx.avals_out[0], attributes)
-    ]
+    ctx: jax_compat.LoweringContext,
+    sizes: jax_compat.MlirValue,
+    *,
+    spec: PlanSpec,
+    rank: int,
+    timeout_ms: int,
+    platform: str,
+) -> list[jax_compat.MlirValue]:
+    attributes = _call_site(ctx, "loopback_plan", spec, timeout_ms, platform)
+    return custom_calls.emit(ctx, LOOPBACK_PLAN, [sizes], attributes | {"rank": rank})
 
 
 _exchange_p = Primitive("loopback_ragged_all_to_all")
@@ -204,12 +178,14 @@ _plan_p = Primitive("loopback_plan")
 
 
 @_exchange_p.def_abstract_eval
-def _exchange_type(_operand: Any, output: Any, *_metadata: Any, **_: Any) -> Any:
+def _exchange_type(
+    _operand: jax_compat.Aval, output: jax_compat.Aval, *_metadata: jax_compat.Aval, **_: object
+) -> jax_compat.Aval:
     return output.update(weak_type=False)
 
 
 @_plan_p.def_abstract_eval
-def _plan_type(sizes: Any, *, spec: PlanSpec, **_: Any) -> Any:
+def _plan_type(sizes: jax_compat.Aval, *, spec: PlanSpec, **_: object) -> jax_compat.Aval:
     return sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
 
 

@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn, TypedDict, Unpack
 
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from fastjax import jax_compat
-from fastjax.traced.axes import fold_metadata, refuse_mapped_axis
-from fastjax.traced.custom_calls import call_site_attributes, planning_attributes
+from fastjax.traced import custom_calls
+from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
+from fastjax.traced.contract import PLAN
 from fastjax.traced.plan_spec import PlanSpec
+
+
+class PlanParams(TypedDict):
+    """The parameters of `plan_ragged_all_to_all_p`.
+
+    Attributes:
+      axis_name: mesh axes.
+      axis_index_groups: groups of their positions.
+      spec: what the plan depends on besides the sizes.
+      timeout_ms: how long a device waits for the others.
+      experts: of an MoE layer, for messages; 0 elsewhere.
+    """
+
+    axis_name: Axes
+    axis_index_groups: Groups
+    spec: PlanSpec
+    timeout_ms: int
+    experts: int
+
 
 plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
 
 
 @plan_ragged_all_to_all_p.def_impl
-def _plan_impl(*_: Any, **__: Any) -> Any:
+def _plan_impl(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
 @plan_ragged_all_to_all_p.def_effectful_abstract_eval
-def _plan_abstract_eval(send_sizes: Any, *, axis_name: Any, spec: PlanSpec, **_: Any) -> Any:
+def _plan_abstract_eval(
+    send_sizes: jax_compat.Aval, *, axis_name: Axes, spec: PlanSpec, **_: object
+) -> tuple[jax_compat.Aval, set[Any]]:
     table = send_sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
     table = jax_compat.with_vma(table, frozenset(axis_name))
     return table, jax_compat.axis_effects(axis_name)
 
 
 def _plan_lowering(
-    ctx: Any,
-    send_sizes: Any,
+    ctx: jax_compat.LoweringContext,
+    send_sizes: jax_compat.MlirValue,
     *,
-    axis_name: tuple[Any, ...],
-    axis_index_groups: tuple[tuple[int, ...], ...] | None,
-    spec: PlanSpec,
-    timeout_ms: int,
-    experts: int,
     platform: str,
-) -> list[Any]:
-    attributes = call_site_attributes(
-        ctx, "plan_ragged_all_to_all", axis_name, axis_index_groups, spec, timeout_ms, platform
-    )
-    attributes["experts"] = np.int64(experts)
-    table = jax_compat.custom_call(
+    **params: Unpack[PlanParams],
+) -> list[jax_compat.MlirValue]:
+    spec = params["spec"]
+    attributes = custom_calls.mesh_call_site(
         ctx,
-        "fastjax_plan_v1",
-        [send_sizes, jax_compat.partition_id()],
-        [ctx.avals_in[0], jax_compat.PARTITION_AVAL],
-        ctx.avals_out[0],
-        attributes | planning_attributes(spec),
+        "plan_ragged_all_to_all",
+        params["axis_name"],
+        params["axis_index_groups"],
+        spec,
+        params["timeout_ms"],
+        platform,
     )
-    return [table]
+    attributes |= custom_calls.planning(spec) | {"experts": params["experts"]}
+    return custom_calls.emit(ctx, PLAN, [send_sizes], attributes)
 
 
 def _plan_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
@@ -75,4 +92,4 @@ jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
 ad.primitive_jvps[plan_ragged_all_to_all_p] = _plan_jvp
 
 
-__all__ = ["plan_ragged_all_to_all_p"]
+__all__ = ["PlanParams", "plan_ragged_all_to_all_p"]

@@ -13,6 +13,7 @@ import numpy as np
 import fastjax
 from fastjax.cli.shared.device_workload import AXIS, Arena
 from fastjax.cli.shared.measure import Timing, interleave
+from fastjax.traced import contract
 
 EMPTY = "empty call"
 EMPTY_SAME = "empty call, same arguments"
@@ -58,13 +59,13 @@ def measure(
 
 
 def _empty(x: Any) -> Any:
-    return jax.ffi.ffi_call("fastjax_empty_v1", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+    return jax.ffi.ffi_call(contract.EMPTY.target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
 def _empty_same(operand: Any, output: Any, *metadata: Any) -> Any:
     del operand, metadata  # passed all the same: the program keeps arguments that it does not use
     result = jax.ShapeDtypeStruct(output.shape, output.dtype)
-    return jax.ffi.ffi_call("fastjax_empty_v1", result, input_output_aliases={0: 0})(output)
+    return jax.ffi.ffi_call(contract.EMPTY.target, result, input_output_aliases={0: 0})(output)
 
 
 def _plan_early(mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topology) -> Any:

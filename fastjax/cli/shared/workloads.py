@@ -5,10 +5,11 @@ numpy only, so that tests and notebooks can use it too.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from fastjax.traced.contract import Metadata
 from fastjax.traffic import expert_popularity, pair_zipf, uniform
 
 Skew = Literal["zipf-expert", "pair-zipf", "uniform"]
@@ -38,17 +39,12 @@ def make_traffic(
     return uniform(devices, rows)
 
 
-class Metadata(NamedTuple):
-    """The four integer operands of an exchange, row i of each for device i; int32."""
+def metadata(traffic: np.ndarray) -> Metadata[np.ndarray]:
+    """Offsets and sizes of rows packed without gaps, at both ends, in order of the peer.
 
-    input_offsets: np.ndarray
-    send_sizes: np.ndarray
-    output_offsets: np.ndarray
-    recv_sizes: np.ndarray
-
-
-def metadata(traffic: np.ndarray) -> Metadata:
-    """Offsets and sizes of rows packed without gaps, at both ends, in order of the peer."""
+    Returns:
+      int32, row i of each for device i.
+    """
     before = np.zeros_like(traffic)
     before[:, 1:] = np.cumsum(traffic, axis=1)[:, :-1]
     above = np.zeros_like(traffic)
@@ -61,7 +57,7 @@ def metadata(traffic: np.ndarray) -> Metadata:
     )
 
 
-def reference(operand: np.ndarray, output: np.ndarray, meta: Metadata) -> np.ndarray:
+def reference(operand: np.ndarray, output: np.ndarray, meta: Metadata[np.ndarray]) -> np.ndarray:
     """What the exchange must return, row by row.
 
     Args:
@@ -97,7 +93,6 @@ def wrong_rows(got: np.ndarray, want: np.ndarray) -> int:
 
 __all__ = [
     "SKEWS",
-    "Metadata",
     "Skew",
     "make_traffic",
     "metadata",

@@ -1,0 +1,170 @@
+"""The custom calls: what each is called, and its operands and attributes, declared once.
+
+The lowering rules emit calls by these declarations, and tests make calls of their own by them. The
+handlers in ffi/handlers decode what is declared here: operands by their place, attributes by their
+names. Of compiled programs and exported ones, all of it is the format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+ArrayT = TypeVar("ArrayT")
+
+
+class Metadata(NamedTuple, Generic[ArrayT]):
+    """The offsets and sizes of an exchange, in the order of `fast_ragged_all_to_all`."""
+
+    input_offsets: ArrayT
+    send_sizes: ArrayT
+    output_offsets: ArrayT
+    recv_sizes: ArrayT
+
+
+Value = str | np.bool_ | np.int64 | np.ndarray
+
+_KINDS: dict[str, Callable[[Any], Value]] = {
+    "string": str,
+    "bool": np.bool_,
+    "int64": np.int64,
+    "int64[]": lambda values: np.asarray(values, np.int64).reshape(-1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """An attribute of custom calls.
+
+    Attributes:
+      name: its name.
+      kind: its type: "string", "bool", "int64" or "int64[]", a vector.
+      optional: whether calls may lack it.
+    """
+
+    name: str
+    kind: str
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CustomCall:
+    """A custom call of one result.
+
+    Attributes:
+      target: the name that its handler is registered by.
+      operands: their names, in order.
+      attributes: all that it may have.
+      in_place: the operand whose memory the result takes; "" where it has memory of its own.
+    """
+
+    target: str
+    operands: tuple[str, ...]
+    attributes: tuple[Attribute, ...] = ()
+    in_place: str = ""
+
+    @property
+    def aliases(self) -> dict[int, int]:
+        """The operand, by its place, in whose memory the result is."""
+        return {self.operands.index(self.in_place): 0} if self.in_place else {}
+
+    def encoded(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """Attributes of their declared types.
+
+        Args:
+          values: by name; None for an optional attribute that the call lacks.
+
+        Raises:
+          TypeError: an attribute is missing, or there is none of that name.
+        """
+        given = {name for name, value in values.items() if value is not None}
+        needed = {a.name for a in self.attributes if not a.optional}
+        unknown = given - {a.name for a in self.attributes}
+        if unknown or needed - given:
+            raise TypeError(
+                f"{self.target} lacks attributes {sorted(needed - given)} and has no attributes "
+                f"{sorted(unknown)}."
+            )
+        return {a.name: _KINDS[a.kind](values[a.name]) for a in self.attributes if a.name in given}
+
+
+# What handlers know of a call site, whatever it does.
+_CALL_SITE = (
+    Attribute("operation", "string"),
+    Attribute("name", "string"),
+    Attribute("axis", "string"),
+    Attribute("program", "string"),
+    Attribute("shapes", "string"),
+    Attribute("channel", "int64"),
+    Attribute("timeout_ms", "int64"),
+    Attribute("group_size", "int64"),
+    Attribute("replica_groups", "int64[]"),  # partitions, group by group, in order of position
+    Attribute("rank_of", "int64[]"),  # by position in the group
+    Attribute("platform", "string"),
+)
+# Where devices of several processes take part; both by partition.
+_PROCESSES = (
+    Attribute("processes", "int64[]", optional=True),
+    Attribute("rails", "int64[]", optional=True),
+)
+_TOPOLOGY = (Attribute("topology", "int64[]"),)  # `Topology.words`
+_PLANNING = (*_TOPOLOGY, Attribute("scheduler", "int64"), Attribute("row_bytes", "int64"))
+_EXCHANGE = (
+    Attribute("reverse", "bool"),
+    Attribute("transposed_table", "bool"),
+    Attribute("check_overlaps", "bool"),
+)
+
+# Rows to send, and what the result holds where none arrives.
+_ROWS = ("source", "base")
+
+PLAN = CustomCall(
+    "fastjax_plan_v1",
+    ("send_sizes", "partition"),
+    (*_CALL_SITE, *_PROCESSES, *_PLANNING, Attribute("experts", "int64")),
+)
+EXCHANGE = CustomCall(
+    "fastjax_exchange_v1",
+    (*_ROWS, *Metadata._fields, "table", "partition"),
+    (*_CALL_SITE, *_PROCESSES, *_TOPOLOGY, *_EXCHANGE),
+    in_place="base",
+)
+PLAN_EXCHANGE = CustomCall(
+    "fastjax_plan_exchange_v1",
+    (*_ROWS, *Metadata._fields, "partition"),
+    (*_CALL_SITE, *_PROCESSES, *_PLANNING, *_EXCHANGE),
+    in_place="base",
+)
+LOOPBACK = CustomCall(
+    "fastjax_loopback_v1",
+    (*_ROWS, *Metadata._fields),
+    (*_CALL_SITE, *_PLANNING, *_EXCHANGE),
+    in_place="base",
+)
+LOOPBACK_PLAN = CustomCall(
+    "fastjax_loopback_plan_v1",
+    ("send_sizes",),
+    (*_CALL_SITE, *_PLANNING, Attribute("rank", "int64")),
+)
+EMPTY = CustomCall("fastjax_empty_v1", ("anything",))
+
+CALLS = {
+    call.target: call for call in (PLAN, EXCHANGE, PLAN_EXCHANGE, LOOPBACK, LOOPBACK_PLAN, EMPTY)
+}
+
+__all__ = [
+    "CALLS",
+    "EMPTY",
+    "EXCHANGE",
+    "LOOPBACK",
+    "LOOPBACK_PLAN",
+    "PLAN",
+    "PLAN_EXCHANGE",
+    "Attribute",
+    "CustomCall",
+    "Metadata",
+    "Value",
+]
