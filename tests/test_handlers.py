@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fastjax  # registers the handlers
+from fastjax.traced.contract import CALLS, Metadata
 
 assert fastjax.__version__
 
@@ -14,26 +15,44 @@ TOPOLOGY = (1, 1, 1, 1, 1, 1, 1, 1)
 WITH_NICS = (2, 1, *TOPOLOGY[2:])
 
 
-def raw_call(target, result, *operands, **attributes):
-    good = {
-        "operation": "an_operation",
-        "axis": "'x'",
-        "program": "jit_a_program",
-        "shapes": "float32[4]",
-        "channel": np.int64(1),
-        "timeout_ms": np.int64(1000),
-        "group_size": np.int64(1),
-        "replica_groups": np.array([0], np.int64),
-        "rank_of": np.array([0], np.int64),
-        "topology": np.array(TOPOLOGY, np.int64),
-        "scheduler": np.int64(0),
-        "row_bytes": np.int64(1),
-        "reverse": np.bool_(False),
-        "transposed_table": np.bool_(False),
-        "platform": "cpu",
-        "rank": np.int64(0),
-    }
-    good.update(attributes)
+ATTRIBUTES = {
+    "operation": "an_operation",
+    "name": "a_scope/an_operation",
+    "axis": "'x'",
+    "program": "jit_a_program",
+    "shapes": "float32[4]",
+    "channel": 1,
+    "timeout_ms": 1000,
+    "group_size": 1,
+    "replica_groups": [0],
+    "rank_of": [0],
+    "topology": TOPOLOGY,
+    "scheduler": 0,
+    "row_bytes": 1,
+    "experts": 0,
+    "reverse": False,
+    "transposed_table": False,
+    "check_overlaps": False,
+    "platform": "cpu",
+    "rank": 0,
+}
+INTEGERS = jnp.zeros(1, jnp.int32)
+OPERANDS = {
+    "source": jnp.zeros((1, 1)),
+    "base": jnp.zeros((1, 1)),
+    **dict.fromkeys(Metadata._fields, INTEGERS),
+    "partition": jnp.zeros((), jnp.uint32),
+}
+
+
+def operands_of(target, **others):
+    return [(OPERANDS | others)[name] for name in CALLS[target].operands]
+
+
+def raw_call(target, result, operands, **attributes):
+    """Calls a handler with what is declared for it, but for these attributes; None: without it."""
+    declared = [a.name for a in CALLS[target].attributes if not a.optional]
+    good = CALLS[target].encoded({name: ATTRIBUTES[name] for name in declared}) | attributes
     good = {name: value for name, value in good.items() if value is not None}
     return jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **good))(*operands)
 
@@ -84,45 +103,48 @@ WORDS = jax.ShapeDtypeStruct((48,), jnp.int32)
     ],
 )
 def test_calls_with_impossible_attributes(attributes, text):
-    sizes, partition = jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.uint32)
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-        raw_call("fastjax_plan_v1", WORDS, sizes, partition, **attributes)
+        raw_call("fastjax_plan_v1", WORDS, operands_of("fastjax_plan_v1"), **attributes)
 
 
 def test_exchanges_with_impossible_attributes():
-    operands = [jnp.zeros((1, 1)), jnp.zeros((1, 1)), *[jnp.zeros(1, jnp.int32)] * 4]
-    operands.append(jnp.zeros((), jnp.uint32))
-    result = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    target, result = "fastjax_plan_exchange_v1", jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    operands = operands_of(target)
     with pytest.raises(jax.errors.JaxRuntimeError, match="an exchange's attributes are incomplete"):
-        raw_call("fastjax_plan_exchange_v1", result, *operands, reverse=None)
-    assert raw_call("fastjax_plan_exchange_v1", result, *operands).shape == (1, 1)
+        raw_call(target, result, operands, reverse=None)
+    assert raw_call(target, result, operands).shape == (1, 1)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize(
-    ("position", "operand"),
+    ("name", "operand"),
     [
-        (0, jnp.zeros((1, 2))),
-        (2, jnp.zeros(1)),
-        (3, jnp.zeros(2, jnp.int32)),
-        (5, jnp.zeros((1, 1), jnp.int32)),
-        (6, jnp.ones((), jnp.uint32)),
-        (6, jnp.zeros((), jnp.int32)),
+        ("source", jnp.zeros((1, 2))),
+        ("input_offsets", jnp.zeros(1)),
+        ("send_sizes", jnp.zeros(2, jnp.int32)),
+        ("recv_sizes", jnp.zeros((1, 1), jnp.int32)),
+        ("partition", jnp.ones((), jnp.uint32)),
+        ("partition", jnp.zeros((), jnp.int32)),
     ],
 )
-def test_calls_with_unexpected_operands(position, operand):
-    operands = [jnp.zeros((1, 1)), jnp.zeros((1, 1)), *[jnp.zeros(1, jnp.int32)] * 4]
-    operands.append(jnp.zeros((), jnp.uint32))
-    operands[position] = operand
-    result = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+def test_calls_with_unexpected_operands(name, operand):
+    target, result = "fastjax_plan_exchange_v1", jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    operands = operands_of(target, **{name: operand})
     with pytest.raises(
         jax.errors.JaxRuntimeError, match=r"INVALID_ARGUMENT: an_operation over axis"
     ):
-        jax.block_until_ready(raw_call("fastjax_plan_exchange_v1", result, *operands))
-    sizes, partition = jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.uint32)
+        jax.block_until_ready(raw_call(target, result, operands))
     short = jax.ShapeDtypeStruct((3,), jnp.int32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        jax.block_until_ready(raw_call("fastjax_plan_v1", short, sizes, partition))
+        jax.block_until_ready(raw_call("fastjax_plan_v1", short, operands_of("fastjax_plan_v1")))
+
+
+def loopback_arrays(target, **others):
+    """Its result's type, and its operands: those of one rank."""
+    exchange = target == "fastjax_loopback_v1"
+    result = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32) if exchange else WORDS
+    names = CALLS[target].operands
+    return result, [others.get(name, OPERANDS[name][None]) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +162,8 @@ def test_calls_with_unexpected_operands(position, operand):
 def test_loopback_with_impossible_attributes(target, attributes, text, tmp_path):
     # As where fastjax was built without a platform's library.
     fastjax._core.set_gpu_options("none", str(tmp_path / "libfastjax_none.so"), 0, [])
-    data, integers = jnp.zeros((1, 1, 1)), jnp.zeros((1, 1), jnp.int32)
-    exchange = target == "fastjax_loopback_v1"
-    operands = [data, data, *[integers] * 4] if exchange else [integers]
-    result = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32) if exchange else WORDS
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-        raw_call(target, result, *operands, **attributes)
+        raw_call(target, *loopback_arrays(target), **attributes)
 
 
 def test_a_tally_of_gpus_that_there_are_none_of(tmp_path):
@@ -155,25 +173,24 @@ def test_a_tally_of_gpus_that_there_are_none_of(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("position", "operand"),
+    ("name", "operand"),
     [
-        (0, jnp.zeros((2, 1, 1))),
-        (0, jnp.zeros(1)),
-        (0, jnp.zeros((1, 1, 2))),
-        (2, jnp.zeros((1, 1))),
-        (3, jnp.zeros((2, 1), jnp.int32)),
-        (4, jnp.zeros((1, 2), jnp.int32)),
-        (5, jnp.zeros(1, jnp.int32)),
+        ("source", jnp.zeros((2, 1, 1))),
+        ("source", jnp.zeros(1)),
+        ("source", jnp.zeros((1, 1, 2))),
+        ("input_offsets", jnp.zeros((1, 1))),
+        ("send_sizes", jnp.zeros((2, 1), jnp.int32)),
+        ("output_offsets", jnp.zeros((1, 2), jnp.int32)),
+        ("recv_sizes", jnp.zeros(1, jnp.int32)),
     ],
 )
-def test_loopback_with_unexpected_operands(position, operand):
-    operands = [jnp.zeros((1, 1, 1))] * 2 + [jnp.zeros((1, 1), jnp.int32)] * 4
-    operands[position] = operand
+def test_loopback_with_unexpected_operands(name, operand):
+    target = "fastjax_loopback_v1"
     with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        raw_call("fastjax_loopback_v1", jax.ShapeDtypeStruct((1, 1, 1), jnp.float32), *operands)
+        raw_call(target, *loopback_arrays(target, **{name: operand}))
 
 
 @pytest.mark.parametrize("sizes", [jnp.zeros((1, 1)), jnp.zeros((2, 1), jnp.int32), jnp.int32(1)])
 def test_loopback_plan_with_unexpected_operands(sizes):
     with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        raw_call("fastjax_loopback_plan_v1", WORDS, sizes)
+        raw_call("fastjax_loopback_plan_v1", WORDS, [sizes])

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from fastjax import Topology
 from fastjax.errors import TopologyError
-from fastjax.topology import fit_to_groups, usual_topology
+from fastjax.topology import fit_to_groups, topology_of_words, usual_topology
 
 RATES = {
     "scale_up_bandwidth": 300e9,
@@ -295,3 +295,20 @@ def test_topology_must_fit_the_axis(groups):
     message = "the topology has 2 x 4 = 8 devices, the axis has 4."
     with pytest.raises(TopologyError, match=re.escape(message)):
         fit_to_groups(Topology(2, 4), 4, groups)
+
+
+@pytest.mark.parametrize("nics", [None, (3e9, 0.0, 5e9, 7e9, 11e9, 13e9)])
+def test_words_have_every_field(nics):
+    topology = Topology(
+        2,
+        3,
+        scale_up_bandwidth=4e9,
+        scale_out_bandwidth=5e9,
+        scale_up_latency=6e-9,
+        scale_out_latency=7e-9,
+        transfer_overhead=8e-9,
+        incast_loss=9e-6,
+        nic_bandwidths=nics,
+    )
+    assert topology.words == (2, 3, 4 * 10**9, 5 * 10**9, 6, 7, 8, 9, *map(int, nics or ()))
+    assert topology_of_words(topology.words) == topology

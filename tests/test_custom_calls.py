@@ -1,0 +1,166 @@
+"""The declarations of custom calls, against what programs have and what handlers read."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from spmd import mesh_of
+
+import fastjax
+from fastjax import _core, loopback
+from fastjax.traced import contract
+from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
+
+ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
+SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
+TOPOLOGY = fastjax.Topology(2, 4, nic_bandwidths=[1e9] * 7 + [2e9])
+
+
+def exchanged(*operands, **options):
+    return fastjax.fast_ragged_all_to_all(*operands, axis_name="x", **options)
+
+
+def planned(operand, output, *arrays):
+    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+    return exchanged(operand, output, *arrays, plan=plan)
+
+
+def played(*operands):
+    return loopback.loopback_ragged_all_to_all(*operands, topology=TOPOLOGY)
+
+
+def played_plan(sizes):
+    return loopback.loopback_plan(sizes, topology=TOPOLOGY, rank=3)
+
+
+def program(f, arguments, platform="cpu"):
+    return jax.jit(f).trace(*arguments).lower(lowering_platforms=(platform,)).compiler_ir()
+
+
+def all_programs(platform):
+    data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
+    integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
+    for f in (exchanged, planned):
+        mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+        yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
+    yield program(played, (data, data, *[integers] * 4), platform)
+    yield program(played_plan, (integers,), platform)
+
+
+def calls_in(operation):
+    """The custom calls of fastjax inside an operation, of all regions."""
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                name = inner.operation.name
+                if name == "stablehlo.custom_call" and "fastjax" in str(inner.call_target_name):
+                    yield inner.operation
+                yield from calls_in(inner.operation)
+
+
+def kind_of(attribute):
+    text = str(attribute)
+    if text.startswith('"'):
+        return "string"
+    if text in ("true", "false"):
+        return "bool"
+    if text.endswith(" : i64"):
+        return "int64"
+    return "int64[]" if text.endswith("xi64>") else text
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
+def test_programs_have_what_is_declared(platform):
+    seen = set()
+    for module in all_programs(platform):
+        for operation in calls_in(module.operation):
+            call = CALLS[operation.attributes["call_target_name"].value]
+            attributes = operation.attributes["mhlo.backend_config"]
+            found = {item.name: kind_of(item.attr) for item in attributes}
+            assert found == {a.name: a.kind for a in call.attributes if not a.optional}
+            assert len(operation.operands) == len(call.operands)
+            aliases = str(operation.attributes["output_operand_aliases"])
+            assert all(f"operand_index = {place}" in aliases for place in call.aliases)
+            assert aliases.count("operand_index") == len(call.aliases)
+            seen.add(call.target)
+    assert seen == {*CALLS} - {contract.EMPTY.target}
+
+
+def test_every_target_has_a_handler_and_is_declared():
+    assert {*_core.registrations()} == {*CALLS}
+    assert {*_core.gpu_registrations()} == {*CALLS}
+    assert {*_core.emulated_registrations()} == {*CALLS}
+
+
+def test_attributes_have_their_types():
+    call = CustomCall(
+        "a_target",
+        ("rows",),
+        (
+            Attribute("text", "string"),
+            Attribute("flag", "bool"),
+            Attribute("number", "int64"),
+            Attribute("numbers", "int64[]"),
+            Attribute("more", "int64", optional=True),
+        ),
+    )
+    encoded = call.encoded(
+        {"text": "a", "flag": True, "number": 3, "numbers": [[1, 2], [3, 4]], "more": None}
+    )
+    assert {name: type(value) for name, value in encoded.items()} == {
+        "text": str,
+        "flag": np.bool_,
+        "number": np.int64,
+        "numbers": np.ndarray,
+    }
+    assert encoded["numbers"].tolist() == [1, 2, 3, 4]
+    assert encoded["numbers"].dtype == np.int64
+    assert call.aliases == {}
+
+
+def test_calls_that_lack_attributes_or_have_others_are_refused():
+    call = CustomCall("a_target", (), (Attribute("number", "int64"),))
+    wrong = r"a_target lacks attributes \['number'\] and has no attributes \['letter'\]"
+    with pytest.raises(TypeError, match=wrong):
+        call.encoded({"letter": "a"})
+    with pytest.raises(TypeError, match=r"lacks attributes \['number'\]"):
+        call.encoded({"number": None})
+
+
+def test_what_handlers_tell_statistics_is_what_they_were_told():
+    """Each attribute that statistics have, sent to a handler with a value of its own."""
+    told = {
+        "operation": "an_operation",
+        "name": "a_scope/an_operation",
+        "axis": "('y', 'z')",
+        "program": "jit_a_told_program",
+        "shapes": "float32[1, 1]",
+        "channel": 7,
+        "timeout_ms": 4321,
+        "group_size": 1,
+        "replica_groups": [0],
+        "rank_of": [0],
+        "platform": "a_platform",
+        "topology": (1, 1, 2, 3, 4, 5, 6, 7),
+        "scheduler": 2,
+        "row_bytes": 9,
+        "reverse": True,
+        "transposed_table": False,
+        "check_overlaps": False,
+    }
+    rows, integers = jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32)
+    arrays = {"source": rows, "base": rows, "partition": jnp.zeros((), jnp.uint32)}
+    operands = [arrays.get(name, integers) for name in PLAN_EXCHANGE.operands]
+    result = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    attributes = PLAN_EXCHANGE.encoded(told)
+    target = PLAN_EXCHANGE.target
+    call = jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **attributes))
+    with fastjax.collect_stats():
+        jax.block_until_ready(call(*operands))
+    (report,) = [r for r in _core.site_reports() if r.program == told["program"]]
+    for name in ("operation", "name", "axis", "group_size", "platform", "reverse"):
+        assert getattr(report, name) == told[name]
+    assert tuple(report.topology) == told["topology"]
+    assert report.asked_scheduler == told["scheduler"]
+    assert report.plan == "own"
