@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,25 +17,35 @@ from jax._src import core as _jax_core
 from jax._src import dispatch as _dispatch
 from jax._src import distributed as _distributed
 from jax._src.interpreters import pxla as _pxla
+from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
 from fastjax.errors import UnsupportedError
 
 LoweringContext = mlir.LoweringRuleContext
-MlirValue = Any
+MlirValue = Any  # JAX does not export the type
 """What a primitive's operands and results are while it is lowered: an `ir.Value`, or several."""
 
 Aval = _jax_core.ShapedArray
 """The type of a traced array."""
 
+Tangent = jax.Array | ad.Zero
+"""A tangent or a cotangent, where `ad.Zero` stands for one of zeros."""
 
-def axis_effects(axis_names: tuple[Any, ...]) -> set[Any]:
+Axes = tuple[Hashable, ...]
+"""Names of mesh axes."""
+
+LoweringRule = Callable[..., Sequence[MlirValue]]
+BatchingRule = Callable[..., tuple[jax.Array, int | None]]
+
+
+def axis_effects(axis_names: Axes) -> set[_jax_core.Effect]:
     """Effects that tie an equation to the mesh axes it runs over, as JAX's own collectives have."""
     return {_jax_core.NamedAxisEffect(name) for name in axis_names}
 
 
-def vma(aval: Any) -> frozenset[Any]:
+def vma(aval: Aval) -> frozenset[Hashable]:
     """Mesh axes that a value varies over; empty where check_vma is off."""
     return aval.mat.varying
 
@@ -45,14 +55,14 @@ def check_vma_enabled() -> bool:
     return bool(_jax_config._check_vma.value)
 
 
-def with_vma(aval: Any, axes: frozenset[Any]) -> Any:
+def with_vma(aval: Aval, axes: frozenset[Hashable]) -> Aval:
     """The type of a value that varies over `axes`, where that is tracked."""
     if not check_vma_enabled():
         return aval
     return aval.update(manual_axis_type=aval.mat.update(varying=aval.mat.varying | axes))
 
 
-def vary_together(values: Sequence[Any], axis_names: tuple[Any, ...]) -> list[Any]:
+def vary_together(values: Sequence[jax.Array], axis_names: Axes) -> list[jax.Array]:
     """Makes values vary over `axis_names` and over all that any of them varies over.
 
     A value that was the same on all devices gets its gradients summed over them, as it must.
@@ -70,7 +80,7 @@ def vary_together(values: Sequence[Any], axis_names: tuple[Any, ...]) -> list[An
 
 def replica_groups(
     ctx: mlir.LoweringRuleContext,
-    axis_names: tuple[Any, ...],
+    axis_names: Axes,
     axis_index_groups: tuple[tuple[int, ...], ...] | None,
 ) -> np.ndarray:
     """Partitions of each group, shape (groups, members), in order of position."""
@@ -169,7 +179,7 @@ PARTITION_AVAL = _jax_core.ShapedArray((), np.dtype(np.uint32))
 """The type of `partition_id()`."""
 
 
-def partition_id() -> Any:
+def partition_id() -> MlirValue:
     """The running device's partition, a uint32 scalar, as an MLIR value."""
     return stablehlo.partition_id()
 
@@ -177,12 +187,12 @@ def partition_id() -> Any:
 def custom_call(
     ctx: mlir.LoweringRuleContext,
     target: str,
-    operands: Sequence[Any],
-    operand_avals: Sequence[Any],
-    result_aval: Any,
-    attributes: dict[str, Any],
+    operands: Sequence[MlirValue],
+    operand_avals: Sequence[_jax_core.AbstractValue],
+    result_aval: _jax_core.AbstractValue,
+    attributes: Mapping[str, str | np.generic | np.ndarray],
     aliases: dict[int, int] | None = None,
-) -> Any:
+) -> MlirValue:
     """Emits one FFI call of one result; `aliases` maps operands to results in their memory."""
     rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases)
     inner = ctx.replace(avals_in=list(operand_avals), avals_out=[result_aval])
@@ -190,7 +200,7 @@ def custom_call(
     return result
 
 
-def set_lowering(primitive: Any, rule: Any) -> None:
+def set_lowering(primitive: Primitive, rule: LoweringRule) -> None:
     """Lowers a primitive by rule(ctx, *values, platform=..., **params) wherever fastjax can.
 
     JAX would lower equal call sites once and share the result; each of ours needs a channel.
@@ -200,22 +210,22 @@ def set_lowering(primitive: Any, rule: Any) -> None:
         mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
 
 
-def set_impl(primitive: Any) -> None:
+def set_impl(primitive: Primitive) -> None:
     """Lets a primitive run outside of traced programs too, as one of its own."""
     primitive.def_impl(functools.partial(_dispatch.apply_primitive, primitive))
 
 
-def set_batcher(primitive: Any, rule: Any) -> None:
+def set_batcher(primitive: Primitive, rule: BatchingRule) -> None:
     """Registers rule(axis_data, values, dims, **params) -> (result, dim)."""
     batching.fancy_primitive_batchers[primitive] = rule
 
 
-def zero_tangent(value: Any) -> Any:
+def zero_tangent(value: jax.Array) -> ad.Zero:
     """The symbolic zero tangent of a value."""
     return ad.Zero(jax.typeof(value).to_tangent_aval())
 
 
-def zero_cotangent(value: Any) -> Any:
+def zero_cotangent(value: ad.UndefinedPrimal) -> ad.Zero:
     """The symbolic zero cotangent of an undefined primal."""
     return ad.Zero(value.aval)
 
@@ -223,9 +233,11 @@ def zero_cotangent(value: Any) -> Any:
 __all__ = [
     "PARTITION_AVAL",
     "Aval",
+    "Axes",
     "Job",
     "LoweringContext",
     "MlirValue",
+    "Tangent",
     "axis_effects",
     "check_vma_enabled",
     "custom_call",

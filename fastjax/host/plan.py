@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastjax import _core, plot
 from fastjax.checks import check_row_bytes, check_topology
@@ -180,7 +181,7 @@ class Plan:
 
 
 def make_plan(
-    traffic: Any,
+    traffic: ArrayLike,
     topology: Topology,
     *,
     scheduler: str = "auto",

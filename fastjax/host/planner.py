@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastjax import _core, optimal
 from fastjax.checks import check_row_bytes
@@ -82,7 +82,7 @@ def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.M
     return solved.targets.astype(np.int16), solved.lengths
 
 
-def check_traffic(traffic: Any, topology: Topology) -> np.ndarray:
+def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
     """The traffic matrix as int64 of our own, if it is one that the planner takes."""
     try:
         matrix = np.asarray(traffic)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+TreeT = TypeVar("TreeT")
+
 _NAME = "fastjax_handle"
 
 
-def named(tree: Any) -> Any:
+def named(tree: TreeT) -> TreeT:
     """The same arrays, by a name that policies know."""
     return jax.tree.map(lambda array: checkpoint_name(array, _NAME), tree)
 

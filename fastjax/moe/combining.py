@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -16,7 +15,11 @@ from fastjax.moe.handle import Handle
 
 @jax.named_scope("moe_combine")
 def combine(
-    rows: jax.Array, handle: Handle, weights: jax.Array | None = None, *, payload_dtype: Any = None
+    rows: jax.Array,
+    handle: Handle,
+    weights: jax.Array | None = None,
+    *,
+    payload_dtype: DTypeLike | None = None,
 ) -> jax.Array:
     """Returns what experts made of tokens, weighted and added up for each token.
 
@@ -71,7 +74,7 @@ def combine(
     return total.astype(rows.dtype)
 
 
-def _summed_in(dtype: Any) -> Any:
+def _summed_in(dtype: np.dtype) -> np.dtype:
     """A type that holds all of this one's values, of 32 bits or more."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)

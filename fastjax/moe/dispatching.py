@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -26,12 +27,12 @@ def dispatch(
     *,
     num_experts: int,
     axis_name: AxisName,
-    axis_index_groups: Any = None,
+    axis_index_groups: Iterable[Iterable[int]] | None = None,
     topology: Topology | None = None,
     scheduler: str | None = None,
     buffer_factor: float | None = None,
     alignment: int = 1,
-    payload_dtype: Any = None,
+    payload_dtype: DTypeLike | None = None,
 ) -> tuple[jax.Array, jax.Array, Handle]:
     """Sends tokens to the devices of the experts that they chose.
 
@@ -117,7 +118,7 @@ def dispatch(
     return sent, group_sizes, handle
 
 
-def _check_tokens(x: Any, expert_ids: Any) -> None:
+def _check_tokens(x: jax.Array, expert_ids: jax.Array) -> None:
     if x.ndim != 2:
         raise ArgumentError(f"x must be tokens, shape (tokens, width), got shape {x.shape}.")
     if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0] or expert_ids.shape[1] < 1:
@@ -129,14 +130,14 @@ def _check_tokens(x: Any, expert_ids: Any) -> None:
         raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
 
 
-def _check_count(name: str, value: Any) -> None:
+def _check_count(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ArgumentError(f"{name} must be a positive integer, got {value!r}.")
     if value >= 2**31:
         raise ArgumentError(f"{name} must be below 2^31, got {value}.")
 
 
-def _check_experts(num_experts: Any, devices: int) -> None:
+def _check_experts(num_experts: int, devices: int) -> None:
     _check_count("num_experts", num_experts)
     if num_experts % devices:
         raise ArgumentError(
@@ -176,19 +177,19 @@ def _room(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float
     return min(tokens * top_k * devices, math.ceil(buffer_factor * tokens * top_k))
 
 
-def _refusing(send_sizes: Any, wrong: Any) -> Any:
+def _refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
     """Sizes that the planner refuses where a token chose an expert that there is not."""
     return send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
 
 
-def _kept(by_expert: routing.Sorted, routes: routing.Routes) -> Any:
+def _kept(by_expert: routing.Sorted, routes: routing.Routes) -> jax.Array:
     """Which of the sorted choices go to their experts."""
     experts = jnp.minimum(by_expert.experts, routes.kept.shape[0] - 1)
     nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - routes.starts[experts]
     return (by_expert.experts < routes.kept.shape[0]) & (nth < routes.kept[experts])
 
 
-def _spread(x: Any, handle: Handle) -> Any:
+def _spread(x: jax.Array, handle: Handle) -> jax.Array:
     """A row for each choice, by expert."""
     # Not x[order // k]: the transpose of that adds rows up in no certain order.
     each = jnp.broadcast_to(x[:, None], (handle.tokens, handle.top_k, x.shape[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,17 @@ from fastjax.moe import types
 
 _TILE = 128  # rows
 
+Params = Any  # a pytree of arrays
+Function = Callable[[jax.Array, Params], jax.Array]
+Residuals = tuple[jax.Array, Params, jax.Array]
+StateT = TypeVar("StateT")
+
 
 def grouped_map(
-    function: Callable[[Any, Any], Any], rows: jax.Array, params: Any, group_sizes: jax.Array
+    function: Callable[[jax.Array, Any], jax.Array],
+    rows: jax.Array,
+    params: Any,
+    group_sizes: jax.Array,
 ) -> jax.Array:
     """Applies to each row what its group does, tile by tile: a whole expert in one go.
 
@@ -72,7 +80,7 @@ def grouped_map(
     return _grouped_map(function, *jax.tree.unflatten(structure, leaves))
 
 
-def _traced(function: Any, rows: Any, params: Any) -> Any:
+def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> Any:
     """What the function makes, in shape and type, if it is one that tiles can be given to."""
     program, made = jax.make_jaxpr(function, return_shape=True)(rows, params)
     if program.effects:
@@ -124,7 +132,7 @@ def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> 
     return grouped_map(_dot, rows, weights, group_sizes)
 
 
-def _dot(left: Any, right: Any) -> Any:
+def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
     dtype = types.promoted(left.dtype, right.dtype)
     wide = types.promoted(dtype, jnp.float32)
     product = jnp.dot(left.astype(dtype), right.astype(dtype), preferred_element_type=wide)
@@ -132,25 +140,31 @@ def _dot(left: Any, right: Any) -> Any:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _grouped_map(function: Any, rows: Any, params: Any, group_sizes: Any) -> Any:
+def _grouped_map(
+    function: Function, rows: jax.Array, params: Params, group_sizes: jax.Array
+) -> jax.Array:
     one = jax.tree.map(lambda p: p[0], params)
     made = jax.eval_shape(function, rows[: _tile_rows(rows.shape[0])], one)
     empty = jnp.zeros_like(rows, made.dtype, shape=(rows.shape[0], made.shape[1]))
 
-    def fill(tile: _Tile, result: Any) -> Any:
+    def fill(tile: _Tile, result: jax.Array) -> jax.Array:
         return tile.written(result, function(tile.own(rows), tile.of_group(params)))
 
     return _over_tiles(fill, rows.shape[0], group_sizes, empty)
 
 
-def _forward(function: Any, rows: Any, params: Any, group_sizes: Any) -> Any:
+def _forward(
+    function: Function, rows: jax.Array, params: Params, group_sizes: jax.Array
+) -> tuple[jax.Array, Residuals]:
     return _grouped_map(function, rows, params, group_sizes), (rows, params, group_sizes)
 
 
-def _backward(function: Any, residuals: Any, ct: Any) -> Any:
+def _backward(
+    function: Function, residuals: Residuals, ct: jax.Array
+) -> tuple[jax.Array, Params, None]:
     rows, params, group_sizes = residuals
 
-    def add(tile: _Tile, found: Any) -> Any:
+    def add(tile: _Tile, found: tuple[jax.Array, Params]) -> tuple[jax.Array, Params]:
         rows_ct, totals = found
         _, back = jax.vjp(function, tile.own(rows), tile.of_group(params))
         tile_ct, param_cts = back(tile.own_or_zero(ct))
@@ -169,7 +183,7 @@ _grouped_map.defvjp(_forward, _backward)
 class _Tile:
     """Some rows in one piece, of which a run belongs to one group."""
 
-    def __init__(self, number: Any, room: int, group_sizes: Any) -> None:
+    def __init__(self, number: jax.Array, room: int, group_sizes: jax.Array) -> None:
         self.length = _tile_rows(room)
         tiles = -(-group_sizes // self.length)
         last = jnp.cumsum(tiles)
@@ -185,30 +199,30 @@ class _Tile:
         self.mine = ((row >= begins) & (row < ends_at))[:, None]
         self._nearest = jnp.clip(row, begins, ends_at - 1)
 
-    def own(self, array: Any) -> Any:
+    def own(self, array: jax.Array) -> jax.Array:
         """Its rows; in the places of others', which may be anything, one of its own again.
 
         Zeros would not do: functions need not have a derivative there.
         """
         return self._slice(array)[self._nearest]
 
-    def own_or_zero(self, array: Any) -> Any:
+    def own_or_zero(self, array: jax.Array) -> jax.Array:
         return jnp.where(self.mine, self._slice(array), 0)
 
-    def of_group(self, params: Any) -> Any:
+    def of_group(self, params: Params) -> Params:
         at = lambda p: jax.lax.dynamic_index_in_dim(p, self.group, keepdims=False)  # noqa: E731
         return jax.tree.map(at, params)
 
-    def added_to_group(self, totals: Any, values: Any) -> Any:
+    def added_to_group(self, totals: jax.Array, values: jax.Array) -> jax.Array:
         total = self.of_group(totals) + values.astype(totals.dtype)
         return jax.lax.dynamic_update_index_in_dim(totals, total, self.group, 0)
 
-    def written(self, array: Any, values: Any) -> Any:
+    def written(self, array: jax.Array, values: jax.Array) -> jax.Array:
         """The array, with this tile's own rows changed."""
         changed = jnp.where(self.mine, values, self._slice(array))
         return jax.lax.dynamic_update_slice_in_dim(array, changed, self.first, 0)
 
-    def _slice(self, array: Any) -> Any:
+    def _slice(self, array: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.length)
 
 
@@ -216,7 +230,9 @@ def _tile_rows(room: int) -> int:
     return min(_TILE, room)
 
 
-def _over_tiles(step: Any, room: int, group_sizes: Any, start: Any) -> Any:
+def _over_tiles(
+    step: Callable[[_Tile, StateT], StateT], room: int, group_sizes: jax.Array, start: StateT
+) -> StateT:
     if room == 0:
         return start
     sizes = group_sizes.astype(jnp.int32)

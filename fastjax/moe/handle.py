@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -27,12 +26,12 @@ class Handle:
       plan: of both exchanges, and of their gradients.
     """
 
-    kept: Any
-    dropped: Any
-    group_rows: Any
+    kept: jax.Array
+    dropped: jax.Array
+    group_rows: jax.Array
     plan: TracedPlan
-    order: Any  # (tokens * k,): the choice that comes n-th by expert
-    place: Any  # (tokens * k,): where each choice is then
+    order: jax.Array  # (tokens * k,): the choice that comes n-th by expert
+    place: jax.Array  # (tokens * k,): where each choice is then
     there: Way
     back: Way
     tokens: int

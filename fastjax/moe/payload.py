@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -18,7 +19,7 @@ from fastjax.traced.plan import TracedPlan
 _SCALE_BYTES = 4
 
 
-def check(payload_dtype: Any, dtype: Any) -> Any:
+def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
     """The type that rows travel in, `dtype` unless another is asked for."""
     if payload_dtype is None:
         return dtype
@@ -42,12 +43,14 @@ def check(payload_dtype: Any, dtype: Any) -> Any:
     return payload
 
 
-def row_bytes(width: int, payload: Any, dtype: Any) -> int:
+def row_bytes(width: int, payload: np.dtype, dtype: np.dtype) -> int:
     """Bytes of a row of `width` elements on its way."""
     return width * payload.itemsize + (_SCALE_BYTES if _has_scales(payload, dtype) else 0)
 
 
-def send(rows: Any, length: int, way: Way, way_back: Way, plan: TracedPlan, payload: Any) -> Any:
+def send(
+    rows: jax.Array, length: int, way: Way, way_back: Way, plan: TracedPlan, payload: np.dtype
+) -> jax.Array:
     """Exchanges rows; where none arrives the result, of `length` rows, is zero.
 
     Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
@@ -60,12 +63,12 @@ def send(rows: Any, length: int, way: Way, way_back: Way, plan: TracedPlan, payl
     return _send_scaled(length, payload, *jax.tree.unflatten(structure, leaves))
 
 
-def _has_scales(payload: Any, dtype: Any) -> bool:
+def _has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
     """Whether rows have to be made smaller or larger to fit."""
     return payload.itemsize == 1 and payload != dtype
 
 
-def _exchange(rows: Any, length: int, way: Way, plan: TracedPlan) -> Any:
+def _exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.Array:
     return fast_ragged_all_to_all(
         rows,
         jnp.zeros((length, *rows.shape[1:]), rows.dtype),
@@ -78,7 +81,7 @@ def _exchange(rows: Any, length: int, way: Way, plan: TracedPlan) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _send_scaled(
-    length: int, payload: Any, rows: Any, way: Way, way_back: Way, plan: TracedPlan
+    length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
 ) -> Any:
     """Every row has a scale of its own, and travels with it."""
     del way_back
@@ -87,13 +90,15 @@ def _send_scaled(
 
 
 def _send_scaled_forward(
-    length: int, payload: Any, rows: Any, way: Way, way_back: Way, plan: TracedPlan
+    length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
 ) -> Any:
     sent = _send_scaled(length, payload, rows, way, way_back, plan)
     return sent, (way_back, plan, jnp.zeros((rows.shape[0], 0)))
 
 
-def _send_scaled_backward(length: int, payload: Any, residuals: Any, ct: Any) -> Any:
+def _send_scaled_backward(
+    length: int, payload: np.dtype, residuals: Any, ct: jax.Array
+) -> tuple[jax.Array, None, None, None]:
     del length, payload
     way_back, plan, sent = residuals
     return _exchange(ct, sent.shape[0], way_back, plan.transpose()), None, None, None
@@ -102,7 +107,7 @@ def _send_scaled_backward(length: int, payload: Any, residuals: Any, ct: Any) ->
 _send_scaled.defvjp(_send_scaled_forward, _send_scaled_backward)
 
 
-def _packed(rows: Any, payload: Any) -> Any:
+def _packed(rows: jax.Array, payload: np.dtype) -> jax.Array:
     """Rows as bytes: their elements, over a scale that makes the largest fit, and that scale."""
     wide = rows.astype(jnp.float32)
     largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
@@ -116,7 +121,7 @@ def _packed(rows: Any, payload: Any) -> Any:
     )
 
 
-def _unpacked(packed: Any, payload: Any, dtype: Any) -> Any:
+def _unpacked(packed: jax.Array, payload: np.dtype, dtype: np.dtype) -> Any:
     """Rows that were packed; zero where there was none."""
     elements, scale = packed[:, :-_SCALE_BYTES], packed[:, -_SCALE_BYTES:]
     wide = jax.lax.bitcast_convert_type(elements, payload).astype(jnp.float32)

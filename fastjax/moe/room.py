@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 _BITS = 31  # of a count
 
 
-def share_out(wanted: Any, room: Any) -> Any:
+def share_out(wanted: jax.Array, room: jax.Array) -> jax.Array:
     """Gives everyone what they want, up to a level that is the same for all and just fits.
 
     So the most popular lose first, and nothing is left over that somebody wanted.
@@ -23,7 +21,7 @@ def share_out(wanted: Any, room: Any) -> Any:
       What each gets, shape (..., n): at most what it wanted, together at most `room`.
     """
 
-    def raise_level(i: Any, level: Any) -> Any:
+    def raise_level(i: jax.Array, level: jax.Array) -> jax.Array:
         higher = level + (1 << (_BITS - 1 - i))
         needed = jnp.minimum(wanted, higher[..., None]).sum(-1, dtype=wanted.dtype)
         return jnp.where(needed <= room, higher, level)
@@ -35,7 +33,7 @@ def share_out(wanted: Any, room: Any) -> Any:
     return given + (short & (jnp.cumsum(short, axis=-1) <= left)).astype(given.dtype)
 
 
-def keep(counts: Any, rows: int, alignment: int) -> Any:
+def keep(counts: jax.Array, rows: int, alignment: int) -> jax.Array:
     """Which of the rows that go to each expert find room on its device.
 
     Experts share the room of their device, then senders that of their expert.

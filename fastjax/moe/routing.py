@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +26,14 @@ class Sorted:
       wrong: an expert that there is not, or 0.
     """
 
-    order: Any
-    place: Any
-    experts: Any
-    counts: Any
-    wrong: Any
+    order: jax.Array
+    place: jax.Array
+    experts: jax.Array
+    counts: jax.Array
+    wrong: jax.Array
 
 
-def by_expert(expert_ids: Any, num_experts: int) -> Sorted:
+def by_expert(expert_ids: jax.Array, num_experts: int) -> Sorted:
     """Sorts choices by expert, those of one expert by token."""
     chosen = expert_ids.reshape(-1)
     if chosen.dtype.itemsize < 4:  # which may not hold num_experts; wider types hold it
@@ -70,13 +69,13 @@ class Routes:
 
     there: Way
     back: Way
-    group_rows: Any
-    group_sizes: Any
-    starts: Any
-    kept: Any
+    group_rows: jax.Array
+    group_sizes: jax.Array
+    starts: jax.Array
+    kept: jax.Array
 
 
-def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> Routes:
+def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_drop: bool) -> Routes:
     """Where the rows of each expert lie, at their senders and at their device.
 
     Args:
@@ -106,6 +105,6 @@ def find(counts: Any, me: Any, rows: int, alignment: int, *, may_drop: bool) -> 
     )
 
 
-def _before(sizes: Any, axis: int) -> Any:
+def _before(sizes: jax.Array, axis: int) -> jax.Array:
     """Sum of those that come before each."""
     return jnp.cumsum(sizes, axis=axis, dtype=sizes.dtype) - sizes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.optimal.checks import Clock, check_square, check_time_limit, scipy_module
@@ -16,7 +17,7 @@ _NEVER_BUSY = 3.0
 
 
 def fluid_lower_bound(
-    traffic: Any, topology: Topology, *, row_bytes: int = 1, time_limit: float = 60.0
+    traffic: ArrayLike, topology: Topology, *, row_bytes: int = 1, time_limit: float = 60.0
 ) -> float:
     """Seconds that no schedule can beat, if rows could be cut and relayed at will.
 

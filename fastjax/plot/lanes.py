@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 _LATEST = 2.0**62  # 146 years: what comes later is drawn there
 
 
-def in_ns(seconds: Any) -> np.ndarray:
+def in_ns(seconds: ArrayLike) -> np.ndarray:
     """Whole nanoseconds: what ends when the next begins does so exactly."""
     return np.rint(np.minimum(np.asarray(seconds) * 1e9, _LATEST)).astype(np.int64)
 

@@ -18,9 +18,9 @@ includes planning, and adds what senders that meet at a receiver lose where noth
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import Schedule
@@ -45,7 +45,7 @@ class Steps:
     seconds: dict[int, np.ndarray]
     end: float
 
-    def begin(self, phase: int, stage: Any) -> Any:
+    def begin(self, phase: int, stage: ArrayLike) -> np.ndarray:
         """Seconds at which that phase of that stage begins."""
         return self.start[np.asarray(stage) + phase - BALANCE]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax.errors import ArgumentError
+from fastjax.jax_compat import Axes
 from fastjax.topology import AxisName
-
-Axes = tuple[Hashable, ...]
-"""Names of the mesh axes that are exchanged over."""
 
 Groups = tuple[tuple[int, ...], ...] | None
 """Groups of positions of those axes that exchange among themselves; None: all in one."""
 
 
-def _size_of(axes: tuple[Any, ...]) -> int:
+def _size_of(axes: Axes) -> int:
     try:
         return jax.lax.axis_size(axes)
     except NameError as error:  # what jax.lax raises, too
@@ -30,8 +28,8 @@ def _size_of(axes: tuple[Any, ...]) -> int:
 
 
 def resolve_axis(
-    axis_name: AxisName, axis_index_groups: Any
-) -> tuple[tuple[Any, ...], tuple[tuple[int, ...], ...] | None, int]:
+    axis_name: AxisName, axis_index_groups: Iterable[Iterable[int]] | None
+) -> tuple[Axes, Groups, int]:
     """Canonical axis names and groups, and the number of devices that exchange with each other."""
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     axis_size = _size_of(axes)
@@ -50,7 +48,7 @@ def resolve_axis(
     return axes, groups, len(groups[0])
 
 
-def check_metadata(group_size: int, **arrays: Any) -> None:
+def check_metadata(group_size: int, **arrays: jax.Array) -> None:
     """Refuses offsets and sizes of impossible shape or type."""
     lengths = {}
     for name, array in arrays.items():
@@ -74,7 +72,7 @@ def check_metadata(group_size: int, **arrays: Any) -> None:
         )
 
 
-def position(axes: tuple[Any, ...], groups: tuple[tuple[int, ...], ...] | None) -> Any:
+def position(axes: Axes, groups: Groups) -> jax.Array:
     """Of this device in its group."""
     index = jax.lax.axis_index(axes)
     if groups is None:
@@ -83,12 +81,12 @@ def position(axes: tuple[Any, ...], groups: tuple[tuple[int, ...], ...] | None) 
     return jnp.array([positions[i] for i in range(len(positions))], jnp.int32)[index]
 
 
-def fold_metadata(array: Any, dim: int) -> Any:
+def fold_metadata(array: jax.Array, dim: int) -> jax.Array:
     """Batched offsets or sizes as one array, updates to one peer side by side."""
     return jnp.moveaxis(array, dim, 1).reshape(-1)
 
 
-def refuse_mapped_axis(axis_data: Any, axes: tuple[Any, ...]) -> None:
+def refuse_mapped_axis(axis_data: Any, axes: Axes) -> None:
     """Vmap over the very axis that is exchanged over has no devices to exchange between."""
     if axis_data.name in axes:
         raise ArgumentError(

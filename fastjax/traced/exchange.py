@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from fastjax import config, jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
-from fastjax.traced.axes import check_metadata, resolve_axis
+from fastjax.traced.axes import Axes, Groups, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
 from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
 from fastjax.traced.plan import TracedPlan
@@ -29,7 +29,7 @@ def fast_ragged_all_to_all(
     recv_sizes: jax.Array,
     *,
     axis_name: AxisName,
-    axis_index_groups: Any = None,
+    axis_index_groups: Iterable[Iterable[int]] | None = None,
     topology: Topology | None = None,
     scheduler: str | None = None,
     plan: TracedPlan | None = None,
@@ -101,7 +101,7 @@ def fast_ragged_all_to_all(
     return restore(result)
 
 
-def _check_data(operand: Any, output: Any) -> None:
+def _check_data(operand: jax.Array, output: jax.Array) -> None:
     if operand.ndim < 1 or output.ndim < 1:
         raise ArgumentError(
             f"operand and output must have rows: rank 1 or more, got shapes {operand.shape} and "
@@ -119,7 +119,7 @@ def _check_data(operand: Any, output: Any) -> None:
 
 
 def _spec_of(
-    plan: TracedPlan, axes: Any, groups: Any, topology: Topology | None, scheduler: str | None
+    plan: TracedPlan, axes: Axes, groups: Groups, topology: Topology | None, scheduler: str | None
 ) -> PlanSpec:
     if not isinstance(plan, TracedPlan):
         raise ArgumentError(
@@ -135,7 +135,9 @@ def _spec_of(
     return plan.spec
 
 
-def _byte_sized(operand: Any, output: Any) -> Any:
+def _byte_sized(
+    operand: jax.Array, output: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]]:
     """Types narrower than a byte (int4, ...) travel in one byte an element, exactly."""
     dtype = operand.dtype
     name = dtype.name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,15 @@ import jax.numpy as jnp
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.traced.axes import fold_metadata, refuse_mapped_axis
-from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
+
+Values = Sequence[jax.Array]
+Dims = Sequence[int | None]
 
 
-def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+def batch(
+    axis_data: Any, values: Values, dims: Dims, **params: Unpack[ExchangeParams]
+) -> tuple[jax.Array, int | None]:
     """The batching rule: one exchange of the whole batch, unless each element has its own plan."""
     refuse_mapped_axis(axis_data, params["axis_name"])
     if all(dim is None for dim in dims):
@@ -28,16 +34,18 @@ def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
     return _batch_folded(axis_data.size, values, dims, params)
 
 
-def _batch_data_only(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
+def _batch_data_only(
+    size: int, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[jax.Array, int]:
     """The same rows of every element travel together: the batch becomes part of the row."""
     data = [_batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
     return fast_ragged_all_to_all_p.bind(*data, *values[2:], **params), 1
 
 
-def _batch_one_by_one(values: Any, dims: Any, params: dict[str, Any]) -> Any:
+def _batch_one_by_one(values: Values, dims: Dims, params: ExchangeParams) -> tuple[jax.Array, int]:
     batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
 
-    def element(parts: list[Any]) -> Any:
+    def element(parts: list[jax.Array]) -> jax.Array:
         part = iter(parts)
         operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
         return fast_ragged_all_to_all_p.bind(*operands, **params)
@@ -45,7 +53,9 @@ def _batch_one_by_one(values: Any, dims: Any, params: dict[str, Any]) -> Any:
     return jax.lax.map(element, batched), 0
 
 
-def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> Any:
+def _batch_folded(
+    size: int, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[jax.Array, int]:
     """The batch becomes one exchange of stacked rows, with `size` times the updates."""
     source, base = (_batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
     source_rows, base_rows = source.shape[1], base.shape[1]
@@ -68,7 +78,7 @@ def _batch_folded(size: int, values: Any, dims: Any, params: dict[str, Any]) -> 
     return result.reshape(size, base_rows, *result.shape[1:]), 0
 
 
-def _offsets_in_batch(offsets: Any, sizes: Any, rows: int) -> Any:
+def _offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     """Offsets, shape (entries, batch), as rows of the stacked batch, int32.
 
     A slice that leaves its element would land in another one's rows, where nobody could tell: its
@@ -80,13 +90,13 @@ def _offsets_in_batch(offsets: Any, sizes: Any, rows: int) -> Any:
     return jnp.where(leaves, -1, jnp.where(sizes > 0, offsets + first, 0))
 
 
-def _clipped(array: Any) -> Any:
+def _clipped(array: jax.Array) -> jax.Array:
     """As int32; what that cannot hold stays out of every range."""
     limits = jnp.iinfo(array.dtype)
     return jnp.clip(array, max(limits.min, -1), min(limits.max, 2**31 - 1)).astype(jnp.int32)
 
 
-def _batch_at(value: Any, dim: int | None, size: int, at: int) -> Any:
+def _batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array:
     """The value with its batch dimension, made if need be, at `at`."""
     if dim is None:
         shape = (*value.shape[:at], size, *value.shape[at:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ from jax.interpreters import ad
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
+from fastjax.jax_compat import Tangent
 from fastjax.traced.axes import position
-from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 
 # Gradients of rows that were sent to several devices are added up, in these types.
@@ -22,7 +24,9 @@ _SUMMABLE = tuple(
 )
 
 
-def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def jvp(
+    primals: Sequence[jax.Array], tangents: Sequence[Tangent], **params: Unpack[ExchangeParams]
+) -> tuple[jax.Array, Tangent]:
     """The forward rule: tangents travel as the rows do, along one plan with them."""
     source, base, *rest = primals
     source_dot, base_dot, *_ = tangents
@@ -38,7 +42,7 @@ def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     return result, result_dot
 
 
-def _plan_now(send_sizes: Any, params: dict[str, Any]) -> Any:
+def _plan_now(send_sizes: jax.Array, params: ExchangeParams) -> jax.Array:
     """Plans for the value and its gradient together: the way back is the same plan, backwards."""
     return plan_ragged_all_to_all_p.bind(
         send_sizes,
@@ -50,23 +54,33 @@ def _plan_now(send_sizes: Any, params: dict[str, Any]) -> Any:
     )
 
 
-def transpose(ct: Any, source: Any, base: Any, *rest: Any, **params: Any) -> list[Any]:
+def transpose(
+    ct: Tangent,
+    source: jax.Array | ad.UndefinedPrimal,
+    base: jax.Array | ad.UndefinedPrimal,
+    *rest: jax.Array,
+    **params: Unpack[ExchangeParams],
+) -> list[Tangent | None]:
     """The backward rule: the cotangent of the rows travels back and is summed where it lands."""
     nones = [None] * len(rest)
-    wants_source, wants_base = ad.is_undefined_primal(source), ad.is_undefined_primal(base)
-    if type(ct) is ad.Zero:
-        return [
-            jax_compat.zero_cotangent(source) if wants_source else None,
-            jax_compat.zero_cotangent(base) if wants_base else None,
-            *nones,
-        ]
+    if isinstance(ct, ad.Zero):
+        zeros = (
+            jax_compat.zero_cotangent(value) if isinstance(value, ad.UndefinedPrimal) else None
+            for value in (source, base)
+        )
+        return [*zeros, *nones]
+    source_ct = base_ct = None
     with jax.named_scope("fast_ragged_all_to_all_gradient"):
-        source_ct = _source_cotangent(ct, source.aval, rest, params) if wants_source else None
-        base_ct = _base_cotangent(ct, rest, params) if wants_base else None
+        if isinstance(source, ad.UndefinedPrimal):
+            source_ct = _source_cotangent(ct, source.aval, rest, params)
+        if isinstance(base, ad.UndefinedPrimal):
+            base_ct = _base_cotangent(ct, rest, params)
     return [source_ct, base_ct, *nones]
 
 
-def _source_cotangent(ct: Any, aval: Any, rest: Any, params: dict[str, Any]) -> Any:
+def _source_cotangent(
+    ct: jax.Array, aval: jax_compat.Aval, rest: Sequence[jax.Array], params: ExchangeParams
+) -> jax.Array:
     dtype = ct.dtype
     # Other types (fp8) have no sum of their own; their values are exact in float32.
     wide = ct if dtype in _SUMMABLE else ct.astype(jnp.float32)
@@ -76,7 +90,7 @@ def _source_cotangent(ct: Any, aval: Any, rest: Any, params: dict[str, Any]) -> 
     return back.astype(dtype)
 
 
-def _base_cotangent(ct: Any, rest: Any, params: dict[str, Any]) -> Any:
+def _base_cotangent(ct: jax.Array, rest: Sequence[jax.Array], params: ExchangeParams) -> jax.Array:
     """The result takes nothing from base where a row landed."""
     input_offsets, send_sizes, output_offsets, recv_sizes, *_ = rest
     if params["reverse"]:
@@ -88,7 +102,7 @@ def _base_cotangent(ct: Any, rest: Any, params: dict[str, Any]) -> Any:
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
 
 
-def _landings(output_offsets: Any, params: dict[str, Any]) -> Any:
+def _landings(output_offsets: jax.Array, params: ExchangeParams) -> jax.Array:
     """Where what arrives here lands: the offsets that others have for this device."""
     axes, groups = params["axis_name"], params["axis_index_groups"]
     if groups is None:
@@ -100,7 +114,7 @@ def _landings(output_offsets: Any, params: dict[str, Any]) -> Any:
     return jnp.take(for_each, position(axes, groups), axis=1).reshape(-1)
 
 
-def _covered(starts: Any, sizes: Any, rows: int) -> Any:
+def _covered(starts: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     """Which of `rows` rows lie in some slice; slices without rows lie nowhere."""
     if rows >= 2**31:
         raise ArgumentError(

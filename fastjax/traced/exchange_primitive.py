@@ -45,7 +45,7 @@ operand space along the same offsets, and those that land on each other are summ
 
 
 @fast_ragged_all_to_all_p.def_impl
-def _impl(*_: Any, **__: Any) -> NoReturn:
+def _impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("fast_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fastjax import _core, config, jax_compat
 from fastjax.checks import check_row_bytes
 from fastjax.topology import AxisName, Topology
-from fastjax.traced.axes import check_metadata, resolve_axis
+from fastjax.traced.axes import Axes, Groups, check_metadata, resolve_axis
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -26,10 +26,10 @@ class TracedPlan:
     given back its own table.
     """
 
-    table: Any
+    table: jax.Array
     spec: PlanSpec
-    axis_name: tuple[Any, ...]
-    axis_index_groups: tuple[tuple[int, ...], ...] | None
+    axis_name: Axes
+    axis_index_groups: Groups
     transposed: bool = False
 
     def transpose(self) -> TracedPlan:
@@ -51,7 +51,7 @@ def plan_ragged_all_to_all(
     send_sizes: jax.Array,
     *,
     axis_name: AxisName,
-    axis_index_groups: Any = None,
+    axis_index_groups: Iterable[Iterable[int]] | None = None,
     topology: Topology | None = None,
     scheduler: str | None = None,
     row_bytes: int = _DEFAULT_ROW_BYTES,
@@ -88,9 +88,9 @@ def plan_ragged_all_to_all(
 
 
 def plan_sizes(
-    send_sizes: Any,
-    axes: tuple[Any, ...],
-    groups: tuple[tuple[int, ...], ...] | None,
+    send_sizes: jax.Array,
+    axes: Axes,
+    groups: Groups,
     spec: PlanSpec,
     experts: int = 0,
 ) -> TracedPlan:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
+import jax
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
@@ -37,7 +39,7 @@ plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
 
 
 @plan_ragged_all_to_all_p.def_impl
-def _plan_impl(*_: Any, **__: Any) -> NoReturn:
+def _plan_impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
@@ -71,14 +73,23 @@ def _plan_lowering(
     return custom_calls.emit(ctx, PLAN, [send_sizes], attributes)
 
 
-def _plan_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def _plan_jvp(
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax_compat.Tangent],
+    **params: Unpack[PlanParams],
+) -> tuple[jax.Array, jax_compat.Tangent]:
     """Sizes have no derivative; what JAX hands on for those of a custom_vjp is one in name only."""
     del tangents
     table = plan_ragged_all_to_all_p.bind(*primals, **params)
     return table, jax_compat.zero_tangent(table)
 
 
-def _plan_batcher(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+def _plan_batcher(
+    axis_data: Any,
+    values: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    **params: Unpack[PlanParams],
+) -> tuple[jax.Array, None]:
     """A batch exchanges as one: its plan is that of all sizes, laid out as the exchange does."""
     refuse_mapped_axis(axis_data, params["axis_name"])
     (sizes,), (dim,) = values, dims

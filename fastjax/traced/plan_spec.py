@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -17,6 +16,7 @@ from fastjax.scheduling import (
     schedulers_in_programs,
 )
 from fastjax.topology import Topology, fit_to_groups, usual_topology
+from fastjax.traced.axes import Axes, Groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,8 @@ class PlanSpec:
 
 
 def make_spec(
-    axes: tuple[Any, ...],
-    groups: tuple[tuple[int, ...], ...] | None,
+    axes: Axes,
+    groups: Groups,
     topology: Topology | None,
     scheduler: str | None,
     row_bytes: int,
@@ -69,7 +69,7 @@ def make_spec(
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
 
 
-def _default_topology(axes: tuple[Any, ...], axis_size: int) -> Topology:
+def _default_topology(axes: Axes, axis_size: int) -> Topology:
     """Devices of one process are one server, as far as can be told from the shape of the mesh."""
     if jax.process_count() == 1:
         return Topology(1, axis_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from fastjax.traced.exchange import fast_ragged_all_to_all
 
 _DEFAULTS = ("topology", "scheduler")
 _original = jax.lax.ragged_all_to_all
-_open: list[Any] = []  # swaps in force, the latest last
+_open: list[Callable[..., jax.Array]] = []  # swaps in force, the latest last
 _lock = threading.Lock()
 _scope = jax.make_user_context(default_value=None)
 

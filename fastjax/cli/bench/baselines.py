@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import numpy as np
 from fastjax.cli.shared.machine import usable_cores
 
 
-def dense(axis_name: str, capacity: int) -> Callable[..., Any]:
+def dense(axis_name: str, capacity: int) -> Callable[..., jax.Array]:
     """Exchange by a dense `jax.lax.all_to_all` with room for `capacity` rows from each to each.
 
     Packing takes one slice for each peer, the fastest of several ways tried on CPU; unpacking
@@ -21,13 +20,13 @@ def dense(axis_name: str, capacity: int) -> Callable[..., Any]:
     """
 
     def exchange(
-        operand: Any,
-        output: Any,
-        input_offsets: Any,
-        send_sizes: Any,
-        output_offsets: Any,
-        recv_sizes: Any,
-    ) -> Any:
+        operand: jax.Array,
+        output: jax.Array,
+        input_offsets: jax.Array,
+        send_sizes: jax.Array,
+        output_offsets: jax.Array,
+        recv_sizes: jax.Array,
+    ) -> jax.Array:
         del send_sizes, output_offsets
         peers, rows = input_offsets.shape[0], operand.shape[0]
         # A slice that would run over the end starts earlier; its receiver has to know by how much.
@@ -44,17 +43,17 @@ def dense(axis_name: str, capacity: int) -> Callable[..., Any]:
     return exchange
 
 
-def all_gather(axis_name: str) -> Callable[..., Any]:
+def all_gather(axis_name: str) -> Callable[..., jax.Array]:
     """Exchange by giving every device all rows, of which it takes its own."""
 
     def exchange(
-        operand: Any,
-        output: Any,
-        input_offsets: Any,
-        send_sizes: Any,
-        output_offsets: Any,
-        recv_sizes: Any,
-    ) -> Any:
+        operand: jax.Array,
+        output: jax.Array,
+        input_offsets: jax.Array,
+        send_sizes: jax.Array,
+        output_offsets: jax.Array,
+        recv_sizes: jax.Array,
+    ) -> jax.Array:
         del send_sizes, output_offsets
         everything = jax.lax.all_gather(operand, axis_name, tiled=True)
         first = jax.lax.all_to_all(input_offsets, axis_name, 0, 0, tiled=True)
@@ -65,7 +64,7 @@ def all_gather(axis_name: str) -> Callable[..., Any]:
     return exchange
 
 
-def _unpack(recv_sizes: Any, rows: int) -> tuple[Any, Any, Any]:
+def _unpack(recv_sizes: jax.Array, rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """For each output row: its sender, its place among that one's rows, and whether it has one."""
     ends = jnp.cumsum(recv_sizes)
     row = jnp.arange(rows, dtype=recv_sizes.dtype)
@@ -73,7 +72,7 @@ def _unpack(recv_sizes: Any, rows: int) -> tuple[Any, Any, Any]:
     return source, row - (ends - recv_sizes)[source], row < ends[-1]
 
 
-def _take(values: Any, index: Any, taken: Any, output: Any) -> Any:
+def _take(values: jax.Array, index: jax.Array, taken: jax.Array, output: jax.Array) -> jax.Array:
     index = jnp.clip(index, 0, values.shape[0] - 1)
     rows = values.at[index].get(mode="promise_in_bounds")
     return jnp.where(taken.reshape(-1, *(1,) * (output.ndim - 1)), rows, output)

@@ -58,17 +58,19 @@ def measure(
     return interleave(runs, rounds)
 
 
-def _empty(x: Any) -> Any:
+def _empty(x: jax.Array) -> jax.Array:
     return jax.ffi.ffi_call(contract.EMPTY.target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-def _empty_same(operand: Any, output: Any, *metadata: Any) -> Any:
+def _empty_same(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> jax.Array:
     del operand, metadata  # passed all the same: the program keeps arguments that it does not use
     result = jax.ShapeDtypeStruct(output.shape, output.dtype)
     return jax.ffi.ffi_call(contract.EMPTY.target, result, input_output_aliases={0: 0})(output)
 
 
-def _plan_early(mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topology) -> Any:
+def _plan_early(
+    mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topology
+) -> fastjax.TracedPlan:
     plan = functools.partial(
         fastjax.plan_ragged_all_to_all,
         axis_name=AXIS,
@@ -78,7 +80,7 @@ def _plan_early(mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topolog
     return jax.jit(mapped)(arena.send_sizes)
 
 
-def _with_plan(*operands: Any) -> Any:
+def _with_plan(*operands: Any) -> jax.Array:
     *exchanged, plan = operands
     return fastjax.fast_ragged_all_to_all(*exchanged, axis_name=AXIS, plan=plan)
 

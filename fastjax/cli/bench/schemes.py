@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 import fastjax
@@ -64,8 +65,8 @@ def ours(
             )
 
 
-def _ours(topology: fastjax.Topology, scheduler: str) -> Callable[..., Any]:
-    def exchange(*operands: Any) -> Any:
+def _ours(topology: fastjax.Topology, scheduler: str) -> Callable[..., jax.Array]:
+    def exchange(*operands: jax.Array) -> jax.Array:
         return fastjax.fast_ragged_all_to_all(
             *operands, axis_name=AXIS, topology=topology, scheduler=scheduler
         )

@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fastjax.cli.shared import workloads
 
 AXIS = "x"
+
+Exchange = Callable[..., jax.Array]
 
 
 def _zeros_like(array: jax.Array) -> jax.Array:
@@ -43,7 +46,12 @@ class Arena:
     """
 
     def __init__(
-        self, mesh: jax.sharding.Mesh, traffic: np.ndarray, row_bytes: int, dtype: Any, seed: int
+        self,
+        mesh: jax.sharding.Mesh,
+        traffic: np.ndarray,
+        row_bytes: int,
+        dtype: DTypeLike,
+        seed: int,
     ):
         self.mesh = mesh
         self.traffic = traffic
@@ -70,7 +78,7 @@ class Arena:
     def _put(self, array: np.ndarray) -> jax.Array:
         return jax.device_put(array.reshape(-1, *array.shape[2:]), self._sharding)
 
-    def program(self, exchange: Callable[..., Any], **shard_map_options: Any) -> Callable[..., Any]:
+    def program(self, exchange: Exchange, **shard_map_options: Any) -> Exchange:
         """Compiles an exchange, written for one device, for all; its output is donated."""
         mapped = jax.shard_map(
             exchange,
@@ -86,12 +94,12 @@ class Arena:
         """Rows that each device sends to each, one device's after the other's."""
         return self._meta[1]
 
-    def run(self, program: Callable[..., Any], *more: Any) -> None:
+    def run(self, program: Exchange, *more: Any) -> None:
         """Runs a program on the arrays, and waits for it."""
         self._output = program(self._operand, self._output, *self._meta, *more)
         self._output.block_until_ready()
 
-    def count_wrong(self, program: Callable[..., Any]) -> int:
+    def count_wrong(self, program: Exchange) -> int:
         """Rows that a program gets wrong when it starts from an output of zeros."""
         self._output = self._reset(self._output)
         self.run(program)
