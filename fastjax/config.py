@@ -31,7 +31,7 @@ And, read then as well:
 
 | environment | default | meaning |
 |---|---|---|
-| `FASTJAX_STATS` | 0 | 1: figures of exchanges are collected from the start |
+| `FASTJAX_STATS` | 0 | 1: statistics of exchanges are collected from the start |
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
 
 
 def stats_from_environment(environ: Mapping[str, str]) -> bool:
-    """Whether the environment has figures of exchanges be collected.
+    """Whether the environment asks for statistics of exchanges.
 
     Raises:
       OptionError: the variable means nothing.

@@ -380,9 +380,9 @@ def test_summary_has_a_line_for_each_site(rng, collecting):
 
 
 def test_summary_says_why_there_is_nothing(collecting):
-    assert fastjax.stats_summary() == "No exchange has ended since figures are collected."
+    assert fastjax.stats_summary() == "No exchange has ended since statistics are collected."
     with fastjax.collect_stats(False):
-        none = "No figures are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
+        none = "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
         assert fastjax.stats_summary() == none
 
 

@@ -14,9 +14,9 @@ from pictures import bars, overlaps, rounded, texts, timeline_of
 
 from fastjax import Topology, make_plan, simulate, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
-from fastjax.plot.lanes import side_by_side
 from fastjax.plot.links import PHASE_COLOURS, server_colours
 from fastjax.plot.timelines import busiest
+from fastjax.plot.tracks import side_by_side
 
 LINKS = ("scale_out_out", "scale_out_in", "scale_up_out", "scale_up_in")
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)

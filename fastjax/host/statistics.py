@@ -1,4 +1,4 @@
-"""What exchanges did: figures of each call site, taken while programs run.
+"""What exchanges did: statistics of each call site, taken while programs run.
 
 A call site is one exchange, or one planning, of one compiled program. Nothing is collected, and
 nothing is paid for it, until `FASTJAX_STATS=1` or `collect_stats` says so.
@@ -41,11 +41,11 @@ class Times(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SiteStats:
-    """What one call site did in this process, since figures were collected or last reset.
+    """What one call site did in this process, since statistics were collected or last reset.
 
     A launch is what the devices of one group did together, once. A call site of several groups,
-    or in a loop, has several launches in each run of its program. Figures of a plan or of traffic
-    are those of the launch that ended last.
+    or in a loop, has several launches in each run of its program. What is said of a plan or of
+    traffic is that of the launch that ended last.
 
     Attributes:
       name: what profiles call it, or the end of that: its place in the shard_map, loop or branch
@@ -128,7 +128,7 @@ class SiteStats:
 def stats() -> list[SiteStats]:
     """What exchanges did in this process, call site by call site, in order of creation.
 
-    Those that have not run while figures were collected are left out. Results that JAX has not
+    Those that have not run while statistics were collected are left out. Results that JAX has not
     waited for may still be on their way: call `jax.block_until_ready` before. Predictions are made
     now, by planning the last traffic of each call site once more.
     """
@@ -136,7 +136,7 @@ def stats() -> list[SiteStats]:
 
 
 def reset_stats() -> None:
-    """Forgets all figures, and the call sites whose programs are gone."""
+    """Forgets all statistics, and the call sites whose programs are gone."""
     _core.reset_reports()
 
 
@@ -146,12 +146,12 @@ def stats_summary() -> str:
     if sites:
         return _table(sites)
     if _core.collecting():
-        return "No exchange has ended since figures are collected."
-    return "No figures are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
+        return "No exchange has ended since statistics are collected."
+    return "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
 
 
 def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Has figures be collected from now on, or not, in all threads of this process.
+    """Collects statistics from now on, or not, in all threads of this process.
 
     Nothing is traced or compiled anew. As a context manager, it goes back to what was before:
 
@@ -159,8 +159,8 @@ def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
             jax.block_until_ready(step(batch))
         print(fastjax.stats_summary())
 
-    Launches count if they began while figures were collected. JAX does not wait for results: do so
-    before the end of the scope.
+    Launches count if they began while statistics were collected. JAX does not wait for results: do
+    so before the end of the scope.
 
     Raises:
       ArgumentError: on is neither True nor False.

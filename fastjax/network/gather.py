@@ -1,4 +1,4 @@
-"""Meets the other processes as they come."""
+"""Connects to the other processes as they join."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Gatherer:
                 found = self._store.folder(FOLDER)
                 for process in sorted(self._missing):
                     if str(process) in found:
-                        self._meet(process, found[str(process)])
+                        self._connect(process, found[str(process)])
                 if self._missing:
                     self._await_one(pause)
                     pause = min(2 * pause, self._longest_pause)
@@ -69,11 +69,11 @@ class Gatherer:
             process = min(self._missing)
             data = self._store.get(f"{FOLDER}/{process}", slice_)
             if data is not None:
-                return self._meet(process, data)
+                return self._connect(process, data)
             seconds -= slice_
         return None
 
-    def _meet(self, process: int, data: bytes) -> None:
+    def _connect(self, process: int, data: bytes) -> None:
         self._missing.discard(process)
         try:
             other = Record.unpack(data)

@@ -57,7 +57,7 @@ def add_boxes(
 
 
 def beside(ax: Axes) -> dict[str, Any]:
-    """Horizontally in parts of the axes, vertically in lanes, and outside too."""
+    """Horizontally in parts of the axes, vertically in tracks, and outside too."""
     return {"transform": ax.get_yaxis_transform(), "clip_on": False}
 
 

@@ -45,15 +45,15 @@ def plot_plan(plan: Schedule, ax: tuple[Axes, Axes] | None = None) -> Figure:
 
     On the left, the rows of every pair of devices, or of servers where there are many devices.
 
-    On the right, a lane for each server and in it the scale-out stages, in the colour of the server
-    that rows go to. Above those, paler, is what balances the rows of a stage beforehand, in the
-    colour of the server they are for, and below what hands out the rows that have arrived, in the
-    colour of the server they come from. With many servers, these two have one lane each for all.
-    Bars are as wide as the lane's busiest device takes: the transfers are played in lock step, all
-    devices meet between steps, which last as long as the busiest device of all. Planning is not in
-    the picture, and `Plan.predicted_time`, which includes it, is not had from the transfers: the
-    two differ somewhat. With one server, nothing is staged, and the right shows what each device
-    sends and receives.
+    On the right, a track for each server and in it the scale-out stages, in the colour of the
+    server that rows go to. Above those, paler, is what balances the rows of a stage beforehand, in
+    the colour of the server they are for, and below what hands out the rows that have arrived, in
+    the colour of the server they come from. With many servers, these two have one track each for
+    all. Bars are as wide as the track's busiest device takes: the transfers are played in lock
+    step, all devices wait for each other between steps, which last as long as the busiest device of
+    all. Planning is not in the picture, and `Plan.predicted_time`, which includes it, is not had
+    from the transfers: the two differ somewhat. With one server, nothing is staged, and the right
+    shows what each device sends and receives.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -67,7 +67,7 @@ def plot_plan(plan: Schedule, ax: tuple[Axes, Axes] | None = None) -> Figure:
     """
     mpl = matplotlib()
     if ax is None:
-        height = _lanes_height(plan)
+        height = _tracks_height(plan)
         figure = mpl.figure.Figure(figsize=(13, height), layout="constrained")
         ax = figure.subplots(1, 2, width_ratios=[1, 1.7])
         figure.suptitle(_title(plan))
@@ -137,9 +137,9 @@ def _is_staged(plan: Schedule) -> bool:
     return plan.topology.servers > 1 and plan.num_stages > 0
 
 
-def _lanes_height(plan: Schedule) -> float:
-    lanes = plan.topology.servers if _is_staged(plan) else plan.topology.num_devices
-    return float(np.clip(0.6 * lanes, 4.8, 7.5))
+def _tracks_height(plan: Schedule) -> float:
+    tracks = plan.topology.servers if _is_staged(plan) else plan.topology.num_devices
+    return float(np.clip(0.6 * tracks, 4.8, 7.5))
 
 
 def _new_axes(plan: Schedule, panels: Sequence[str]) -> list[Any]:
@@ -147,7 +147,7 @@ def _new_axes(plan: Schedule, panels: Sequence[str]) -> list[Any]:
     narrow = [panel for panel in panels if panel not in _WIDE]
     wide = [panel for panel in panels if panel in _WIDE]
     lines = [narrow] * bool(narrow) + [[panel] for panel in wide]
-    heights = {"matrices": 3.6, "stages": _lanes_height(plan)}
+    heights = {"matrices": 3.6, "stages": _tracks_height(plan)}
     inches = [4.3 if line is narrow else heights[line[0]] for line in lines]
     figure = matplotlib().figure.Figure(figsize=(14, sum(inches) + 0.5), layout="constrained")
     grid = figure.add_gridspec(len(lines), 1, height_ratios=inches)

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one lane for all of them
-# Where in the lane of its server each phase is drawn: from the top, and how high.
+_MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one track for all of them
+# Where in the track of its server each phase is drawn: from the top, and how high.
 _BANDS = {BALANCE: (0.06, 0.16), SCALE_OUT: (0.25, 0.50), REDISTRIBUTE: (0.78, 0.16)}
-_WHOLE_LANE = (0.06, 0.88)
+_WHOLE_TRACK = (0.06, 0.88)
 _PALE = 0.5
 _GREY = "0.6"
 
 
 def draw_stages(plan: Schedule, ax: Axes) -> None:
-    """The stages in lock step: a lane for each server, a bar for each server that it sends to."""
+    """The stages in lock step: a track for each server, a bar for each server that it sends to."""
     servers = plan.topology.servers
     steps = steps_of(plan)
     detailed = servers <= _MOST_DETAILED_SERVERS
@@ -49,12 +49,12 @@ def draw_stages(plan: Schedule, ax: Axes) -> None:
         for phase, band in _BANDS.items():
             _add_bars(plan, steps, phase, band, colours, ax)
     else:
-        _add_bars(plan, steps, SCALE_OUT, _WHOLE_LANE, colours, ax)
-        for phase, lane in ((BALANCE, -2), (REDISTRIBUTE, servers + 1)):
+        _add_bars(plan, steps, SCALE_OUT, _WHOLE_TRACK, colours, ax)
+        for phase, track in ((BALANCE, -2), (REDISTRIBUTE, servers + 1)):
             begin = steps.begin(phase, np.arange(plan.num_stages))
             lasting = steps.seconds[phase] * 1e6
-            add_boxes(ax, begin * 1e6, lasting, lane + 0.06, 0.88, _GREY)
-            ax.text(-0.018, lane + 0.5, PHASES[phase], **beside(ax), ha="right", va="center")
+            add_boxes(ax, begin * 1e6, lasting, track + 0.06, 0.88, _GREY)
+            ax.text(-0.018, track + 0.5, PHASES[phase], **beside(ax), ha="right", va="center")
     for server in range(servers):
         ax.add_patch(
             matplotlib().patches.Rectangle(

@@ -11,7 +11,7 @@ import numpy as np
 from fastjax.errors import ArgumentError
 from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
-from fastjax.plot.lanes import in_ns, side_by_side
+from fastjax.plot.tracks import in_ns, side_by_side
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import TimedExchange
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_DEVICES = 8
-_GAP = 0.5  # between devices, in lanes
+_GAP = 0.5  # between devices, in tracks
 _PALEST = 0.3
 _IDLE = "#fde3e0"
 _MOST_LINES = 60
@@ -48,14 +48,14 @@ def plot_timeline(
     """
     mpl = matplotlib()
     shown = busiest(timeline) if devices is None else _checked(timeline, devices)
-    lanes = [link for link in links.LINK_NAMES if _is_used(timeline, link)]
+    tracks = [link for link in links.LINK_NAMES if _is_used(timeline, link)]
     place: Any = ax
     if place is None:
-        height = 1.8 + 0.27 * len(shown) * (len(lanes) + _GAP)
+        height = 1.8 + 0.27 * len(shown) * (len(tracks) + _GAP)
         figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
         place = figure.add_subplot()
-    if lanes:
-        _draw_lanes(timeline, shown, lanes, place)
+    if tracks:
+        _draw_tracks(timeline, shown, tracks, place)
     else:
         note(place, "nothing moves between devices")
     place.set_title(_title(timeline, shown, devices is None), fontsize="medium", loc="left", pad=18)
@@ -94,19 +94,19 @@ def _is_used(timeline: TimedExchange, link: str) -> bool:
     return len(links.messages_of(timeline, link)) > 0
 
 
-def _draw_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax: Axes) -> None:
+def _draw_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], ax: Axes) -> None:
     right = max(timeline.completion_time, timeline.lower_bound) * 1e6 * 1.01 or 1.0
     texts: list[tuple[float, float, str]] = []
-    for row, link in enumerate(lanes):
+    for row, link in enumerate(tracks):
         messages = links.messages_of(timeline, link)
         mine = links.ends_of(link)[0]
         for place, device in enumerate(shown):
-            top = place * (len(lanes) + _GAP) + row
+            top = place * (len(tracks) + _GAP) + row
             of_device = messages[messages[mine] == device]
             texts += _add_messages(timeline, of_device, link, top, right, ax)
     for x, y, text in texts[:_MOST_TEXTS]:
         ax.text(x, y, text, color="white", ha="center", va="center", fontsize=6)
-    _name_lanes(timeline, shown, lanes, ax)
+    _name_tracks(timeline, shown, tracks, ax)
     _mark_stages(timeline, ax, right)
     _mark_idle(timeline, ax)
     _finish(timeline, ax, right)
@@ -115,16 +115,16 @@ def _draw_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax:
 def _add_messages(
     timeline: TimedExchange, messages: np.ndarray, link: str, top: float, right: float, ax: Axes
 ) -> list[tuple[float, float, str]]:
-    """The bars of one lane; returns texts for those that have room."""
+    """The bars of one track; returns texts for those that have room."""
     if not len(messages):
         return []
-    lane, lanes = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
-    height = 0.86 / lanes
-    y = top + 0.07 + lane * height
+    track, tracks = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
+    height = 0.86 / tracks
+    y = top + 0.07 + track * height
     start, lasting = messages["start"] * 1e6, (messages["end"] - messages["start"]) * 1e6
-    colours = _paled(timeline, messages, link, lanes)
+    colours = _paled(timeline, messages, link, tracks)
     # White edges tell bars apart, but would make narrow ones look pale.
-    wide = (lasting > 0.004 * right) & (lanes <= _MOST_EDGED)
+    wide = (lasting > 0.004 * right) & (tracks <= _MOST_EDGED)
     edges = np.where(wide[:, None], 1.0, colours)
     add_boxes(
         ax,
@@ -141,7 +141,7 @@ def _add_messages(
     if not link.startswith("scale_out"):
         return []
     arrow, other = ("→", "dst") if link.endswith("_out") else ("←", "src")
-    roomy = (lasting > 0.032 * right) & (lanes == 1)
+    roomy = (lasting > 0.032 * right) & (tracks == 1)
     return [
         (float(start[i] + lasting[i] / 2), float(middle[i]), f"{arrow}{messages[other][i]}")
         for i in np.flatnonzero(roomy)
@@ -149,21 +149,21 @@ def _add_messages(
 
 
 def _paled(
-    timeline: TimedExchange, messages: np.ndarray, link: str, lanes: np.ndarray
+    timeline: TimedExchange, messages: np.ndarray, link: str, tracks: np.ndarray
 ) -> np.ndarray:
     """Colours, the paler the less of its part of the link's rate a message had on the whole."""
     rate = timeline.rates(link)[messages[links.ends_of(link)[0]]]
     needed = messages["rows"] * timeline.row_bytes / rate
     lasted = np.maximum(messages["end"] - messages["start"], 1e-12)
-    ink = np.clip(needed / lasted * lanes, _PALEST, 1)[:, None]
+    ink = np.clip(needed / lasted * tracks, _PALEST, 1)[:, None]
     colours = links.colours(timeline, messages, link)
     colours[:, :3] = 1 - ink * (1 - colours[:, :3])
     return colours
 
 
-def _name_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax: Axes) -> None:
-    """What the lanes are, and the share of time that each would be busy at its full rate."""
-    count, local = len(lanes), timeline.topology.devices_per_server
+def _name_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], ax: Axes) -> None:
+    """What the tracks are, and the share of time that each would be busy at its full rate."""
+    count, local = len(tracks), timeline.topology.devices_per_server
     whole = timeline.completion_time or 1.0
     places, names = [], []
     beside: Any = {"annotation_clip": False, "va": "center", "textcoords": "offset points"}
@@ -171,10 +171,10 @@ def _name_lanes(timeline: TimedExchange, shown: list[int], lanes: list[str], ax:
     for place, device in enumerate(shown):
         top = place * (count + _GAP)
         places += [top + row + 0.5 for row in range(count)]
-        names += [links.LINK_NAMES[link] for link in lanes]
+        names += [links.LINK_NAMES[link] for link in tracks]
         name = f"device {device}" + f"\nserver {device // local}" * (timeline.topology.servers > 1)
         ax.annotate(name, (0, top + count / 2), (-66, 0), ha="right", fontsize="small", **beside)
-        for row, link in enumerate(lanes):
+        for row, link in enumerate(tracks):
             share = f"{timeline.busy(link)[device] / whole:.0%}"
             at = (1, top + row + 0.5)
             ax.annotate(share, at, (32, 0), ha="right", fontsize="x-small", **beside)

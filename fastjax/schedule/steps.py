@@ -1,10 +1,10 @@
-"""When the stages of a plan run, in lock step: its transfers played, for figures and pictures.
+"""When the stages of a plan run, in lock step: its transfers played, for statistics and pictures.
 
-All devices meet between steps. Step u runs the balance of stage u, the scale-out of stage u - 1 and
-the redistribution of stage u - 2. NICs and the fabric inside servers work side by side, each server
-balances before it redistributes, and everything takes a start-up and as long as its busiest device:
-its rows, sent or received, at its rate. Rows between devices of one server fill the time in which
-its fabric has nothing else to do.
+All devices wait for each other between steps. Step u runs the balance of stage u, the scale-out of
+stage u - 1 and the redistribution of stage u - 2. NICs and the fabric inside servers work side by
+side, each server balances before it redistributes, and everything takes a start-up and as long as
+its busiest device: its rows, sent or received, at its rate. Rows between devices of one server fill
+the time in which its fabric has nothing else to do.
 
 "direct" sends at once: nothing keeps devices in step. Each device posts its transfers one by one,
 each after the topology's `transfer_overhead`, and goes on sending meanwhile. The pieces of
@@ -113,19 +113,19 @@ def shares_of(plan: Schedule, phase: int) -> Shares:
     key = (stage * servers + server) * servers + other
     groups, index = np.unique(key, return_inverse=True)
     rows = np.bincount(index, weights=moved["rows"], minlength=len(groups))
-    lanes, lane = np.unique(groups // servers, return_inverse=True)
-    share = rows / np.bincount(lane, weights=rows, minlength=len(lanes))[lane]
+    pairs, pair = np.unique(groups // servers, return_inverse=True)
+    share = rows / np.bincount(pair, weights=rows, minlength=len(pairs))[pair]
     before = np.cumsum(share) - share
-    first = np.searchsorted(groups // servers, lanes)
+    first = np.searchsorted(groups // servers, pairs)
     ends = ("src",) if phase == SCALE_OUT else ("src", "dst")
     seconds = _by_server(plan, _seconds(plan, phase, _load(plan, phase, ends)))
-    which = lanes[lane]
+    which = pairs[pair]
     return Shares(
         which // servers,
         which % servers,
         groups % servers,
         share,
-        before - before[first][lane],
+        before - before[first][pair],
         seconds[which // servers, which % servers],
     )
 

@@ -46,7 +46,7 @@ class Incast:
       points: numbers of senders, rising, and the share of the rate that they get together, not
         rising; between those, it changes with the logarithm of their number, and beyond the last
         no more. One sender gets all of it.
-      source: where the figures are from.
+      source: where the numbers are from.
       count: how senders are counted, one of `COUNTS`: "shares", or, literally, "senders".
 
     Raises:
@@ -134,7 +134,7 @@ class Fabric:
 
     Args:
       synchronization: one of `SYNCHRONIZATIONS`. Plans of one stage have nothing to keep in step.
-      incast: what meeting senders lose: a name of `INCAST`, or figures of your own.
+      incast: what meeting senders lose: a name of `INCAST`, or numbers of your own.
       oversubscription: how many times what the core between servers carries all NICs together
         could send; 1 for a core that is never short.
 
@@ -197,7 +197,7 @@ class Preset:
         more is simulated: a fabric that shares fairly loses less than a real one may, for which
         the topology's own default stands.
       incast: a name of `INCAST`.
-      source: where the figures are from.
+      source: where the numbers are from.
     """
 
     devices_per_server: int

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from fastjax.plot.lanes import in_ns, side_by_side
 from fastjax.plot.links import LINK_NAMES, PHASE_NAMES, ends_of, messages_of
+from fastjax.plot.tracks import in_ns, side_by_side
 from fastjax.schedule.views import TimedExchange
 
 Event = dict[str, Any]
@@ -55,12 +55,12 @@ def events(timeline: TimedExchange) -> Iterator[Event]:
             messages = sent[link].get(device)
             if messages is None:
                 continue
-            lane, _ = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
-            for number in range(int(lane.max()) + 1):
+            track, _ = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
+            for number in range(int(track.max()) + 1):
                 thread += 1
                 more = f", {number + 1}" if number else ""
                 yield _name("thread", process, thread, f"device {device} {name}{more}")
-                yield from _slices(timeline, messages[lane == number], link, process, thread)
+                yield from _slices(timeline, messages[track == number], link, process, thread)
             if link.startswith("scale_out"):
                 yield from _rates(timeline, messages, process, f"device {device} {name}")
 
@@ -93,7 +93,7 @@ def _whole(timeline: TimedExchange) -> Iterator[Event]:
 def _slices(
     timeline: TimedExchange, messages: np.ndarray, link: str, process: int, thread: int
 ) -> Iterator[Event]:
-    """A slice for each message of one lane."""
+    """A slice for each message of one track."""
     arrow = "->" if link.endswith("_out") else "<-"
     fields = ["phase", "stage", ends_of(link)[1], "rows", "ready"]
     starts, ends = in_ns(messages["start"]).tolist(), in_ns(messages["end"]).tolist()

@@ -53,7 +53,7 @@ def simulate(
         for the stage four before, as between CPU hosts; "barrier", when the stage before is over
         everywhere; "free", when the sender has sent for the stage before.
       incast: what senders lose that meet at a NIC: "none", "infiniband", "roce", the latter two
-        with "-literal" behind, which counts every sender as one, or figures of your own. Results
+        with "-literal" behind, which counts every sender as one, or numbers of your own. Results
         say which.
       oversubscription: how many times what the core between servers carries all NICs together
         could send; 1 for a core that is never short.

@@ -155,12 +155,12 @@ class Timeline:
     def plot(self, devices: Sequence[int] | None = None, ax: Axes | None = None) -> Figure:
         """Draws who sends when, with matplotlib (the extra `plot`).
 
-        Each device has a lane for each link, out and in; where messages share a link, they are
+        Each device has a track for each link, out and in; where messages share a link, they are
         drawn side by side. Bars of NICs are in the colour of the server at the other end, where
         there are few servers, and those inside servers in that of their phase. They are the paler
         the less of their part of the link they use. The line before a bar is its start-up. Spans in
-        which no NIC sends are shaded: what moves inside servers then is exposed. The figures beside
-        the lanes are the share of the time that the link would need at its full rate. The title
+        which no NIC sends are shaded: what moves inside servers then is exposed. The numbers beside
+        the tracks are the share of the time that the link would need at its full rate. The title
         says what was assumed of the fabric.
 
         Args:

@@ -68,8 +68,8 @@ def _lowering(
     platform: str,
     **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
-    # The transport brings every count together anyway: planning apart would have the devices meet
-    # twice.
+    # The transport brings every count together anyway: planning apart would have the devices wait
+    # for each other twice.
     call = EXCHANGE if len(operands) > len(PLAN_EXCHANGE.operands) - 1 else PLAN_EXCHANGE
     spec = params["spec"]
     attributes = custom_calls.mesh_call_site(

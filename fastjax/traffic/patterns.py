@@ -1,4 +1,4 @@
-"""Traffic that is made to be hard: what planners meet at their worst."""
+"""Traffic that is made to be hard: the worst that planners are given."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared import measure, workloads
 from fastjax.cli.shared.backend import start_backend
 from fastjax.cli.shared.commands import to_json
-from fastjax.cli.shared.device_workload import Arena, make_mesh
+from fastjax.cli.shared.device_workload import DeviceWorkload, make_mesh
 from fastjax.errors import FastjaxError, OptionError
 
 SCHEMA = "fastjax-bench-1"
@@ -136,18 +136,18 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     )
     dtype = jax.numpy.dtype(options.dtype)
     mesh = make_mesh(options.devices)
-    arena = Arena(mesh, traffic, options.row_bytes, dtype, options.seed)
+    workload = DeviceWorkload(mesh, traffic, options.row_bytes, dtype, options.seed)
     names = options.schedulers or scheduling.schedulers_in_programs()
     compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
     if options.baselines:
         compared += schemes.today(traffic)
-    programs = {s.key: arena.program(s.exchange) for s in compared}
+    programs = {s.key: workload.program(s.exchange) for s in compared}
     wrong = {}
     for scheme in compared:
-        wrong[scheme.key] = arena.count_wrong(programs[scheme.key])
+        wrong[scheme.key] = workload.count_wrong(programs[scheme.key])
         step()
     runs: dict[str, Callable[[], object]] = {
-        key: functools.partial(arena.run, program) for key, program in programs.items()
+        key: functools.partial(workload.run, program) for key, program in programs.items()
     }
     copy = Copy(int(traffic.sum()) * options.row_bytes)
     copy()  # its buffers are new
@@ -156,7 +156,7 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=step)
     copy.close()
     for scheme in compared:  # once more, after all those rounds
-        wrong[scheme.key] = max(wrong[scheme.key], arena.count_wrong(programs[scheme.key]))
+        wrong[scheme.key] = max(wrong[scheme.key], workload.count_wrong(programs[scheme.key]))
         step()
     record = {
         "schema": SCHEMA,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastjax
-from fastjax.cli.shared.device_workload import AXIS, Arena
+from fastjax.cli.shared.device_workload import AXIS, DeviceWorkload
 from fastjax.cli.shared.measure import Timing, interleave
 from fastjax.traced import contract
 
@@ -28,7 +28,7 @@ def measure(
     arguments; and the exchange with a plan made beforehand.
     """
     devices = mesh.devices.size
-    arena = Arena(mesh, np.ones((devices, devices), np.int64), row_bytes, dtype, seed=0)
+    workload = DeviceWorkload(mesh, np.ones((devices, devices), np.int64), row_bytes, dtype, seed=0)
     small = jax.device_put(
         jnp.zeros(devices, jnp.int32), jax.sharding.NamedSharding(mesh, jax.P(AXIS))
     )
@@ -37,10 +37,10 @@ def measure(
             _empty, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS), check_vma=False
         )
     )
-    empty_same = arena.program(_empty_same, check_vma=False)
+    empty_same = workload.program(_empty_same, check_vma=False)
     runs: dict[str, Callable[[], object]] = {
         EMPTY: lambda: empty(small).block_until_ready(),
-        EMPTY_SAME: functools.partial(arena.run, empty_same),
+        EMPTY_SAME: functools.partial(workload.run, empty_same),
     }
     for count in servers:
         topology = fastjax.Topology(count, devices // count)
@@ -48,10 +48,11 @@ def measure(
         exchange = functools.partial(
             fastjax.fast_ragged_all_to_all, axis_name=AXIS, topology=topology
         )
-        runs[f"plan + exchange {name}"] = functools.partial(arena.run, arena.program(exchange))
-        plan = _plan_early(mesh, arena, topology)
+        program = workload.program(exchange)
+        runs[f"plan + exchange {name}"] = functools.partial(workload.run, program)
+        plan = _plan_early(mesh, workload, topology)
         runs[f"exchange, planned before {name}"] = functools.partial(
-            arena.run, arena.program(_with_plan), plan
+            workload.run, workload.program(_with_plan), plan
         )
     for run in runs.values():
         run()
@@ -69,7 +70,7 @@ def _empty_same(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> 
 
 
 def _plan_early(
-    mesh: jax.sharding.Mesh, arena: Arena, topology: fastjax.Topology
+    mesh: jax.sharding.Mesh, workload: DeviceWorkload, topology: fastjax.Topology
 ) -> fastjax.TracedPlan:
     plan = functools.partial(
         fastjax.plan_ragged_all_to_all,
@@ -77,7 +78,7 @@ def _plan_early(
         topology=topology,
     )
     mapped = jax.shard_map(plan, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS))
-    return jax.jit(mapped)(arena.send_sizes)
+    return jax.jit(mapped)(workload.send_sizes)
 
 
 def _with_plan(*operands: Any) -> jax.Array:

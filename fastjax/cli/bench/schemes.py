@@ -87,7 +87,7 @@ def today(traffic: np.ndarray) -> list[Scheme]:
 def describe_plan(
     traffic: np.ndarray, topology: fastjax.Topology, scheduler: str, row_bytes: int
 ) -> dict[str, Any]:
-    """The plan of this traffic in figures, as it is made on the host."""
+    """Statistics of the plan of this traffic, as it is made on the host."""
     plan = fastjax.make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
     transfers = plan.transfers
     inside = np.isin(transfers["phase"], (1, 3))

@@ -11,7 +11,7 @@ import numpy as np
 
 import fastjax
 from fastjax.cli.calibrate import fit
-from fastjax.cli.shared.device_workload import AXIS, Arena
+from fastjax.cli.shared.device_workload import AXIS, DeviceWorkload
 from fastjax.cli.shared.measure import Timing, interleave
 
 ROW_BYTES = 1024
@@ -108,10 +108,10 @@ def measure(
     runs: dict[str, Callable[[], object]] = {}
     wrong = 0
     for probe in probes:
-        arena = Arena(mesh, probe.traffic, ROW_BYTES, np.float32, seed)
-        program = arena.program(exchange)
-        wrong += arena.count_wrong(program)
-        runs[probe.key] = functools.partial(arena.run, program)
+        workload = DeviceWorkload(mesh, probe.traffic, ROW_BYTES, np.float32, seed)
+        program = workload.program(exchange)
+        wrong += workload.count_wrong(program)
+        runs[probe.key] = functools.partial(workload.run, program)
     return interleave(runs, rounds, seed=seed), wrong
 
 

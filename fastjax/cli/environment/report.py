@@ -80,12 +80,13 @@ def _options(environ: Mapping[str, str]) -> Section:
     def source(variable: str) -> str:
         return f"from {variable}" if environ.get(variable) else f"default; set {variable} to change"
 
+    collected = "collected" if _core.collecting() else "not collected"
     topology = options.topology or "devices of a process are a server"
     return {
         "scheduler": f"{options.scheduler} ({source('FASTJAX_SCHEDULER')})",
         "timeout": f"{options.timeout:g} s ({source('FASTJAX_TIMEOUT')})",
         "topology": f"{topology} (default; set with fastjax.options)",
-        "figures": f"{'' if _core.collecting() else 'not '}collected ({source('FASTJAX_STATS')})",
+        "statistics": f"{collected} ({source('FASTJAX_STATS')})",
     }
 
 

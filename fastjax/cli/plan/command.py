@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fastjax plan",
-        description="Plans one exchange, without devices, and shows the plan's figures.",
+        description="Plans one exchange, without devices, and shows the plan's statistics.",
     )
     add = parser.add_argument
     sources.add_options(parser)
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--scheduler", choices=fastjax.schedulers(), default="auto", help="default: auto")
     rates.add_options(parser)
-    add("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
     add("--draw", type=Path, metavar="FILE", help="draw the plan: .png, .svg, .pdf, ...")
     return parser
 

@@ -84,18 +84,18 @@ def _time(plan: fastjax.Plan) -> dict[str, Any]:
     }
 
 
-def sections(figures: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, str]]:
+def sections(found: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, str]]:
     """The record for people, without the explanation.
 
     Args:
-      figures: from `record`.
+      found: from `record`.
       asked_for: the scheduler that was asked for.
     """
-    fabric, plan, time = (figures[k] for k in ("fabric", "plan", "time"))
+    fabric, plan, time = (found[k] for k in ("fabric", "plan", "time"))
     chosen = "" if plan["scheduler"] == asked_for else f", chosen by {asked_for}"
     up, out = (fabric[f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
     return {
-        "traffic": traffic_section(figures["traffic"], fabric),
+        "traffic": traffic_section(found["traffic"], fabric),
         "plan": {
             "scheduler": plan["scheduler"] + chosen,
             "stages": f"{plan['stages']}, different matchings: {plan['matchings']}",

@@ -31,7 +31,7 @@ def make_mesh(devices: int) -> jax.sharding.Mesh:
     )
 
 
-class Arena:
+class DeviceWorkload:
     """One workload: operand, offsets and sizes, the right result, and one output that all share.
 
     The output is donated to every exchange and comes back as its result, so that what is timed is
@@ -111,4 +111,4 @@ class Arena:
         return workloads.wrong_rows(np.asarray(shard.data), self._want[device])
 
 
-__all__ = ["AXIS", "Arena", "make_mesh"]
+__all__ = ["AXIS", "DeviceWorkload", "make_mesh"]

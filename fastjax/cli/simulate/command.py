@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how many times what the core carries all NICs could send; default: 1",
     )
     rates.add_options(parser)
-    add("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
     pictures = "of the best one: .png, .svg, .pdf, ..."
     add("--draw", type=Path, metavar="FILE", help=f"draw what happens when, {pictures}")
     add("--draw-loads", type=Path, metavar="FILE", help=f"draw how busy links are, {pictures}")

@@ -1,4 +1,4 @@
-"""Lanes for what may happen at the same time."""
+"""Tracks for what may happen at the same time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def in_ns(seconds: ArrayLike) -> np.ndarray:
 
 
 def side_by_side(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The narrow lane in which each of these is drawn, and how many there are beside each other.
+    """The narrow track in which each of these is drawn, and how many there are beside each other.
 
-    What overlaps is in different lanes, as in a calendar: each takes the first lane that is free.
-    All that overlap, directly or through others, have as many lanes as any moment of theirs needs.
+    What overlaps is in different tracks, as in a calendar: each takes the first track that is free.
+    All that overlap, directly or through others, have as many tracks as any moment of theirs needs.
 
     Args:
       start: integers, shape (things,).
       end: integers, none before its start, shape (things,).
 
     Returns:
-      Lanes, from 0, and numbers of lanes; both of shape (things,).
+      Tracks, from 0, and numbers of tracks; both of shape (things,).
     """
-    lane, lanes = np.zeros((2, len(start)), np.int64)
+    track, tracks = np.zeros((2, len(start)), np.int64)
     running: list[tuple[int, int]] = []
     free: list[int] = []
     together: list[int] = []
@@ -37,16 +37,16 @@ def side_by_side(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.nda
         while running and running[0][0] <= start[i]:
             heapq.heappush(free, heapq.heappop(running)[1])
         if not running:
-            lanes[together] = used
+            tracks[together] = used
             free, together, used = [], [], 0
         if free:
-            lane[i] = heapq.heappop(free)
+            track[i] = heapq.heappop(free)
         else:
-            lane[i], used = used, used + 1
+            track[i], used = used, used + 1
         together.append(i)
-        heapq.heappush(running, (int(end[i]), int(lane[i])))
-    lanes[together] = used
-    return lane, lanes
+        heapq.heappush(running, (int(end[i]), int(track[i])))
+    tracks[together] = used
+    return track, tracks
 
 
 __all__ = ["in_ns", "side_by_side"]
