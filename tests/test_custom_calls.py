@@ -1,5 +1,7 @@
 """The declarations of custom calls, against what programs have and what handlers read."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from spmd import mesh_of
 
 import fastjax
 from fastjax import _core, loopback
-from fastjax.traced import contract
+from fastjax.traced import contract, custom_calls
 from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
 
 ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
@@ -126,6 +128,13 @@ def test_calls_that_lack_attributes_or_have_others_are_refused():
         call.encoded({"letter": "a"})
     with pytest.raises(TypeError, match=r"lacks attributes \['number'\]"):
         call.encoded({"number": None})
+
+
+def test_calls_of_other_operands_are_refused():
+    context = types.SimpleNamespace(avals_in=[])
+    wrong = r"fastjax_loopback_plan_v1 takes \('send_sizes',\), got 2 operands"
+    with pytest.raises(TypeError, match=wrong):
+        custom_calls.emit(context, contract.LOOPBACK_PLAN, [None, None], {})
 
 
 def test_what_handlers_tell_statistics_is_what_they_were_told():
