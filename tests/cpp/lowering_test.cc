@@ -8,7 +8,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <memory>
 #include <new>
 #include <random>
 #include <set>
@@ -18,14 +17,12 @@
 #include <vector>
 
 #include "check.h"
-#include "device_plans.h"
-#include "layout.h"
+#include "lowering_replay.h"
+#include "lowering_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
 #include "transport/execution/placement.h"
-#include "transport/traffic.h"
-#include "transport_support.h"
 
 namespace {
 long g_allocations = 0;
@@ -52,193 +49,13 @@ using planner::Phase;
 using planner::Scheduler;
 using planner::Transfer;
 using transport::Code;
-using transport::ExchangeArgs;
-using transport::GroupTraffic;
 using transport::Status;
 using transport::execution::Action;
 using transport::execution::DevicePlan;
-using transport::execution::DevicePlans;
 using transport::execution::Lowering;
 using transport::execution::Placement;
 using transport::execution::Reach;
 using transport::execution::Step;
-
-// Which devices reach each other's memory.
-enum class Domains : uint8_t {
-  kProcess,  // those of one process
-  kDevice,   // none
-  kServer,   // those of one server, whichever process they belong to
-};
-
-// A row of the exchange: of block (origin -> target), the `at`th.
-struct Row {
-  int32_t origin;
-  int32_t target;
-  int64_t at;
-  bool operator==(const Row& other) const {
-    return std::tie(origin, target, at) == std::tie(other.origin, other.target, other.at);
-  }
-};
-
-// What is where while an exchange is replayed. Knows of transfers only what their fields say.
-class Replay {
- public:
-  // Reads what a transfer moves. False if some of it is not there yet.
-  bool Read(const Transfer& transfer, std::vector<Row>* rows) const {
-    for (int64_t i = 0; i < transfer.rows; ++i) {
-      const Row row{transfer.origin, transfer.target, transfer.first_row + i};
-      if (transfer.src_row == Transfer::kInPlace) {
-        if (transfer.src != transfer.origin) return false;
-      } else {
-        const auto found = staged_.find({transfer.src, transfer.src_row + i});
-        if (found == staged_.end() || !(found->second == row)) return false;
-      }
-      rows->push_back(row);
-    }
-    return true;
-  }
-
-  void Write(const Transfer& transfer, const std::vector<Row>& rows, size_t first) {
-    for (int64_t i = 0; i < transfer.rows; ++i) {
-      const Row& row = rows[first + static_cast<size_t>(i)];
-      if (transfer.dst_row == Transfer::kInPlace) {
-        CHECK_EQ(transfer.dst, row.target);
-        ++arrived_[{row.origin, row.target, row.at}];
-      } else {
-        staged_[{transfer.dst, transfer.dst_row + i}] = row;
-      }
-    }
-  }
-
-  void CheckAllArrived(int32_t devices, const GroupTraffic& traffic) const {
-    size_t rows = 0;
-    for (int32_t origin = 0; origin < devices; ++origin) {
-      for (int32_t target = 0; target < devices; ++target) {
-        for (int64_t at = 0; at < traffic.rows(origin, target); ++at, ++rows) {
-          const auto found = arrived_.find({origin, target, at});
-          CHECK(found != arrived_.end() && found->second == 1);
-        }
-      }
-    }
-    CHECK_EQ(arrived_.size(), rows);
-  }
-
- private:
-  std::map<std::pair<int32_t, int64_t>, Row> staged_;  // by device and row
-  std::map<std::tuple<int32_t, int32_t, int64_t>, int32_t> arrived_;
-};
-
-// One exchange, as every process sees it.
-struct Setting {
-  Setting(const planner::Topology& topology, Scheduler scheduler, const Matrix& rows, bool reverse, uint64_t seed,
-          int64_t bytes = 4)
-      : random(seed), site(MakeSite(1, topology.devices(), 1000, &random)) {
-    layout = MakeLayout(*site, rows, 2, false, &random);
-    tables = MakeTables(*site, topology, scheduler, rows);
-    for (const Metadata& metadata : layout) {
-      args.push_back(metadata.Args(reverse));
-      args.back().row_bytes = bytes;
-    }
-    CHECK_EQ(traffic.Load(*site, 0, args, reverse).message, "");
-    backwards = reverse;
-    row_bytes = bytes;
-  }
-
-  // Deals devices to processes, and says which memory they reach.
-  void Deal(int32_t count, Domains domains, int32_t per_server) {
-    processes = count;
-    process_of.clear();
-    reaches.assign(static_cast<size_t>(count), Reach{});
-    for (int32_t rank = 0; rank < site->group_size; ++rank) {
-      process_of.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(count)));
-      const int32_t domain = domains == Domains::kProcess  ? process_of.back()
-                             : domains == Domains::kDevice ? rank
-                                                           : rank / per_server;
-      for (int32_t process = 0; process < count; ++process) {
-        Reach& reach = reaches[static_cast<size_t>(process)];
-        reach.here.push_back(process_of.back() == process ? 1 : 0);
-        reach.domain_of.push_back(domain);
-      }
-    }
-  }
-
-  DevicePlans PlansOf(int32_t process) const {
-    std::vector<const int32_t*> here(static_cast<size_t>(site->group_size), nullptr);
-    for (int32_t p = 0; p < site->group_size; ++p) {
-      const auto rank = static_cast<size_t>(site->rank_of[p]);
-      if (process_of[rank] == process) here[rank] = tables[static_cast<size_t>(p)].data();
-    }
-    DevicePlans plans;
-    DecodeTables(here, backwards, &plans);
-    return plans;
-  }
-
-  std::mt19937_64 random;
-  std::shared_ptr<transport::CallSite> site;
-  Layout layout;
-  Tables tables;
-  std::vector<ExchangeArgs> args;
-  GroupTraffic traffic;
-  bool backwards = false;
-  int64_t row_bytes = 0;
-  int32_t processes = 0;
-  std::vector<int32_t> process_of;  // by rank
-  std::vector<Reach> reaches;       // by process
-};
-
-// A process's part of an exchange.
-struct Side {
-  explicit Side(const DevicePlans& own) : plans(own) {}
-  ~Side() { placement.Release(); }
-
-  Status Lower(const Setting& setting, int32_t process) {
-    placement.Begin(*setting.site, setting.args, setting.row_bytes, setting.traffic);
-    Status status = placement.TakeStaging(plans);
-    if (!status.ok()) return status;
-    status = lowering.Lower(setting.reaches[static_cast<size_t>(process)], plans, placement);
-    if (status.ok()) lowering.LinkGates();
-    return status;
-  }
-
-  DevicePlans plans;
-  Placement placement;
-  Lowering lowering;
-};
-
-using Sides = std::vector<std::unique_ptr<Side>>;
-
-Sides LowerAll(const Setting& setting) {
-  Sides sides;
-  for (int32_t process = 0; process < setting.processes; ++process) {
-    sides.push_back(std::make_unique<Side>(setting.PlansOf(process)));
-    CHECK_EQ(sides.back()->Lower(setting, process).message, "");
-  }
-  return sides;
-}
-
-// What both ends of a message know of it.
-using MessageKey = std::tuple<int32_t, int32_t, Phase, int32_t>;  // sender, receiver, phase and stage of the plan
-
-MessageKey KeyOf(const Lowering& lowering, const Step& step) {
-  const bool sends = step.action == Action::kSend;
-  return {sends ? step.here : step.peer, sends ? step.peer : step.here, step.phase,
-          lowering.stages()[static_cast<size_t>(step.stage)]};
-}
-
-int32_t PlanPipelineStep(const Lowering& lowering, const Step& step) {
-  return lowering.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
-}
-
-// The transfers of both ends name the same rows, in the same order, though they need not be cut alike.
-std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const Lowering& lowering, const Step& step) {
-  std::vector<std::tuple<int32_t, int32_t, int64_t>> rows;
-  for (const Transfer& transfer : lowering.TransfersOf(step)) {
-    for (int64_t i = 0; i < transfer.rows; ++i) {
-      rows.emplace_back(transfer.origin, transfer.target, transfer.first_row + i);
-    }
-  }
-  return rows;
-}
 
 void CheckOrder(const Setting& setting, int32_t process, Side* side) {
   Lowering& lowering = side->lowering;
@@ -290,100 +107,6 @@ void CheckMessages(const Sides& sides, int64_t* messages) {
     CHECK_EQ(ends.pipeline_step[0], ends.pipeline_step[1]);
   }
   *messages += static_cast<int64_t>(all.size());
-}
-
-// A step of some process.
-struct Located {
-  Side* side;
-  size_t index;
-  const Step& step() const { return side->lowering.steps()[index]; }
-};
-
-// Reads by the sender's transfers and writes by the receiver's, as a message does.
-void Move(const Located& from, const Located& to, Replay* replay) {
-  std::vector<Row> rows;
-  for (const Transfer& transfer : from.side->lowering.TransfersOf(from.step())) CHECK(replay->Read(transfer, &rows));
-  size_t first = 0;
-  for (const Transfer& transfer : to.side->lowering.TransfersOf(to.step())) {
-    if (first + static_cast<size_t>(transfer.rows) > rows.size()) break;
-    replay->Write(transfer, rows, first);
-    first += static_cast<size_t>(transfer.rows);
-  }
-  CHECK_EQ(first, rows.size());
-}
-
-// Any order that gates allow: of all steps that may begin, one at random.
-void ReplayByGates(Setting* setting, const Sides& sides) {
-  Replay replay;
-  std::map<Side*, std::vector<int32_t>> missing;
-  std::map<MessageKey, Located> receivers;
-  std::vector<Located> left;
-  for (const auto& side : sides) {
-    missing[side.get()] = side->lowering.gates();
-    for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
-      const Located located{side.get(), i};
-      if (located.step().action == Action::kReceive) {
-        CHECK_EQ(located.step().waits, -1);
-        receivers.emplace(KeyOf(side->lowering, located.step()), located);
-      } else {
-        left.push_back(located);
-      }
-    }
-  }
-  const auto end = [&](const Located& located) {
-    const int32_t gate = located.step().opens;
-    if (gate >= 0) CHECK(missing[located.side][static_cast<size_t>(gate)]-- > 0);
-  };
-  std::shuffle(left.begin(), left.end(), setting->random);
-  while (!left.empty()) {
-    const auto ready = std::find_if(left.begin(), left.end(), [&](const Located& located) {
-      const int32_t gate = located.step().waits;
-      return gate < 0 || missing[located.side][static_cast<size_t>(gate)] == 0;
-    });
-    if (!CHECK(ready != left.end())) return;
-    const Located from = *ready;
-    left.erase(ready);
-    Located to = from;
-    if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
-    Move(from, to, &replay);
-    end(from);
-    if (to.side != from.side || to.index != from.index) end(to);
-  }
-  for (const auto& [side, gates] : missing) {
-    CHECK(std::all_of(gates.begin(), gates.end(), [](int32_t steps) { return steps == 0; }));
-  }
-  replay.CheckAllArrived(setting->site->group_size, setting->traffic);
-}
-
-// All processes go from pipeline step to pipeline step together: what one of them reads was written in those before.
-void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
-  Replay replay;
-  std::map<int32_t, std::vector<Located>> all;
-  std::map<MessageKey, Located> receivers;
-  for (const auto& side : sides) {
-    for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
-      const Located located{side.get(), i};
-      if (located.step().action == Action::kReceive) {
-        receivers.emplace(KeyOf(side->lowering, located.step()), located);
-      } else {
-        all[PlanPipelineStep(side->lowering, located.step())].push_back(located);
-      }
-    }
-  }
-  for (auto& [pipeline_step, steps] : all) {
-    const Replay before = replay;
-    std::shuffle(steps.begin(), steps.end(), setting->random);
-    for (const Located& from : steps) {
-      std::vector<Row> rows;
-      for (const Transfer& transfer : from.side->lowering.TransfersOf(from.step())) {
-        CHECK(before.Read(transfer, &rows));
-      }
-      Located to = from;
-      if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
-      Move(from, to, &replay);
-    }
-  }
-  replay.CheckAllArrived(setting->site->group_size, setting->traffic);
 }
 
 void TestAllRowsArrive() {

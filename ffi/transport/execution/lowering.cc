@@ -207,7 +207,7 @@ void Lowering::AddSteps(int32_t kind, int32_t here, size_t first, size_t last) {
     const Entry& entry = entries_[i];
     if (i == first || entries_[i - 1].key != entry.key || entries_[i - 1].peer != entry.peer) {
       const int32_t stage = entry.key - kind * stages;
-      const int32_t pipeline_step = pipeline_step_of_[static_cast<size_t>(kind % kPhases * stages + stage)];
+      const int32_t pipeline_step = pipeline_step_of_[PlaceOf(phase, stage)];
       steps_.push_back({action, phase, stage, pipeline_step, here, entry.peer, -1, -1,
                         static_cast<int64_t>(sorted_transfers_.size()), 0});
     }
@@ -234,7 +234,7 @@ int64_t Lowering::PipelineStepOf(Phase phase, int32_t stage) const {
 
 void Lowering::FindPipelineSteps() {
   const int32_t stages = stages_.count();
-  pipeline_step_of_.assign(static_cast<size_t>(kPhases * stages), -1);
+  pipeline_step_of_.assign(kPhases * stages_.values().size(), -1);
   for (const Entry& entry : entries_) pipeline_step_of_[static_cast<size_t>(entry.key % (kPhases * stages))] = 0;
   const auto for_each = [&](auto&& visit) {
     for (size_t i = 0; i < pipeline_step_of_.size(); ++i) {

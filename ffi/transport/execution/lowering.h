@@ -162,6 +162,9 @@ class Lowering {
   template <typename Key>
   void SortBy(int32_t keys, const Entry* from, Entry* to, size_t count, Key key);
   void FindPipelineSteps();
+  size_t PlaceOf(planner::Phase phase, int32_t stage) const {
+    return static_cast<size_t>(phase) * stages().size() + static_cast<size_t>(stage);
+  }
   void MakeSteps();
   void AddSteps(int32_t kind, int32_t here, size_t first, size_t last);
   size_t GateOf(planner::Phase fed_by, int32_t rank, int32_t stage) const;
