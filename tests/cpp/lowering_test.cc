@@ -35,6 +35,8 @@ void* Allocate(std::size_t size) {
 }
 }  // namespace
 
+// Staging memory, which pools keep, is asked for like this.
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return std::malloc(size); }
 void* operator new(std::size_t size) { return Allocate(size); }
 void* operator new[](std::size_t size) { return Allocate(size); }
 void operator delete(void* memory) noexcept { std::free(memory); }
