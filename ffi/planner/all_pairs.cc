@@ -1,21 +1,14 @@
-// All server pairs side by side, in a few pieces: rows are spread over the rails, and nothing keeps senders apart.
-// While one piece crosses, the next is balanced and the one before it redistributed.
-//
-// "balanced" spreads rows as "fast" does. "relay" leaves them on their own NICs: the device at the other end hands them
-// on, as libraries for expert parallelism do. "rails" is RailS (arXiv 2510.19262): every server sprays what it has for
-// another over its rails, chunk by chunk, on its own information.
+#include "planner/all_pairs.h"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "planner/at_once.h"
-#include "planner/balance.h"
 #include "planner/pieces.h"
 #include "planner/pricing.h"
 #include "planner/rail_lists.h"
-#include "planner/schedule.h"
-#include "planner/spray.h"
 
 namespace fastjax::planner {
 namespace {
@@ -139,89 +132,23 @@ Picoseconds AllPairs::PredictedTime() {
   return std::max({up, inside, out + hop(pieces_.balance) + hop(pieces_.redistribute)});
 }
 
-// Sums over the matrix, and a tile for each server that one sends to: `tile` is what an entry of it takes, in
-// nanoseconds.
-Picoseconds PlanningTime(const Topology& topology, int32_t tile) {
+}  // namespace
+
+std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
+  const Topology& topology = tiles->topology();
+  return std::make_unique<AllPairs>(topology, row_bytes, std::move(tiles));
+}
+
+Picoseconds AllPairsPlanningTime(const Topology& topology, int32_t tile) {
   const Wide n = topology.servers;
   const Wide m = topology.devices_per_server;
   return 1000 * (1500 + 23 * (n * m) * (n * m) / 20 + tile * (n - 1) * m * m);
 }
 
 // Each boundary between pieces cuts one transfer of every list that it falls into.
-int64_t EntriesCutBy(const Topology& topology, int64_t pieces) {
-  return (topology.servers - 1) * (pieces - 1) *
-         (topology.devices_per_server == 1 ? 2 : 2 + 2 * topology.devices_per_server);
-}
-
-}  // namespace
-
-std::unique_ptr<Schedule> MakeBalanced(const Topology& topology, int64_t row_bytes) {
-  return MakeBalancedOn(MakeBalancedTiles(topology), row_bytes);
-}
-
-std::unique_ptr<Schedule> MakeBalancedOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
-  const Topology& topology = tiles->topology();
-  return std::make_unique<AllPairs>(topology, row_bytes, std::move(tiles));
-}
-
-std::unique_ptr<Schedule> MakeRelay(const Topology& topology, int64_t row_bytes) {
-  auto filler = std::make_unique<Balancer>(RailsOf(topology));
-  return std::make_unique<AllPairs>(topology, row_bytes,
-                                    std::make_shared<Tiles>(topology, std::move(filler), Quotas::kOrigins));
-}
-
-std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes) {
-  auto filler = std::make_unique<Sprayer>(RailsOf(topology), row_bytes);
-  return std::make_unique<AllPairs>(topology, row_bytes, std::make_shared<Tiles>(topology, std::move(filler)));
-}
-
-// Measured like that of fast: within a quarter.
-Picoseconds BalancedPlanningTime(const Topology& topology) { return PlanningTime(topology, 20); }
-Picoseconds RelayPlanningTime(const Topology& topology) { return PlanningTime(topology, 10); }
-
-// Without the tiles, which only tables need. Rows on rails of their own are summed with less help of the processor.
-Picoseconds BalancedPricingTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (1400 + 3 * devices * devices / 5);
-}
-
-Picoseconds RelayPricingTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (1600 + 19 * devices * devices / 25);
-}
-
-Picoseconds RailsPlanningTime(const Topology& topology) {
-  const Wide n = topology.servers;
-  const Wide m = topology.devices_per_server;
-  return 1000 * (1000 + 3 * (n * m) * (n * m) / 2 + 160 * (n - 1) * m * m);
-}
-
-// docs/design/stage_tables.md derives these.
-int64_t MaxEntriesBalanced(const Topology& topology) {
-  const int64_t m = topology.devices_per_server;
-  const int64_t peers = topology.servers - 1;
-  const int64_t local = 2 * m - 1;
-  const int64_t cut = EntriesCutBy(topology, kMostPieces);
-  if (m == 1) return local + 2 * peers + cut;
-  return local + 2 * peers * (m * m + (m * m - m) + std::min(3 * m - 3, m * (m - 1))) + cut;
-}
-
-// A pair's rail carries one device's blocks.
-int64_t MaxEntriesRelay(const Topology& topology) {
-  const int64_t m = topology.devices_per_server;
-  const int64_t peers = topology.servers - 1;
-  return 2 * m - 1 + 2 * peers * (2 * m - 1) + EntriesCutBy(topology, kMostPieces);
-}
-
-// All chunks of a tile may lie on one rail.
-int64_t MaxEntriesRails(const Topology& topology) {
-  const int32_t m = topology.devices_per_server;
-  const int64_t peers = topology.servers - 1;
-  const int64_t local = 2 * int64_t{m} - 1;
-  const int64_t rail = peers * Sprayer::MaxChunks(m);
-  const int64_t cut = EntriesCutBy(topology, kMostPieces);
-  if (m == 1) return local + 2 * rail + cut;
-  return local + 4 * rail + 2 * peers * Sprayer::MaxChunksOfDevice(m) + cut;
+int64_t MaxEntriesOfCuts(const Topology& topology) {
+  constexpr int64_t kCuts = kMostPieces - 1;
+  return kCuts * (topology.servers - 1) * (topology.devices_per_server == 1 ? 2 : 2 + 2 * topology.devices_per_server);
 }
 
 }  // namespace fastjax::planner

@@ -6,20 +6,16 @@
 #include "planner/hash.h"
 #include "planner/lower_bound.h"
 #include "planner/schedule.h"
+#include "planner/scheduler_info.h"
 
 namespace fastjax::planner {
 namespace {
 
 // In the order of the enumeration.
-constexpr SchedulerInfo kSchedulers[] = {
-    {"direct", MakeDirect, MaxEntriesOneTransferPerPeer, DirectPlanningTime, StraightPricingTime},
-    {"spreadout", MakeSpreadout, MaxEntriesOneTransferPerPeer, SpreadoutPlanningTime, StraightPricingTime},
-    {"fast", MakeFast, MaxEntriesFast, FastPlanningTime, FastPricingTime},
-    {"rails", MakeRails, MaxEntriesRails, RailsPlanningTime, BalancedPricingTime},
-    {"balanced", MakeBalanced, MaxEntriesBalanced, BalancedPlanningTime, BalancedPricingTime},
-    {"relay", MakeRelay, MaxEntriesRelay, RelayPlanningTime, RelayPricingTime},
-    // Of a plan that was chosen, the times are those of what was taken.
-    {"auto", MakeAuto, MaxEntriesAuto, nullptr, nullptr},
+constexpr const SchedulerInfo* kSchedulers[] = {
+#define FASTJAX_SCHEDULER(Name) &k##Name##Scheduler,
+#include "planner/schedulers.inc"
+#undef FASTJAX_SCHEDULER
 };
 
 uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row_bytes) {
@@ -48,12 +44,14 @@ uint64_t MatchingsHash(const MatchingList& matchings, uint64_t seed) {
 
 }  // namespace
 
-const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler) { return kSchedulers[static_cast<int32_t>(scheduler)]; }
+const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler) { return *kSchedulers[static_cast<int32_t>(scheduler)]; }
+
+int32_t NumSchedulers() { return static_cast<int32_t>(std::size(kSchedulers)); }
 
 const std::vector<std::string_view>& SchedulerNames() {
   static const auto& names = *new std::vector<std::string_view>([] {
     std::vector<std::string_view> all;
-    for (const SchedulerInfo& info : kSchedulers) all.push_back(info.name);
+    for (const SchedulerInfo* info : kSchedulers) all.push_back(info->traits.name);
     return all;
   }());
   return names;

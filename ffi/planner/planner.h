@@ -13,15 +13,16 @@
 
 namespace fastjax::planner {
 
+// Numbered by their places in the list; the numbers stand in stage tables and in hashes.
 enum class Scheduler : int32_t {
-  kDirect = 0,
-  kSpreadout = 1,
-  kFast = 2,
-  kRails = 3,
-  kBalanced = 4,
-  kRelay = 5,
-  kAuto = 6
+#define FASTJAX_SCHEDULER(Name) k##Name,
+#include "planner/schedulers.inc"
+#undef FASTJAX_SCHEDULER
 };
+
+// What plans where there is nothing to decide: nothing leaves its server, or int32 cannot number the rows that another
+// would stage. It stages none, and no table is smaller than its.
+inline constexpr Scheduler kFallback = Scheduler::kDirect;
 
 struct MatchingList;
 struct Candidate;

@@ -23,8 +23,6 @@ void TransferBuffer::Grow(int64_t count) {
   next_ = memory_.data() + size;
 }
 
-int64_t MaxEntriesOneTransferPerPeer(const Topology& topology) { return 2 * int64_t{topology.devices()} - 1; }
-
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out) {
   const int32_t m = topology.devices_per_server;
   const int32_t devices = topology.devices();

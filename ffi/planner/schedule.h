@@ -1,12 +1,9 @@
-// What every scheduler implements. A scheduler is one file: a subclass of Schedule, a function that makes it and a
-// bound on the entries of a stage table; planner.cc lists them by name.
+// What every scheduler implements: a subclass of Schedule. scheduler_info.h says how it is registered.
 #ifndef FASTJAX_PLANNER_SCHEDULE_H_
 #define FASTJAX_PLANNER_SCHEDULE_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string_view>
 #include <vector>
 
 #include "planner/matchings.h"
@@ -16,8 +13,6 @@
 #include "planner/transfer.h"
 
 namespace fastjax::planner {
-
-class Tiles;
 
 inline constexpr int32_t kEveryDevice = -1;
 
@@ -83,55 +78,6 @@ class Schedule {
   virtual Picoseconds ChoosingTime() const { return 0; }
   virtual const std::vector<Choice>* choices() const { return nullptr; }
 };
-
-struct SchedulerInfo {
-  std::string_view name;
-  std::unique_ptr<Schedule> (*make)(const Topology& topology, int64_t row_bytes);
-  // Entries that the table of any device takes at most; docs/design/stage_tables.md.
-  int64_t (*max_entries)(const Topology& topology);
-  // What planning for one device takes, about; docs/design/cost_model.md.
-  Picoseconds (*planning_time)(const Topology& topology);
-  // From the traffic to the price. Planning does most of that, too, but it need not know the price.
-  Picoseconds (*pricing_time)(const Topology& topology);
-};
-
-const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
-
-std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeBalanced(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeRelay(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeRails(const Topology& topology, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes);
-
-// Those of "fast" and "balanced", which may have them in common.
-std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology);
-std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
-std::unique_ptr<Schedule> MakeBalancedOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
-
-// Rails that tiles are filled for: inside one server there is nothing to spread.
-inline int32_t RailsOf(const Topology& topology) { return topology.servers == 1 ? 1 : topology.devices_per_server; }
-
-// A device sends to and receives from each device once at most.
-int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);
-int64_t MaxEntriesFast(const Topology& topology);
-int64_t MaxEntriesBalanced(const Topology& topology);
-int64_t MaxEntriesRelay(const Topology& topology);
-int64_t MaxEntriesRails(const Topology& topology);
-int64_t MaxEntriesAuto(const Topology& topology);
-
-Picoseconds DirectPlanningTime(const Topology& topology);
-Picoseconds SpreadoutPlanningTime(const Topology& topology);
-Picoseconds FastPlanningTime(const Topology& topology);
-Picoseconds BalancedPlanningTime(const Topology& topology);
-Picoseconds RelayPlanningTime(const Topology& topology);
-Picoseconds RailsPlanningTime(const Topology& topology);
-
-Picoseconds StraightPricingTime(const Topology& topology);
-Picoseconds FastPricingTime(const Topology& topology);
-Picoseconds BalancedPricingTime(const Topology& topology);
-Picoseconds RelayPricingTime(const Topology& topology);
 
 // Rows that stay inside a server, straight to their target.
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out);

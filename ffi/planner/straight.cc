@@ -1,7 +1,6 @@
 #include "planner/straight.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "planner/at_once.h"
 
@@ -177,29 +176,11 @@ void Straight::AppendTurns(int32_t device, TransferBuffer* out) const {
   }
 }
 
-// Measured like that of fast: within a tenth.
-Picoseconds DirectPlanningTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (600 + 14 * devices * devices / 25);
-}
-
-Picoseconds SpreadoutPlanningTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (700 + 4 * devices * devices / 5);
-}
-
-// Mostly the search for the longest block of each turn.
 Picoseconds StraightPricingTime(const Topology& topology) {
   const Wide devices = topology.devices();
   return 1000 * (300 + 9 * devices * devices / 10);
 }
 
-std::unique_ptr<Schedule> MakeDirect(const Topology& topology, int64_t row_bytes) {
-  return std::make_unique<Straight>(topology, row_bytes, false);
-}
-
-std::unique_ptr<Schedule> MakeSpreadout(const Topology& topology, int64_t row_bytes) {
-  return std::make_unique<Straight>(topology, row_bytes, true);
-}
+int64_t MaxEntriesOneTransferPerPeer(const Topology& topology) { return 2 * int64_t{topology.devices()} - 1; }
 
 }  // namespace fastjax::planner

@@ -69,6 +69,12 @@ class Straight final : public Schedule {
   int64_t inside_ = 0;
 };
 
+// From the traffic to the price: mostly the search for the longest block of each turn.
+Picoseconds StraightPricingTime(const Topology& topology);
+
+// A device sends to and receives from each device once at most.
+int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);
+
 }  // namespace fastjax::planner
 
 #endif  // FASTJAX_PLANNER_STRAIGHT_H_

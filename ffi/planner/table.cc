@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "planner/hash.h"
-#include "planner/schedule.h"
+#include "planner/scheduler_info.h"
 
 namespace fastjax::planner {
 namespace {
@@ -105,8 +105,16 @@ const char* CheckEntry(const int32_t* entry, const int32_t* header, int32_t devi
 
 }  // namespace
 
+// Of schedulers that are not known here, rows have to be taken to rest somewhere.
+bool StagesRows(Scheduler scheduler) {
+  const auto number = static_cast<int32_t>(scheduler);
+  return number < 0 || number >= NumSchedulers() || GetSchedulerInfo(scheduler).traits.stages_rows;
+}
+
 int64_t TableWords(const Topology& topology, Scheduler scheduler) {
-  return EntriesBegin(topology.devices()) + kEntryWords * GetSchedulerInfo(scheduler).max_entries(topology);
+  const int64_t straight = GetSchedulerInfo(kFallback).max_entries(topology);
+  const int64_t own = GetSchedulerInfo(scheduler).max_entries(topology);
+  return EntriesBegin(topology.devices()) + kEntryWords * std::max(own, straight);
 }
 
 Slicer::Slicer(Planner* planner) : planner_(planner) {
@@ -118,9 +126,9 @@ Slicer::Slicer(Planner* planner) : planner_(planner) {
     const auto& nics = topology.nic_bandwidths;
     planner_ = nullptr;
     if (std::find(nics.begin(), nics.end(), 0) != nics.end()) return;
-    direct_.emplace(topology, Scheduler::kDirect, 1);
-    direct_->Plan(planner->traffic());
-    planner_ = &*direct_;
+    fallback_.emplace(topology, kFallback, 1);
+    fallback_->Plan(planner->traffic());
+    planner_ = &*fallback_;
   }
 }
 

@@ -31,28 +31,26 @@ enum HeaderWord : int32_t {
 };
 
 // Whether the scheduler has rows rest on devices between their origin and their target.
-constexpr bool StagesRows(Scheduler scheduler) {
-  return scheduler != Scheduler::kDirect && scheduler != Scheduler::kSpreadout;
-}
+bool StagesRows(Scheduler scheduler);
 
 // What one device executes of a plan.
 struct DeviceSlice {
   int32_t device;
   int32_t stages;        // scale-out stages of the whole plan
   int64_t staging_rows;  // rows of staging this device needs
-  Scheduler scheduler;   // that made the plan: never kAuto
+  Scheduler scheduler;   // that made the plan: never one that chooses
   uint64_t plan_hash;    // of traffic, topology and scheduler: equal in the slices of one plan only
   TransferRange transfers;
 };
 
 // Cuts a plan into slices whose rows int32 can number. Where only staging would have 2^31 rows or more, slices are
-// those of the direct schedule, for every device.
+// those of kFallback, for every device.
 class Slicer {
  public:
   // Of what `planner` has planned, which must neither plan anew nor end while slices are in use.
   explicit Slicer(Planner* planner);
 
-  // False where a block of the exchange has 2^31 rows or more, or where staging has and the direct schedule would need
+  // False where a block of the exchange has 2^31 rows or more, or where staging has and kFallback would need
   // a NIC that some device lacks. It is so for every device.
   bool possible() const { return planner_ != nullptr; }
   // Valid until the next call.
@@ -60,7 +58,7 @@ class Slicer {
 
  private:
   Planner* planner_;
-  std::optional<Planner> direct_;
+  std::optional<Planner> fallback_;
 };
 
 // Words that the table of any device takes, whatever the traffic; see docs/design/stage_tables.md for the proof.

@@ -30,6 +30,9 @@ enum class Quotas {
   kOrigins,  // those of the device whose own it is, where all NICs work
 };
 
+// Rails that tiles are filled for: inside one server there is nothing to spread.
+inline int32_t RailsOf(const Topology& topology) { return topology.servers == 1 ? 1 : topology.devices_per_server; }
+
 class Tiles {
  public:
   Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quotas quotas = Quotas::kEven);

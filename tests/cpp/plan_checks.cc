@@ -12,7 +12,7 @@
 #include "digest.h"
 #include "planner/matchings.h"
 #include "planner/rate.h"
-#include "planner/schedule.h"
+#include "planner/scheduler_info.h"
 #include "replay.h"
 #include "table_checks.h"
 
@@ -26,17 +26,30 @@ using planner::Transfer;
 
 constexpr int64_t kReplayedRows = 2000;  // plans of more, delivered or staged, are replayed by ranges only
 
-// What schedulers promise beyond delivery. A new scheduler has to say here what it promises.
+// What schedulers promise beyond delivery and beyond what their traits say. A new scheduler that promises more has to
+// say so here.
 struct Promises {
   std::string_view scheduler;
   bool one_to_one;
-  bool rails;  // goes round failed NICs too
   bool balanced;
+  bool never_cheapest;  // by the cost model there always is another as cheap that "auto" considers
 };
 constexpr Promises kPromises[] = {
-    {"direct", false, false, false}, {"spreadout", true, false, false}, {"fast", true, true, true},
-    {"rails", false, true, false},   {"balanced", false, true, true},   {"relay", false, false, false},
+    {"spreadout", true, false, false},
+    {"fast", true, true, false},
+    {"rails", false, false, true},
+    {"balanced", false, true, false},
 };
+
+Promises PromisesOf(std::string_view scheduler) {
+  const auto* found = std::find_if(std::begin(kPromises), std::end(kPromises),
+                                   [&](const Promises& known) { return known.scheduler == scheduler; });
+  return found == std::end(kPromises) ? Promises{scheduler, false, false, false} : *found;
+}
+
+const planner::SchedulerTraits& TraitsOf(Scheduler scheduler) { return planner::GetSchedulerInfo(scheduler).traits; }
+
+bool GoesRoundFailedNics(Scheduler scheduler) { return TraitsOf(scheduler).nics == planner::NicNeed::kAnyOfServer; }
 
 std::string_view Name(Scheduler scheduler) { return planner::SchedulerNames()[static_cast<size_t>(scheduler)]; }
 
@@ -98,13 +111,21 @@ void CheckLoneDevices(const Problem& problem, const std::vector<Transfer>& all) 
   }
 }
 
+void CheckTraits(const Planner& plan, const std::vector<Transfer>& all) {
+  const planner::SchedulerTraits& traits = TraitsOf(plan.chosen());
+  CHECK(traits.choosing != planner::Choosing::kChooses);
+  if (traits.single_stage) CHECK_LE(plan.num_stages(), 1);
+  if (GoesRoundFailedNics(plan.chosen())) CheckRails(plan.topology(), all);
+  if (traits.stages_rows) return;
+  for (const int64_t rows : StagingRows(plan)) CHECK_EQ(rows, 0);
+  for (const Transfer& transfer : all) CHECK(transfer.src == transfer.origin && transfer.dst == transfer.target);
+}
+
 void CheckPromises(const Problem& problem, const Planner& plan, const std::vector<Transfer>& all) {
-  const auto promises = std::find_if(std::begin(kPromises), std::end(kPromises),
-                                     [&](const Promises& known) { return known.scheduler == Name(plan.chosen()); });
-  if (!CHECK(promises != std::end(kPromises))) return;
-  if (promises->one_to_one) CheckOneToOne(problem.topology, all);
-  if (promises->rails) CheckRails(problem.topology, all);
-  if (promises->balanced) CheckBalance(problem.topology, problem.traffic.traffic, all);
+  CheckTraits(plan, all);
+  const Promises promises = PromisesOf(Name(plan.chosen()));
+  if (promises.one_to_one) CheckOneToOne(problem.topology, all);
+  if (promises.balanced) CheckBalance(problem.topology, problem.traffic.traffic, all);
 }
 
 // Where the cost model's numbers suffice: it takes no NIC to be slower than a millionth of the fastest, and adds up
@@ -129,13 +150,13 @@ void CheckChoice(const Problem& problem, Planner* plan, const std::vector<Transf
   Planner taken(topology, plan->chosen(), problem.row_bytes);
   taken.Plan(problem.traffic.traffic.data());
   CHECK_LE(taken.PredictedTime(), plan->PredictedTime());
-  for (const Promises& promises : kPromises) {
-    if (failed && !promises.rails) continue;
-    const auto& names = planner::SchedulerNames();
-    const auto number = std::find(names.begin(), names.end(), promises.scheduler) - names.begin();
-    Planner other(topology, static_cast<Scheduler>(number), problem.row_bytes);
+  for (const Scheduler scheduler : AllSchedulers()) {
+    const bool considered = TraitsOf(scheduler).choosing == planner::Choosing::kConsidered;
+    if (!considered && !PromisesOf(Name(scheduler)).never_cheapest) continue;
+    if (failed && !GoesRoundFailedNics(scheduler)) continue;
+    Planner other(topology, scheduler, problem.row_bytes);
     other.Plan(problem.traffic.traffic.data());
-    const double looking = planner::ToSeconds(planner::GetSchedulerInfo(other.scheduler()).pricing_time(topology));
+    const double looking = planner::ToSeconds(planner::GetSchedulerInfo(scheduler).pricing_time(topology));
     CHECK_LE(taken.PredictedTime(), other.PredictedTime() * (1 + kRounding) + looking);
   }
 }
@@ -229,7 +250,7 @@ std::string CheckProblem(const Problem& problem) {
   CheckLoneDevices(problem, all);
   CheckAllTables(problem, &plan, all);
   CheckPromises(problem, plan, all);
-  if (Name(problem.scheduler) == "auto") CheckChoice(problem, &plan, all);
+  if (TraitsOf(problem.scheduler).choosing == planner::Choosing::kChooses) CheckChoice(problem, &plan, all);
   const double predicted = plan.PredictedTime();
   CHECK(std::isfinite(predicted));
   CHECK_GE(predicted, plan.LowerBound() * (1 - 1e-9));

@@ -1,14 +1,16 @@
 // FAST: rows for a server are spread over its rails, server pairs exchange them in one-to-one stages, and rails hand
 // rows to their targets. Plan works on servers only; a server pair is balanced when a device asks for it.
+#include "planner/schedulers/fast.h"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "planner/balance.h"
+#include "planner/balanced_tiles.h"
 #include "planner/matchings.h"
 #include "planner/rail_lists.h"
-#include "planner/schedule.h"
+#include "planner/scheduler_info.h"
 #include "planner/stages.h"
 
 namespace fastjax::planner {
@@ -97,37 +99,26 @@ void Fast::Append(int32_t device, TransferBuffer* out) {
   }
 }
 
-}  // namespace
-
-std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology) {
-  return std::make_shared<Tiles>(topology, std::make_unique<Balancer>(RailsOf(topology)));
-}
-
-std::unique_ptr<Schedule> MakeFast(const Topology& topology, int64_t row_bytes) {
+std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
   return MakeFastOn(MakeBalancedTiles(topology), row_bytes);
-}
-
-std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
-  const Topology& topology = tiles->topology();
-  return std::make_unique<Fast>(topology, row_bytes, std::move(tiles));
 }
 
 // What it takes one core of a server of 2020 with 8 devices a server, for pair-Zipf traffic: above what was measured,
 // by 28 % at 32 devices, and by 1 to 16 % from 64 to 320.
-Picoseconds FastPlanningTime(const Topology& topology) {
+Picoseconds PlanningTime(const Topology& topology) {
   const Wide n = topology.servers;
   const Wide m = topology.devices_per_server;
   return 1000 * (1000 + 3 * (n * m) * (n * m) / 2 + 20 * (n - 1) * m * m + 170 * n * n);
 }
 
 // Sums over servers, and the matchings.
-Picoseconds FastPricingTime(const Topology& topology) {
+Picoseconds PricingTime(const Topology& topology) {
   const Wide n = topology.servers;
-  return BalancedPricingTime(topology) + 1000 * (130 * n * n);
+  return BalancedTilesTime(topology) + 1000 * (130 * n * n);
 }
 
 // docs/design/stage_tables.md derives this.
-int64_t MaxEntriesFast(const Topology& topology) {
+int64_t MaxEntries(const Topology& topology) {
   const int64_t m = topology.devices_per_server;
   const int64_t peers = topology.servers - 1;
   const int64_t stages = MaxStages(topology.servers);
@@ -138,5 +129,21 @@ int64_t MaxEntriesFast(const Topology& topology) {
   const int64_t peer_side = peers * std::min(3 * m - 3, m * (m - 1)) + (m - 1) * stages;
   return local + 2 * (scale_out + rail_side + peer_side);
 }
+
+}  // namespace
+
+std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
+  const Topology& topology = tiles->topology();
+  return std::make_unique<Fast>(topology, row_bytes, std::move(tiles));
+}
+
+constexpr SchedulerInfo kFastScheduler = {
+    {"fast", "rows are balanced over the rails and cross in one-to-one stages",
+     /*order=*/10, /*stages_rows=*/true, /*single_stage=*/false, NicNeed::kAnyOfServer, Choosing::kConsidered},
+    Make,
+    MaxEntries,
+    PlanningTime,
+    PricingTime,
+};
 
 }  // namespace fastjax::planner

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "planner/schedule.h"
+#include "planner/all_pairs.h"
+#include "planner/balanced_tiles.h"
+#include "planner/scheduler_info.h"
+#include "planner/schedulers/fast.h"
 #include "planner/straight.h"
-#include "planner/tiles.h"
 
 namespace fastjax::planner {
 namespace {
@@ -57,8 +59,8 @@ Auto::Auto(const Topology& topology, int64_t row_bytes)
       spreadout_(topology, row_bytes, true),
       tiles_(MakeBalancedTiles(topology)),
       fast_(MakeFastOn(tiles_, row_bytes)),
-      balanced_(MakeBalancedOn(tiles_, row_bytes)),
-      relay_(MakeRelay(topology, row_bytes)) {
+      balanced_(MakeAllPairs(tiles_, row_bytes)),
+      relay_(kRelayScheduler.make(topology, row_bytes)) {
   choices_.reserve(5);
 }
 
@@ -132,17 +134,29 @@ void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds
   choices_.push_back({scheduler, planned, stages, ToSeconds(exchange), ToSeconds(planning)});
 }
 
-}  // namespace
-
-std::unique_ptr<Schedule> MakeAuto(const Topology& topology, int64_t row_bytes) {
+std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
   return std::make_unique<Auto>(topology, row_bytes);
 }
 
 // The chosen one's table, whichever it is.
-int64_t MaxEntriesAuto(const Topology& topology) {
-  return topology.servers == 1 ? MaxEntriesOneTransferPerPeer(topology)
-                               : std::max({MaxEntriesOneTransferPerPeer(topology), MaxEntriesFast(topology),
-                                           MaxEntriesRelay(topology), MaxEntriesBalanced(topology)});
+int64_t MaxEntries(const Topology& topology) {
+  const int64_t straight = kDirectScheduler.max_entries(topology);
+  return topology.servers == 1
+             ? straight
+             : std::max({straight, kFastScheduler.max_entries(topology), kRelayScheduler.max_entries(topology),
+                         kBalancedScheduler.max_entries(topology)});
 }
+
+}  // namespace
+
+// Of a plan that was chosen, the times are those of what was taken.
+constexpr SchedulerInfo kAutoScheduler = {
+    {"auto", "the cheapest of the others by the cost model, whichever it is",
+     /*order=*/0, /*stages_rows=*/true, /*single_stage=*/false, NicNeed::kAnyOfServer, Choosing::kChooses},
+    Make,
+    MaxEntries,
+    nullptr,
+    nullptr,
+};
 
 }  // namespace fastjax::planner

@@ -1,0 +1,45 @@
+// All server pairs side by side; rows stay on their own NICs, and the device at the other end hands them on, as
+// libraries for expert parallelism do.
+#include <memory>
+#include <utility>
+
+#include "planner/all_pairs.h"
+#include "planner/balance.h"
+#include "planner/scheduler_info.h"
+
+namespace fastjax::planner {
+namespace {
+
+std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
+  auto filler = std::make_unique<Balancer>(RailsOf(topology));
+  return MakeAllPairs(std::make_shared<Tiles>(topology, std::move(filler), Quotas::kOrigins), row_bytes);
+}
+
+Picoseconds PlanningTime(const Topology& topology) { return AllPairsPlanningTime(topology, 10); }
+
+// Without what each rail carries, which only tables need. Rows on rails of their own are summed with less help of the
+// processor than those that are balanced.
+Picoseconds PricingTime(const Topology& topology) {
+  const Wide devices = topology.devices();
+  return 1000 * (1600 + 19 * devices * devices / 25);
+}
+
+// A pair's rail carries one device's blocks.
+int64_t MaxEntries(const Topology& topology) {
+  const int64_t m = topology.devices_per_server;
+  const int64_t peers = topology.servers - 1;
+  return 2 * m - 1 + 2 * peers * (2 * m - 1) + MaxEntriesOfCuts(topology);
+}
+
+}  // namespace
+
+constexpr SchedulerInfo kRelayScheduler = {
+    {"relay", "rows cross over their own NICs and are handed on, between all servers side by side",
+     /*order=*/30, /*stages_rows=*/true, /*single_stage=*/false, NicNeed::kEachDevice, Choosing::kConsidered},
+    Make,
+    MaxEntries,
+    PlanningTime,
+    PricingTime,
+};
+
+}  // namespace fastjax::planner
