@@ -54,6 +54,18 @@ if(FASTJAX_HAS_NATIVE)
   fastjax_add_planner_variant(native ${native_flags})
 endif()
 
+# The planner once more, with a scheduler of the tests' own: its file, and its line in toy_schedulers.inc.
+fastjax_scheduler_sources(
+  toy_sources
+  "${CMAKE_CURRENT_SOURCE_DIR}/toy_schedulers.inc"
+  "${CMAKE_CURRENT_SOURCE_DIR}/"
+)
+add_executable(toy_scheduler_test toy_scheduler_test.cc ${random_plans_sources} ${planner_sources} ${toy_sources})
+target_include_directories(toy_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
+target_compile_definitions(toy_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"toy_schedulers.inc\"")
+target_link_libraries(toy_scheduler_test PRIVATE fastjax_options)
+add_test(NAME toy_scheduler_test COMMAND toy_scheduler_test)
+
 # Another compiler, where there is one. A project has one compiler only, hence commands; sanitizers would have to match.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(others clang++)

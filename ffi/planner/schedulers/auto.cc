@@ -1,7 +1,9 @@
-// The cheapest of the others by the cost model. "rails" is not among them: by the model it takes as long as "balanced"
-// and longer to plan.
+// The cheapest by the cost model of those that want to be considered. Five of them are named here, since sums that they
+// have in common tell what each takes at least, mostly enough not to look at it. Any other is priced by itself.
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <vector>
 
 #include "planner/all_pairs.h"
 #include "planner/balanced_tiles.h"
@@ -12,13 +14,16 @@
 namespace fastjax::planner {
 namespace {
 
+constexpr Scheduler kNamed[] = {Scheduler::kBalanced, Scheduler::kFast, Scheduler::kRelay, Scheduler::kDirect,
+                                Scheduler::kSpreadout};
+
 class Auto final : public Schedule {
  public:
   Auto(const Topology& topology, int64_t row_bytes);
 
   void Plan(const int64_t* traffic) override;
   void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
-  void Seed(const MatchingList* seed, Seeding seeding) override { fast_->Seed(seed, seeding); }
+  void Seed(const MatchingList* seed, Seeding seeding) override;
   int32_t num_stages() const override { return best_->num_stages(); }
   int64_t block_bound() const override { return best_->block_bound(); }
   void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
@@ -30,7 +35,14 @@ class Auto final : public Schedule {
   const std::vector<Choice>* choices() const override { return &choices_; }
 
  private:
-  void Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
+  struct Other {
+    Scheduler scheduler;
+    std::unique_ptr<Schedule> schedule;
+  };
+
+  bool MayTake(Scheduler scheduler) const;
+  bool Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
+  bool Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
   void Compare(const Tiles::Busiest& busiest, const int64_t* traffic);
   void Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange);
   Picoseconds LookingTime(Scheduler scheduler) const;
@@ -44,6 +56,7 @@ class Auto final : public Schedule {
   std::unique_ptr<Schedule> fast_;
   std::unique_ptr<Schedule> balanced_;
   std::unique_ptr<Schedule> relay_;
+  std::vector<Other> others_;  // that may be taken
   Schedule* best_ = nullptr;
   Scheduler chosen_ = Scheduler::kDirect;
   Picoseconds cheapest_ = 0;
@@ -61,7 +74,23 @@ Auto::Auto(const Topology& topology, int64_t row_bytes)
       fast_(MakeFastOn(tiles_, row_bytes)),
       balanced_(MakeAllPairs(tiles_, row_bytes)),
       relay_(kRelayScheduler.make(topology, row_bytes)) {
-  choices_.reserve(5);
+  for (int32_t number = 0; number < NumSchedulers(); ++number) {
+    const auto scheduler = static_cast<Scheduler>(number);
+    if (std::find(std::begin(kNamed), std::end(kNamed), scheduler) != std::end(kNamed) || !MayTake(scheduler)) continue;
+    others_.push_back({scheduler, GetSchedulerInfo(scheduler).make(topology, row_bytes)});
+  }
+  choices_.reserve(std::size(kNamed) + others_.size());
+}
+
+// Own NICs that have failed send nothing, so only schedulers that go round them will do.
+bool Auto::MayTake(Scheduler scheduler) const {
+  const SchedulerTraits& traits = GetSchedulerInfo(scheduler).traits;
+  return traits.choosing == Choosing::kConsidered && (nics_work_ || traits.nics == NicNeed::kAnyOfServer);
+}
+
+void Auto::Seed(const MatchingList* seed, Seeding seeding) {
+  fast_->Seed(seed, seeding);
+  for (const Other& other : others_) other.schedule->Seed(seed, seeding);
 }
 
 void Auto::Plan(const int64_t* traffic) {
@@ -77,7 +106,7 @@ void Auto::Plan(const int64_t* traffic) {
     if (busiest.peers > 0) Compare(busiest, traffic);
     tiles_->EndSharing();
   }
-  if (best_ == nullptr) Consider(Scheduler::kDirect, &direct_, 0, traffic);
+  if (best_ == nullptr) Look(Scheduler::kDirect, &direct_, 0, traffic);
 }
 
 // Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
@@ -91,29 +120,37 @@ void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
   // Where NICs differ, stages without a whole row in them are left out, and what they would take with them.
   const int64_t units = topology_.equal_nics() ? busiest.units : 0;
   Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(units) + start * busiest.peers, traffic);
-  // Own NICs that have failed send nothing, so only schedulers that go round them will do.
-  if (!nics_work_) return;
   const Picoseconds sent = pricing_.scale_out.Time(tiles_->most_sent());
   const Picoseconds own = std::max(sent, pricing_.scale_out.Time(tiles_->most_received()));
   Consider(Scheduler::kRelay, relay_.get(), sent + start, traffic);
-  Consider(Scheduler::kDirect, &direct_, own + start, traffic);
+  const bool counted = Consider(Scheduler::kDirect, &direct_, own + start, traffic);
   const int64_t m = topology_.devices_per_server;
-  const int64_t stages = choices_.back().planned ? direct_.transfers() : (busiest.peers + m - 1) / m;
+  const int64_t stages = counted ? direct_.transfers() : (busiest.peers + m - 1) / m;
   Consider(Scheduler::kSpreadout, &spreadout_, own + start * stages, traffic);
+  for (const Other& other : others_) Consider(other.scheduler, other.schedule.get(), 0, traffic);
 }
 
-void Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
+bool Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
+  return MayTake(scheduler) && Look(scheduler, schedule, at_least, traffic);
+}
+
+// Plans, and takes the plan if it is the cheapest so far; unless it cannot be. Whether it was planned.
+bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
   const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
   const Picoseconds looking = LookingTime(scheduler);
-  if (best_ != nullptr && at_least + planning + looking >= cheapest_) return Record(scheduler, false, 0, at_least);
+  if (best_ != nullptr && at_least + planning + looking >= cheapest_) {
+    Record(scheduler, false, 0, at_least);
+    return false;
+  }
   looked_ += looking;
   schedule->Plan(traffic);
   const Picoseconds exchange = schedule->PredictedTime();
   Record(scheduler, true, schedule->num_stages(), exchange);
-  if (best_ != nullptr && exchange + planning >= cheapest_) return;
+  if (best_ != nullptr && exchange + planning >= cheapest_) return true;
   best_ = schedule;
   chosen_ = scheduler;
   cheapest_ = exchange + planning;
+  return true;
 }
 
 // All looks, but for what planning the one that was taken would have done by itself.
@@ -138,13 +175,14 @@ std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
   return std::make_unique<Auto>(topology, row_bytes);
 }
 
-// The chosen one's table, whichever it is.
+// The chosen one's table, whichever it is. Inside one server nothing is chosen.
 int64_t MaxEntries(const Topology& topology) {
-  const int64_t straight = kDirectScheduler.max_entries(topology);
-  return topology.servers == 1
-             ? straight
-             : std::max({straight, kFastScheduler.max_entries(topology), kRelayScheduler.max_entries(topology),
-                         kBalancedScheduler.max_entries(topology)});
+  int64_t most = kDirectScheduler.max_entries(topology);
+  for (int32_t number = 0; topology.servers > 1 && number < NumSchedulers(); ++number) {
+    const SchedulerInfo& info = GetSchedulerInfo(static_cast<Scheduler>(number));
+    if (info.traits.choosing == Choosing::kConsidered) most = std::max(most, info.max_entries(topology));
+  }
+  return most;
 }
 
 }  // namespace
