@@ -39,8 +39,54 @@ def plans_made() -> int:
 def copy_threads() -> int:
     """Threads that move rows between the devices of this process."""
 
+class SchedulerTraits:
+    """What other code must know of a scheduler."""
+
+    @property
+    def name(self) -> str:
+        """What scheduler= takes."""
+
+    @property
+    def description(self) -> str:
+        """What its plans do."""
+
+    @property
+    def order(self) -> int:
+        """Lists for users are sorted by it."""
+
+    @property
+    def stages_rows(self) -> bool:
+        """
+        Whether rows may rest on devices that are neither their origin nor their target.
+        """
+
+    @property
+    def single_stage(self) -> bool:
+        """Whether all that leaves its server is posted at once, in one stage."""
+
+    @property
+    def needs_own_nics(self) -> bool:
+        """
+        Whether every device's own NIC must work; rows go round those that have failed otherwise.
+        """
+
+    @property
+    def considered(self) -> bool:
+        """Whether auto compares its price with others'."""
+
+    @property
+    def chooses(self) -> bool:
+        """
+        Whether its plans are those of another scheduler, which HostPlan.chosen names.
+        """
+
 def scheduler_names() -> list[str]:
     """The schedulers, in the order of their numbers."""
+
+def scheduler_traits() -> list[SchedulerTraits]:
+    """What they are like, in the order of their numbers."""
+
+fallback_scheduler: int = 0
 
 def table_words(topology: Sequence[int], scheduler: int) -> int:
     """int32 words of one device's stage table."""

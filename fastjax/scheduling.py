@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from fastjax import _core
+from fastjax import scheduler_traits
 from fastjax.errors import OptionError
 from fastjax.topology import Topology
-
-_ORDER = ("auto", "fast", "balanced", "relay", "rails", "spreadout", "direct")
 
 
 def schedulers() -> tuple[str, ...]:
     """Names that `scheduler=` takes."""
-    return (*sorted(_core.scheduler_names(), key=_ORDER.index), "optimal")
+    return tuple(scheduler_traits.ALL)
 
 
 def schedulers_in_programs() -> tuple[str, ...]:
     """Those of `fastjax.schedulers()` that plan while a program runs."""
-    return tuple(name for name in schedulers() if name != "optimal")
+    return tuple(name for name, traits in scheduler_traits.ALL.items() if not traits.solves)
 
 
 def scheduler_number(name: str) -> int:
     """That of the compiled planner."""
-    return _core.scheduler_names().index(name)
+    return scheduler_traits.ALL[name].number
 
 
 def check_scheduler(name: object, what: str) -> None:
@@ -33,12 +31,19 @@ def check_scheduler(name: object, what: str) -> None:
 def check_scheduler_fits(name: str, topology: Topology) -> None:
     """Refuses schedulers that use every device's own NIC where one has failed."""
     failed = topology.failed_nics
-    if failed and topology.servers > 1 and name in ("direct", "relay", "spreadout"):
+    if failed and topology.servers > 1 and scheduler_traits.ALL[name].needs_own_nics:
+        *others, last = _that_go_round()
         raise OptionError(
             f"scheduler {name!r} sends rows over their device's own NIC, and that of device "
-            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); 'fast', 'balanced', "
-            "'rails' and 'auto' go round it."
+            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); "
+            f"{', '.join(map(repr, others))} and {last!r} go round it."
         )
+
+
+def _that_go_round() -> list[str]:
+    """Those that programs can have where NICs have failed; the one that chooses comes last."""
+    able = [t for t in scheduler_traits.ALL.values() if not t.needs_own_nics and not t.solves]
+    return [traits.name for traits in sorted(able, key=lambda traits: traits.chooses)]
 
 
 __all__ = [

@@ -40,6 +40,7 @@ CPP_PURE = ["planner", "simulator"]
 PYTHON_LAYERS = [
     ["_core"],
     ["errors"],
+    ["scheduler_traits"],
     ["calibration"],
     ["devices", "traffic"],
     ["topology"],

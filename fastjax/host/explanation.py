@@ -7,20 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastjax import _core
+from fastjax import _core, scheduler_traits
 from fastjax.schedule.views import Schedule
 
 Choice = tuple[int, bool, int, float, float]
-
-_WHAT = {
-    "direct": "every block goes straight to its target, all at once",
-    "spreadout": "blocks go straight, in stages by distance",
-    "fast": "rows are balanced over the rails and cross in one-to-one stages",
-    "balanced": "rows are balanced over the rails and cross between all servers side by side",
-    "relay": "rows cross over their own NICs and are handed on, between all servers side by side",
-    "rails": "rows are sprayed over the rails and cross between all servers side by side",
-    "optimal": "as fast, with the best stages that a solver found",
-}
 
 
 class _Load(NamedTuple):
@@ -61,7 +51,7 @@ def _headline(plan: Schedule, asked: str) -> list[str]:
     planning = "planning" if plan.scheduler == asked else "planning and choosing"
     times = f", {total / bound:.3f} x the lower bound of {_time(bound)}" if bound else ""
     return [
-        f"{plan.scheduler}{chosen}: {_WHAT[plan.scheduler]}.",
+        f"{plan.scheduler}{chosen}: {scheduler_traits.ALL[plan.scheduler].description}.",
         f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for {planning}{times}.",
     ]
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fastjax import _core, plot
+from fastjax import _core, plot, scheduler_traits
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host import explanation, plan_file, planner
@@ -40,7 +40,7 @@ class Plan:
         self.topology = made.topology
         self.row_bytes = made.row_bytes
         chosen = _core.scheduler_names()[made.core.chosen]
-        self.scheduler = "optimal" if made.asked == "optimal" else chosen
+        self.scheduler = made.asked if scheduler_traits.ALL[made.asked].solves else chosen
         self._transfers: np.ndarray | None = None
 
     @property

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fastjax import _core, optimal
+from fastjax import _core, optimal, scheduler_traits
 from fastjax.checks import check_row_bytes
 from fastjax.errors import ArgumentError
 from fastjax.host import plan_file
@@ -49,10 +49,9 @@ def make(
     time_limit: float = 60.0,
 ) -> Made:
     """Plans, with the matchings of `begin` first, or with those of `taken` as they are."""
-    name = "fast" if asked == "optimal" else asked
-    core = _core.HostPlan(traffic, topology.words, scheduler_number(name), row_bytes)
+    core = _core.HostPlan(traffic, topology.words, scheduler_number(asked), row_bytes)
     core.plan()
-    if asked == "optimal" and taken is None:
+    if scheduler_traits.ALL[asked].solves and taken is None:
         taken = _solve(core, topology.servers, time_limit)
     given = taken or begin
     if given is None or not len(given[1]):

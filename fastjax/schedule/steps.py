@@ -22,10 +22,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fastjax import scheduler_traits
 from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import Schedule
-
-_AT_ONCE = "direct"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +138,7 @@ class _Load:
 
 
 def _is_at_once(plan: Schedule) -> bool:
-    return plan.num_stages == 1 and plan.scheduler == _AT_ONCE
+    return plan.num_stages == 1 and scheduler_traits.ALL[plan.scheduler].single_stage
 
 
 def _moved(plan: Schedule, phase: int) -> np.ndarray:

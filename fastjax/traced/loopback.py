@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
-from fastjax import config, jax_compat
+from fastjax import config, jax_compat, scheduler_traits
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
@@ -116,8 +116,8 @@ def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec
     check_topology(topology)
     name = config.current().scheduler if scheduler is None else scheduler
     check_scheduler(name, "scheduler")
-    if name == "optimal":
-        raise ArgumentError("scheduler 'optimal' plans on the host only; name another.")
+    if scheduler_traits.ALL[name].solves:
+        raise ArgumentError(f"scheduler {name!r} plans on the host only; name another.")
     check_scheduler_fits(name, topology)
     ranks = topology.servers * topology.devices_per_server
     return PlanSpec(topology, tuple(range(ranks)), name, max(1, row_bytes))

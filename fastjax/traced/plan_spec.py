@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from fastjax import _core, config
+from fastjax import _core, config, scheduler_traits
 from fastjax.checks import check_topology
 from fastjax.errors import UnsupportedError
 from fastjax.scheduling import (
@@ -57,15 +57,16 @@ def make_spec(
         check_topology(topology)
     given = topology or opts.topology or _default_topology(axes, axis_size)
     fitted, rank_of = fit_to_groups(given, axis_size, groups)
-    if name == "optimal":
+    if scheduler_traits.ALL[name].solves:
         raise UnsupportedError(
-            "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it. "
+            f"scheduler {name!r} solves for seconds, on the host: call fastjax.make_plan with it. "
             f"Inside programs there are {', '.join(schedulers_in_programs())}."
         )
     check_topology(fitted)
     check_scheduler_fits(name, fitted)
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
-    chosen = "direct" if name == "auto" and fitted.servers == 1 else name
+    decided = scheduler_traits.ALL[name].chooses and fitted.servers == 1
+    chosen = scheduler_traits.FALLBACK if decided else name
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
 
 

@@ -19,6 +19,7 @@
 #include "python/figures.h"
 #include "python/gpu.h"
 #include "python/network.h"
+#include "python/schedulers.h"
 #include "python/simulation.h"
 #include "python/transfers.h"
 #include "transport/in_process/copy_pool.h"
@@ -211,12 +212,6 @@ nb::dict EmulatedRegistrations() {
   return targets;
 }
 
-std::vector<std::string> SchedulerNames() {
-  std::vector<std::string> names;
-  for (const auto name : planner::SchedulerNames()) names.emplace_back(name);
-  return names;
-}
-
 }  // namespace
 
 // nanobind's macro must define the entry point at namespace level, hence not inside the anonymous one.
@@ -231,7 +226,7 @@ NB_MODULE(_core, m) {
   m.def(
       "copy_threads", [] { return transport::in_process::CopyPool::Get().threads(); },
       "Threads that move rows between the devices of this process.");
-  m.def("scheduler_names", &SchedulerNames, "The schedulers, in the order of their numbers.");
+  python::RegisterSchedulers(&m);
   m.def(
       "table_words",
       [](const TopologyWords& topology, int64_t scheduler) {

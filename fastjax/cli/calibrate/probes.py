@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import fastjax
+from fastjax import scheduler_traits
 from fastjax.cli.calibrate import fit
 from fastjax.cli.shared.device_workload import AXIS, DeviceWorkload
 from fastjax.cli.shared.measure import Timing, interleave
@@ -97,13 +98,16 @@ def measure(
     *,
     seed: int = 0,
 ) -> tuple[dict[str, Timing], int]:
-    """Times all probes, in turn, under "direct", whose transfers wait for no others.
+    """Times all probes, in turn, under the scheduler whose transfers wait for no others.
 
     Returns:
       Times by `Probe.key`, and how many rows were wrong.
     """
     exchange = functools.partial(
-        fastjax.fast_ragged_all_to_all, axis_name=AXIS, topology=topology, scheduler="direct"
+        fastjax.fast_ragged_all_to_all,
+        axis_name=AXIS,
+        topology=topology,
+        scheduler=scheduler_traits.FALLBACK,
     )
     runs: dict[str, Callable[[], object]] = {}
     wrong = 0

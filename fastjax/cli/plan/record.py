@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import fastjax
-from fastjax import _core
+from fastjax import _core, scheduler_traits
 from fastjax.cli.shared import units
 from fastjax.cli.shared.statistics import (
     bandwidths,
@@ -43,9 +43,7 @@ def _plan(plan: fastjax.Plan) -> dict[str, Any]:
     rows = [int(transfers["rows"][(transfers["phase"] == p) & ~kept].sum()) for p in range(4)]
     length = round(float(steps_of(plan).rows[SCALE_OUT].sum()))
     bound = _length_bound(plan)
-    # The solver's plans are FAST's, with other stages.
-    planner = "fast" if plan.scheduler == "optimal" else plan.scheduler
-    number = _core.scheduler_names().index(planner)
+    number = scheduler_traits.ALL[plan.scheduler].number
     return {
         "scheduler": plan.scheduler,
         "stages": plan.num_stages,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
+from fastjax import scheduler_traits
 from fastjax.cli.shared import commands, rates, sources, text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import costs, verdict
@@ -110,16 +111,16 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _that_fit(topology: fastjax.Topology) -> list[str]:
-    """Schedulers that can plan for it, "auto" last; those that take no solver."""
+    """Schedulers that can plan for it, the one that chooses last; those that take no solver."""
     names = []
     for name in fastjax.schedulers():
         try:
             check_scheduler_fits(name, topology)
         except OptionError:
             continue
-        if name not in ("auto", "optimal"):
+        if not scheduler_traits.ALL[name].solves:
             names.append(name)
-    return [*names, "auto"]
+    return sorted(names, key=lambda name: scheduler_traits.ALL[name].chooses)
 
 
 def _write_files(options: argparse.Namespace, best: costs.Cost, record: dict[str, object]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import fastjax
+from fastjax import scheduler_traits
 from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.shared.rates import RATES
@@ -62,6 +63,11 @@ class Cost:
         chosen = self.plan.scheduler
         return self.asked if chosen == self.asked else f"{self.asked} ({chosen})"
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the scheduler that was asked for takes another one's plan."""
+        return scheduler_traits.ALL[self.asked].chooses
+
 
 def simulate(
     scheduler: str,
@@ -87,8 +93,8 @@ def simulate(
 
 
 def best_of(costs: Sequence[Cost]) -> Cost:
-    """The fastest, planning included; "auto" only where nothing else is as fast."""
-    return min(costs, key=lambda cost: (cost.timeline.total_time, cost.asked == "auto"))
+    """The fastest, planning included; one that chooses only where no other is as fast."""
+    return min(costs, key=lambda cost: (cost.timeline.total_time, cost.chooses))
 
 
 def record(costs: Sequence[Cost], source: str, preset: str | None) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
     by_bound = best.timeline.completion_time / bound
     with_planning = f"{units.seconds(time)} with planning"
     words = [f"Best: {best.name}, {with_planning}; without, {by_bound:.2f} x the lower bound."]
-    others = [cost for cost in found if cost is not best and cost.asked != "auto"]
+    others = [cost for cost in found if cost is not best and not cost.chooses]
     alike = [cost.name for cost in others if cost.timeline.total_time <= time * (1 + _ALIKE)]
     slowest = max(found, key=lambda cost: cost.timeline.total_time)
     if others and len(alike) == len(others):
@@ -119,7 +119,7 @@ def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
     if len(alike) < len(others):
         ratio = slowest.timeline.total_time / time
         words.append(f"The slowest, {slowest.name}, takes {ratio:.2f} x as long.")
-    return words + [_of_auto(cost, found, time) for cost in found if cost.asked == "auto"]
+    return words + [_of_auto(cost, found, time) for cost in found if cost.chooses]
 
 
 def _of_auto(auto: Cost, found: Sequence[Cost], least: float) -> str:

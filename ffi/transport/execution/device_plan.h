@@ -17,7 +17,7 @@ struct DevicePlan {
   int32_t stages = 0;        // Scale-out stages of the whole plan.
   int64_t staging_rows = 0;  // Rows of staging that this device needs.
   // Which scheduler made the plan; the same for all devices. A table may hold a number that is no scheduler's.
-  planner::Scheduler scheduler = planner::Scheduler::kDirect;
+  planner::Scheduler scheduler = planner::kFallback;
   std::vector<planner::Transfer> transfers;  // In the order of the plan, as rows travel in this exchange.
 
   // Whether rows may rest on devices between their origin and their target.

@@ -1,0 +1,139 @@
+"""That what the package knows of schedulers is what the extension says, and stands nowhere else."""
+
+import ast
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastjax
+from fastjax import Topology, _core, make_plan, scheduler_traits
+from fastjax.errors import OptionError
+from fastjax.scheduling import check_scheduler_fits
+
+ROOT = Path(__file__).parents[1]
+FIELDS = [field for field in dir(_core.SchedulerTraits) if not field.startswith("_")]
+# Copies: nanobind complains of objects of its own that outlive the interpreter.
+COMPILED = {
+    its.name: types.SimpleNamespace(**{field: getattr(its, field) for field in FIELDS})
+    for its in _core.scheduler_traits()
+}
+
+
+def test_traits_come_by_number():
+    assert list(COMPILED) == _core.scheduler_names()
+    for name, its in COMPILED.items():
+        ours = scheduler_traits.ALL[name]
+        assert _core.scheduler_names()[ours.number] == name
+        for field in ("description", "needs_own_nics", "single_stage", "chooses"):
+            assert getattr(ours, field) == getattr(its, field)
+
+
+def test_order_comes_from_the_extension():
+    in_order = sorted(COMPILED.values(), key=lambda its: its.order)
+    assert len({its.order for its in in_order}) == len(in_order)
+    assert fastjax.schedulers() == (*(its.name for its in in_order), "optimal")
+
+
+def test_one_more_is_known_by_what_it_says():
+    more = types.SimpleNamespace(
+        name="toy",
+        description="nothing arrives",
+        order=COMPILED["fast"].order + 1,
+        needs_own_nics=True,
+        single_stage=False,
+        chooses=False,
+    )
+    found = scheduler_traits.collect([*COMPILED.values(), more])
+    assert list(found)[:3] == ["auto", "fast", "toy"]
+    assert found["toy"].description == "nothing arrives"
+    assert found["toy"].number == len(COMPILED)
+    assert found["toy"].needs_own_nics
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_descriptions_come_from_the_extension(name):
+    plan = make_plan(np.ones((4, 4), int), Topology(2, 2), scheduler=name)
+    assert f": {COMPILED[plan.scheduler].description}." in plan.explain()
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_needs_of_nics_come_from_the_extension(name):
+    topology = Topology(2, 2, nic_bandwidths=(50e9, 50e9, 50e9, 0))
+    if not COMPILED[name].needs_own_nics:
+        return check_scheduler_fits(name, topology)
+    able = re.escape("'fast', 'balanced', 'rails' and 'auto' go round it.")
+    with pytest.raises(OptionError, match=able):
+        check_scheduler_fits(name, topology)
+    return None
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_traits_are_true(name):
+    """Of traffic in which every device has much for every other."""
+    plan = make_plan(np.full((6, 6), 10**6), Topology(3, 2), scheduler=name, row_bytes=4096)
+    traits = COMPILED[plan.scheduler]
+    staged = any(plan.stage_table(device)[5] for device in range(6))
+    assert staged == traits.stages_rows
+    assert (plan.num_stages == 1) == traits.single_stage
+    assert not traits.chooses
+    assert COMPILED[name].chooses == (name == "auto")
+
+
+def test_auto_looks_at_those_that_are_to_be_considered():
+    core = _core.HostPlan(
+        np.full((6, 6), 5), Topology(3, 2).words, _core.scheduler_names().index("auto"), 4096
+    )
+    core.plan()
+    looked_at = {_core.scheduler_names()[choice[0]] for choice in core.choices()}
+    assert looked_at == {its.name for its in COMPILED.values() if its.considered}
+
+
+def test_fallback_is_the_least_of_all():
+    its = COMPILED[scheduler_traits.FALLBACK]
+    assert not its.stages_rows
+    assert its.single_stage
+    words = [_core.table_words(Topology(3, 2).words, number) for number in range(len(COMPILED))]
+    assert min(words) == words[_core.fallback_scheduler]
+
+
+def _strings(path: Path) -> set[str]:
+    """Strings that stand alone in a file's code; comments are none, and docstrings say more."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        found = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        return {value for value in found if isinstance(value, str)}
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    return set(re.findall(r'"([a-z_]+)"', code))
+
+
+# "auto" is the default that signatures show, and "rails" an attribute of custom calls.
+NAMES = set(fastjax.schedulers()) - {"auto", "rails"}
+
+
+def test_names_stand_in_registrations_only():
+    found = {}
+    for folder, suffixes in (("ffi", {".cc", ".h", ".cu"}), ("fastjax", {".py"})):
+        paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+        assert paths
+        for path in paths:
+            if names := _strings(path) & NAMES:
+                found[str(path.relative_to(ROOT))] = names
+    own = {f"ffi/planner/schedulers/{name}.cc": {name} for name in set(COMPILED) & NAMES}
+    # The solver is registered there, and has "fast" make its plans.
+    assert found == {**own, "fastjax/scheduler_traits.py": {"fast", "optimal"}}
+
+
+def test_enumerators_stand_in_auto_only():
+    """But for one that says which is the fallback."""
+    named = {
+        str(path.relative_to(ROOT)): set(re.findall(r"Scheduler::k([A-Z]\w*)", path.read_text()))
+        for path in (ROOT / "ffi").rglob("*")
+        if path.suffix in {".cc", ".h", ".cu"}
+    }
+    named = {path: names for path, names in named.items() if names}
+    auto = named.pop("ffi/planner/schedulers/auto.cc")
+    assert auto == {"Balanced", "Fast", "Relay", "Direct", "Spreadout"}
+    assert named == {"ffi/planner/planner.h": {"Direct"}}
