@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/driver.h"
-#include "transport/gpu/driver_library.h"
+#include "backends/gpu/driver_library.h"
 
 namespace {
 
@@ -51,7 +51,7 @@ bool FromHex(std::string_view digits, void* data, size_t bytes) {
 class Device {
  public:
   explicit Device(const std::string& library)
-      : driver_(library.empty() ? fastjax_gpu_driver() : fastjax::transport::gpu::LoadDriver(library, &error_)) {
+      : driver_(library.empty() ? fastjax_gpu_driver() : fastjax::gpu::LoadDriver(library, &error_)) {
     if (driver_ != nullptr) Did(driver_->SetDevice(0), "choose device 0");
   }
   const Driver& driver() const { return *driver_; }

@@ -10,8 +10,6 @@
 namespace fastjax::handlers {
 namespace {
 
-using transport::IntKind;
-using transport::IntView;
 
 // What plans depend on besides the traffic, where the call site plans at all.
 uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
@@ -24,7 +22,7 @@ uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
 }
 
 // Two lists by partition, or none where one process has all devices.
-bool DecodeProcesses(const ffi::Dictionary& attrs, transport::CallSite* site) {
+bool DecodeProcesses(const ffi::Dictionary& attrs, CallSite* site) {
   const auto processes = attrs.get<ffi::Span<const int64_t>>("processes");
   const auto rails = attrs.get<ffi::Span<const int64_t>>("rails");
   if (!processes.has_value() && !rails.has_value()) return true;
@@ -47,7 +45,7 @@ T GetOr(const ffi::Dictionary& attrs, const char* name, T otherwise) {
 }
 
 // What is told of the call site to those who ask for figures.
-void DecodeDescription(const ffi::Dictionary& attrs, transport::CallSite* site) {
+void DecodeDescription(const ffi::Dictionary& attrs, CallSite* site) {
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
   site->name = std::string(GetOr<std::string_view>(attrs, "name", ""));
   site->platform = std::string(GetOr<std::string_view>(attrs, "platform", ""));
@@ -59,7 +57,7 @@ void DecodeDescription(const ffi::Dictionary& attrs, transport::CallSite* site) 
 
 }  // namespace
 
-ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
+ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
   const auto operation = attrs.get<std::string_view>("operation");
   const auto axis = attrs.get<std::string_view>("axis");
   const auto program = attrs.get<std::string_view>("program");
@@ -78,7 +76,7 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
   if (size == 0 || rank_of->size() != size || replica_groups->size() % size != 0) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups and group_size disagree"));
   }
-  auto site = std::make_shared<transport::CallSite>();
+  auto site = std::make_shared<CallSite>();
   site->operation = std::string(*operation);
   site->axis = std::string(*axis);
   site->program = std::string(*program);
@@ -112,7 +110,7 @@ ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ff
   if (!DecodeProcesses(attrs, site.get())) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: processes and rails must be given for every device"));
   }
-  return std::shared_ptr<const transport::CallSite>(std::move(site));
+  return std::shared_ptr<const CallSite>(std::move(site));
 }
 
 std::optional<IntKind> DecodeIntKind(ffi::DataType type) {
@@ -168,36 +166,36 @@ int64_t RowBytes(const ffi::AnyBuffer& buffer) {
   return bytes;
 }
 
-int32_t DecodePartition(const ffi::AnyBuffer& partition, const transport::CallSite& site) {
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site) {
   if (partition.element_type() != ffi::DataType::U32 || partition.element_count() != 1) return -1;
   const uint32_t value = *static_cast<const uint32_t*>(partition.untyped_data());
   return value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(value) : -1;
 }
 
-ffi::Error ToError(const transport::Status& status) {
+ffi::Error ToError(const Status& status) {
   switch (status.code) {
-    case transport::Code::kOk:
+    case Code::kOk:
       return ffi::Error::Success();
-    case transport::Code::kInvalidArgument:
+    case Code::kInvalidArgument:
       return ffi::Error::InvalidArgument(status.message);
-    case transport::Code::kDeadlineExceeded:
+    case Code::kDeadlineExceeded:
       return {ffi::ErrorCode::kDeadlineExceeded, status.message};
-    case transport::Code::kUnavailable:
+    case Code::kUnavailable:
       return {ffi::ErrorCode::kUnavailable, status.message};
-    case transport::Code::kInternal:
+    case Code::kInternal:
       break;
   }
   return ffi::Error::Internal(status.message);
 }
 
-transport::Status UnexpectedOperands() { return transport::Status::Invalid("unexpected operands"); }
+Status UnexpectedOperands() { return Status::Invalid("unexpected operands"); }
 
-transport::Status FailsAlone(const transport::CallSite& site, const transport::Status& why) {
+Status FailsAlone(const CallSite& site, const Status& why) {
   return {why.code, site.Prefix() + "a device that does not know its number cannot take part: " + why.message};
 }
 
-transport::Completion Completing(ffi::Promise promise) {
-  return [promise = std::move(promise)](const transport::Status& status) mutable {
+Completion Completing(ffi::Promise promise) {
+  return [promise = std::move(promise)](const Status& status) mutable {
     if (status.ok()) {
       promise.SetAvailable();
     } else {

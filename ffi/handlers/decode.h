@@ -10,9 +10,9 @@
 #include <string>
 
 #include "kernels/copy.h"
-#include "transport/group.h"
-#include "transport/int_view.h"
-#include "transport/status.h"
+#include "exchange/call_site.h"
+#include "exchange/int_view.h"
+#include "exchange/status.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
@@ -23,10 +23,10 @@ namespace ffi = ::xla::ffi;
 // replica_groups (partitions, group by group, in order of position), rank_of (by position) and, where devices of
 // several processes take part, processes and rails (by partition). What figures tell of it may be missing: name,
 // platform, topology, scheduler and row_bytes.
-ffi::ErrorOr<std::shared_ptr<const transport::CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
+ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
 
-std::optional<transport::IntKind> DecodeIntKind(ffi::DataType type);
-std::optional<transport::IntView> DecodeInts(const ffi::AnyBuffer& buffer);
+std::optional<IntKind> DecodeIntKind(ffi::DataType type);
+std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer);
 
 kernels::ElementKind DecodeElement(ffi::DataType type);
 
@@ -34,16 +34,16 @@ kernels::ElementKind DecodeElement(ffi::DataType type);
 int64_t RowBytes(const ffi::AnyBuffer& buffer);
 
 // The value of stablehlo.partition_id, or -1 when it is not one of this call site's.
-int32_t DecodePartition(const ffi::AnyBuffer& partition, const transport::CallSite& site);
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site);
 
-ffi::Error ToError(const transport::Status& status);
+ffi::Error ToError(const Status& status);
 
-transport::Status UnexpectedOperands();
+Status UnexpectedOperands();
 // Of a device that cannot take part, and cannot tell the others, since it does not know which of them it is.
-transport::Status FailsAlone(const transport::CallSite& site, const transport::Status& why);
+Status FailsAlone(const CallSite& site, const Status& why);
 
 // Completes `promise` from whatever thread it is called on.
-transport::Completion Completing(ffi::Promise promise);
+Completion Completing(ffi::Promise promise);
 
 // A future that already failed: a handler that returns ffi::Future reports bad arguments with it.
 ffi::Future Failed(ffi::Error error);

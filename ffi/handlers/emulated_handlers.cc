@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "handlers/gpu_bundles.h"
-#include "transport/in_process/completer.h"
+#include "runtime/completer.h"
 
 namespace fastjax::handlers {
 namespace {
 
-using transport::Status;
-using transport::gpu::Caller;
-using transport::gpu::Gpu;
+using gpu::Caller;
+using gpu::Gpu;
 
 // What a call needs until its stream has come to its end.
 template <typename Call>
@@ -39,7 +38,7 @@ Status FindCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
   streams->resize(static_cast<size_t>(devices));
   kernels::Stream& stream = (*streams)[static_cast<size_t>(caller->device)];
   if (stream == nullptr) {
-    transport::gpu::DeviceScope scope(gpu);
+    gpu::DeviceScope scope(gpu);
     Status status = scope.Choose(caller->device);
     if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller->device, "make a stream");
     if (!status.ok()) return status;
@@ -56,7 +55,7 @@ void CompleteInOrder(const Gpu& gpu, const std::shared_ptr<Running<Call>>& runni
   auto kept = std::make_unique<Kept>(running);
   const auto complete = [](void* data) {
     const std::unique_ptr<Kept> last(static_cast<Kept*>(data));
-    transport::in_process::Completer::Get().Run([own = std::move(*last)] { own->promise.SetAvailable(); });
+    Completer::Get().Run([own = std::move(*last)] { own->promise.SetAvailable(); });
   };
   const int code = gpu.driver().CallHost(running->call->caller().stream, complete, kept.get());
   if (code == 0) static_cast<void>(kept.release());
@@ -78,7 +77,7 @@ struct EmulatedPlatform {
     Status loaded = FindCaller(*state->gpu, ordinal, &caller);
     caller.allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
     running->call = std::make_unique<Call>(state, caller, ordinal);
-    if (loaded.ok()) loaded = transport::Guarded([&] { return running->call->Load(buffers); });
+    if (loaded.ok()) loaded = Guarded([&] { return running->call->Load(buffers); });
     ffi::Future future(running->promise);
     running->call->Start(run.run_id, loaded,
                          [running, gpu = state->gpu](const Status& status) { CompleteInOrder(*gpu, running, status); });

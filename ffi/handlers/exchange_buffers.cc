@@ -6,7 +6,7 @@
 
 namespace fastjax::handlers {
 
-bool DecodeExchange(const ExchangeBuffers& buffers, const transport::CallSite& site, transport::ExchangeArgs* args) {
+bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args) {
   const auto in = DecodeInts(buffers.input_offsets);
   const auto send = DecodeInts(buffers.send_sizes);
   const auto out = DecodeInts(buffers.output_offsets);
@@ -35,15 +35,15 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const transport::CallSite& s
   return true;
 }
 
-ffi::ErrorOr<transport::ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
-                                                               const std::shared_ptr<const transport::CallSite>& site,
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
+                                                               const std::shared_ptr<const CallSite>& site,
                                                                bool plans) {
   const auto reverse = attrs.get<bool>("reverse");
   const auto transposed = attrs.get<bool>("transposed_table");
   if (!reverse.has_value() || !transposed.has_value()) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: an exchange's attributes are incomplete"));
   }
-  transport::ExchangeOptions options;
+  ExchangeOptions options;
   options.reverse = *reverse;
   options.transposed_table = *transposed;
   // Programs that were exported before there was this one lack it.

@@ -3,7 +3,7 @@
 #define FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 
 #include "handlers/decode.h"
-#include "transport/transport.h"
+#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
@@ -22,11 +22,11 @@ struct ExchangeBuffers {
 };
 
 // From shapes and addresses alone: nothing is read. False if they do not fit each other.
-bool DecodeExchange(const ExchangeBuffers& buffers, const transport::CallSite& site, transport::ExchangeArgs* args);
+bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args);
 
 // What an exchange is told by its attributes; `plans`: it plans itself.
-ffi::ErrorOr<transport::ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
-                                                               const std::shared_ptr<const transport::CallSite>& site,
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
+                                                               const std::shared_ptr<const CallSite>& site,
                                                                bool plans);
 
 // State, run, rows, base and metadata: what all forms of an exchange begin with.

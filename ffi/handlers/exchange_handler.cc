@@ -13,8 +13,8 @@ namespace {
 struct ExchangeSite {
   static ffi::TypeId id;
   HandedOver handed_over;
-  std::shared_ptr<const transport::CallSite> site;
-  std::unique_ptr<transport::Exchange> exchange;
+  std::shared_ptr<const CallSite> site;
+  std::unique_ptr<Exchange> exchange;
 };
 
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
@@ -39,7 +39,7 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary 
 
 ffi::Future Start(ExchangeSite* state, ffi::RunId run, const ExchangeBuffers& buffers) {
   state->handed_over.Receive();
-  transport::ExchangeArgs args;
+  ExchangeArgs args;
   const int32_t where = DecodePartition(buffers.partition, *state->site);
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;

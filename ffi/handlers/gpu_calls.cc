@@ -10,9 +10,8 @@
 namespace fastjax::handlers {
 namespace {
 
-using transport::Status;
-using transport::gpu::Caller;
-using transport::gpu::Gpu;
+using gpu::Caller;
+using gpu::Gpu;
 
 size_t BytesOf(const ffi::AnyBuffer& buffer) { return buffer.size_bytes(); }
 
@@ -20,16 +19,16 @@ bool IsPartition(const ffi::AnyBuffer& buffer) {
   return buffer.element_type() == ffi::DataType::U32 && buffer.element_count() == 1;
 }
 
-int32_t CheckedPartition(const uint32_t* value, const transport::CallSite& site) {
+int32_t CheckedPartition(const uint32_t* value, const CallSite& site) {
   return *value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(*value) : -1;
 }
 
 // What of a stage table lies before its entries, in words.
-int64_t WordsBeforeEntries(const transport::CallSite& site) {
+int64_t WordsBeforeEntries(const CallSite& site) {
   return planner::kHeaderWords + 2 * int64_t{site.group_size};
 }
 
-transport::gpu::TableShape ShapeOfTable(const transport::CallSite& site) {
+gpu::TableShape ShapeOfTable(const CallSite& site) {
   constexpr size_t kWord = sizeof(int32_t);
   return {static_cast<size_t>(WordsBeforeEntries(site)) * kWord, planner::kEntryWords * kWord,
           planner::kEntries * kWord};
@@ -89,7 +88,7 @@ int32_t Attendance::Find(const Caller& caller) {
 int32_t Attendance::ReadAlone(const Caller& caller) const {
   uint32_t value = 0;
   const kernels::Driver& driver = state_.gpu->driver();
-  transport::gpu::DeviceScope scope(*state_.gpu);
+  gpu::DeviceScope scope(*state_.gpu);
   if (!scope.Choose(caller.device).ok()) return -1;
   const int copied = driver.Copy(&value, there_, sizeof(value), caller.stream);
   if (driver.SynchronizeStream(caller.stream) != 0 || copied != 0) return -1;
@@ -97,7 +96,7 @@ int32_t Attendance::ReadAlone(const Caller& caller) const {
 }
 
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
-  const transport::CallSite& site = *state_.site;
+  const CallSite& site = *state_.site;
   if (!attendance_.Take(buffers.partition) || !DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
   fetch_.Add(attendance_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
@@ -113,7 +112,7 @@ Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
 }
 
-void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, transport::Completion done) {
+void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion done) {
   if (loaded.ok()) return state_.exchange->Start(run_id, attendance_.partition(), args_, std::move(done));
   const int32_t partition = attendance_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
@@ -127,17 +126,17 @@ Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base
                    "copy the output's rows");
 }
 
-Status CopyTable(const Gpu& gpu, const Caller& caller, const transport::CallSite& site, const int32_t* words,
+Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, const int32_t* words,
                  int32_t* table) {
   const int64_t used = WordsBeforeEntries(site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
-  transport::gpu::DeviceScope scope(gpu);
+  gpu::DeviceScope scope(gpu);
   if (Status status = scope.Choose(caller.device); !status.ok()) return status;
   return gpu.Check(gpu.driver().Copy(table, words, static_cast<size_t>(used) * sizeof(*words), caller.stream),
                    caller.device, "copy a stage table");
 }
 
 Status GpuPlanCall::Load(const PlanBuffers& buffers) {
-  const transport::CallSite& site = *state_.site;
+  const CallSite& site = *state_.site;
   auto sizes = DecodeInts(buffers.send_sizes);
   if (!attendance_.Take(buffers.partition) || !sizes.has_value() || sizes->size % site.group_size != 0 ||
       static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
@@ -154,7 +153,7 @@ Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   return Status::Ok();
 }
 
-void GpuPlanCall::Start(int64_t run_id, const Status& loaded, transport::Completion done) {
+void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
   if (loaded.ok()) return state_.counts->Start(run_id, attendance_.partition(), args_, std::move(done));
   const int32_t partition = attendance_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));

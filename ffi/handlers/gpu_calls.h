@@ -11,10 +11,10 @@
 
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
-#include "transport/gpu/caller.h"
-#include "transport/gpu/fetch.h"
-#include "transport/gpu/gpu.h"
-#include "transport/transport.h"
+#include "backends/gpu/caller.h"
+#include "backends/gpu/fetch.h"
+#include "backends/gpu/gpu.h"
+#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
@@ -45,17 +45,17 @@ class Partitions {
 // types are those of one XLA, and a GPU's plugin has an XLA of its own.
 struct GpuSite {
   HandedOver handed_over;
-  std::shared_ptr<const transport::CallSite> site;
-  std::shared_ptr<transport::gpu::Gpu> gpu;
+  std::shared_ptr<const CallSite> site;
+  std::shared_ptr<gpu::Gpu> gpu;
   Partitions partitions;
 };
 
 struct GpuExchangeSite : GpuSite {
-  std::unique_ptr<transport::Exchange> exchange;
+  std::unique_ptr<Exchange> exchange;
 };
 
 struct GpuPlanSite : GpuSite {
-  std::unique_ptr<transport::Counts> counts;
+  std::unique_ptr<Counts> counts;
   int64_t table_words = 0;
 };
 
@@ -63,11 +63,11 @@ ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchange
 ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
-transport::Status CopyBase(const transport::gpu::Gpu& gpu, const transport::gpu::Caller& caller,
+Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller,
                            const ffi::AnyBuffer& base, std::byte* result);
 // Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
-transport::Status CopyTable(const transport::gpu::Gpu& gpu, const transport::gpu::Caller& caller,
-                            const transport::CallSite& site, const int32_t* words, int32_t* table);
+Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller,
+                            const CallSite& site, const int32_t* words, int32_t* table);
 
 struct PlanBuffers {
   ffi::AnyBuffer send_sizes;
@@ -91,10 +91,10 @@ class Attendance {
   bool Read();
   int32_t partition() const { return partition_; }
   // Whatever has failed: from what is known, or else with nothing but a copy. -1: there is no way.
-  int32_t Find(const transport::gpu::Caller& caller);
+  int32_t Find(const gpu::Caller& caller);
 
  private:
-  int32_t ReadAlone(const transport::gpu::Caller& caller) const;
+  int32_t ReadAlone(const gpu::Caller& caller) const;
 
   GpuSite& state_;
   const int32_t ordinal_;
@@ -106,43 +106,43 @@ class Attendance {
 // One device's exchange.
 class GpuExchangeCall {
  public:
-  GpuExchangeCall(GpuExchangeSite* state, transport::gpu::Caller caller, int32_t ordinal)
+  GpuExchangeCall(GpuExchangeSite* state, gpu::Caller caller, int32_t ordinal)
       : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for offsets and sizes.
-  transport::Status Load(const ExchangeBuffers& buffers);
+  Status Load(const ExchangeBuffers& buffers);
   // `loaded`: what came of that, or of what was to be done before.
-  void Start(int64_t run_id, const transport::Status& loaded, transport::Completion done);
-  const transport::gpu::Caller& caller() const { return caller_; }
+  void Start(int64_t run_id, const Status& loaded, Completion done);
+  const gpu::Caller& caller() const { return caller_; }
 
  private:
   GpuExchangeSite& state_;
-  const transport::gpu::Caller caller_;
+  const gpu::Caller caller_;
   Attendance attendance_;
-  transport::gpu::Fetch fetch_;
-  transport::ExchangeArgs args_;
+  gpu::Fetch fetch_;
+  ExchangeArgs args_;
 };
 
 // One device's planning.
-class GpuPlanCall final : transport::TableTaker {
+class GpuPlanCall final : TableTaker {
  public:
-  GpuPlanCall(GpuPlanSite* state, transport::gpu::Caller caller, int32_t ordinal)
+  GpuPlanCall(GpuPlanSite* state, gpu::Caller caller, int32_t ordinal)
       : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for the sizes.
-  transport::Status Load(const PlanBuffers& buffers);
-  void Start(int64_t run_id, const transport::Status& loaded, transport::Completion done);
-  const transport::gpu::Caller& caller() const { return caller_; }
+  Status Load(const PlanBuffers& buffers);
+  void Start(int64_t run_id, const Status& loaded, Completion done);
+  const gpu::Caller& caller() const { return caller_; }
 
  private:
   // Puts the copy of the table to the device on the caller's stream.
-  transport::Status TakeTable() override;
+  Status TakeTable() override;
 
   GpuPlanSite& state_;
-  const transport::gpu::Caller caller_;
+  const gpu::Caller caller_;
   Attendance attendance_;
-  transport::gpu::Fetch fetch_;
-  transport::CountsArgs args_;
+  gpu::Fetch fetch_;
+  CountsArgs args_;
   int32_t* table_ = nullptr;
 };
 

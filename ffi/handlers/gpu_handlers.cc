@@ -10,8 +10,7 @@
 namespace fastjax::handlers {
 namespace {
 
-using transport::Status;
-using transport::gpu::Caller;
+using gpu::Caller;
 
 // A device's stream, and its memory.
 struct DeviceContext {
@@ -50,7 +49,7 @@ Status Wait(Start start) {
 }
 
 // XLA runs a device's program on a thread that has chosen the device, or else says which it is.
-Status FindDevice(const transport::gpu::Gpu& gpu, const DeviceContext& context, int32_t* device) {
+Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* device) {
   const Status status = gpu.Check(gpu.driver().GetDevice(device), context.ordinal, "be asked for");
   if (!status.ok() || *device == kernels::kNoDevice) *device = context.ordinal;
   return status;
@@ -77,11 +76,11 @@ struct XlaGpu {
     int32_t device = 0;
     Status status = FindDevice(*state->gpu, context, &device);
     // Before all that calls the driver, and gone after it.
-    transport::gpu::DeviceScope scope(*state->gpu);
+    gpu::DeviceScope scope(*state->gpu);
     if (status.ok()) status = scope.Choose(device);
     Call call(state, CallerOf(&context, device), context.ordinal);
-    if (status.ok()) status = transport::Guarded([&] { return call.Load(buffers); });
-    return ToError(Wait([&](const transport::Completion& done) { call.Start(run.run_id, status, done); }));
+    if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
+    return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
   }
 };
 

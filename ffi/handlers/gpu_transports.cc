@@ -6,24 +6,24 @@
 #include <utility>
 
 #include "handlers/transports.h"
-#include "transport/gpu/driver_library.h"
-#include "transport/gpu/gpu_transport.h"
-#include "transport/gpu/ipc/board.h"
-#include "transport/gpu/ipc/memory.h"
-#include "transport/gpu/loopback.h"
-#include "transport/gpu/nccl/fabric.h"
-#include "transport/gpu/network_transport.h"
-#include "transport/gpu/wire_introducer.h"
+#include "backends/gpu/driver_library.h"
+#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/ipc/board.h"
+#include "backends/gpu/ipc/memory.h"
+#include "backends/gpu/loopback.h"
+#include "backends/gpu/nccl/fabric.h"
+#include "backends/gpu/network_transport.h"
+#include "backends/gpu/wire_introducer.h"
 
 namespace fastjax::handlers {
 namespace {
 
-using transport::gpu::Fabric;
-using transport::gpu::Gpu;
-using transport::gpu::GpuNetworkTransport;
-using transport::gpu::ipc::Memory;
-using transport::gpu::nccl::NcclFabric;
-using transport::network::NetworkTransport;
+using gpu::Fabric;
+using gpu::Gpu;
+using gpu::GpuNetworkTransport;
+using gpu::ipc::Memory;
+using gpu::nccl::NcclFabric;
+using network::NetworkTransport;
 
 // What the call sites of a platform share, communicators above all.
 struct Shared {
@@ -44,7 +44,7 @@ std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::share
   const std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<Fabric>& here = SharedOn(platform).here;
   if (here == nullptr) {
-    here = std::make_shared<NcclFabric>(gpu, transport::gpu::OptionsOf(platform).message_libraries);
+    here = std::make_shared<NcclFabric>(gpu, gpu::OptionsOf(platform).message_libraries);
   }
   return here;
 }
@@ -54,18 +54,18 @@ std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platfor
   const std::lock_guard<std::mutex> lock(mutex);
   Shared& shared = SharedOn(platform);
   if (shared.network != network) {
-    const transport::gpu::PlatformOptions options = transport::gpu::OptionsOf(platform);
+    const gpu::PlatformOptions options = gpu::OptionsOf(platform);
     shared.network = network;
     shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
-                                                  std::make_shared<transport::gpu::WireIntroducer>(network->station()));
-    shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, transport::gpu::ipc::HostId()) : nullptr;
+                                                  std::make_shared<gpu::WireIntroducer>(network->station()));
+    shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
   return std::make_shared<GpuNetworkTransport>(gpu, shared.between, network, shared.memory);
 }
 
 }  // namespace
 
-ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const transport::CallSite& site,
+ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const CallSite& site,
                                           bool loopback) {
   const auto name = attrs.get<std::string_view>("platform");
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
@@ -74,7 +74,7 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const tr
   }
   const std::string platform(*name);
   std::string wrong;
-  auto gpu = transport::gpu::OpenGpu(platform, &wrong);
+  auto gpu = gpu::OpenGpu(platform, &wrong);
   if (gpu == nullptr) return ffi::Unexpected(ffi::Error::Internal(site.Prefix() + wrong + "."));
   if (site.spans_processes()) {
     auto network = NetworkOf(site);
@@ -84,9 +84,9 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const tr
   std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
   if (loopback) {
     const int64_t devices_per_server = std::max<int64_t>(1, (*topology)[1]);
-    fabric = std::make_shared<transport::gpu::LoopbackFabric>(static_cast<int32_t>(devices_per_server));
+    fabric = std::make_shared<gpu::LoopbackFabric>(static_cast<int32_t>(devices_per_server));
   }
-  return GpuTransport{gpu, std::make_shared<transport::gpu::GpuTransport>(gpu, std::move(fabric))};
+  return GpuTransport{gpu, std::make_shared<gpu::GpuTransport>(gpu, std::move(fabric))};
 }
 
 }  // namespace fastjax::handlers

@@ -7,18 +7,13 @@
 #include "handlers/planning.h"
 #include "handlers/transports.h"
 #include "planner/table.h"
-#include "transport/counts.h"
+#include "exchange/counts.h"
 
 namespace fastjax::handlers {
 namespace {
 
-using transport::Completion;
-using transport::CountsArgs;
-using transport::ExchangeArgs;
-using transport::IntView;
-using transport::Status;
 
-Status Unexpected(const transport::CallSite& site) {
+Status Unexpected(const CallSite& site) {
   return Status::Invalid(site.Prefix() + UnexpectedOperands().message);
 }
 
@@ -46,7 +41,7 @@ Completion WhenAll(int32_t count, Completion done) {
 // The integers of one rank.
 IntView Slice(const IntView& all, int64_t rank, int64_t count) {
   IntView own = all;
-  own.data = static_cast<const std::byte*>(all.data) + rank * count * transport::IntBytes(all.kind);
+  own.data = static_cast<const std::byte*>(all.data) + rank * count * IntBytes(all.kind);
   own.size = count;
   return own;
 }
@@ -173,7 +168,7 @@ Status LoopbackPlanCall::Plan() {
 }
 
 void LoopbackPlanCall::Start(int64_t /*run_id*/, const Status& loaded, const Completion& done) {
-  done(loaded.ok() ? transport::Guarded([this] { return Plan(); }) : loaded);
+  done(loaded.ok() ? Guarded([this] { return Plan(); }) : loaded);
 }
 
 }  // namespace fastjax::handlers

@@ -9,14 +9,14 @@
 
 #include "handlers/decode.h"
 #include "handlers/gpu_calls.h"
-#include "transport/gpu/caller.h"
-#include "transport/gpu/fetch.h"
-#include "transport/transport.h"
+#include "backends/gpu/caller.h"
+#include "backends/gpu/fetch.h"
+#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
 struct GpuLoopbackPlanSite : GpuSite {
-  transport::PlanFunction plan;
+  PlanFunction plan;
   int64_t table_words = 0;
   int32_t rank = 0;  // whose table is wanted
 };
@@ -37,21 +37,21 @@ struct LoopbackBuffers {
 
 class LoopbackCall {
  public:
-  LoopbackCall(const GpuExchangeSite* state, transport::gpu::Caller caller, int32_t /*ordinal*/)
+  LoopbackCall(const GpuExchangeSite* state, gpu::Caller caller, int32_t /*ordinal*/)
       : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  transport::Status Load(const LoopbackBuffers& buffers);
-  void Start(int64_t run_id, const transport::Status& loaded, const transport::Completion& done);
-  const transport::gpu::Caller& caller() const { return caller_; }
+  Status Load(const LoopbackBuffers& buffers);
+  void Start(int64_t run_id, const Status& loaded, const Completion& done);
+  const gpu::Caller& caller() const { return caller_; }
 
  private:
   bool Decode(const LoopbackBuffers& buffers);
-  transport::ExchangeArgs ArgsOf(int32_t rank) const;
+  ExchangeArgs ArgsOf(int32_t rank) const;
 
   const GpuExchangeSite& state_;
-  const transport::gpu::Caller caller_;
-  transport::gpu::Fetch fetch_;
-  transport::ExchangeArgs all_;  // of rank 0; metadata of all ranks lies behind its own
+  const gpu::Caller caller_;
+  gpu::Fetch fetch_;
+  ExchangeArgs all_;  // of rank 0; metadata of all ranks lies behind its own
 };
 
 struct LoopbackPlanBuffers {
@@ -61,20 +61,20 @@ struct LoopbackPlanBuffers {
 
 class LoopbackPlanCall {
  public:
-  LoopbackPlanCall(const GpuLoopbackPlanSite* state, transport::gpu::Caller caller, int32_t /*ordinal*/)
+  LoopbackPlanCall(const GpuLoopbackPlanSite* state, gpu::Caller caller, int32_t /*ordinal*/)
       : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  transport::Status Load(const LoopbackPlanBuffers& buffers);
-  void Start(int64_t run_id, const transport::Status& loaded, const transport::Completion& done);
-  const transport::gpu::Caller& caller() const { return caller_; }
+  Status Load(const LoopbackPlanBuffers& buffers);
+  void Start(int64_t run_id, const Status& loaded, const Completion& done);
+  const gpu::Caller& caller() const { return caller_; }
 
  private:
-  transport::Status Plan();
+  Status Plan();
 
   const GpuLoopbackPlanSite& state_;
-  const transport::gpu::Caller caller_;
-  transport::gpu::Fetch fetch_;
-  transport::IntView sizes_;  // of all ranks
+  const gpu::Caller caller_;
+  gpu::Fetch fetch_;
+  IntView sizes_;  // of all ranks
   int32_t* words_ = nullptr;  // on the host
   int32_t* table_ = nullptr;  // on the device
 };

@@ -12,9 +12,9 @@ namespace {
 struct PlanSite {
   static ffi::TypeId id;
   HandedOver handed_over;
-  std::shared_ptr<const transport::CallSite> site;
+  std::shared_ptr<const CallSite> site;
   int64_t table_words = 0;
-  std::unique_ptr<transport::Counts> counts;
+  std::unique_ptr<Counts> counts;
 };
 
 ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;

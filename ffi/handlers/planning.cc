@@ -17,7 +17,6 @@
 namespace fastjax::handlers {
 namespace {
 
-using transport::Status;
 
 std::atomic<int64_t> plans_made{0};
 
@@ -34,15 +33,15 @@ class PlannerPool {
   }
 
   // Both return why there is nothing to write or take, or an empty string.
-  const char* Write(const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
+  const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
     const std::lock_guard<std::mutex> lock(mutex_);
     planner::Planner& planner = Planned(traffic, anew);
-    for (const transport::LocalTable& table : tables) {
+    for (const LocalTable& table : tables) {
       if (!planner::WriteTable(&planner, table.rank, table.words)) return Refusal(planner);
     }
     return "";
   }
-  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const transport::TakeSlice& take,
+  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take,
                     bool* anew) {
     const std::lock_guard<std::mutex> lock(mutex_);
     planner::Planner& planner = Planned(traffic, anew);
@@ -105,7 +104,7 @@ std::shared_ptr<PlannerPool> PoolOf(const std::vector<int64_t>& words, const pla
 }  // namespace
 
 ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
-                                      const std::shared_ptr<const transport::CallSite>& site) {
+                                      const std::shared_ptr<const CallSite>& site) {
   const auto topology_words = attrs.get<ffi::Span<const int64_t>>("topology");
   const auto scheduler = attrs.get<int64_t>("scheduler");
   const auto row_bytes = attrs.get<int64_t>("row_bytes");
@@ -126,11 +125,11 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
     return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
   };
   Planning planning;
-  planning.tables = [pool, told](const int64_t* traffic, const std::vector<transport::LocalTable>& tables, bool* anew) {
+  planning.tables = [pool, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
     return told(pool->Write(traffic, tables, anew));
   };
   planning.slices = [pool, told](const int64_t* traffic, const std::vector<int32_t>& ranks,
-                                 const transport::TakeSlice& take,
+                                 const TakeSlice& take,
                                  bool* anew) { return told(pool->Slice(traffic, ranks, take, anew)); };
   planning.table_words = planner::TableWords(topology, kind);
   return planning;

@@ -6,20 +6,20 @@
 #include <memory>
 
 #include "handlers/decode.h"
-#include "transport/transport.h"
+#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
 struct Planning {
   // Either may be called by several threads at once.
-  transport::PlanFunction tables;
-  transport::SliceFunction slices;
+  PlanFunction tables;
+  SliceFunction slices;
   int64_t table_words = 0;
 };
 
 // From the attributes topology (the words that planner::ReadTopology reads), scheduler and row_bytes.
 ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
-                                      const std::shared_ptr<const transport::CallSite>& site);
+                                      const std::shared_ptr<const CallSite>& site);
 
 }  // namespace fastjax::handlers
 

@@ -5,28 +5,28 @@
 #include <memory>
 
 #include "handlers/decode.h"
-#include "transport/gpu/gpu.h"
-#include "transport/group.h"
-#include "transport/network/network.h"
-#include "transport/transport.h"
+#include "backends/gpu/gpu.h"
+#include "exchange/call_site.h"
+#include "backends/network/network.h"
+#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
 // That of this process alone, or that of the network where devices of other processes take part; an error where that
 // has not been opened.
-ffi::ErrorOr<std::shared_ptr<transport::Transport>> TransportOf(const transport::CallSite& site);
+ffi::ErrorOr<std::shared_ptr<Transport>> TransportOf(const CallSite& site);
 
 // That of the network alone.
-ffi::ErrorOr<std::shared_ptr<transport::network::NetworkTransport>> NetworkOf(const transport::CallSite& site);
+ffi::ErrorOr<std::shared_ptr<network::NetworkTransport>> NetworkOf(const CallSite& site);
 
 struct GpuTransport {
-  std::shared_ptr<transport::gpu::Gpu> gpu;
-  std::shared_ptr<transport::Transport> transport;
+  std::shared_ptr<gpu::Gpu> gpu;
+  std::shared_ptr<Transport> transport;
 };
 
 // That of the attribute platform: "cuda", "rocm", or "cpu", whose GPUs are emulated; an error where there is none. With
 // `loopback`, one device plays all ranks of the attribute topology.
-ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const transport::CallSite& site, bool loopback);
+ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const CallSite& site, bool loopback);
 
 }  // namespace fastjax::handlers
 

@@ -12,21 +12,17 @@
 #include <tuple>
 #include <vector>
 
-#include "transport/figures.h"
+#include "runtime/statistics.h"
 
 namespace nb = nanobind;
 
 namespace fastjax::python {
 namespace {
 
-using transport::Figures;
-using transport::PlanSource;
-using transport::Records;
-using transport::SiteReport;
 using Matrix = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
 
 // Seconds: of the last, the mean, the longest; not numbers where there was none.
-std::tuple<double, double, double> ToSeconds(const transport::Times& times) {
+std::tuple<double, double, double> ToSeconds(const Times& times) {
   if (times.count == 0) return {std::nan(""), std::nan(""), std::nan("")};
   const auto seconds = [](auto nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; };
   return {seconds(times.last), seconds(times.total) / static_cast<double>(times.count), seconds(times.most)};
@@ -60,7 +56,7 @@ auto Figure(T Figures::* member) {
 }
 
 template <typename T>
-auto OfSite(T transport::CallSite::* member) {
+auto OfSite(T CallSite::* member) {
   return [member](const SiteReport& report) { return (*report.site).*member; };
 }
 
@@ -72,7 +68,6 @@ std::vector<SiteReport> ReportAll() {
 }  // namespace
 
 void RegisterFigures(nb::module_* module) {
-  using transport::CallSite;
   nb::class_<SiteReport>(*module, "SiteReport", "What one call site has done.")
       .def_ro("number", &SiteReport::number)
       .def_ro("active", &SiteReport::active)

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/emulated_gpu.h"
-#include "transport/gpu/driver_library.h"
+#include "backends/gpu/driver_library.h"
 
 namespace nb = nanobind;
 
@@ -21,7 +21,7 @@ void RegisterGpu(nb::module_* module) {
       "set_gpu_options",
       [](const std::string& platform, std::string library, int32_t multiprocessors,
          std::vector<std::string> message_libraries, bool shares_memory) {
-        transport::gpu::SetOptions(platform,
+        gpu::SetOptions(platform,
                                    {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
       },
       nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
@@ -32,9 +32,9 @@ void RegisterGpu(nb::module_* module) {
       "gpu_tally",
       [](const std::string& platform) {
         std::string wrong;
-        const auto gpu = transport::gpu::OpenGpu(platform, &wrong);
+        const auto gpu = gpu::OpenGpu(platform, &wrong);
         if (gpu == nullptr) throw std::runtime_error(wrong);
-        const transport::gpu::Tally tally = gpu->tally();
+        const gpu::Tally tally = gpu->tally();
         nb::dict dict;
         dict["exchanges"] = tally.exchanges;
         dict["kernels"] = tally.kernels;

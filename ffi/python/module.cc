@@ -22,7 +22,7 @@
 #include "python/schedulers.h"
 #include "python/simulation.h"
 #include "python/transfers.h"
-#include "transport/in_process/copy_pool.h"
+#include "runtime/copy_pool.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace nb = nanobind;
@@ -224,7 +224,7 @@ NB_MODULE(_core, m) {
   python::RegisterGpu(&m);
   m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");
   m.def(
-      "copy_threads", [] { return transport::in_process::CopyPool::Get().threads(); },
+      "copy_threads", [] { return CopyPool::Get().threads(); },
       "Threads that move rows between the devices of this process.");
   python::RegisterSchedulers(&m);
   m.def(

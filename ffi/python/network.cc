@@ -11,15 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "transport/in_process/rendezvous.h"
-#include "transport/network/the_wire.h"
+#include "rendezvous/rendezvous.h"
+#include "backends/network/the_wire.h"
 
 namespace nb = nanobind;
 
 namespace fastjax::python {
 namespace {
 
-namespace network = transport::network;
+namespace network = network;
 
 void Check(const std::string& wrong) {
   if (!wrong.empty()) throw std::runtime_error(wrong);
@@ -29,7 +29,7 @@ std::string ToString(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size
 
 nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std::string library,
                std::vector<std::string> nics, std::string transports) {
-  network::WireOptions options;
+  WireOptions options;
   options.process = process;
   options.processes = processes;
   if (secret.size() != options.secret.size()) throw std::invalid_argument("the secret must have 16 bytes");
@@ -58,7 +58,7 @@ bool Close(double seconds) {
 }
 
 nb::dict State() {
-  network::WireState state;
+  WireState state;
   bool open = false;
   {
     const nb::gil_scoped_release release;
@@ -68,7 +68,7 @@ nb::dict State() {
   dict["open"] = open;
   if (!open) return dict;
   nb::list lanes;
-  for (const network::LaneState& lane : state.lanes) lanes.append(nb::make_tuple(lane.nic, lane.transports));
+  for (const LaneState& lane : state.lanes) lanes.append(nb::make_tuple(lane.nic, lane.transports));
   dict["library"] = state.library;
   dict["version"] = state.version;
   dict["lanes"] = lanes;
@@ -93,7 +93,7 @@ void RegisterNetwork(nb::module_* module) {
   module->def("network_close", &Close, nb::arg("seconds"),
               "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
   module->def(
-      "network_unfinished", [] { return transport::in_process::Unfinished().load(); },
+      "network_unfinished", [] { return Unfinished().load(); },
       "How many devices of this process are at an exchange.");
   module->def("network_state", &State,
               "What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.");

@@ -1,5 +1,5 @@
 // The pool that moves rows: every byte of every step, in steps, for many jobs at once.
-#include "transport/in_process/copy_pool.h"
+#include "runtime/copy_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,17 +14,13 @@
 
 #include "check.h"
 #include "kernels/copy.h"
-#include "transport/status.h"
+#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using kernels::Destination;
-using transport::Status;
-using transport::execution::CopyOp;
-using transport::in_process::CopyJob;
-using transport::in_process::CopyPool;
 
 // A job whose every step shuffles all that the step before it wrote, in pieces of random sizes: a piece that is copied
 // too early, twice to different places or not at all shows at the end.
@@ -154,7 +150,7 @@ void TestFromDone() {
     std::unique_ptr<Chain> chain;
     int32_t rounds;
     std::atomic<long>* wrong;
-    transport::Completion finished;
+    Completion finished;
 
     static void Run(std::shared_ptr<Repeat> self) {
       self->chain->Spoil();

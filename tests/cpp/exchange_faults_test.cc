@@ -17,10 +17,10 @@
 #include "planner/table.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "transport/group.h"
-#include "transport/in_process/in_process.h"
-#include "transport/status.h"
-#include "transport/transport.h"
+#include "exchange/call_site.h"
+#include "backends/memory/memory_backend.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace {
@@ -44,13 +44,7 @@ namespace {
 
 using planner::Scheduler;
 using planner::TableView;
-using transport::CallSite;
-using transport::Code;
-using transport::CountsArgs;
-using transport::IntKind;
-using transport::LocalTable;
-using transport::Status;
-using transport::in_process::InProcessTransport;
+using memory::InProcessTransport;
 
 const char* const kPrefix = "exchange over axis 'x' (channel 7): ";
 
@@ -68,7 +62,7 @@ struct Setting {
   std::mt19937_64 random;
   std::shared_ptr<CallSite> site;
   RigOptions options;
-  std::unique_ptr<transport::Exchange> exchange;
+  std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Rig> rig;
 };
 
@@ -287,8 +281,8 @@ void TestDroppedWhileCopying() {
     for (const int32_t dropped_by : {-1, 0, 7}) {
       for (uint64_t round = 0; round < 10; ++round) {
         Setting setting(row_bytes, 9 + round);
-        transport::Exchange* exchange = setting.exchange.get();
-        auto owner = std::make_shared<std::unique_ptr<transport::Exchange>>(std::move(setting.exchange));
+        Exchange* exchange = setting.exchange.get();
+        auto owner = std::make_shared<std::unique_ptr<Exchange>>(std::move(setting.exchange));
         const Outcomes outcomes(8);
         for (int32_t partition = 0; partition < 8; ++partition) {
           const auto drop = partition == dropped_by ? owner : nullptr;
@@ -307,7 +301,7 @@ void TestDroppedWhileCopying() {
 }
 
 // Brings the same sizes on each of four devices but the last.
-Status Count(const transport::PlanFunction& plan, const std::vector<int64_t>& sizes, const std::vector<int64_t>& last) {
+Status Count(const PlanFunction& plan, const std::vector<int64_t>& sizes, const std::vector<int64_t>& last) {
   const auto site = MakeSite(1, 4);
   const auto counts = InProcessTransport::Get().OpenCounts(site, plan);
   const Outcomes outcomes(4);
@@ -360,7 +354,7 @@ void TestRefusedCounts() {
 }
 
 // Takes its table as it is told to.
-struct Taker final : transport::TableTaker {
+struct Taker final : TableTaker {
   explicit Taker(Status s) : status(std::move(s)) {}
   Status TakeTable() override {
     ++taken;
@@ -383,7 +377,7 @@ void TestTablesNotTaken() {
     std::array<int32_t, planner::kHeaderWords> table{};
     Taker fine(Status::Ok());
     Taker broken(Status::Internal("no copy"));
-    const auto start = [&](int64_t run, int32_t p, Taker* taker, transport::Completion done) {
+    const auto start = [&](int64_t run, int32_t p, Taker* taker, Completion done) {
       counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, table.data(), taker}, std::move(done));
     };
     const Outcomes outcomes(3);

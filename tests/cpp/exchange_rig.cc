@@ -8,10 +8,6 @@ namespace fastjax::test {
 namespace {
 
 using kernels::ElementKind;
-using transport::CallSite;
-using transport::ExchangeArgs;
-using transport::IntKind;
-using transport::IntView;
 
 // Fast: most of what these tests do is to fill buffers.
 class Bits {
@@ -196,7 +192,7 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   each([&](std::byte* dst, const std::byte* src, int64_t bytes) { AddElements(options_.element, dst, src, bytes); });
 }
 
-void Rig::Start(transport::Exchange* exchange, int64_t run_id, int32_t partition, transport::Completion done) {
+void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done) {
   Device& device = devices_[partition];
   ExchangeArgs args = device.args;
   // Where there is no memory there is no address.
@@ -211,7 +207,7 @@ void Rig::Start(transport::Exchange* exchange, int64_t run_id, int32_t partition
   exchange->Start(run_id, partition, args, std::move(done));
 }
 
-Outcomes Rig::Run(transport::Exchange* exchange, int64_t run_id, bool threads) {
+Outcomes Rig::Run(Exchange* exchange, int64_t run_id, bool threads) {
   Outcomes outcomes(site_->partitions());
   const auto start = [&](int32_t partition) { Start(exchange, run_id, partition, outcomes.For(partition)); };
   if (threads) {

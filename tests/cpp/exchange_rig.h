@@ -13,8 +13,8 @@
 #include "layout.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/group.h"
-#include "transport/transport.h"
+#include "exchange/call_site.h"
+#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -34,8 +34,8 @@ class Buffer {
   std::vector<std::byte> memory_;
 };
 
-inline transport::ExchangeOptions Way(bool reverse, bool transposed_table) {
-  transport::ExchangeOptions options;
+inline ExchangeOptions Way(bool reverse, bool transposed_table) {
+  ExchangeOptions options;
   options.reverse = reverse;
   options.transposed_table = transposed_table;
   return options;
@@ -47,24 +47,24 @@ struct RigOptions {
   int32_t per_peer = 1;
   int64_t row_bytes = 8;
   kernels::ElementKind element = kernels::ElementKind::kF32;
-  transport::ExchangeOptions exchange;
+  ExchangeOptions exchange;
   bool overlap = false;  // of slices of the operand
 };
 
 class Rig {
  public:
   // `traffic` is what is planned; with a transposed table its transpose is exchanged.
-  Rig(std::shared_ptr<const transport::CallSite> site, const RigOptions& options, const Matrix& traffic,
+  Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic,
       std::mt19937_64* random);
 
   // The table of a partition, to be damaged or made by others.
   std::vector<int32_t>& table(int32_t partition) { return devices_[partition].table; }
   // The sizes to plan with.
-  transport::IntView PlannedSizes(int32_t partition) const;
+  IntView PlannedSizes(int32_t partition) const;
 
-  void Start(transport::Exchange* exchange, int64_t run_id, int32_t partition, transport::Completion done);
+  void Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done);
   // Starts every partition, in any order, on this thread or each on its own, and waits.
-  Outcomes Run(transport::Exchange* exchange, int64_t run_id, bool threads);
+  Outcomes Run(Exchange* exchange, int64_t run_id, bool threads);
 
   // Slices landed on each other in some group.
   bool sums() const { return sums_; }
@@ -80,12 +80,12 @@ class Rig {
   struct Ints {
     std::vector<int32_t> narrow;
     std::vector<int64_t> wide;
-    transport::IntKind kind = transport::IntKind::kS64;
+    IntKind kind = IntKind::kS64;
     Ints(const std::vector<int64_t>& values, std::mt19937_64* random);
-    transport::IntView view() const;
+    IntView view() const;
   };
   struct Device {
-    transport::ExchangeArgs args;
+    ExchangeArgs args;
     Ints input_offsets;
     Ints send_sizes;
     Ints output_offsets;
@@ -101,7 +101,7 @@ class Rig {
 
   void Expect(int32_t group, const Layout& layout);
 
-  std::shared_ptr<const transport::CallSite> site_;
+  std::shared_ptr<const CallSite> site_;
   RigOptions options_;
   std::mt19937_64 random_;
   std::vector<Device> devices_;  // by partition

@@ -18,10 +18,10 @@
 #include "planner/table.h"
 #include "replay.h"
 #include "traffic.h"
-#include "transport/group.h"
-#include "transport/in_process/in_process.h"
-#include "transport/status.h"
-#include "transport/transport.h"
+#include "exchange/call_site.h"
+#include "backends/memory/memory_backend.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -30,17 +30,13 @@ namespace {
 using kernels::ElementKind;
 using planner::Scheduler;
 using planner::Transfer;
-using transport::CallSite;
-using transport::ExchangeOptions;
-using transport::LocalTable;
-using transport::Status;
-using transport::in_process::InProcessTransport;
+using memory::InProcessTransport;
 
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
 
 // Groups and launches may plan at once; a planner serves one at a time.
-transport::PlanFunction PlanWith(const RigOptions& options) {
+PlanFunction PlanWith(const RigOptions& options) {
   auto plan = std::make_shared<planner::Planner>(options.topology, options.scheduler, 4096);
   auto mutex = std::make_shared<std::mutex>();
   return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
@@ -54,12 +50,12 @@ transport::PlanFunction PlanWith(const RigOptions& options) {
   };
 }
 
-std::unique_ptr<transport::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
+std::unique_ptr<Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
   return InProcessTransport::Get().OpenCounts(site, PlanWith(options));
 }
 
 // Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.
-void CheckCounts(const CallSite& site, transport::Counts* counts, const RigOptions& options, int64_t run_id,
+void CheckCounts(const CallSite& site, Counts* counts, const RigOptions& options, int64_t run_id,
                  bool threads, std::mt19937_64* random, Rig* rig) {
   const Outcomes outcomes(site.partitions());
   const auto words = static_cast<size_t>(planner::TableWords(options.topology, options.scheduler));
@@ -170,7 +166,7 @@ void TestPlanningFails() {
   options.topology = MakeTopology(2, 2);
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   for (const bool throws : {false, true}) {
-    options.exchange.plan = [throws](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+    options.exchange.plan = [throws](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };
@@ -263,7 +259,7 @@ void CheckLoops(const ExchangeOptions& exchange_options, bool overlap) {
 void TestManySites() {
   constexpr int32_t kSites = 6;
   std::mt19937_64 random(5);
-  std::vector<std::unique_ptr<transport::Exchange>> exchanges;
+  std::vector<std::unique_ptr<Exchange>> exchanges;
   std::vector<std::unique_ptr<Rig>> rigs;
   for (int32_t i = 0; i < kSites; ++i) {
     RigOptions options;

@@ -24,7 +24,7 @@
 
 namespace {
 
-using namespace fastjax::transport::gpu::nccl;  // NOLINT(google-build-using-namespace): it is these
+using namespace fastjax::gpu::nccl;  // NOLINT(google-build-using-namespace): it is these
 using fastjax::test::FakeNccl;
 using fastjax::test::IsValid;
 using fastjax::test::MistakeIn;
@@ -87,7 +87,7 @@ int CurrentDevice() {
 
 }  // namespace
 
-namespace fastjax::transport::gpu::nccl {
+namespace fastjax::gpu::nccl {
 
 // A communicator. The hub's mutex guards what changes.
 struct Opaque {
@@ -117,7 +117,7 @@ struct Opaque {
   }
 };
 
-}  // namespace fastjax::transport::gpu::nccl
+}  // namespace fastjax::gpu::nccl
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <climits>
 #include <cstring>
 
-#include "transport/gpu/nccl/api.h"
+#include "backends/gpu/nccl/api.h"
 
 namespace fastjax::test {
 
@@ -13,7 +13,7 @@ inline bool IsUndefinedOr(int value, int least, int most) {
   return value == INT_MIN || (least <= value && value <= most);
 }
 
-inline bool IsValid(const transport::gpu::nccl::Config& config) {
+inline bool IsValid(const gpu::nccl::Config& config) {
   return config.magic == 0xcafebeef && IsUndefinedOr(config.blocking, 0, 1) &&
          IsUndefinedOr(config.cga_cluster_size, 0, INT_MAX) && IsUndefinedOr(config.min_ctas, 1, INT_MAX) &&
          IsUndefinedOr(config.max_ctas, 1, INT_MAX) && config.min_ctas <= config.max_ctas &&
@@ -21,7 +21,7 @@ inline bool IsValid(const transport::gpu::nccl::Config& config) {
 }
 
 // What NCCL takes and we must not give; null: nothing.
-inline const char* MistakeIn(const transport::gpu::nccl::Config& config) {
+inline const char* MistakeIn(const gpu::nccl::Config& config) {
   if (config.size < 48 || config.version < 21800) return "a bad config";
   int traffic_class = 0;  // whatever is there
   std::memcpy(&traffic_class, reinterpret_cast<const char*>(&config) + 44, sizeof(traffic_class));

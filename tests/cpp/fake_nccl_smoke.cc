@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fake_nccl.h"
-#include "transport/gpu/nccl/api.h"
+#include "backends/gpu/nccl/api.h"
 
 extern "C" fastjax::test::FakeNccl* fastjax_fake_nccl();
 
@@ -29,9 +29,9 @@ __attribute__((constructor)) void Spoil() {
   } else if (fault == "alone") {
     fake.ready_alone = true;
   } else if (fault == "init") {
-    fake.fail_init = fastjax::transport::gpu::nccl::kSystemError;
+    fake.fail_init = fastjax::gpu::nccl::kSystemError;
   } else if (fault == "state") {
-    fake.async_error = fastjax::transport::gpu::nccl::kRemoteError;
+    fake.async_error = fastjax::gpu::nccl::kRemoteError;
   } else if (!fault.empty()) {
     std::fprintf(stderr, "fake NCCL: no fault is called '%s'\n", named);
     std::abort();

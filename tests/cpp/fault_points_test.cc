@@ -1,5 +1,5 @@
 // Fault points are reached where and when they are said to be, once, and never without being asked for.
-#include "transport/network/fault_points.h"
+#include "runtime/fault_points.h"
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,6 @@ namespace fastjax::test {
 namespace {
 
 using planner::Phase;
-using transport::network::FaultPoints;
 
 int64_t stops = 0;
 void Stop() { ++stops; }

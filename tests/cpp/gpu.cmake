@@ -2,7 +2,7 @@
 add_library(fastjax_gpu_test_support STATIC arena.cc gpu_rig.cc)
 target_link_libraries(
   fastjax_gpu_test_support
-  PUBLIC fastjax_transport_test_support fastjax_emulated_gpu
+  PUBLIC fastjax_backends_test_support fastjax_emulated_gpu
   PRIVATE fastjax_options
 )
 

@@ -18,8 +18,8 @@
 #include "replay.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "transport/gpu/gpu_transport.h"
-#include "transport/gpu/loopback.h"
+#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/loopback.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -27,12 +27,10 @@ namespace {
 
 using kernels::ElementKind;
 using planner::Scheduler;
-using transport::CallSite;
-using transport::Status;
-using transport::gpu::Gpu;
-using transport::gpu::GpuTransport;
-using transport::gpu::LoopbackFabric;
-using transport::gpu::PeerFabric;
+using gpu::Gpu;
+using gpu::GpuTransport;
+using gpu::LoopbackFabric;
+using gpu::PeerFabric;
 
 // Of the driver, for a copy of its lists, a kernel, and coming and going with others.
 constexpr int64_t kCallsOfDevice = 20;
@@ -48,7 +46,7 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
              const kernels::Driver* driver = fastjax_gpu_driver()) {
   Setting setting;
   setting.gpu = std::make_shared<Gpu>(driver);
-  std::shared_ptr<transport::gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
+  std::shared_ptr<gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
   if (where == Where::kLoopback) {
     fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
   }
@@ -386,21 +384,21 @@ void TestLoopbackOfSeveralStreams() {
 }
 
 // Ranks that one call of a device plays.
-class OneCall final : public transport::Exchange {
+class OneCall final : public Exchange {
  public:
-  OneCall(std::unique_ptr<transport::Exchange> exchange, const transport::gpu::Caller* caller)
+  OneCall(std::unique_ptr<Exchange> exchange, const gpu::Caller* caller)
       : exchange_(std::move(exchange)), caller_(caller) {}
-  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     args.caller = caller_;
     exchange_->Start(run_id, partition, args, std::move(done));
   }
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, transport::Completion done) override {
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
     exchange_->Refuse(run_id, partition, why, std::move(done));
   }
 
  private:
-  const std::unique_ptr<transport::Exchange> exchange_;
-  const transport::gpu::Caller* const caller_;
+  const std::unique_ptr<Exchange> exchange_;
+  const gpu::Caller* const caller_;
 };
 
 // All are completed by the thread that brings the last of them.
@@ -411,7 +409,7 @@ void TestOneCall() {
   const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
   const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
   std::vector<std::unique_ptr<std::byte[]>> memory;
-  transport::gpu::Caller caller;
+  gpu::Caller caller;
   CHECK_EQ(gpu->driver().CreateStream(&caller.stream), 0);
   caller.allocate = [&](size_t bytes) {
     memory.push_back(std::make_unique<std::byte[]>(bytes));
@@ -444,7 +442,7 @@ void TestTally() {
     const Setting setting = Open(site, options, Where::kLoopback);
     Rig rig(site, options, traffic, &random);
     for (int64_t run = 1; run <= 2; ++run) CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
-    const transport::gpu::Tally tally = setting.gpu->tally();
+    const gpu::Tally tally = setting.gpu->tally();
     CHECK_EQ(tally.exchanges, 2);
     CHECK_EQ(tally.summed, 0);
     // What crosses servers, twice.

@@ -1,5 +1,5 @@
 // What a call reads of its device: all that it asked for is there when it is told so, and what goes wrong is said.
-#include "transport/gpu/fetch.h"
+#include "backends/gpu/fetch.h"
 
 #include <cstdint>
 #include <cstring>
@@ -12,14 +12,14 @@
 #include "gpu_rig.h"
 #include "kernels/driver.h"
 #include "kernels/emulated_gpu.h"
-#include "transport/gpu/gpu.h"
+#include "backends/gpu/gpu.h"
 
 namespace fastjax::test {
 namespace {
 
-using transport::gpu::Caller;
-using transport::gpu::Fetch;
-using transport::gpu::Gpu;
+using gpu::Caller;
+using gpu::Fetch;
+using gpu::Gpu;
 
 struct Setting {
   explicit Setting(const kernels::Driver* driver = fastjax_gpu_driver()) : gpu(std::make_unique<Gpu>(driver)) {
@@ -132,12 +132,12 @@ void TestFaults() {
       const int32_t* here = there.data();
       Fetch fetch(setting.gpu.get());
       fetch.Add(&here, 10 * sizeof(int32_t));
-      const transport::Status status = fetch.Run(setting.caller);
+      const Status status = fetch.Run(setting.caller);
       CHECK(!status.ok() || std::memcmp(here, there.data(), 10 * sizeof(int32_t)) == 0);
       return status;
     };
     FaultyDriver::FailAfter(calls);
-    const transport::Status status = run();
+    const Status status = run();
     fails = FaultyDriver::Stop();
     CHECK(fails || status.ok());
     if (!status.ok()) said.push_back(status.message);

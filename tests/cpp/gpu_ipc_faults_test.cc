@@ -16,16 +16,16 @@
 #include "network_rig.h"
 #include "planner/table.h"
 #include "table_words.h"
-#include "transport/gpu/ipc/circle.h"
-#include "transport/gpu/ipc/letter.h"
+#include "backends/gpu/ipc/circle.h"
+#include "backends/gpu/ipc/letter.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using kernels::emulatedSharing;
-using transport::gpu::ipc::kLastStep;
-using transport::gpu::ipc::kSteps;
+using gpu::ipc::kLastStep;
+using gpu::ipc::kSteps;
 
 constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
 using Clock = std::chrono::steady_clock;
@@ -266,13 +266,13 @@ void TestClosing() {
 
 // Letters that are none are refused, whatever they say.
 void TestLetters() {
-  using transport::gpu::ipc::Decode;
-  using transport::gpu::ipc::Encode;
-  using transport::gpu::ipc::Letter;
+  using gpu::ipc::Decode;
+  using gpu::ipc::Encode;
+  using gpu::ipc::Letter;
   Letter letter;
   letter.host = 5;
   letter.devices.resize(2);
-  letter.devices[1].places[transport::gpu::kStaging] = {0, 77};
+  letter.devices[1].places[gpu::kStaging] = {0, 77};
   letter.devices[1].staging_rows = 9;
   letter.loans.resize(1);
   letter.loans[0].bytes = 1000;

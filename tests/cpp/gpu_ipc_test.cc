@@ -16,14 +16,13 @@
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
-#include "transport/figures.h"
+#include "runtime/statistics.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using kernels::emulatedSharing;
-using transport::Status;
 
 RigOptions Draw(int trial, std::mt19937_64* random) {
   const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
@@ -36,7 +35,7 @@ RigOptions Draw(int trial, std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
       return Status::Ok();
     };
   }
@@ -182,7 +181,7 @@ void TestMany() {
   options.topology = MakeTopology(2, 2);
   const auto site = MakeSite(2, 4, kNoTimeoutMs, &random);
   Deal(Owners::kHalves, 2, &random, site.get());
-  const auto other_site = std::make_shared<transport::CallSite>(*site);
+  const auto other_site = std::make_shared<CallSite>(*site);
   other_site->channel = 8;
   IpcJob job(site, options, 4, 3);
   const auto other = job.Open(other_site, options);
@@ -253,7 +252,7 @@ std::vector<std::pair<std::string, Change>> Refusals() {
 // What stats say of it, of all processes.
 std::vector<std::string> SaidByStats() {
   std::vector<std::string> said;
-  for (const transport::SiteReport& report : transport::Records::Get().Report()) {
+  for (const SiteReport& report : Records::Get().Report()) {
     if (report.active) said.push_back(report.figures.memory_refusal);
   }
   return said;
@@ -287,8 +286,8 @@ void TestRefusals() {
                  [&](int32_t process) { return ProcessSetup{1, true, process == who ? refusing : &counting}; });
       Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
       asked = 0;
-      transport::Records::Get().Reset();
-      transport::Records::Collect(true);
+      Records::Get().Reset();
+      Records::Collect(true);
       const int made = Fake().made;
       for (int run = 0; run < 3; ++run) {
         rig.Reset();
@@ -299,7 +298,7 @@ void TestRefusals() {
         if (run > 0) CHECK_EQ(asked.load(), 0);
         asked = 0;
       }
-      transport::Records::Collect(false);
+      Records::Collect(false);
       CHECK_EQ(SaidByStats().size(), 2U);
       const std::vector<std::string> said = SaidByStats();
       const auto own = static_cast<size_t>(who);
@@ -322,11 +321,11 @@ void TestOffInOne() {
   };
   asked = 0;
   Ring ring(3, kNoTimeoutMs, 36, [](int32_t process) { return ProcessSetup{1, process != 1, &counting}; });
-  transport::Records::Get().Reset();
-  transport::Records::Collect(true);
+  Records::Get().Reset();
+  Records::Collect(true);
   ring.CheckWorks();
   ring.CheckWorks();
-  transport::Records::Collect(false);
+  Records::Collect(false);
   CHECK_EQ(asked.load(), 0);
   const std::string off = "another process does not share memory";
   CHECK(SaidByStats() == std::vector<std::string>({off, "", off}));

@@ -16,21 +16,20 @@
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
-#include "transport/figures.h"
-#include "transport/gpu/network_transport.h"
-#include "transport/gpu/wire_introducer.h"
+#include "runtime/statistics.h"
+#include "backends/gpu/network_transport.h"
+#include "backends/gpu/wire_introducer.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using transport::CallSite;
-using transport::gpu::Gpu;
-using transport::gpu::GpuNetworkTransport;
-using transport::gpu::WireIntroducer;
-using transport::gpu::nccl::NcclFabric;
-using transport::network::NetworkTransport;
+using gpu::Gpu;
+using gpu::GpuNetworkTransport;
+using gpu::WireIntroducer;
+using gpu::nccl::NcclFabric;
+using network::NetworkTransport;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -67,8 +66,8 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
-      return transport::Status::Ok();
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+      return Status::Ok();
     };
   }
   return options;
@@ -127,12 +126,12 @@ void TestFigures() {
   Deal(Owners::kServers, 2, &random, site.get());
   Job job(site, options, 2, 5);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  transport::Records::Collect(true);
+  Records::Collect(true);
   for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(job.exchange.get(), run, true).all_ok());
-  transport::Records::Collect(false);
-  const std::vector<transport::SiteReport> reports = transport::Records::Get().Report();
+  Records::Collect(false);
+  const std::vector<SiteReport> reports = Records::Get().Report();
   CHECK_EQ(reports.size(), 2U);
-  for (const transport::SiteReport& report : reports) {
+  for (const SiteReport& report : reports) {
     CHECK(report.kind.queues);
     CHECK_EQ(report.figures.exchanges, 3);
     CHECK_EQ(report.figures.exchange.count, 3);
@@ -159,8 +158,8 @@ void TestMistakes() {
   std::mt19937_64 random(23);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
-    return transport::Status::Ok();
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+    return Status::Ok();
   };
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   Deal(Owners::kServers, 2, &random, site.get());
@@ -191,7 +190,7 @@ void TestRefusal() {
   Job job(site, options, 2, 7);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes(4);
-  job.exchange->Refuse(1, 2, transport::Status::Internal("no room"), outcomes.For(2));
+  job.exchange->Refuse(1, 2, Status::Internal("no room"), outcomes.For(2));
   for (const int32_t p : {0, 1, 3}) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
   outcomes.WaitAll();
   for (int32_t p = 0; p < 4; ++p) {
@@ -233,7 +232,7 @@ void TestNoId() {
   Deal(Owners::kServers, 1, &random, site.get());
   Job job(site, options, 2, 5);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  Fake().fail_id = transport::gpu::nccl::kSystemError;
+  Fake().fail_id = gpu::nccl::kSystemError;
   Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
   for (int32_t p = 0; p < outcomes.count(); ++p) CHECK(Has(outcomes.status(p).message, "could not make an id"));
   outcomes = rig.Run(job.exchange.get(), 2, true);

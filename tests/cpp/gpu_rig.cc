@@ -12,8 +12,6 @@ namespace fastjax::test {
 namespace {
 
 using kernels::Driver;
-using transport::ExchangeArgs;
-using transport::Status;
 
 constexpr int kFailure = 2;  // out of memory
 constexpr int32_t kDevices = 16;
@@ -92,7 +90,7 @@ int64_t FaultyDriver::Counted() { return kManyCalls - calls_left.exchange(-1); }
 
 // What must live until the stream has come to the end of a call.
 struct StreamedExchange::Call {
-  transport::gpu::Caller caller;
+  gpu::Caller caller;
   ExchangeArgs args;
   std::byte* result = nullptr;
   std::vector<std::byte> source;       // what is to be in there
@@ -134,8 +132,8 @@ struct StreamedExchange::Call {
   }
 };
 
-StreamedExchange::StreamedExchange(std::shared_ptr<transport::gpu::Gpu> gpu,
-                                   std::unique_ptr<transport::Exchange> exchange, int32_t partitions, bool one_stream)
+StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu,
+                                   std::unique_ptr<Exchange> exchange, int32_t partitions, bool one_stream)
     : gpu_(std::move(gpu)), exchange_(std::move(exchange)), one_stream_(one_stream) {
   for (int32_t i = 0; i < partitions; ++i) {
     kernels::Stream stream = i == 0 || !one_stream ? nullptr : streams_.front();
@@ -171,7 +169,7 @@ StreamedExchange::~StreamedExchange() {
   }
 }
 
-void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs args, transport::Completion done) {
+void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) {
   const Driver& driver = *fastjax_gpu_driver();
   const int32_t device = one_stream_ ? 0 : partition % kDevices;
   const Chosen chosen(device);  // as XLA's threads have

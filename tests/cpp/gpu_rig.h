@@ -14,9 +14,9 @@
 
 #include "arena.h"
 #include "kernels/driver.h"
-#include "transport/gpu/caller.h"
-#include "transport/gpu/gpu.h"
-#include "transport/transport.h"
+#include "backends/gpu/caller.h"
+#include "backends/gpu/gpu.h"
+#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -61,15 +61,15 @@ class Computation {
 // An exchange of which each partition calls from a stream of its own, or all from one. What comes before it on the
 // stream writes the source; what comes after it overwrites source and destination, once they have been saved. So what
 // is not ordered by the stream goes wrong.
-class StreamedExchange final : public transport::Exchange {
+class StreamedExchange final : public Exchange {
  public:
-  StreamedExchange(std::shared_ptr<transport::gpu::Gpu> gpu, std::unique_ptr<transport::Exchange> exchange,
+  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange,
                    int32_t partitions, bool one_stream);
   ~StreamedExchange() override;
 
   // The completion is called when the device's stream has come to its end.
-  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override;
-  void Refuse(int64_t run_id, int32_t partition, const transport::Status& why, transport::Completion done) override {
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
     exchange_->Refuse(run_id, partition, why, std::move(done));
   }
 
@@ -89,8 +89,8 @@ class StreamedExchange final : public transport::Exchange {
  private:
   struct Call;
 
-  const std::shared_ptr<transport::gpu::Gpu> gpu_;
-  const std::unique_ptr<transport::Exchange> exchange_;
+  const std::shared_ptr<gpu::Gpu> gpu_;
+  const std::unique_ptr<Exchange> exchange_;
   std::vector<kernels::Stream> streams_;  // by partition
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<std::shared_ptr<Computation>> computations_;

@@ -1,5 +1,5 @@
 // Offsets and sizes of every integer type, as int64.
-#include "transport/int_view.h"
+#include "exchange/int_view.h"
 
 #include <cstdint>
 #include <limits>
@@ -10,8 +10,6 @@
 namespace fastjax::test {
 namespace {
 
-using transport::IntKind;
-using transport::IntView;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kGuard = 0x5A5A5A5A5A5A5A5A;

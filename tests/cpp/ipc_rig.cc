@@ -10,19 +10,18 @@
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
-#include "transport/gpu/ipc/memory.h"
-#include "transport/gpu/network_transport.h"
-#include "transport/gpu/wire_introducer.h"
+#include "backends/gpu/ipc/memory.h"
+#include "backends/gpu/network_transport.h"
+#include "backends/gpu/wire_introducer.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 
-using transport::CallSite;
-using transport::gpu::GpuNetworkTransport;
-using transport::gpu::WireIntroducer;
-using transport::gpu::ipc::Memory;
-using transport::gpu::nccl::NcclFabric;
-using transport::network::NetworkTransport;
+using gpu::GpuNetworkTransport;
+using gpu::WireIntroducer;
+using gpu::ipc::Memory;
+using gpu::nccl::NcclFabric;
+using network::NetworkTransport;
 
 IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
                const std::function<ProcessSetup(int32_t process)>& setup)

@@ -12,8 +12,8 @@
 #include "gpu_rig.h"
 #include "job_rig.h"
 #include "kernels/driver.h"
-#include "transport/group.h"
-#include "transport/transport.h"
+#include "exchange/call_site.h"
+#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -26,13 +26,13 @@ struct ProcessSetup {
 
 // A job of so many processes, and one call site.
 struct IpcJob {
-  IpcJob(const std::shared_ptr<transport::CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
+  IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
          const std::function<ProcessSetup(int32_t process)>& setup = nullptr);
   // Another call site of the same processes; its memory is shared as well.
-  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<transport::CallSite>& site,
+  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site,
                                          const RigOptions& options) const;
 
-  std::shared_ptr<transport::gpu::Gpu> gpu;  // the rig's
+  std::shared_ptr<gpu::Gpu> gpu;  // the rig's
   std::unique_ptr<Processes> processes;
   std::unique_ptr<StreamedExchange> exchange;
 };
@@ -50,7 +50,7 @@ struct Ring {
 
   std::mt19937_64 random;
   RigOptions options;
-  std::shared_ptr<transport::CallSite> site;
+  std::shared_ptr<CallSite> site;
   std::unique_ptr<IpcJob> job;
   std::unique_ptr<Rig> rig;
   int64_t run_id = 0;

@@ -11,23 +11,23 @@
 #include "device_plans.h"
 #include "exchange_rig.h"
 #include "loopback_wire.h"
-#include "transport/network/network.h"
-#include "transport/transport.h"
+#include "backends/network/network.h"
+#include "exchange/backend.h"
 
 namespace fastjax::test {
 
 // The transports of all processes of a job.
 struct Processes {
   using Make =
-      std::function<std::shared_ptr<transport::Transport>(std::shared_ptr<transport::network::NetworkTransport>)>;
+      std::function<std::shared_ptr<Transport>(std::shared_ptr<network::NetworkTransport>)>;
 
   // `make`: what a process uses instead of its network transport alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
       : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
     for (int32_t p = 0; p < count; ++p) {
       // The network owns its wires.
-      auto plain = std::make_shared<transport::network::NetworkTransport>(
-          std::shared_ptr<transport::network::Wire>(std::shared_ptr<void>(), network.wire(p)));
+      auto plain = std::make_shared<network::NetworkTransport>(
+          std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
       transports.push_back(make == nullptr ? plain : make(plain));
     }
   }
@@ -37,32 +37,32 @@ struct Processes {
 
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
-  std::vector<std::shared_ptr<transport::Transport>> transports;
+  std::vector<std::shared_ptr<Transport>> transports;
 };
 
 // One call site of a program, in every process: each has planned for itself.
-class Everywhere final : public transport::Exchange {
+class Everywhere final : public Exchange {
  public:
-  Everywhere(Processes* processes, std::shared_ptr<const transport::CallSite> site, const RigOptions& rig)
+  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
       : site_(std::move(site)) {
     for (auto& transport : processes->transports) {
-      transport::ExchangeOptions options = rig.exchange;
+      ExchangeOptions options = rig.exchange;
       if (rig.exchange.plan) {
         options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
       }
       exchanges_.push_back(transport->OpenExchange(site_, options));
     }
   }
-  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override {
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
   }
-  void Refuse(int64_t run_id, int32_t partition, const transport::Status& why, transport::Completion done) override {
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
     exchanges_[site_->process_of[partition]]->Refuse(run_id, partition, why, std::move(done));
   }
 
  private:
-  std::shared_ptr<const transport::CallSite> site_;
-  std::vector<std::unique_ptr<transport::Exchange>> exchanges_;
+  std::shared_ptr<const CallSite> site_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
 };
 
 }  // namespace fastjax::test

@@ -1,5 +1,5 @@
 // SipHash-2-4 against the test vectors of its authors.
-#include "transport/network/keyed_hash.h"
+#include "runtime/keyed_hash.h"
 
 #include <numeric>
 #include <vector>
@@ -9,8 +9,7 @@
 namespace fastjax::test {
 namespace {
 
-using transport::network::KeyedHash;
-using transport::network::Secret;
+using fastjax::KeyedHash;
 
 // Of the reference implementation's vectors (vectors_sip64): key 00 01 .. 0f, input 00 01 .. of so many bytes.
 struct Vector {

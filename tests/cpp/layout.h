@@ -11,9 +11,9 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "transport/group.h"
-#include "transport/int_view.h"
-#include "transport/transport.h"
+#include "exchange/call_site.h"
+#include "exchange/int_view.h"
+#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -28,13 +28,13 @@ struct Metadata {
   int64_t output_rows = 0;
 
   // Without buffers, which checks do not look at.
-  transport::ExchangeArgs Args(bool reverse) const {
-    transport::ExchangeArgs args;
+  ExchangeArgs Args(bool reverse) const {
+    ExchangeArgs args;
     args.source_rows = reverse ? output_rows : operand_rows;
     args.destination_rows = reverse ? operand_rows : output_rows;
     args.row_bytes = 1;
     const auto view = [](const std::vector<int64_t>& values) {
-      return transport::IntView{values.data(), static_cast<int64_t>(values.size()), transport::IntKind::kS64};
+      return IntView{values.data(), static_cast<int64_t>(values.size()), IntKind::kS64};
     };
     args.input_offsets = view(input_offsets);
     args.send_sizes = view(send_sizes);
@@ -73,7 +73,7 @@ inline std::vector<Update> Updates(const Layout& layout) {
 
 // Splits each block of `traffic` (by rank) into `per_peer` updates and strews them over operands and outputs with gaps
 // between them; with `overlap` any two slices of an operand may share rows.
-inline Layout MakeLayout(const transport::CallSite& site, const Matrix& traffic, int32_t per_peer, bool overlap,
+inline Layout MakeLayout(const CallSite& site, const Matrix& traffic, int32_t per_peer, bool overlap,
                          std::mt19937_64* random) {
   const int32_t devices = site.group_size;
   const auto below = [&](int64_t n) { return static_cast<int64_t>((*random)() % static_cast<uint64_t>(n)); };
@@ -128,7 +128,7 @@ inline Layout MakeLayout(const transport::CallSite& site, const Matrix& traffic,
 // The tables of a group, by position.
 using Tables = std::vector<std::vector<int32_t>>;
 
-inline Tables MakeTables(const transport::CallSite& site, const planner::Topology& topology,
+inline Tables MakeTables(const CallSite& site, const planner::Topology& topology,
                          planner::Scheduler scheduler, const Matrix& traffic) {
   planner::Planner plan(topology, scheduler, 4096);
   plan.Plan(traffic.data());

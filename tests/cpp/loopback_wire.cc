@@ -13,12 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using transport::Status;
-using transport::network::Handler;
-using transport::network::Listener;
-using transport::network::Piece;
-using transport::network::Route;
-using transport::network::Wire;
 
 constexpr milliseconds kTick{20};
 

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "transport/network/wire.h"
-#include "transport/status.h"
+#include "runtime/wire.h"
+#include "exchange/status.h"
 
 namespace fastjax::test {
 
@@ -37,7 +37,7 @@ class LoopbackNetwork {
   LoopbackNetwork(const LoopbackNetwork&) = delete;
   LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
 
-  transport::network::Wire* wire(int32_t process);
+  Wire* wire(int32_t process);
   // Runs `task` on that wire's thread and waits for it.
   void RunOn(int32_t process, const std::function<void()>& task);
 
@@ -78,8 +78,8 @@ class LoopbackNetwork {
   void Meet(Node* node);
   void Land(Node* node, size_t index);
   void TellMoved(int32_t process, std::unique_lock<std::mutex>* lock);
-  void End(const std::shared_ptr<Request>& request, transport::Status status);
-  void Tell(Node* node, int32_t process, transport::Status news, bool renewed);
+  void End(const std::shared_ptr<Request>& request, Status status);
+  void Tell(Node* node, int32_t process, Status news, bool renewed);
   void EndAllBetween(int32_t a, int32_t b, const std::string& why, bool both_sides);
   bool Reaches(int32_t a, int32_t b) const { return !cut_[a] && !cut_[b]; }
 

@@ -12,8 +12,8 @@
 #include "check.h"
 #include "lowering_rig.h"
 #include "planner/transfer.h"
-#include "transport/execution/lowering.h"
-#include "transport/traffic.h"
+#include "execution/lowering.h"
+#include "exchange/group_traffic.h"
 
 namespace fastjax::test {
 
@@ -57,7 +57,7 @@ class Replay {
     }
   }
 
-  void CheckAllArrived(int32_t devices, const transport::GroupTraffic& traffic) const {
+  void CheckAllArrived(int32_t devices, const GroupTraffic& traffic) const {
     size_t rows = 0;
     for (int32_t origin = 0; origin < devices; ++origin) {
       for (int32_t target = 0; target < devices; ++target) {
@@ -79,20 +79,20 @@ class Replay {
 using MessageKey =
     std::tuple<int32_t, int32_t, planner::Phase, int32_t>;  // sender, receiver, phase and stage of the plan
 
-inline MessageKey KeyOf(const transport::execution::Lowering& lowering, const transport::execution::Step& step) {
-  const bool sends = step.action == transport::execution::Action::kSend;
+inline MessageKey KeyOf(const Lowering& lowering, const Step& step) {
+  const bool sends = step.action == Action::kSend;
   return {sends ? step.here : step.peer, sends ? step.peer : step.here, step.phase,
           lowering.stages()[static_cast<size_t>(step.stage)]};
 }
 
-inline int32_t PlanPipelineStep(const transport::execution::Lowering& lowering,
-                                const transport::execution::Step& step) {
+inline int32_t PlanPipelineStep(const Lowering& lowering,
+                                const Step& step) {
   return lowering.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
 }
 
 // The transfers of both ends name the same rows, in the same order, though they need not be cut alike.
-inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const transport::execution::Lowering& lowering,
-                                                                 const transport::execution::Step& step) {
+inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const Lowering& lowering,
+                                                                 const Step& step) {
   std::vector<std::tuple<int32_t, int32_t, int64_t>> rows;
   for (const planner::Transfer& transfer : lowering.TransfersOf(step)) {
     for (int64_t i = 0; i < transfer.rows; ++i) {
@@ -106,7 +106,7 @@ inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const transport
 struct Located {
   Side* side;
   size_t index;
-  const transport::execution::Step& step() const { return side->lowering.steps()[index]; }
+  const Step& step() const { return side->lowering.steps()[index]; }
 };
 
 // Reads by the sender's transfers and writes by the receiver's, as a message does.
@@ -133,7 +133,7 @@ inline void ReplayByGates(Setting* setting, const Sides& sides) {
     missing[side.get()] = side->lowering.gates();
     for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
       const Located located{side.get(), i};
-      if (located.step().action == transport::execution::Action::kReceive) {
+      if (located.step().action == Action::kReceive) {
         CHECK_EQ(located.step().waits, -1);
         receivers.emplace(KeyOf(side->lowering, located.step()), located);
       } else {
@@ -155,7 +155,7 @@ inline void ReplayByGates(Setting* setting, const Sides& sides) {
     const Located from = *ready;
     left.erase(ready);
     Located to = from;
-    if (from.step().action == transport::execution::Action::kSend)
+    if (from.step().action == Action::kSend)
       to = receivers.at(KeyOf(from.side->lowering, from.step()));
     Move(from, to, &replay);
     end(from);
@@ -175,7 +175,7 @@ inline void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
   for (const auto& side : sides) {
     for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
       const Located located{side.get(), i};
-      if (located.step().action == transport::execution::Action::kReceive) {
+      if (located.step().action == Action::kReceive) {
         receivers.emplace(KeyOf(side->lowering, located.step()), located);
       } else {
         all[PlanPipelineStep(side->lowering, located.step())].push_back(located);
@@ -191,7 +191,7 @@ inline void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
         CHECK(before.Read(transfer, &rows));
       }
       Located to = from;
-      if (from.step().action == transport::execution::Action::kSend)
+      if (from.step().action == Action::kSend)
         to = receivers.at(KeyOf(from.side->lowering, from.step()));
       Move(from, to, &replay);
     }

@@ -12,10 +12,10 @@
 #include "layout.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/execution/device_plan.h"
-#include "transport/execution/lowering.h"
-#include "transport/execution/placement.h"
-#include "transport/traffic.h"
+#include "execution/device_plan.h"
+#include "execution/lowering.h"
+#include "execution/placement.h"
+#include "exchange/group_traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -47,61 +47,61 @@ struct Setting {
   void Deal(int32_t count, Domains domains, int32_t per_server) {
     processes = count;
     process_of.clear();
-    reaches.assign(static_cast<size_t>(count), transport::execution::Reach{});
+    reaches.assign(static_cast<size_t>(count), Reach{});
     for (int32_t rank = 0; rank < site->group_size; ++rank) {
       process_of.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(count)));
       const int32_t domain = domains == Domains::kProcess  ? process_of.back()
                              : domains == Domains::kDevice ? rank
                                                            : rank / per_server;
       for (int32_t process = 0; process < count; ++process) {
-        transport::execution::Reach& reach = reaches[static_cast<size_t>(process)];
+        Reach& reach = reaches[static_cast<size_t>(process)];
         reach.here.push_back(process_of.back() == process ? 1 : 0);
         reach.domain_of.push_back(domain);
       }
     }
   }
 
-  transport::execution::DevicePlans PlansOf(int32_t process) const {
+  DevicePlans PlansOf(int32_t process) const {
     std::vector<const int32_t*> here(static_cast<size_t>(site->group_size), nullptr);
     for (int32_t p = 0; p < site->group_size; ++p) {
       const auto rank = static_cast<size_t>(site->rank_of[p]);
       if (process_of[rank] == process) here[rank] = tables[static_cast<size_t>(p)].data();
     }
-    transport::execution::DevicePlans plans;
+    DevicePlans plans;
     DecodeTables(here, backwards, &plans);
     return plans;
   }
 
   std::mt19937_64 random;
-  std::shared_ptr<transport::CallSite> site;
+  std::shared_ptr<CallSite> site;
   Layout layout;
   Tables tables;
-  std::vector<transport::ExchangeArgs> args;
-  transport::GroupTraffic traffic;
+  std::vector<ExchangeArgs> args;
+  GroupTraffic traffic;
   bool backwards = false;
   int64_t row_bytes = 0;
   int32_t processes = 0;
   std::vector<int32_t> process_of;                   // by rank
-  std::vector<transport::execution::Reach> reaches;  // by process
+  std::vector<Reach> reaches;  // by process
 };
 
 // A process's part of an exchange.
 struct Side {
-  explicit Side(const transport::execution::DevicePlans& own) : plans(own) {}
+  explicit Side(const DevicePlans& own) : plans(own) {}
   ~Side() { placement.Release(); }
 
-  transport::Status Lower(const Setting& setting, int32_t process) {
+  Status Lower(const Setting& setting, int32_t process) {
     placement.Begin(*setting.site, setting.args, setting.row_bytes, setting.traffic);
-    transport::Status status = placement.TakeStaging(plans);
+    Status status = placement.TakeStaging(plans);
     if (!status.ok()) return status;
     status = lowering.Lower(setting.reaches[static_cast<size_t>(process)], plans, placement);
     if (status.ok()) lowering.LinkGates();
     return status;
   }
 
-  transport::execution::DevicePlans plans;
-  transport::execution::Placement placement;
-  transport::execution::Lowering lowering;
+  DevicePlans plans;
+  Placement placement;
+  Lowering lowering;
 };
 
 using Sides = std::vector<std::unique_ptr<Side>>;

@@ -1,6 +1,6 @@
 // Plans of all schedulers as steps: every row arrives once, whatever order the dependencies leave, both ends of a
 // message agree, and nothing is taken on a plan's word.
-#include "transport/execution/lowering.h"
+#include "execution/lowering.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "transport/execution/placement.h"
+#include "execution/placement.h"
 
 namespace {
 long g_allocations = 0;
@@ -50,14 +50,6 @@ namespace {
 using planner::Phase;
 using planner::Scheduler;
 using planner::Transfer;
-using transport::Code;
-using transport::Status;
-using transport::execution::Action;
-using transport::execution::DevicePlan;
-using transport::execution::Lowering;
-using transport::execution::Placement;
-using transport::execution::Reach;
-using transport::execution::Step;
 
 void CheckOrder(const Setting& setting, int32_t process, Side* side) {
   Lowering& lowering = side->lowering;
@@ -312,7 +304,7 @@ void TestNothing() {
 // Numbers of more values than the table of those seen last has places.
 void TestNumbering() {
   std::mt19937_64 random(7);
-  transport::execution::Numbering numbering;
+  Numbering numbering;
   for (const uint64_t most : {uint64_t{20}, uint64_t{100'000}, uint64_t{1} << 31}) {
     numbering.Clear();
     std::set<int32_t> values;

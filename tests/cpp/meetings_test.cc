@@ -1,5 +1,5 @@
 // Meetings of processes: who met whom, what is done about mistakes, and that everybody hears of a failure.
-#include "transport/network/meetings.h"
+#include "rendezvous/meetings.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,25 +14,12 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/network/message.h"
+#include "rendezvous/message.h"
 
 namespace fastjax::test {
 namespace {
 
 using namespace std::chrono_literals;
-using transport::Code;
-using transport::Status;
-using transport::network::Encode;
-using transport::network::Guest;
-using transport::network::Kind;
-using transport::network::Listener;
-using transport::network::Meeting;
-using transport::network::Meetings;
-using transport::network::Message;
-using transport::network::Piece;
-using transport::network::Route;
-using transport::network::Visit;
-using transport::network::Wire;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -52,7 +39,7 @@ class PostWire final : public Wire {
 
   int32_t process() const override { return process_; }
   int32_t processes() const override { return processes_; }
-  void SetHandler(transport::network::Handler* handler) override { handler_ = handler; }
+  void SetHandler(Handler* handler) override { handler_ = handler; }
   bool Post(std::function<void()> task) override {
     task();
     return true;
@@ -71,7 +58,7 @@ class PostWire final : public Wire {
   bool Silent(int32_t process) const override { return silent.count(process) != 0; }
   void Drop(uint64_t, uint64_t) override {}
 
-  transport::network::Handler* handler_ = nullptr;
+  Handler* handler_ = nullptr;
   std::set<int32_t> silent;
   std::vector<int32_t> probed, disconnected;
 

@@ -1,5 +1,5 @@
 // What a process makes of plans: both ends of every message agree, and nothing outside the buffers is named.
-#include "transport/network/message_schedule.h"
+#include "backends/network/message_schedule.h"
 
 #include <algorithm>
 #include <atomic>
@@ -22,8 +22,8 @@
 #include "planner/table.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "transport/status.h"
-#include "transport/traffic.h"
+#include "exchange/status.h"
+#include "exchange/group_traffic.h"
 #include "transport_support.h"
 
 namespace {
@@ -54,16 +54,8 @@ namespace {
 
 using planner::Phase;
 using planner::Scheduler;
-using transport::Code;
-using transport::ExchangeArgs;
-using transport::GroupTraffic;
-using transport::Status;
-using transport::execution::Action;
-using transport::execution::CopyOp;
-using transport::execution::Step;
-using transport::network::MessageSchedule;
-using transport::network::Piece;
-using transport::network::StepRows;
+using network::MessageSchedule;
+using network::StepRows;
 
 const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
 
@@ -117,14 +109,14 @@ struct Setting {
   planner::Topology topology;
   Scheduler scheduler;
   int64_t row_bytes;
-  std::shared_ptr<transport::CallSite> site;
+  std::shared_ptr<CallSite> site;
   int32_t processes = 0;
   Layout layout;
   Tables tables;
   std::vector<ExchangeArgs> args;
   std::vector<std::unique_ptr<std::vector<std::byte>>> buffers;
   GroupTraffic traffic;
-  mutable transport::execution::DevicePlans plans;  // of one process
+  mutable DevicePlans plans;  // of one process
 };
 
 // Reads and writes everything that the schedule names, and returns how much that is.

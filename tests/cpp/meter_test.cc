@@ -1,5 +1,5 @@
 // Figures: what call sites note of their launches, and what is kept of it.
-#include "transport/meter.h"
+#include "runtime/meter.h"
 
 #include <memory>
 #include <random>
@@ -11,23 +11,15 @@
 #include "network_rig.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "transport/figures.h"
-#include "transport/in_process/in_process.h"
+#include "runtime/statistics.h"
+#include "backends/memory/memory_backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
-using transport::Figures;
-using transport::Launch;
-using transport::Meter;
-using transport::PlanSource;
-using transport::Records;
-using transport::Seen;
-using transport::SiteKind;
-using transport::SiteReport;
-using transport::Status;
-using transport::in_process::InProcessTransport;
+using fastjax::Launch;
+using memory::InProcessTransport;
 
 // Collects figures, of nothing that was before.
 struct Collecting {
@@ -43,7 +35,7 @@ struct Collecting {
 void TestSkew() {
   std::vector<int64_t> scratch;
   const auto skew = [&](const std::vector<int64_t>& traffic, int32_t ranks) {
-    return transport::SkewOf(traffic, ranks, &scratch);
+    return SkewOf(traffic, ranks, &scratch);
   };
   CHECK_EQ(skew({0, 0, 0, 0}, 2), 1.0);
   CHECK_EQ(skew({1, 1, 1, 1}, 2), 1.0);
@@ -56,7 +48,7 @@ void TestSkew() {
 }
 
 void TestTimes() {
-  transport::Times times;
+  Times times;
   for (const int64_t time : {5, 9, 1}) times.Add(time);
   CHECK_EQ(times.count, 3);
   CHECK_EQ(times.last, 1);
@@ -82,7 +74,7 @@ void TestNotes() {
         return Status::Ok();
       };
       CHECK(PlanMetered(plan, &launch).ok());
-      meter.End(launch, Status::Ok(), transport::SeenOf(sent.data(), 16, table.data()));
+      meter.End(launch, Status::Ok(), SeenOf(sent.data(), 16, table.data()));
     }
     meter.End(meter.Begin(), Status::Internal("no"), {});
     meter.Fail();
@@ -192,7 +184,7 @@ void TestTimeoutIsAFailure() {
   const auto site = MakeSite(1, 2, 50);
   const auto exchange = InProcessTransport::Get().OpenExchange(site, {});
   const auto counts = InProcessTransport::Get().OpenCounts(
-      site, [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) { return Status::Ok(); });
+      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));
   counts->Start(1, 0, {}, outcomes.For(1));
@@ -211,7 +203,7 @@ void TestExchangesBetweenProcesses() {
   std::mt19937_64 random(2);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
     return Status::Ok();
   };
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);

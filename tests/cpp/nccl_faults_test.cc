@@ -23,18 +23,15 @@
 namespace fastjax::test {
 namespace {
 
-using transport::CallSite;
-using transport::Code;
-using transport::Status;
-using transport::gpu::Caller;
-using transport::gpu::Channel;
-using transport::gpu::Layout;
-using transport::gpu::Message;
-using transport::gpu::nccl::Introducer;
-using transport::gpu::nccl::kRemoteError;
-using transport::gpu::nccl::kSystemError;
-using transport::gpu::nccl::NcclFabric;
-using transport::gpu::nccl::UniqueId;
+using gpu::Caller;
+using gpu::Channel;
+using gpu::Layout;
+using gpu::Message;
+using gpu::nccl::Introducer;
+using gpu::nccl::kRemoteError;
+using gpu::nccl::kSystemError;
+using gpu::nccl::NcclFabric;
+using gpu::nccl::UniqueId;
 
 constexpr int64_t kShortMs = 300;
 
@@ -323,7 +320,7 @@ class Process {
  private:
   const std::shared_ptr<CallSite> site_;
   const int32_t rank_;
-  const std::shared_ptr<transport::gpu::Gpu> gpu_;
+  const std::shared_ptr<gpu::Gpu> gpu_;
   NcclFabric fabric_;
   std::shared_ptr<Channel> channel_;
   std::vector<std::byte> out_;

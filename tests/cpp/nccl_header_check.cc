@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "transport/gpu/nccl/api.h"
+#include "backends/gpu/nccl/api.h"
 
-namespace fastjax::transport::gpu::nccl {
+namespace fastjax::gpu::nccl {
 namespace {
 
 #define SAME_VALUE(ours, theirs) static_assert(static_cast<int>(ours) == static_cast<int>(theirs), #theirs)
@@ -101,4 +101,4 @@ struct OursOf<R(Arguments...)> {
 FASTJAX_NCCL_FUNCTIONS(SAME_FUNCTION)
 
 }  // namespace
-}  // namespace fastjax::transport::gpu::nccl
+}  // namespace fastjax::gpu::nccl

@@ -11,23 +11,21 @@
 #include "kernels/driver.h"
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
-#include "transport/gpu/nccl/communicators.h"
-#include "transport/gpu/nccl/poll.h"
+#include "backends/gpu/nccl/communicators.h"
+#include "backends/gpu/nccl/poll.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
-using transport::Code;
-using transport::Status;
-using transport::gpu::Message;
-using transport::gpu::nccl::Clock;
-using transport::gpu::nccl::Communicators;
-using transport::gpu::nccl::Library;
-using transport::gpu::nccl::Load;
-using transport::gpu::nccl::Poll;
-using transport::gpu::nccl::UniqueId;
-using transport::gpu::nccl::Waiter;
+using gpu::Message;
+using gpu::nccl::Clock;
+using gpu::nccl::Communicators;
+using gpu::nccl::Library;
+using gpu::nccl::Load;
+using gpu::nccl::Poll;
+using gpu::nccl::UniqueId;
+using gpu::nccl::Waiter;
 
 constexpr std::chrono::microseconds kYield{10};
 constexpr std::chrono::microseconds kSleep{100};  // that of 50 us takes
@@ -103,7 +101,7 @@ class Process {
 
  private:
   const int32_t rank_;
-  const std::shared_ptr<transport::gpu::Gpu> gpu_;
+  const std::shared_ptr<gpu::Gpu> gpu_;
   Counter counter_;
   std::unique_ptr<Communicators> communicators_;
   kernels::Stream stream_ = nullptr;

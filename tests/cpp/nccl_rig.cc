@@ -7,13 +7,13 @@
 #include <thread>
 #include <utility>
 
-#include "transport/gpu/gpu_transport.h"
+#include "backends/gpu/gpu_transport.h"
 
 namespace fastjax::test {
 
-using transport::gpu::Gpu;
-using transport::gpu::GpuTransport;
-using transport::gpu::nccl::NcclFabric;
+using gpu::Gpu;
+using gpu::GpuTransport;
+using gpu::nccl::NcclFabric;
 
 FakeNccl& Fake() {
   static FakeNccl* const fake = [] {
@@ -50,8 +50,8 @@ std::shared_ptr<Gpu> LastingGpu(const kernels::Driver* driver) {
 NcclSetting::NcclSetting(const kernels::Driver* driver, std::vector<std::string> libraries)
     : gpu(LastingGpu(driver)), fabric(std::make_shared<NcclFabric>(gpu, std::move(libraries))) {}
 
-std::unique_ptr<StreamedExchange> NcclSetting::Open(const std::shared_ptr<transport::CallSite>& site,
-                                                    const transport::ExchangeOptions& options) const {
+std::unique_ptr<StreamedExchange> NcclSetting::Open(const std::shared_ptr<CallSite>& site,
+                                                    const ExchangeOptions& options) const {
   GpuTransport transport(gpu, fabric);
   return std::make_unique<StreamedExchange>(gpu, transport.OpenExchange(site, options), site->partitions(), false);
 }

@@ -12,9 +12,9 @@
 #include "fake_nccl.h"
 #include "gpu_rig.h"
 #include "kernels/driver.h"
-#include "transport/gpu/gpu.h"
-#include "transport/gpu/nccl/fabric.h"
-#include "transport/transport.h"
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/nccl/fabric.h"
+#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -26,16 +26,16 @@ kernels::Driver WithoutPeers(const kernels::Driver& driver);
 const kernels::Driver* DriverWithoutPeers();
 
 // What it has of the driver, events and such, stays with it to the end of the process: so does it.
-std::shared_ptr<transport::gpu::Gpu> LastingGpu(const kernels::Driver* driver);
+std::shared_ptr<gpu::Gpu> LastingGpu(const kernels::Driver* driver);
 
 struct NcclSetting {
-  std::shared_ptr<transport::gpu::Gpu> gpu;
-  std::shared_ptr<transport::gpu::nccl::NcclFabric> fabric;
+  std::shared_ptr<gpu::Gpu> gpu;
+  std::shared_ptr<gpu::nccl::NcclFabric> fabric;
 
   explicit NcclSetting(const kernels::Driver* driver = DriverWithoutPeers(),
                        std::vector<std::string> libraries = FakeLibrary());
-  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<transport::CallSite>& site,
-                                         const transport::ExchangeOptions& options) const;
+  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site,
+                                         const ExchangeOptions& options) const;
 };
 
 // Waits for a minute at most.

@@ -20,8 +20,8 @@
 #include "device.h"
 #include "lists.h"
 #include "progress.h"
-#include "transport/gpu/nccl/library.h"
-#include "transport/gpu/nccl/poll.h"
+#include "backends/gpu/nccl/library.h"
+#include "backends/gpu/nccl/poll.h"
 
 namespace fastjax::test {
 namespace {
@@ -30,18 +30,18 @@ using gpu_support::Device;
 using gpu_support::Memory;
 using gpu_support::Random;
 using gpu_support::RandomBytes;
-using transport::gpu::nccl::Clock;
-using transport::gpu::nccl::Comm;
-using transport::gpu::nccl::Config;
-using transport::gpu::nccl::kInProgress;
-using transport::gpu::nccl::kInt8;
-using transport::gpu::nccl::kInvalidArgument;
-using transport::gpu::nccl::kSuccess;
-using transport::gpu::nccl::Library;
-using transport::gpu::nccl::Poll;
-using transport::gpu::nccl::Result;
-using transport::gpu::nccl::ThreadWaiter;
-using transport::gpu::nccl::UniqueId;
+using gpu::nccl::Clock;
+using gpu::nccl::Comm;
+using gpu::nccl::Config;
+using gpu::nccl::kInProgress;
+using gpu::nccl::kInt8;
+using gpu::nccl::kInvalidArgument;
+using gpu::nccl::kSuccess;
+using gpu::nccl::Library;
+using gpu::nccl::Poll;
+using gpu::nccl::Result;
+using gpu::nccl::ThreadWaiter;
+using gpu::nccl::UniqueId;
 
 const char* Kind(bool blocking) { return blocking ? "that blocks" : "that does not block"; }
 
@@ -317,7 +317,7 @@ int Main(std::chrono::seconds limit, const std::string& driver) {
   const bool named = given != nullptr && *given != '\0';
   std::string wrong;
   const Library* const library =
-      transport::gpu::nccl::Load({named ? given : transport::gpu::nccl::NameOn(device.driver().platform)}, &wrong);
+      gpu::nccl::Load({named ? given : gpu::nccl::NameOn(device.driver().platform)}, &wrong);
   if (library == nullptr) progress.Fail(wrong);
   std::printf("%s, %s\n", library->version.c_str(), library->path.c_str());
   Smoke(library, &device, &progress).Run();

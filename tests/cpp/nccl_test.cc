@@ -13,7 +13,7 @@
 #include "nccl_rig.h"
 #include "replay.h"
 #include "traffic.h"
-#include "transport/gpu/nccl/library.h"
+#include "backends/gpu/nccl/library.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -21,7 +21,7 @@ namespace {
 
 using kernels::ElementKind;
 using planner::Scheduler;
-using transport::gpu::nccl::Load;
+using gpu::nccl::Load;
 
 bool Contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 

@@ -1,5 +1,5 @@
 // Rows in the memory of other processes: what is offered, what is believed of an offer, and what a ticket tells.
-#include "transport/network/ucx/neighbour.h"
+#include "backends/network/ucx/neighbour.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -17,9 +17,7 @@
 namespace fastjax::test {
 namespace {
 
-using transport::network::Piece;
-using transport::network::Secret;
-using namespace transport::network::ucx;
+using namespace network::ucx;
 
 constexpr Secret kSecret = {1, 2, 3};
 constexpr Secret kOther = {3, 2, 1};

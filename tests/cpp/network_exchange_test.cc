@@ -18,19 +18,15 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "transport/meter.h"
-#include "transport/network/job.h"
-#include "transport/network/network.h"
+#include "runtime/meter.h"
+#include "rendezvous/job.h"
+#include "backends/network/network.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using transport::CallSite;
-using transport::Code;
-using transport::ExchangeOptions;
-using transport::Status;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -45,7 +41,7 @@ RigOptions Draw(std::mt19937_64* random) {
   options.overlap = options.exchange.reverse && below(2) == 0;
   if (!options.exchange.transposed_table && below(2) == 0) {
     // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const transport::TakeSlice&, bool*) {
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
       return Status::Ok();
     };
   }
@@ -149,25 +145,24 @@ void TestRefusal() {
 
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
 void TestNothingToTell() {
-  using transport::CountsArgs;
-  using transport::network::NetworkTransport;
-  struct OneJob final : transport::network::Job<CountsArgs> {
+  using network::NetworkTransport;
+  struct OneJob final : Job<CountsArgs> {
     using Job::Job;
     void OnMet() override {}
     void OnFailed(const Status&) override {}
     void OnTick(std::chrono::steady_clock::time_point) override {}
-    transport::Seen seen() const override { return {}; }
+    Seen seen() const override { return {}; }
   };
   Setting setting;
   const std::vector<int64_t> sizes(6, 1);
-  const auto plan = [](const int64_t*, const std::vector<transport::LocalTable>&, bool*) { return Status::Ok(); };
-  std::vector<std::unique_ptr<transport::Counts>> counts;
+  const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
+  std::vector<std::unique_ptr<Counts>> counts;
   for (const auto& transport : setting.processes->transports)
     counts.push_back(transport->OpenCounts(setting.site, plan));
   const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
     for (int32_t p = 0; p < 6; ++p) {
       if (setting.site->process_of[p] != process) continue;
-      counts[process]->Start(run, p, {{sizes.data(), length, transport::IntKind::kS64}}, outcomes.For(p));
+      counts[process]->Start(run, p, {{sizes.data(), length, IntKind::kS64}}, outcomes.For(p));
     }
   };
   const Outcomes undescribed(6);
@@ -179,11 +174,11 @@ void TestNothingToTell() {
   }
   const auto network = std::dynamic_pointer_cast<NetworkTransport>(setting.processes->transports[1]);
   counts[1] = nullptr;
-  transport::network::Entrance<CountsArgs, OneJob> entrance(
+  Entrance<CountsArgs, OneJob> entrance(
       network->station(), setting.site, "planning",
-      std::make_shared<transport::Meter>(setting.site, transport::SiteKind{}),
-      [](std::shared_ptr<const transport::network::Site>,
-         std::shared_ptr<transport::Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
+      std::make_shared<Meter>(setting.site, SiteKind{}),
+      [](std::shared_ptr<const Site>,
+         std::shared_ptr<Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
   const Outcomes without(6);
   for (const int32_t process : {0, 2}) start(2, without, process, 6);
   for (int32_t p = 0; p < 6; ++p) {
@@ -217,9 +212,9 @@ void TestOtherShapes() {
 // What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
 void TestDescriptions() {
   ExchangeOptions options;
-  CHECK_EQ(transport::network::Describe(options), "forwards by a plan made before");
+  CHECK_EQ(network::Describe(options), "forwards by a plan made before");
   options.check_overlaps = true;
-  CHECK_EQ(transport::network::Describe(options),
+  CHECK_EQ(network::Describe(options),
            "forwards by a plan made before, looking for output slices that overlap");
 }
 

@@ -8,13 +8,8 @@
 
 namespace fastjax::test {
 
-using transport::CallSite;
-using transport::Completion;
-using transport::ExchangeArgs;
-using transport::GroupTraffic;
-using transport::Status;
-using transport::network::MessageSchedule;
-using transport::network::Runner;
+using network::MessageSchedule;
+using network::Runner;
 
 int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random, CallSite* site) {
   const int32_t servers = std::max(1, site->group_size / devices_per_server);
@@ -39,17 +34,17 @@ int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random,
 
 // What one process does of one exchange; reused by later ones.
 struct NetworkExchange::Part {
-  explicit Part(transport::network::Limits limits) : runner(limits) {}
+  explicit Part(network::Limits limits) : runner(limits) {}
   std::shared_ptr<Gathering> all;
   std::vector<ExchangeArgs> args;
   std::vector<const int32_t*> tables;
   GroupTraffic traffic;
-  transport::execution::DevicePlans plans;
+  DevicePlans plans;
   MessageSchedule schedule;
   Runner runner;
 };
 
-struct NetworkExchange::Side final : transport::network::Handler {
+struct NetworkExchange::Side final : Handler {
   void OnMessage(int32_t, const std::byte*, size_t) override {}
   void OnLost(int32_t /*lost*/, const Status& status) override { OnClosed(status); }
   void OnRenewed(int32_t process, const Status& why) override {
@@ -70,8 +65,8 @@ struct NetworkExchange::Side final : transport::network::Handler {
 };
 
 NetworkExchange::NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site,
-                                 transport::ExchangeOptions options, transport::network::Limits even,
-                                 transport::network::Limits odd)
+                                 ExchangeOptions options, network::Limits even,
+                                 network::Limits odd)
     : network_(*network), site_(std::move(site)), options_(std::move(options)), limits_{even, odd} {
   const int32_t processes = network_.wire(0)->processes();
   for (int32_t process = 0; process < processes; ++process) {

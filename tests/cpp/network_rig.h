@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "loopback_wire.h"
-#include "transport/execution/device_plan.h"
-#include "transport/group.h"
-#include "transport/network/message_schedule.h"
-#include "transport/network/runner.h"
-#include "transport/traffic.h"
-#include "transport/transport.h"
+#include "execution/device_plan.h"
+#include "exchange/call_site.h"
+#include "backends/network/message_schedule.h"
+#include "backends/network/runner.h"
+#include "exchange/group_traffic.h"
+#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -33,29 +33,29 @@ enum class Owners : uint8_t {
 };
 
 // Gives every partition of the site a process, and rails in order; returns the number of processes.
-int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random, transport::CallSite* site);
+int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random, CallSite* site);
 
 // Every process's part of every exchange of one call site: what the transport does when its processes have met.
-class NetworkExchange final : public transport::Exchange {
+class NetworkExchange final : public Exchange {
  public:
   // Limits are those of even and of odd processes.
-  NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const transport::CallSite> site,
-                  transport::ExchangeOptions options, transport::network::Limits even = {},
-                  transport::network::Limits odd = {});
+  NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site,
+                  ExchangeOptions options, network::Limits even = {},
+                  network::Limits odd = {});
   ~NetworkExchange() override;
 
   // Begins when all devices of the group have come.
-  void Start(int64_t run_id, int32_t partition, transport::ExchangeArgs args, transport::Completion done) override;
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
   // Nobody does, of those who use it.
-  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const transport::Status& /*why*/,
-              transport::Completion /*done*/) override {
+  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const Status& /*why*/,
+              Completion /*done*/) override {
     std::abort();
   }
 
   // Of what is running there. The first two are for the wire's thread, the others for any.
-  void FailHere(int32_t process, const transport::Status& why);
+  void FailHere(int32_t process, const Status& why);
   std::string WaitingHere(int32_t process);
-  void Fail(int32_t process, const transport::Status& why);
+  void Fail(int32_t process, const Status& why);
   void Probe(int32_t process);
   std::string Waiting(int32_t process);
   int64_t Running(int32_t process);
@@ -67,8 +67,8 @@ class NetworkExchange final : public transport::Exchange {
 
  private:
   struct Gathering {
-    std::vector<transport::ExchangeArgs> args;
-    std::vector<transport::Completion> done;
+    std::vector<ExchangeArgs> args;
+    std::vector<Completion> done;
     int32_t missing = 0;
   };
   struct Part;
@@ -78,9 +78,9 @@ class NetworkExchange final : public transport::Exchange {
   void Begin(Side* side, int32_t group, const std::shared_ptr<Gathering>& all, uint64_t tag);
 
   LoopbackNetwork& network_;
-  const std::shared_ptr<const transport::CallSite> site_;
-  const transport::ExchangeOptions options_;
-  const transport::network::Limits limits_[2];
+  const std::shared_ptr<const CallSite> site_;
+  const ExchangeOptions options_;
+  const network::Limits limits_[2];
   std::atomic<bool> ticking_{true};
   std::function<void(int32_t)> started_;
   std::mutex mutex_;

@@ -1,6 +1,6 @@
 // Where devices meet: in any order, on any threads, in several groups and launches at once; and what becomes of those
 // that wait for a device that never comes.
-#include "transport/in_process/rendezvous.h"
+#include "rendezvous/rendezvous.h"
 
 #include <unistd.h>
 
@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/group.h"
-#include "transport/in_process/completer.h"
-#include "transport/status.h"
+#include "exchange/call_site.h"
+#include "runtime/completer.h"
+#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -30,11 +30,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using transport::CallSite;
-using transport::Code;
-using transport::Status;
-using transport::in_process::Completer;
-using transport::in_process::Rendezvous;
 
 // What a device brings: who it is and in which launch and repetition it thinks it is.
 struct Visit {
@@ -62,7 +57,7 @@ std::shared_ptr<Meeting> MakeMeeting(const std::shared_ptr<CallSite>& site, std:
   });
 }
 
-void Arrive(const std::shared_ptr<Meeting>& meeting, const Visit& visit, transport::Completion done) {
+void Arrive(const std::shared_ptr<Meeting>& meeting, const Visit& visit, Completion done) {
   meeting->Arrive(visit.run_id, visit.group, visit.position, visit, std::move(done));
 }
 
@@ -332,7 +327,7 @@ void TestRefusals() {
             ++met;
             session->Finish(Status::Ok(), last);
           },
-          transport::in_process::kAllProcesses,
+          kAllProcesses,
           [&](const Meeting::Session&, const Status& status) {
             ++failed;
             why = status.message;

@@ -1,6 +1,6 @@
 // Rings: letters come out as they went in, also from a process that has ended; what is no ring is refused, and what is
 // scribbled into one hurts nobody.
-#include "transport/network/ucx/ring.h"
+#include "backends/network/ucx/ring.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@
 namespace fastjax::test {
 namespace {
 
-using namespace transport::network::ucx;
+using namespace network::ucx;
 
 constexpr uint64_t kProof = 1234;
 

@@ -14,16 +14,14 @@
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/network/runner.h"
-#include "transport/status.h"
+#include "backends/network/runner.h"
+#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using transport::Code;
-using transport::Status;
 
 const char* const kPrefix = "exchange over axis 'x' (channel 7): ";
 const Status kWhy = Status::Deadline("too late");
@@ -42,7 +40,7 @@ struct Setting {
     loopback.seed = seed;
     processes = loopback.processes;
     network = std::make_unique<LoopbackNetwork>(loopback);
-    transport::network::Limits limits;
+    network::Limits limits;
     limits.grace = std::chrono::milliseconds(30);
     exchange = std::make_unique<NetworkExchange>(network.get(), site, options.exchange, limits, limits);
     Renew();
@@ -80,7 +78,7 @@ struct Setting {
   }
 
   std::mt19937_64 random;
-  std::shared_ptr<transport::CallSite> site;
+  std::shared_ptr<CallSite> site;
   RigOptions options;
   int32_t processes = 0;
   std::unique_ptr<LoopbackNetwork> network;
@@ -264,7 +262,7 @@ void TestDroppedRows() {
 }
 
 void TestWaiting() {
-  CHECK_EQ(transport::network::Runner().Waiting(), "nothing");
+  CHECK_EQ(network::Runner().Waiting(), "nothing");
   {
     Setting setting(8, 1, Scheduler::kDirect, 6, 8, 1, true);
     setting.network->Hold(true);

@@ -20,9 +20,9 @@
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/network/message_schedule.h"
-#include "transport/network/runner.h"
-#include "transport/traffic.h"
+#include "backends/network/message_schedule.h"
+#include "backends/network/runner.h"
+#include "exchange/group_traffic.h"
 #include "transport_support.h"
 
 namespace {
@@ -47,18 +47,9 @@ namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using transport::ExchangeArgs;
-using transport::GroupTraffic;
-using transport::Status;
-using transport::execution::Action;
-using transport::network::Handler;
-using transport::network::Limits;
-using transport::network::Listener;
-using transport::network::MessageSchedule;
-using transport::network::Piece;
-using transport::network::Route;
-using transport::network::Runner;
-using transport::network::Wire;
+using network::Limits;
+using network::MessageSchedule;
+using network::Runner;
 
 struct Request {
   int32_t from;
@@ -234,7 +225,7 @@ struct Job {
   }
 
   std::mt19937_64 random;
-  std::shared_ptr<transport::CallSite> site;
+  std::shared_ptr<CallSite> site;
   int32_t processes = 0;
   Layout layout;
   Tables tables;
@@ -245,7 +236,7 @@ struct Job {
   Hub hub;
   std::vector<std::unique_ptr<QueueWire>> wires;
   std::vector<std::unique_ptr<Runner>> runners;
-  std::list<transport::execution::DevicePlans> plans;  // by process
+  std::list<DevicePlans> plans;  // by process
   std::vector<std::unique_ptr<MessageSchedule>> schedules;
 };
 

@@ -1,5 +1,5 @@
 // Exchanges between processes from end to end, against a plain loop over offsets and sizes.
-#include "transport/network/runner.h"
+#include "backends/network/runner.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -167,7 +167,7 @@ void TestManyAtOnce() {
 // Any windows do, also different ones at the two ends; and nobody has more begun than its own.
 void TestWindows() {
   std::mt19937_64 random(5);
-  using transport::network::Limits;
+  using network::Limits;
   // What is simulated is what there is.
   CHECK_EQ(Limits().send_stages, simulator::kStagesUnderWay);
   CHECK_EQ(Limits().receive_stages, simulator::kStagesUnderWay);

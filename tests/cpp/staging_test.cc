@@ -1,5 +1,5 @@
 // Staging memory: large enough, used again, and not more of it kept than is of use.
-#include "transport/execution/staging.h"
+#include "runtime/staging_pool.h"
 
 #include <atomic>
 #include <cstdint>
@@ -38,7 +38,6 @@ void operator delete[](void* memory, std::size_t) noexcept { operator delete[](m
 namespace fastjax::test {
 namespace {
 
-using transport::execution::StagingPool;
 
 void TestReuse() {
   StagingPool pool;

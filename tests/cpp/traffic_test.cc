@@ -1,5 +1,5 @@
 // A group's offsets and sizes: where they put every row, and what is said when they cannot be right.
-#include "transport/traffic.h"
+#include "exchange/group_traffic.h"
 
 #include <cstdint>
 #include <functional>
@@ -13,20 +13,14 @@
 #include "layout.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "transport/group.h"
-#include "transport/status.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-using transport::CallSite;
-using transport::Code;
-using transport::ExchangeArgs;
-using transport::GroupTraffic;
-using transport::Run;
-using transport::Status;
 
 std::vector<ExchangeArgs> Args(const Layout& layout, bool reverse = false) {
   std::vector<ExchangeArgs> args;

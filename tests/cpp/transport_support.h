@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/group.h"
-#include "transport/status.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
 
 namespace fastjax::test {
 
@@ -30,10 +30,10 @@ inline std::vector<int32_t> Numbers(int32_t count, std::mt19937_64* random) {
 }
 
 // Partitions are dealt to groups, and ranks to positions, in order, or at random when there is a `random`.
-inline std::shared_ptr<transport::CallSite> MakeSite(int32_t groups, int32_t group_size,
+inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size,
                                                      int64_t timeout_ms = kNoTimeoutMs,
                                                      std::mt19937_64* random = nullptr) {
-  auto site = std::make_shared<transport::CallSite>();
+  auto site = std::make_shared<CallSite>();
   site->operation = "exchange";
   site->axis = "'x'";
   site->channel = 7;
@@ -53,7 +53,7 @@ inline std::shared_ptr<transport::CallSite> MakeSite(int32_t groups, int32_t gro
   return site;
 }
 
-inline int32_t PartitionOf(const transport::CallSite& site, int32_t group, int32_t position) {
+inline int32_t PartitionOf(const CallSite& site, int32_t group, int32_t position) {
   return site.partition(group, position);
 }
 
@@ -68,8 +68,8 @@ class Outcomes {
  public:
   explicit Outcomes(int32_t count) : shared_(std::make_shared<Shared>(count)) {}
 
-  transport::Completion For(int32_t i) const {
-    return [shared = shared_, i](const transport::Status& status) {
+  Completion For(int32_t i) const {
+    return [shared = shared_, i](const Status& status) {
       const std::lock_guard<std::mutex> lock(shared->mutex);
       Entry& entry = shared->entries[i];
       if (entry.called) ++RepeatedCompletions();
@@ -88,7 +88,7 @@ class Outcomes {
 
   int32_t count() const { return static_cast<int32_t>(shared_->entries.size()); }
   bool called(int32_t i) const { return Get(i).called; }
-  transport::Status status(int32_t i) const { return Get(i).status; }
+  Status status(int32_t i) const { return Get(i).status; }
   std::thread::id thread(int32_t i) const { return Get(i).thread; }
   bool all_ok() const {
     for (int32_t i = 0; i < count(); ++i) {
@@ -100,7 +100,7 @@ class Outcomes {
  private:
   struct Entry {
     bool called = false;
-    transport::Status status;
+    Status status;
     std::thread::id thread;
   };
   struct Shared {

@@ -1,5 +1,5 @@
 // What processes tell each other, bit by bit, and what they take for the same visit to a call site.
-#include "transport/network/visits.h"
+#include "rendezvous/visits.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -8,18 +8,11 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/network/message.h"
+#include "rendezvous/message.h"
 
 namespace fastjax::test {
 namespace {
 
-using transport::network::Decode;
-using transport::network::Encode;
-using transport::network::Kind;
-using transport::network::Message;
-using transport::network::SameVisit;
-using transport::network::Visit;
-using transport::network::Visits;
 
 void TestMessages() {
   std::mt19937_64 random(1);

@@ -3,7 +3,7 @@
 
 foreach(name IN ITEMS neighbour_test ring_test)
   add_executable(${name} ${name}.cc)
-  target_link_libraries(${name} PRIVATE fastjax_transport_test_support fastjax_options)
+  target_link_libraries(${name} PRIVATE fastjax_backends_test_support fastjax_options)
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
 
@@ -21,7 +21,7 @@ add_library(fastjax_old_ucx MODULE old_ucx.cc)
 target_link_libraries(fastjax_old_ucx PRIVATE fastjax_options)
 
 target_include_directories(fastjax_wire_test_support PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
-target_link_libraries(fastjax_wire_test_support PUBLIC fastjax_transport fastjax_ucx PRIVATE fastjax_options)
+target_link_libraries(fastjax_wire_test_support PUBLIC fastjax_backends fastjax_ucx PRIVATE fastjax_options)
 
 foreach(name IN ITEMS wire_closing_test wire_faults_test wire_liar_test wire_test)
   add_executable(${name} ${name}.cc)

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/network/the_wire.h"
+#include "backends/network/the_wire.h"
 #include "wire_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
@@ -195,7 +195,7 @@ void WriteText(int descriptor, const std::string& text) {
 // What the child does: tells its addresses, takes ours, greets, sends rows that nobody has to receive, receives others
 // that nobody sends, and stays.
 [[noreturn]] void ChildMain(int in, int out, const std::string& transports) {
-  using namespace transport::network;
+  using namespace network;
   if (ReadText(in) != "start") _exit(0);
   std::string addresses;
   if (TheWire() != nullptr || !OpenTheWire(OptionsOf(1, 2, transports), &addresses).empty()) _exit(1);

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/network/ucx/addresses.h"
-#include "transport/network/ucx/header.h"
-#include "transport/network/ucx/lane.h"
-#include "transport/network/ucx/mail.h"
-#include "transport/network/ucx/neighbour.h"
-#include "transport/network/ucx/ring.h"
-#include "transport/network/ucx/rows.h"
+#include "backends/network/ucx/addresses.h"
+#include "backends/network/ucx/header.h"
+#include "backends/network/ucx/lane.h"
+#include "backends/network/ucx/mail.h"
+#include "backends/network/ucx/neighbour.h"
+#include "backends/network/ucx/ring.h"
+#include "backends/network/ucx/rows.h"
 #include "wire_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
@@ -26,7 +26,7 @@ extern "C" __attribute__((visibility("default"))) const char* __lsan_default_sup
 namespace fastjax::test {
 namespace {
 
-namespace ucx = transport::network::ucx;
+namespace ucx = network::ucx;
 
 constexpr uint64_t kIncarnation = 77;
 
@@ -67,7 +67,7 @@ class Liar {
   bool OpenRing() {
     const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
     return writer_.Open(getpid(), ring_,
-                        transport::network::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
+                        fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
   }
   void Whisper(const ucx::Header& header, uint32_t lane, const std::string& text) {
     CHECK(writer_.Send(header, lane, reinterpret_cast<const std::byte*>(text.data())));

@@ -14,16 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "transport/network/ucx/wire.h"
+#include "backends/network/ucx/wire.h"
 
 namespace fastjax::test {
 
-using transport::Code;
-using transport::Status;
-using transport::network::Piece;
-using transport::network::Route;
-using transport::network::WireOptions;
-using transport::network::ucx::UcxWire;
+using network::ucx::UcxWire;
 
 // Waits for what other threads do. The limit is for tests that fail: nothing is judged by how long it takes.
 class Watched {
@@ -39,7 +34,7 @@ class Watched {
   std::condition_variable changed_;
 };
 
-class Ends : public transport::network::Listener, public Watched {
+class Ends : public Listener, public Watched {
  public:
   void OnDone(int64_t cookie, const Status& status) override;
   void OnMoved(int64_t cookie) override;
@@ -58,7 +53,7 @@ class Ends : public transport::network::Listener, public Watched {
   long count_ = 0;
 };
 
-class Ears : public transport::network::Handler, public Watched {
+class Ears : public Handler, public Watched {
  public:
   void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
   void OnLost(int32_t process, const Status& status) override;

@@ -4,19 +4,19 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "transport/gpu/driver_library.h"
+#include "backends/gpu/driver_library.h"
 
 namespace fastjax::gpu_support {
 
 Device::Device(const std::string& path) : emulated_(path.empty()) {
   std::string wrong;
-  driver_ = emulated_ ? fastjax_gpu_driver() : transport::gpu::LoadDriver(path, &wrong);
+  driver_ = emulated_ ? fastjax_gpu_driver() : gpu::LoadDriver(path, &wrong);
   if (driver_ == nullptr) {
     std::fprintf(stderr, "%s\n", wrong.c_str());
     std::exit(1);
   }
   Must(driver_->SetDevice(0), "choose device 0");
-  transport::gpu::Gpu gpu(driver_);
+  gpu::Gpu gpu(driver_);
   if (!gpu.MaxBlocks(0, &max_blocks_).ok()) Must(1, "count its multiprocessors");
   Must(driver_->CreateStream(&stream_), "make a stream");
 }

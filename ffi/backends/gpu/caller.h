@@ -1,0 +1,23 @@
+// One device's call of an exchange, as XLA makes it.
+#ifndef FASTJAX_BACKENDS_GPU_CALLER_H_
+#define FASTJAX_BACKENDS_GPU_CALLER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "kernels/driver.h"
+
+namespace fastjax::gpu {
+
+struct Caller {
+  kernels::Stream stream = nullptr;  // what the device does before and after, in order
+  int32_t device = 0;                // the driver's number of it
+  // Memory of the device, for what this call puts on the stream, or has the stream wait for; null if there is none
+  // left. May be called from another thread while the caller waits.
+  std::function<std::byte*(size_t bytes)> allocate;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_CALLER_H_

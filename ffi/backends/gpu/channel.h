@@ -1,0 +1,35 @@
+// How rows get from a device to one whose memory it cannot reach.
+#ifndef FASTJAX_BACKENDS_GPU_CHANNEL_H_
+#define FASTJAX_BACKENDS_GPU_CHANNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/driver.h"
+#include "exchange/status.h"
+
+namespace fastjax::gpu {
+
+// Bytes that lie in one piece, at the end that is here.
+struct Message {
+  bool sends;
+  int32_t here;  // rank
+  int32_t peer;  // rank
+  int32_t lane;  // here's
+  std::byte* data;
+  int64_t bytes;
+  int32_t pipeline_step;
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // Puts messages, which move together, on the streams of their lanes. Both ends list those from one device to another
+  // in the same order, in groups that agree.
+  virtual Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) = 0;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_CHANNEL_H_

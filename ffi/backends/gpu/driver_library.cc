@@ -1,0 +1,66 @@
+#include "backends/gpu/driver_library.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace fastjax::gpu {
+namespace {
+
+struct Platform {
+  PlatformOptions options;
+  std::shared_ptr<Gpu> gpu;
+};
+
+std::mutex mutex;
+
+std::map<std::string, Platform>& Platforms() {
+  static auto* const platforms = new std::map<std::string, Platform>;  // exchanges may run as the process ends
+  return *platforms;
+}
+
+}  // namespace
+
+void SetOptions(const std::string& platform, PlatformOptions options) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  Platforms()[platform].options = std::move(options);
+}
+
+PlatformOptions OptionsOf(const std::string& platform) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return Platforms()[platform].options;
+}
+
+std::shared_ptr<Gpu> OpenGpu(const std::string& platform, std::string* wrong) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  Platform& own = Platforms()[platform];
+  if (own.gpu != nullptr) return own.gpu;
+  const kernels::Driver* driver = platform == "cpu" ? fastjax_gpu_driver() : LoadDriver(own.options.library, wrong);
+  if (driver != nullptr) own.gpu = std::make_shared<Gpu>(driver, own.options.multiprocessors);
+  return own.gpu;
+}
+
+const kernels::Driver* LoadDriver(const std::string& path, std::string* wrong) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const error = dlerror();  // NOLINT(concurrency-mt-unsafe): the error of this thread
+    *wrong = "cannot load fastjax's GPU library: " + std::string(error == nullptr ? path : error) +
+             ". Install fastjax where a compiler for that GPU is found: see docs/how_to/gpu_build.md";
+    return nullptr;
+  }
+  using Entry = const kernels::Driver* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, kernels::kDriverSymbol));
+  if (entry == nullptr) {
+    *wrong = path + " is not a GPU library of fastjax's: it has no " + kernels::kDriverSymbol;
+    return nullptr;
+  }
+  const kernels::Driver* const driver = entry();
+  if (driver->version == kernels::kDriverVersion) return driver;
+  *wrong = path + " is of another fastjax: its driver has version " + std::to_string(driver->version) + ", wanted " +
+           std::to_string(kernels::kDriverVersion) + ". Install fastjax anew";
+  return nullptr;
+}
+
+}  // namespace fastjax::gpu

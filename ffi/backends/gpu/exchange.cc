@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/work.h"
+#include "backends/memory/memory_backend.h"
+#include "rendezvous/rendezvous.h"
+#include "runtime/meter.h"
+
+namespace fastjax::gpu {
+namespace {
+
+using Session = Rendezvous<ExchangeArgs>::Session;
+
+// The device that arrives last puts everybody's work on the streams.
+class GpuExchange final : public Exchange {
+ public:
+  GpuExchange(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<const CallSite> site,
+              ExchangeOptions options)
+      : core_(std::make_shared<Core>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
+        rendezvous_(Rendezvous<ExchangeArgs>::Create(
+            core_->site,
+            [core = core_](Session* session, int32_t last) {
+              const bool one_call = IsOneCall(*session);
+              const Status status = core->Execute(*session);
+              one_call ? session->FinishHere(status) : session->Finish(status, last);
+            },
+            kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
+
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  }
+
+ private:
+  // One device plays all ranks.
+  static bool IsOneCall(const Session& session) {
+    const Caller* const first = session.args().front().caller;
+    return std::all_of(session.args().begin(), session.args().end(),
+                       [&](const ExchangeArgs& args) { return args.caller == first; });
+  }
+
+  struct Core {
+    Core(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
+        : gpu(std::move(g)),
+          fabric(std::move(f)),
+          site(std::move(s)),
+          options(std::move(o)),
+          meter(site, options, true),
+          ranks(static_cast<size_t>(site->group_size)),
+          work(gpu.get(), fabric.get(), &channels) {
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
+
+    // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
+    Status Execute(const Session& session) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      Launch launch = meter.Begin();
+      Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
+      meter.End(launch, status, status.ok() ? work.seen() : Seen{});
+      return status;
+    }
+
+    Status PrepareAndLaunch(const Session& session, Launch* launch) {
+      bool alike = true;  // there are no other processes
+      Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike, launch);
+      return status.ok() ? work.Launch(*site, session.group()) : status;
+    }
+
+    const std::shared_ptr<Gpu> gpu;
+    const std::shared_ptr<Fabric> fabric;
+    const std::shared_ptr<const CallSite> site;
+    const ExchangeOptions options;
+    Meter meter;
+    std::vector<int32_t> ranks;  // all
+    std::mutex mutex;
+    Channels channels;
+    Work work;
+  };
+
+  std::shared_ptr<Core> core_;
+  std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
+};
+
+}  // namespace
+
+std::unique_ptr<Counts> GpuTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return memory::InProcessTransport::Get().OpenCounts(std::move(site), std::move(plan));
+}
+
+std::unique_ptr<Exchange> GpuTransport::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+  return std::make_unique<GpuExchange>(gpu_, fabric_, std::move(site), std::move(options));
+}
+
+}  // namespace fastjax::gpu

@@ -1,0 +1,195 @@
+#include "backends/gpu/gpu.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fastjax::gpu {
+namespace {
+
+constexpr size_t kLeastPinned = 64 << 10;
+
+size_t RoundUp(size_t bytes) {
+  size_t rounded = kLeastPinned;
+  while (rounded < bytes) rounded *= 2;
+  return rounded;
+}
+
+}  // namespace
+
+Gpu::~Gpu() {
+  DeviceScope scope(*this);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto& device = devices_[i];
+    if (device->events.empty() && device->pinned.empty() && device->side == nullptr) continue;
+    static_cast<void>(scope.Choose(static_cast<int32_t>(i)));
+    for (kernels::Event event : device->events) driver_->DestroyEvent(event);
+    for (const Pinned& pinned : device->pinned) {
+      if (pinned.used != nullptr) {
+        driver_->SynchronizeEvent(pinned.used);
+        driver_->DestroyEvent(pinned.used);
+      }
+      driver_->FreePinned(pinned.data);
+    }
+    if (device->side != nullptr) driver_->DestroyStream(device->side);
+  }
+}
+
+std::string Gpu::Name(int32_t device) const {
+  return std::string(driver_->platform) + " device " + std::to_string(device);
+}
+
+Status Gpu::Check(int code, int32_t device, const char* what) const {
+  if (code == 0) return Status::Ok();
+  const char* const text = driver_->ErrorText(code);
+  return Status::Internal("fastjax: " + Name(device) + " could not " + what + ": " +
+                          (text == nullptr ? "unknown error" : text) + " (" + std::to_string(code) + ").");
+}
+
+Gpu::Device& Gpu::At(int32_t device) {
+  const auto at = static_cast<size_t>(device);
+  while (devices_.size() <= at) devices_.push_back(std::make_unique<Device>());
+  return *devices_[at];
+}
+
+void Gpu::NeedDevice(int32_t device) const {
+  int own = kernels::kNoDevice;
+  if (driver_->GetDevice(&own) == 0 && own == kernels::kNoDevice) driver_->SetDevice(device);
+}
+
+Status Gpu::EnablePeer(int32_t device, int32_t peer, bool* possible) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<int8_t>& peers = At(device).peers;
+  if (peers.size() <= static_cast<size_t>(peer)) peers.resize(static_cast<size_t>(peer) + 1, 0);
+  int8_t& known = peers[static_cast<size_t>(peer)];
+  if (known == 0) {
+    DeviceScope scope(*this);
+    if (Status status = scope.Choose(device); !status.ok()) return status;
+    int can = 0;
+    const int code = driver_->EnablePeer(peer, &can);
+    if (code != 0) return Check(code, device, "enable access to its peers");
+    known = can != 0 ? int8_t{1} : int8_t{-1};
+  }
+  *possible = known > 0;
+  return Status::Ok();
+}
+
+Status Gpu::MaxBlocks(int32_t device, int32_t* blocks) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int32_t& known = At(device).blocks;
+  if (known == 0) {
+    int count = 0;
+    const int code = driver_->CountMultiprocessors(&count, device);
+    if (code != 0) return Check(code, device, "count its multiprocessors");
+    if (multiprocessors_ > 0) count = std::min(count, multiprocessors_);
+    known = std::max(1, count) * (kernels::kMultiprocessorThreads / kernels::kBlockThreads);
+  }
+  *blocks = known;
+  return Status::Ok();
+}
+
+Status Gpu::LoadKernels(int32_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  bool& loaded = At(device).loaded;
+  if (loaded) return Status::Ok();
+  DeviceScope scope(*this);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  const int code = driver_->LoadKernels();
+  loaded = code == 0;
+  return Check(code, device, "load its kernels");
+}
+
+Status Gpu::TakeEvent(int32_t device, kernels::Event* event) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<kernels::Event>& events = At(device).events;
+    if (!events.empty()) {
+      *event = events.back();
+      events.pop_back();
+      return Status::Ok();
+    }
+  }
+  DeviceScope scope(*this);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  return Check(driver_->CreateEvent(event), device, "make an event");
+}
+
+void Gpu::ReturnEvent(int32_t device, kernels::Event event) {
+  if (event == nullptr) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  At(device).events.push_back(event);
+}
+
+Status Gpu::SideStream(int32_t device, kernels::Stream* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Device& own = At(device);
+  if (own.side == nullptr) {
+    DeviceScope scope(*this);
+    if (Status status = scope.Choose(device); !status.ok()) return status;
+    const int code = driver_->CreateStream(&own.side);
+    if (code != 0) return Check(code, device, "make a stream");
+  }
+  *stream = own.side;
+  return Status::Ok();
+}
+
+std::mutex& Gpu::turn(int32_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return At(device).turn;
+}
+
+void Gpu::Count(const Tally& exchange) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tally_.exchanges += exchange.exchanges;
+  tally_.kernels += exchange.kernels;
+  tally_.messages += exchange.messages;
+  tally_.packed += exchange.packed;
+  tally_.sent += exchange.sent;
+  tally_.copied += exchange.copied;
+  tally_.unpacked += exchange.unpacked;
+  tally_.summed += exchange.summed;
+}
+
+Tally Gpu::tally() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return tally_;
+}
+
+bool Gpu::TakeFree(int32_t device, size_t bytes, Pinned* pinned) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Pinned>& free = At(device).pinned;
+  for (size_t i = 0; i < free.size(); ++i) {
+    int reached = 1;
+    if (free[i].bytes < bytes) continue;
+    if (free[i].used != nullptr && (driver_->QueryEvent(free[i].used, &reached) != 0 || reached == 0)) continue;
+    *pinned = free[i];
+    free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
+  }
+  return false;
+}
+
+Status Gpu::TakePinned(int32_t device, size_t bytes, Pinned* pinned) {
+  if (TakeFree(device, bytes, pinned)) return Status::Ok();
+  DeviceScope scope(*this);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  void* memory = nullptr;
+  const size_t rounded = RoundUp(bytes);
+  const int code = driver_->MallocPinned(&memory, rounded);
+  if (code != 0) return Check(code, device, "get pinned memory of the host");
+  *pinned = {static_cast<std::byte*>(memory), rounded, nullptr};
+  return Status::Ok();
+}
+
+void Gpu::ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream) {
+  if (pinned.data == nullptr) return;
+  if (stream != nullptr) {
+    if (pinned.used == nullptr && !TakeEvent(device, &pinned.used).ok()) pinned.used = nullptr;
+    if (pinned.used == nullptr || driver_->RecordEvent(pinned.used, stream) != 0) {
+      driver_->SynchronizeStream(stream);  // so that it is free in any case
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  At(device).pinned.push_back(pinned);
+}
+
+}  // namespace fastjax::gpu

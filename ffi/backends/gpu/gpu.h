@@ -1,0 +1,112 @@
+// The GPUs of this process, through a vendor's driver: errors in words, and events and pinned memory that are kept for
+// reuse, since making them would stop the devices.
+#ifndef FASTJAX_BACKENDS_GPU_GPU_H_
+#define FASTJAX_BACKENDS_GPU_GPU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/driver.h"
+#include "backends/gpu/tally.h"
+#include "exchange/status.h"
+
+namespace fastjax::gpu {
+
+// Host memory that devices copy from and to without the help of a processor.
+struct Pinned {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  kernels::Event used = nullptr;  // its last use, on a stream
+};
+
+class Gpu {
+ public:
+  // The driver must outlive all use. `multiprocessors`: how many of a device's the kernels may take; 0: all.
+  explicit Gpu(const kernels::Driver* driver, int32_t multiprocessors = 0)
+      : driver_(driver), multiprocessors_(multiprocessors) {}
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const kernels::Driver& driver() const { return *driver_; }
+  std::string Name(int32_t device) const;  // "CUDA device 0"
+  // Ok for code 0; otherwise what could not be done, and why.
+  Status Check(int code, int32_t device, const char* what) const;
+
+  // For threads of ours, which have no device unless they choose one. What they ask of events, they can ask with any.
+  void NeedDevice(int32_t device) const;
+
+  // Lets kernels on `device` touch memory of `peer`.
+  Status EnablePeer(int32_t device, int32_t peer, bool* possible);
+  // The most blocks of a kernel that are worth launching.
+  Status MaxBlocks(int32_t device, int32_t* blocks);
+
+  // Once for each device: before the first of its kernels is launched, and so before any barrier waits on it.
+  Status LoadKernels(int32_t device);
+
+  // An event of the device, to be given back once all that waits for it has been put on streams.
+  Status TakeEvent(int32_t device, kernels::Event* event);
+  void ReturnEvent(int32_t device, kernels::Event event);
+
+  // The stream, beside XLA's, that messages go on.
+  Status SideStream(int32_t device, kernels::Stream* stream);
+  // Held, for all of its devices in order, by whoever puts an exchange with messages on streams, from its first message
+  // to its last. Side streams are shared: with exchanges mixed, one device could wait for a message of the first, and
+  // its peer, before it sends that, for one of the second.
+  std::mutex& turn(int32_t device);
+
+  // Of all exchanges so far. Thread-safe.
+  void Count(const Tally& exchange);
+  Tally tally();
+
+  Status TakePinned(int32_t device, size_t bytes, Pinned* pinned);
+  // Free for others as soon as what is on the stream now has happened; at once where there is no stream.
+  void ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream);
+
+ private:
+  struct Device {
+    std::vector<kernels::Event> events;
+    std::vector<Pinned> pinned;
+    std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
+    kernels::Stream side = nullptr;
+    int32_t blocks = 0;
+    bool loaded = false;
+    std::mutex turn;
+  };
+
+  Device& At(int32_t device);
+  bool TakeFree(int32_t device, size_t bytes, Pinned* pinned);
+
+  const kernels::Driver* const driver_;
+  const int32_t multiprocessors_;
+  std::mutex mutex_;
+  Tally tally_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+// Chooses a device for the calling thread, and at its end the one before, or none again: the thread is XLA's, or
+// anybody's.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const Gpu& gpu) : gpu_(gpu) { known_ = gpu_.driver().GetDevice(&before_) == 0; }
+  ~DeviceScope() {
+    if (known_) gpu_.driver().SetDevice(before_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  Status Choose(int32_t device) { return gpu_.Check(gpu_.driver().SetDevice(device), device, "be chosen"); }
+
+ private:
+  const Gpu& gpu_;
+  int before_ = kernels::kNoDevice;
+  bool known_ = false;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_GPU_H_

@@ -1,0 +1,33 @@
+// The transport between GPUs of one process: kernels that write into each other's memory where the hardware lets them,
+// messages where not.
+#ifndef FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
+#define FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
+
+#include <memory>
+
+#include "backends/gpu/channel.h"
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/layout.h"
+#include "exchange/backend.h"
+
+namespace fastjax::gpu {
+
+class GpuTransport final : public Transport {
+ public:
+  GpuTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric)
+      : gpu_(std::move(gpu)), fabric_(std::move(fabric)) {}
+
+  // Counts and tables are in pinned memory of the host.
+  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  // Offsets and sizes, and tables, are in pinned memory of the host; rows are in that of the caller's device. A
+  // completion says that all has been put on streams, not that it has happened.
+  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+
+ private:
+  const std::shared_ptr<Gpu> gpu_;
+  const std::shared_ptr<Fabric> fabric_;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_

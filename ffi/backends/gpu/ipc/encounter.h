@@ -1,0 +1,68 @@
+// One exchange's agreement on shared memory.
+#ifndef FASTJAX_BACKENDS_GPU_IPC_ENCOUNTER_H_
+#define FASTJAX_BACKENDS_GPU_IPC_ENCOUNTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/gpu/ipc/board.h"
+#include "backends/gpu/ipc/letter.h"
+#include "backends/gpu/ipc/neighbours.h"
+
+namespace fastjax::gpu::ipc {
+
+class Neighbours::Encounter {
+ public:
+  Encounter(Neighbours* neighbours, const Party& party, Group* group, bool sums, std::vector<ExchangeArgs>* args,
+            Placement* placement, Layout* layout);
+
+  Status Run();
+
+ private:
+  // A process, with its devices.
+  struct Peer {
+    int32_t process;
+    std::vector<int32_t> ranks;
+    Letter letter;
+  };
+
+  void Describe();
+  Status Lend(size_t lane, const void* address, int64_t bytes, Letter::Place* place);
+  Status Swap(const char* about, std::vector<int64_t> words, std::vector<std::vector<int64_t>>* answers);
+  Status SwapLetters();
+  bool Agree() const;
+  Status Form();
+  Status MakeCircle(std::unique_ptr<Board> own, const std::vector<BoardName>& names);
+  Status OpenLoans();
+  Status Confirm(const Status& here);
+  Status Begin();
+  void Refuse(const std::string& why);
+
+  Status PlaceAll();
+  Status PlaceDevice(size_t lane, const Peer& peer, size_t index);
+  Status FindPart(size_t lane, const Peer& peer, const Letter::Device& device, Part part, std::byte** at) const;
+  ExchangeArgs& ArgsOf(int32_t rank) const { return (*args_)[static_cast<size_t>(party_.site.position_at[rank])]; }
+  Peer& own() { return peers_[own_]; }
+  const Peer& own() const { return peers_[own_]; }
+  // On this host, in this process or another.
+  bool IsNear(const Peer& peer) const { return peer.letter.host == own().letter.host; }
+  int32_t DevicesNear() const;
+
+  Neighbours& neighbours_;
+  const Party& party_;
+  Group& group_;
+  const bool sums_;
+  std::vector<ExchangeArgs>* const args_;
+  Placement* const placement_;
+  Layout* const layout_;
+  std::vector<Peer> peers_;  // by process
+  size_t own_ = 0;
+  std::string refusal_;  // this process's own
+};
+
+}  // namespace fastjax::gpu::ipc
+
+#endif  // FASTJAX_BACKENDS_GPU_IPC_ENCOUNTER_H_

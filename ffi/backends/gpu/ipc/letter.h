@@ -1,0 +1,41 @@
+// What processes that may share memory tell each other about an exchange, as words of a message.
+#ifndef FASTJAX_BACKENDS_GPU_IPC_LETTER_H_
+#define FASTJAX_BACKENDS_GPU_IPC_LETTER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backends/gpu/ipc/memory.h"
+#include "backends/gpu/layout.h"
+
+namespace fastjax::gpu::ipc {
+
+struct Letter {
+  // Inside one of the letter's loans; none where others do not touch it.
+  struct Place {
+    int64_t loan = -1;
+    uint64_t offset = 0;
+  };
+  struct Device {
+    std::array<Place, kParts> places;
+    int64_t staging_rows = 0;
+  };
+
+  bool refuses = false;
+  uint64_t host = 0;
+  uint64_t circle = 0;          // 0: none that is whole
+  uint64_t exchanges = 0;       // of it, so far
+  bool news = false;            // there are loans that not everybody has opened
+  std::vector<Device> devices;  // of the process, by rank
+  std::vector<Loan> loans;
+};
+
+std::vector<int64_t> Encode(const Letter& letter);
+// False if it is no letter of a process that has so many devices.
+bool Decode(const std::vector<int64_t>& words, size_t devices, Letter* letter);
+
+}  // namespace fastjax::gpu::ipc
+
+#endif  // FASTJAX_BACKENDS_GPU_IPC_LETTER_H_

@@ -1,0 +1,232 @@
+#include "backends/gpu/launch_schedule.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "execution/sum.h"
+
+namespace fastjax::gpu {
+namespace {
+
+using planner::Transfer;
+
+// A launch, or none, and a barrier for each: what a plan says must not decide how long that takes.
+constexpr int64_t kMaxPipelineSteps = 1 << 13;
+
+// Messages begin where networks like them to.
+constexpr int64_t kMessageAlignment = 256;
+int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment; }
+
+}  // namespace
+
+std::byte* LaunchSchedule::LaneMemory::Take(int32_t rank, int64_t bytes) {
+  const Caller& caller = *layout->lanes[static_cast<size_t>(layout->lane_of[static_cast<size_t>(rank)])];
+  return caller.allocate(static_cast<size_t>(bytes));
+}
+
+Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
+                             const DevicePlans& plans, bool sums, const GroupTraffic& traffic,
+                             const Layout& layout) {
+  site_ = &site;
+  args_ = &args;
+  traffic_ = &traffic;
+  layout_ = &layout;
+  plans_ = &plans;
+  memory_.layout = &layout;
+  pipeline_steps_ = 1;
+  sums_ = sums;
+  messages_.clear();
+  moves_.resize(layout.lanes.size());
+  for (auto& moves : moves_) moves.clear();
+  const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
+  placement_.Begin(site, args, any.row_bytes, traffic);
+  return sums ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
+}
+
+Status LaunchSchedule::Build() {
+  const std::vector<int32_t>& lanes = layout_->lane_of;
+  reach_.here.resize(lanes.size());
+  std::transform(lanes.begin(), lanes.end(), reach_.here.begin(), [](int32_t lane) { return lane < 0 ? 0 : 1; });
+  reach_.domain_of.assign(layout_->domain_of.begin(), layout_->domain_of.end());
+  if (sums_) {
+    lowering_.LowerBlocks(reach_, *traffic_, placement_);
+  } else {
+    if (Status status = lowering_.Lower(reach_, *plans_, placement_); !status.ok()) return status;
+  }
+  if (lowering_.plan_pipeline_steps() > kMaxPipelineSteps) {
+    return Status::Invalid(site_->Prefix() +
+                           "the plan has more stages than a GPU transport counts; split the exchange.");
+  }
+  pipeline_steps_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
+  if (Status status = Arrange(); !status.ok()) return status;
+  if (sums_) AddAllSums();
+  return Status::Ok();
+}
+
+// From steps to messages and moves.
+Status LaunchSchedule::Arrange() {
+  lists_.assign(static_cast<size_t>(pipeline_steps_) * moves_.size(), LaneStep{});
+  first_message_.assign(static_cast<size_t>(pipeline_steps_) + 1, 0);
+  MeasureMessages();
+  const std::vector<int32_t>& order = lowering_.ByPipelineStep();
+  if (Status status = TakeBuffers(order); !status.ok()) return status;
+  own_sent_.clear();
+  own_received_.clear();
+  int32_t arranged = 0;
+  for (const int32_t i : order) {
+    const Step& step = lowering_.steps()[static_cast<size_t>(i)];
+    const int32_t pipeline_step = PipelineStepOf(step);
+    if (pipeline_step != arranged) {
+      if (Status status = DeliverOwn(arranged); !status.ok()) return status;
+      arranged = pipeline_step;
+    }
+    step.action == Action::kCopy ? AddCopies(step, pipeline_step) : MakeMessage(i, pipeline_step);
+  }
+  if (Status status = DeliverOwn(arranged); !status.ok()) return status;
+  for (size_t pipeline_step = 0; pipeline_step < static_cast<size_t>(pipeline_steps_); ++pipeline_step)
+    first_message_[pipeline_step + 1] += first_message_[pipeline_step];
+  return Status::Ok();
+}
+
+// What another process's device gets lies where this lane finds it.
+void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
+  const int32_t lane = LaneOf(step);
+  MoveList* list = &ListsOf(pipeline_step, lane).copy;
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
+    const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
+    const ptrdiff_t shift = layout_->ShiftOf(lane, transfer.dst, part);
+    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(lane, list, op.dst + shift, op.src, op.bytes); });
+  }
+}
+
+void LaunchSchedule::MeasureMessages() {
+  const std::vector<Step>& steps = lowering_.steps();
+  packing_.assign(steps.size(), Packing{});
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].action == Action::kCopy) break;  // messages come before copies
+    ForEachPiece(steps[i], [packing = &packing_[i]](const std::byte*, int64_t bytes) {
+      ++packing->pieces;
+      packing->bytes += bytes;
+    });
+  }
+}
+
+template <typename Visit>
+void LaunchSchedule::ForEachPiece(const Step& step, Visit visit) const {
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
+    if (step.action == Action::kSend) {
+      // The kernels' lists have one type of pointer for what they read and what they write.
+      placement_.ForEachSource(transfer, [&](const std::byte* at, int64_t bytes) {
+        visit(const_cast<std::byte*>(at), bytes);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      });
+    } else {
+      placement_.ForEachDestination(transfer, visit);
+    }
+  }
+}
+
+// A lane's buffers serve one pipeline_step after the other: nothing is packed before the messages of the pipeline_step
+// before have moved.
+Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
+  used_.assign(2 * moves_.size(), 0);
+  most_.assign(2 * moves_.size(), 0);
+  buffers_.assign(2 * moves_.size(), nullptr);
+  int32_t pipeline_step = 0;
+  for (const int32_t i : order) {
+    const Step& step = lowering_.steps()[static_cast<size_t>(i)];
+    Packing& packing = packing_[static_cast<size_t>(i)];
+    if (step.action == Action::kCopy) continue;
+    if (step.pipeline_step != pipeline_step) std::fill(used_.begin(), used_.end(), 0);
+    pipeline_step = step.pipeline_step;
+    if (packing.pieces == 1 && !StaysInBuffer(step)) continue;
+    const size_t slot = SlotOf(step);
+    packing.buffer = used_[slot];
+    used_[slot] += Aligned(packing.bytes);
+    most_[slot] = std::max(most_[slot], used_[slot]);
+  }
+  for (size_t slot = 0; slot < most_.size(); ++slot) {
+    if (most_[slot] == 0) continue;
+    buffers_[slot] = layout_->lanes[slot / 2]->allocate(static_cast<size_t>(most_[slot]));
+    if (buffers_[slot] != nullptr) continue;
+    return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(most_[slot]) +
+                            " bytes of messages on a device; leave more to it, or split the exchange.");
+  }
+  return Status::Ok();
+}
+
+size_t LaunchSchedule::SlotOf(const Step& step) const {
+  return 2 * static_cast<size_t>(LaneOf(step)) + (step.action == Action::kSend ? 0 : 1);
+}
+
+std::byte* LaunchSchedule::BufferOf(int32_t step) const {
+  const auto at = static_cast<size_t>(step);
+  return buffers_[SlotOf(lowering_.steps()[at])] + packing_[at].buffer;
+}
+
+void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
+  const Step& step = lowering_.steps()[static_cast<size_t>(index)];
+  const Packing& packing = packing_[static_cast<size_t>(index)];
+  const int32_t lane = LaneOf(step);
+  const bool sends = step.action == Action::kSend;
+  std::byte* data = nullptr;
+  if (packing.buffer >= 0) {
+    data = BufferOf(index);
+    LaneStep& lists = ListsOf(pipeline_step, lane);
+    std::byte* next = data;
+    if (!StaysInBuffer(step)) {
+      ForEachPiece(step, [&](std::byte* at, int64_t bytes) {
+        sends ? AddMove(lane, &lists.pack, next, at, bytes) : AddMove(lane, &lists.unpack, at, next, bytes);
+        next += bytes;
+      });
+    }
+  } else {
+    ForEachPiece(step, [&](std::byte* at, int64_t) { data = at; });
+  }
+  if (layout_->lane_of[static_cast<size_t>(step.peer)] == lane) {
+    const std::pair ranks = sends ? std::pair(step.here, step.peer) : std::pair(step.peer, step.here);
+    auto& own = sends ? own_sent_ : own_received_;
+    own.push_back({ranks, own.size(), data, packing.bytes});
+    return;
+  }
+  messages_.push_back({sends, step.here, step.peer, lane, data, packing.bytes, pipeline_step});
+  ++first_message_[static_cast<size_t>(pipeline_step) + 1];
+}
+
+// Messages between ranks that are played on one stream: what is sent is copied to where it is received.
+Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
+  for (auto* ends : {&own_sent_, &own_received_}) {
+    std::sort(ends->begin(), ends->end(), [](const OwnMessage& a, const OwnMessage& b) {
+      return std::tie(a.ranks, a.number) < std::tie(b.ranks, b.number);
+    });
+  }
+  const size_t count = std::max(own_sent_.size(), own_received_.size());
+  for (size_t i = 0; i < count; ++i) {
+    const OwnMessage& any = i < own_sent_.size() ? own_sent_[i] : own_received_[i];
+    const bool agree = i < own_sent_.size() && i < own_received_.size() && any.ranks == own_received_[i].ranks &&
+                       any.bytes == own_received_[i].bytes;
+    if (!agree) {
+      return Status::Invalid(site_->Prefix() + "the tables of ranks " + std::to_string(any.ranks.first) + " and " +
+                             std::to_string(any.ranks.second) +
+                             " disagree on what the first sends to the second. Pass what "
+                             "plan_ragged_all_to_all returned, unchanged.");
+    }
+    const int32_t lane = layout_->lane_of[static_cast<size_t>(any.ranks.second)];
+    AddMove(lane, &ListsOf(pipeline_step, lane).deliver, own_received_[i].data, any.data, any.bytes);
+  }
+  own_sent_.clear();
+  own_received_.clear();
+  return Status::Ok();
+}
+
+void LaunchSchedule::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
+  if (bytes == 0) return;
+  auto& moves = moves_[static_cast<size_t>(lane)];
+  if (list->count == 0) list->first = static_cast<int64_t>(moves.size());
+  const int64_t begin = kernels::NextBegin(list->end, dst);
+  moves.push_back({dst, src, begin, bytes});
+  list->end = begin + bytes;
+  list->bytes += bytes;
+  ++list->count;
+}
+
+}  // namespace fastjax::gpu

@@ -1,0 +1,148 @@
+// A plan as the GPUs of this process execute it: pipeline steps, one after the other, of copies and messages that go on
+// side by side.
+#ifndef FASTJAX_BACKENDS_GPU_LAUNCH_SCHEDULE_H_
+#define FASTJAX_BACKENDS_GPU_LAUNCH_SCHEDULE_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kernels/moves.h"
+#include "execution/device_plan.h"
+#include "execution/lowering.h"
+#include "execution/placement.h"
+#include "backends/gpu/channel.h"
+#include "backends/gpu/layout.h"
+#include "exchange/group_traffic.h"
+
+namespace fastjax::gpu {
+
+// Runs that one launch of a kernel copies: [first, first + count) of their lane's, on a line of their own.
+struct MoveList {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t end = 0;
+  int64_t bytes = 0;  // less than the line is long, which has gaps
+};
+
+// What one lane does in one pipeline_step. Messages that lie in many runs are packed before, and unpacked after they
+// have moved; copies are made meanwhile. Messages between ranks of the lane itself are runs like others.
+struct LaneStep {
+  MoveList pack;
+  MoveList deliver;
+  MoveList copy;
+  MoveList unpack;
+};
+
+// Sums to be made after the last pipeline_step.
+struct SumList {
+  std::vector<kernels::Landing> landings;
+  std::vector<const std::byte*> sources;
+  int64_t end = 0;
+};
+
+// Reused from exchange to exchange without allocating once it has seen the largest.
+class LaunchSchedule {
+ public:
+  // Takes staging memory. `args` by position. `sums`: rows land on each other; every block goes straight from its
+  // origin to its target, where they are added up, and no plans are needed. All of it must stay as it is until the
+  // pipeline steps have been put on streams.
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
+               bool sums, const GroupTraffic& traffic, const Layout& layout);
+  // Staging, which may also be told of devices of other processes that share the domain of those here.
+  Placement& placement() { return placement_; }
+  Status Build();
+
+  int32_t count() const { return pipeline_steps_; }
+  int32_t lanes() const { return static_cast<int32_t>(moves_.size()); }
+  const LaneStep& at(int32_t pipeline_step, int32_t lane) const {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
+  }
+  const std::vector<kernels::Move>& moves(int32_t lane) const { return moves_[static_cast<size_t>(lane)]; }
+  // Of one pipeline_step, between lanes.
+  const Message* messages(int32_t pipeline_step) const {
+    return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
+  }
+  int64_t num_messages(int32_t pipeline_step) const {
+    return first_message_[static_cast<size_t>(pipeline_step) + 1] - first_message_[static_cast<size_t>(pipeline_step)];
+  }
+  bool has_messages() const { return !messages_.empty(); }
+  bool sums() const { return sums_; }
+  kernels::ElementKind element() const { return args_->front().element; }
+  const SumList& sum(int32_t lane) const { return sum_[static_cast<size_t>(lane)]; }
+
+ private:
+  // Memory of lanes, for staging.
+  class LaneMemory final : public StagingMemory {
+   public:
+    std::byte* Take(int32_t rank, int64_t bytes) override;
+    const Layout* layout = nullptr;
+  };
+
+  // What a step sends or receives, as a message of one piece.
+  struct Packing {
+    int64_t pieces = 0;   // where the rows lie
+    int64_t bytes = 0;    // of all of them
+    int64_t buffer = -1;  // offset of the message in its lane's buffer; -1: it lies in one piece where it is
+  };
+
+  // One end of a message that a rank of a lane has for another rank of it, in the pipeline_step that is being arranged.
+  struct OwnMessage {
+    std::pair<int32_t, int32_t> ranks;  // the sender and the receiver
+    size_t number;                      // of the pipeline_step's, which keeps the order of those between two ranks
+    std::byte* data;
+    int64_t bytes;
+  };
+
+  Status Arrange();
+  void MeasureMessages();
+  Status TakeBuffers(const std::vector<int32_t>& order);
+  void AddCopies(const Step& step, int32_t pipeline_step);
+  void MakeMessage(int32_t step, int32_t pipeline_step);
+  Status DeliverOwn(int32_t pipeline_step);
+  // Blocks that are to be summed stay in the buffer that they arrive in.
+  bool StaysInBuffer(const Step& step) const { return sums_ && step.action == Action::kReceive; }
+  // As the plan numbers pipeline steps, so that all processes agree.
+  int32_t PipelineStepOf(const Step& step) const {
+    return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
+  }
+  int32_t LaneOf(const Step& step) const { return layout_->lane_of[static_cast<size_t>(step.here)]; }
+  LaneStep& ListsOf(int32_t pipeline_step, int32_t lane) {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
+  }
+  template <typename Visit>
+  void ForEachPiece(const Step& step, Visit visit) const;
+  size_t SlotOf(const Step& step) const;  // of its lane's buffer
+  std::byte* BufferOf(int32_t step) const;
+  void AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
+  void AddAllSums();
+  void AddSums(int32_t target);
+
+  const CallSite* site_ = nullptr;
+  const std::vector<ExchangeArgs>* args_ = nullptr;
+  const GroupTraffic* traffic_ = nullptr;
+  const Layout* layout_ = nullptr;
+  const DevicePlans* plans_ = nullptr;
+  LaneMemory memory_;
+  Reach reach_;
+  Placement placement_;
+  Lowering lowering_;
+  int32_t pipeline_steps_ = 0;
+  bool sums_ = false;
+
+  std::vector<Packing> packing_;     // by step; of copies unused
+  std::vector<int64_t> used_;        // by lane and action: bytes of its buffer in one pipeline_step
+  std::vector<int64_t> most_;        // and in the pipeline_step that uses most
+  std::vector<std::byte*> buffers_;  // by lane and action
+  std::vector<LaneStep> lists_;
+  std::vector<std::vector<kernels::Move>> moves_;  // by lane
+  std::vector<OwnMessage> own_sent_;
+  std::vector<OwnMessage> own_received_;
+  std::vector<Message> messages_;
+  std::vector<int64_t> first_message_;  // by pipeline_step
+  std::vector<SumList> sum_;            // by lane
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_LAUNCH_SCHEDULE_H_

@@ -1,0 +1,67 @@
+// Puts pipeline steps on streams: nothing here waits for a device.
+#ifndef FASTJAX_BACKENDS_GPU_LAUNCHER_H_
+#define FASTJAX_BACKENDS_GPU_LAUNCHER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/gpu/channel.h"
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/launch_schedule.h"
+
+namespace fastjax::gpu {
+
+class Launcher {
+ public:
+  explicit Launcher(Gpu* gpu) : gpu_(gpu) {}
+
+  // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
+  // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
+  // have moved, and the layout's circle has been given up.
+  Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
+
+ private:
+  // What a lane has besides its stream.
+  struct Lane {
+    const Caller* caller;
+    kernels::Stream side;  // messages go on it
+    kernels::Event event;
+    int32_t blocks;
+    Pinned pinned;               // its lists, on the host
+    const kernels::Move* moves;  // and on the device; null: launches take them along
+    const kernels::Landing* landings;
+    const std::byte* const* sources;
+    uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
+  };
+
+  Status Put(const LaunchSchedule& schedule, Channel* channel);
+  Status Prepare(const Layout& layout);
+  Status Upload(const LaunchSchedule& schedule, int32_t lane);
+  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane);
+  Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  Status Run(const LaunchSchedule& schedule, int32_t lane, const MoveList& list, kernels::Stream stream);
+  Status Sum(const LaunchSchedule& schedule, int32_t lane);
+  Status Join(uint64_t step);
+  Status JoinHere();
+  Status PassBarriers(uint64_t step);
+  Status End();
+  Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
+  Status Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope);
+  Status Wait(const Lane& lane, kernels::Stream stream, const Lane& other);
+  Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
+  void Settle();
+  void Clear();
+
+  Gpu* const gpu_;
+  const Layout* layout_ = nullptr;
+  Tally tally_;  // of this exchange
+  std::vector<Lane> lanes_;
+  std::vector<uint8_t> talks_;  // by lane: has messages in this pipeline_step
+  std::vector<kernels::Stream> sides_;
+  std::vector<kernels::Stream> streams_;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_LAUNCHER_H_

@@ -1,0 +1,48 @@
+#include "backends/gpu/layout.h"
+
+#include <algorithm>
+
+namespace fastjax::gpu {
+
+void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout) {
+  layout->domain_of.assign(static_cast<size_t>(site.group_size), 0);
+  layout->lane_of.assign(static_cast<size_t>(site.group_size), -1);
+  layout->lanes.clear();
+  layout->circle = nullptr;
+  layout->step = 0;
+  layout->shifts.clear();
+  for (size_t rank = 0; rank < layout->lane_of.size(); ++rank) {
+    const Caller* const caller = args[static_cast<size_t>(site.position_at[rank])].caller;
+    if (caller == nullptr) continue;
+    const auto same = [&](const Caller* other) { return other->stream == caller->stream; };
+    const auto found = std::find_if(layout->lanes.begin(), layout->lanes.end(), same);
+    layout->lane_of[rank] = static_cast<int32_t>(found - layout->lanes.begin());
+    if (found == layout->lanes.end()) layout->lanes.push_back(caller);
+  }
+}
+
+Status PeerFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
+  bool all = true;
+  for (const Caller* caller : layout->lanes) {
+    for (const Caller* peer : layout->lanes) {
+      bool possible = true;
+      if (caller == peer) continue;
+      if (Status status = gpu_->EnablePeer(caller->device, peer->device, &possible); !status.ok()) return status;
+      all = all && possible;
+    }
+  }
+  for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
+    layout->domain_of[rank] = all ? 0 : static_cast<int32_t>(rank);
+  }
+  return Status::Ok();
+}
+
+Status PeerFabric::ChannelOf(const CallSite& site, int32_t /*group*/, const Layout& /*layout*/,
+                             std::shared_ptr<Channel>* channel) {
+  *channel = nullptr;
+  return Status::Unavailable(site.Prefix() +
+                             "devices of this process cannot reach each other's memory, and there is nothing else to "
+                             "move rows by, such as NCCL.");
+}
+
+}  // namespace fastjax::gpu

@@ -1,0 +1,73 @@
+// Who is here, and who reaches whom.
+#ifndef FASTJAX_BACKENDS_GPU_LAYOUT_H_
+#define FASTJAX_BACKENDS_GPU_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backends/gpu/caller.h"
+#include "backends/gpu/channel.h"
+#include "backends/gpu/gpu.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
+
+namespace fastjax::gpu {
+
+namespace ipc {
+class Circle;
+}
+
+// What of a device's memory others may touch.
+enum Part : int32_t { kSource, kDestination, kStaging };
+constexpr int32_t kParts = 3;
+
+// A lane is a stream: that of one device, or, where several ranks are played on one device, of all of them.
+struct Layout {
+  std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
+  std::vector<int32_t> lane_of;    // by rank: -1 where a device is another process's
+  std::vector<const Caller*> lanes;
+
+  // Where devices of several processes share a domain, these: its barriers are those of the lanes.
+  std::shared_ptr<ipc::Circle> circle = nullptr;
+  uint64_t step = 0;  // of its barriers, before this exchange
+  // By lane, rank and part: how far from where the first lane finds it. Empty where all lanes find it there.
+  std::vector<ptrdiff_t> shifts = {};
+
+  ptrdiff_t ShiftOf(int32_t lane, int32_t rank, Part part) const {
+    if (shifts.empty()) return 0;
+    return shifts[(static_cast<size_t>(lane) * lane_of.size() + static_cast<size_t>(rank)) * kParts + part];
+  }
+};
+
+// Lanes of those devices that called, `args` by position.
+void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
+
+// What lies between devices.
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  // Completes a layout that has its lanes with domains.
+  virtual Status FindDomains(const CallSite& site, Layout* layout) = 0;
+  // What moves messages between devices of a group that are in different domains. `channel` is what it gave to the
+  // call site for this group before, or null; the call site keeps it as long as it may have exchanges.
+  virtual Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                           std::shared_ptr<Channel>* channel) = 0;
+};
+
+// Devices of one process: one domain if all may touch each other's memory.
+class PeerFabric final : public Fabric {
+ public:
+  explicit PeerFabric(Gpu* gpu) : gpu_(gpu) {}
+  Status FindDomains(const CallSite& site, Layout* layout) override;
+  Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                   std::shared_ptr<Channel>* channel) override;
+
+ private:
+  Gpu* const gpu_;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_LAYOUT_H_

@@ -1,0 +1,143 @@
+#include "backends/gpu/nccl/fabric.h"
+
+#include <utility>
+
+namespace fastjax::gpu::nccl {
+
+// Between devices of one group, for one call site.
+class NcclFabric::Line final : public Channel {
+ public:
+  Line(const CallSite& site, int32_t group) : report_(std::make_shared<Report>(site, group)) {}
+
+  Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) override {
+    if (clique_ == nullptr) return Status::Internal(report_->site().Prefix() + "there are no communicators.");
+    if (Status status = Failure(); !status.ok()) return status;
+    return clique_->Move(report_, messages, count, streams);
+  }
+
+  // What went wrong since the last exchange, once.
+  Status Failure() { return report_->Take(); }
+
+  bool IsReadyFor(const std::vector<Member>& members) const {
+    return clique_ != nullptr && !clique_->has_failed() && clique_->members() == members;
+  }
+  std::shared_ptr<Clique>* clique() { return &clique_; }
+
+ private:
+  const std::shared_ptr<Report> report_;
+  std::shared_ptr<Clique> clique_;
+};
+
+NcclFabric::NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
+                       std::shared_ptr<Introducer> introducer)
+    : gpu_(std::move(gpu)), libraries_(std::move(libraries)), introducer_(std::move(introducer)), peers_(gpu_.get()) {}
+
+NcclFabric::~NcclFabric() = default;
+
+Status NcclFabric::FindDomains(const CallSite& site, Layout* layout) {
+  if (Status status = peers_.FindDomains(site, layout); !status.ok()) return status;
+  for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
+    if (layout->lane_of[rank] < 0) layout->domain_of[rank] = site.group_size + static_cast<int32_t>(rank);
+  }
+  return Status::Ok();
+}
+
+Status NcclFabric::ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                             std::shared_ptr<Channel>* channel) {
+  std::vector<Member> members;
+  if (Status status = FindMembers(site, group, layout, &members); !status.ok()) return status;
+  if (*channel == nullptr) *channel = std::make_shared<Line>(site, group);
+  auto* const line = static_cast<Line*>(channel->get());  // given by this function
+  const bool ready = line->IsReadyFor(members);
+  if (Status status = line->Failure(); !status.ok()) return status;
+  return ready ? Status::Ok() : Find(site, group, members, line->clique());
+}
+
+Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
+                               std::vector<Member>* members) const {
+  for (int32_t rank = 0; rank < site.group_size; ++rank) {
+    const int32_t lane = layout.lane_of[static_cast<size_t>(rank)];
+    if (lane < 0) continue;
+    const int32_t device = layout.lanes[static_cast<size_t>(lane)]->device;
+    for (const Member& other : *members) {
+      if (other.device != device) continue;
+      return Status::Invalid(site.Prefix() + site.DeviceName(group, site.position_at[other.rank]) + " and " +
+                             site.DeviceName(group, site.position_at[rank]) + " are both " + gpu_->Name(device) +
+                             "; messages go between different ones.");
+    }
+    members->push_back({rank, device});
+  }
+  return Status::Ok();
+}
+
+std::string NcclFabric::NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const {
+  if (static_cast<int32_t>(members.size()) < site.group_size) return introducer_->NameOf(site, group);
+  std::string name = "here";
+  for (const Member& member : members) name += " " + std::to_string(member.device);
+  return name;
+}
+
+NcclFabric::Known& NcclFabric::KnownAs(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return known_[name];
+}
+
+Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
+                        std::shared_ptr<Clique>* clique) {
+  if (introducer_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
+    return Status::Unavailable(site.Prefix() +
+                               "devices of other processes take part, and there is nothing to find these by.");
+  }
+  const std::string name = NameOf(site, group, members);
+  Known& known = KnownAs(name);
+  // Not the fabric's own lock: processes may come to the groups that they share in different orders.
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  // The failed one may be the call site's own.
+  const std::shared_ptr<Clique> before = known.clique.lock();
+  if (before != nullptr && before->members() == members && !before->has_failed()) {
+    *clique = before;
+    return Status::Ok();
+  }
+  if (before != nullptr && !before->AwaitAbort(site.timeout_ms)) {
+    return Status::Unavailable(site.Prefix() +
+                               "communicators that failed have not been aborted yet; if that goes on, restart.");
+  }
+  clique->reset();
+  Status status = Make(site, group, members, name, &known, clique);
+  if (!status.ok()) status.message = site.Prefix() + status.message;
+  return status;
+}
+
+Status NcclFabric::Make(const CallSite& site, int32_t group, const std::vector<Member>& members,
+                        const std::string& name, Known* known, std::shared_ptr<Clique>* clique) {
+  std::string wrong;
+  const Library* const library = Load(libraries_, &wrong);
+  if (library == nullptr) return Status::Unavailable(wrong + ".");
+  UniqueId id;
+  Status status = Identify(*library, site, group, members, name, known->generation, &id);
+  if (!status.ok()) return status;
+  ++known->generation;  // also if it comes to nothing here: the others have the id
+  std::unique_ptr<Communicators> communicators;
+  status = Communicators::Make(library, gpu_, site.group_size, members, id, site.timeout_ms, &communicators);
+  if (!status.ok()) return status;
+  *clique = Clique::Create(gpu_, std::move(communicators));
+  known->clique = *clique;
+  return Status::Ok();
+}
+
+Status NcclFabric::Identify(const Library& library, const CallSite& site, int32_t group,
+                            const std::vector<Member>& members, const std::string& name, int64_t generation,
+                            UniqueId* id) const {
+  const bool makes = members.front().rank == 0;
+  if (makes) {
+    const Result result = library.GetUniqueId(id);
+    if (result != kSuccess) {
+      return Status::Internal(library.name + " could not make an id: " + library.GetErrorString(result) + " (" +
+                              std::to_string(result) + "). NCCL_DEBUG=WARN has it say more.");
+    }
+  }
+  if (static_cast<int32_t>(members.size()) == site.group_size) return Status::Ok();
+  return introducer_->Share(site, group, name, generation, makes, id);
+}
+
+}  // namespace fastjax::gpu::nccl

@@ -1,0 +1,77 @@
+// Messages by NCCL, or RCCL: between devices of this process that cannot reach each other's memory, and devices of
+// other processes.
+#ifndef FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_
+#define FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/layout.h"
+#include "backends/gpu/nccl/clique.h"
+#include "backends/gpu/nccl/library.h"
+
+namespace fastjax::gpu::nccl {
+
+// How processes whose devices are to share communicators agree on these.
+class Introducer {
+ public:
+  virtual ~Introducer() = default;
+  // A name for the devices of a group and their ranks: the same in all their processes, and different for others. Call
+  // sites whose groups have one name share communicators.
+  virtual std::string NameOf(const CallSite& site, int32_t group) = 0;
+  // Brings the id of new communicators from the process that has made it, where `makes` is set, to the others. They
+  // agree on `generation`, which counts the ids of that name that a process has had. Waits no longer than the
+  // call site's limit. Callers put before its errors what they are for.
+  virtual Status Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation, bool makes,
+                       UniqueId* id) = 0;
+};
+
+// Thread-safe. Communicators are made when a call site's group first needs them, shared by call sites, and closed with
+// the last of these.
+class NcclFabric final : public Fabric {
+ public:
+  // `libraries`: names and paths, as Load takes them, when they are needed. `introducer`: null where this process has
+  // all devices.
+  NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
+             std::shared_ptr<Introducer> introducer = nullptr);
+  ~NcclFabric() override;
+
+  Status FindDomains(const CallSite& site, Layout* layout) override;
+  Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                   std::shared_ptr<Channel>* channel) override;
+
+ private:
+  class Line;
+
+  // Communicators of one name.
+  struct Known {
+    std::mutex mutex;  // taken before the clique's, and while communicators of this name are made
+    std::weak_ptr<Clique> clique;
+    int64_t generation = 0;
+  };
+
+  Status FindMembers(const CallSite& site, int32_t group, const Layout& layout, std::vector<Member>* members) const;
+  std::string NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const;
+  Known& KnownAs(const std::string& name);
+  Status Find(const CallSite& site, int32_t group, const std::vector<Member>& members, std::shared_ptr<Clique>* clique);
+  Status Make(const CallSite& site, int32_t group, const std::vector<Member>& members, const std::string& name,
+              Known* known, std::shared_ptr<Clique>* clique);
+  Status Identify(const Library& library, const CallSite& site, int32_t group, const std::vector<Member>& members,
+                  const std::string& name, int64_t generation, UniqueId* id) const;
+
+  const std::shared_ptr<Gpu> gpu_;
+  const std::vector<std::string> libraries_;
+  const std::shared_ptr<Introducer> introducer_;
+  PeerFabric peers_;
+  std::mutex mutex_;
+  std::map<std::string, Known> known_;
+};
+
+}  // namespace fastjax::gpu::nccl
+
+#endif  // FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_

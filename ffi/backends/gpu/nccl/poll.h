@@ -1,0 +1,43 @@
+// How a thread waits for what NCCL does on threads of its own, which can only be asked for.
+#ifndef FASTJAX_BACKENDS_GPU_NCCL_POLL_H_
+#define FASTJAX_BACKENDS_GPU_NCCL_POLL_H_
+
+#include <chrono>
+
+namespace fastjax::gpu::nccl {
+
+using Clock = std::chrono::steady_clock;
+
+// What a thread can do while it waits. Tests have one that counts, with a clock of its own.
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  virtual Clock::time_point Now() const;
+  virtual void Yield() const;
+  virtual void Sleep(std::chrono::microseconds time) const;
+};
+// That of the thread that calls. Lives as long as the process.
+const Waiter* ThreadWaiter();
+
+// One wait, from when it is made. NCCL should need less to put a group on its streams than the shortest sleep takes,
+// which is 100 us: 50 that are asked for, and 50 by which Linux may be late. So the thread only yields at first. What
+// takes longer, such as making a communicator, takes milliseconds: then it sleeps, for others to have the core.
+class Poll {
+ public:
+  static constexpr std::chrono::microseconds kYields{300};
+  static constexpr std::chrono::microseconds kSleep{50};
+
+  // `waiter` outlives it.
+  explicit Poll(const Waiter* waiter) : waiter_(waiter), until_(waiter->Now() + kYields) {}
+
+  // Waits a little. False if `deadline` has passed: then it does not.
+  bool Pause(Clock::time_point deadline) const;
+
+ private:
+  const Waiter* const waiter_;
+  const Clock::time_point until_;  // yields, then sleeps
+};
+
+}  // namespace fastjax::gpu::nccl
+
+#endif  // FASTJAX_BACKENDS_GPU_NCCL_POLL_H_

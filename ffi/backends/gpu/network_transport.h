@@ -1,0 +1,37 @@
+// The transport between GPUs of several processes: these meet and agree by message, as CPUs' do, and rows go by what
+// the fabric has, or by kernels where processes of one host share memory.
+#ifndef FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
+#define FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
+
+#include <memory>
+#include <utility>
+
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/ipc/memory.h"
+#include "backends/gpu/layout.h"
+#include "backends/network/network.h"
+#include "exchange/backend.h"
+
+namespace fastjax::gpu {
+
+class GpuNetworkTransport final : public Transport {
+ public:
+  // `memory`: what devices of several processes share; null where they do not.
+  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
+                      std::shared_ptr<network::NetworkTransport> network, std::shared_ptr<ipc::Memory> memory = nullptr)
+      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), network_(std::move(network)), memory_(std::move(memory)) {}
+
+  // As GpuTransport's.
+  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+
+ private:
+  const std::shared_ptr<Gpu> gpu_;
+  const std::shared_ptr<Fabric> fabric_;
+  const std::shared_ptr<network::NetworkTransport> network_;
+  const std::shared_ptr<ipc::Memory> memory_;
+};
+
+}  // namespace fastjax::gpu
+
+#endif  // FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_

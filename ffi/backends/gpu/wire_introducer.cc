@@ -1,0 +1,57 @@
+#include "backends/gpu/wire_introducer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/swap.h"
+
+namespace fastjax::gpu {
+namespace {
+
+// A letter says whether it is from the process that made the id, and then the id.
+constexpr size_t kIdWords = sizeof(nccl::UniqueId) / sizeof(int64_t);
+constexpr size_t kWords = 1 + kIdWords;
+
+}  // namespace
+
+// Devices by their process and their number in it.
+std::string WireIntroducer::NameOf(const CallSite& site, int32_t group) {
+  std::string name = "GPUs";
+  for (const int32_t position : site.position_at) {
+    const auto partition = static_cast<size_t>(site.partition(group, position));
+    name += " " + std::to_string(site.process_of[partition]) + "." + std::to_string(site.rail_of[partition]);
+  }
+  return name;
+}
+
+Status WireIntroducer::Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation,
+                             bool makes, nccl::UniqueId* id) {
+  std::vector<int64_t> words(kWords, 0);
+  words[0] = makes ? 1 : 0;
+  if (makes) std::memcpy(&words[1], id->bytes, sizeof(id->bytes));
+  fastjax::Swap swap(station_.get(), std::move(words), true);
+  Meeting& meeting = swap.meeting();
+  meeting.text = "the communicators of " + name;
+  meeting.key = {station_->wire->KeyedHash(meeting.text.data(), meeting.text.size()), 0};
+  meeting.visit.run_id = generation;
+  meeting.timeout = std::chrono::milliseconds(site.timeout_ms);
+  for (int32_t position = 0; position < site.group_size; ++position) {
+    const int32_t owner = site.process_of[static_cast<size_t>(site.partition(group, position))];
+    if (owner != station_->wire->process()) meeting.others.push_back(owner);
+  }
+  std::sort(meeting.others.begin(), meeting.others.end());
+  meeting.others.erase(std::unique(meeting.others.begin(), meeting.others.end()), meeting.others.end());
+  std::vector<std::vector<int64_t>> answers;
+  if (Status status = swap.Run(&answers); !status.ok() || makes) return status;
+  for (const std::vector<int64_t>& theirs : answers) {
+    if (theirs.size() != kWords || theirs[0] != 1) continue;
+    std::memcpy(id->bytes, &theirs[1], sizeof(id->bytes));
+    return Status::Ok();
+  }
+  return Status::Internal("no process has made a communicator; do all run the same version?");
+}
+
+}  // namespace fastjax::gpu

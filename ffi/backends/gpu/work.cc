@@ -1,0 +1,86 @@
+#include "backends/gpu/work.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "backends/gpu/ipc/circle.h"
+
+namespace fastjax::gpu {
+
+Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                   fastjax::Launch* launch) {
+  if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
+  *alike = false;
+  FindLanes(site, args, &layout_);
+  if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
+  GroupTraffic& traffic = prepared_.traffic();
+  const bool sums = options.reverse && traffic.LandingsOverlap();
+  return schedule_.Begin(site, args, prepared_.plans(), sums, traffic, layout_);
+}
+
+Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     fastjax::Launch* launch) {
+  Status status = Begin(site, group, args, options, ranks, alike, launch);
+  return status.ok() ? schedule_.Build() : status;
+}
+
+Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     fastjax::Launch* launch) {
+  Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
+  if (status.ok()) status = neighbours->Meet(party, schedule_.sums(), args, &schedule_.placement(), &layout_);
+  if (!status.ok()) return status;
+  status = Guarded([&] { return schedule_.Build(); });
+  if (!status.ok()) GiveUp();
+  return status;
+}
+
+Status Work::Launch(const CallSite& site, int32_t group) {
+  Status status = Guarded([&] { return Put(site, group); });
+  if (!status.ok()) GiveUp();
+  layout_.circle = nullptr;
+  return status;
+}
+
+// Processes make communicators together, also those that have no messages: what all know decides.
+bool Work::MayHaveMessages(const CallSite& site) {
+  const std::vector<int32_t>& domains = layout_.domain_of;
+  const bool one_domain = std::adjacent_find(domains.begin(), domains.end(), std::not_equal_to<>()) == domains.end();
+  if (!site.spans_processes() || one_domain) return schedule_.has_messages();
+  for (int32_t origin = 0; origin < site.group_size; ++origin) {
+    for (int32_t target = 0; target < site.group_size; ++target) {
+      if (origin != target && prepared_.traffic().rows(origin, target) > 0) return true;
+    }
+  }
+  return false;
+}
+
+// What other processes have been promised.
+void Work::GiveUp() {
+  if (layout_.circle != nullptr) layout_.circle->GiveUp();
+  layout_.circle = nullptr;
+}
+
+Status Work::Put(const CallSite& site, int32_t group) {
+  if (!MayHaveMessages(site)) return launcher_.Launch(schedule_, layout_, nullptr);
+  Channels::OfGroup& own = channels_->Of(group);
+  const std::lock_guard<std::mutex> lock(own.mutex);
+  if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
+  const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
+  return launcher_.Launch(schedule_, layout_, own.channel.get());
+}
+
+std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {
+  devices_.clear();
+  for (const Caller* caller : layout_.lanes) devices_.push_back(caller->device);
+  std::sort(devices_.begin(), devices_.end());
+  devices_.erase(std::unique(devices_.begin(), devices_.end()), devices_.end());
+  std::vector<std::unique_lock<std::mutex>> turns;
+  turns.reserve(devices_.size());
+  for (const int32_t device : devices_) turns.emplace_back(gpu_->turn(device));
+  return turns;
+}
+
+}  // namespace fastjax::gpu

@@ -1,0 +1,164 @@
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "execution/prepared.h"
+#include "runtime/meter.h"
+#include "runtime/fault_points.h"
+#include "rendezvous/job.h"
+#include "backends/network/message_schedule.h"
+#include "rendezvous/metadata.h"
+#include "backends/network/network.h"
+#include "backends/network/runner.h"
+
+namespace fastjax::network {
+namespace {
+
+// Bits of a tag that the runner uses to tell the messages of one exchange apart.
+constexpr int kRunnerBits = 16;
+
+class ExchangeJob final : public Job<ExchangeArgs> {
+ public:
+  ExchangeJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const ExchangeOptions* options)
+      : Job(std::move(site), std::move(meter)), options_(options) {}
+
+  void OnMet() override {
+    launch()->Restart();
+    FaultPoints::Get().AtMet();
+    bool alike = true;
+    const Status status = Guarded([&] { return Prepare(&alike); });
+    Meetings& meetings = site().station().meetings;
+    if (!status.ok()) {
+      schedule_.Release();
+      // Only mistakes are found alike; want of memory is a process's own.
+      alike = alike && status.code == Code::kInvalidArgument;
+      return alike ? meetings.FailAlike(&meeting(), status) : meetings.GiveUp(&meeting(), status);
+    }
+    runner_.Start(site().station().wire.get(), &site().call_site(), group(), &schedule_, Tag(),
+                  [this](const Status& ended) {
+                    schedule_.Release();
+                    if (ended.ok()) {
+                      FaultPoints::Get().AtEnd();
+                      return Finish(ended);
+                    }
+                    // A request that failed is the first that anyone hears of it; otherwise the others know.
+                    if (!meeting().failed) return site().station().meetings.GiveUp(&meeting(), ended);
+                    Finish(ended);
+                  });
+  }
+
+  void OnFailed(const Status& why) override {
+    if (runner_.running()) return runner_.Fail(why);
+    // Somebody who met all others before they gave up may send already, and could end that only with the connection.
+    if (KnowsTag()) Runner::DropRows(site().station().wire.get(), site().call_site(), Tag());
+    Finish(why);
+  }
+
+  Status Explain(const Status& why) const override {
+    if (!runner_.running()) return why;
+    if (!runner_.failure().ok()) return runner_.failure();  // one of its requests has told it
+    return {why.code, why.message + ". Waiting for " + runner_.Waiting()};
+  }
+
+  void OnTick(std::chrono::steady_clock::time_point now) override {
+    runner_.Tick(now);
+    if (meeting().failed) return;
+    // Before the requests that are still open have ended, so that the others let go of theirs.
+    if (!runner_.failure().ok()) return site().station().meetings.GiveUp(&meeting(), runner_.failure());
+    const auto still = now - runner_.last_progress();
+    if (still >= meeting().timeout / 2) runner_.Probe();
+    if (still < meeting().timeout) return;
+    const auto seconds = std::chrono::duration<double>(meeting().timeout).count();
+    site().station().meetings.GiveUp(
+        &meeting(), Status::Deadline(meeting().prefix + "nothing has moved for " +
+                                     std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
+                                     " s. Waiting for " + runner_.Waiting()));
+  }
+
+ private:
+  Seen seen() const override { return prepared_.seen(); }
+
+  // `alike` says, of a mistake, whether every process finds the same.
+  Status Prepare(bool* alike) {
+    const CallSite& call = site().call_site();
+    *alike = true;
+    if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
+    ranks_.clear();
+    for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike, launch()); !status.ok()) {
+      return status;
+    }
+    *alike = false;
+    const int32_t process = site().process();
+    GroupTraffic& traffic = prepared_.traffic();
+    if (options_->reverse && traffic.LandingsOverlap()) {
+      return schedule_.BuildSum(call, group(), process, args(), traffic);
+    }
+    return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
+  }
+
+  bool IsFirst() { return meeting().others.empty() || site().process() < meeting().others.front(); }
+  bool KnowsTag() { return IsFirst() || meeting().letters.front() != nullptr; }
+
+  // The same in every process: by the visit of the first of them.
+  uint64_t Tag() {
+    const Meeting& met = meeting();
+    const Visit& visit = IsFirst() ? met.visit : met.letters.front()->message.visit;
+    const int64_t words[] = {static_cast<int64_t>(met.key.call),
+                             met.key.group,
+                             visit.run_id,
+                             visit.first_run,
+                             visit.generation,
+                             visit.before,
+                             visit.copy,
+                             visit.copies,
+                             visit.round};
+    return site().station().wire->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+  }
+
+  const ExchangeOptions* options_;
+  Prepared prepared_;
+  std::vector<int32_t> ranks_;
+  MessageSchedule schedule_;
+  Runner runner_;
+};
+
+class NetworkExchange final : public Exchange {
+ public:
+  NetworkExchange(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site,
+                  ExchangeOptions options)
+      : options_(std::make_shared<const ExchangeOptions>(std::move(options))),
+        entrance_(std::move(station), site, Describe(*options_), std::make_shared<Meter>(site, *options_, false),
+                  [own = options_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<ExchangeJob>(std::move(at), std::move(meter), own.get());
+                  }) {}
+
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    entrance_.Arrive(run_id, partition, args, std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    entrance_.Refuse(run_id, partition, why, std::move(done));
+  }
+
+ private:
+  std::shared_ptr<const ExchangeOptions> options_;
+  Entrance<ExchangeArgs, ExchangeJob> entrance_;
+};
+
+}  // namespace
+
+std::string Describe(const ExchangeOptions& options) {
+  return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
+         (options.transposed_table ? ", transposed" : "") +
+         (options.check_overlaps ? ", looking for output slices that overlap" : "");
+}
+
+std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
+                                                         ExchangeOptions options) {
+  return std::make_unique<NetworkExchange>(station_, std::move(site), std::move(options));
+}
+
+}  // namespace fastjax::network

@@ -1,0 +1,125 @@
+// The steps of one process as messages and copies, and in which order they may begin.
+#ifndef FASTJAX_BACKENDS_NETWORK_MESSAGE_SCHEDULE_H_
+#define FASTJAX_BACKENDS_NETWORK_MESSAGE_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/copy_op.h"
+#include "execution/device_plan.h"
+#include "execution/lowering.h"
+#include "execution/placement.h"
+#include "runtime/staging_pool.h"
+#include "runtime/wire.h"
+#include "exchange/group_traffic.h"
+
+namespace fastjax::network {
+
+// What is moved in one step: a message, or copies where both ends are here.
+struct StepRows {
+  int32_t round;
+  int32_t first;  // of MessageSchedule::copies, or of MessageSchedule::pieces
+  int32_t count;
+  int64_t bytes;
+};
+
+// What one device sends, or receives, or copies in one phase of one stage: steps that begin together.
+struct Round {
+  int32_t first_step;
+  int32_t steps;
+  int32_t queue;
+  int32_t waits;  // for this gate, or -1
+};
+
+// The rounds of one device, action and phase, in order of stages.
+struct Queue {
+  int32_t first_round;
+  int32_t rounds;
+};
+
+// What waits for a gate of the lowering.
+struct Gate {
+  int32_t missing = 0;  // steps that have to end before it opens
+  int32_t sends = -1;   // a queue that waits for it
+  int32_t copies = -1;  // a round that does
+};
+
+// Reused from exchange to exchange without allocating once it has seen the largest.
+class MessageSchedule {
+ public:
+  // `args` by position; those of other processes have sizes, offsets and numbers of rows, but no memory. `plans` have
+  // been checked against the traffic. All of it must stay as it is until Release.
+  Status Build(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
+               const DevicePlans& plans, const GroupTraffic& traffic);
+
+  // For rows that land on each other: every block goes straight from its origin to its target, and Sum adds them up.
+  Status BuildSum(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
+                  const GroupTraffic& traffic);
+
+  // To be called when all messages are here. The result is that of one process, bit by bit.
+  void Sum() const;
+  bool sums() const { return sums_; }
+
+  // Gives staging memory back; also after a build that failed. May be called again.
+  void Release();
+
+  // Stages that have steps here, as the plan numbers them.
+  const std::vector<int32_t>& stages() const { return lowering_.stages(); }
+  int32_t plan_stages() const { return lowering_.plan_stages(); }
+  const std::vector<Step>& steps() const { return lowering_.steps(); }
+  const std::vector<StepRows>& rows() const { return rows_; }  // by step
+  const std::vector<Round>& rounds() const { return rounds_; }
+  const std::vector<Queue>& queues() const { return queues_; }  // receives first, then sends, then copies
+  const std::vector<Gate>& gates() const { return gates_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<CopyOp>& copies() const { return copies_; }
+
+  // Where the messages of a step go to or come from.
+  Route RouteOf(const Step& step) const;
+  // What tells messages apart: equal at both ends, and for messages of one phase from one device to another only.
+  // Those are sent, and received, in order of stages.
+  uint64_t TagOf(const Step& step) const;
+
+ private:
+  void Begin(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
+             const GroupTraffic& traffic);
+  // False where no device of the group is here; their arguments are those of the first otherwise.
+  bool IsHere() const { return first_here_ >= 0; }
+  const ExchangeArgs& Here() const { return (*args_)[site_->position_at[first_here_]]; }
+  int32_t QueueOf(const Step& step) const;
+  void AddStep(const Step& step);
+  void AddRows(const Step& step);
+  void AddPiece(std::byte* data, int64_t bytes);
+  void AddCopy(const CopyOp& op);
+  void FindQueues();
+  void LinkGates();
+  Status PlaceArrivals();
+
+  const CallSite* site_ = nullptr;
+  int32_t group_ = 0;
+  const std::vector<ExchangeArgs>* args_ = nullptr;
+  const GroupTraffic* traffic_ = nullptr;
+  bool sums_ = false;
+
+  Reach reach_;  // The devices of one process reach each other's memory.
+  Placement placement_;
+  Lowering lowering_;
+  int32_t first_here_ = -1;                // rank
+  std::vector<int32_t> index_in_process_;  // by rank: among the group's devices of its process
+  std::vector<int32_t> next_index_;        // by process
+
+  std::vector<StepRows> rows_;
+  std::vector<Round> rounds_;
+  std::vector<Queue> queues_;
+  std::vector<Gate> gates_;
+  std::vector<Piece> pieces_;
+  std::vector<CopyOp> copies_;
+
+  StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed
+  std::vector<int64_t> arrival_;             // by step that receives: where they are, in bytes
+};
+
+}  // namespace fastjax::network
+
+#endif  // FASTJAX_BACKENDS_NETWORK_MESSAGE_SCHEDULE_H_

@@ -1,0 +1,138 @@
+// Carries out a schedule of messages over a wire.
+#ifndef FASTJAX_BACKENDS_NETWORK_RUNNER_H_
+#define FASTJAX_BACKENDS_NETWORK_RUNNER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/copy_pool.h"
+#include "backends/network/message_schedule.h"
+#include "runtime/wire.h"
+
+namespace fastjax::network {
+
+// Stages that a device may have begun and not ended. A receiver's window is the credit that its senders have: large
+// messages wait at their sender until the receiver asks for them (docs/design/network.md).
+struct Limits {
+  int32_t send_stages = 4;
+  int32_t receive_stages = 4;
+  // What requests are given to end by themselves when an exchange is given up, and for word of it to reach the others,
+  // who end them.
+  std::chrono::milliseconds grace{500};
+};
+
+// Everything here is called on the wire's thread. Reused from exchange to exchange; must not be destroyed between Start
+// and `done`.
+class Runner final : public Listener {
+ public:
+  explicit Runner(Limits limits = {}) : limits_(limits) {}
+
+  // `exchange_tag` makes the upper 48 bits of all tags. `done` is called exactly once, on the wire's thread, from
+  // within no call of the runner's, when nothing reads or writes the schedule's memory any more; the runner may then be
+  // started again or destroyed. A request that fails is reported with the peer, the stage and the direction.
+  void Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
+             std::function<void(Status)> done);
+
+  // Gives up: begins nothing new, asks what has begun to end, throws away what still comes, and calls done(why) when
+  // everything has ended. The first reason counts; without anything running it does nothing.
+  void Fail(Status why);
+
+  // Asks those it waits for whether they are there; once, until something moves again. Connections that do not answer
+  // are given up with the exchange: they were cut off, and recover too slowly for the next.
+  void Probe();
+
+  // To be called about ten times a second. Disconnects from processes whose requests have not ended a while after it
+  // gave up: until then, they may end by themselves, and other exchanges with that process go on.
+  void Tick(std::chrono::steady_clock::time_point now);
+
+  bool running() const { return running_; }
+  // What `done` will be told, while it still waits for requests to end.
+  const Status& failure() const { return failure_; }
+  std::chrono::steady_clock::time_point last_progress() const { return last_progress_; }
+  // "stage 3 of 12: 4 messages to receive from process 1 (host a): devices 2, 3; ...".
+  std::string Waiting() const;
+
+  void OnDone(int64_t cookie, const Status& status) override;
+  void OnMoved(int64_t cookie) override;
+
+  // Throws away what arrives for an exchange that was given up, so that its senders need not wait. Also for exchanges
+  // that others began and this process did not.
+  static void DropRows(Wire* wire, const CallSite& site, uint64_t exchange_tag);
+
+ private:
+  enum class State : uint8_t { kToCome, kBegun, kEnded };
+  struct Cursor {
+    int32_t next = 0;  // round
+    int32_t open = 0;  // rounds begun and not ended
+  };
+  struct Copying {
+    Runner* runner;
+    std::vector<int32_t> steps;
+    CopyJob job;
+  };
+  struct Waited;
+
+  void Prepare();
+  void Advance(int32_t queue);
+  void Begin(int32_t step);
+  void EndStep(int32_t step);
+  void OpenGate(const Gate& gate);
+  void AddCopies(int32_t round);
+  void Copy();
+  int32_t TakeReady();
+  bool CopyOnPool();
+  void CopyHere(int32_t step) const;
+  void CopyDone(Copying* copying);
+  void EndCopy(int32_t step);
+  void StartSum();
+  void Settle();
+  void SettleLater();
+  void Stop(Status why);
+  void DisconnectFromSilent();
+  void Moved();
+  // For other threads: runs the task on the wire's thread, or here if that has ended and nobody else would.
+  void Return(const std::function<void()>& task);
+  void Break(const Step& step, const Status& status);
+  std::string StageName(const Step& step) const;
+  std::string DeviceName(int32_t rank) const;
+  int32_t ProcessOf(const Step& step) const;
+
+  const Limits limits_;
+  Wire* wire_ = nullptr;
+  const CallSite* site_ = nullptr;
+  int32_t group_ = 0;
+  MessageSchedule* schedule_ = nullptr;
+  uint64_t tag_ = 0;
+  std::function<void(Status)> done_;
+
+  bool running_ = false;
+  bool summed_ = false;
+  bool disconnected_ = false;
+  bool probed_ = false;
+  bool copies_later_ = false;
+  Status failure_;
+  int64_t outstanding_ = 0;  // requests, copies and posted tasks that will come back
+  int64_t copies_on_pool_ = 0;
+  int64_t steps_left_ = 0;
+  std::chrono::steady_clock::time_point last_progress_;
+  std::chrono::steady_clock::time_point failed_at_;
+
+  std::vector<State> states_;                       // by step
+  std::vector<int32_t> round_left_;                 // by round: steps that have not ended
+  std::vector<Cursor> cursors_;                     // by queue
+  std::vector<int32_t> missing_;                    // by gate
+  std::vector<int32_t> begun_;                      // by process: requests that have not ended
+  std::vector<std::pair<int64_t, int32_t>> ready_;  // copies by priority: a heap
+  int64_t ready_last_ = 0;                          // bytes of those of them that nothing waits for
+  std::vector<std::unique_ptr<Copying>> copying_;
+  std::vector<Copying*> free_;
+};
+
+}  // namespace fastjax::network
+
+#endif  // FASTJAX_BACKENDS_NETWORK_RUNNER_H_

@@ -1,0 +1,161 @@
+// How a runner moves rows between the devices of its process.
+#include <algorithm>
+#include <functional>
+
+#include "runtime/fault_points.h"
+#include "backends/network/runner.h"
+
+namespace fastjax::network {
+namespace {
+
+using planner::Phase;
+using std::chrono::steady_clock;
+
+constexpr int64_t kLast = int64_t{1} << 41;
+// Of copies that nothing waits for, which share jobs: the end of each job wakes the wire's thread.
+constexpr int64_t kJobBytes = 1 << 20;
+// Below this, waking the pool costs more than it saves.
+constexpr int64_t kPooledBytes = 64 << 10;
+// Copied by the wire's thread before it looks at the network again.
+constexpr int64_t kSliceBytes = 256 << 10;
+// The pool takes jobs in order; more at once would only keep what the network waits for behind what it does not.
+constexpr int64_t kJobsPerThread = 2;
+
+// Copies that the network waits for come first, in order of stages; those that nothing waits for come last.
+int64_t PriorityOf(const Step& step) {
+  switch (step.phase) {
+    case Phase::kBalance:
+      return 2 * int64_t{step.stage};
+    case Phase::kScaleOut:
+      return 2 * int64_t{step.stage} + 1;
+    case Phase::kRedistribute:
+      return (int64_t{1} << 40) + step.stage;
+    case Phase::kLocal:
+      break;
+  }
+  return kLast;
+}
+
+}  // namespace
+
+void Runner::AddCopies(int32_t round_index) {
+  const Round& round = schedule_->rounds()[round_index];
+  for (int32_t i = round.first_step; i < round.first_step + round.steps; ++i) {
+    const Step& step = schedule_->steps()[i];
+    ready_.emplace_back(PriorityOf(step), i);
+    std::push_heap(ready_.begin(), ready_.end(), std::greater<>());
+    if (step.phase == Phase::kLocal) ready_last_ += schedule_->rows()[i].bytes;
+  }
+}
+
+// The next copy, which begins.
+int32_t Runner::TakeReady() {
+  const int32_t step_index = ready_.front().second;
+  const Step& step = schedule_->steps()[step_index];
+  std::pop_heap(ready_.begin(), ready_.end(), std::greater<>());
+  ready_.pop_back();
+  if (step.phase == Phase::kLocal) ready_last_ -= schedule_->rows()[step_index].bytes;
+  states_[step_index] = State::kBegun;
+  FaultPoints::Get().AtStep(step.phase, schedule_->stages()[step.stage] + 1);
+  return step_index;
+}
+
+void Runner::Copy() {
+  int64_t copied = 0;
+  while (failure_.ok() && !ready_.empty() && !copies_later_) {
+    const int32_t first = ready_.front().second;
+    const bool local = schedule_->steps()[first].phase == Phase::kLocal;
+    const bool pooled = (local ? ready_last_ : schedule_->rows()[first].bytes) >= kPooledBytes;
+    if (pooled && copies_on_pool_ >= kJobsPerThread * std::max(1, CopyPool::Get().threads())) return;
+    if (!pooled && copied >= kSliceBytes) {
+      copies_later_ = wire_->Post([this] {
+        copies_later_ = false;
+        --outstanding_;
+        Copy();
+        Settle();
+      });
+      if (copies_later_) ++outstanding_;
+      if (copies_later_) return;
+      copied = 0;
+    }
+    if (pooled && CopyOnPool()) continue;
+    const int32_t step_index = TakeReady();
+    CopyHere(step_index);
+    copied += schedule_->rows()[step_index].bytes;
+    EndCopy(step_index);
+  }
+}
+
+void Runner::CopyHere(int32_t step_index) const {
+  const StepRows& rows = schedule_->rows()[step_index];
+  for (int32_t i = 0; i < rows.count; ++i) {
+    const CopyOp& op = schedule_->copies()[rows.first + i];
+    kernels::Copy(op.dst, op.src, static_cast<size_t>(op.bytes), op.destination);
+  }
+}
+
+// The next copy; or of those that nothing waits for a job's worth. False where there is no memory for that.
+bool Runner::CopyOnPool() {
+  Copying* copying = nullptr;
+  const Status taken = Guarded([&] {
+    if (free_.empty()) {
+      copying_.push_back(std::make_unique<Copying>());
+      free_.reserve(copying_.size());  // giving one back must not want memory
+      free_.push_back(copying_.back().get());
+    }
+    copying = free_.back();
+    copying->steps.reserve(ready_.size());
+    return Status::Ok();
+  });
+  if (!taken.ok()) return false;
+  const bool last = ready_.front().first == kLast;
+  copying->runner = this;
+  copying->steps.clear();
+  int64_t bytes = 0;
+  do {
+    copying->steps.push_back(TakeReady());
+    bytes += schedule_->rows()[copying->steps.back()].bytes;
+  } while (last && !ready_.empty() && bytes < kJobBytes);
+  const Status begun = Guarded([&] {
+    copying->job.Clear();
+    for (const int32_t step_index : copying->steps) {
+      const StepRows& rows = schedule_->rows()[step_index];
+      for (int32_t i = 0; i < rows.count; ++i) copying->job.Add(schedule_->copies()[rows.first + i]);
+    }
+    copying->job.EndStep();
+    // Small enough for a function object to hold without memory of its own.
+    CopyPool::Get().Run(&copying->job, [copying] {
+      Runner* const runner = copying->runner;
+      runner->Return([copying] { copying->runner->CopyDone(copying); });
+    });
+    return Status::Ok();
+  });
+  if (begun.ok()) {
+    free_.pop_back();
+    ++outstanding_;
+    ++copies_on_pool_;
+    return true;
+  }
+  for (const int32_t step_index : copying->steps) {
+    CopyHere(step_index);
+    EndCopy(step_index);
+  }
+  return true;
+}
+
+void Runner::EndCopy(int32_t step_index) {
+  states_[step_index] = State::kEnded;
+  last_progress_ = steady_clock::now();
+  if (failure_.ok()) EndStep(step_index);
+}
+
+void Runner::CopyDone(Copying* copying) {
+  free_.push_back(copying);
+  --outstanding_;
+  --copies_on_pool_;
+  for (const int32_t step_index : copying->steps) EndCopy(step_index);
+  if (failure_.ok()) Copy();
+  Settle();
+}
+
+}  // namespace fastjax::network

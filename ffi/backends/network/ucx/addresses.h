@@ -1,0 +1,35 @@
+// What a process tells the others about how to reach it.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fastjax::network::ucx {
+
+// A word in a process's memory. Whoever reads `value` at `at` in process `pid` has found that process, on this host.
+struct Landmark {
+  uint64_t host;  // hash of what tells hosts and their namespaces of processes apart
+  int64_t pid;
+  uint64_t at;
+  uint64_t value;
+};
+
+struct Addresses {
+  int32_t process = 0;
+  uint64_t incarnation = 0;  // differs each time a process is started
+  Landmark landmark{};
+  std::string host;                // for people
+  std::vector<std::string> lanes;  // UCX's worker addresses
+};
+
+std::string Encode(const Addresses& addresses);
+// Empty, or what is wrong with the bytes.
+std::string Decode(const std::string& bytes, Addresses* addresses);
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_

@@ -1,0 +1,52 @@
+// What precedes everything that processes send to each other.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "runtime/keyed_hash.h"
+
+namespace fastjax::network::ucx {
+
+constexpr uint32_t kHeaderMagic = 0x666a7877;
+constexpr uint16_t kHeaderVersion = 1;
+
+// number: of a request of the process that is said; its answer carries it back.
+enum class Kind : uint16_t {
+  kMessage,
+  kHello,  // the generation; tag: 1 if the sender can read the receiver's memory; number: 1 more than the descriptor
+           // of the ring that it reads, if it has one for the receiver
+  kRows,   // a send, whole
+  kOffer,  // a send of so many rows, in bytes; the sender's number. What follows says where they are, if it says so
+  kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
+  kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
+  kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
+  kProbe,  // asks for an answer between the same lanes
+  kHere,   // that answer
+};
+
+struct Header {
+  uint32_t magic;
+  uint16_t version;
+  Kind kind;
+  int32_t from, to;           // processes
+  uint64_t sender, receiver;  // their incarnations
+  uint32_t generation;        // how often the two have lost or ended their connection
+  uint32_t lane;              // the sender's
+  uint64_t sequence;          // of what the sender's lane has sent to the receiver's in this generation
+  uint64_t bytes;             // that follow
+  uint64_t tag;
+  uint64_t rows;
+  uint64_t number;
+  uint64_t hash;  // of all above
+};
+static_assert(sizeof(Header) == 88 && std::is_trivially_copyable_v<Header>, "no padding: all of it is hashed");
+
+inline uint64_t HashOf(const Secret& secret, const Header& header) {
+  return KeyedHash(secret, &header, sizeof(Header) - sizeof(header.hash));
+}
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_

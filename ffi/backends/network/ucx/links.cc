@@ -1,0 +1,231 @@
+#include "backends/network/ucx/links.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace fastjax::network::ucx {
+namespace {
+
+// More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
+constexpr size_t kMostAtOnce = 65536;
+// Generations of endpoints that stay open.
+constexpr uint32_t kRetired = 8;
+
+using Ended = std::function<void()>;
+
+struct Counted {
+  const Library* library;
+  int64_t* count;
+  Ended ended;
+};
+
+// Has the operation counted until it ends. Not an allocation that matters: this is for endings.
+template <typename Operation>
+void Count(const Library& library, int64_t* count, uint32_t flags, Ended ended, Operation operation) {
+  auto* const counted = new Counted{&library, count, std::move(ended)};
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = flags;
+  param.cb.send = [](void* request, ucs_status_t, void* argument) {
+    const std::unique_ptr<Counted> all(static_cast<Counted*>(argument));
+    --*all->count;
+    all->library->ucp_request_free(request);
+    all->ended();
+  };
+  param.user_data = counted;
+  if (UCS_PTR_IS_PTR(operation(&param))) {
+    ++*count;
+    return;
+  }
+  const std::unique_ptr<Counted> at_once(counted);
+  at_once->ended();
+}
+
+}  // namespace
+
+Outgoing* Links::Compose(Kind kind, size_t length) {
+  Outgoing* const letter = Take(&composing_, &free_);
+  letter->links = this;
+  letter->header = Header{};
+  letter->header.kind = kind;
+  letter->length = length;
+  if (letter->data.size() < length) letter->data.resize(length);
+  return letter;
+}
+
+void Links::Connect(Endpoint* endpoint) {
+  if (endpoint->handle != nullptr) return;
+  endpoint->links = this;
+  const auto failed = [](void* argument, ucp_ep_h, ucs_status_t status) {
+    auto* const at = static_cast<Endpoint*>(argument);
+    at->links->Fail(at, status);
+  };
+  const std::string& address = endpoint->peer->addresses.lanes[static_cast<size_t>(endpoint->their_lane)];
+  const ucs_status_t status =
+      core_->lanes[static_cast<size_t>(endpoint->lane)]->Connect(address, failed, endpoint, &endpoint->handle);
+  if (status == UCS_OK) return;
+  endpoint->handle = nullptr;
+  Fail(endpoint, status);
+}
+
+void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
+  if (endpoint->failed) return;
+  endpoint->failed = true;
+  broken_ = broken_ || endpoint->retired;
+  if (endpoint->retired) return;
+  failed_.push_back({endpoint->peer->endpoint(endpoint->lane, endpoint->their_lane), status});
+}
+
+void Links::Send(Peer* peer, int32_t lane, int32_t their_lane, Outgoing* letter) {
+  letter->peer = peer;
+  letter->endpoint = peer->endpoint(lane, their_lane);
+  Endpoint* const endpoint = letter->endpoint.get();
+  ++endpoint->in_flight;
+  Move(&sent_, &composing_, letter->self);
+  Connect(endpoint);
+  if (endpoint->handle == nullptr || endpoint->failed) return Finish(letter, UCS_ERR_NOT_CONNECTED);
+  Header& header = letter->header;
+  header.magic = kHeaderMagic;
+  header.version = kHeaderVersion;
+  header.from = core_->process;
+  header.to = peer->process;
+  header.sender = core_->incarnation;
+  header.receiver = peer->addresses.incarnation;
+  header.generation = peer->generation;
+  header.lane = static_cast<uint32_t>(lane);
+  header.sequence = endpoint->sent++;
+  header.bytes = letter->length;
+  header.hash = HashOf(core_->secret, header);
+  // Greetings make the connection, which tells us when the peer dies.
+  if (header.kind != Kind::kHello && peer->to.Send(header, static_cast<uint32_t>(their_lane), letter->data.data())) {
+    return Finish(letter, UCS_OK);
+  }
+
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.cb.send = [](void* request, ucs_status_t status, void* argument) {
+    auto* const sent = static_cast<Outgoing*>(argument);
+    sent->links->core_->library->ucp_request_free(request);
+    --sent->links->core_->in_flight;
+    sent->links->Finish(sent, status);
+  };
+  param.user_data = letter;
+  param.flags = static_cast<uint32_t>(letter->length > kMostAtOnce ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  const ucs_status_ptr_t request = core_->library->ucp_am_send_nbx(endpoint->handle, 0, &header, sizeof(header),
+                                                                   letter->data.data(), letter->length, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    ++core_->in_flight;
+  } else {
+    Finish(letter, UCS_PTR_STATUS(request));
+  }
+}
+
+void Links::Finish(Outgoing* letter, ucs_status_t status) {
+  Endpoint* const endpoint = letter->endpoint.get();
+  --endpoint->in_flight;
+  const bool message = letter->header.kind == Kind::kMessage;
+  if (status != UCS_OK) {
+    Fail(endpoint, status);
+  } else if (message) {
+    ++core_->counters.messages_sent;
+    core_->counters.bytes_sent += static_cast<int64_t>(letter->length);
+  }
+  letter->endpoint = nullptr;
+  Move(&free_, &sent_, letter->self);
+}
+
+void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
+  endpoint->retired = true;
+  if (endpoint->handle == nullptr) return;
+  if (endpoint->failed) return Close(endpoint);
+  endpoint->peer->retired.push_back(endpoint);
+  Count(
+      *core_->library, &core_->in_flight, 0, [endpoint] { endpoint->flushed = true; },
+      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
+}
+
+// One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
+void Links::CloseOld(Peer* peer) {
+  for (auto it = peer->retired.begin(); it != peer->retired.end();) {
+    if (!(*it)->flushed || peer->generation - (*it)->generation <= kRetired) {
+      ++it;
+      continue;
+    }
+    Close(*it);
+    it = peer->retired.erase(it);
+  }
+}
+
+void Links::CloseBroken() {
+  if (!broken_) return;
+  broken_ = false;
+  for (Peer& peer : core_->peers) {
+    for (auto it = peer.retired.begin(); it != peer.retired.end();) {
+      if (!(*it)->failed) {
+        ++it;
+        continue;
+      }
+      Close(*it);
+      it = peer.retired.erase(it);
+    }
+  }
+}
+
+// UCX may still tell of the endpoint until it is closed: it is kept so long.
+void Links::Close(const std::shared_ptr<Endpoint>& endpoint) {
+  const ucp_ep_h handle = endpoint->handle;
+  endpoint->handle = nullptr;
+  Count(
+      *core_->library, &core_->in_flight, UCP_EP_CLOSE_FLAG_FORCE, [endpoint] {},
+      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_close_nbx(handle, param); });
+}
+
+void Links::Begin(Peer* peer, uint32_t generation) {
+  peer->generation = generation;
+  peer->heard = false;
+  peer->greeted = false;
+  for (auto& endpoint : peer->endpoints) {
+    core_->ReleaseAll(&endpoint->held);
+    auto next = std::make_shared<Endpoint>();
+    next->peer = peer;
+    next->generation = generation;
+    next->lane = endpoint->lane;
+    next->their_lane = endpoint->their_lane;
+    Retire(endpoint);
+    endpoint = std::move(next);
+  }
+  CloseOld(peer);
+}
+
+std::vector<Links::Failure> Links::TakeFailures() {
+  std::vector<Failure> failures;
+  CloseBroken();
+  if (failed_.empty()) return failures;
+  std::vector<Failed> failed;
+  failed.swap(failed_);
+  for (const Failed& each : failed) {
+    if (each.endpoint->retired) continue;
+    Peer* const peer = each.endpoint->peer;
+    const bool known =
+        std::any_of(failures.begin(), failures.end(), [peer](const Failure& failure) { return failure.peer == peer; });
+    if (!known) failures.push_back({peer, each.status});
+  }
+  return failures;
+}
+
+void Links::Flush() {
+  for (const Peer& peer : core_->peers) {
+    for (const auto& endpoint : peer.endpoints) {
+      if (endpoint->handle == nullptr || endpoint->failed) continue;
+      Count(
+          *core_->library, &flushing_, 0, [] {},
+          [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
+    }
+  }
+}
+
+}  // namespace fastjax::network::ucx

@@ -1,0 +1,201 @@
+// What a wire knows of each other process. Plain data: links, rows and mail each work on their part of it.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/network/ucx/addresses.h"
+#include "backends/network/ucx/header.h"
+#include "backends/network/ucx/lane.h"
+#include "backends/network/ucx/neighbour.h"
+#include "backends/network/ucx/ring.h"
+#include "runtime/wire.h"
+
+namespace fastjax::network::ucx {
+
+class Links;
+class Mail;
+struct Peer;
+
+// Lists hand their nodes to each other, so that nothing is allocated once there are enough of them.
+template <typename T>
+T* Move(std::list<T>* to, std::list<T>* from, typename std::list<T>::iterator it) {
+  to->splice(to->end(), *from, it);
+  return &to->back();
+}
+template <typename T>
+T* Take(std::list<T>* to, std::list<T>* free) {
+  if (free->empty()) free->emplace_back();
+  T* const taken = Move(to, free, free->begin());
+  taken->self = std::prev(to->end());
+  return taken;
+}
+
+// Something that came from another process, and that is kept until it is received or released.
+struct Arrival {
+  Header header{};
+  Lane* lane = nullptr;
+  void* data = nullptr;  // the bytes, or what stands for them
+  size_t length = 0;
+  std::vector<std::byte>* memory = nullptr;     // ours, that has the bytes; null: UCX's
+  bool rendezvous = false;                      // the bytes are still with the sender
+  std::chrono::steady_clock::time_point since;  // that nothing meets it
+};
+
+// A send or a receive.
+struct Request {
+  uint64_t number = 0;  // no other request has had it
+  Peer* peer = nullptr;
+  std::list<Request>* list = nullptr;  // that it is in
+  Route route{};
+  uint64_t tag = 0;
+  const Piece* pieces = nullptr;
+  int32_t count = 0;
+  size_t bytes = 0;
+  size_t moved = 0;  // bytes so far; the next are in piece `piece`, from byte `within` on
+  int32_t piece = 0;
+  size_t within = 0;
+  uint64_t granted = 0;  // the receiver's number
+  bool held = false;     // one of the same listener and tag is being sent
+  Listener* listener = nullptr;
+  int64_t cookie = 0;
+  std::list<Request>::iterator self;
+  Ticket ticket;    // of a send whose rows may be read from where they are
+  Arrival offer;    // such a one, that a receive has met
+  Reading reading;  // of what it offers
+  Status given_up;  // while it is read
+};
+
+// From one of our lanes to one of the peer's.
+struct Endpoint {
+  Links* links = nullptr;
+  Peer* peer = nullptr;
+  int32_t lane = 0, their_lane = 0;
+  ucp_ep_h handle = nullptr;
+  bool failed = false;
+  uint32_t generation = 0;
+  bool retired = false;                         // another has taken its place, in a later generation
+  bool flushed = false;                         // since then
+  std::chrono::steady_clock::time_point asked;  // for an answer, first since it was last heard; zero: was not
+  uint64_t sent = 0;
+  uint64_t arrived = 0;
+  int64_t in_flight = 0;    // letters in UCX's hands
+  std::list<Arrival> held;  // came before what was sent before them
+};
+
+// All that is sent is sent from here, so that no memory of the caller's is ever in UCX's hands: it is the caller's
+// again at once when a request is given up.
+struct Outgoing {
+  Links* links = nullptr;
+  Peer* peer = nullptr;
+  std::shared_ptr<Endpoint> endpoint;
+  Header header{};
+  std::vector<std::byte> data;  // keeps its size
+  size_t length = 0;
+  std::list<Outgoing>::iterator self;
+};
+
+// A message, or the news that the process was lost or the connection renewed.
+struct Incoming {
+  Mail* mail = nullptr;
+  Peer* peer = nullptr;
+  std::vector<std::byte> data;
+  Status lost;
+  bool renewed = false;  // not lost
+  bool ready = false;
+  bool given_up = false;
+  std::list<Incoming>::iterator self;
+};
+
+struct Peer {
+  int32_t process = 0;
+  bool joined = false;
+  bool gone = false;  // for good, until it joins again
+  Status why;         // it was lost, last
+  // Whether the handler knows, since we last wanted something of it; whether it has been heard, or greeted, in this
+  // generation.
+  bool told = true;
+  bool heard = false;
+  bool greeted = false;
+  bool readable = false;   // its memory, by us
+  bool reads = false;      // ours; it has said so
+  bool contacted = false;  // by us
+  bool ring_tried = false;
+  Addresses addresses;
+  RingReader from;  // where memory of the peer's can be read: what it sends us
+  RingWriter to;    // and what we send it
+  uint32_t generation = 0;
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // ours x theirs
+  std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
+
+  std::list<Arrival> early;  // from a process that has not joined
+
+  std::list<Request> waiting;    // sends, until it joins
+  std::list<Request> offered;    // sends, until they are asked for
+  std::list<Request> streaming;  // sends
+  std::list<Request> receives;   // that nothing has met
+  std::list<Request> filling;    // receives that have asked
+  std::list<Request> reading;    // receives that the pool fills
+  std::list<Arrival> unmet;      // rows, or offers, that no receive has met
+
+  std::list<Outgoing> outbox;  // messages, until it joins
+  std::list<Incoming> inbox;
+
+  const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs) const {
+    return endpoints[static_cast<size_t>(ours) * addresses.lanes.size() + static_cast<size_t>(theirs)];
+  }
+};
+
+struct Counters {
+  std::atomic<int64_t> messages_sent{0}, messages_received{0}, bytes_sent{0}, bytes_received{0}, refused{0};
+};
+
+// A wire's state that its parts share.
+struct Core {
+  const Library* library = nullptr;
+  Secret secret{};
+  int32_t process = 0;
+  uint64_t incarnation = 0;
+  Landmark landmark{};
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<Peer> peers;
+  Counters counters;
+  int64_t in_flight = 0;                                        // operations that UCX will call back about
+  std::vector<std::unique_ptr<std::vector<std::byte>>> memory;  // of what came through rings
+  std::vector<std::vector<std::byte>*> free_memory;
+
+  // Memory for an arrival's data, until it is released.
+  std::vector<std::byte>* TakeMemory(size_t bytes) {
+    if (free_memory.empty()) {
+      free_memory.reserve(memory.size() + 1);  // to give it back, none is needed
+      memory.push_back(std::make_unique<std::vector<std::byte>>());
+      free_memory.push_back(memory.back().get());
+    }
+    std::vector<std::byte>* const taken = free_memory.back();
+    free_memory.pop_back();
+    if (taken->size() < bytes) taken->resize(bytes);
+    return taken;
+  }
+  void Release(const Arrival& arrival) {
+    if (arrival.memory != nullptr) return free_memory.push_back(arrival.memory);
+    if (arrival.data != nullptr) library->ucp_am_data_release(arrival.lane->worker(), arrival.data);
+  }
+  void ReleaseAll(std::list<Arrival>* arrivals) {
+    for (const Arrival& arrival : *arrivals) Release(arrival);
+    arrivals->clear();
+  }
+  std::string Name(const Peer& peer) const {
+    const std::string& host = peer.addresses.host;
+    return "process " + std::to_string(peer.process) + (host.empty() ? "" : " (" + host + ")");
+  }
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_

@@ -1,0 +1,436 @@
+#include "backends/network/ucx/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace fastjax::network::ucx {
+namespace {
+
+constexpr size_t kShort = 8192;
+constexpr size_t kChunk = 61440;  // with all headers within a TCP segment of ours
+constexpr int64_t kWindow = 8;    // letters that an endpoint may have in UCX's hands when a chunk is added
+constexpr int kSlotBits = 24;
+constexpr std::chrono::seconds kDropFor{60};
+constexpr size_t kMostRules = 1024;
+constexpr std::chrono::hours kUnmetFor{1};  // longer than an exchange leaves any of its messages waiting
+// Below this, waking the pool costs more than it saves.
+constexpr size_t kPooledBytes = 64 << 10;
+
+constexpr size_t kWakeBytes = 1 << 20;
+
+// Moves `bytes` between `data` and the request's next bytes. There are as many.
+template <typename Copy>
+void Walk(Request* request, size_t bytes, Copy copy) {
+  size_t at = 0;
+  while (at < bytes) {
+    const Piece& piece = request->pieces[request->piece];
+    const size_t step = std::min(bytes - at, piece.bytes - request->within);
+    if (step > 0) copy(static_cast<std::byte*>(piece.data) + request->within, at, step);
+    at += step;
+    request->within += step;
+    if (request->within == piece.bytes) {
+      ++request->piece;
+      request->within = 0;
+    }
+  }
+  request->moved += bytes;
+}
+
+bool InOneLine(const Request& one, const Request& other) {
+  return one.listener == other.listener && one.tag == other.tag;
+}
+
+void Gather(Request* request, std::byte* to, size_t bytes) {
+  Walk(request, bytes, [to](const std::byte* piece, size_t at, size_t step) { std::memcpy(to + at, piece, step); });
+}
+
+void Scatter(Request* request, const void* from, size_t bytes) {
+  const auto* const data = static_cast<const std::byte*>(from);
+  Walk(request, bytes, [data](std::byte* piece, size_t at, size_t step) { std::memcpy(piece, data + at, step); });
+}
+
+}  // namespace
+
+Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces, int32_t count,
+                    Listener* listener, int64_t cookie) {
+  uint64_t slot = slots_.size();
+  if (!free_.empty()) slot = free_.front().number & ((uint64_t{1} << kSlotBits) - 1);
+  Request* const request = Take(list, &free_);
+  if (slot == slots_.size()) slots_.push_back(request);
+  request->number = ++made_ << kSlotBits | slot;
+  request->list = list;
+  request->peer = &core_->peers[static_cast<size_t>(route.process)];
+  request->peer->told = false;
+  request->route = route;
+  request->tag = tag;
+  request->pieces = pieces;
+  request->count = count;
+  request->bytes = 0;
+  for (int32_t i = 0; i < count; ++i) request->bytes += pieces[i].bytes;
+  request->moved = 0;
+  request->piece = 0;
+  request->within = 0;
+  request->given_up = Status::Ok();
+  request->listener = listener;
+  request->cookie = cookie;
+  return request;
+}
+
+// What another process says is a request of ours may have ended, or never have been.
+Request* Rows::Find(uint64_t number, const std::list<Request>* list) const {
+  const uint64_t slot = number & ((uint64_t{1} << kSlotBits) - 1);
+  if (slot >= slots_.size()) return nullptr;
+  Request* const request = slots_[slot];
+  return request->number == number && request->list == list ? request : nullptr;
+}
+
+Status Rows::Unreachable(int32_t process) const {
+  if (process < 0 || static_cast<size_t>(process) >= core_->peers.size() || process == core_->process) {
+    return Status::Invalid("no other process " + std::to_string(process) + ": there are " +
+                           std::to_string(core_->peers.size()) + ", and this one is " + std::to_string(core_->process));
+  }
+  const Peer& peer = core_->peers[static_cast<size_t>(process)];
+  return peer.gone ? peer.why : Status::Ok();
+}
+
+Endpoint* Rows::EndpointOf(const Request& request) const {
+  const Peer& peer = *request.peer;
+  return peer
+      .endpoint(request.route.local_rail % static_cast<int32_t>(core_->lanes.size()),
+                request.route.remote_rail % static_cast<int32_t>(peer.addresses.lanes.size()))
+      .get();
+}
+
+void Rows::Advance(Request* request, std::list<Request>* to) {
+  Move(to, request->list, request->self);
+  request->list = to;
+}
+
+void Rows::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                int64_t cookie) {
+  Status wrong = Unreachable(route.process);
+  if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
+  Peer& peer = core_->peers[static_cast<size_t>(route.process)];
+  Request* const request = Make(&peer.waiting, route, tag, pieces, count, listener, cookie);
+  if (peer.joined) Start(request);
+}
+
+void Rows::Start(Request* send) {
+  Peer* const peer = send->peer;
+  const Endpoint* const endpoint = EndpointOf(*send);
+  const bool whole = send->bytes <= kShort;
+  const bool readable = !whole && peer->reads && send->count <= kMostPieces;
+  const size_t words = readable ? OfferWords(send->count) * sizeof(uint64_t) : 0;
+  Outgoing* const letter = links_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
+  letter->header.tag = send->tag;
+  letter->header.rows = send->bytes;
+  letter->header.number = send->number;
+  if (whole) Gather(send, letter->data.data(), send->bytes);
+  if (readable) {
+    const uint64_t number = core_->incarnation ^ send->number;
+    WriteOffer(core_->secret, number, send->ticket, send->pieces, send->count, letter->data.data());
+    send->ticket.Give(number);
+  }
+  Advance(send, &peer->offered);
+  links_->Send(peer, endpoint->lane, endpoint->their_lane, letter);
+  if (!whole) return;
+  core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  End(send, Status::Ok());
+}
+
+void Rows::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                   int64_t cookie) {
+  Status wrong = Unreachable(route.process);
+  if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
+  Peer& peer = core_->peers[static_cast<size_t>(route.process)];
+  Request* const request = Make(&peer.receives, route, tag, pieces, count, listener, cookie);
+  if (peer.joined) links_->Connect(EndpointOf(*request));
+  if (peer.joined && peer.readable && !peer.greeted) mail_->Hello(&peer);
+  const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
+                                [tag](const Arrival& arrival) { return arrival.header.tag == tag; });
+  if (met == peer.unmet.end()) return;
+  const Arrival arrival = *met;
+  peer.unmet.erase(met);
+  Meet(request, arrival);
+}
+
+void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
+  switch (arrival.header.kind) {
+    case Kind::kGrant:
+      OnGrant(peer, arrival.header);
+      break;
+    case Kind::kTaken:
+      OnTaken(peer, arrival.header);
+      break;
+    case Kind::kChunk:
+      OnChunk(peer, arrival);
+      break;
+    default: {
+      if (arrival.header.kind == Kind::kOffer && arrival.length > 0 &&
+          !(peer->readable && Reading::Genuine(core_->secret, arrival.data, arrival.length, arrival.header.rows))) {
+        ++core_->counters.refused;
+        break;
+      }
+      const uint64_t tag = arrival.header.tag;
+      const auto met = std::find_if(peer->receives.begin(), peer->receives.end(),
+                                    [tag](const Request& request) { return request.tag == tag; });
+      if (met != peer->receives.end()) return Meet(&*met, arrival);
+      if (Dropped(tag)) return TurnAway(peer, arrival);
+      peer->unmet.push_back(arrival);
+      peer->unmet.back().since = Clock::now();
+      return;
+    }
+  }
+  core_->Release(arrival);
+}
+
+void Rows::Meet(Request* receive, const Arrival& arrival) {
+  Peer* const peer = receive->peer;
+  const Header& header = arrival.header;
+  const bool whole = header.kind == Kind::kRows;
+  if (header.rows != receive->bytes || (whole && header.rows != arrival.length)) {
+    End(receive, Status::Internal(core_->Name(*peer) + " sent " + std::to_string(header.rows) + " bytes where " +
+                                  std::to_string(receive->bytes) + " were expected"));
+    return TurnAway(peer, arrival);
+  }
+  if (!whole && arrival.length > 0) return Read(receive, arrival);
+  if (!whole) {
+    Advance(receive, &peer->filling);
+    ++busy_;
+    return Answer(peer, arrival, Kind::kGrant, receive->number);
+  }
+  Scatter(receive, arrival.data, arrival.length);
+  core_->Release(arrival);
+  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  End(receive, Status::Ok());
+}
+
+// The sender's memory, by the pool where there is much of it.
+void Rows::Read(Request* receive, const Arrival& arrival) {
+  Peer* const peer = receive->peer;
+  Advance(receive, &peer->reading);
+  receive->reading.Prepare(peer->addresses.landmark, arrival.data, receive->pieces, receive->count);
+  receive->offer = arrival;
+  receive->offer.data = nullptr;
+  receive->offer.memory = nullptr;
+  core_->Release(arrival);
+  ++reading_;
+  if (receive->bytes < kPooledBytes) return short_.push_back(receive);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++unread_;
+    unread_large_ += receive->bytes >= kWakeBytes ? 1 : 0;
+  }
+  CopyPool::Get().Run(receive->reading.job(), [this, receive] { WasRead(receive); });
+}
+
+// On a thread of the pool. The wire's would take the processor from it each time: not for each of many short reads, of
+// which the last is soon there.
+void Rows::WasRead(Request* receive) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  read_.push_back(receive);
+  read_in_peace_ += receive->bytes;
+  unread_large_ -= receive->bytes >= kWakeBytes ? 1 : 0;
+  if (--unread_ > 0 && unread_large_ == 0 && read_in_peace_ < kWakeBytes) return;
+  read_in_peace_ = 0;
+  wake_();  // with the lock: until it is given back, the wire is there
+}
+
+bool Rows::HasRead() {
+  if (!short_.empty()) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !read_.empty();
+}
+
+bool Rows::TakeRead() {
+  if (reading_ == 0) return false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    taken_.swap(read_);
+  }
+  readings_.clear();
+  for (Request* const receive : short_) readings_.push_back(&receive->reading);
+  Reading::Run(readings_.data(), readings_.size());
+  for (Request* const receive : taken_) readings_.push_back(&receive->reading);
+  Reading::Check(readings_.data(), readings_.size());
+  taken_.insert(taken_.end(), short_.begin(), short_.end());
+  short_.clear();
+  const bool any = !taken_.empty();
+  for (Request* const receive : taken_) {
+    --reading_;
+    ReadDone(receive);
+  }
+  taken_.clear();
+  return any;
+}
+
+void Rows::ReadDone(Request* receive) {
+  Peer* const peer = receive->peer;
+  if (!receive->given_up.ok()) return End(receive, std::move(receive->given_up));
+  if (!receive->reading.good()) {
+    return End(receive, Status::Unavailable(core_->Name(*peer) + " has ended, or given up what it was sending"));
+  }
+  Answer(peer, receive->offer, Kind::kTaken, 1);
+  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  End(receive, Status::Ok());
+}
+
+void Rows::Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag) {
+  Outgoing* const letter = links_->Compose(kind, 0);
+  letter->header.tag = tag;
+  letter->header.number = offer.header.number;
+  links_->Send(peer, offer.lane->index(), static_cast<int32_t>(offer.header.lane), letter);
+}
+
+// What was offered is not asked for: its sender need not wait.
+void Rows::TurnAway(Peer* peer, const Arrival& arrival) {
+  if (arrival.header.kind == Kind::kOffer) Answer(peer, arrival, Kind::kTaken, 0);
+  core_->Release(arrival);
+}
+
+void Rows::OnGrant(Peer* peer, const Header& header) {
+  Request* const send = Find(header.number, &peer->offered);
+  if (send == nullptr) return;
+  send->granted = header.tag;
+  send->held = std::any_of(peer->streaming.begin(), peer->streaming.end(),
+                           [send](const Request& other) { return InOneLine(*send, other); });
+  Advance(send, &peer->streaming);
+  ++busy_;
+}
+
+void Rows::OnTaken(Peer* peer, const Header& header) {
+  Request* const send = Find(header.number, &peer->offered);
+  if (send == nullptr) return;
+  if (header.tag == 1) core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  End(send, Status::Ok());
+}
+
+void Rows::OnChunk(Peer* peer, const Arrival& arrival) {
+  Request* const receive = Find(arrival.header.number, &peer->filling);
+  if (receive == nullptr) return;
+  if (arrival.header.rows != receive->moved || arrival.length > receive->bytes - receive->moved) {
+    return End(receive, Status::Internal(core_->Name(*peer) + " sent " + std::to_string(arrival.length) +
+                                         " bytes from byte " + std::to_string(arrival.header.rows) + " on where " +
+                                         std::to_string(receive->bytes - receive->moved) + " were left, from " +
+                                         std::to_string(receive->moved) + " on"));
+  }
+  Scatter(receive, arrival.data, arrival.length);
+  if (receive->moved < receive->bytes) return receive->listener->OnMoved(receive->cookie);
+  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  End(receive, Status::Ok());
+}
+
+bool Rows::SendChunk(Request* send) {
+  Peer* const peer = send->peer;
+  const Endpoint* const endpoint = EndpointOf(*send);
+  if (endpoint->in_flight >= kWindow || endpoint->failed) return false;
+  const size_t length = std::min(kChunk, send->bytes - send->moved);
+  Outgoing* const letter = links_->Compose(Kind::kChunk, length);
+  letter->header.rows = send->moved;
+  letter->header.number = send->granted;
+  Gather(send, letter->data.data(), length);
+  links_->Send(peer, endpoint->lane, endpoint->their_lane, letter);
+  if (send->moved < send->bytes) {
+    send->listener->OnMoved(send->cookie);
+    return true;
+  }
+  core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  End(send, Status::Ok());
+  return true;
+}
+
+bool Rows::Pump() {
+  if (busy_ == 0) return false;
+  bool any = false;
+  for (Peer& peer : core_->peers) {
+    // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
+    // from one device to another. Rows that come first can then be handed on first, and the last come no later.
+    for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
+      Request* const send = &*it++;
+      if (!send->held) any |= SendChunk(send);
+    }
+  }
+  return any;
+}
+
+// Those of one tag are asked for in the order in which they were offered.
+void Rows::LetNextGo(const Request& ended) {
+  for (Request& other : ended.peer->streaming) {
+    if (!other.held || !InOneLine(ended, other)) continue;
+    other.held = false;
+    return;
+  }
+}
+
+void Rows::End(Request* request, Status status) {
+  if (request->list == &request->peer->filling || request->list == &request->peer->streaming) --busy_;
+  if (request->list == &request->peer->streaming) LetNextGo(*request);
+  request->ticket.TakeAway();
+  done_.push_back({request->listener, request->cookie, std::move(status)});
+  Advance(request, &free_);
+}
+
+void Rows::EndAll(Peer* peer, const Status& why) {
+  for (auto* list : {&peer->waiting, &peer->offered, &peer->streaming, &peer->receives, &peer->filling}) {
+    while (!list->empty()) End(&list->front(), why);
+  }
+  for (Request& request : peer->reading) request.given_up = why;
+  core_->ReleaseAll(&peer->unmet);
+}
+
+void Rows::OnJoined(Peer* peer) {
+  while (!peer->waiting.empty()) Start(&peer->waiting.front());
+  for (const Request& request : peer->receives) links_->Connect(EndpointOf(request));
+  if (!peer->receives.empty() && peer->readable && !peer->greeted) mail_->Hello(peer);
+}
+
+void Rows::Cancel(const Listener* listener) {
+  for (Peer& peer : core_->peers) {
+    for (auto it = peer.receives.begin(); it != peer.receives.end();) {
+      Request* const request = &*it++;
+      if (request->listener == listener) End(request, Status::Unavailable("the receive was cancelled"));
+    }
+  }
+}
+
+void Rows::Drop(uint64_t tag, uint64_t mask) {
+  if (rules_.size() == kMostRules) rules_.pop_front();
+  rules_.push_back({tag & mask, mask, Clock::now() + kDropFor});
+  for (Peer& peer : core_->peers) {
+    for (auto it = peer.unmet.begin(); it != peer.unmet.end();) {
+      if ((it->header.tag & mask) != (tag & mask)) {
+        ++it;
+        continue;
+      }
+      TurnAway(&peer, *it);
+      it = peer.unmet.erase(it);
+    }
+  }
+}
+
+void Rows::Expire(Clock::time_point now) {
+  for (Peer& peer : core_->peers) {
+    while (!peer.unmet.empty() && now - peer.unmet.front().since > kUnmetFor) {
+      TurnAway(&peer, peer.unmet.front());
+      peer.unmet.pop_front();
+    }
+  }
+}
+
+bool Rows::Dropped(uint64_t tag) {
+  if (rules_.empty()) return false;
+  const Clock::time_point now = Clock::now();
+  while (!rules_.empty() && rules_.front().until < now) rules_.pop_front();
+  return std::any_of(rules_.begin(), rules_.end(), [tag](const Rule& rule) { return (tag & rule.mask) == rule.tag; });
+}
+
+bool Rows::Deliver() {
+  if (done_.empty()) return false;
+  telling_.swap(done_);
+  for (const Done& done : telling_) done.listener->OnDone(done.cookie, done.status);
+  telling_.clear();
+  return true;
+}
+
+}  // namespace fastjax::network::ucx

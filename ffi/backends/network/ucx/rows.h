@@ -1,0 +1,111 @@
+// Sends and receives of a wire, and how they meet.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backends/network/ucx/links.h"
+#include "backends/network/ucx/loop.h"
+#include "backends/network/ucx/mail.h"
+#include "backends/network/ucx/peer.h"
+
+namespace fastjax::network::ucx {
+
+// A short send goes as it is. A longer one is offered, asked for by the receive that it meets, and then sent in chunks.
+// UCX has all that, with tags and a rendezvous of its own, but a rendezvous can be ended only together with its
+// endpoint (see Links); and here rows meet by process and tag, only what proves to come from the job meets anything,
+// and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in chunks shares
+// a connection, but for sends of one listener and tag, which go one after the other.
+class Rows {
+ public:
+  // `wake` is called on other threads when there is something to do.
+  Rows(Core* core, Links* links, Mail* mail, std::function<void()> wake)
+      : core_(core), links_(links), mail_(mail), wake_(std::move(wake)) {}
+
+  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener, int64_t cookie);
+  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+               int64_t cookie);
+  void Cancel(const Listener* listener);
+  void Drop(uint64_t tag, uint64_t mask);
+
+  // Takes over what came.
+  void OnArrival(Peer* peer, const Arrival& arrival);
+  void OnJoined(Peer* peer);
+  // Ends every request with the process; those that are being read, when they have been.
+  void EndAll(Peer* peer, const Status& why);
+  // Throws away what nobody has asked for in an hour: of exchanges that failed here before the others' letters were
+  // there, so that their tags were never known.
+  void Expire(Clock::time_point now);
+  // Sends what there is room for; returns whether there was any.
+  bool Pump();
+  // Reads what is short, and ends what has been read; returns whether there was anything.
+  bool TakeRead();
+  // Whether there is something for TakeRead, and whether anything is being read.
+  bool HasRead();
+  bool reading() const { return reading_ > 0; }
+  // Tells listeners; returns whether there was anything to tell.
+  bool Deliver();
+  // Requests that are being sent or received.
+  bool busy() const { return busy_ > 0; }
+
+ private:
+  struct Done {
+    Listener* listener;
+    int64_t cookie;
+    Status status;
+  };
+  struct Rule {
+    uint64_t tag, mask;
+    Clock::time_point until;
+  };
+
+  Request* Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces, int32_t count,
+                Listener* listener, int64_t cookie);
+  Request* Find(uint64_t number, const std::list<Request>* list) const;
+  Status Unreachable(int32_t process) const;
+  Endpoint* EndpointOf(const Request& request) const;
+  void Advance(Request* request, std::list<Request>* to);
+  void Start(Request* send);
+  bool SendChunk(Request* send);
+  static void LetNextGo(const Request& ended);
+  void Meet(Request* receive, const Arrival& arrival);
+  void OnGrant(Peer* peer, const Header& header);
+  void OnTaken(Peer* peer, const Header& header);
+  void OnChunk(Peer* peer, const Arrival& arrival);
+  void Read(Request* receive, const Arrival& arrival);
+  void WasRead(Request* receive);
+  void ReadDone(Request* receive);
+  void Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag);
+  void TurnAway(Peer* peer, const Arrival& arrival);
+  void End(Request* request, Status status);
+  bool Dropped(uint64_t tag);
+
+  Core* const core_;
+  Links* const links_;
+  Mail* const mail_;
+  const std::function<void()> wake_;
+  std::list<Request> free_;
+  std::vector<Request*> slots_;  // by the low bits of their numbers
+  uint64_t made_ = 0;
+  int64_t busy_ = 0;
+  int64_t reading_ = 0;
+  std::mutex mutex_;
+  std::vector<Request*> read_;   // by the pool
+  int64_t unread_ = 0;           // that the pool has not read yet
+  int64_t unread_large_ = 0;     // of those, such as take long
+  size_t read_in_peace_ = 0;     // bytes since the thread was woken
+  std::vector<Request*> taken_;  // the thread's own, as are these
+  std::vector<Request*> short_;  // that it reads itself
+  std::vector<Reading*> readings_;
+  std::deque<Rule> rules_;
+  std::vector<Done> done_, telling_;
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_

@@ -1,0 +1,125 @@
+// A wire over UCX: TCP or RDMA between hosts.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/network/ucx/links.h"
+#include "backends/network/ucx/loop.h"
+#include "backends/network/ucx/mail.h"
+#include "backends/network/ucx/peer.h"
+#include "backends/network/ucx/rows.h"
+#include "runtime/wire.h"
+#include "runtime/wire_options.h"
+
+namespace fastjax::network::ucx {
+
+class UcxWire final : public Wire, private Driven, public std::enable_shared_from_this<UcxWire> {
+ public:
+  // Null, with the reason, if UCX cannot.
+  static std::shared_ptr<UcxWire> Open(const WireOptions& options, std::string* wrong);
+  ~UcxWire() override;
+
+  // All of these from any thread. What other processes need to reach this one:
+  const std::string& addresses() const { return addresses_; }
+  // The process has joined, with the addresses it gave us; or anew, with others, if it was restarted. Returns what is
+  // wrong with them, or nothing.
+  std::string AddPeer(int32_t process, const std::string& addresses);
+  // The process is gone, until it is added again.
+  void PeerLost(int32_t process, const std::string& why);
+  // Ends all requests and tells the handler; sends what is on its way, for as long as that at most; and ends once the
+  // handler is idle. False if the thread does not end: then it, and the wire, stay behind.
+  bool Close(std::chrono::milliseconds limit);
+  // Before the process exits: stops the thread where it is. Waits a moment for that.
+  void Halt();
+  WireState State();
+
+  int32_t process() const override { return core_.process; }
+  int32_t processes() const override { return static_cast<int32_t>(core_.peers.size()); }
+  void SetHandler(Handler* handler) override;
+  bool Post(std::function<void()> task) override;
+  uint64_t KeyedHash(const void* data, size_t bytes) const override;
+  std::string Describe(int32_t process) const override;
+
+  void SendMessage(int32_t process, const void* data, size_t bytes) override;
+  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+            int64_t cookie) override;
+  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+               int64_t cookie) override;
+  void Cancel(Listener* listener) override;
+  void Disconnect(int32_t process) override;
+  void Probe(int32_t process) override;
+  bool Silent(int32_t process) const override;
+  void Drop(uint64_t tag, uint64_t mask) override;
+
+ private:
+  // Where a lane's active messages go.
+  struct Gate {
+    UcxWire* wire;
+    Lane* lane;
+  };
+  enum class Phase { kOpen, kClosing, kFlushing, kLeaving, kClosed };
+
+  UcxWire();
+  std::string Start(const WireOptions& options);
+
+  bool Poll() override;
+  bool Expecting() const override;
+  bool Arm() override;
+  void Tick(Clock::time_point now) override;
+  bool Ended() override;
+  void BeginClosing(std::chrono::milliseconds limit);
+
+  static ucs_status_t OnActiveMessage(void* argument, const void* header, size_t header_length, void* data,
+                                      size_t length, const ucp_am_recv_param_t* param);
+  bool Genuine(const Header& header, size_t length) const;
+  uint64_t RingProof(int32_t writer, const Peer& peer) const;
+  void Contact(int32_t process);
+  void TakeFromRings();
+  bool TakeArrivals();
+  void Disarm();
+  void Dispatch(const Arrival& arrival);
+  void InOrder(Peer* peer, const Arrival& arrival);
+  void Deliver(Peer* peer, const Arrival& arrival);
+
+  void Join(Peer* peer, Addresses addresses);
+  // Ends everything with the process, and goes on in that generation.
+  void End(Peer* peer, const Status& why, uint32_t generation);
+  void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler
+  void Answer(Peer* peer, const Arrival& probe);
+  void OnFailure(const Links::Failure& failure);
+  void Note(int32_t process, const std::string& name, const std::string& state);
+  void LeaveAll();
+  bool Foreign() const;  // in a child that was forked, which has no thread of ours
+  WireState StateNow();
+
+  Core core_;
+  Links links_;
+  Rows rows_;
+  Mail mail_;
+  Loop loop_;
+  std::string addresses_;
+  std::vector<Gate> gates_;
+  std::vector<Arrival> arrivals_, from_rings_;
+  std::atomic<Handler*> handler_{nullptr};
+  Phase phase_ = Phase::kOpen;
+  bool armed_ = false;
+  Clock::time_point deadline_;
+  int forks_ = 0;
+  std::shared_ptr<UcxWire> behind_;  // itself, if it stays behind
+
+  mutable std::mutex mutex_;
+  struct Known {
+    std::string name, state;
+  };
+  std::vector<Known> known_;  // of each process, for Describe
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_

@@ -1,0 +1,171 @@
+// What comes to a wire: whether it is of the job, of which connection, and in which order.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backends/network/ucx/wire.h"
+
+namespace fastjax::network::ucx {
+namespace {
+
+constexpr size_t kMostAtOnce = 4 * kMostInRing;  // out of one ring in one poll
+// Generations that another process may have counted while this one did not look. With more it would run out of them.
+constexpr uint32_t kMostAhead = 1 << 16;
+
+}  // namespace
+
+ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t header_length, void* data,
+                                      size_t length, const ucp_am_recv_param_t* param) {
+  const auto* const gate = static_cast<Gate*>(argument);
+  Arrival arrival;
+  if (header_length == sizeof(Header)) std::memcpy(&arrival.header, header, sizeof(Header));
+  if (header_length != sizeof(Header) || !gate->wire->Genuine(arrival.header, length)) {
+    ++gate->wire->core_.counters.refused;
+    return UCS_OK;  // UCX drops it
+  }
+  arrival.lane = gate->lane;
+  arrival.length = length;
+  arrival.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool kept = arrival.rendezvous || (length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
+  if (kept) arrival.data = data;
+  gate->wire->arrivals_.push_back(arrival);
+  return kept ? UCS_INPROGRESS : UCS_OK;
+}
+
+bool UcxWire::Genuine(const Header& header, size_t length) const {
+  return header.magic == kHeaderMagic && header.version == kHeaderVersion && header.to == core_.process &&
+         header.receiver == core_.incarnation && header.from >= 0 && header.from < processes() &&
+         header.from != core_.process && header.bytes == length && header.hash == HashOf(core_.secret, header);
+}
+
+// Of the ring between this process and the peer that the one with that number writes.
+uint64_t UcxWire::RingProof(int32_t writer, const Peer& peer) const {
+  const bool ours = writer == core_.process;
+  const uint64_t words[] = {static_cast<uint64_t>(writer), ours ? core_.incarnation : peer.addresses.incarnation,
+                            ours ? peer.addresses.incarnation : core_.incarnation};
+  return KeyedHash(words, sizeof(words));
+}
+
+// Before failures are looked at, so that what a process wrote before it ended counts.
+void UcxWire::TakeFromRings() {
+  for (Peer& peer : core_.peers) {
+    const bool open = peer.from.descriptor() >= 0;
+    Arrival arrival;
+    uint32_t lane = 0;
+    // No more than a while's worth, so that whoever writes without end does not keep others from being heard.
+    for (size_t taken = 0; taken < kMostAtOnce && peer.from.Next(&arrival.header, &lane);) {
+      taken += sizeof(Header) + arrival.header.bytes;
+      const Header& header = arrival.header;
+      const bool good = lane < core_.lanes.size() && header.from == peer.process && Genuine(header, header.bytes);
+      arrival.memory = good && header.bytes > 0 ? core_.TakeMemory(header.bytes) : nullptr;
+      arrival.data = arrival.memory == nullptr ? nullptr : arrival.memory->data();
+      arrival.length = header.bytes;
+      peer.from.Take(static_cast<std::byte*>(arrival.data));
+      if (!good) {
+        ++core_.counters.refused;
+        continue;
+      }
+      arrival.lane = core_.lanes[lane].get();
+      from_rings_.push_back(arrival);
+    }
+    // What lay in it is lost, and what follows would wait for that.
+    if (open && peer.from.descriptor() < 0) Disconnect(peer.process);
+  }
+}
+
+// What is in a ring was written before any greeting that has arrived: it may be of the generation that the greeting
+// ends.
+bool UcxWire::TakeArrivals() {
+  if (arrivals_.empty() && from_rings_.empty()) return false;
+  std::vector<Arrival> now, after;
+  now.swap(from_rings_);
+  after.swap(arrivals_);
+  for (const Arrival& arrival : now) Dispatch(arrival);
+  for (const Arrival& arrival : after) Dispatch(arrival);
+  return true;
+}
+
+void UcxWire::Dispatch(const Arrival& arrival) {
+  const Header header = arrival.header;
+  Peer* const peer = &core_.peers[static_cast<size_t>(header.from)];
+  if (!peer->joined && !peer->gone) return peer->early.push_back(arrival);
+  if (peer->gone || header.sender != peer->addresses.incarnation || header.lane >= peer->addresses.lanes.size()) {
+    ++core_.counters.refused;
+    return core_.Release(arrival);
+  }
+  if (header.generation > peer->generation && header.generation - peer->generation > kMostAhead) {
+    ++core_.counters.refused;
+    return core_.Release(arrival);
+  }
+  if (header.generation < peer->generation) {
+    core_.Release(arrival);
+    if (!peer->greeted) mail_.Hello(peer);  // so that it learns that this was lost
+    return;
+  }
+  if (header.generation > peer->generation) {
+    const Status why = Status::Unavailable(core_.Name(*peer) + " lost or gave up the connection");
+    End(peer, why, header.generation);
+    mail_.Renewed(peer, why);
+  }
+  if (!peer->heard) {
+    peer->heard = true;
+    peer->told = false;
+    Note(peer->process, "", "");
+    // With an endpoint of our own there, we are told if it dies, though we may have nothing to say to it.
+    links_.Connect(peer->endpoint(arrival.lane->index(), static_cast<int32_t>(header.lane)).get());
+  }
+  InOrder(peer, arrival);
+}
+
+void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
+  Endpoint& endpoint = *peer->endpoint(arrival.lane->index(), static_cast<int32_t>(arrival.header.lane));
+  if (arrival.header.sequence < endpoint.arrived) {  // a second time
+    ++core_.counters.refused;
+    return core_.Release(arrival);
+  }
+  endpoint.asked = {};  // whatever comes is an answer
+  if (arrival.header.sequence > endpoint.arrived) return endpoint.held.push_back(arrival);
+  ++endpoint.arrived;
+  Deliver(peer, arrival);
+  for (auto it = endpoint.held.begin(); it != endpoint.held.end();) {
+    if (it->header.sequence != endpoint.arrived) {
+      ++it;
+      continue;
+    }
+    const Arrival next = *it;
+    endpoint.held.erase(it);
+    ++endpoint.arrived;
+    Deliver(peer, next);
+    it = endpoint.held.begin();
+  }
+}
+
+void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
+  switch (arrival.header.kind) {
+    case Kind::kMessage:
+      return mail_.OnArrival(peer, arrival);
+    case Kind::kHello:
+      peer->reads = peer->reads || arrival.header.tag == 1;
+      if (peer->readable && arrival.header.number > 0 && !peer->to.connected()) {
+        peer->to.Open(peer->addresses.landmark.pid, static_cast<int>(arrival.header.number - 1),
+                      RingProof(core_.process, *peer));
+      }
+      return core_.Release(arrival);
+    case Kind::kProbe:
+      Answer(peer, arrival);
+      return core_.Release(arrival);
+    case Kind::kHere:
+      return core_.Release(arrival);
+    case Kind::kRows:
+    case Kind::kOffer:
+    case Kind::kGrant:
+    case Kind::kTaken:
+    case Kind::kChunk:
+      return rows_.OnArrival(peer, arrival);
+    default:
+      ++core_.counters.refused;
+      return core_.Release(arrival);
+  }
+}
+
+}  // namespace fastjax::network::ucx

@@ -1,0 +1,115 @@
+// What a transport is: the one class per way of moving rows. Call sites are opened when a program is compiled and
+// used on every launch; nothing here knows of XLA.
+#ifndef FASTJAX_EXCHANGE_BACKEND_H_
+#define FASTJAX_EXCHANGE_BACKEND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/copy.h"
+#include "planner/table.h"
+#include "exchange/call_site.h"
+#include "exchange/int_view.h"
+#include "exchange/status.h"
+
+namespace fastjax {
+
+namespace gpu {
+struct Caller;
+}
+
+// Room for the stage table of one local device.
+struct LocalTable {
+  int32_t rank;
+  int32_t* words;
+};
+
+// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `anew`: whether it had to be
+// planned, or a plan of it had been kept.
+using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
+
+// The same for an exchange that plans itself: calls `take` with the slice of each of the ranks, while the plan is kept
+// from others who plan. What is not copied then is gone.
+using TakeSlice = std::function<void(const planner::DeviceSlice& slice)>;
+using SliceFunction =
+    std::function<Status(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew)>;
+
+// Whoever takes a table to where it is wanted.
+class TableTaker {
+ public:
+  virtual ~TableTaker() = default;
+  // On whatever thread, while the owner waits: the table has been written. What fails here fails for all devices.
+  virtual Status TakeTable() = 0;
+};
+
+struct CountsArgs {
+  IntView send_sizes;  // k updates for each peer, peers in order of position
+  int32_t* table_words = nullptr;
+  TableTaker* taker = nullptr;  // null: the words are where they are wanted
+};
+
+// Brings every device's counts together and has them planned.
+class Counts {
+ public:
+  virtual ~Counts() = default;
+  virtual void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) = 0;
+  // The device cannot take part. It comes all the same, so that all devices of its group are told why, it among them.
+  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
+};
+
+struct ExchangeOptions {
+  // Rows travel from output space to operand space, along the same offsets: what gradients need. Rows that land on
+  // each other are summed.
+  bool reverse = false;
+  // The table is that of the transposed traffic.
+  bool transposed_table = false;
+  // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
+  bool check_overlaps = false;
+  // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
+  // on its own would only make the devices meet twice.
+  SliceFunction plan;
+
+  // Whether rows travel the other way than they were planned to.
+  bool backwards() const { return transposed_table != reverse; }
+};
+
+struct ExchangeArgs {
+  const std::byte* source = nullptr;
+  int64_t source_rows = 0;
+  std::byte* destination = nullptr;
+  int64_t destination_rows = 0;
+  int64_t row_bytes = 0;
+  kernels::ElementKind element = kernels::ElementKind::kOpaque;
+  IntView input_offsets;
+  IntView send_sizes;
+  IntView output_offsets;
+  IntView recv_sizes;
+  const int32_t* table = nullptr;
+  int64_t table_words = 0;
+  uint64_t plan_hash = 0;               // of the table, where another process has it
+  const gpu::Caller* caller = nullptr;  // of a GPU, whose memory source and destination are in
+  bool shares_memory = false;           // its process would, with others of its host
+};
+
+// Moves rows as the stage tables say.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) = 0;
+  // As that of Counts.
+  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
+  virtual std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_EXCHANGE_BACKEND_H_

@@ -1,0 +1,23 @@
+// Traffic from the sizes that devices send, for planning on its own.
+#ifndef FASTJAX_EXCHANGE_COUNTS_H_
+#define FASTJAX_EXCHANGE_COUNTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
+
+namespace fastjax {
+
+// Fills `traffic`, rank by rank, from everybody's sizes, by position. `scratch` is reused.
+Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
+                 std::vector<int64_t>* traffic, std::vector<int64_t>* scratch);
+
+// Has everybody's tables taken, once they have been written. Devices of other processes have no takers here.
+Status HandOverTables(const std::vector<CountsArgs>& args);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_EXCHANGE_COUNTS_H_

@@ -1,0 +1,104 @@
+// The offsets and sizes of a whole group, checked, and where they put every row.
+#ifndef FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_
+#define FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
+
+namespace fastjax {
+
+// A run of rows that lie together at both ends.
+struct Run {
+  int64_t source_row;
+  int64_t destination_row;
+  int64_t rows;
+};
+
+// All of it in ranks. Reused from exchange to exchange without allocating.
+class GroupTraffic {
+ public:
+  // Copies everyone's metadata (`args` by position) and checks it: sizes and offsets in range, send and receive
+  // sizes that agree.
+  Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse);
+
+  // Checks that the tables are of one plan, and that this plan is for these sizes. Of devices of other processes only
+  // the plan's hash is known.
+  Status CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                     bool transposed_table) const;
+
+  // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
+  const int64_t* sent() const { return sent_.data(); }
+
+  // Rows that move from rank `origin` to rank `target`.
+  int64_t rows(int32_t origin, int32_t target) const { return reverse_ ? Sent(target, origin) : Sent(origin, target); }
+
+  // Calls visit(Run) for rows [first, first + rows) of block (origin -> target), which must be inside it.
+  template <typename Visit>
+  void ForEachRun(int32_t origin, int32_t target, int64_t first, int64_t rows, Visit visit) const;
+
+  // Whether rows of different runs land on each other on some device.
+  bool LandingsOverlap();
+  // The same as an error that says which do.
+  Status CheckLandings(int32_t group);
+
+ private:
+  struct Landing {
+    int64_t first;
+    int64_t end;
+    int32_t origin;
+  };
+
+  // The later of two landings on a device of which it is one, the other right before it; null where none overlap.
+  const Landing* FindOverlap(int32_t target);
+  Status Refuse(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const;
+  int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
+  Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
+                     int64_t output_rows) const;
+  Status CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
+                      bool transposed_table) const;
+  Status CheckPair(const CallSite& site, int32_t group, int32_t sender, int32_t receiver) const;
+  size_t Index(int32_t rank, int64_t update) const {
+    return static_cast<size_t>(rank) * static_cast<size_t>(updates_) + static_cast<size_t>(update);
+  }
+
+  bool reverse_ = false;
+  int32_t devices_ = 0;
+  int64_t updates_ = 0;   // entries a device
+  int64_t per_peer_ = 0;  // of them, for one peer
+  const CallSite* site_ = nullptr;
+  std::vector<int64_t> input_offsets_;  // rank-major; entries in order of position
+  std::vector<int64_t> send_sizes_;
+  std::vector<int64_t> output_offsets_;
+  std::vector<int64_t> recv_sizes_;
+  std::vector<int64_t> sent_;      // rank x rank
+  std::vector<Landing> landings_;  // on one device, in order
+};
+
+template <typename Visit>
+void GroupTraffic::ForEachRun(int32_t origin, int32_t target, int64_t first, int64_t rows, Visit visit) const {
+  const int32_t sender = reverse_ ? target : origin;
+  const int32_t receiver = reverse_ ? origin : target;
+  const int64_t begin = site_->position_at[receiver] * per_peer_;
+  int64_t before = 0;
+  for (int64_t u = begin; u < begin + per_peer_ && rows > 0; ++u) {
+    const size_t at = Index(sender, u);
+    const int64_t size = send_sizes_[at];
+    const int64_t skip = first - before;
+    before += size;
+    if (skip >= size) continue;
+    const int64_t take = size - skip < rows ? size - skip : rows;
+    const int64_t in = input_offsets_[at] + skip;
+    const int64_t out = output_offsets_[at] + skip;
+    visit(reverse_ ? Run{out, in, take} : Run{in, out, take});
+    first += take;
+    rows -= take;
+  }
+}
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_

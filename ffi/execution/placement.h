@@ -1,0 +1,125 @@
+// Where the rows of a transfer lie in the memory of this process's devices, and of others that are reached from here.
+#ifndef FASTJAX_EXECUTION_PLACEMENT_H_
+#define FASTJAX_EXECUTION_PLACEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "planner/transfer.h"
+#include "runtime/copy_op.h"
+#include "execution/device_plan.h"
+#include "runtime/staging_pool.h"
+#include "exchange/group_traffic.h"
+
+namespace fastjax {
+
+// Memory for the staging of one device, which stays until the exchange is over; null if there is none.
+class StagingMemory {
+ public:
+  virtual ~StagingMemory() = default;
+  virtual std::byte* Take(int32_t rank, int64_t bytes) = 0;
+};
+
+// Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
+class Placement {
+ public:
+  // `args` by position. Nothing has staging memory yet: enough for blocks that go straight to their target.
+  void Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
+             const GroupTraffic& traffic);
+  // Takes staging memory for the devices that are here: from `memory`, or from the pool of this process.
+  Status TakeStaging(const DevicePlans& plans, StagingMemory* memory = nullptr);
+
+  // Gives the staging memory back.
+  void Release();
+
+  // Of a device of another process, whose memory is reached from here. Stays until the next Begin.
+  void SetStaging(int32_t rank, int64_t rows, std::byte* at) {
+    staging_rows_[rank] = rows;
+    staging_at_[rank] = at;
+  }
+  int64_t staging_rows(int32_t rank) const { return staging_rows_[rank]; }  // -1: not known here
+  std::byte* staging(int32_t rank) const { return staging_at_[rank]; }
+  int64_t row_bytes() const { return row_bytes_; }
+
+  // The table came through the user's program: whatever it says, nothing outside blocks and staging may be touched.
+  // The staging of devices that are not reached from here is for their processes to check. The rest is for transfers
+  // that this one accepts.
+  Status Check(const planner::Transfer& transfer) const;
+  // What is said of a plan that is not this exchange's.
+  Status Refuse() const;
+
+  // visit(CopyOp), for a transfer whose ends are both reached from here.
+  template <typename Visit>
+  void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
+  // visit(const std::byte*, bytes), for one whose src is here. Both ends see the same bytes in the same order, however
+  // they are cut.
+  template <typename Visit>
+  void ForEachSource(const planner::Transfer& transfer, Visit visit) const;
+  // visit(std::byte*, bytes), for one whose dst is here.
+  template <typename Visit>
+  void ForEachDestination(const planner::Transfer& transfer, Visit visit) const;
+
+ private:
+  bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
+  std::byte* Staged(int32_t rank, int64_t row) const { return staging_at_[rank] + row * row_bytes_; }
+  const std::byte* Operand(int32_t rank, int64_t row) const {
+    return (*args_)[site_->position_at[rank]].source + row * row_bytes_;
+  }
+  std::byte* Output(int32_t rank, int64_t row) const {
+    return (*args_)[site_->position_at[rank]].destination + row * row_bytes_;
+  }
+
+  const CallSite* site_ = nullptr;
+  const std::vector<ExchangeArgs>* args_ = nullptr;
+  const GroupTraffic* traffic_ = nullptr;
+  int64_t row_bytes_ = 0;
+  kernels::Destination landing_ = kernels::Destination::kCached;
+  StagingPool::Buffer staging_;
+  std::vector<int64_t> staging_rows_;   // by rank; -1: not reached from here
+  std::vector<std::byte*> staging_at_;  // by rank
+};
+
+template <typename Visit>
+void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
+  const bool from_operand = t.src_row == planner::Transfer::kInPlace;
+  const bool to_output = t.dst_row == planner::Transfer::kInPlace;
+  if (!from_operand && !to_output) {
+    visit(
+        CopyOp{Staged(t.dst, t.dst_row), Staged(t.src, t.src_row), t.rows * row_bytes_, kernels::Destination::kCached});
+    return;
+  }
+  const kernels::Destination use = to_output ? landing_ : kernels::Destination::kCached;
+  int64_t done = 0;
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
+    const std::byte* src = from_operand ? Operand(t.origin, run.source_row) : Staged(t.src, t.src_row + done);
+    std::byte* dst = to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done);
+    visit(CopyOp{dst, src, run.rows * row_bytes_, use});
+    done += run.rows;
+  });
+}
+
+template <typename Visit>
+void Placement::ForEachSource(const planner::Transfer& t, Visit visit) const {
+  if (t.src_row != planner::Transfer::kInPlace) {
+    const std::byte* staged = Staged(t.src, t.src_row);
+    visit(staged, t.rows * row_bytes_);
+    return;
+  }
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
+                       [&](const Run& run) { visit(Operand(t.origin, run.source_row), run.rows * row_bytes_); });
+}
+
+template <typename Visit>
+void Placement::ForEachDestination(const planner::Transfer& t, Visit visit) const {
+  if (t.dst_row != planner::Transfer::kInPlace) {
+    visit(Staged(t.dst, t.dst_row), t.rows * row_bytes_);
+    return;
+  }
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
+                       [&](const Run& run) { visit(Output(t.target, run.destination_row), run.rows * row_bytes_); });
+}
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_EXECUTION_PLACEMENT_H_

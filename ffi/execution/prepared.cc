@@ -1,0 +1,40 @@
+#include "execution/prepared.h"
+
+#include <algorithm>
+
+namespace fastjax {
+
+Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch) {
+  *alike = true;
+  row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
+  if (Status status = traffic_.Load(site, group, args, options.reverse); !status.ok()) return status;
+  if (options.check_overlaps && !options.reverse) {
+    if (Status status = traffic_.CheckLandings(group); !status.ok()) return status;
+  }
+  plans_.resize(static_cast<size_t>(site.group_size));
+  for (DevicePlan& plan : plans_) plan.here = false;
+  if (options.plan) return Plan(options, ranks, launch);
+  *alike = false;
+  if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;
+  for (const int32_t rank : ranks) {
+    plans_[static_cast<size_t>(rank)].Decode(args[site.position_at[rank]].table, options.backwards());
+  }
+  return Status::Ok();
+}
+
+Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch) {
+  // Small enough for a function object to hold without memory of its own.
+  const TakeSlice take = [this, backwards = options.backwards()](const planner::DeviceSlice& slice) {
+    plans_[static_cast<size_t>(slice.device)].Take(slice, backwards);
+  };
+  return PlanMetered([&](bool* anew) { return options.plan(traffic_.sent(), ranks, take, anew); }, launch);
+}
+
+Seen Prepared::seen() const {
+  const auto own = std::find_if(plans_.begin(), plans_.end(), [](const DevicePlan& plan) { return plan.here; });
+  if (own == plans_.end()) return {traffic_.sent(), row_bytes_};
+  return {traffic_.sent(), row_bytes_, own->stages, static_cast<int32_t>(own->scheduler)};
+}
+
+}  // namespace fastjax

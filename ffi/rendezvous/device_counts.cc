@@ -1,0 +1,78 @@
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "exchange/counts.h"
+#include "backends/memory/memory_backend.h"
+#include "rendezvous/rendezvous.h"
+#include "runtime/meter.h"
+
+namespace fastjax {
+namespace {
+
+// The last device to arrive has everyone's counts before it: it plans once and writes every device's table.
+class InProcessCounts final : public Counts {
+ public:
+  InProcessCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
+      : core_(std::make_shared<Core>(std::move(site), std::move(plan))),
+        rendezvous_(Rendezvous<CountsArgs>::Create(
+            core_->site, [core = core_](auto* session, int32_t last) { session->Finish(core->Plan(*session), last); },
+            kAllProcesses, [core = core_](const auto&, const Status&) { core->meter.Fail(); })) {}
+
+  void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    const CallSite& site = *core_->site;
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  }
+
+ private:
+  struct Core {
+    Core(std::shared_ptr<const CallSite> s, PlanFunction p)
+        : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
+
+    Status Plan(const Rendezvous<CountsArgs>::Session& session) {
+      // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
+      const std::lock_guard<std::mutex> lock(mutex);
+      Launch launch = meter.Begin();
+      Status status = Guarded([&] { return Plan(session, &launch); });
+      const int32_t* const table = session.args().front().table_words;
+      meter.End(launch, status, status.ok() ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
+      return status;
+    }
+
+    Status Plan(const Rendezvous<CountsArgs>::Session& session, Launch* launch) {
+      Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
+      if (!summed.ok()) return summed;
+      tables.clear();
+      for (int32_t p = 0; p < site->group_size; ++p) {
+        tables.push_back({site->rank_of[p], session.args()[p].table_words});
+      }
+      Status planned = PlanMetered([&](bool* anew) { return plan(traffic.data(), tables, anew); }, launch);
+      return planned.ok() ? HandOverTables(session.args()) : planned;
+    }
+
+    const std::shared_ptr<const CallSite> site;
+    const PlanFunction plan;
+    Meter meter;
+    std::mutex mutex;
+    std::vector<int64_t> traffic;
+    std::vector<int64_t> sizes;
+    std::vector<LocalTable> tables;
+  };
+
+  std::shared_ptr<Core> core_;
+  std::shared_ptr<Rendezvous<CountsArgs>> rendezvous_;
+};
+
+}  // namespace
+
+std::unique_ptr<Counts> InProcessTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return std::make_unique<InProcessCounts>(std::move(site), std::move(plan));
+}
+
+}  // namespace fastjax

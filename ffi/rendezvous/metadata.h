@@ -1,0 +1,25 @@
+// The sizes and offsets of devices, as words of a message.
+#ifndef FASTJAX_RENDEZVOUS_METADATA_H_
+#define FASTJAX_RENDEZVOUS_METADATA_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "rendezvous/meetings.h"
+#include "rendezvous/site.h"
+#include "exchange/backend.h"
+
+namespace fastjax {
+
+// Of the local devices of a group; `args` by position.
+void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeArgs>& args, std::vector<int64_t>* words);
+void WriteMetadata(const Site& site, int32_t group, const std::vector<CountsArgs>& args, std::vector<int64_t>* words);
+
+// Completes `args`, by position, which has those of the local devices, with what the letters say of the others. The
+// letters must live as long as the views in it.
+Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<ExchangeArgs>* args);
+Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<CountsArgs>* args);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_METADATA_H_

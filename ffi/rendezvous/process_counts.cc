@@ -1,0 +1,86 @@
+#include "exchange/counts.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/rendezvous.h"
+#include "runtime/meter.h"
+#include "rendezvous/job.h"
+#include "rendezvous/metadata.h"
+#include "backends/network/network.h"
+
+namespace fastjax {
+namespace {
+
+// Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
+class CountsJob final : public Job<CountsArgs> {
+ public:
+  CountsJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const PlanFunction* plan)
+      : Job(std::move(site), std::move(meter)), plan_(plan) {}
+
+  void OnMet() override {
+    launch()->Restart();
+    const Status status = Guarded([&] { return Plan(); });
+    if (status.ok()) return Finish(status);
+    // Mistakes are found alike; want of memory is a process's own.
+    Meetings& meetings = site().station().meetings;
+    status.code == Code::kInvalidArgument ? meetings.FailAlike(&meeting(), status)
+                                          : meetings.GiveUp(&meeting(), status);
+  }
+  void OnFailed(const Status& why) override { Finish(why); }
+  void OnTick(std::chrono::steady_clock::time_point) override {}
+
+ private:
+  Seen seen() const override {
+    return SeenOf(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
+  }
+
+  Status Plan() {
+    const CallSite& call = site().call_site();
+    if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
+    if (Status status = SumCounts(call, group(), args(), &traffic_, &scratch_); !status.ok()) return status;
+    tables_.clear();
+    for (const int32_t position : site().local(group())) {
+      tables_.push_back({call.rank_of[position], args()[position].table_words});
+    }
+    Status planned = PlanMetered([&](bool* anew) { return (*plan_)(traffic_.data(), tables_, anew); }, launch());
+    return planned.ok() ? HandOverTables(args()) : planned;
+  }
+
+  const PlanFunction* plan_;
+  std::vector<int64_t> traffic_;
+  std::vector<int64_t> scratch_;
+  std::vector<LocalTable> tables_;
+};
+
+class NetworkCounts final : public Counts {
+ public:
+  NetworkCounts(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site, PlanFunction plan)
+      : plan_(std::make_shared<PlanFunction>(std::move(plan))),
+        entrance_(std::move(station), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
+                  [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
+                    return std::make_unique<CountsJob>(std::move(at), std::move(meter), plan.get());
+                  }) {}
+
+  void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
+    entrance_.Arrive(run_id, partition, args, std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    entrance_.Refuse(run_id, partition, why, std::move(done));
+  }
+
+ private:
+  std::shared_ptr<PlanFunction> plan_;
+  Entrance<CountsArgs, CountsJob> entrance_;
+};
+
+}  // namespace
+
+std::unique_ptr<Counts> NetworkTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return std::make_unique<NetworkCounts>(station_, std::move(site), std::move(plan));
+}
+
+}  // namespace fastjax

@@ -1,0 +1,300 @@
+// Where the devices of one process meet.
+#ifndef FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
+#define FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/call_site.h"
+#include "runtime/completer.h"
+#include "runtime/watchdog.h"
+#include "exchange/status.h"
+
+namespace fastjax {
+
+// Text of the error for a group of which some members did not arrive in time. `members` by partition.
+std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                           const std::vector<bool>& arrived);
+
+// The same when half of the time is up, which is said on stderr: where those that are missing wait for others in a
+// collective of XLA's, that may end the process before the error is seen. Of short limits nothing is said.
+std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
+                         const std::vector<bool>& arrived);
+void Say(const std::string& text);
+constexpr int64_t kLongTimeoutMs = 10'000;
+
+// Devices, of all call sites, that have come to a rendezvous and have not been let go; after that, a device still
+// counts while the thread that lets it go runs the rest of its program.
+std::atomic<int64_t>& Unfinished();
+
+// By partition: the devices that meet here, those of this process. kAllProcesses: all.
+constexpr int32_t kAllProcesses = -1;
+std::vector<bool> MembersOf(const CallSite& site, int32_t process);
+
+// Gathers the arguments of every device of a group that this process has, for one call site of one executable. Calls
+// are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
+// that it is not part of yet, and every device runs the repetitions of one call site in the same order.
+//
+// Nobody blocks: arriving returns at once, and the device that completes a gathering runs `action` for all.
+//
+// A device that cannot take part arrives as well, and says why. It is told with the others, when all have come: the
+// runtime may end the process if one device's program fails long before another's.
+template <typename Args>
+class Rendezvous final : public Expirable, public std::enable_shared_from_this<Rendezvous<Args>> {
+ public:
+  class Session {
+   public:
+    int32_t group() const { return group_; }
+    int64_t run_id() const { return run_id_; }
+    const std::vector<Args>& args() const { return args_; }  // by position
+
+    // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
+    // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
+    void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
+    // The same, with all devices completed by the caller's thread, one after the other: where they are played by one,
+    // whose completions wait for nothing.
+    void FinishHere(const Status& status) { owner_->FinishSessionHere(this, status); }
+
+   private:
+    friend class Rendezvous;
+    std::shared_ptr<Rendezvous> owner_;
+    int64_t run_id_ = 0;
+    int32_t group_ = 0;
+    int32_t missing_ = 0;
+    std::chrono::steady_clock::time_point deadline_;
+    bool said_ = false;  // that devices are missing
+    Status refusal_;     // of the first device that cannot take part
+    std::vector<Args> args_;
+    std::vector<bool> arrived_;
+    std::vector<Completion> completions_;
+  };
+
+  // Called on the thread of the last device to arrive, with that device's position.
+  using Action = std::function<void(Session*, int32_t last)>;
+  // Called instead of the action where devices have not arrived in time, or cannot take part, before they are told.
+  using Failed = std::function<void(const Session&, const Status&)>;
+
+  static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action,
+                                            int32_t process = kAllProcesses, Failed failed = nullptr) {
+    auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action), process));
+    rendezvous->failed_ = std::move(failed);
+    Watchdog::Get().Watch(rendezvous);
+    return rendezvous;
+  }
+
+  void Arrive(int64_t run_id, int32_t group, int32_t position, Args args, Completion done) {
+    Enter(run_id, group, position, std::move(args), Status::Ok(), std::move(done));
+  }
+
+  // The device has come and cannot take part: nobody's operation happens, and all of the group are told why.
+  void Refuse(int64_t run_id, int32_t group, int32_t position, const Status& why, Completion done) {
+    const std::string who = site_->Prefix() + site_->DeviceName(group, position) + " cannot take part: ";
+    Enter(run_id, group, position, Args{}, {why.code, who + why.message}, std::move(done));
+  }
+
+  bool Expire(std::chrono::steady_clock::time_point now) override {
+    std::vector<Session*> due;
+    std::vector<std::string> missing;
+    bool waiting = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (size_t i = open_.size(); i-- > 0;) {
+        Session* session = open_[i];
+        if (session->deadline_ > now) {
+          waiting = true;
+          if (IsHalfWay(*session, now)) {
+            session->said_ = true;
+            missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
+          }
+          continue;
+        }
+        failures_.push_back({session->run_id_, session->group_, session->arrived_, Late(*session)});
+        if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
+        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+        due.push_back(session);
+      }
+    }
+    for (Session* session : due) Fail(session, Late(*session), -1);
+    for (const std::string& text : missing) Say(text);
+    return waiting;
+  }
+
+ private:
+  // A group that timed out: devices that arrive late are told at once instead of waiting in vain.
+  struct Failure {
+    int64_t run_id;
+    int32_t group;
+    std::vector<bool> told;
+    Status why;
+  };
+  static constexpr size_t kFailuresKept = 64;
+
+  Rendezvous(std::shared_ptr<const CallSite> site, Action action, int32_t process)
+      : site_(std::move(site)), action_(std::move(action)), members_(MembersOf(*site_, process)) {
+    expected_.resize(site_->groups());
+    for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
+  }
+
+  void Enter(int64_t run_id, int32_t group, int32_t position, Args args, Status refusal, Completion done) {
+    Session* session = nullptr;
+    Status refused;
+    bool opened = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (TakeFailure(run_id, group, position, &refused)) {
+        session = nullptr;
+      } else {
+        session = Join(run_id, group, position, &opened);
+        session->args_[position] = std::move(args);
+        session->completions_[position] = std::move(done);
+        session->arrived_[position] = true;
+        if (session->refusal_.ok()) session->refusal_ = std::move(refusal);
+        Unfinished().fetch_add(1);
+        if (--session->missing_ > 0) {
+          session = nullptr;
+          done = nullptr;
+        } else {
+          Close(session);
+          done = nullptr;
+        }
+      }
+    }
+    if (opened) Watchdog::Get().Touch();
+    if (done != nullptr) {
+      done(refused);
+    } else if (session != nullptr) {
+      // The action may complete the one who holds the last other reference.
+      const auto alive = this->shared_from_this();
+      if (session->refusal_.ok()) {
+        action_(session, position);
+      } else {
+        Fail(session, Status(session->refusal_), position);
+      }
+    }
+  }
+
+  // Ends the operation of a session that is not open any more, of which the action has not been called.
+  void Fail(Session* session, const Status& why, int32_t here) {
+    static_cast<void>(Guarded([&] {
+      if (failed_ != nullptr) failed_(*session, why);
+      return Status::Ok();
+    }));
+    session->Finish(why, here);
+  }
+
+  // Of a session whose time is up. What kept a device from taking part comes first, and may be why others are missing.
+  Status Late(const Session& session) const {
+    const std::string missing = MissingDevices(*site_, members_, session.group_, session.arrived_);
+    const Status& first = session.refusal_;
+    return first.ok() ? Status::Deadline(missing) : Status{first.code, first.message + " Besides: " + missing};
+  }
+
+  bool IsHalfWay(const Session& session, std::chrono::steady_clock::time_point now) const {
+    return site_->timeout_ms >= kLongTimeoutMs && !session.said_ &&
+           session.deadline_ - now <= std::chrono::milliseconds(site_->timeout_ms / 2);
+  }
+
+  bool TakeFailure(int64_t run_id, int32_t group, int32_t position, Status* status) {
+    for (size_t i = 0; i < failures_.size(); ++i) {
+      Failure& failure = failures_[i];
+      if (failure.run_id != run_id || failure.group != group || failure.told[position]) continue;
+      failure.told[position] = true;
+      *status = failure.why;
+      return true;
+    }
+    return false;
+  }
+
+  Session* Join(int64_t run_id, int32_t group, int32_t position, bool* opened) {
+    for (Session* session : open_) {
+      if (session->run_id_ == run_id && session->group_ == group && !session->arrived_[position]) return session;
+    }
+    *opened = true;
+    if (free_.empty()) free_.push_back(std::make_unique<Session>());
+    Session* session = free_.back().release();
+    free_.pop_back();
+    session->owner_ = this->shared_from_this();
+    session->run_id_ = run_id;
+    session->group_ = group;
+    session->missing_ = expected_[group];
+    session->said_ = false;
+    session->refusal_ = Status::Ok();
+    session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
+    session->args_.assign(site_->group_size, Args{});
+    session->arrived_.assign(site_->group_size, false);
+    session->completions_.resize(site_->group_size);
+    open_.push_back(session);
+    return session;
+  }
+
+  void Close(Session* session) {
+    for (size_t i = 0; i < open_.size(); ++i) {
+      if (open_[i] == session) {
+        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+      }
+    }
+  }
+
+  void FinishSession(Session* session, const Status& status, int32_t here) {
+    const auto keep_alive = std::move(session->owner_);
+    const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
+    Completion own;
+    for (int32_t p = 0; p < site_->group_size; ++p) {
+      Completion done = std::move(session->completions_[p]);
+      session->completions_[p] = nullptr;
+      if (done == nullptr) continue;
+      if (p == here) {
+        own = std::move(done);
+        continue;
+      }
+      Completer::Get().Run([done = std::move(done), shared] {
+        done(shared == nullptr ? Status::Ok() : *shared);
+        Unfinished().fetch_sub(1);
+      });
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_.push_back(std::unique_ptr<Session>(session));
+    }
+    if (own == nullptr) return;
+    own(status);
+    Unfinished().fetch_sub(1);
+  }
+
+  void FinishSessionHere(Session* session, const Status& status) {
+    const auto keep_alive = std::move(session->owner_);
+    const std::vector<Completion> completions = std::move(session->completions_);
+    session->completions_.clear();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_.push_back(std::unique_ptr<Session>(session));
+    }
+    for (const Completion& done : completions) {
+      if (done == nullptr) continue;
+      done(status);
+      Unfinished().fetch_sub(1);
+    }
+  }
+
+  const std::shared_ptr<const CallSite> site_;
+  const Action action_;
+  Failed failed_;
+  const std::vector<bool> members_;  // by partition
+  std::vector<int32_t> expected_;    // by group: how many of them
+  std::mutex mutex_;
+  std::vector<Session*> open_;  // oldest first
+  std::vector<std::unique_ptr<Session>> free_;
+  std::vector<Failure> failures_;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_RENDEZVOUS_H_

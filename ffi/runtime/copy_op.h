@@ -1,0 +1,21 @@
+// One copy between two pieces of memory of this process, or that it reaches.
+#ifndef FASTJAX_RUNTIME_COPY_OP_H_
+#define FASTJAX_RUNTIME_COPY_OP_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/copy.h"
+
+namespace fastjax {
+
+struct CopyOp {
+  std::byte* dst;
+  const std::byte* src;
+  int64_t bytes;
+  kernels::Destination destination;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_COPY_OP_H_

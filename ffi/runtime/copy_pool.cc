@@ -1,0 +1,189 @@
+#include "runtime/copy_pool.h"
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "kernels/copy.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace fastjax {
+namespace {
+
+// Pieces small enough to even out unequal threads, large enough that claiming one is noise.
+constexpr int64_t kMinPieceBytes = 64 << 10;
+constexpr int64_t kMaxPieceBytes = 1 << 20;
+// Of another process's memory: the system takes more time to begin a read.
+constexpr int64_t kMinReadBytes = 256 << 10;
+constexpr int64_t kPiecesPerThread = 8;
+
+int UsableProcessors() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+void CopyJob::Clear() {
+  ops_.clear();
+  ends_.clear();
+  step_ops_.clear();
+  pid_ = 0;
+  failed_.store(false, std::memory_order_relaxed);
+  total_bytes_ = 0;
+  step_bytes_so_far_ = 0;
+}
+
+void CopyJob::Add(const CopyOp& op) {
+  if (op.bytes == 0) return;
+  step_bytes_so_far_ += op.bytes;
+  total_bytes_ += op.bytes;
+  ops_.push_back(op);
+  ends_.push_back(step_bytes_so_far_);
+}
+
+void CopyJob::EndStep() {
+  step_bytes_so_far_ = 0;
+  const size_t begin = step_ops_.empty() ? 0 : step_ops_.back();
+  if (ops_.size() > begin) step_ops_.push_back(ops_.size());
+}
+
+void CopyJob::RunInline() {
+  if (steps() == 0) return;
+  BeginStep(0);
+  do {
+    CopyRange(0, step_bytes_);
+  } while (NextStep());
+}
+
+void CopyJob::AddTo(ProcessReader* reader) const {
+  for (const CopyOp& op : ops_) {
+    reader->Add(op.dst, reinterpret_cast<uintptr_t>(op.src), static_cast<size_t>(op.bytes));
+  }
+}
+
+void CopyJob::BeginStep(size_t step) {
+  step_ = step;
+  first_op_ = step == 0 ? 0 : step_ops_[step - 1];
+  last_op_ = step_ops_[step];
+  step_bytes_ = ends_[last_op_ - 1];
+  const int64_t wanted = step_bytes_ / (kPiecesPerThread * std::max(1, CopyPool::Get().threads()));
+  piece_bytes_ = std::clamp(wanted, pid_ == 0 ? kMinPieceBytes : kMinReadBytes, kMaxPieceBytes);
+  claimed_.store(0, std::memory_order_relaxed);
+}
+
+bool CopyJob::NextStep() {
+  if (step_ + 1 >= step_ops_.size()) return false;
+  BeginStep(step_ + 1);
+  return true;
+}
+
+bool CopyJob::ClaimAndCopy() {
+  const int64_t begin = claimed_.fetch_add(piece_bytes_, std::memory_order_relaxed);
+  if (begin >= step_bytes_) return false;
+  CopyRange(begin, std::min(begin + piece_bytes_, step_bytes_));
+  return true;
+}
+
+void CopyJob::CopyRange(int64_t begin, int64_t end) {
+  if (pid_ == 0) {
+    return ForEachPart(begin, end, [](const CopyOp& op, int64_t skip, int64_t bytes) {
+      kernels::Copy(op.dst + skip, op.src + skip, static_cast<size_t>(bytes), op.destination);
+    });
+  }
+  ProcessReader reader(pid_);
+  ForEachPart(begin, end, [&reader](const CopyOp& op, int64_t skip, int64_t bytes) {
+    reader.Add(op.dst + skip, reinterpret_cast<uintptr_t>(op.src) + static_cast<uintptr_t>(skip),
+               static_cast<size_t>(bytes));
+  });
+  if (!reader.Finish()) failed_.store(true, std::memory_order_relaxed);
+}
+
+template <typename Copy>
+void CopyJob::ForEachPart(int64_t begin, int64_t end, Copy copy) const {
+  const auto first = ends_.begin() + static_cast<std::ptrdiff_t>(first_op_);
+  const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(last_op_);
+  auto at = static_cast<size_t>(std::upper_bound(first, last, begin) - ends_.begin());
+  for (int64_t position = begin; position < end; ++at) {
+    const CopyOp& op = ops_[at];
+    const int64_t skip = position - (ends_[at] - op.bytes);
+    const int64_t bytes = std::min(op.bytes - skip, end - position);
+    copy(op, skip, bytes);
+    position += bytes;
+  }
+}
+
+CopyPool& CopyPool::Get() {
+  // Never destroyed: its threads may outlive static destructors.
+  static auto* pool = new CopyPool(UsableProcessors());
+  return *pool;
+}
+
+CopyPool::CopyPool(int threads) {
+  for (; threads_ < threads; ++threads_) {
+    try {
+      std::thread([this] { Loop(); }).detach();
+    } catch (const std::system_error&) {
+      break;  // the system has no more threads: make do with those there are
+    }
+  }
+}
+
+void CopyPool::Run(CopyJob* job, std::function<void()> done) {
+  if (job->steps() == 0 || threads_ == 0) {
+    job->RunInline();
+    done();
+    return;
+  }
+  job->done_ = std::move(done);
+  job->BeginStep(0);
+  const int64_t parts = (job->step_bytes_ + job->piece_bytes_ - 1) / job->piece_bytes_;  // each for one thread
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    job->references_ = 0;
+    jobs_.push_back(job);
+  }
+  if (parts == 1) return wake_.notify_one();
+  wake_.notify_all();
+}
+
+void CopyPool::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return !jobs_.empty(); });
+    Work(jobs_.front(), &lock);
+  }
+}
+
+// Called and left with the lock held. The last worker to leave a step whose every byte is copied moves the job on:
+// no worker ever waits for another.
+void CopyPool::Work(CopyJob* job, std::unique_lock<std::mutex>* lock) {
+  ++job->references_;
+  lock->unlock();
+  while (job->ClaimAndCopy()) {
+  }
+  lock->lock();
+  const auto queued = std::find(jobs_.begin(), jobs_.end(), job);
+  if (queued != jobs_.end()) jobs_.erase(queued);
+  if (--job->references_ > 0) return;
+  // Nothing is left to claim and no worker is inside, so everything is copied.
+  if (job->NextStep()) {
+    jobs_.push_front(job);
+    if (job->step_bytes_ > job->piece_bytes_) wake_.notify_all();
+    return;
+  }
+  auto done = std::move(job->done_);
+  job->done_ = nullptr;
+  lock->unlock();
+  done();
+  lock->lock();
+}
+
+}  // namespace fastjax

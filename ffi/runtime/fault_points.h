@@ -1,0 +1,67 @@
+// Places where a test can have this process stop, so that whatever it then does to it happens there and nowhere else.
+//
+// FASTJAX_FAULT names them, each with the exchange of this process, from 0: with "met@1,stage 2@3" it stops once all
+// have met for its second exchange, and in its fourth before it sends anything of stage 2, as errors number them.
+// Whoever tests lets it go on (SIGCONT). Without the variable nothing ever stops. For tests only.
+#ifndef FASTJAX_RUNTIME_FAULT_POINTS_H_
+#define FASTJAX_RUNTIME_FAULT_POINTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/transfer.h"
+
+namespace fastjax {
+
+class FaultPoints {
+ public:
+  // `stop` is called where one is reached, once for each. What means nothing in `wanted` is never reached.
+  FaultPoints(std::string_view wanted, void (*stop)());
+  FaultPoints(const FaultPoints&) = delete;
+  FaultPoints& operator=(const FaultPoints&) = delete;
+
+  // Those of the environment, as it was when this was first called. They stop the process.
+  static FaultPoints& Get();
+
+  // Counts exchanges. "meet": before the others are told that this process has come.
+  void AtMeet() {
+    if (!points_.empty()) Begin();
+  }
+  // "met": everybody has come, and nothing is planned yet.
+  void AtMet() {
+    if (!points_.empty()) At("met");
+  }
+  // "balance", "stage N", "redistribution": before the first send or copy of it.
+  void AtStep(planner::Phase phase, int32_t stage) {
+    if (!points_.empty()) AtStepOf(phase, stage);
+  }
+  // "end": all of this process's rows have moved, and its program has not gone on.
+  void AtEnd() {
+    if (!points_.empty()) At("end");
+  }
+
+ private:
+  struct Point {
+    Point(std::string_view name, int64_t of) : place(name), exchange(of) {}
+
+    std::string place;
+    int64_t exchange;
+    std::atomic<bool> reached{false};
+  };
+
+  void Begin();
+  void At(std::string_view place);
+  void AtStepOf(planner::Phase phase, int32_t stage);
+
+  std::vector<std::unique_ptr<Point>> points_;
+  std::atomic<int64_t> exchanges_{0};
+  void (*stop_)();
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_FAULT_POINTS_H_

@@ -1,0 +1,83 @@
+#include "runtime/meter.h"
+
+#include <numeric>
+#include <utility>
+
+#include "planner/table.h"
+
+namespace fastjax {
+namespace {
+
+using std::chrono::steady_clock;
+
+int64_t NanosecondsSince(steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - start).count();
+}
+
+SiteKind KindOf(const ExchangeOptions& options, bool queues) {
+  const PlanSource given = options.transposed_table ? PlanSource::kGivenTransposed : PlanSource::kGiven;
+  return {options.plan ? PlanSource::kSelf : given, options.reverse, queues};
+}
+
+// As the rows travel.
+void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<int64_t>* traffic) {
+  traffic->assign(sent, sent + ranks * ranks);
+  for (size_t i = 0; reverse && i < ranks; ++i) {
+    for (size_t j = 0; j < i; ++j) std::swap((*traffic)[i * ranks + j], (*traffic)[j * ranks + i]);
+  }
+}
+
+}  // namespace
+
+Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
+  const planner::TableView view(table);
+  return {sent, row_bytes, view.stages(), static_cast<int32_t>(view.scheduler())};
+}
+
+Meter::Meter(std::shared_ptr<const CallSite> site, SiteKind kind)
+    : site_(std::move(site)), kind_(kind), number_(Records::NextNumber()) {}
+
+Meter::Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
+    : Meter(std::move(site), KindOf(options, queues)) {}
+
+Meter::~Meter() {
+  if (record_ != nullptr) Records::Get().Close(record_);
+}
+
+void Meter::End(const Launch& launch, const Status& status, const Seen& seen) {
+  if (!launch.metered) return;
+  const int64_t elapsed = NanosecondsSince(launch.start);
+  static_cast<void>(Guarded([&] {
+    Note(launch, status, seen, elapsed);
+    return Status::Ok();
+  }));
+}
+
+void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns) {
+  std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
+  record_->Update([&](Figures* figures) {
+    if (!status.ok()) {
+      ++figures->failures;
+      return;
+    }
+    const auto ranks = static_cast<size_t>(site_->group_size);
+    CopyTraffic(seen.sent, ranks, kind_.reverse, &figures->traffic);
+    ++figures->exchanges;
+    figures->rows = std::accumulate(figures->traffic.begin(), figures->traffic.end(), int64_t{0});
+    figures->total_rows += figures->rows;
+    figures->row_bytes = seen.row_bytes;
+    figures->total_bytes += figures->rows * seen.row_bytes;
+    figures->skew = SkewOf(figures->traffic, site_->group_size, &figures->scratch);
+    figures->total_skew += figures->skew;
+    figures->stages = seen.stages;
+    figures->scheduler = seen.scheduler;
+    figures->memory_refusal = seen.memory_refusal;
+    if (launch.planned) {
+      ++(launch.anew ? figures->plans_made : figures->plans_reused);
+      figures->planning.Add(launch.planning_ns);
+    }
+    if (kind_.plan != PlanSource::kNone) figures->exchange.Add(elapsed_ns);
+  });
+}
+
+}  // namespace fastjax

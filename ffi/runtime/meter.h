@@ -1,0 +1,88 @@
+// Takes the figures of one call site while it runs.
+#ifndef FASTJAX_RUNTIME_METER_H_
+#define FASTJAX_RUNTIME_METER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/statistics.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "exchange/backend.h"
+
+namespace fastjax {
+
+// One exchange or planning that is under way. While no figures are collected it is empty.
+struct Launch {
+  bool metered = false;
+  bool planned = false;  // the call site has planned,
+  bool anew = false;     // and no plan had been kept for this traffic
+  int64_t planning_ns = 0;
+  std::chrono::steady_clock::time_point start;
+
+  // What came before is not to count.
+  void Restart() {
+    if (metered) start = std::chrono::steady_clock::now();
+  }
+};
+
+// What a launch was about, once it has ended well.
+struct Seen {
+  const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
+  int64_t row_bytes = 0;
+  int32_t stages = 0;
+  int32_t scheduler = 0;  // that made the plan: planner::Scheduler's number
+  std::string memory_refusal = {};
+};
+
+// What was seen of a launch that planned, by the stage table of any rank.
+Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table);
+
+// Returns plan(bool* anew), and notes in `launch` how long it took.
+template <typename Plan>
+Status PlanMetered(const Plan& plan, Launch* launch) {
+  if (!launch->metered) return plan(&launch->anew);
+  const auto start = std::chrono::steady_clock::now();
+  Status status = plan(&launch->anew);
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  launch->planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
+  launch->planned = true;
+  return status;
+}
+
+class Meter {
+ public:
+  Meter(std::shared_ptr<const CallSite> site, SiteKind kind);
+  Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
+  ~Meter();
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  // All that a launch costs while no figures are collected: one look at a flag.
+  Launch Begin() const {
+    Launch launch;
+    launch.metered = Records::collecting();
+    launch.Restart();
+    return launch;
+  }
+  // Once for each that has begun, before its devices are told. The first takes memory; without any, nothing is noted.
+  void End(const Launch& launch, const Status& status, const Seen& seen);
+  // Of what did not begin.
+  void Fail() { End(Begin(), Status::Internal(""), {}); }
+
+ private:
+  void Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns);
+
+  const std::shared_ptr<const CallSite> site_;
+  const SiteKind kind_;
+  const int64_t number_;
+  std::once_flag opened_;
+  std::shared_ptr<Record> record_;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_METER_H_

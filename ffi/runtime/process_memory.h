@@ -1,0 +1,38 @@
+// Reading the memory of other processes of this host, where the system lets us.
+#ifndef FASTJAX_RUNTIME_PROCESS_MEMORY_H_
+#define FASTJAX_RUNTIME_PROCESS_MEMORY_H_
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace fastjax {
+
+// Copies in batches, one call of the system for each.
+class ProcessReader {
+ public:
+  explicit ProcessReader(int64_t pid) : pid_(static_cast<pid_t>(pid)) {}
+
+  // From `src` there to `dst` here.
+  void Add(void* dst, uint64_t src, size_t bytes);
+  // Whether all bytes so far have been read.
+  bool Finish();
+
+ private:
+  static constexpr size_t kBatch = 64;
+
+  void Read();
+
+  const pid_t pid_;
+  bool good_ = true;
+  size_t count_ = 0;
+  size_t bytes_ = 0;
+  std::array<iovec, kBatch> here_{}, there_{};
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_PROCESS_MEMORY_H_

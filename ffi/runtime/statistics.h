@@ -1,0 +1,129 @@
+// What exchanges did, in figures: by call site, kept for whoever asks, and across the end of the executable.
+#ifndef FASTJAX_RUNTIME_STATISTICS_H_
+#define FASTJAX_RUNTIME_STATISTICS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exchange/call_site.h"
+
+namespace fastjax {
+
+// What a call site does with plans.
+enum class PlanSource : uint8_t {
+  kNone,             // plans, and moves nothing
+  kSelf,             // plans what it moves
+  kGiven,            // moves by a plan made before
+  kGivenTransposed,  // by one of the way back
+};
+
+struct SiteKind {
+  PlanSource plan = PlanSource::kNone;
+  bool reverse = false;
+  bool queues = false;  // an exchange has ended when its work is on GPUs' streams
+};
+
+// Nanoseconds.
+struct Times {
+  int64_t count = 0;
+  int64_t last = 0;
+  int64_t total = 0;
+  int64_t most = 0;
+
+  void Add(int64_t time);
+};
+
+struct Figures {
+  int64_t exchanges = 0;  // or plannings, of a site that moves nothing; those that ended well
+  int64_t failures = 0;
+  int64_t plans_made = 0;
+  int64_t plans_reused = 0;
+  int64_t rows = 0;  // of the last
+  int64_t total_rows = 0;
+  int64_t row_bytes = 0;
+  int64_t total_bytes = 0;
+  double skew = 0;  // of the last
+  double total_skew = 0;
+  int32_t stages = 0;      // of the last plan
+  int32_t scheduler = -1;  // that made it
+  // Why processes do not share the memory of their GPUs, where they are asked to; of the last.
+  std::string memory_refusal;
+  Times planning;
+  Times exchange;
+  std::vector<int64_t> traffic;  // of the last: rows that rank i sends to rank j, as they travelled
+  std::vector<int64_t> scratch;
+};
+
+// The largest number of rows that a rank of `ranks` sends or receives, over the mean; 1 where there are none. `scratch`
+// is reused.
+double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<int64_t>* scratch);
+
+struct SiteReport {
+  int64_t number = 0;  // of call sites, in order of creation
+  std::shared_ptr<const CallSite> site;
+  SiteKind kind;
+  bool active = false;  // its executable is still there
+  Figures figures;
+};
+
+// One call site's.
+class Record {
+ public:
+  Record(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind)
+      : number_(number), site_(std::move(site)), kind_(kind) {}
+
+  template <typename Change>
+  void Update(Change change) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    change(&figures_);
+  }
+  int64_t number() const { return number_; }
+  const CallSite& site() const { return *site_; }
+  SiteReport Report() const;
+
+ private:
+  friend class Records;
+
+  const int64_t number_;
+  const std::shared_ptr<const CallSite> site_;
+  const SiteKind kind_;
+  mutable std::mutex mutex_;
+  Figures figures_;
+  bool active_ = true;  // guarded by the mutex of all records
+};
+
+// All of the process's, and whether figures are collected at all.
+class Records {
+ public:
+  // Of call sites whose executables are gone, so many records are kept: the newest.
+  static constexpr size_t kMaxEnded = 256;
+
+  static Records& Get();
+
+  static bool collecting() { return collecting_.load(std::memory_order_relaxed); }
+  static void Collect(bool on) { collecting_.store(on, std::memory_order_relaxed); }
+  static int64_t NextNumber();
+
+  std::shared_ptr<Record> Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind);
+  void Close(const std::shared_ptr<Record>& record);
+  // Of the call sites that have done something since the last Reset, in order of creation.
+  std::vector<SiteReport> Report() const;
+  void Reset();
+
+ private:
+  inline static std::atomic<bool> collecting_{false};
+
+  void DropEnded(size_t kept);
+
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Record>> records_;  // by number
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_STATISTICS_H_

@@ -1,0 +1,48 @@
+// Bounds every wait.
+#ifndef FASTJAX_RUNTIME_WATCHDOG_H_
+#define FASTJAX_RUNTIME_WATCHDOG_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace fastjax {
+
+class Expirable {
+ public:
+  virtual ~Expirable() = default;
+  // Fails what is due at `now`; returns whether anything is still waiting.
+  virtual bool Expire(std::chrono::steady_clock::time_point now) = 0;
+};
+
+// One thread that looks at everything that waits, a few times a second while there is something to look at and
+// not at all otherwise.
+class Watchdog {
+ public:
+  static Watchdog& Get();
+
+  void Watch(const std::shared_ptr<Expirable>& expirable);
+
+  // Tells that something began to wait. Free unless the watchdog sleeps.
+  void Touch() {
+    if (!awake_.load()) Wake();
+  }
+
+ private:
+  Watchdog();
+  void Loop();
+  void Wake();
+  bool ExpireAll();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::weak_ptr<Expirable>> watched_;
+  std::atomic<bool> awake_{false};
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_WATCHDOG_H_

@@ -1,0 +1,104 @@
+// What the network transport asks of a network: bytes between the processes of a job.
+#ifndef FASTJAX_RUNTIME_WIRE_H_
+#define FASTJAX_RUNTIME_WIRE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "exchange/status.h"
+
+namespace fastjax {
+
+// A run of memory: what UCX calls an iov.
+struct Piece {
+  void* data;
+  size_t bytes;
+};
+
+// From, or to, a device of another process. Rails are the devices' numbers inside their processes: they choose the NIC.
+struct Route {
+  int32_t process;
+  int32_t local_rail;
+  int32_t remote_rail;
+};
+
+// Is told of the end of its sends and receives, on the wire's thread, and never from within a call of the wire's.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // Exactly once for each request.
+  virtual void OnDone(int64_t cookie, const Status& status) = 0;
+  // Now and then while a long request moves, before its end.
+  virtual void OnMoved(int64_t /*cookie*/) {}
+};
+
+// Is told of what other processes do, on the wire's thread, and never from within a call of the wire's.
+class Handler {
+ public:
+  virtual ~Handler() = default;
+  // A message from a process that knows the job's secret.
+  virtual void OnMessage(int32_t process, const std::byte* data, size_t bytes) = 0;
+  // The process is gone, was restarted, or cannot be reached. Every request to or from it ends with this status.
+  virtual void OnLost(int32_t process, const Status& status) = 0;
+  // The connection to the process is made anew, since it, or this one (then `why` is ok), gave up requests. Those have
+  // ended; messages that were on their way, in either direction, may be lost.
+  virtual void OnRenewed(int32_t process, const Status& why) = 0;
+  // About ten times a second.
+  virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
+  // The wire closes, with this status, in which all requests end soon. Last words to others are still sent.
+  virtual void OnClosed(const Status& why) = 0;
+  // Whether anything is left that needs the wire's thread. A wire that is closed runs posted tasks until nothing is.
+  virtual bool Busy() const = 0;
+};
+
+// One thread drives a wire: the handler, listeners and posted tasks all run there, and all but the first group of
+// methods may be called there only.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  // From any thread.
+  virtual int32_t process() const = 0;    // this one's number in the job
+  virtual int32_t processes() const = 0;  // of the job
+  // Before the first message; the handler must outlive the wire.
+  virtual void SetHandler(Handler* handler) = 0;
+  // Runs `task` on the wire's thread, tasks in order. False if it never will: the wire is closed, and its handler idle.
+  virtual bool Post(std::function<void()> task) = 0;
+  // A hash of the bytes that only those can compute who know the job's secret.
+  virtual uint64_t KeyedHash(const void* data, size_t bytes) const = 0;
+  // "process 1 (host a, 10.0.0.2)", and what is known of its state if that is not "connected".
+  virtual std::string Describe(int32_t process) const = 0;
+
+  // Copies the message and sends it, in order with other messages to that process. A process that has not joined yet
+  // gets it when it does. What cannot be sent is reported by OnLost.
+  virtual void SendMessage(int32_t process, const void* data, size_t bytes) = 0;
+
+  // Rows. `pieces` and the memory they name must stay as they are until the listener is told. A send and the receive
+  // on the other side match by tag; several of one tag and route match in order. A receive is as long as what is
+  // sent: one that would be longer writes nothing beyond its pieces, and it and one that is shorter end with an error.
+  // Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace. Of such
+  // sends of one listener and tag, those over the network move one after the other.
+  virtual void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                    int64_t cookie) = 0;
+  virtual void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                       int64_t cookie) = 0;
+
+  // Asks the listener's receives that no message has met yet to end. Each request still ends exactly once.
+  virtual void Cancel(Listener* listener) = 0;
+  // Ends all requests with a process at once. The next message or request connects anew. Both handlers are told
+  // (OnRenewed), since messages may be lost.
+  virtual void Disconnect(int32_t process) = 0;
+  // Asks the process over each connection made to it whether it is there: its wire answers, whatever its program does.
+  virtual void Probe(int32_t process) = 0;
+  // Whether nothing has come over one of these connections since, for longer than an answer takes.
+  virtual bool Silent(int32_t process) const = 0;
+  // Throws away what arrived, or arrives soon, without a receive: messages whose tag agrees in the bits of mask.
+  virtual void Drop(uint64_t tag, uint64_t mask) = 0;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RUNTIME_WIRE_H_
