@@ -17,9 +17,16 @@
 
 namespace fastjax {
 
-namespace gpu {
-struct Caller;
-}
+// What a backend's devices bring to a call besides buffers: a stream, memory of the device. Each backend that needs one
+// derives its own and knows it by its own call sites.
+struct DeviceContext {
+  DeviceContext() = default;
+  DeviceContext(const DeviceContext&) = default;
+  DeviceContext& operator=(const DeviceContext&) = default;
+
+ protected:
+  ~DeviceContext() = default;
+};
 
 // Room for the stage table of one local device.
 struct LocalTable {
@@ -89,9 +96,9 @@ struct ExchangeArgs {
   IntView recv_sizes;
   const int32_t* table = nullptr;
   int64_t table_words = 0;
-  uint64_t plan_hash = 0;               // of the table, where another process has it
-  const gpu::Caller* caller = nullptr;  // of a GPU, whose memory source and destination are in
-  bool shares_memory = false;           // its process would, with others of its host
+  uint64_t plan_hash = 0;                 // of the table, where another process has it
+  const DeviceContext* context = nullptr;  // of a device of this process, where the backend has one
+  int64_t offer = 0;                      // a word of the backend's for the other processes, which get it with the sizes
 };
 
 // Moves rows as the stage tables say.

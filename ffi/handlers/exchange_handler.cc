@@ -14,7 +14,7 @@ struct ExchangeSite {
   static ffi::TypeId id;
   HandedOver handed_over;
   std::shared_ptr<const CallSite> site;
-  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<fastjax::Exchange> exchange;
 };
 
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;

@@ -108,7 +108,7 @@ Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   }
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
   if (!attendance_.Read()) return UnexpectedOperands();
-  args_.caller = &caller_;
+  args_.context = &caller_;
   return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
 }
 

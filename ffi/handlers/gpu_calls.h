@@ -51,7 +51,7 @@ struct GpuSite {
 };
 
 struct GpuExchangeSite : GpuSite {
-  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<fastjax::Exchange> exchange;
 };
 
 struct GpuPlanSite : GpuSite {

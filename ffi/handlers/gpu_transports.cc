@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "handlers/transports.h"
+#include "runtime/process_state.h"
 #include "backends/gpu/driver_library.h"
 #include "backends/gpu/gpu_transport.h"
 #include "backends/gpu/ipc/board.h"
@@ -23,26 +24,24 @@ using gpu::Gpu;
 using gpu::GpuNetworkTransport;
 using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
-using network::NetworkTransport;
 
 // What the call sites of a platform share, communicators above all.
 struct Shared {
   std::shared_ptr<Fabric> here;     // between devices of this process
   std::shared_ptr<Fabric> between;  // those of several, which meet by this network
   std::shared_ptr<Memory> memory;   // and may share memory; null: they do not
-  std::shared_ptr<NetworkTransport> network;
+  std::shared_ptr<Station> station;
 };
 
-std::mutex mutex;
-
-Shared& SharedOn(const std::string& platform) {
-  static auto* const shared = new std::map<std::string, Shared>;
-  return (*shared)[platform];
-}
+struct Platforms {
+  std::mutex mutex;
+  std::map<std::string, Shared> shared;  // by platform
+};
 
 std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::shared_ptr<Gpu>& gpu) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<Fabric>& here = SharedOn(platform).here;
+  auto& platforms = ProcessState<Platforms>();
+  const std::lock_guard<std::mutex> lock(platforms.mutex);
+  std::shared_ptr<Fabric>& here = platforms.shared[platform].here;
   if (here == nullptr) {
     here = std::make_shared<NcclFabric>(gpu, gpu::OptionsOf(platform).message_libraries);
   }
@@ -50,17 +49,18 @@ std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::share
 }
 
 std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
-                                                      const std::shared_ptr<NetworkTransport>& network) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Shared& shared = SharedOn(platform);
-  if (shared.network != network) {
+                                                      const std::shared_ptr<Station>& station) {
+  auto& platforms = ProcessState<Platforms>();
+  const std::lock_guard<std::mutex> lock(platforms.mutex);
+  Shared& shared = platforms.shared[platform];
+  if (shared.station != station) {
     const gpu::PlatformOptions options = gpu::OptionsOf(platform);
-    shared.network = network;
+    shared.station = station;
     shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
-                                                  std::make_shared<gpu::WireIntroducer>(network->station()));
+                                                  std::make_shared<gpu::WireIntroducer>(station));
     shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
-  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, network, shared.memory);
+  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, station, shared.memory);
 }
 
 }  // namespace
@@ -77,9 +77,9 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const Ca
   auto gpu = gpu::OpenGpu(platform, &wrong);
   if (gpu == nullptr) return ffi::Unexpected(ffi::Error::Internal(site.Prefix() + wrong + "."));
   if (site.spans_processes()) {
-    auto network = NetworkOf(site);
-    if (!network.has_value()) return ffi::Unexpected(network.error());
-    return GpuTransport{gpu, TransportBetween(platform, gpu, *network)};
+    auto station = StationOf(site);
+    if (!station.has_value()) return ffi::Unexpected(station.error());
+    return GpuTransport{gpu, TransportBetween(platform, gpu, *station)};
   }
   std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
   if (loopback) {

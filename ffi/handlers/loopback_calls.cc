@@ -111,7 +111,7 @@ Status LoopbackCall::Load(const LoopbackBuffers& buffers) {
   fetch_.Add(&all_.output_offsets.data, buffers.output_offsets.size_bytes());
   fetch_.Add(&all_.recv_sizes.data, buffers.recv_sizes.size_bytes());
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
-  all_.caller = &caller_;
+  all_.context = &caller_;
   return CopyBase(*state_.gpu, caller_, buffers.base, all_.destination);
 }
 

@@ -7,8 +7,8 @@
 #include "handlers/decode.h"
 #include "backends/gpu/gpu.h"
 #include "exchange/call_site.h"
-#include "backends/network/network.h"
 #include "exchange/backend.h"
+#include "rendezvous/site.h"
 
 namespace fastjax::handlers {
 
@@ -16,8 +16,8 @@ namespace fastjax::handlers {
 // has not been opened.
 ffi::ErrorOr<std::shared_ptr<Transport>> TransportOf(const CallSite& site);
 
-// That of the network alone.
-ffi::ErrorOr<std::shared_ptr<network::NetworkTransport>> NetworkOf(const CallSite& site);
+// Where the processes of the job meet.
+ffi::ErrorOr<std::shared_ptr<Station>> StationOf(const CallSite& site);
 
 struct GpuTransport {
   std::shared_ptr<gpu::Gpu> gpu;

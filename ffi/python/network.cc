@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "rendezvous/rendezvous.h"
-#include "backends/network/the_wire.h"
+#include "backends/network/open_wire.h"
+#include "runtime/job_network.h"
 
 namespace nb = nanobind;
 
 namespace fastjax::python {
 namespace {
-
-namespace network = network;
 
 void Check(const std::string& wrong) {
   if (!wrong.empty()) throw std::runtime_error(wrong);
@@ -40,20 +39,20 @@ nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std:
   std::string addresses;
   {
     const nb::gil_scoped_release release;
-    Check(network::OpenTheWire(options, &addresses));
+    Check(OpenTheWire(network::OpenWire, options, &addresses));
   }
   return nb::bytes(addresses.data(), addresses.size());
 }
 
-void AddPeer(int32_t process, const nb::bytes& addresses) { Check(network::AddPeer(process, ToString(addresses))); }
+void AddPeer(int32_t process, const nb::bytes& addresses) { Check(fastjax::AddPeer(process, ToString(addresses))); }
 
-void PeerLost(int32_t process, const std::string& why) { Check(network::PeerLost(process, why)); }
+void PeerLost(int32_t process, const std::string& why) { Check(fastjax::PeerLost(process, why)); }
 
 bool Close(double seconds) {
   constexpr double kLongest = 86400;
   const double limit = std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kLongest);
   const nb::gil_scoped_release release;
-  return network::CloseTheWire(
+  return CloseTheWire(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
 }
 
@@ -62,7 +61,7 @@ nb::dict State() {
   bool open = false;
   {
     const nb::gil_scoped_release release;
-    open = network::StateOfTheWire(&state);
+    open = StateOfTheWire(&state);
   }
   nb::dict dict;
   dict["open"] = open;

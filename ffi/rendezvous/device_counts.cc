@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "exchange/counts.h"
-#include "backends/memory/memory_backend.h"
+#include "rendezvous/counts.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -12,9 +12,9 @@ namespace fastjax {
 namespace {
 
 // The last device to arrive has everyone's counts before it: it plans once and writes every device's table.
-class InProcessCounts final : public Counts {
+class DeviceCounts final : public Counts {
  public:
-  InProcessCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
+  DeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
       : core_(std::make_shared<Core>(std::move(site), std::move(plan))),
         rendezvous_(Rendezvous<CountsArgs>::Create(
             core_->site, [core = core_](auto* session, int32_t last) { session->Finish(core->Plan(*session), last); },
@@ -71,8 +71,8 @@ class InProcessCounts final : public Counts {
 
 }  // namespace
 
-std::unique_ptr<Counts> InProcessTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return std::make_unique<InProcessCounts>(std::move(site), std::move(plan));
+std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return std::make_unique<DeviceCounts>(std::move(site), std::move(plan));
 }
 
 }  // namespace fastjax

@@ -9,7 +9,7 @@ namespace fastjax {
 namespace {
 
 // For each device its position, the numbers below and then its arrays, all of them of one length.
-// Position, source rows, destination rows, row bytes, type, the plan's hash, whether it shares memory.
+// Position, source rows, destination rows, row bytes, type, the plan's hash, what the backend offers.
 constexpr int64_t kExchangeNumbers = 7;
 constexpr int64_t kExchangeArrays = 4;
 constexpr int64_t kCountsNumbers = 1;
@@ -57,7 +57,7 @@ void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeAr
     const ExchangeArgs& device = args[position];
     words->insert(words->end(), {position, device.source_rows, device.destination_rows, device.row_bytes,
                                  static_cast<int64_t>(device.element), static_cast<int64_t>(PlanHash(device)),
-                                 device.shares_memory ? 1 : 0});
+                                 device.offer});
     for (const auto* view : {&device.input_offsets, &device.send_sizes, &device.output_offsets, &device.recv_sizes}) {
       Append(*view, words);
     }
@@ -88,7 +88,7 @@ Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std
         same = same && words[1] == own.source_rows && words[2] == own.destination_rows && words[3] == own.row_bytes &&
                words[4] == static_cast<int64_t>(own.element);
         device.plan_hash = static_cast<uint64_t>(words[5]);
-        device.shares_memory = words[6] == 1;
+        device.offer = words[6];
         const int64_t* array = words + kExchangeNumbers;
         for (auto* view : {&device.input_offsets, &device.send_sizes, &device.output_offsets, &device.recv_sizes}) {
           *view = {array, updates, IntKind::kS64};

@@ -9,7 +9,7 @@
 #include "runtime/meter.h"
 #include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
-#include "backends/network/network.h"
+#include "rendezvous/counts.h"
 
 namespace fastjax {
 namespace {
@@ -55,9 +55,9 @@ class CountsJob final : public Job<CountsArgs> {
   std::vector<LocalTable> tables_;
 };
 
-class NetworkCounts final : public Counts {
+class ProcessCounts final : public Counts {
  public:
-  NetworkCounts(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site, PlanFunction plan)
+  ProcessCounts(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site, PlanFunction plan)
       : plan_(std::make_shared<PlanFunction>(std::move(plan))),
         entrance_(std::move(station), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
                   [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
@@ -79,8 +79,9 @@ class NetworkCounts final : public Counts {
 
 }  // namespace
 
-std::unique_ptr<Counts> NetworkTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return std::make_unique<NetworkCounts>(station_, std::move(site), std::move(plan));
+std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<Station> station, std::shared_ptr<const CallSite> site,
+                                          PlanFunction plan) {
+  return std::make_unique<ProcessCounts>(std::move(station), site, std::move(plan));
 }
 
 }  // namespace fastjax

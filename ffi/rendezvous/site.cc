@@ -52,4 +52,10 @@ void Site::Write(const std::vector<int64_t>& words, Meeting* meeting) const {
   Encode(message, &meeting->bytes);
 }
 
+std::string Describe(const ExchangeOptions& options) {
+  return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
+         (options.transposed_table ? ", transposed" : "") +
+         (options.check_overlaps ? ", looking for output slices that overlap" : "");
+}
+
 }  // namespace fastjax

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "rendezvous/meetings.h"
 #include "rendezvous/visits.h"
@@ -22,6 +23,9 @@ struct Station {
   Meetings meetings;
   Visits visits;
 };
+
+// What completes the description of a call: processes that exchange in different ways must not meet.
+std::string Describe(const ExchangeOptions& options);
 
 class Site {
  public:

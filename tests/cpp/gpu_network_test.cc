@@ -29,16 +29,15 @@ using gpu::Gpu;
 using gpu::GpuNetworkTransport;
 using gpu::WireIntroducer;
 using gpu::nccl::NcclFabric;
-using network::NetworkTransport;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
-  return [gpu, library](std::shared_ptr<NetworkTransport> network) {
-    auto introducer = std::make_shared<WireIntroducer>(network->station());
+  return [gpu, library](std::shared_ptr<Station> station) {
+    auto introducer = std::make_shared<WireIntroducer>(station);
     auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(introducer));
-    return std::make_shared<GpuNetworkTransport>(gpu, std::move(fabric), std::move(network));
+    return std::make_shared<GpuNetworkTransport>(gpu, std::move(fabric), std::move(station));
   };
 }
 

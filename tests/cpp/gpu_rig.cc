@@ -192,7 +192,7 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   call->caller = {streams_[static_cast<size_t>(partition)], device,
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
   driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
-  args.caller = &call->caller;
+  args.context = &call->caller;
   exchange_->Start(run_id, partition, args, [call, &driver, device, done = std::move(done)](const Status& status) {
     const Chosen again(device);
     driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());

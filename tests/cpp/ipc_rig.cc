@@ -21,7 +21,6 @@ using gpu::GpuNetworkTransport;
 using gpu::WireIntroducer;
 using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
-using network::NetworkTransport;
 
 IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
                const std::function<ProcessSetup(int32_t process)>& setup)
@@ -31,14 +30,14 @@ IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options,
   kernels::emulatedSharing().aliases = true;
 #endif
   int32_t next = 0;
-  processes = std::make_unique<Processes>(count, seed, [&](std::shared_ptr<NetworkTransport> network) {
+  processes = std::make_unique<Processes>(count, seed, [&](std::shared_ptr<Station> station) {
     const int32_t process = next++;
     const ProcessSetup own = setup == nullptr ? ProcessSetup{} : setup(process);
     const auto its_gpu = LastingGpu(own.driver);
-    auto introducer = std::make_shared<WireIntroducer>(network->station());
+    auto introducer = std::make_shared<WireIntroducer>(station);
     auto fabric = std::make_shared<NcclFabric>(its_gpu, FakeLibrary(), std::move(introducer));
     auto memory = own.shares ? std::make_shared<Memory>(its_gpu, own.host) : nullptr;
-    return std::make_shared<GpuNetworkTransport>(its_gpu, std::move(fabric), std::move(network), std::move(memory));
+    return std::make_shared<GpuNetworkTransport>(its_gpu, std::move(fabric), std::move(station), std::move(memory));
   });
   exchange = Open(site, options);
 }

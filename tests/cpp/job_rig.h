@@ -18,17 +18,15 @@ namespace fastjax::test {
 
 // The transports of all processes of a job.
 struct Processes {
-  using Make =
-      std::function<std::shared_ptr<Transport>(std::shared_ptr<network::NetworkTransport>)>;
+  using Make = std::function<std::shared_ptr<Transport>(std::shared_ptr<Station>)>;
 
   // `make`: what a process uses instead of its network transport alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
       : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
     for (int32_t p = 0; p < count; ++p) {
       // The network owns its wires.
-      auto plain = std::make_shared<network::NetworkTransport>(
-          std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
-      transports.push_back(make == nullptr ? plain : make(plain));
+      auto station = std::make_shared<Station>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
+      transports.push_back(make == nullptr ? std::make_shared<network::NetworkTransport>(station) : make(station));
     }
   }
 

@@ -212,9 +212,9 @@ void TestOtherShapes() {
 // What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
 void TestDescriptions() {
   ExchangeOptions options;
-  CHECK_EQ(network::Describe(options), "forwards by a plan made before");
+  CHECK_EQ(Describe(options), "forwards by a plan made before");
   options.check_overlaps = true;
-  CHECK_EQ(network::Describe(options),
+  CHECK_EQ(Describe(options),
            "forwards by a plan made before, looking for output slices that overlap");
 }
 

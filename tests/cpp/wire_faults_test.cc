@@ -19,7 +19,8 @@
 #include <vector>
 
 #include "check.h"
-#include "backends/network/the_wire.h"
+#include "backends/network/open_wire.h"
+#include "runtime/job_network.h"
 #include "wire_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
@@ -195,10 +196,9 @@ void WriteText(int descriptor, const std::string& text) {
 // What the child does: tells its addresses, takes ours, greets, sends rows that nobody has to receive, receives others
 // that nobody sends, and stays.
 [[noreturn]] void ChildMain(int in, int out, const std::string& transports) {
-  using namespace network;
   if (ReadText(in) != "start") _exit(0);
   std::string addresses;
-  if (TheWire() != nullptr || !OpenTheWire(OptionsOf(1, 2, transports), &addresses).empty()) _exit(1);
+  if (TheWire() != nullptr || !OpenTheWire(network::OpenWire, OptionsOf(1, 2, transports), &addresses).empty()) _exit(1);
   const auto wire = TheWire();
   WriteText(out, addresses);
   if (!AddPeer(0, ReadText(in)).empty()) _exit(2);

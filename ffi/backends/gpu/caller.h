@@ -5,18 +5,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
+#include "exchange/backend.h"
 #include "kernels/driver.h"
 
 namespace fastjax::gpu {
 
-struct Caller {
+struct Caller final : DeviceContext {
+  Caller() = default;
+  Caller(kernels::Stream on, int32_t number, std::function<std::byte*(size_t bytes)> memory = nullptr)
+      : stream(on), device(number), allocate(std::move(memory)) {}
+
   kernels::Stream stream = nullptr;  // what the device does before and after, in order
   int32_t device = 0;                // the driver's number of it
   // Memory of the device, for what this call puts on the stream, or has the stream wait for; null if there is none
   // left. May be called from another thread while the caller waits.
   std::function<std::byte*(size_t bytes)> allocate;
 };
+
+// Of a call site of GPUs; null for a device of another process.
+inline const Caller* CallerOf(const ExchangeArgs& args) { return static_cast<const Caller*>(args.context); }
 
 }  // namespace fastjax::gpu
 

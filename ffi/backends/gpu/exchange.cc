@@ -7,7 +7,7 @@
 
 #include "backends/gpu/gpu_transport.h"
 #include "backends/gpu/work.h"
-#include "backends/memory/memory_backend.h"
+#include "rendezvous/counts.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -94,7 +94,7 @@ class GpuExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Counts> GpuTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return memory::InProcessTransport::Get().OpenCounts(std::move(site), std::move(plan));
+  return OpenDeviceCounts(std::move(site), std::move(plan));
 }
 
 std::unique_ptr<Exchange> GpuTransport::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {

@@ -12,7 +12,7 @@ void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layo
   layout->step = 0;
   layout->shifts.clear();
   for (size_t rank = 0; rank < layout->lane_of.size(); ++rank) {
-    const Caller* const caller = args[static_cast<size_t>(site.position_at[rank])].caller;
+    const Caller* const caller = CallerOf(args[static_cast<size_t>(site.position_at[rank])]);
     if (caller == nullptr) continue;
     const auto same = [&](const Caller* other) { return other->stream == caller->stream; };
     const auto found = std::find_if(layout->lanes.begin(), layout->lanes.end(), same);

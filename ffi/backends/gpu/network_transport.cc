@@ -11,12 +11,16 @@
 #include "backends/gpu/work.h"
 #include "runtime/completer.h"
 #include "runtime/meter.h"
+#include "rendezvous/counts.h"
 #include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
 #include "rendezvous/swap.h"
 
 namespace fastjax::gpu {
 namespace {
+
+// What a process offers to others: that it would share memory with those of its host.
+constexpr int64_t kSharesMemory = 1;
 
 
 // What the jobs of a call site share.
@@ -87,7 +91,7 @@ class GpuJob final : public Job<ExchangeArgs> {
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
     // The thread is ours: without a device of its own it would make a context on the first GPU, whoever's that is.
-    const int32_t device = args()[site().local(group()).front()].caller->device;
+    const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
     Status chosen = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
     if (!chosen.ok()) return chosen;
     Status status = Prepare(alike);
@@ -97,7 +101,7 @@ class GpuJob final : public Job<ExchangeArgs> {
   Status Prepare(bool* alike) {
     const CallSite& call = site().call_site();
     shares_ = shared_->neighbours != nullptr &&
-              std::all_of(args().begin(), args().end(), [](const auto& of) { return of.shares_memory; });
+              std::all_of(args().begin(), args().end(), [](const auto& of) { return of.offer == kSharesMemory; });
     if (!shares_) return work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
     const auto swap = [this](const char* about, std::vector<int64_t> words,
                              std::vector<std::vector<int64_t>>* answers) {
@@ -161,7 +165,7 @@ class GpuNetworkExchange final : public Exchange {
                      const std::shared_ptr<Shared>& shared)
       : site_(site),
         shared_(shared),
-        entrance_(station, site, "on GPUs, " + network::Describe(shared->options),
+        entrance_(station, site, "on GPUs, " + Describe(shared->options),
                   std::make_shared<Meter>(site, shared->options, true),
                   [shared](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
                     return std::make_unique<GpuJob>(std::move(at), std::move(meter), shared);
@@ -169,7 +173,7 @@ class GpuNetworkExchange final : public Exchange {
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     const int32_t group = site_->group_of[static_cast<size_t>(partition)];
-    args.shares_memory = shared_->neighbours != nullptr && shared_->neighbours->Sought(group);
+    if (shared_->neighbours != nullptr && shared_->neighbours->Sought(group)) args.offer = kSharesMemory;
     entrance_.Arrive(run_id, partition, args, std::move(done));
   }
 
@@ -186,12 +190,12 @@ class GpuNetworkExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Counts> GpuNetworkTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return network_->OpenCounts(std::move(site), std::move(plan));
+  return OpenProcessCounts(station_, std::move(site), std::move(plan));
 }
 
 std::unique_ptr<Exchange> GpuNetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                             ExchangeOptions options) {
-  return std::make_unique<GpuNetworkExchange>(network_->station(), site,
+  return std::make_unique<GpuNetworkExchange>(station_, site,
                                               std::make_shared<Shared>(gpu_, fabric_, memory_, std::move(options)));
 }
 

@@ -9,7 +9,7 @@
 #include "backends/gpu/gpu.h"
 #include "backends/gpu/ipc/memory.h"
 #include "backends/gpu/layout.h"
-#include "backends/network/network.h"
+#include "rendezvous/site.h"
 #include "exchange/backend.h"
 
 namespace fastjax::gpu {
@@ -18,8 +18,8 @@ class GpuNetworkTransport final : public Transport {
  public:
   // `memory`: what devices of several processes share; null where they do not.
   GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
-                      std::shared_ptr<network::NetworkTransport> network, std::shared_ptr<ipc::Memory> memory = nullptr)
-      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), network_(std::move(network)), memory_(std::move(memory)) {}
+                      std::shared_ptr<Station> station, std::shared_ptr<ipc::Memory> memory = nullptr)
+      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), station_(std::move(station)), memory_(std::move(memory)) {}
 
   // As GpuTransport's.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
@@ -28,7 +28,7 @@ class GpuNetworkTransport final : public Transport {
  private:
   const std::shared_ptr<Gpu> gpu_;
   const std::shared_ptr<Fabric> fabric_;
-  const std::shared_ptr<network::NetworkTransport> network_;
+  const std::shared_ptr<Station> station_;
   const std::shared_ptr<ipc::Memory> memory_;
 };
 

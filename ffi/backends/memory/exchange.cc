@@ -144,11 +144,6 @@ class InProcessExchange final : public Exchange {
 
 }  // namespace
 
-InProcessTransport& InProcessTransport::Get() {
-  static auto* transport = new InProcessTransport;
-  return *transport;
-}
-
 std::unique_ptr<Exchange> InProcessTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                            ExchangeOptions options) {
   return std::make_unique<InProcessExchange>(std::move(site), std::move(options));

@@ -150,12 +150,6 @@ class NetworkExchange final : public Exchange {
 
 }  // namespace
 
-std::string Describe(const ExchangeOptions& options) {
-  return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
-         (options.transposed_table ? ", transposed" : "") +
-         (options.check_overlaps ? ", looking for output slices that overlap" : "");
-}
-
 std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                          ExchangeOptions options) {
   return std::make_unique<NetworkExchange>(station_, std::move(site), std::move(options));

@@ -4,27 +4,26 @@
 #define FASTJAX_BACKENDS_NETWORK_NETWORK_H_
 
 #include <memory>
-#include <string>
+#include <utility>
 
+#include "rendezvous/counts.h"
 #include "rendezvous/site.h"
 #include "exchange/backend.h"
 
 namespace fastjax::network {
 
-// Completes the description of a call: processes that exchange in different ways must not meet.
-std::string Describe(const ExchangeOptions& options);
-
 class NetworkTransport final : public Transport {
  public:
-  // Nothing else may handle the wire's messages. The transport must outlive the wire's thread.
-  explicit NetworkTransport(std::shared_ptr<Wire> wire) : station_(std::make_shared<Station>(std::move(wire))) {}
+  // The station must outlive the wire's thread.
+  explicit NetworkTransport(std::shared_ptr<Station> station) : station_(std::move(station)) {}
 
-  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
+    return OpenProcessCounts(station_, std::move(site), std::move(plan));
+  }
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
-  const std::shared_ptr<Station>& station() const { return station_; }
 
  private:
-  std::shared_ptr<Station> station_;
+  const std::shared_ptr<Station> station_;
 };
 
 }  // namespace fastjax::network

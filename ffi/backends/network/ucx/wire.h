@@ -14,30 +14,22 @@
 #include "backends/network/ucx/mail.h"
 #include "backends/network/ucx/peer.h"
 #include "backends/network/ucx/rows.h"
-#include "runtime/wire.h"
-#include "runtime/wire_options.h"
+#include "runtime/job_network.h"
 
 namespace fastjax::network::ucx {
 
-class UcxWire final : public Wire, private Driven, public std::enable_shared_from_this<UcxWire> {
+class UcxWire final : public JobWire, private Driven, public std::enable_shared_from_this<UcxWire> {
  public:
   // Null, with the reason, if UCX cannot.
   static std::shared_ptr<UcxWire> Open(const WireOptions& options, std::string* wrong);
   ~UcxWire() override;
 
-  // All of these from any thread. What other processes need to reach this one:
-  const std::string& addresses() const { return addresses_; }
-  // The process has joined, with the addresses it gave us; or anew, with others, if it was restarted. Returns what is
-  // wrong with them, or nothing.
-  std::string AddPeer(int32_t process, const std::string& addresses);
-  // The process is gone, until it is added again.
-  void PeerLost(int32_t process, const std::string& why);
-  // Ends all requests and tells the handler; sends what is on its way, for as long as that at most; and ends once the
-  // handler is idle. False if the thread does not end: then it, and the wire, stay behind.
-  bool Close(std::chrono::milliseconds limit);
-  // Before the process exits: stops the thread where it is. Waits a moment for that.
-  void Halt();
-  WireState State();
+  const std::string& addresses() const override { return addresses_; }
+  std::string AddPeer(int32_t process, const std::string& addresses) override;
+  void PeerLost(int32_t process, const std::string& why) override;
+  bool Close(std::chrono::milliseconds limit) override;
+  void Halt() override;
+  WireState State() override;
 
   int32_t process() const override { return core_.process; }
   int32_t processes() const override { return static_cast<int32_t>(core_.peers.size()); }

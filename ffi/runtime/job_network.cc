@@ -1,13 +1,11 @@
-#include "backends/network/the_wire.h"
+#include "runtime/job_network.h"
 
 #include <unistd.h>
 
 #include <cstdlib>
 #include <mutex>
 
-#include "backends/network/ucx/wire.h"
-
-namespace fastjax::network {
+namespace fastjax {
 namespace {
 
 constexpr const char* kNotOpen = "fastjax's network is not open in this process";
@@ -15,7 +13,7 @@ constexpr const char* kNotOpen = "fastjax's network is not open in this process"
 // Never destroyed: threads may outlive static destructors.
 struct Holder {
   std::mutex mutex;
-  std::shared_ptr<ucx::UcxWire> wire;
+  std::shared_ptr<JobWire> wire;
   pid_t owner = 0;
 };
 
@@ -25,7 +23,7 @@ Holder& GetHolder() {
 }
 
 // Null in a child that was forked: the wire is its parent's.
-std::shared_ptr<ucx::UcxWire> Get() {
+std::shared_ptr<JobWire> Get() {
   Holder& holder = GetHolder();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   return holder.owner == getpid() ? holder.wire : nullptr;
@@ -41,10 +39,10 @@ void StopAtExit() {
 
 std::shared_ptr<Wire> TheWire() { return Get(); }
 
-std::string OpenTheWire(const WireOptions& options, std::string* addresses) {
+std::string OpenTheWire(const WireOpener& open, const WireOptions& options, std::string* addresses) {
   if (Get() != nullptr) return "fastjax's network is open already";
   std::string wrong;
-  std::shared_ptr<ucx::UcxWire> wire = ucx::UcxWire::Open(options, &wrong);
+  std::shared_ptr<JobWire> wire = open(options, &wrong);
   if (wire == nullptr) return wrong;
   static const int registered = std::atexit(StopAtExit);
   static_cast<void>(registered);
@@ -54,7 +52,7 @@ std::string OpenTheWire(const WireOptions& options, std::string* addresses) {
     const std::lock_guard<std::mutex> lock(holder.mutex);
     if (holder.owner != getpid() && holder.wire != nullptr) {
       // A parent's: its destructor has nothing to join here.
-      new std::shared_ptr<ucx::UcxWire>(std::move(holder.wire));  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
+      new std::shared_ptr<JobWire>(std::move(holder.wire));  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
       holder.wire = nullptr;
     }
     if (holder.wire == nullptr) {
@@ -96,4 +94,4 @@ bool StateOfTheWire(WireState* state) {
   return true;
 }
 
-}  // namespace fastjax::network
+}  // namespace fastjax

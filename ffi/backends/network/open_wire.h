@@ -1,0 +1,17 @@
+// The network that this build has.
+#ifndef FASTJAX_BACKENDS_NETWORK_OPEN_WIRE_H_
+#define FASTJAX_BACKENDS_NETWORK_OPEN_WIRE_H_
+
+#include <memory>
+#include <string>
+
+#include "runtime/job_network.h"
+
+namespace fastjax::network {
+
+// A wire over UCX. Null, with the reason, if UCX cannot, or in a build without it.
+std::shared_ptr<JobWire> OpenWire(const WireOptions& options, std::string* wrong);
+
+}  // namespace fastjax::network
+
+#endif  // FASTJAX_BACKENDS_NETWORK_OPEN_WIRE_H_

@@ -1,0 +1,21 @@
+// Planning on its own: the devices' counts are brought together and planned, and nothing is moved.
+#ifndef FASTJAX_RENDEZVOUS_COUNTS_H_
+#define FASTJAX_RENDEZVOUS_COUNTS_H_
+
+#include <memory>
+
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "rendezvous/site.h"
+
+namespace fastjax {
+
+// Of devices of one process: the last to arrive has everyone's counts before it.
+std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan);
+// Of devices of several: each process gets the counts of all, makes the same plan, and writes its own devices' tables.
+std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<Station> station, std::shared_ptr<const CallSite> site,
+                                          PlanFunction plan);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_COUNTS_H_
