@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/gpu/device/driver_library.h"
 #include "kernels/driver.h"
-#include "backends/gpu/driver_library.h"
 
 namespace {
 

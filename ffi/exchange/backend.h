@@ -9,11 +9,11 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/copy.h"
-#include "planner/table.h"
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
 #include "exchange/status.h"
+#include "kernels/copy.h"
+#include "planner/table.h"
 
 namespace fastjax {
 
@@ -96,9 +96,9 @@ struct ExchangeArgs {
   IntView recv_sizes;
   const int32_t* table = nullptr;
   int64_t table_words = 0;
-  uint64_t plan_hash = 0;                 // of the table, where another process has it
+  uint64_t plan_hash = 0;                  // of the table, where another process has it
   const DeviceContext* context = nullptr;  // of a device of this process, where the backend has one
-  int64_t offer = 0;                      // a word of the backend's for the other processes, which get it with the sizes
+  int64_t offer = 0;  // a word of the backend's for the other processes, which get it with the sizes
 };
 
 // Moves rows as the stage tables say.

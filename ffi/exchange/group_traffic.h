@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/status.h"
-#include "exchange/backend.h"
 
 namespace fastjax {
 

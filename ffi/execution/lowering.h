@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/transfer.h"
+#include "exchange/group_traffic.h"
+#include "exchange/status.h"
 #include "execution/device_plan.h"
 #include "execution/placement.h"
-#include "exchange/status.h"
-#include "exchange/group_traffic.h"
+#include "planner/transfer.h"
 
 namespace fastjax {
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange/group_traffic.h"
+#include "execution/device_plan.h"
 #include "planner/transfer.h"
 #include "runtime/copy_op.h"
-#include "execution/device_plan.h"
 #include "runtime/staging_pool.h"
-#include "exchange/group_traffic.h"
 
 namespace fastjax {
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange/backend.h"
+#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "runtime/meter.h"
-#include "exchange/group_traffic.h"
-#include "exchange/backend.h"
 
 namespace fastjax {
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/copy.h"
-#include "exchange/call_site.h"
-#include "exchange/status.h"
-#include "exchange/group_traffic.h"
 #include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/group_traffic.h"
+#include "exchange/status.h"
+#include "kernels/copy.h"
 
 namespace fastjax {
 

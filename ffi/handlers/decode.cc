@@ -10,7 +10,6 @@
 namespace fastjax::handlers {
 namespace {
 
-
 // What plans depend on besides the traffic, where the call site plans at all.
 uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");

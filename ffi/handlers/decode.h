@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
-#include "kernels/copy.h"
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
 #include "exchange/status.h"
+#include "kernels/copy.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {

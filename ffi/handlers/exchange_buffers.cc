@@ -36,8 +36,7 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
 }
 
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
-                                                               const std::shared_ptr<const CallSite>& site,
-                                                               bool plans) {
+                                                    const std::shared_ptr<const CallSite>& site, bool plans) {
   const auto reverse = attrs.get<bool>("reverse");
   const auto transposed = attrs.get<bool>("transposed_table");
   if (!reverse.has_value() || !transposed.has_value()) {

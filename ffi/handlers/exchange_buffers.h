@@ -2,8 +2,8 @@
 #ifndef FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 #define FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 
-#include "handlers/decode.h"
 #include "exchange/backend.h"
+#include "handlers/decode.h"
 
 namespace fastjax::handlers {
 
@@ -26,8 +26,7 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
 
 // What an exchange is told by its attributes; `plans`: it plans itself.
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
-                                                               const std::shared_ptr<const CallSite>& site,
-                                                               bool plans);
+                                                    const std::shared_ptr<const CallSite>& site, bool plans);
 
 // State, run, rows, base and metadata: what all forms of an exchange begin with.
 template <typename Binding>

@@ -24,9 +24,7 @@ int32_t CheckedPartition(const uint32_t* value, const CallSite& site) {
 }
 
 // What of a stage table lies before its entries, in words.
-int64_t WordsBeforeEntries(const CallSite& site) {
-  return planner::kHeaderWords + 2 * int64_t{site.group_size};
-}
+int64_t WordsBeforeEntries(const CallSite& site) { return planner::kHeaderWords + 2 * int64_t{site.group_size}; }
 
 gpu::TableShape ShapeOfTable(const CallSite& site) {
   constexpr size_t kWord = sizeof(int32_t);
@@ -126,8 +124,7 @@ Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base
                    "copy the output's rows");
 }
 
-Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, const int32_t* words,
-                 int32_t* table) {
+Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, const int32_t* words, int32_t* table) {
   const int64_t used = WordsBeforeEntries(site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
   gpu::DeviceScope scope(gpu);
   if (Status status = scope.Choose(caller.device); !status.ok()) return status;

@@ -9,12 +9,12 @@
 #include <memory>
 #include <utility>
 
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/fetch.h"
+#include "backends/gpu/device/gpu.h"
+#include "exchange/backend.h"
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
-#include "backends/gpu/caller.h"
-#include "backends/gpu/fetch.h"
-#include "backends/gpu/gpu.h"
-#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
@@ -63,11 +63,10 @@ ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchange
 ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
-Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller,
-                           const ffi::AnyBuffer& base, std::byte* result);
+Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBuffer& base, std::byte* result);
 // Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
-Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller,
-                            const CallSite& site, const int32_t* words, int32_t* table);
+Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller, const CallSite& site, const int32_t* words,
+                 int32_t* table);
 
 struct PlanBuffers {
   ffi::AnyBuffer send_sizes;

@@ -5,9 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "handlers/transports.h"
-#include "runtime/process_state.h"
-#include "backends/gpu/driver_library.h"
+#include "backends/gpu/device/driver_library.h"
 #include "backends/gpu/gpu_transport.h"
 #include "backends/gpu/ipc/board.h"
 #include "backends/gpu/ipc/memory.h"
@@ -15,6 +13,8 @@
 #include "backends/gpu/nccl/fabric.h"
 #include "backends/gpu/network_transport.h"
 #include "backends/gpu/wire_introducer.h"
+#include "handlers/transports.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -56,8 +56,8 @@ std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platfor
   if (shared.station != station) {
     const gpu::PlatformOptions options = gpu::OptionsOf(platform);
     shared.station = station;
-    shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
-                                                  std::make_shared<gpu::WireIntroducer>(station));
+    shared.between =
+        std::make_shared<NcclFabric>(gpu, options.message_libraries, std::make_shared<gpu::WireIntroducer>(station));
     shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
   return std::make_shared<GpuNetworkTransport>(gpu, shared.between, station, shared.memory);
@@ -65,8 +65,7 @@ std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platfor
 
 }  // namespace
 
-ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const CallSite& site,
-                                          bool loopback) {
+ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const CallSite& site, bool loopback) {
   const auto name = attrs.get<std::string_view>("platform");
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
   if (!name.has_value() || (loopback && (!topology.has_value() || topology->size() < 2))) {

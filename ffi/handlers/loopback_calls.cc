@@ -4,18 +4,15 @@
 #include <mutex>
 #include <utility>
 
+#include "exchange/counts.h"
 #include "handlers/planning.h"
 #include "handlers/transports.h"
 #include "planner/table.h"
-#include "exchange/counts.h"
 
 namespace fastjax::handlers {
 namespace {
 
-
-Status Unexpected(const CallSite& site) {
-  return Status::Invalid(site.Prefix() + UnexpectedOperands().message);
-}
+Status Unexpected(const CallSite& site) { return Status::Invalid(site.Prefix() + UnexpectedOperands().message); }
 
 // What is called `count` times, and calls `done` then: with the first failure, if there is one.
 Completion WhenAll(int32_t count, Completion done) {

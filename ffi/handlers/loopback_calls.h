@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/fetch.h"
+#include "exchange/backend.h"
 #include "handlers/decode.h"
 #include "handlers/gpu_calls.h"
-#include "backends/gpu/caller.h"
-#include "backends/gpu/fetch.h"
-#include "exchange/backend.h"
 
 namespace fastjax::handlers {
 
@@ -74,7 +74,7 @@ class LoopbackPlanCall {
   const GpuLoopbackPlanSite& state_;
   const gpu::Caller caller_;
   gpu::Fetch fetch_;
-  IntView sizes_;  // of all ranks
+  IntView sizes_;             // of all ranks
   int32_t* words_ = nullptr;  // on the host
   int32_t* table_ = nullptr;  // on the device
 };

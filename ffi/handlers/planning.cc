@@ -17,7 +17,6 @@
 namespace fastjax::handlers {
 namespace {
 
-
 std::atomic<int64_t> plans_made{0};
 
 // Plans that are kept in case their traffic comes again. Of many devices a plan is large.
@@ -41,8 +40,7 @@ class PlannerPool {
     }
     return "";
   }
-  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take,
-                    bool* anew) {
+  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew) {
     const std::lock_guard<std::mutex> lock(mutex_);
     planner::Planner& planner = Planned(traffic, anew);
     planner::Slicer slicer(&planner);
@@ -103,8 +101,7 @@ std::shared_ptr<PlannerPool> PoolOf(const std::vector<int64_t>& words, const pla
 
 }  // namespace
 
-ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
-                                      const std::shared_ptr<const CallSite>& site) {
+ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs, const std::shared_ptr<const CallSite>& site) {
   const auto topology_words = attrs.get<ffi::Span<const int64_t>>("topology");
   const auto scheduler = attrs.get<int64_t>("scheduler");
   const auto row_bytes = attrs.get<int64_t>("row_bytes");
@@ -128,8 +125,7 @@ ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
   planning.tables = [pool, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
     return told(pool->Write(traffic, tables, anew));
   };
-  planning.slices = [pool, told](const int64_t* traffic, const std::vector<int32_t>& ranks,
-                                 const TakeSlice& take,
+  planning.slices = [pool, told](const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take,
                                  bool* anew) { return told(pool->Slice(traffic, ranks, take, anew)); };
   planning.table_words = planner::TableWords(topology, kind);
   return planning;

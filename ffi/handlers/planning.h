@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "handlers/decode.h"
 #include "exchange/backend.h"
+#include "handlers/decode.h"
 
 namespace fastjax::handlers {
 
@@ -18,8 +18,7 @@ struct Planning {
 };
 
 // From the attributes topology (the words that planner::ReadTopology reads), scheduler and row_bytes.
-ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs,
-                                      const std::shared_ptr<const CallSite>& site);
+ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs, const std::shared_ptr<const CallSite>& site);
 
 }  // namespace fastjax::handlers
 

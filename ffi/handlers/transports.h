@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "handlers/decode.h"
-#include "backends/gpu/gpu.h"
-#include "exchange/call_site.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "handlers/decode.h"
 #include "rendezvous/site.h"
 
 namespace fastjax::handlers {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/device/driver_library.h"
 #include "kernels/emulated_gpu.h"
-#include "backends/gpu/driver_library.h"
 
 namespace nb = nanobind;
 
@@ -21,8 +21,7 @@ void RegisterGpu(nb::module_* module) {
       "set_gpu_options",
       [](const std::string& platform, std::string library, int32_t multiprocessors,
          std::vector<std::string> message_libraries, bool shares_memory) {
-        gpu::SetOptions(platform,
-                                   {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
+        gpu::SetOptions(platform, {std::move(library), multiprocessors, std::move(message_libraries), shares_memory});
       },
       nb::arg("platform"), nb::arg("library"), nb::arg("multiprocessors"), nb::arg("message_libraries"),
       nb::arg("shares_memory") = false,

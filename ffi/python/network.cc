@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/rendezvous.h"
 #include "backends/network/open_wire.h"
+#include "rendezvous/rendezvous.h"
 #include "runtime/job_network.h"
 
 namespace nb = nanobind;
@@ -52,8 +52,7 @@ bool Close(double seconds) {
   constexpr double kLongest = 86400;
   const double limit = std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kLongest);
   const nb::gil_scoped_release release;
-  return CloseTheWire(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
+  return CloseTheWire(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
 }
 
 nb::dict State() {
@@ -92,8 +91,7 @@ void RegisterNetwork(nb::module_* module) {
   module->def("network_close", &Close, nb::arg("seconds"),
               "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
   module->def(
-      "network_unfinished", [] { return Unfinished().load(); },
-      "How many devices of this process are at an exchange.");
+      "network_unfinished", [] { return Unfinished().load(); }, "How many devices of this process are at an exchange.");
   module->def("network_state", &State,
               "What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.");
 }

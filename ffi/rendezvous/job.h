@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/rendezvous.h"
-#include "runtime/meter.h"
-#include "runtime/fault_points.h"
 #include "rendezvous/metadata.h"
+#include "rendezvous/rendezvous.h"
 #include "rendezvous/site.h"
+#include "runtime/fault_points.h"
+#include "runtime/meter.h"
 
 namespace fastjax {
 

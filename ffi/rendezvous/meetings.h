@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "exchange/status.h"
 #include "rendezvous/message.h"
 #include "runtime/wire.h"
-#include "exchange/status.h"
 
 namespace fastjax {
 

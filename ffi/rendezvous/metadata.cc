@@ -55,9 +55,9 @@ void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeAr
   words->clear();
   for (const int32_t position : site.local(group)) {
     const ExchangeArgs& device = args[position];
-    words->insert(words->end(), {position, device.source_rows, device.destination_rows, device.row_bytes,
-                                 static_cast<int64_t>(device.element), static_cast<int64_t>(PlanHash(device)),
-                                 device.offer});
+    words->insert(words->end(),
+                  {position, device.source_rows, device.destination_rows, device.row_bytes,
+                   static_cast<int64_t>(device.element), static_cast<int64_t>(PlanHash(device)), device.offer});
     for (const auto* view : {&device.input_offsets, &device.send_sizes, &device.output_offsets, &device.recv_sizes}) {
       Append(*view, words);
     }

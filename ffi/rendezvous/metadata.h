@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange/backend.h"
 #include "rendezvous/meetings.h"
 #include "rendezvous/site.h"
-#include "exchange/backend.h"
 
 namespace fastjax {
 

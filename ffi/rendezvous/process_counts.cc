@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/rendezvous.h"
-#include "runtime/meter.h"
+#include "rendezvous/counts.h"
 #include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
-#include "rendezvous/counts.h"
+#include "rendezvous/rendezvous.h"
+#include "runtime/meter.h"
 
 namespace fastjax {
 namespace {

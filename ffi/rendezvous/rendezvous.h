@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "exchange/call_site.h"
+#include "exchange/status.h"
 #include "runtime/completer.h"
 #include "runtime/watchdog.h"
-#include "exchange/status.h"
 
 namespace fastjax {
 

@@ -8,10 +8,10 @@
 #include <mutex>
 #include <string>
 
-#include "runtime/statistics.h"
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/status.h"
-#include "exchange/backend.h"
+#include "runtime/statistics.h"
 
 namespace fastjax {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/copy.h"
 #include "exchange/status.h"
+#include "kernels/copy.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

@@ -11,16 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "backends/memory/memory_backend.h"
 #include "check.h"
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
 #include "exchange_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "exchange/call_site.h"
-#include "backends/memory/memory_backend.h"
-#include "exchange/status.h"
-#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace {
@@ -42,9 +42,9 @@ void* operator new[](std::size_t size) {
 namespace fastjax::test {
 namespace {
 
+using memory::InProcessTransport;
 using planner::Scheduler;
 using planner::TableView;
-using memory::InProcessTransport;
 
 const char* const kPrefix = "exchange over axis 'x' (channel 7): ";
 
@@ -370,7 +370,7 @@ void TestTablesNotTaken() {
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
     const auto counts =
-        InProcessTransport::Get().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
+        InProcessTransport().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
           return planned ? Status::Ok() : Status::Internal("no plan");
         });
     // Nobody writes it: statistics are told of a plan without stages.

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
 #include "kernels/copy.h"
 #include "layout.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "exchange/call_site.h"
-#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -54,8 +54,7 @@ struct RigOptions {
 class Rig {
  public:
   // `traffic` is what is planned; with a transposed table its transpose is exchanged.
-  Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic,
-      std::mt19937_64* random);
+  Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic, std::mt19937_64* random);
 
   // The table of a partition, to be damaged or made by others.
   std::vector<int32_t>& table(int32_t partition) { return devices_[partition].table; }

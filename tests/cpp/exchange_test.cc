@@ -11,26 +11,26 @@
 #include <utility>
 #include <vector>
 
+#include "backends/memory/memory_backend.h"
 #include "check.h"
 #include "device_plans.h"
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
 #include "exchange_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "replay.h"
 #include "traffic.h"
-#include "exchange/call_site.h"
-#include "backends/memory/memory_backend.h"
-#include "exchange/status.h"
-#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
 using kernels::ElementKind;
+using memory::InProcessTransport;
 using planner::Scheduler;
 using planner::Transfer;
-using memory::InProcessTransport;
 
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
@@ -55,8 +55,8 @@ std::unique_ptr<fastjax::Counts> OpenCounts(const std::shared_ptr<CallSite>& sit
 }
 
 // Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.
-void CheckCounts(const CallSite& site, fastjax::Counts* counts, const RigOptions& options, int64_t run_id,
-                 bool threads, std::mt19937_64* random, Rig* rig) {
+void CheckCounts(const CallSite& site, fastjax::Counts* counts, const RigOptions& options, int64_t run_id, bool threads,
+                 std::mt19937_64* random, Rig* rig) {
   const Outcomes outcomes(site.partitions());
   const auto words = static_cast<size_t>(planner::TableWords(options.topology, options.scheduler));
   std::vector<std::vector<int32_t>> tables(outcomes.count(), std::vector<int32_t>(words + 1, kUnwritten));

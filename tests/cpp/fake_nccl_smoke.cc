@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "fake_nccl.h"
 #include "backends/gpu/nccl/api.h"
+#include "fake_nccl.h"
 
 extern "C" fastjax::test::FakeNccl* fastjax_fake_nccl();
 

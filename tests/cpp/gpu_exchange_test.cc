@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/loopback.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "gpu_rig.h"
@@ -18,19 +20,17 @@
 #include "replay.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "backends/gpu/gpu_transport.h"
-#include "backends/gpu/loopback.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
-using kernels::ElementKind;
-using planner::Scheduler;
 using gpu::Gpu;
 using gpu::GpuTransport;
 using gpu::LoopbackFabric;
 using gpu::PeerFabric;
+using kernels::ElementKind;
+using planner::Scheduler;
 
 // Of the driver, for a copy of its lists, a kernel, and coming and going with others.
 constexpr int64_t kCallsOfDevice = 20;
@@ -389,7 +389,7 @@ class OneCall final : public Exchange {
   OneCall(std::unique_ptr<Exchange> exchange, const gpu::Caller* caller)
       : exchange_(std::move(exchange)), caller_(caller) {}
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    args.caller = caller_;
+    args.context = caller_;
     exchange_->Start(run_id, partition, args, std::move(done));
   }
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {

@@ -1,5 +1,5 @@
 // What a call reads of its device: all that it asked for is there when it is told so, and what goes wrong is said.
-#include "backends/gpu/fetch.h"
+#include "backends/gpu/device/fetch.h"
 
 #include <cstdint>
 #include <cstring>
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/device/gpu.h"
 #include "check.h"
 #include "gpu_rig.h"
 #include "kernels/driver.h"
 #include "kernels/emulated_gpu.h"
-#include "backends/gpu/gpu.h"
 
 namespace fastjax::test {
 namespace {

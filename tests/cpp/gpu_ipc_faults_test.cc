@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "backends/gpu/ipc/circle.h"
+#include "backends/gpu/ipc/letter.h"
 #include "check.h"
 #include "ipc_rig.h"
 #include "kernels/emulated_gpu.h"
@@ -16,16 +18,14 @@
 #include "network_rig.h"
 #include "planner/table.h"
 #include "table_words.h"
-#include "backends/gpu/ipc/circle.h"
-#include "backends/gpu/ipc/letter.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
-using kernels::emulatedSharing;
 using gpu::ipc::kLastStep;
 using gpu::ipc::kSteps;
+using kernels::emulatedSharing;
 
 constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
 using Clock = std::chrono::steady_clock;

@@ -15,8 +15,8 @@
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "network_rig.h"
-#include "traffic.h"
 #include "runtime/statistics.h"
+#include "traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

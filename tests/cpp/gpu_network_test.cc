@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/network_transport.h"
+#include "backends/gpu/wire_introducer.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "gpu_rig.h"
@@ -15,20 +17,18 @@
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "network_rig.h"
-#include "traffic.h"
 #include "runtime/statistics.h"
-#include "backends/gpu/network_transport.h"
-#include "backends/gpu/wire_introducer.h"
+#include "traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
-using planner::Scheduler;
 using gpu::Gpu;
 using gpu::GpuNetworkTransport;
 using gpu::WireIntroducer;
 using gpu::nccl::NcclFabric;
+using planner::Scheduler;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

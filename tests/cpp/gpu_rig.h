@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "arena.h"
-#include "kernels/driver.h"
-#include "backends/gpu/caller.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
+#include "kernels/driver.h"
 
 namespace fastjax::test {
 
@@ -63,8 +63,8 @@ class Computation {
 // is not ordered by the stream goes wrong.
 class StreamedExchange final : public Exchange {
  public:
-  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange,
-                   int32_t partitions, bool one_stream);
+  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange, int32_t partitions,
+                   bool one_stream);
   ~StreamedExchange() override;
 
   // The completion is called when the device's stream has come to its end.

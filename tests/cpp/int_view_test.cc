@@ -10,7 +10,6 @@
 namespace fastjax::test {
 namespace {
 
-
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kGuard = 0x5A5A5A5A5A5A5A5A;
 

@@ -5,14 +5,14 @@
 #include <filesystem>
 #include <utility>
 
+#include "backends/gpu/ipc/memory.h"
+#include "backends/gpu/network_transport.h"
+#include "backends/gpu/wire_introducer.h"
 #include "check.h"
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "network_rig.h"
 #include "traffic.h"
-#include "backends/gpu/ipc/memory.h"
-#include "backends/gpu/network_transport.h"
-#include "backends/gpu/wire_introducer.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

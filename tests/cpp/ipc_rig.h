@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
 #include "exchange_rig.h"
 #include "gpu_rig.h"
 #include "job_rig.h"
 #include "kernels/driver.h"
-#include "exchange/call_site.h"
-#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -29,8 +29,7 @@ struct IpcJob {
   IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
          const std::function<ProcessSetup(int32_t process)>& setup = nullptr);
   // Another call site of the same processes; its memory is shared as well.
-  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site,
-                                         const RigOptions& options) const;
+  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site, const RigOptions& options) const;
 
   std::shared_ptr<gpu::Gpu> gpu;  // the rig's
   std::unique_ptr<Processes> processes;

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/network.h"
 #include "device_plans.h"
+#include "exchange/backend.h"
 #include "exchange_rig.h"
 #include "loopback_wire.h"
-#include "backends/network/network.h"
-#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -26,6 +26,7 @@ struct Processes {
     for (int32_t p = 0; p < count; ++p) {
       // The network owns its wires.
       auto station = std::make_shared<Station>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
+      stations.push_back(station);
       transports.push_back(make == nullptr ? std::make_shared<network::NetworkTransport>(station) : make(station));
     }
   }
@@ -35,6 +36,7 @@ struct Processes {
 
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
+  std::vector<std::shared_ptr<Station>> stations;  // by process
   std::vector<std::shared_ptr<Transport>> transports;
 };
 

@@ -9,7 +9,6 @@
 namespace fastjax::test {
 namespace {
 
-
 // Of the reference implementation's vectors (vectors_sip64): key 00 01 .. 0f, input 00 01 .. of so many bytes.
 struct Vector {
   size_t bytes;

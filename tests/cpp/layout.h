@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/int_view.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "exchange/call_site.h"
-#include "exchange/int_view.h"
-#include "exchange/backend.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -128,8 +128,8 @@ inline Layout MakeLayout(const CallSite& site, const Matrix& traffic, int32_t pe
 // The tables of a group, by position.
 using Tables = std::vector<std::vector<int32_t>>;
 
-inline Tables MakeTables(const CallSite& site, const planner::Topology& topology,
-                         planner::Scheduler scheduler, const Matrix& traffic) {
+inline Tables MakeTables(const CallSite& site, const planner::Topology& topology, planner::Scheduler scheduler,
+                         const Matrix& traffic) {
   planner::Planner plan(topology, scheduler, 4096);
   plan.Plan(traffic.data());
   Tables tables(static_cast<size_t>(site.group_size));

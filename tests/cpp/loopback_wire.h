@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/wire.h"
 #include "exchange/status.h"
+#include "runtime/wire.h"
 
 namespace fastjax::test {
 

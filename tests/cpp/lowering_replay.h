@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "check.h"
+#include "exchange/group_traffic.h"
+#include "execution/lowering.h"
 #include "lowering_rig.h"
 #include "planner/transfer.h"
-#include "execution/lowering.h"
-#include "exchange/group_traffic.h"
 
 namespace fastjax::test {
 
@@ -85,14 +85,12 @@ inline MessageKey KeyOf(const Lowering& lowering, const Step& step) {
           lowering.stages()[static_cast<size_t>(step.stage)]};
 }
 
-inline int32_t PlanPipelineStep(const Lowering& lowering,
-                                const Step& step) {
+inline int32_t PlanPipelineStep(const Lowering& lowering, const Step& step) {
   return lowering.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
 }
 
 // The transfers of both ends name the same rows, in the same order, though they need not be cut alike.
-inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const Lowering& lowering,
-                                                                 const Step& step) {
+inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const Lowering& lowering, const Step& step) {
   std::vector<std::tuple<int32_t, int32_t, int64_t>> rows;
   for (const planner::Transfer& transfer : lowering.TransfersOf(step)) {
     for (int64_t i = 0; i < transfer.rows; ++i) {
@@ -155,8 +153,7 @@ inline void ReplayByGates(Setting* setting, const Sides& sides) {
     const Located from = *ready;
     left.erase(ready);
     Located to = from;
-    if (from.step().action == Action::kSend)
-      to = receivers.at(KeyOf(from.side->lowering, from.step()));
+    if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
     Move(from, to, &replay);
     end(from);
     if (to.side != from.side || to.index != from.index) end(to);
@@ -191,8 +188,7 @@ inline void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
         CHECK(before.Read(transfer, &rows));
       }
       Located to = from;
-      if (from.step().action == Action::kSend)
-        to = receivers.at(KeyOf(from.side->lowering, from.step()));
+      if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
       Move(from, to, &replay);
     }
   }

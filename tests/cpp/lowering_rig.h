@@ -9,13 +9,13 @@
 
 #include "check.h"
 #include "device_plans.h"
-#include "layout.h"
-#include "planner/planner.h"
-#include "traffic.h"
+#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
-#include "exchange/group_traffic.h"
+#include "layout.h"
+#include "planner/planner.h"
+#include "traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -81,8 +81,8 @@ struct Setting {
   bool backwards = false;
   int64_t row_bytes = 0;
   int32_t processes = 0;
-  std::vector<int32_t> process_of;                   // by rank
-  std::vector<Reach> reaches;  // by process
+  std::vector<int32_t> process_of;  // by rank
+  std::vector<Reach> reaches;       // by process
 };
 
 // A process's part of an exchange.

@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "check.h"
+#include "execution/placement.h"
 #include "lowering_replay.h"
 #include "lowering_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "traffic.h"
-#include "execution/placement.h"
 
 namespace {
 long g_allocations = 0;

@@ -16,14 +16,14 @@
 
 #include "check.h"
 #include "device_plans.h"
+#include "exchange/group_traffic.h"
+#include "exchange/status.h"
 #include "layout.h"
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "table_words.h"
 #include "traffic.h"
-#include "exchange/status.h"
-#include "exchange/group_traffic.h"
 #include "transport_support.h"
 
 namespace {
@@ -52,10 +52,10 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace fastjax::test {
 namespace {
 
-using planner::Phase;
-using planner::Scheduler;
 using network::MessageSchedule;
 using network::StepRows;
+using planner::Phase;
+using planner::Scheduler;
 
 const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
 

@@ -5,14 +5,14 @@
 #include <random>
 #include <vector>
 
+#include "backends/memory/memory_backend.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "job_rig.h"
 #include "network_rig.h"
 #include "planner/table.h"
-#include "traffic.h"
 #include "runtime/statistics.h"
-#include "backends/memory/memory_backend.h"
+#include "traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

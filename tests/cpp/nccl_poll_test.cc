@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/nccl/communicators.h"
+#include "backends/gpu/nccl/poll.h"
 #include "check.h"
 #include "kernels/driver.h"
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
-#include "backends/gpu/nccl/communicators.h"
-#include "backends/gpu/nccl/poll.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/nccl/fabric.h"
+#include "exchange/backend.h"
 #include "exchange_rig.h"
 #include "fake_nccl.h"
 #include "gpu_rig.h"
 #include "kernels/driver.h"
-#include "backends/gpu/gpu.h"
-#include "backends/gpu/nccl/fabric.h"
-#include "exchange/backend.h"
 
 namespace fastjax::test {
 
@@ -34,8 +34,7 @@ struct NcclSetting {
 
   explicit NcclSetting(const kernels::Driver* driver = DriverWithoutPeers(),
                        std::vector<std::string> libraries = FakeLibrary());
-  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site,
-                                         const ExchangeOptions& options) const;
+  std::unique_ptr<StreamedExchange> Open(const std::shared_ptr<CallSite>& site, const ExchangeOptions& options) const;
 };
 
 // Waits for a minute at most.

@@ -17,19 +17,15 @@
 #include <thread>
 #include <vector>
 
+#include "backends/gpu/nccl/library.h"
+#include "backends/gpu/nccl/poll.h"
 #include "device.h"
 #include "lists.h"
 #include "progress.h"
-#include "backends/gpu/nccl/library.h"
-#include "backends/gpu/nccl/poll.h"
 
 namespace fastjax::test {
 namespace {
 
-using gpu_support::Device;
-using gpu_support::Memory;
-using gpu_support::Random;
-using gpu_support::RandomBytes;
 using gpu::nccl::Clock;
 using gpu::nccl::Comm;
 using gpu::nccl::Config;
@@ -42,6 +38,10 @@ using gpu::nccl::Poll;
 using gpu::nccl::Result;
 using gpu::nccl::ThreadWaiter;
 using gpu::nccl::UniqueId;
+using gpu_support::Device;
+using gpu_support::Memory;
+using gpu_support::Random;
+using gpu_support::RandomBytes;
 
 const char* Kind(bool blocking) { return blocking ? "that blocks" : "that does not block"; }
 
@@ -316,8 +316,7 @@ int Main(std::chrono::seconds limit, const std::string& driver) {
   const char* const given = std::getenv("FASTJAX_NCCL_LIBRARY");  // NOLINT(concurrency-mt-unsafe)
   const bool named = given != nullptr && *given != '\0';
   std::string wrong;
-  const Library* const library =
-      gpu::nccl::Load({named ? given : gpu::nccl::NameOn(device.driver().platform)}, &wrong);
+  const Library* const library = gpu::nccl::Load({named ? given : gpu::nccl::NameOn(device.driver().platform)}, &wrong);
   if (library == nullptr) progress.Fail(wrong);
   std::printf("%s, %s\n", library->version.c_str(), library->path.c_str());
   Smoke(library, &device, &progress).Run();

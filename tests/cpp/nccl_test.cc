@@ -7,21 +7,21 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/nccl/library.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
 #include "replay.h"
 #include "traffic.h"
-#include "backends/gpu/nccl/library.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
 namespace {
 
+using gpu::nccl::Load;
 using kernels::ElementKind;
 using planner::Scheduler;
-using gpu::nccl::Load;
 
 bool Contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/network.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "job_rig.h"
@@ -17,10 +18,9 @@
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
-#include "traffic.h"
-#include "runtime/meter.h"
 #include "rendezvous/job.h"
-#include "backends/network/network.h"
+#include "runtime/meter.h"
+#include "traffic.h"
 #include "transport_support.h"
 
 namespace fastjax::test {
@@ -145,7 +145,6 @@ void TestRefusal() {
 
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
 void TestNothingToTell() {
-  using network::NetworkTransport;
   struct OneJob final : Job<CountsArgs> {
     using Job::Job;
     void OnMet() override {}
@@ -156,7 +155,7 @@ void TestNothingToTell() {
   Setting setting;
   const std::vector<int64_t> sizes(6, 1);
   const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
-  std::vector<std::unique_ptr<Counts>> counts;
+  std::vector<std::unique_ptr<fastjax::Counts>> counts;
   for (const auto& transport : setting.processes->transports)
     counts.push_back(transport->OpenCounts(setting.site, plan));
   const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
@@ -172,13 +171,10 @@ void TestNothingToTell() {
     CHECK(!undescribed.status(p).ok());
     CHECK_EQ(Has(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
   }
-  const auto network = std::dynamic_pointer_cast<NetworkTransport>(setting.processes->transports[1]);
   counts[1] = nullptr;
   Entrance<CountsArgs, OneJob> entrance(
-      network->station(), setting.site, "planning",
-      std::make_shared<Meter>(setting.site, SiteKind{}),
-      [](std::shared_ptr<const Site>,
-         std::shared_ptr<Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
+      setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}),
+      [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
   const Outcomes without(6);
   for (const int32_t process : {0, 2}) start(2, without, process, 6);
   for (int32_t p = 0; p < 6; ++p) {
@@ -214,8 +210,7 @@ void TestDescriptions() {
   ExchangeOptions options;
   CHECK_EQ(Describe(options), "forwards by a plan made before");
   options.check_overlaps = true;
-  CHECK_EQ(Describe(options),
-           "forwards by a plan made before, looking for output slices that overlap");
+  CHECK_EQ(Describe(options), "forwards by a plan made before, looking for output slices that overlap");
 }
 
 // One process does not come: the others wait no longer than they were told to, and say whom they miss.

@@ -65,8 +65,7 @@ struct NetworkExchange::Side final : Handler {
 };
 
 NetworkExchange::NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site,
-                                 ExchangeOptions options, network::Limits even,
-                                 network::Limits odd)
+                                 ExchangeOptions options, network::Limits even, network::Limits odd)
     : network_(*network), site_(std::move(site)), options_(std::move(options)), limits_{even, odd} {
   const int32_t processes = network_.wire(0)->processes();
   for (int32_t process = 0; process < processes; ++process) {

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "loopback_wire.h"
-#include "execution/device_plan.h"
-#include "exchange/call_site.h"
 #include "backends/network/message_schedule.h"
 #include "backends/network/runner.h"
-#include "exchange/group_traffic.h"
 #include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/group_traffic.h"
+#include "execution/device_plan.h"
+#include "loopback_wire.h"
 
 namespace fastjax::test {
 
@@ -39,16 +39,14 @@ int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random,
 class NetworkExchange final : public Exchange {
  public:
   // Limits are those of even and of odd processes.
-  NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site,
-                  ExchangeOptions options, network::Limits even = {},
-                  network::Limits odd = {});
+  NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site, ExchangeOptions options,
+                  network::Limits even = {}, network::Limits odd = {});
   ~NetworkExchange() override;
 
   // Begins when all devices of the group have come.
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
   // Nobody does, of those who use it.
-  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const Status& /*why*/,
-              Completion /*done*/) override {
+  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const Status& /*why*/, Completion /*done*/) override {
     std::abort();
   }
 

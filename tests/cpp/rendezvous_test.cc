@@ -21,8 +21,8 @@
 
 #include "check.h"
 #include "exchange/call_site.h"
-#include "runtime/completer.h"
 #include "exchange/status.h"
+#include "runtime/completer.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/runner.h"
 #include "check.h"
+#include "exchange/status.h"
 #include "exchange_rig.h"
 #include "loopback_wire.h"
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "backends/network/runner.h"
-#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

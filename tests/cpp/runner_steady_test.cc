@@ -14,15 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/message_schedule.h"
+#include "backends/network/runner.h"
 #include "check.h"
 #include "device_plans.h"
+#include "exchange/group_traffic.h"
 #include "layout.h"
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "backends/network/message_schedule.h"
-#include "backends/network/runner.h"
-#include "exchange/group_traffic.h"
 #include "transport_support.h"
 
 namespace {
@@ -46,10 +46,10 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace fastjax::test {
 namespace {
 
-using planner::Scheduler;
 using network::Limits;
 using network::MessageSchedule;
 using network::Runner;
+using planner::Scheduler;
 
 struct Request {
   int32_t from;

@@ -38,7 +38,6 @@ void operator delete[](void* memory, std::size_t) noexcept { operator delete[](m
 namespace fastjax::test {
 namespace {
 
-
 void TestReuse() {
   StagingPool pool;
   StagingPool::Buffer small = pool.Take(1000);

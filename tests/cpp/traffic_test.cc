@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "check.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
 #include "layout.h"
 #include "planner/planner.h"
 #include "traffic.h"
-#include "exchange/call_site.h"
-#include "exchange/status.h"
 #include "transport_support.h"
 
 namespace fastjax::test {

@@ -30,9 +30,8 @@ inline std::vector<int32_t> Numbers(int32_t count, std::mt19937_64* random) {
 }
 
 // Partitions are dealt to groups, and ranks to positions, in order, or at random when there is a `random`.
-inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size,
-                                                     int64_t timeout_ms = kNoTimeoutMs,
-                                                     std::mt19937_64* random = nullptr) {
+inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size, int64_t timeout_ms = kNoTimeoutMs,
+                                          std::mt19937_64* random = nullptr) {
   auto site = std::make_shared<CallSite>();
   site->operation = "exchange";
   site->axis = "'x'";

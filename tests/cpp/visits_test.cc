@@ -13,7 +13,6 @@
 namespace fastjax::test {
 namespace {
 
-
 void TestMessages() {
   std::mt19937_64 random(1);
   std::vector<std::byte> bytes;

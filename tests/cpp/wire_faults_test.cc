@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "backends/network/open_wire.h"
+#include "check.h"
 #include "runtime/job_network.h"
 #include "wire_rig.h"
 
@@ -198,7 +198,8 @@ void WriteText(int descriptor, const std::string& text) {
 [[noreturn]] void ChildMain(int in, int out, const std::string& transports) {
   if (ReadText(in) != "start") _exit(0);
   std::string addresses;
-  if (TheWire() != nullptr || !OpenTheWire(network::OpenWire, OptionsOf(1, 2, transports), &addresses).empty()) _exit(1);
+  if (TheWire() != nullptr || !OpenTheWire(network::OpenWire, OptionsOf(1, 2, transports), &addresses).empty())
+    _exit(1);
   const auto wire = TheWire();
   WriteText(out, addresses);
   if (!AddPeer(0, ReadText(in)).empty()) _exit(2);

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "backends/network/ucx/addresses.h"
 #include "backends/network/ucx/header.h"
 #include "backends/network/ucx/lane.h"
@@ -18,6 +17,7 @@
 #include "backends/network/ucx/neighbour.h"
 #include "backends/network/ucx/ring.h"
 #include "backends/network/ucx/rows.h"
+#include "check.h"
 #include "wire_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
@@ -66,8 +66,7 @@ class Liar {
   int ring() const { return ring_; }
   bool OpenRing() {
     const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
-    return writer_.Open(getpid(), ring_,
-                        fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
+    return writer_.Open(getpid(), ring_, fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
   }
   void Whisper(const ucx::Header& header, uint32_t lane, const std::string& text) {
     CHECK(writer_.Send(header, lane, reinterpret_cast<const std::byte*>(text.data())));

@@ -44,9 +44,9 @@ class GpuExchange final : public Exchange {
  private:
   // One device plays all ranks.
   static bool IsOneCall(const Session& session) {
-    const Caller* const first = session.args().front().caller;
+    const DeviceContext* const first = session.args().front().context;
     return std::all_of(session.args().begin(), session.args().end(),
-                       [&](const ExchangeArgs& args) { return args.caller == first; });
+                       [&](const ExchangeArgs& args) { return args.context == first; });
   }
 
   struct Core {

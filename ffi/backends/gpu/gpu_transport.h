@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "backends/gpu/channel.h"
-#include "backends/gpu/gpu.h"
-#include "backends/gpu/layout.h"
+#include "backends/gpu/device/channel.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "exchange/backend.h"
 
 namespace fastjax::gpu {

@@ -24,9 +24,8 @@ std::byte* LaunchSchedule::LaneMemory::Take(int32_t rank, int64_t bytes) {
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
-Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args,
-                             const DevicePlans& plans, bool sums, const GroupTraffic& traffic,
-                             const Layout& layout) {
+Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
+                             bool sums, const GroupTraffic& traffic, const Layout& layout) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/moves.h"
+#include "backends/gpu/device/channel.h"
+#include "backends/gpu/device/layout.h"
+#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
-#include "backends/gpu/channel.h"
-#include "backends/gpu/layout.h"
-#include "exchange/group_traffic.h"
+#include "kernels/moves.h"
 
 namespace fastjax::gpu {
 
@@ -47,8 +47,8 @@ class LaunchSchedule {
   // Takes staging memory. `args` by position. `sums`: rows land on each other; every block goes straight from its
   // origin to its target, where they are added up, and no plans are needed. All of it must stay as it is until the
   // pipeline steps have been put on streams.
-  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
-               bool sums, const GroupTraffic& traffic, const Layout& layout);
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans, bool sums,
+               const GroupTraffic& traffic, const Layout& layout);
   // Staging, which may also be told of devices of other processes that share the domain of those here.
   Placement& placement() { return placement_; }
   Status Build();

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "execution/sum.h"
 #include "backends/gpu/launch_schedule.h"
+#include "execution/sum.h"
 
 namespace fastjax::gpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "backends/gpu/layout.h"
+#include "backends/gpu/device/layout.h"
 
 namespace fastjax::gpu {
 

@@ -9,19 +9,18 @@
 
 #include "backends/gpu/ipc/neighbours.h"
 #include "backends/gpu/work.h"
-#include "runtime/completer.h"
-#include "runtime/meter.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
 #include "rendezvous/swap.h"
+#include "runtime/completer.h"
+#include "runtime/meter.h"
 
 namespace fastjax::gpu {
 namespace {
 
 // What a process offers to others: that it would share memory with those of its host.
 constexpr int64_t kSharesMemory = 1;
-
 
 // What the jobs of a call site share.
 struct Shared {

@@ -6,19 +6,19 @@
 #include <memory>
 #include <utility>
 
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/ipc/memory.h"
-#include "backends/gpu/layout.h"
-#include "rendezvous/site.h"
 #include "exchange/backend.h"
+#include "rendezvous/site.h"
 
 namespace fastjax::gpu {
 
 class GpuNetworkTransport final : public Transport {
  public:
   // `memory`: what devices of several processes share; null where they do not.
-  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
-                      std::shared_ptr<Station> station, std::shared_ptr<ipc::Memory> memory = nullptr)
+  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<Station> station,
+                      std::shared_ptr<ipc::Memory> memory = nullptr)
       : gpu_(std::move(gpu)), fabric_(std::move(fabric)), station_(std::move(station)), memory_(std::move(memory)) {}
 
   // As GpuTransport's.

@@ -8,12 +8,12 @@
 #include <mutex>
 #include <vector>
 
-#include "execution/prepared.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/ipc/neighbours.h"
 #include "backends/gpu/launch_schedule.h"
 #include "backends/gpu/launcher.h"
-#include "backends/gpu/layout.h"
+#include "execution/prepared.h"
 #include "runtime/meter.h"
 
 namespace fastjax::gpu {
@@ -58,8 +58,7 @@ class Work {
 
  private:
   Status Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-               fastjax::Launch* launch);
+               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, fastjax::Launch* launch);
   Status Put(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);
   void GiveUp();

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "backends/memory/job_builder.h"
+#include "backends/memory/memory_backend.h"
 #include "execution/prepared.h"
 #include "execution/sum.h"
-#include "backends/memory/memory_backend.h"
-#include "backends/memory/job_builder.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -103,10 +103,10 @@ class InProcessExchange final : public Exchange {
       if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
       for (int32_t target = 0; target < site->group_size; ++target) {
         SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
-                               [&](int32_t origin, const Run& run, int64_t) {
-                                 const ExchangeArgs& from = args[site->position_at[origin]];
-                                 return from.source + run.source_row * from.row_bytes;
-                               });
+                    [&](int32_t origin, const Run& run, int64_t) {
+                      const ExchangeArgs& from = args[site->position_at[origin]];
+                      return from.source + run.source_row * from.row_bytes;
+                    });
       }
       return Status::Ok();
     }

@@ -19,8 +19,8 @@ bool StagesHaveTransfers(const DevicePlans& plans) {
 
 }  // namespace
 
-Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& args,
-                         const DevicePlans& plans, const GroupTraffic& traffic) {
+Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
+                         const GroupTraffic& traffic) {
   job_.Clear();
   placement_.Begin(site, args, args.front().row_bytes, traffic);
   if (!StagesHaveTransfers(plans)) return placement_.Refuse();

@@ -4,11 +4,11 @@
 
 #include <vector>
 
+#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
 #include "runtime/copy_pool.h"
-#include "exchange/group_traffic.h"
 
 namespace fastjax::memory {
 

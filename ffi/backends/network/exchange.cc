@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include "execution/prepared.h"
-#include "runtime/meter.h"
-#include "runtime/fault_points.h"
-#include "rendezvous/job.h"
 #include "backends/network/message_schedule.h"
-#include "rendezvous/metadata.h"
 #include "backends/network/network.h"
 #include "backends/network/runner.h"
+#include "execution/prepared.h"
+#include "rendezvous/job.h"
+#include "rendezvous/metadata.h"
+#include "runtime/fault_points.h"
+#include "runtime/meter.h"
 
 namespace fastjax::network {
 namespace {

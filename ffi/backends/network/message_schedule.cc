@@ -5,7 +5,6 @@
 
 namespace fastjax::network {
 
-
 void MessageSchedule::Begin(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                             const GroupTraffic& traffic) {
   site_ = &site;

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/copy_op.h"
+#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
+#include "runtime/copy_op.h"
 #include "runtime/staging_pool.h"
 #include "runtime/wire.h"
-#include "exchange/group_traffic.h"
 
 namespace fastjax::network {
 
@@ -117,7 +117,7 @@ class MessageSchedule {
   std::vector<CopyOp> copies_;
 
   StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed
-  std::vector<int64_t> arrival_;             // by step that receives: where they are, in bytes
+  std::vector<int64_t> arrival_;  // by step that receives: where they are, in bytes
 };
 
 }  // namespace fastjax::network

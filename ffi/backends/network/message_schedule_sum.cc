@@ -2,11 +2,10 @@
 // staged.
 #include <string>
 
-#include "execution/sum.h"
 #include "backends/network/message_schedule.h"
+#include "execution/sum.h"
 
 namespace fastjax::network {
-
 
 Status MessageSchedule::BuildSum(const CallSite& site, int32_t group, int32_t process,
                                  const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic) {
@@ -50,11 +49,11 @@ void MessageSchedule::Sum() const {
   const int64_t row_bytes = placement_.row_bytes();
   for (const int32_t target : lowering_.devices()) {
     SumLandings(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]],
-                           [&](int32_t origin, const Run& run, int64_t done) -> const std::byte* {
-                             const int32_t step = lowering_.ArrivalOf(origin, target);
-                             if (step >= 0) return arrivals_.data() + arrival_[step] + done * row_bytes;
-                             return (*args_)[site_->position_at[origin]].source + run.source_row * row_bytes;
-                           });
+                [&](int32_t origin, const Run& run, int64_t done) -> const std::byte* {
+                  const int32_t step = lowering_.ArrivalOf(origin, target);
+                  if (step >= 0) return arrivals_.data() + arrival_[step] + done * row_bytes;
+                  return (*args_)[site_->position_at[origin]].source + run.source_row * row_bytes;
+                });
   }
 }
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
+#include "exchange/backend.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/site.h"
-#include "exchange/backend.h"
 
 namespace fastjax::network {
 

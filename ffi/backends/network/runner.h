@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/copy_pool.h"
 #include "backends/network/message_schedule.h"
+#include "runtime/copy_pool.h"
 #include "runtime/wire.h"
 
 namespace fastjax::network {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "runtime/fault_points.h"
 #include "backends/network/runner.h"
+#include "runtime/fault_points.h"
 
 namespace fastjax::network {
 namespace {

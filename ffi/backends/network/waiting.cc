@@ -9,7 +9,6 @@
 
 namespace fastjax::network {
 
-
 namespace {
 
 // Enough to see where it hangs; an error must be readable.

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "backends/gpu/driver_library.h"
+#include "backends/gpu/device/driver_library.h"
 
 namespace fastjax::gpu_support {
 

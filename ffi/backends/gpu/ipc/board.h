@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "kernels/barrier.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/status.h"
+#include "kernels/barrier.h"
 
 namespace fastjax::gpu::ipc {
 

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/barrier.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/report.h"
 #include "backends/gpu/ipc/board.h"
-#include "backends/gpu/report.h"
-#include "runtime/watchdog.h"
 #include "exchange/status.h"
+#include "kernels/barrier.h"
+#include "runtime/watchdog.h"
 
 namespace fastjax::gpu::ipc {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/ipc/memory.h"
-#include "backends/gpu/layout.h"
 
 namespace fastjax::gpu::ipc {
 

@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/driver.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/status.h"
+#include "kernels/driver.h"
 
 namespace fastjax::gpu::ipc {
 

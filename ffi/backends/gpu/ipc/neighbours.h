@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "execution/placement.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
+#include "backends/gpu/device/report.h"
 #include "backends/gpu/ipc/circle.h"
 #include "backends/gpu/ipc/memory.h"
-#include "backends/gpu/layout.h"
-#include "backends/gpu/report.h"
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/status.h"
-#include "exchange/backend.h"
+#include "execution/placement.h"
 
 namespace fastjax::gpu::ipc {
 
@@ -52,8 +52,7 @@ class Neighbours {
   // devices of processes on this host, if all processes agree to it, into the domain of those here, and completes
   // `args` and `placement` with their memory. `sums`: which part of it is needed. What went wrong with the group's
   // exchanges on the devices, since the last one, is told here.
-  Status Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args, Placement* placement,
-              Layout* layout);
+  Status Meet(const Party& party, bool sums, std::vector<ExchangeArgs>* args, Placement* placement, Layout* layout);
 
  private:
   struct Group {

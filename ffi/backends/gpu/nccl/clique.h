@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
 #include "backends/gpu/nccl/communicators.h"
 #include "backends/gpu/nccl/flight.h"
 #include "runtime/watchdog.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/channel.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/channel.h"
+#include "backends/gpu/device/gpu.h"
 #include "backends/gpu/nccl/library.h"
 #include "backends/gpu/nccl/poll.h"
 #include "exchange/status.h"

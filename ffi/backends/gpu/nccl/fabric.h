@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/gpu.h"
-#include "backends/gpu/layout.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/nccl/clique.h"
 #include "backends/gpu/nccl/library.h"
 

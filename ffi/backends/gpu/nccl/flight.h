@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/channel.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/channel.h"
+#include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/report.h"
 #include "backends/gpu/nccl/communicators.h"
-#include "backends/gpu/report.h"
 #include "exchange/status.h"
 
 namespace fastjax::gpu::nccl {

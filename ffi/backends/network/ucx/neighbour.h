@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "backends/network/ucx/addresses.h"
 #include "runtime/copy_pool.h"
 #include "runtime/keyed_hash.h"
-#include "backends/network/ucx/addresses.h"
 #include "runtime/wire.h"
 
 namespace fastjax::network::ucx {

@@ -1,13 +1,13 @@
 // The vendors' libraries, which are part of the package and loaded when a program first uses a GPU.
-#ifndef FASTJAX_BACKENDS_GPU_DRIVER_LIBRARY_H_
-#define FASTJAX_BACKENDS_GPU_DRIVER_LIBRARY_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_DRIVER_LIBRARY_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_DRIVER_LIBRARY_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
 
 namespace fastjax::gpu {
 
@@ -31,4 +31,4 @@ const kernels::Driver* LoadDriver(const std::string& path, std::string* wrong);
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_DRIVER_LIBRARY_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_DRIVER_LIBRARY_H_

@@ -1,6 +1,6 @@
 // One device's call of an exchange, as XLA makes it.
-#ifndef FASTJAX_BACKENDS_GPU_CALLER_H_
-#define FASTJAX_BACKENDS_GPU_CALLER_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_CALLER_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_CALLER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -29,4 +29,4 @@ inline const Caller* CallerOf(const ExchangeArgs& args) { return static_cast<con
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_CALLER_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_CALLER_H_

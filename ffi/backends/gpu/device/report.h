@@ -1,6 +1,6 @@
 // How errors speak of exchanges that are over for the host before they have happened.
-#ifndef FASTJAX_BACKENDS_GPU_REPORT_H_
-#define FASTJAX_BACKENDS_GPU_REPORT_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_REPORT_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_REPORT_H_
 
 #include <cstdint>
 #include <mutex>
@@ -47,4 +47,4 @@ std::string LimitOf(const Report& report);
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_REPORT_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_REPORT_H_

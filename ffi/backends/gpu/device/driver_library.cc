@@ -1,4 +1,4 @@
-#include "backends/gpu/driver_library.h"
+#include "backends/gpu/device/driver_library.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "backends/gpu/report.h"
+#include "backends/gpu/device/report.h"
 
 #include <algorithm>
 

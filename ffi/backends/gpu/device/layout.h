@@ -1,17 +1,17 @@
 // Who is here, and who reaches whom.
-#ifndef FASTJAX_BACKENDS_GPU_LAYOUT_H_
-#define FASTJAX_BACKENDS_GPU_LAYOUT_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "backends/gpu/caller.h"
-#include "backends/gpu/channel.h"
-#include "backends/gpu/gpu.h"
-#include "exchange/status.h"
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/channel.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
+#include "exchange/status.h"
 
 namespace fastjax::gpu {
 
@@ -70,4 +70,4 @@ class PeerFabric final : public Fabric {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_LAYOUT_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_

@@ -1,7 +1,7 @@
 // The GPUs of this process, through a vendor's driver: errors in words, and events and pinned memory that are kept for
 // reuse, since making them would stop the devices.
-#ifndef FASTJAX_BACKENDS_GPU_GPU_H_
-#define FASTJAX_BACKENDS_GPU_GPU_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/driver.h"
-#include "backends/gpu/tally.h"
+#include "backends/gpu/device/tally.h"
 #include "exchange/status.h"
+#include "kernels/driver.h"
 
 namespace fastjax::gpu {
 
@@ -109,4 +109,4 @@ class DeviceScope {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_GPU_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_

@@ -1,4 +1,4 @@
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/gpu.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "backends/gpu/fetch.h"
+#include "backends/gpu/device/fetch.h"
 
 #include <algorithm>
 

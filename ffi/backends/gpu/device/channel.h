@@ -1,13 +1,13 @@
 // How rows get from a device to one whose memory it cannot reach.
-#ifndef FASTJAX_BACKENDS_GPU_CHANNEL_H_
-#define FASTJAX_BACKENDS_GPU_CHANNEL_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_CHANNEL_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_CHANNEL_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/driver.h"
 #include "exchange/status.h"
+#include "kernels/driver.h"
 
 namespace fastjax::gpu {
 
@@ -32,4 +32,4 @@ class Channel {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_CHANNEL_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_CHANNEL_H_

@@ -1,4 +1,4 @@
-#include "backends/gpu/layout.h"
+#include "backends/gpu/device/layout.h"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
 // What a call reads of its device before it can begin: sizes, offsets and tables, all of them in one wait.
-#ifndef FASTJAX_BACKENDS_GPU_FETCH_H_
-#define FASTJAX_BACKENDS_GPU_FETCH_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_FETCH_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_FETCH_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "backends/gpu/caller.h"
-#include "backends/gpu/gpu.h"
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/gpu.h"
 #include "exchange/status.h"
 
 namespace fastjax::gpu {
@@ -68,4 +68,4 @@ class Fetch {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_FETCH_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_FETCH_H_

@@ -1,6 +1,6 @@
 // What exchanges have put on streams.
-#ifndef FASTJAX_BACKENDS_GPU_TALLY_H_
-#define FASTJAX_BACKENDS_GPU_TALLY_H_
+#ifndef FASTJAX_BACKENDS_GPU_DEVICE_TALLY_H_
+#define FASTJAX_BACKENDS_GPU_DEVICE_TALLY_H_
 
 #include <cstdint>
 
@@ -20,4 +20,4 @@ struct Tally {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_TALLY_H_
+#endif  // FASTJAX_BACKENDS_GPU_DEVICE_TALLY_H_
