@@ -27,7 +27,7 @@ struct CallSite {
   // By partition, where devices of several processes take part; empty where one process has all.
   std::vector<int32_t> process_of;
   std::vector<int32_t> rail_of;  // the device's number inside its process: chooses its NIC
-  // What is told of it to those who ask for figures.
+  // What is told of it to those who ask for statistics.
   std::string name;  // where it is in the program
   std::string platform;
   std::vector<int64_t> topology;  // the words of planner::Topology

@@ -23,7 +23,7 @@ class Prepared {
 
   GroupTraffic& traffic() { return traffic_; }
   const DevicePlans& plans() const { return plans_; }
-  // What figures are made of, once it has been loaded.
+  // What statistics are made of, once it has been loaded.
   Seen seen() const;
 
  private:

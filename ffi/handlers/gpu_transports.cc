@@ -7,12 +7,12 @@
 
 #include "backends/gpu/device/driver_library.h"
 #include "backends/gpu/gpu_transport.h"
-#include "backends/gpu/ipc/board.h"
+#include "backends/gpu/ipc/barrier_page.h"
 #include "backends/gpu/ipc/memory.h"
 #include "backends/gpu/loopback.h"
 #include "backends/gpu/nccl/fabric.h"
 #include "backends/gpu/network_transport.h"
-#include "backends/gpu/wire_introducer.h"
+#include "backends/gpu/process_id_exchange.h"
 #include "handlers/transports.h"
 #include "runtime/process_state.h"
 
@@ -30,7 +30,7 @@ struct Shared {
   std::shared_ptr<Fabric> here;     // between devices of this process
   std::shared_ptr<Fabric> between;  // those of several, which meet by this network
   std::shared_ptr<Memory> memory;   // and may share memory; null: they do not
-  std::shared_ptr<Station> station;
+  std::shared_ptr<ProcessGroup> process_group;
 };
 
 struct Platforms {
@@ -49,18 +49,18 @@ std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::share
 }
 
 std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
-                                                      const std::shared_ptr<Station>& station) {
+                                                      const std::shared_ptr<ProcessGroup>& process_group) {
   auto& platforms = ProcessState<Platforms>();
   const std::lock_guard<std::mutex> lock(platforms.mutex);
   Shared& shared = platforms.shared[platform];
-  if (shared.station != station) {
+  if (shared.process_group != process_group) {
     const gpu::PlatformOptions options = gpu::OptionsOf(platform);
-    shared.station = station;
-    shared.between =
-        std::make_shared<NcclFabric>(gpu, options.message_libraries, std::make_shared<gpu::WireIntroducer>(station));
+    shared.process_group = process_group;
+    shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
+                                                  std::make_shared<gpu::ProcessIdExchange>(process_group));
     shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
-  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, station, shared.memory);
+  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, process_group, shared.memory);
 }
 
 }  // namespace
@@ -76,9 +76,9 @@ ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const Ca
   auto gpu = gpu::OpenGpu(platform, &wrong);
   if (gpu == nullptr) return ffi::Unexpected(ffi::Error::Internal(site.Prefix() + wrong + "."));
   if (site.spans_processes()) {
-    auto station = StationOf(site);
-    if (!station.has_value()) return ffi::Unexpected(station.error());
-    return GpuTransport{gpu, TransportBetween(platform, gpu, *station)};
+    auto process_group = ProcessGroupOf(site);
+    if (!process_group.has_value()) return ffi::Unexpected(process_group.error());
+    return GpuTransport{gpu, TransportBetween(platform, gpu, *process_group)};
   }
   std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
   if (loopback) {

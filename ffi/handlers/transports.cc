@@ -10,17 +10,17 @@
 namespace fastjax::handlers {
 namespace {
 
-// A wire's station lives as long as call sites use it, or the wire itself.
-struct OpenStation {
+// A wire's process_group lives as long as call sites use it, or the wire itself.
+struct OpenProcessGroup {
   std::mutex mutex;
   std::shared_ptr<Wire> wire;
-  std::shared_ptr<Station> station;
+  std::shared_ptr<ProcessGroup> process_group;
 };
 
 }  // namespace
 
-ffi::ErrorOr<std::shared_ptr<Station>> StationOf(const CallSite& site) {
-  auto& open = ProcessState<OpenStation>();
+ffi::ErrorOr<std::shared_ptr<ProcessGroup>> ProcessGroupOf(const CallSite& site) {
+  auto& open = ProcessState<OpenProcessGroup>();
   const std::lock_guard<std::mutex> lock(open.mutex);
   const auto current = TheWire();
   if (current == nullptr) {
@@ -29,16 +29,16 @@ ffi::ErrorOr<std::shared_ptr<Station>> StationOf(const CallSite& site) {
   }
   if (current != open.wire) {
     open.wire = current;
-    open.station = std::make_shared<Station>(current);
+    open.process_group = std::make_shared<ProcessGroup>(current);
   }
-  return open.station;
+  return open.process_group;
 }
 
 ffi::ErrorOr<std::shared_ptr<Transport>> TransportOf(const CallSite& site) {
   if (!site.spans_processes()) return std::shared_ptr<Transport>(std::make_shared<memory::InProcessTransport>());
-  auto station = StationOf(site);
-  if (!station.has_value()) return ffi::Unexpected(station.error());
-  return std::shared_ptr<Transport>(std::make_shared<network::NetworkTransport>(*station));
+  auto process_group = ProcessGroupOf(site);
+  if (!process_group.has_value()) return ffi::Unexpected(process_group.error());
+  return std::shared_ptr<Transport>(std::make_shared<network::NetworkTransport>(*process_group));
 }
 
 }  // namespace fastjax::handlers

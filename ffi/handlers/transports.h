@@ -8,7 +8,7 @@
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "handlers/decode.h"
-#include "rendezvous/site.h"
+#include "rendezvous/process_group.h"
 
 namespace fastjax::handlers {
 
@@ -17,7 +17,7 @@ namespace fastjax::handlers {
 ffi::ErrorOr<std::shared_ptr<Transport>> TransportOf(const CallSite& site);
 
 // Where the processes of the job meet.
-ffi::ErrorOr<std::shared_ptr<Station>> StationOf(const CallSite& site);
+ffi::ErrorOr<std::shared_ptr<ProcessGroup>> ProcessGroupOf(const CallSite& site);
 
 struct GpuTransport {
   std::shared_ptr<gpu::Gpu> gpu;

@@ -1,4 +1,4 @@
-// A barrier of the devices of several processes, passed by streams: each device writes how far it is to a board of host
+// A barrier of the devices of several processes, passed by streams: each device writes how far it is to a page of host
 // memory that all of them see, and waits for the others.
 #ifndef FASTJAX_KERNELS_BARRIER_H_
 #define FASTJAX_KERNELS_BARRIER_H_
@@ -14,28 +14,28 @@
 
 namespace fastjax::kernels {
 
-// A board's words that somebody polls have lines of caches to themselves. The first line's word says whether it is
+// A page's words that somebody polls have lines of caches to themselves. The first line's word says whether it is
 // closed: nobody waits any more, and no rows move. Each device has two lines: how far it is, and whether it is let go.
-struct BoardLine {
+struct BarrierLine {
   uint64_t word;
   uint64_t unused[15];
 };
-static_assert(sizeof(BoardLine) == 128);
+static_assert(sizeof(BarrierLine) == 128);
 
-FASTJAX_DEVICE inline int64_t BoardLines(int32_t devices) { return 1 + 2 * static_cast<int64_t>(devices); }
+FASTJAX_DEVICE inline int64_t BarrierLines(int32_t devices) { return 1 + 2 * static_cast<int64_t>(devices); }
 FASTJAX_DEVICE inline int64_t StepLine(int32_t device) { return 1 + 2 * static_cast<int64_t>(device); }
 FASTJAX_DEVICE inline int64_t LetGoLine(int32_t device) { return 2 + 2 * static_cast<int64_t>(device); }
 
 // One device's passage. It waits for all devices but those in [first_here, first_here + here).
 struct Barrier {
-  BoardLine* board;  // as this device sees it
+  BarrierLine* page;  // as this device sees it
   int32_t devices;
   int32_t device;
   int32_t first_here;
   int32_t here;
   uint64_t step;
-  bool last;       // ends when the device is let go, where others end when the board is closed
-  uint64_t* gate;  // of the device's memory: 0 if the board was open when it came; null: nobody asks
+  bool last;       // ends when the device is let go, where others end when the page is closed
+  uint64_t* gate;  // of the device's memory: 0 if the page was open when it came; null: nobody asks
 };
 
 // What the barrier before said.
@@ -90,18 +90,18 @@ FASTJAX_DEVICE inline void JoinWarp() {
 #endif
 }
 
-// By the first warp; its lanes share the devices. The board is looked at after the step has been told, and when all
+// By the first warp; its lanes share the devices. The page is looked at after the step has been told, and when all
 // lanes have what they waited for: who closes it sees that this device is on its way, or is seen.
 FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barrier) {
   if (worker.warp != 0) return;
-  if (worker.lane == 0) StoreShared(&barrier.board[StepLine(barrier.device)].word, barrier.step);
-  const uint64_t* const end = &barrier.board[barrier.last ? LetGoLine(barrier.device) : 0].word;
+  if (worker.lane == 0) StoreShared(&barrier.page[StepLine(barrier.device)].word, barrier.step);
+  const uint64_t* const end = &barrier.page[barrier.last ? LetGoLine(barrier.device) : 0].word;
   for (int32_t device = worker.lane; device < barrier.devices; device += worker.lanes) {
     if (device >= barrier.first_here && device < barrier.first_here + barrier.here) continue;
-    while (LoadShared(&barrier.board[StepLine(device)].word) < barrier.step && LoadShared(end) == 0) PauseShortly();
+    while (LoadShared(&barrier.page[StepLine(device)].word) < barrier.step && LoadShared(end) == 0) PauseShortly();
   }
   JoinWarp();
-  if (worker.lane == worker.lanes - 1 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.board->word);
+  if (worker.lane == worker.lanes - 1 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.page->word);
 }
 
 }  // namespace fastjax::kernels

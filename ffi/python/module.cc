@@ -16,11 +16,11 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "python/arguments.h"
-#include "python/figures.h"
 #include "python/gpu.h"
 #include "python/network.h"
 #include "python/schedulers.h"
 #include "python/simulation.h"
+#include "python/statistics.h"
 #include "python/transfers.h"
 #include "runtime/copy_pool.h"
 #include "xla/ffi/api/c_api.h"
@@ -245,7 +245,7 @@ NB_MODULE(_core, m) {
   m.def(
       "stage_frontier", &StageFrontier, nb::arg("rows"),
       "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
-  python::RegisterFigures(&m);
+  python::RegisterStatistics(&m);
   python::RegisterNetwork(&m);
   python::RegisterSimulation(&m);
   nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")

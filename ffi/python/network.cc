@@ -65,11 +65,12 @@ nb::dict State() {
   nb::dict dict;
   dict["open"] = open;
   if (!open) return dict;
-  nb::list lanes;
-  for (const LaneState& lane : state.lanes) lanes.append(nb::make_tuple(lane.nic, lane.transports));
+  nb::list nic_workers;
+  for (const NicWorkerState& nic_worker : state.nic_workers)
+    nic_workers.append(nb::make_tuple(nic_worker.nic, nic_worker.transports));
   dict["library"] = state.library;
   dict["version"] = state.version;
-  dict["lanes"] = lanes;
+  dict["nic_workers"] = nic_workers;
   dict["peers"] = state.peers;
   dict["messages_sent"] = state.messages_sent;
   dict["messages_received"] = state.messages_received;
@@ -92,8 +93,9 @@ void RegisterNetwork(nb::module_* module) {
               "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
   module->def(
       "network_unfinished", [] { return Unfinished().load(); }, "How many devices of this process are at an exchange.");
-  module->def("network_state", &State,
-              "What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.");
+  module->def(
+      "network_state", &State,
+      "What is open and what has passed: open, library, version, nic_workers, peers, messages, bytes, refused.");
 }
 
 }  // namespace fastjax::python

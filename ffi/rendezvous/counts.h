@@ -6,15 +6,15 @@
 
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
-#include "rendezvous/site.h"
+#include "rendezvous/process_group.h"
 
 namespace fastjax {
 
 // Of devices of one process: the last to arrive has everyone's counts before it.
 std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan);
 // Of devices of several: each process gets the counts of all, makes the same plan, and writes its own devices' tables.
-std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<Station> station, std::shared_ptr<const CallSite> site,
-                                          PlanFunction plan);
+std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
+                                          std::shared_ptr<const CallSite> site, PlanFunction plan);
 
 }  // namespace fastjax
 

@@ -15,24 +15,25 @@ namespace {
 class DeviceCounts final : public Counts {
  public:
   DeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
-      : core_(std::make_shared<Core>(std::move(site), std::move(plan))),
+      : state_(std::make_shared<State>(std::move(site), std::move(plan))),
         rendezvous_(Rendezvous<CountsArgs>::Create(
-            core_->site, [core = core_](auto* session, int32_t last) { session->Finish(core->Plan(*session), last); },
-            kAllProcesses, [core = core_](const auto&, const Status&) { core->meter.Fail(); })) {}
+            state_->site,
+            [state = state_](auto* session, int32_t last) { session->Finish(state->Plan(*session), last); },
+            kAllProcesses, [state = state_](const auto&, const Status&) { state->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
   }
 
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
   }
 
  private:
-  struct Core {
-    Core(std::shared_ptr<const CallSite> s, PlanFunction p)
+  struct State {
+    State(std::shared_ptr<const CallSite> s, PlanFunction p)
         : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
 
     Status Plan(const Rendezvous<CountsArgs>::Session& session) {
@@ -65,7 +66,7 @@ class DeviceCounts final : public Counts {
     std::vector<LocalTable> tables;
   };
 
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<State> state_;
   std::shared_ptr<Rendezvous<CountsArgs>> rendezvous_;
 };
 

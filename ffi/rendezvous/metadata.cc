@@ -26,12 +26,12 @@ uint64_t PlanHash(const ExchangeArgs& args) {
   return planner::TableView(args.table).plan_hash();
 }
 
-// Calls read(position, words) for each device of each letter. A process describes all its devices and no others.
+// Calls read(position, words) for each device of each message. A process describes all its devices and no others.
 template <typename Read>
-Status ForEachDevice(const Site& site, int32_t group, const Meeting& meeting, int64_t words_each, Read read) {
-  for (size_t place = 0; place < meeting.others.size(); ++place) {
-    const Message& message = meeting.letters[place]->message;
-    const int32_t process = meeting.others[place];
+Status ForEachDevice(const Site& site, int32_t group, const ProcessSession& session, int64_t words_each, Read read) {
+  for (size_t place = 0; place < session.others.size(); ++place) {
+    const ProcessMetadata& message = session.messages[place]->metadata;
+    const int32_t process = session.others[place];
     int64_t at = 0;
     bool fits = true;
     for (int32_t position = 0; position < site.call_site().group_size && fits; ++position) {
@@ -41,7 +41,7 @@ Status ForEachDevice(const Site& site, int32_t group, const Meeting& meeting, in
       at += words_each;
     }
     if (!fits || at != message.num_words) {
-      return Status::Internal(meeting.prefix + site.station().wire->Describe(process) +
+      return Status::Internal(session.prefix + site.process_group().wire->Describe(process) +
                               " describes other devices than it has, or other numbers of slices.");
     }
   }
@@ -72,13 +72,13 @@ void WriteMetadata(const Site& site, int32_t group, const std::vector<CountsArgs
   }
 }
 
-Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<ExchangeArgs>* args) {
+Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& session, std::vector<ExchangeArgs>* args) {
   // A copy: shapes are those of one program, the same on all devices, and what follows relies on it.
   const ExchangeArgs own = (*args)[site.local(group).front()];
   const int64_t updates = own.send_sizes.size;
   bool same = true;
   Status status = ForEachDevice(
-      site, group, meeting, kExchangeNumbers + kExchangeArrays * updates, [&](int32_t position, const int64_t* words) {
+      site, group, session, kExchangeNumbers + kExchangeArrays * updates, [&](int32_t position, const int64_t* words) {
         ExchangeArgs& device = (*args)[position];
         device = {};
         device.source_rows = own.source_rows;
@@ -96,16 +96,16 @@ Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std
         }
       });
   if (status.ok() && !same) {
-    return Status::Invalid(meeting.prefix +
+    return Status::Invalid(session.prefix +
                            "operands have other shapes or another type in another process. Every process must run the "
                            "same program, with the same arguments.");
   }
   return status;
 }
 
-Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<CountsArgs>* args) {
+Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& session, std::vector<CountsArgs>* args) {
   const int64_t updates = (*args)[site.local(group).front()].send_sizes.size;
-  return ForEachDevice(site, group, meeting, kCountsNumbers + kCountsArrays * updates,
+  return ForEachDevice(site, group, session, kCountsNumbers + kCountsArrays * updates,
                        [&](int32_t position, const int64_t* words) {
                          (*args)[position] = {{words + kCountsNumbers, updates, IntKind::kS64}, nullptr};
                        });

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "exchange/backend.h"
-#include "rendezvous/meetings.h"
-#include "rendezvous/site.h"
+#include "rendezvous/process_group.h"
+#include "rendezvous/process_rendezvous.h"
 
 namespace fastjax {
 
@@ -15,10 +15,10 @@ namespace fastjax {
 void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeArgs>& args, std::vector<int64_t>* words);
 void WriteMetadata(const Site& site, int32_t group, const std::vector<CountsArgs>& args, std::vector<int64_t>* words);
 
-// Completes `args`, by position, which has those of the local devices, with what the letters say of the others. The
-// letters must live as long as the views in it.
-Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<ExchangeArgs>* args);
-Status ReadMetadata(const Site& site, int32_t group, const Meeting& meeting, std::vector<CountsArgs>* args);
+// Completes `args`, by position, which has those of the local devices, with what the messages say of the others. The
+// messages must live as long as the views in it.
+Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& session, std::vector<ExchangeArgs>* args);
+Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& session, std::vector<CountsArgs>* args);
 
 }  // namespace fastjax
 

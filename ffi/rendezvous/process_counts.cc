@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "rendezvous/counts.h"
-#include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
+#include "rendezvous/process_launch.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -15,19 +15,19 @@ namespace fastjax {
 namespace {
 
 // Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
-class CountsJob final : public Job<CountsArgs> {
+class CountsLaunch final : public ProcessLaunch<CountsArgs> {
  public:
-  CountsJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const PlanFunction* plan)
-      : Job(std::move(site), std::move(meter)), plan_(plan) {}
+  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const PlanFunction* plan)
+      : ProcessLaunch(std::move(site), std::move(meter)), plan_(plan) {}
 
   void OnMet() override {
     launch()->Restart();
     const Status status = Guarded([&] { return Plan(); });
     if (status.ok()) return Finish(status);
     // Mistakes are found alike; want of memory is a process's own.
-    Meetings& meetings = site().station().meetings;
-    status.code == Code::kInvalidArgument ? meetings.FailAlike(&meeting(), status)
-                                          : meetings.GiveUp(&meeting(), status);
+    ProcessRendezvous& rendezvous = site().process_group().rendezvous;
+    status.code == Code::kInvalidArgument ? rendezvous.FailAlike(&process_session(), status)
+                                          : rendezvous.GiveUp(&process_session(), status);
   }
   void OnFailed(const Status& why) override { Finish(why); }
   void OnTick(std::chrono::steady_clock::time_point) override {}
@@ -39,7 +39,7 @@ class CountsJob final : public Job<CountsArgs> {
 
   Status Plan() {
     const CallSite& call = site().call_site();
-    if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
+    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     if (Status status = SumCounts(call, group(), args(), &traffic_, &scratch_); !status.ok()) return status;
     tables_.clear();
     for (const int32_t position : site().local(group())) {
@@ -57,31 +57,32 @@ class CountsJob final : public Job<CountsArgs> {
 
 class ProcessCounts final : public Counts {
  public:
-  ProcessCounts(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site, PlanFunction plan)
+  ProcessCounts(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& site,
+                PlanFunction plan)
       : plan_(std::make_shared<PlanFunction>(std::move(plan))),
-        entrance_(std::move(station), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
+        launches_(std::move(process_group), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
                   [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
-                    return std::make_unique<CountsJob>(std::move(at), std::move(meter), plan.get());
+                    return std::make_unique<CountsLaunch>(std::move(at), std::move(meter), plan.get());
                   }) {}
 
   void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
-    entrance_.Arrive(run_id, partition, args, std::move(done));
+    launches_.Arrive(run_id, partition, args, std::move(done));
   }
 
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    entrance_.Refuse(run_id, partition, why, std::move(done));
+    launches_.Refuse(run_id, partition, why, std::move(done));
   }
 
  private:
   std::shared_ptr<PlanFunction> plan_;
-  Entrance<CountsArgs, CountsJob> entrance_;
+  ProcessLaunches<CountsArgs, CountsLaunch> launches_;
 };
 
 }  // namespace
 
-std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<Station> station, std::shared_ptr<const CallSite> site,
-                                          PlanFunction plan) {
-  return std::make_unique<ProcessCounts>(std::move(station), site, std::move(plan));
+std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
+                                          std::shared_ptr<const CallSite> site, PlanFunction plan) {
+  return std::make_unique<ProcessCounts>(std::move(process_group), site, std::move(plan));
 }
 
 }  // namespace fastjax

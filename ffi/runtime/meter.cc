@@ -55,28 +55,28 @@ void Meter::End(const Launch& launch, const Status& status, const Seen& seen) {
 
 void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns) {
   std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
-  record_->Update([&](Figures* figures) {
+  record_->Update([&](Statistics* statistics) {
     if (!status.ok()) {
-      ++figures->failures;
+      ++statistics->failures;
       return;
     }
     const auto ranks = static_cast<size_t>(site_->group_size);
-    CopyTraffic(seen.sent, ranks, kind_.reverse, &figures->traffic);
-    ++figures->exchanges;
-    figures->rows = std::accumulate(figures->traffic.begin(), figures->traffic.end(), int64_t{0});
-    figures->total_rows += figures->rows;
-    figures->row_bytes = seen.row_bytes;
-    figures->total_bytes += figures->rows * seen.row_bytes;
-    figures->skew = SkewOf(figures->traffic, site_->group_size, &figures->scratch);
-    figures->total_skew += figures->skew;
-    figures->stages = seen.stages;
-    figures->scheduler = seen.scheduler;
-    figures->memory_refusal = seen.memory_refusal;
+    CopyTraffic(seen.sent, ranks, kind_.reverse, &statistics->traffic);
+    ++statistics->exchanges;
+    statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
+    statistics->total_rows += statistics->rows;
+    statistics->row_bytes = seen.row_bytes;
+    statistics->total_bytes += statistics->rows * seen.row_bytes;
+    statistics->skew = SkewOf(statistics->traffic, site_->group_size, &statistics->scratch);
+    statistics->total_skew += statistics->skew;
+    statistics->stages = seen.stages;
+    statistics->scheduler = seen.scheduler;
+    statistics->memory_refusal = seen.memory_refusal;
     if (launch.planned) {
-      ++(launch.anew ? figures->plans_made : figures->plans_reused);
-      figures->planning.Add(launch.planning_ns);
+      ++(launch.anew ? statistics->plans_made : statistics->plans_reused);
+      statistics->planning.Add(launch.planning_ns);
     }
-    if (kind_.plan != PlanSource::kNone) figures->exchange.Add(elapsed_ns);
+    if (kind_.plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);
   });
 }
 

@@ -1,4 +1,4 @@
-// Takes the figures of one call site while it runs.
+// Takes the statistics of one call site while it runs.
 #ifndef FASTJAX_RUNTIME_METER_H_
 #define FASTJAX_RUNTIME_METER_H_
 
@@ -15,7 +15,7 @@
 
 namespace fastjax {
 
-// One exchange or planning that is under way. While no figures are collected it is empty.
+// One exchange or planning that is under way. While no statistics are collected it is empty.
 struct Launch {
   bool metered = false;
   bool planned = false;  // the call site has planned,
@@ -61,7 +61,7 @@ class Meter {
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  // All that a launch costs while no figures are collected: one look at a flag.
+  // All that a launch costs while no statistics are collected: one look at a flag.
   Launch Begin() const {
     Launch launch;
     launch.metered = Records::collecting();

@@ -37,7 +37,7 @@ SiteReport Record::Report() const {
   report.site = site_;
   report.kind = kind_;
   const std::lock_guard<std::mutex> lock(mutex_);
-  report.figures = figures_;
+  report.statistics = statistics_;
   return report;
 }
 
@@ -71,7 +71,7 @@ std::vector<SiteReport> Records::Report() const {
   std::vector<SiteReport> reports;
   for (const auto& record : records_) {
     SiteReport report = record->Report();
-    if (report.figures.exchanges + report.figures.failures == 0) continue;
+    if (report.statistics.exchanges + report.statistics.failures == 0) continue;
     report.active = record->active_;
     reports.push_back(std::move(report));
   }
@@ -82,7 +82,7 @@ void Records::Reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
   DropEnded(0);
   for (const auto& record : records_) {
-    record->Update([](Figures* figures) { *figures = Figures(); });
+    record->Update([](Statistics* statistics) { *statistics = Statistics(); });
   }
 }
 

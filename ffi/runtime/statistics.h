@@ -1,4 +1,4 @@
-// What exchanges did, in figures: by call site, kept for whoever asks, and across the end of the executable.
+// What exchanges did, in statistics: by call site, kept for whoever asks, and across the end of the executable.
 #ifndef FASTJAX_RUNTIME_STATISTICS_H_
 #define FASTJAX_RUNTIME_STATISTICS_H_
 
@@ -38,7 +38,7 @@ struct Times {
   void Add(int64_t time);
 };
 
-struct Figures {
+struct Statistics {
   int64_t exchanges = 0;  // or plannings, of a site that moves nothing; those that ended well
   int64_t failures = 0;
   int64_t plans_made = 0;
@@ -68,7 +68,7 @@ struct SiteReport {
   std::shared_ptr<const CallSite> site;
   SiteKind kind;
   bool active = false;  // its executable is still there
-  Figures figures;
+  Statistics statistics;
 };
 
 // One call site's.
@@ -80,7 +80,7 @@ class Record {
   template <typename Change>
   void Update(Change change) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    change(&figures_);
+    change(&statistics_);
   }
   int64_t number() const { return number_; }
   const CallSite& site() const { return *site_; }
@@ -93,11 +93,11 @@ class Record {
   const std::shared_ptr<const CallSite> site_;
   const SiteKind kind_;
   mutable std::mutex mutex_;
-  Figures figures_;
+  Statistics statistics_;
   bool active_ = true;  // guarded by the mutex of all records
 };
 
-// All of the process's, and whether figures are collected at all.
+// All of the process's, and whether statistics are collected at all.
 class Records {
  public:
   // Of call sites whose executables are gone, so many records are kept: the newest.

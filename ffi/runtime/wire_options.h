@@ -15,18 +15,18 @@ struct WireOptions {
   int32_t processes = 1;
   Secret secret{};
   std::string library = "libucp.so.0";  // path or name of UCX's libucp
-  std::vector<std::string> nics;        // one lane each; none: one lane with what UCX chooses
+  std::vector<std::string> nics;        // one nic_worker each; none: one nic_worker with what UCX chooses
   std::string transports;               // UCX_TLS for this wire; empty: UCX's choice
 };
 
-struct LaneState {
+struct NicWorkerState {
   std::string nic;
   std::vector<std::string> transports;  // in use
 };
 
 struct WireState {
   std::string library, version;
-  std::vector<LaneState> lanes;
+  std::vector<NicWorkerState> nic_workers;
   std::vector<std::string> peers;
   int64_t messages_sent = 0, messages_received = 0;
   int64_t bytes_sent = 0, bytes_received = 0;  // of messages and rows

@@ -433,9 +433,9 @@ void TestLazyLoads() {
       CHECK_OK(Gpu().SetDevice(device + (loaded ? 2 : 0)));
       if (loaded) CHECK_OK(Gpu().LoadKernels());
       const Streams streams(1);
-      kernels::BoardLine board[3] = {};
+      kernels::BarrierLine page[3] = {};
       kernels::Barrier barrier = {};  // of one device
-      barrier.board = board;
+      barrier.page = page;
       barrier.devices = 1;
       barrier.here = 1;
       const kernels::FetchList list = {1, {}};

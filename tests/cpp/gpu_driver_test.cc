@@ -319,13 +319,13 @@ void TestFetch(const Device& device, const Scale& scale) {
   device.Wait();
 }
 
-// A page of the host's, as the board of two devices. The first is this one; the host plays the second. Where the host's
+// A page of the host's, as the page of two devices. The first is this one; the host plays the second. Where the host's
 // memory cannot be registered, this is said, and the page is pinned memory of the driver's.
-class Board {
+class BarrierPage {
  public:
-  Board(const Device* device, const kernels::Driver& driver) : device_(device) {
+  BarrierPage(const Device* device, const kernels::Driver& driver) : device_(device) {
     void* there = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    lines_ = static_cast<kernels::BoardLine*>(there);
+    lines_ = static_cast<kernels::BarrierLine*>(there);
     const int refused = driver.RegisterHost(lines_, kBytes);
     if (refused == 0) {
       device->Must(driver.FindRegistered(&there, lines_), "find memory of the host");
@@ -335,17 +335,17 @@ class Board {
       pinned_ = std::make_unique<Memory>(device, kBytes, Memory::Place::kHost);
       there = pinned_->data();
       std::memset(there, 0, kBytes);
-      lines_ = static_cast<kernels::BoardLine*>(there);
+      lines_ = static_cast<kernels::BarrierLine*>(there);
     }
-    barrier_ = {static_cast<kernels::BoardLine*>(there), 2, 0, 0, 1, 0, false, nullptr};
+    barrier_ = {static_cast<kernels::BarrierLine*>(there), 2, 0, 0, 1, 0, false, nullptr};
   }
-  ~Board() {
+  ~BarrierPage() {
     if (!registered()) return;
     device_->Must(device_->driver().UnregisterHost(lines_), "give back memory of the host");
     munmap(lines_, kBytes);
   }
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  BarrierPage(const BarrierPage&) = delete;
+  BarrierPage& operator=(const BarrierPage&) = delete;
 
   bool registered() const { return pinned_ == nullptr; }
   void Close() { kernels::StoreShared(&lines_[0].word, 1); }
@@ -362,7 +362,7 @@ class Board {
  private:
   static constexpr size_t kBytes = 65'536;  // whatever the size of a page is
   const Device* const device_;
-  kernels::BoardLine* lines_ = nullptr;
+  kernels::BarrierLine* lines_ = nullptr;
   std::unique_ptr<Memory> pinned_;
   kernels::Barrier barrier_{};
 };
@@ -375,42 +375,42 @@ uint64_t WordAt(const Memory& memory) {
 
 // `waits`: also such as keep the stream waiting, which tools that launch one kernel at a time do not bear.
 void CheckBarriers(const Device& device, const kernels::Driver& driver, bool waits) {
-  Board board(&device, driver);
+  BarrierPage page(&device, driver);
   const Memory gate(&device, sizeof(uint64_t));
   auto* const word = reinterpret_cast<uint64_t*>(gate.data());
   gate.Fill(std::vector<std::byte>(sizeof(uint64_t), std::byte{1}));
-  board.Tell(5);
-  board.Pass(5, false, word);
+  page.Tell(5);
+  page.Pass(5, false, word);
   device.Wait();
-  CHECK_EQ(board.Told(), 5U);
+  CHECK_EQ(page.Told(), 5U);
   CHECK_EQ(WordAt(gate), 0U);
   if (waits) {
     kernels::Event event = nullptr;
     int reached = 1;
     device.Must(driver.CreateEvent(&event), "make an event");
-    board.Pass(6, false, nullptr);
+    page.Pass(6, false, nullptr);
     device.Must(driver.RecordEvent(event, device.stream()), "record an event");
     CHECK_EQ(driver.QueryEvent(event, &reached), 0);
     CHECK_EQ(reached, 0);
-    board.Tell(7);
+    page.Tell(7);
     device.Wait();
-    board.Pass(8, false, word);
+    page.Pass(8, false, word);
     device.Must(driver.RecordEvent(event, device.stream()), "record an event");
     // The other may come, or not. A kernel that fails tells nothing.
-    while (board.Told() < 8 && driver.QueryEvent(event, &reached) == 0) std::this_thread::yield();
-    board.Close();
+    while (page.Told() < 8 && driver.QueryEvent(event, &reached) == 0) std::this_thread::yield();
+    page.Close();
     device.Wait();
     CHECK_EQ(WordAt(gate), 1U);  // nobody came: nobody's memory is to be touched
-    board.Pass(9, true, nullptr);
+    page.Pass(9, true, nullptr);
     device.Must(driver.RecordEvent(event, device.stream()), "record an event");
     CHECK_EQ(driver.QueryEvent(event, &reached), 0);
     CHECK_EQ(reached, 0);  // closed, but not let go
-    board.LetGo();
+    page.LetGo();
     device.Wait();
     device.Must(driver.DestroyEvent(event), "destroy an event");
   }
-  board.Close();
-  board.Pass(10, false, word);
+  page.Close();
+  page.Pass(10, false, word);
   Random random(4);
   const std::vector<std::byte> before = RandomBytes(64, &random);
   const std::vector<std::byte> other = RandomBytes(64, &random);
@@ -421,7 +421,7 @@ void CheckBarriers(const Device& device, const kernels::Driver& driver, bool wai
   const DeviceList moves(&device, std::vector<kernels::Move>{{to.data(), from.data(), 0, 64}});
   CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, word, 1, device.stream()), 0);
   device.Wait();
-  CHECK_EQ(board.Told(), 10U);
+  CHECK_EQ(page.Told(), 10U);
   CHECK_EQ(WordAt(gate), 1U);
   CHECK(to.Read() == before);
   CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, nullptr, 1, device.stream()), 0);

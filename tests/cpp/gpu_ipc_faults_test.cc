@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends/gpu/ipc/circle.h"
-#include "backends/gpu/ipc/letter.h"
+#include "backends/gpu/ipc/memory_group.h"
+#include "backends/gpu/ipc/memory_message.h"
 #include "check.h"
 #include "ipc_rig.h"
 #include "kernels/emulated_gpu.h"
@@ -268,16 +268,16 @@ void TestClosing() {
 void TestLetters() {
   using gpu::ipc::Decode;
   using gpu::ipc::Encode;
-  using gpu::ipc::Letter;
-  Letter letter;
-  letter.host = 5;
-  letter.devices.resize(2);
-  letter.devices[1].places[gpu::kStaging] = {0, 77};
-  letter.devices[1].staging_rows = 9;
-  letter.loans.resize(1);
-  letter.loans[0].bytes = 1000;
-  const std::vector<int64_t> words = Encode(letter);
-  Letter read;
+  using gpu::ipc::MemoryMessage;
+  MemoryMessage message;
+  message.host = 5;
+  message.devices.resize(2);
+  message.devices[1].places[gpu::kStaging] = {0, 77};
+  message.devices[1].staging_rows = 9;
+  message.shared_allocations.resize(1);
+  message.shared_allocations[0].bytes = 1000;
+  const std::vector<int64_t> words = Encode(message);
+  MemoryMessage read;
   CHECK(Decode(words, 2, &read));
   CHECK(Encode(read) == words);
   CHECK(!Decode(words, 1, &read));
@@ -290,7 +290,7 @@ void TestLetters() {
     changed[at] = value;
     CHECK(!Decode(changed, 2, &read));
   };
-  refused(5, 2);                   // more loans than there are
+  refused(5, 2);                   // more shared_allocations than there are
   refused(5, -1);                  // fewer than none
   refused(6, 1);                   // a place in the second of one
   refused(6, -2);                  // a place in none

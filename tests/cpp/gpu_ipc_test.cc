@@ -253,7 +253,7 @@ std::vector<std::pair<std::string, Change>> Refusals() {
 std::vector<std::string> SaidByStats() {
   std::vector<std::string> said;
   for (const SiteReport& report : Records::Get().Report()) {
-    if (report.active) said.push_back(report.figures.memory_refusal);
+    if (report.active) said.push_back(report.statistics.memory_refusal);
   }
   return said;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/gpu/network_transport.h"
-#include "backends/gpu/wire_introducer.h"
+#include "backends/gpu/process_id_exchange.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "gpu_rig.h"
@@ -26,7 +26,7 @@ namespace {
 
 using gpu::Gpu;
 using gpu::GpuNetworkTransport;
-using gpu::WireIntroducer;
+using gpu::ProcessIdExchange;
 using gpu::nccl::NcclFabric;
 using planner::Scheduler;
 
@@ -34,10 +34,10 @@ bool Has(const std::string& text, const std::string& part) { return text.find(pa
 
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
-  return [gpu, library](std::shared_ptr<Station> station) {
-    auto introducer = std::make_shared<WireIntroducer>(station);
-    auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(introducer));
-    return std::make_shared<GpuNetworkTransport>(gpu, std::move(fabric), std::move(station));
+  return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
+    auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
+    auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(id_exchange));
+    return std::make_shared<GpuNetworkTransport>(gpu, std::move(fabric), std::move(process_group));
   };
 }
 
@@ -85,11 +85,11 @@ void TestExchanges() {
     spread += count > 1 ? 1 : 0;
     const Context context(Name(options) + ", " + std::to_string(count) + " processes");
     Job job(site, options, count, random());
-    int64_t visit = 0;
+    int64_t launch_id = 0;
     for (const Case& test_case : MakeCases(options.topology, random())) {
       const Context inner(test_case.name);
       Rig rig(site, options, test_case.traffic, &random);
-      const Outcomes outcomes = rig.Run(job.exchange.get(), visit++ / 2, true);  // every run comes by twice
+      const Outcomes outcomes = rig.Run(job.exchange.get(), launch_id++ / 2, true);  // every run comes by twice
       for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
       CHECK(rig.IsRight());
     }
@@ -132,9 +132,9 @@ void TestFigures() {
   CHECK_EQ(reports.size(), 2U);
   for (const SiteReport& report : reports) {
     CHECK(report.kind.queues);
-    CHECK_EQ(report.figures.exchanges, 3);
-    CHECK_EQ(report.figures.exchange.count, 3);
-    CHECK_EQ(report.figures.failures, 0);
+    CHECK_EQ(report.statistics.exchanges, 3);
+    CHECK_EQ(report.statistics.exchange.count, 3);
+    CHECK_EQ(report.statistics.failures, 0);
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "backends/gpu/ipc/memory.h"
 #include "backends/gpu/network_transport.h"
-#include "backends/gpu/wire_introducer.h"
+#include "backends/gpu/process_id_exchange.h"
 #include "check.h"
 #include "kernels/emulated_gpu.h"
 #include "nccl_rig.h"
@@ -18,7 +18,7 @@
 namespace fastjax::test {
 
 using gpu::GpuNetworkTransport;
-using gpu::WireIntroducer;
+using gpu::ProcessIdExchange;
 using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
 
@@ -26,18 +26,19 @@ IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options,
                const std::function<ProcessSetup(int32_t process)>& setup)
     : gpu(LastingGpu(fastjax_gpu_driver())) {
 #if defined(__SANITIZE_THREAD__)
-  // Processes have boards of their own, at other addresses: it would not see what orders rows.
+  // Processes have pages of their own, at other addresses: it would not see what orders rows.
   kernels::emulatedSharing().aliases = true;
 #endif
   int32_t next = 0;
-  processes = std::make_unique<Processes>(count, seed, [&](std::shared_ptr<Station> station) {
+  processes = std::make_unique<Processes>(count, seed, [&](std::shared_ptr<ProcessGroup> process_group) {
     const int32_t process = next++;
     const ProcessSetup own = setup == nullptr ? ProcessSetup{} : setup(process);
     const auto its_gpu = LastingGpu(own.driver);
-    auto introducer = std::make_shared<WireIntroducer>(station);
-    auto fabric = std::make_shared<NcclFabric>(its_gpu, FakeLibrary(), std::move(introducer));
+    auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
+    auto fabric = std::make_shared<NcclFabric>(its_gpu, FakeLibrary(), std::move(id_exchange));
     auto memory = own.shares ? std::make_shared<Memory>(its_gpu, own.host) : nullptr;
-    return std::make_shared<GpuNetworkTransport>(its_gpu, std::move(fabric), std::move(station), std::move(memory));
+    return std::make_shared<GpuNetworkTransport>(its_gpu, std::move(fabric), std::move(process_group),
+                                                 std::move(memory));
   });
   exchange = Open(site, options);
 }

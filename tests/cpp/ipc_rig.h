@@ -57,7 +57,7 @@ struct Ring {
 
 bool Has(const std::string& text, const std::string& part);
 
-// Files of this process's boards, which have one until everybody has opened them.
+// Files of this process's pages, which have one until everybody has opened them.
 int64_t BoardFiles();
 
 }  // namespace fastjax::test

@@ -18,16 +18,18 @@ namespace fastjax::test {
 
 // The transports of all processes of a job.
 struct Processes {
-  using Make = std::function<std::shared_ptr<Transport>(std::shared_ptr<Station>)>;
+  using Make = std::function<std::shared_ptr<Transport>(std::shared_ptr<ProcessGroup>)>;
 
   // `make`: what a process uses instead of its network transport alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
       : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
     for (int32_t p = 0; p < count; ++p) {
       // The network owns its wires.
-      auto station = std::make_shared<Station>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
-      stations.push_back(station);
-      transports.push_back(make == nullptr ? std::make_shared<network::NetworkTransport>(station) : make(station));
+      auto process_group =
+          std::make_shared<ProcessGroup>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
+      stations.push_back(process_group);
+      transports.push_back(make == nullptr ? std::make_shared<network::NetworkTransport>(process_group)
+                                           : make(process_group));
     }
   }
 
@@ -36,7 +38,7 @@ struct Processes {
 
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
-  std::vector<std::shared_ptr<Station>> stations;  // by process
+  std::vector<std::shared_ptr<ProcessGroup>> stations;  // by process
   std::vector<std::shared_ptr<Transport>> transports;
 };
 

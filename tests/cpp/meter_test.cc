@@ -1,4 +1,4 @@
-// Figures: what call sites note of their launches, and what is kept of it.
+// Statistics: what call sites note of their launches, and what is kept of it.
 #include "runtime/meter.h"
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 
 using memory::InProcessTransport;
 
-// Collects figures, of nothing that was before.
+// Collects statistics, of nothing that was before.
 struct Collecting {
   Collecting() {
     Records::Get().Reset();
@@ -79,22 +79,22 @@ void TestNotes() {
     meter.Fail();
     const std::vector<SiteReport> reports = Records::Get().Report();
     CHECK_EQ(reports.size(), 1U);
-    const Figures& figures = reports.front().figures;
+    const Statistics& statistics = reports.front().statistics;
     CHECK(reports.front().active);
-    CHECK_EQ(figures.exchanges, 3);
-    CHECK_EQ(figures.failures, 2);
-    CHECK_EQ(figures.plans_made, 1);
-    CHECK_EQ(figures.plans_reused, 2);
-    CHECK_EQ(figures.rows, 10);
-    CHECK_EQ(figures.total_rows, 30);
-    CHECK_EQ(figures.row_bytes, 16);
-    CHECK_EQ(figures.total_bytes, 480);
-    CHECK_EQ(figures.skew, 1.6);
-    CHECK_EQ(figures.stages, 3);
-    CHECK_EQ(figures.scheduler, static_cast<int32_t>(planner::Scheduler::kRails));
-    CHECK_EQ(figures.planning.count, 3);
-    CHECK_EQ(figures.exchange.count, 3);
-    CHECK(figures.traffic == (reverse ? std::vector<int64_t>{1, 2, 7, 0} : sent));
+    CHECK_EQ(statistics.exchanges, 3);
+    CHECK_EQ(statistics.failures, 2);
+    CHECK_EQ(statistics.plans_made, 1);
+    CHECK_EQ(statistics.plans_reused, 2);
+    CHECK_EQ(statistics.rows, 10);
+    CHECK_EQ(statistics.total_rows, 30);
+    CHECK_EQ(statistics.row_bytes, 16);
+    CHECK_EQ(statistics.total_bytes, 480);
+    CHECK_EQ(statistics.skew, 1.6);
+    CHECK_EQ(statistics.stages, 3);
+    CHECK_EQ(statistics.scheduler, static_cast<int32_t>(planner::Scheduler::kRails));
+    CHECK_EQ(statistics.planning.count, 3);
+    CHECK_EQ(statistics.exchange.count, 3);
+    CHECK(statistics.traffic == (reverse ? std::vector<int64_t>{1, 2, 7, 0} : sent));
   }
 }
 
@@ -116,9 +116,9 @@ void TestSwitch() {
   meter.End(during, Status::Ok(), seen);
   const std::vector<SiteReport> reports = Records::Get().Report();
   CHECK_EQ(reports.size(), 1U);
-  CHECK_EQ(reports.front().figures.exchanges, 1);
-  CHECK_EQ(reports.front().figures.failures, 0);
-  CHECK_EQ(reports.front().figures.exchange.count, 0);  // it only plans
+  CHECK_EQ(reports.front().statistics.exchanges, 1);
+  CHECK_EQ(reports.front().statistics.failures, 0);
+  CHECK_EQ(reports.front().statistics.exchange.count, 0);  // it only plans
 }
 
 // Of call sites that are gone the newest are kept, those that are there whatever their number; order is that of
@@ -149,7 +149,7 @@ void TestEnded() {
   first.Fail();
   after = Records::Get().Report();
   CHECK_EQ(after.size(), 1U);
-  CHECK_EQ(after.front().figures.failures, 1);
+  CHECK_EQ(after.front().statistics.failures, 1);
 }
 
 // Small ones on the thread of the last to arrive, large ones on the pool's.
@@ -167,14 +167,14 @@ void TestExchangesInProcess() {
     for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(exchange.get(), run, true).all_ok());
     const std::vector<SiteReport> reports = Records::Get().Report();
     CHECK_EQ(reports.size(), 1U);
-    const Figures& figures = reports.front().figures;
+    const Statistics& statistics = reports.front().statistics;
     CHECK(reports.front().kind.plan == PlanSource::kGiven);
-    CHECK(figures.traffic == traffic);
-    CHECK_EQ(figures.exchanges, 3);
-    CHECK_EQ(figures.row_bytes, row_bytes);
-    CHECK_EQ(figures.exchange.count, 3);
-    CHECK_EQ(figures.planning.count, 0);
-    CHECK_EQ(figures.scheduler, static_cast<int32_t>(options.scheduler));
+    CHECK(statistics.traffic == traffic);
+    CHECK_EQ(statistics.exchanges, 3);
+    CHECK_EQ(statistics.row_bytes, row_bytes);
+    CHECK_EQ(statistics.exchange.count, 3);
+    CHECK_EQ(statistics.planning.count, 0);
+    CHECK_EQ(statistics.scheduler, static_cast<int32_t>(options.scheduler));
   }
 }
 
@@ -191,12 +191,12 @@ void TestTimeoutIsAFailure() {
   const std::vector<SiteReport> reports = Records::Get().Report();
   CHECK_EQ(reports.size(), 2U);
   for (const SiteReport& report : reports) {
-    CHECK_EQ(report.figures.failures, 1);
-    CHECK_EQ(report.figures.exchanges, 0);
+    CHECK_EQ(report.statistics.failures, 1);
+    CHECK_EQ(report.statistics.exchanges, 0);
   }
 }
 
-// Every process of a job has figures of its own, of the same traffic.
+// Every process of a job has statistics of its own, of the same traffic.
 void TestExchangesBetweenProcesses() {
   const Collecting collecting;
   std::mt19937_64 random(2);
@@ -218,10 +218,10 @@ void TestExchangesBetweenProcesses() {
   for (const SiteReport& report : reports) {
     CHECK(report.kind.plan == PlanSource::kSelf);
     CHECK(!report.kind.queues);
-    CHECK(report.figures.traffic == traffic);
-    CHECK_EQ(report.figures.exchanges, 3);
-    CHECK_EQ(report.figures.plans_made, 1);
-    CHECK_EQ(report.figures.plans_reused, 2);
+    CHECK(report.statistics.traffic == traffic);
+    CHECK_EQ(report.statistics.exchanges, 3);
+    CHECK_EQ(report.statistics.plans_made, 1);
+    CHECK_EQ(report.statistics.plans_reused, 2);
   }
 }
 

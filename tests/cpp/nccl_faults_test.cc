@@ -27,11 +27,11 @@ using gpu::Caller;
 using gpu::Channel;
 using gpu::Layout;
 using gpu::Message;
-using gpu::nccl::Introducer;
 using gpu::nccl::kRemoteError;
 using gpu::nccl::kSystemError;
 using gpu::nccl::NcclFabric;
 using gpu::nccl::UniqueId;
+using gpu::nccl::UniqueIdExchange;
 
 constexpr int64_t kShortMs = 300;
 
@@ -187,7 +187,7 @@ void TestAsynchronousError() {
   four.CheckWorks();
 }
 
-// Both of two call sites that share communicators lose what they had in flight, and both are told.
+// Both of two call sites that share communicators lose what they had in pending, and both are told.
 void TestOthersAreTold() {
   Four four(kShortMs, 6);
   auto other_site = std::make_shared<CallSite>(*four.site);
@@ -212,7 +212,7 @@ void TestOthersAreTold() {
   const std::string first = four.Run().status(0).message;
   const std::string second = rig.Run(other.get(), 101, true).status(0).message;
   CHECK(Contains(first + second, " waited 0.3 s for messages of stage 1"));
-  // The other one has happened before, was in flight, or was refused since then: if it was undone, it has been told.
+  // The other one has happened before, was in pending, or was refused since then: if it was undone, it has been told.
   CHECK(first.empty() || Contains(first, "exchange over axis 'x' (channel 7): "));
   CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
   four.CheckWorks();
@@ -224,7 +224,7 @@ void TestOthersAreTold() {
 // ---- one process of several, by itself: what it puts on streams, message by message
 
 // Brings ids from process to process.
-class Post final : public Introducer {
+class Post final : public UniqueIdExchange {
  public:
   explicit Post(int64_t timeout_ms) : timeout_(timeout_ms) {}
   std::string NameOf(const CallSite&, int32_t group) override { return "group " + std::to_string(group); }
@@ -254,11 +254,11 @@ class Post final : public Introducer {
 // A process with one device, of a group of as many as there are processes.
 class Process {
  public:
-  Process(const std::shared_ptr<CallSite>& site, int32_t rank, std::shared_ptr<Introducer> introducer)
+  Process(const std::shared_ptr<CallSite>& site, int32_t rank, std::shared_ptr<UniqueIdExchange> id_exchange)
       : site_(site),
         rank_(rank),
         gpu_(LastingGpu(DriverWithoutPeers())),
-        fabric_(gpu_, FakeLibrary(), std::move(introducer)),
+        fabric_(gpu_, FakeLibrary(), std::move(id_exchange)),
         out_(1024, std::byte(rank)),
         in_(1024) {
     fastjax_gpu_driver()->SetDevice(rank);
@@ -419,7 +419,8 @@ void TestFarAhead() {
   CHECK_EQ(moved, 128);
 }
 
-// The call site goes while its exchange is in flight: its communicators are closed when that has happened, or given up.
+// The call site goes while its exchange is in pending: its communicators are closed when that has happened, or given
+// up.
 void TestClosing() {
   for (const bool happens : {true, false}) {
     {

@@ -18,7 +18,7 @@
 #include "network_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
-#include "rendezvous/job.h"
+#include "rendezvous/process_launch.h"
 #include "runtime/meter.h"
 #include "traffic.h"
 #include "transport_support.h"
@@ -61,11 +61,11 @@ void TestExchanges() {
     const Context context(Name(options) + ", " + std::to_string(count) + " processes");
     Processes processes(count, random());
     Everywhere exchange(&processes, site, options);
-    int64_t visit = 0;
+    int64_t launch_id = 0;
     for (const Case& test_case : MakeCases(options.topology, random())) {
       const Context inner(test_case.name);
       Rig rig(site, options, test_case.traffic, &random);
-      const Outcomes outcomes = rig.Run(&exchange, visit++ / 2, true);  // every run comes by twice
+      const Outcomes outcomes = rig.Run(&exchange, launch_id++ / 2, true);  // every run comes by twice
       for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
       CHECK(rig.IsRight());
     }
@@ -145,8 +145,8 @@ void TestRefusal() {
 
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
 void TestNothingToTell() {
-  struct OneJob final : Job<CountsArgs> {
-    using Job::Job;
+  struct OneLaunch final : ProcessLaunch<CountsArgs> {
+    using ProcessLaunch::ProcessLaunch;
     void OnMet() override {}
     void OnFailed(const Status&) override {}
     void OnTick(std::chrono::steady_clock::time_point) override {}
@@ -172,9 +172,11 @@ void TestNothingToTell() {
     CHECK_EQ(Has(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
   }
   counts[1] = nullptr;
-  Entrance<CountsArgs, OneJob> entrance(
+  ProcessLaunches<CountsArgs, OneLaunch> entrance(
       setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}),
-      [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneJob> { throw std::bad_alloc(); });
+      [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneLaunch> {
+        throw std::bad_alloc();
+      });
   const Outcomes without(6);
   for (const int32_t process : {0, 2}) start(2, without, process, 6);
   for (int32_t p = 0; p < 6; ++p) {

@@ -32,33 +32,33 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // What a device brings: who it is and in which launch and repetition it thinks it is.
-struct Visit {
+struct LaunchId {
   int64_t run_id = 0;
   int32_t repetition = 0;
   int32_t group = 0;
   int32_t position = 0;
 };
 
-using Meeting = Rendezvous<Visit>;
+using ProcessSession = Rendezvous<LaunchId>;
 
 // A rendezvous that fails the operations of those who met wrongly.
-std::shared_ptr<Meeting> MakeMeeting(const std::shared_ptr<CallSite>& site, std::atomic<int64_t>* met,
-                                     bool complete_here = true) {
-  return Meeting::Create(site, [=](Meeting::Session* session, int32_t last) {
-    const Visit& first = session->args().front();
+std::shared_ptr<ProcessSession> MakeMeeting(const std::shared_ptr<CallSite>& site, std::atomic<int64_t>* met,
+                                            bool complete_here = true) {
+  return ProcessSession::Create(site, [=](ProcessSession::Session* session, int32_t last) {
+    const LaunchId& first = session->args().front();
     bool right = session->group() == first.group;
     for (int32_t p = 0; p < site->group_size; ++p) {
-      const Visit& visit = session->args()[p];
-      right = right && visit.position == p && visit.group == first.group && visit.run_id == first.run_id &&
-              visit.repetition == first.repetition;
+      const LaunchId& launch_id = session->args()[p];
+      right = right && launch_id.position == p && launch_id.group == first.group && launch_id.run_id == first.run_id &&
+              launch_id.repetition == first.repetition;
     }
     ++*met;
     session->Finish(right ? Status::Ok() : Status::Internal("met others"), complete_here ? last : -1);
   });
 }
 
-void Arrive(const std::shared_ptr<Meeting>& meeting, const Visit& visit, Completion done) {
-  meeting->Arrive(visit.run_id, visit.group, visit.position, visit, std::move(done));
+void Arrive(const std::shared_ptr<ProcessSession>& session, const LaunchId& launch_id, Completion done) {
+  session->Arrive(launch_id.run_id, launch_id.group, launch_id.position, launch_id, std::move(done));
 }
 
 // Launches of one program, each device of each on a thread of its own. With `wait` a device repeats the call once the
@@ -69,16 +69,16 @@ void CheckArrivals(int32_t groups, int32_t group_size, int32_t runs, int32_t rep
   std::mt19937_64 random(1);
   const auto site = MakeSite(groups, group_size, kNoTimeoutMs, &random);
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(site, &met);
+  const auto session = MakeMeeting(site, &met);
   const int32_t devices = site->partitions();
   std::vector<Outcomes> outcomes;
   for (int32_t i = 0; i < runs * devices; ++i) outcomes.emplace_back(repetitions);
   RunThreads(runs * devices, [&](int32_t thread) {
     const int32_t partition = thread % devices;
-    Visit visit{100 + thread / devices, 0, site->group_of[partition], site->position_of[partition]};
-    for (; visit.repetition < repetitions; ++visit.repetition) {
-      Arrive(meeting, visit, outcomes[thread].For(visit.repetition));
-      if (wait) outcomes[thread].Wait(visit.repetition);
+    LaunchId launch_id{100 + thread / devices, 0, site->group_of[partition], site->position_of[partition]};
+    for (; launch_id.repetition < repetitions; ++launch_id.repetition) {
+      Arrive(session, launch_id, outcomes[thread].For(launch_id.repetition));
+      if (wait) outcomes[thread].Wait(launch_id.repetition);
     }
     outcomes[thread].WaitAll();
   });
@@ -101,12 +101,12 @@ void TestOrders() {
   std::mt19937_64 random(2);
   const auto site = MakeSite(3, 4, kNoTimeoutMs, &random);
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(site, &met);
+  const auto session = MakeMeeting(site, &met);
   for (int64_t run = 0; run < 200; ++run) {
     const Outcomes outcomes(site->partitions());
     int64_t arrived = 0;
     for (const int32_t partition : Numbers(site->partitions(), &random)) {
-      Arrive(meeting, {run, 0, site->group_of[partition], site->position_of[partition]}, outcomes.For(partition));
+      Arrive(session, {run, 0, site->group_of[partition], site->position_of[partition]}, outcomes.For(partition));
       ++arrived;
       CHECK_LE(met.load(), 3 * run + arrived / site->group_size);
     }
@@ -120,12 +120,12 @@ void TestOrders() {
 void CheckBlockedCompletions(bool complete_here) {
   constexpr int32_t kDevices = 16;
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(MakeSite(1, kDevices), &met, complete_here);
+  const auto session = MakeMeeting(MakeSite(1, kDevices), &met, complete_here);
   for (int64_t run = 0; run < 20; ++run) {
     Barrier all(kDevices);
     const Outcomes outcomes(kDevices);
     for (int32_t p = 0; p < kDevices; ++p) {
-      Arrive(meeting, {run, 0, 0, p}, [&all, done = outcomes.For(p)](const Status& status) {
+      Arrive(session, {run, 0, 0, p}, [&all, done = outcomes.For(p)](const Status& status) {
         all.Wait();
         done(status);
       });
@@ -144,19 +144,20 @@ void CheckBlockedCompletions(bool complete_here) {
 void TestFinishLater() {
   std::mt19937_64 random(3);
   const auto site = MakeSite(2, 3);
-  std::vector<Meeting::Session*> sessions;
-  const auto meeting = Meeting::Create(site, [&](Meeting::Session* session, int32_t) { sessions.push_back(session); });
+  std::vector<ProcessSession::Session*> sessions;
+  const auto session =
+      ProcessSession::Create(site, [&](ProcessSession::Session* session, int32_t) { sessions.push_back(session); });
   const Outcomes outcomes(2 * 6);
   for (int32_t repetition = 0; repetition < 2; ++repetition) {
     for (int32_t partition = 0; partition < 6; ++partition) {
-      Arrive(meeting, {1, repetition, site->group_of[partition], site->position_of[partition]},
+      Arrive(session, {1, repetition, site->group_of[partition], site->position_of[partition]},
              outcomes.For(6 * repetition + partition));
     }
   }
   CHECK_EQ(sessions.size(), 4U);
   for (int32_t i = 0; i < outcomes.count(); ++i) CHECK(!outcomes.called(i));
   // Complete gatherings do not expire, however long their action takes.
-  CHECK(!meeting->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   for (const int32_t s : {2, 0, 3, 1}) sessions[s]->Finish(s == 3 ? Status::Invalid("third") : Status::Ok());
   outcomes.WaitAll();
   for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, i / 3 == 3 ? "third" : "");
@@ -176,17 +177,17 @@ bool IsTimeout(const Status& status, const std::string& message) {
 }
 
 // Arrives alone and expects to be told so before arriving returns.
-Status ArriveLate(const std::shared_ptr<Meeting>& meeting, const Visit& visit) {
+Status ArriveLate(const std::shared_ptr<ProcessSession>& session, const LaunchId& launch_id) {
   const Outcomes outcome(1);
-  Arrive(meeting, visit, outcome.For(0));
+  Arrive(session, launch_id, outcome.For(0));
   CHECK(outcome.called(0));
   if (outcome.called(0)) CHECK(outcome.thread(0) == std::this_thread::get_id());
   return outcome.status(0);
 }
 
-void Meet(const std::shared_ptr<Meeting>& meeting, int64_t run_id, int32_t group, int32_t group_size) {
+void Meet(const std::shared_ptr<ProcessSession>& session, int64_t run_id, int32_t group, int32_t group_size) {
   const Outcomes outcomes(group_size);
-  for (int32_t p = group_size - 1; p >= 0; --p) Arrive(meeting, {run_id, 0, group, p}, outcomes.For(p));
+  for (int32_t p = group_size - 1; p >= 0; --p) Arrive(session, {run_id, 0, group, p}, outcomes.For(p));
   outcomes.WaitAll();
   CHECK(outcomes.all_ok());
 }
@@ -195,34 +196,34 @@ void Meet(const std::shared_ptr<Meeting>& meeting, int64_t run_id, int32_t group
 void TestExpiry() {
   const auto site = MakeSite(2, 4);
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(site, &met);
+  const auto session = MakeMeeting(site, &met);
   const auto late = steady_clock::now() + 2 * milliseconds(kNoTimeoutMs);
-  CHECK(!meeting->Expire(late));
+  CHECK(!session->Expire(late));
 
   const Outcomes outcomes(4);
-  Arrive(meeting, {1, 0, 1, 3}, outcomes.For(0));
-  Arrive(meeting, {1, 0, 1, 1}, outcomes.For(1));
-  Arrive(meeting, {1, 0, 0, 2}, outcomes.For(2));
-  CHECK(meeting->Expire(steady_clock::now()));  // nothing is due, but there is something to wait for
+  Arrive(session, {1, 0, 1, 3}, outcomes.For(0));
+  Arrive(session, {1, 0, 1, 1}, outcomes.For(1));
+  Arrive(session, {1, 0, 0, 2}, outcomes.For(2));
+  CHECK(session->Expire(steady_clock::now()));  // nothing is due, but there is something to wait for
   CHECK(!outcomes.called(0) && !outcomes.called(1) && !outcomes.called(2));
   // The other group of the same launch, and another launch, are complete and do not care.
-  for (const int32_t p : {0, 1, 3}) Arrive(meeting, {1, 0, 0, p}, [](const Status&) {});
-  Meet(meeting, 2, 1, 4);
+  for (const int32_t p : {0, 1, 3}) Arrive(session, {1, 0, 0, p}, [](const Status&) {});
+  Meet(session, 2, 1, 4);
   outcomes.Wait(2);
   CHECK(outcomes.status(2).ok());
 
-  CHECK(!meeting->Expire(late));
+  CHECK(!session->Expire(late));
   const std::string message = Timeout("3600.0", "0, 2 of group 1", "1, 3");
   for (const int32_t i : {0, 1}) {
     outcomes.Wait(i);
     IsTimeout(outcomes.status(i), message);
   }
   // The late ones hear at once what they missed, once each; then the call site works again, in the same launch too.
-  IsTimeout(ArriveLate(meeting, {1, 0, 1, 0}), message);
-  IsTimeout(ArriveLate(meeting, {1, 0, 1, 2}), message);
-  Meet(meeting, 1, 1, 4);
-  Meet(meeting, 3, 1, 4);
-  CHECK(!meeting->Expire(late));
+  IsTimeout(ArriveLate(session, {1, 0, 1, 0}), message);
+  IsTimeout(ArriveLate(session, {1, 0, 1, 2}), message);
+  Meet(session, 1, 1, 4);
+  Meet(session, 3, 1, 4);
+  CHECK(!session->Expire(late));
 }
 
 // What is written to stderr meanwhile.
@@ -247,14 +248,14 @@ void TestHalfOfTheTime() {
     const auto site = MakeSite(1, 3);
     site->timeout_ms = limit;
     std::atomic<int64_t> met{0};
-    const auto meeting = MakeMeeting(site, &met);
+    const auto session = MakeMeeting(site, &met);
     const auto begin = steady_clock::now();
     const Outcomes outcomes(2);
-    Arrive(meeting, {1, 0, 0, 0}, outcomes.For(0));
-    Arrive(meeting, {1, 0, 0, 2}, outcomes.For(1));
-    CHECK_EQ(Said([&] { meeting->Expire(begin + milliseconds(limit / 2 - 1000)); }), "");
+    Arrive(session, {1, 0, 0, 0}, outcomes.For(0));
+    Arrive(session, {1, 0, 0, 2}, outcomes.For(1));
+    CHECK_EQ(Said([&] { session->Expire(begin + milliseconds(limit / 2 - 1000)); }), "");
     const auto half = begin + milliseconds(limit / 2 + 1000);
-    const std::string text = Said([&] { CHECK(meeting->Expire(half)); });
+    const std::string text = Said([&] { CHECK(session->Expire(half)); });
     const std::string all = limit == kNoTimeoutMs ? "3600.0" : "10.0";
     const std::string waited = limit == kNoTimeoutMs ? "1800.0" : "5.0";
     CHECK_EQ(text, limit < 10'000 ? ""
@@ -262,8 +263,8 @@ void TestHalfOfTheTime() {
                                         " s for device(s) 1, which did not arrive; device(s) 0, 2 did. Waiting on, "
                                         "for " +
                                         all + " s in all.\n");
-    CHECK_EQ(Said([&] { meeting->Expire(half); }), "");  // once
-    Arrive(meeting, {1, 0, 0, 1}, [](const Status&) {});
+    CHECK_EQ(Said([&] { session->Expire(half); }), "");  // once
+    Arrive(session, {1, 0, 0, 1}, [](const Status&) {});
     outcomes.WaitAll();
     CHECK(outcomes.all_ok());
   }
@@ -272,38 +273,38 @@ void TestHalfOfTheTime() {
 // Two repetitions of a loop time out while device 1 has seen neither.
 void TestExpiryOfRepetitions() {
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(MakeSite(1, 3), &met);
+  const auto session = MakeMeeting(MakeSite(1, 3), &met);
   const Outcomes outcomes(4);
-  Arrive(meeting, {5, 0, 0, 0}, outcomes.For(0));
-  Arrive(meeting, {5, 1, 0, 0}, outcomes.For(1));
-  Arrive(meeting, {5, 0, 0, 2}, outcomes.For(2));
-  CHECK(!meeting->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  Arrive(session, {5, 0, 0, 0}, outcomes.For(0));
+  Arrive(session, {5, 1, 0, 0}, outcomes.For(1));
+  Arrive(session, {5, 0, 0, 2}, outcomes.For(2));
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   for (const int32_t i : {0, 1, 2}) outcomes.Wait(i);
   const std::string both = Timeout("3600.0", "1", "0, 2");
   const std::string one = Timeout("3600.0", "1, 2", "0");
   IsTimeout(outcomes.status(0), both);
   IsTimeout(outcomes.status(1), one);
   IsTimeout(outcomes.status(2), both);
-  IsTimeout(ArriveLate(meeting, {5, 1, 0, 2}), one);
+  IsTimeout(ArriveLate(session, {5, 1, 0, 2}), one);
   std::set<std::string> told;
   for (int32_t repetition = 0; repetition < 2; ++repetition) {
-    told.insert(ArriveLate(meeting, {5, repetition, 0, 1}).message);
+    told.insert(ArriveLate(session, {5, repetition, 0, 1}).message);
   }
   CHECK(told == (std::set<std::string>{both, one}));
-  Meet(meeting, 5, 0, 3);
+  Meet(session, 5, 0, 3);
   CHECK_EQ(met.load(), 1);
 }
 
 // Devices that are played by one need no threads.
 void TestFinishHere() {
   const auto site = MakeSite(1, 4);
-  const auto meeting =
-      Meeting::Create(site, [](Meeting::Session* session, int32_t) { session->FinishHere(Status::Internal("all")); });
+  const auto session = ProcessSession::Create(
+      site, [](ProcessSession::Session* session, int32_t) { session->FinishHere(Status::Internal("all")); });
   for (int64_t run = 0; run < 3; ++run) {
     const Outcomes outcomes(4);
     for (int32_t p = 0; p < 4; ++p) {
       CHECK(!outcomes.called(0));
-      Arrive(meeting, {run, 0, 0, p}, outcomes.For(p));
+      Arrive(session, {run, 0, 0, p}, outcomes.For(p));
     }
     for (int32_t p = 0; p < 4; ++p) {
       CHECK(outcomes.called(p));
@@ -321,14 +322,14 @@ void TestRefusals() {
       std::atomic<int64_t> met{0};
       int32_t failed = 0;
       std::string why;
-      const auto meeting = Meeting::Create(
+      const auto session = ProcessSession::Create(
           site,
-          [&](Meeting::Session* session, int32_t last) {
+          [&](ProcessSession::Session* session, int32_t last) {
             ++met;
             session->Finish(Status::Ok(), last);
           },
           kAllProcesses,
-          [&](const Meeting::Session&, const Status& status) {
+          [&](const ProcessSession::Session&, const Status& status) {
             ++failed;
             why = status.message;
             throw std::bad_alloc();  // nobody waits in vain for that
@@ -337,9 +338,9 @@ void TestRefusals() {
       for (int32_t p = 0; p < 3; ++p) {
         for (int32_t i = 0; i < p; ++i) CHECK(!outcomes.called(i));
         if (p == first || (second && p > first)) {
-          meeting->Refuse(1, 1, p, Status::Unavailable("no room " + std::to_string(p)), outcomes.For(p));
+          session->Refuse(1, 1, p, Status::Unavailable("no room " + std::to_string(p)), outcomes.For(p));
         } else {
-          Arrive(meeting, {1, 0, 1, p}, outcomes.For(p));
+          Arrive(session, {1, 0, 1, p}, outcomes.For(p));
         }
       }
       outcomes.WaitAll();
@@ -352,7 +353,7 @@ void TestRefusals() {
       CHECK_EQ(why, text);
       CHECK_EQ(failed, 1);
       CHECK_EQ(met.load(), 0);
-      Meet(meeting, 1, 1, 3);  // the next repetition of the same launch
+      Meet(session, 1, 1, 3);  // the next repetition of the same launch
       CHECK_EQ(met.load(), 1);
     }
   }
@@ -361,11 +362,11 @@ void TestRefusals() {
 // Of one that cannot take part those are told too who waited in vain for others, and those who come late.
 void TestExpiryAfterARefusal() {
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(MakeSite(1, 3), &met);
+  const auto session = MakeMeeting(MakeSite(1, 3), &met);
   const Outcomes outcomes(2);
-  meeting->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
-  Arrive(meeting, {1, 0, 0, 0}, outcomes.For(1));
-  CHECK(!meeting->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  session->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
+  Arrive(session, {1, 0, 0, 0}, outcomes.For(1));
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   outcomes.WaitAll();
   const std::string text = "exchange over axis 'x' (channel 7): device 2 cannot take part: no room. Besides: " +
                            Timeout("3600.0", "1", "0, 2");
@@ -373,26 +374,26 @@ void TestExpiryAfterARefusal() {
     CHECK(outcomes.status(i).code == Code::kInternal);
     CHECK_EQ(outcomes.status(i).message, text);
   }
-  CHECK_EQ(ArriveLate(meeting, {1, 0, 0, 1}).message, text);
+  CHECK_EQ(ArriveLate(session, {1, 0, 0, 1}).message, text);
   CHECK_EQ(met.load(), 0);
 }
 
 // Time-outs that nobody came late for are not kept for ever.
 void TestOldFailuresAreForgotten() {
   std::atomic<int64_t> met{0};
-  const auto meeting = MakeMeeting(MakeSite(1, 2), &met);
+  const auto session = MakeMeeting(MakeSite(1, 2), &met);
   constexpr int64_t kMany = 200;
   const Outcomes outcomes(kMany);
   for (int64_t run = 0; run < kMany; ++run) {
-    Arrive(meeting, {run, 0, 0, 0}, outcomes.For(static_cast<int32_t>(run)));
-    meeting->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs));
+    Arrive(session, {run, 0, 0, 0}, outcomes.For(static_cast<int32_t>(run)));
+    session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs));
   }
   outcomes.WaitAll();
-  CHECK(ArriveLate(meeting, {kMany - 1, 0, 0, 1}).code == Code::kDeadlineExceeded);
+  CHECK(ArriveLate(session, {kMany - 1, 0, 0, 1}).code == Code::kDeadlineExceeded);
   const Outcomes forgotten(2);
-  Arrive(meeting, {0, 0, 0, 1}, forgotten.For(1));
+  Arrive(session, {0, 0, 0, 1}, forgotten.For(1));
   CHECK(!forgotten.called(1));
-  Arrive(meeting, {0, 0, 0, 0}, forgotten.For(0));
+  Arrive(session, {0, 0, 0, 0}, forgotten.For(0));
   forgotten.WaitAll();
   CHECK(forgotten.all_ok());
 }
@@ -401,18 +402,18 @@ void TestOldFailuresAreForgotten() {
 void TestWatchdog() {
   std::atomic<int64_t> met{0};
   const auto site = MakeSite(1, 3, 150);
-  const auto meeting = MakeMeeting(site, &met);
+  const auto session = MakeMeeting(site, &met);
   for (int64_t run = 0; run < 3; ++run) {
     const auto before = steady_clock::now();
     const Outcomes outcome(1);
-    Arrive(meeting, {run, 0, 0, 1}, outcome.For(0));
+    Arrive(session, {run, 0, 0, 1}, outcome.For(0));
     outcome.WaitAll();
     CHECK(steady_clock::now() - before >= milliseconds(150));
     const std::string message = Timeout("0.1", "0, 2", "1");
     IsTimeout(outcome.status(0), message);
     CHECK(outcome.thread(0) != std::this_thread::get_id());
-    IsTimeout(ArriveLate(meeting, {run, 0, 0, 0}), message);
-    IsTimeout(ArriveLate(meeting, {run, 0, 0, 2}), message);
+    IsTimeout(ArriveLate(session, {run, 0, 0, 0}), message);
+    IsTimeout(ArriveLate(session, {run, 0, 0, 2}), message);
     // Long enough, in one of the rounds, for the watchdog to have gone to sleep.
     if (run == 1) std::this_thread::sleep_for(milliseconds(2300));
   }
@@ -424,11 +425,11 @@ void TestManyTimeouts() {
   constexpr int32_t kSites = 20;
   Barrier all(kSites);
   const Outcomes outcomes(kSites);
-  std::vector<std::shared_ptr<Meeting>> meetings;
+  std::vector<std::shared_ptr<ProcessSession>> rendezvous;
   std::atomic<int64_t> met{0};
-  for (int32_t i = 0; i < kSites; ++i) meetings.push_back(MakeMeeting(MakeSite(1, 2, 100 + 10 * i), &met));
+  for (int32_t i = 0; i < kSites; ++i) rendezvous.push_back(MakeMeeting(MakeSite(1, 2, 100 + 10 * i), &met));
   RunThreads(kSites, [&](int32_t i) {
-    Arrive(meetings[i], {1, 0, 0, i % 2}, [&all, done = outcomes.For(i)](const Status& status) {
+    Arrive(rendezvous[i], {1, 0, 0, i % 2}, [&all, done = outcomes.For(i)](const Status& status) {
       all.Wait();
       done(status);
     });
@@ -442,11 +443,12 @@ void TestManyTimeouts() {
 void TestDroppedWhileWaiting() {
   auto held = std::make_shared<int>(0);
   const auto site = MakeSite(1, 2, 100);
-  auto meeting = Meeting::Create(site, [held](Meeting::Session* session, int32_t) { session->Finish(Status::Ok()); });
-  const std::weak_ptr<Meeting> left = meeting;
+  auto session = ProcessSession::Create(
+      site, [held](ProcessSession::Session* session, int32_t) { session->Finish(Status::Ok()); });
+  const std::weak_ptr<ProcessSession> left = session;
   const Outcomes outcome(1);
-  Arrive(meeting, {1, 0, 0, 0}, outcome.For(0));
-  meeting.reset();
+  Arrive(session, {1, 0, 0, 0}, outcome.For(0));
+  session.reset();
   CHECK(!left.expired());
   outcome.WaitAll();
   IsTimeout(outcome.status(0), Timeout("0.1", "1", "0"));
@@ -456,15 +458,16 @@ void TestDroppedWhileWaiting() {
 // The last owner may even be a completion.
 void TestDroppedByACompletion() {
   for (const bool here : {true, false}) {
-    auto owner = std::make_shared<std::shared_ptr<Meeting>>();
+    auto owner = std::make_shared<std::shared_ptr<ProcessSession>>();
     const auto site = MakeSite(1, 2);
-    *owner = Meeting::Create(
-        site, [here](Meeting::Session* session, int32_t last) { session->Finish(Status::Ok(), here ? last : -1); });
-    const std::weak_ptr<Meeting> left = *owner;
-    Meeting* meeting = owner->get();
+    *owner = ProcessSession::Create(site, [here](ProcessSession::Session* session, int32_t last) {
+      session->Finish(Status::Ok(), here ? last : -1);
+    });
+    const std::weak_ptr<ProcessSession> left = *owner;
+    ProcessSession* session = owner->get();
     const Outcomes outcomes(2);
-    meeting->Arrive(1, 0, 0, {}, outcomes.For(0));
-    meeting->Arrive(1, 0, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
+    session->Arrive(1, 0, 0, {}, outcomes.For(0));
+    session->Arrive(1, 0, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
       owner->reset();
       done(status);
     });

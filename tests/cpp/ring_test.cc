@@ -1,4 +1,4 @@
-// Rings: letters come out as they went in, also from a process that has ended; what is no ring is refused, and what is
+// Rings: messages come out as they went in, also from a process that has ended; what is no ring is refused, and what is
 // scribbled into one hurts nobody.
 #include "backends/network/ucx/ring.h"
 
@@ -53,54 +53,54 @@ std::vector<std::byte> DataOf(uint64_t number, size_t bytes) {
   return data;
 }
 
-struct Letter {
+struct Message {
   uint64_t number;
-  uint32_t lane;
+  uint32_t nic_worker;
   std::vector<std::byte> data;
 };
 
-bool Send(RingWriter* writer, const Letter& letter) {
-  return writer->Send(HeaderOf(letter.number, letter.data.size()), letter.lane, letter.data.data());
+bool Send(RingWriter* writer, const Message& message) {
+  return writer->Send(HeaderOf(message.number, message.data.size()), message.nic_worker, message.data.data());
 }
 
-bool Next(RingReader* reader, Letter* letter) {
+bool Next(RingReader* reader, Message* message) {
   Header header{};
-  if (!reader->Next(&header, &letter->lane)) return false;
+  if (!reader->Next(&header, &message->nic_worker)) return false;
   CHECK(header.bytes <= kMostInRing);
-  letter->number = header.number;
-  letter->data.resize(header.bytes);
-  reader->Take(letter->data.data());
+  message->number = header.number;
+  message->data.resize(header.bytes);
+  reader->Take(message->data.data());
   return true;
 }
 
 void TestInOrder() {
-  const Bell bell;
+  const Bell doorbell;
   RingReader reader;
   RingWriter writer;
   CHECK(!writer.connected() && reader.descriptor() < 0);
   CHECK(!Send(&writer, {0, 0, {}}));
-  CHECK(reader.Open(kProof, bell.ends[0]));
+  CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
   std::mt19937 random(7);
-  std::deque<Letter> under_way;
+  std::deque<Message> under_way;
   uint64_t sent = 0, full = 0;
   while (sent < 20000) {
     const size_t most = random() % 50 == 0 ? kMostInRing : 300;
     const size_t bytes = random() % (most + 1);
-    Letter letter{sent, static_cast<uint32_t>(random() % 9), DataOf(sent, bytes)};
-    if (Send(&writer, letter)) {
+    Message message{sent, static_cast<uint32_t>(random() % 9), DataOf(sent, bytes)};
+    if (Send(&writer, message)) {
       ++sent;
-      under_way.push_back(std::move(letter));
+      under_way.push_back(std::move(message));
       if (random() % 1000 != 0) continue;
     } else {
       ++full;
     }
-    // The longest letter finds room when half of the ring is read.
+    // The longest message finds room when half of the ring is read.
     for (size_t left = random() % 2 == 0 ? 0 : under_way.size() / 2; under_way.size() > left;) {
-      Letter got{};
+      Message got{};
       CHECK(Next(&reader, &got));
-      const Letter& expected = under_way.front();
-      CHECK(got.number == expected.number && got.lane == expected.lane && got.data == expected.data);
+      const Message& expected = under_way.front();
+      CHECK(got.number == expected.number && got.nic_worker == expected.nic_worker && got.data == expected.data);
       under_way.pop_front();
     }
     // A writer that comes later goes on where the last one was.
@@ -113,38 +113,38 @@ void TestInOrder() {
 }
 
 void TestBell() {
-  const Bell bell;
+  const Bell doorbell;
   RingReader reader;
   RingWriter writer;
   CHECK(reader.Arm());
-  CHECK(reader.Open(kProof, bell.ends[0]));
+  CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
-  Letter letter{1, 0, {}};
-  CHECK(Send(&writer, letter));
+  Message message{1, 0, {}};
+  CHECK(Send(&writer, message));
   writer.Ring();
-  CHECK_EQ(bell.Rung(), 0);  // nobody sleeps
+  CHECK_EQ(doorbell.Rung(), 0);  // nobody sleeps
   CHECK(!reader.Arm());
-  CHECK(Next(&reader, &letter));
+  CHECK(Next(&reader, &message));
   CHECK(reader.Arm());
-  CHECK(Send(&writer, letter));
-  CHECK(Send(&writer, letter));
-  CHECK_EQ(bell.Rung(), 0);
+  CHECK(Send(&writer, message));
+  CHECK(Send(&writer, message));
+  CHECK_EQ(doorbell.Rung(), 0);
   writer.Ring();
   writer.Ring();
-  CHECK_EQ(bell.Rung(), 1);
-  CHECK(Next(&reader, &letter));
-  CHECK(Next(&reader, &letter));
+  CHECK_EQ(doorbell.Rung(), 1);
+  CHECK(Next(&reader, &message));
+  CHECK(Next(&reader, &message));
   CHECK(reader.Arm());
   reader.Disarm();
-  CHECK(Send(&writer, letter));
+  CHECK(Send(&writer, message));
   writer.Ring();
-  CHECK_EQ(bell.Rung(), 0);
+  CHECK_EQ(doorbell.Rung(), 0);
 }
 
 void TestFromAnotherProcess() {
-  const Bell bell;
+  const Bell doorbell;
   RingReader reader;
-  CHECK(reader.Open(kProof, bell.ends[0]));
+  CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(reader.Arm());
   const pid_t reading = getpid();
   const pid_t child = fork();
@@ -158,23 +158,23 @@ void TestFromAnotherProcess() {
   int status = -1;
   waitpid(child, &status, 0);
   CHECK_EQ(status, 0);
-  CHECK_EQ(bell.Rung(), 1);
-  Letter letter{};
+  CHECK_EQ(doorbell.Rung(), 1);
+  Message message{};
   for (uint64_t i = 0; i < 10; ++i) {
-    CHECK(Next(&reader, &letter));
-    CHECK(letter.number == i && letter.data == DataOf(i, 100 * i));
+    CHECK(Next(&reader, &message));
+    CHECK(message.number == i && message.data == DataOf(i, 100 * i));
   }
-  CHECK(!Next(&reader, &letter));
+  CHECK(!Next(&reader, &message));
 }
 
 void TestWhatIsNoRing() {
-  Bell bell;
+  Bell doorbell;
   RingReader reader;
   RingWriter writer;
   CHECK(!reader.Open(kProof, -1));
-  CHECK(reader.Open(kProof, bell.ends[0]));
+  CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(!writer.Open(getpid(), reader.descriptor(), kProof + 1));
-  CHECK(!writer.Open(getpid(), bell.ends[0], kProof));
+  CHECK(!writer.Open(getpid(), doorbell.ends[0], kProof));
   CHECK(!writer.Open(getpid(), -1, kProof));
   CHECK(!writer.Open(-1, reader.descriptor(), kProof));
   struct stat found{};
@@ -190,21 +190,21 @@ void TestWhatIsNoRing() {
   CHECK(!writer.Open(getpid(), copy, kProof));
   close(copy);
   CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
-  // Something else has the bell's number by now.
+  // Something else has the doorbell's number by now.
   const int file = memfd_create("file", MFD_CLOEXEC);
-  CHECK(dup2(file, bell.ends[0]) == bell.ends[0]);
+  CHECK(dup2(file, doorbell.ends[0]) == doorbell.ends[0]);
   close(file);
   CHECK(!writer.Open(getpid(), reader.descriptor(), kProof));
   CHECK(!writer.connected());
 }
 
 void TestScribbles() {
-  const Bell bell;
+  const Bell doorbell;
   std::mt19937_64 random(11);
   for (int round = 0; round < 300; ++round) {
     RingReader reader;
     RingWriter writer;
-    CHECK(reader.Open(kProof, bell.ends[0]));
+    CHECK(reader.Open(kProof, doorbell.ends[0]));
     CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
     struct stat found{};
     CHECK(fstat(reader.descriptor(), &found) == 0);
@@ -214,31 +214,31 @@ void TestScribbles() {
     for (int turn = 0; turn < 20; ++turn) {
       for (uint64_t i = 0; i < 5; ++i) Send(&writer, {i, 0, DataOf(i, random() % 5000)});
       for (int i = 0; i < 5; ++i) {
-        // Near the beginning are the ring's own words, and the first letters.
+        // Near the beginning are the ring's own words, and the first messages.
         const size_t at = random() % ((random() % 2 == 0 ? size : 1024) / sizeof(uint64_t)) * sizeof(uint64_t);
         const uint64_t word = random() >> random() % 64;
         std::memcpy(static_cast<std::byte*>(memory) + at, &word, sizeof(word));
       }
-      Letter letter{};
-      for (size_t i = 0; i < size / sizeof(Header) && Next(&reader, &letter); ++i) {
+      Message message{};
+      for (size_t i = 0; i < size / sizeof(Header) && Next(&reader, &message); ++i) {
       }
     }
     munmap(memory, size);
   }
 }
 
-// What cannot be a letter ends the ring, and its writer finds no room in it.
+// What cannot be a message ends the ring, and its writer finds no room in it.
 void TestTheEnd() {
-  const Bell bell;
+  const Bell doorbell;
   RingReader reader;
   RingWriter writer;
-  CHECK(reader.Open(kProof, bell.ends[0]));
+  CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
   Header header = HeaderOf(1, 0);
   header.magic += 1;
   CHECK(writer.Send(header, 0, nullptr));
-  Letter letter{};
-  CHECK(!Next(&reader, &letter));
+  Message message{};
+  CHECK(!Next(&reader, &message));
   CHECK(reader.descriptor() < 0);
   CHECK(!Send(&writer, {2, 0, {}}));
 }

@@ -1,7 +1,7 @@
 # Tests of wires and their parts. Wires run over the UCX whose headers they are built with; their tests are skipped where
 # there are headers only.
 
-foreach(name IN ITEMS neighbour_test ring_test)
+foreach(name IN ITEMS memory_read_test ring_test)
   add_executable(${name} ${name}.cc)
   target_link_libraries(${name} PRIVATE fastjax_backends_test_support fastjax_options)
   add_test(NAME ${name} COMMAND ${name})

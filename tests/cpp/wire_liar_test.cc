@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "backends/network/ucx/addresses.h"
+#include "backends/network/ucx/control_messages.h"
 #include "backends/network/ucx/header.h"
-#include "backends/network/ucx/lane.h"
-#include "backends/network/ucx/mail.h"
-#include "backends/network/ucx/neighbour.h"
+#include "backends/network/ucx/memory_read.h"
+#include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
 #include "backends/network/ucx/rows.h"
 #include "check.h"
@@ -36,11 +36,11 @@ class Liar {
   explicit Liar(const std::string& victim) {
     std::string wrong;
     library_ = ucx::Load(UcxLibrary(), &wrong);
-    lane_ = ucx::Lane::Open(*library_, {0, "", "tcp", 2}, &wrong);
+    lane_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
     CHECK_EQ(wrong, "");
     CHECK_EQ(ucx::Decode(victim, &victim_), "");
     const auto failed = [](void*, ucp_ep_h, ucs_status_t) {};
-    CHECK(lane_->Connect(victim_.lanes[0], failed, nullptr, &endpoint_) == UCS_OK);
+    CHECK(lane_->Connect(victim_.nic_workers[0], failed, nullptr, &endpoint_) == UCS_OK);
     const auto heard = [](void* argument, const void* data, size_t length, void*, size_t, const ucp_am_recv_param_t*) {
       ucx::Header header{};
       CHECK_EQ(length, sizeof(header));
@@ -54,11 +54,11 @@ class Liar {
   // `near`: so that the victim reads this one's memory, and greets it.
   std::string addresses(bool near = false) const {
     ucx::Addresses own;
-    if (near) own.landmark = ucx::LandmarkAt(OptionsOf(1, 2, "").secret, &landmark_);
+    if (near) own.read_probe = ucx::ReadProbeAt(OptionsOf(1, 2, "").secret, &landmark_);
     own.process = 1;
     own.incarnation = kIncarnation;
     own.host = "liar";
-    own.lanes = {lane_->address()};
+    own.nic_workers = {lane_->address()};
     return ucx::Encode(own);
   }
 
@@ -68,8 +68,8 @@ class Liar {
     const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
     return writer_.Open(getpid(), ring_, fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
   }
-  void Whisper(const ucx::Header& header, uint32_t lane, const std::string& text) {
-    CHECK(writer_.Send(header, lane, reinterpret_cast<const std::byte*>(text.data())));
+  void Whisper(const ucx::Header& header, uint32_t nic_worker, const std::string& text) {
+    CHECK(writer_.Send(header, nic_worker, reinterpret_cast<const std::byte*>(text.data())));
     writer_.Ring();
   }
 
@@ -113,7 +113,7 @@ class Liar {
 
  private:
   const ucx::Library* library_ = nullptr;
-  std::unique_ptr<ucx::Lane> lane_;
+  std::unique_ptr<ucx::NicWorker> lane_;
   ucx::Addresses victim_;
   ucp_ep_h endpoint_ = nullptr;
   uint64_t landmark_ = 5;
@@ -182,7 +182,7 @@ void TestRings() {
   ucx::Header forged = liar.HeaderOf(second, 0, 1);
   forged.tag += 1;
   liar.Whisper(forged, 0, second);
-  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a lane that there is not
+  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a nic_worker that there is not
   liar.Whisper(liar.HeaderOf(second, 0, 1, 0), 0, second);  // from somebody else
   liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);       // once more
   liar.Whisper(liar.HeaderOf(third, 0, 2), 0, third);       // before its turn
@@ -192,7 +192,7 @@ void TestRings() {
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
   CHECK_EQ(victim.wire->State().refused, 4);
   CHECK(victim.ears.lost().empty() && victim.ears.renewed().empty());
-  // What cannot be a letter ends the ring, and the connection with it, as nobody knows what else was in it.
+  // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
   ucx::Header broken = liar.HeaderOf(first, 0, 3);
   broken.magic += 1;
   liar.Whisper(broken, 0, first);
@@ -201,20 +201,20 @@ void TestRings() {
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
 void TestUnmetRowsExpire() {
-  ucx::Core core;
-  core.peers = std::vector<ucx::Peer>(2);
-  ucx::Links links(&core);
-  ucx::Mail mail(&core, &links);
-  ucx::Rows rows(&core, &links, &mail, [] {});
+  ucx::WireParts parts;
+  parts.peers = std::vector<ucx::Peer>(2);
+  ucx::Links links(&parts);
+  ucx::ControlMessages control_messages(&parts, &links);
+  ucx::Rows rows(&parts, &links, &control_messages, [] {});
   ucx::Arrival arrival;
   arrival.header.kind = ucx::Kind::kRows;
   arrival.header.tag = 5;
-  rows.OnArrival(&core.peers[1], arrival);
+  rows.OnArrival(&parts.peers[1], arrival);
   const auto now = std::chrono::steady_clock::now();
   rows.Expire(now + std::chrono::minutes{59});
-  CHECK_EQ(core.peers[1].unmet.size(), 1u);
+  CHECK_EQ(parts.peers[1].unmet.size(), 1u);
   rows.Expire(now + std::chrono::minutes{61});
-  CHECK(core.peers[1].unmet.empty());
+  CHECK(parts.peers[1].unmet.empty());
 }
 
 }  // namespace

@@ -115,10 +115,10 @@ WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& tra
   return options;
 }
 
-WireRig::WireRig(int32_t processes, const std::string& transports, size_t lanes) {
+WireRig::WireRig(int32_t processes, const std::string& transports, size_t nic_workers) {
   for (int32_t process = 0; process < processes; ++process) {
     WireOptions options = OptionsOf(process, processes, transports);
-    if (lanes > 1) options.nics.assign(lanes, "lo");
+    if (nic_workers > 1) options.nics.assign(nic_workers, "lo");
     std::string wrong;
     wires_.push_back(UcxWire::Open(options, &wrong));
     if (wires_.back() == nullptr) {

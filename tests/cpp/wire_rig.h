@@ -95,8 +95,8 @@ WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& tra
 
 class WireRig {
  public:
-  // `lanes` unnamed NICs each.
-  WireRig(int32_t processes, const std::string& transports, size_t lanes = 1);
+  // `nic_workers` unnamed NICs each.
+  WireRig(int32_t processes, const std::string& transports, size_t nic_workers = 1);
   ~WireRig();
 
   UcxWire& wire(int32_t process) { return *wires_[static_cast<size_t>(process)]; }

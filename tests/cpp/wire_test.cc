@@ -303,9 +303,9 @@ void TestCancelAndDrop(const std::string& transports) {
   CHECK(into == data);
 }
 
-// Whether letters to the other process go through memory.
+// Whether messages to the other process go through memory.
 bool HasRing(WireRig* rig, int32_t process) {
-  const std::vector<std::string> transports = rig->wire(process).State().lanes[0].transports;
+  const std::vector<std::string> transports = rig->wire(process).State().nic_workers[0].transports;
   return std::find(transports.begin(), transports.end(), "memory") != transports.end();
 }
 
@@ -352,8 +352,8 @@ void TestDescriptions() {
   const auto state = rig.wire(0).State();
   CHECK_EQ(state.messages_sent, 1);
   CHECK_EQ(state.bytes_sent, 5);
-  CHECK_EQ(state.lanes.size(), 1u);
-  CHECK(!state.lanes[0].transports.empty() && state.lanes[0].transports[0].find("tcp/") == 0);
+  CHECK_EQ(state.nic_workers.size(), 1u);
+  CHECK(!state.nic_workers[0].transports.empty() && state.nic_workers[0].transports[0].find("tcp/") == 0);
   Ends ends;
   rig.Send(0, 0, 1, {}, &ends, 0);
   rig.Send(0, 2, 1, {}, &ends, 1);

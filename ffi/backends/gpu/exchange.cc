@@ -21,23 +21,23 @@ class GpuExchange final : public Exchange {
  public:
   GpuExchange(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<const CallSite> site,
               ExchangeOptions options)
-      : core_(std::make_shared<Core>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
+      : state_(std::make_shared<State>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
         rendezvous_(Rendezvous<ExchangeArgs>::Create(
-            core_->site,
-            [core = core_](Session* session, int32_t last) {
+            state_->site,
+            [state = state_](Session* session, int32_t last) {
               const bool one_call = IsOneCall(*session);
-              const Status status = core->Execute(*session);
+              const Status status = state->Execute(*session);
               one_call ? session->FinishHere(status) : session->Finish(status, last);
             },
-            kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
+            kAllProcesses, [state = state_](const Session&, const Status&) { state->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
   }
 
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
   }
 
@@ -49,8 +49,8 @@ class GpuExchange final : public Exchange {
                        [&](const ExchangeArgs& args) { return args.context == first; });
   }
 
-  struct Core {
-    Core(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
+  struct State {
+    State(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
         : gpu(std::move(g)),
           fabric(std::move(f)),
           site(std::move(s)),
@@ -87,7 +87,7 @@ class GpuExchange final : public Exchange {
     Work work;
   };
 
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<State> state_;
   std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
 };
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "backends/gpu/ipc/circle.h"
+#include "backends/gpu/ipc/memory_group.h"
 
 namespace fastjax::gpu {
 namespace {
@@ -64,24 +64,24 @@ Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
 }
 
 Status Launcher::End() {
-  if (layout_->circle == nullptr) return Status::Ok();
+  if (layout_->memory_group == nullptr) return Status::Ok();
   streams_.clear();
   for (const Lane& lane : lanes_) streams_.push_back(lane.caller->stream);
-  return layout_->circle->Launched(streams_);
+  return layout_->memory_group->Launched(streams_);
 }
 
 // Waits until nothing is left of an exchange that failed half-way: callers take back memory that others may still write
 // to.
 void Launcher::Settle() {
-  ipc::Circle* const circle = layout_->circle.get();
-  if (circle != nullptr) circle->Close();  // streams may wait for other processes
+  ipc::MemoryGroup* const memory_group = layout_->memory_group.get();
+  if (memory_group != nullptr) memory_group->Close();  // streams may wait for other processes
   for (const Lane& lane : lanes_) {
     if (lane.side != nullptr) gpu_->driver().SynchronizeStream(lane.side);
   }
   for (const Lane& lane : lanes_) gpu_->driver().SynchronizeStream(lane.caller->stream);
-  if (circle == nullptr) return;
-  circle->Withdraw(layout_->step);
-  circle->GiveUp();
+  if (memory_group == nullptr) return;
+  memory_group->Withdraw(layout_->step);
+  memory_group->GiveUp();
 }
 
 Status Launcher::Prepare(const Layout& layout) {
@@ -117,7 +117,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t lane) {
   const bool few = sums.landings.empty() && LongestList(schedule, lane) <= kernels::kFewMoves;
   const auto& moves = few ? kNoMoves : schedule.moves(lane);
   const size_t lists = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
-  const bool gated = layout_->circle != nullptr && !(schedule.moves(lane).empty() && sums.landings.empty());
+  const bool gated = layout_->memory_group != nullptr && !(schedule.moves(lane).empty() && sums.landings.empty());
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
   Lane& own = lanes_[static_cast<size_t>(lane)];
@@ -255,14 +255,14 @@ Status Launcher::Wait(const Lane& lane, kernels::Stream stream, const Lane& othe
 // All lanes wait for all others, and for those of other processes that share the domain.
 Status Launcher::Join(uint64_t step) {
   const Status status = JoinHere();
-  return status.ok() && layout_->circle != nullptr ? PassBarriers(step) : status;
+  return status.ok() && layout_->memory_group != nullptr ? PassBarriers(step) : status;
 }
 
 Status Launcher::PassBarriers(uint64_t step) {
   DeviceScope scope(*gpu_);
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Caller& caller = *lanes_[i].caller;
-    kernels::Barrier barrier = layout_->circle->barriers()[i];
+    kernels::Barrier barrier = layout_->memory_group->barriers()[i];
     barrier.step = layout_->step + step;
     barrier.last = step == ipc::kLastStep;
     barrier.gate = lanes_[i].gate;

@@ -17,7 +17,7 @@ class Launcher {
 
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
-  // have moved, and the layout's circle has been given up.
+  // have moved, and the layout's memory_group has been given up.
   Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
 
  private:

@@ -10,16 +10,19 @@
 #include "backends/gpu/device/layout.h"
 #include "backends/gpu/ipc/memory.h"
 #include "exchange/backend.h"
-#include "rendezvous/site.h"
+#include "rendezvous/process_group.h"
 
 namespace fastjax::gpu {
 
 class GpuNetworkTransport final : public Transport {
  public:
   // `memory`: what devices of several processes share; null where they do not.
-  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<Station> station,
-                      std::shared_ptr<ipc::Memory> memory = nullptr)
-      : gpu_(std::move(gpu)), fabric_(std::move(fabric)), station_(std::move(station)), memory_(std::move(memory)) {}
+  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
+                      std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<ipc::Memory> memory = nullptr)
+      : gpu_(std::move(gpu)),
+        fabric_(std::move(fabric)),
+        process_group_(std::move(process_group)),
+        memory_(std::move(memory)) {}
 
   // As GpuTransport's.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
@@ -28,7 +31,7 @@ class GpuNetworkTransport final : public Transport {
  private:
   const std::shared_ptr<Gpu> gpu_;
   const std::shared_ptr<Fabric> fabric_;
-  const std::shared_ptr<Station> station_;
+  const std::shared_ptr<ProcessGroup> process_group_;
   const std::shared_ptr<ipc::Memory> memory_;
 };
 

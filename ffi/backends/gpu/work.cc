@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "backends/gpu/ipc/circle.h"
+#include "backends/gpu/ipc/memory_group.h"
 
 namespace fastjax::gpu {
 
@@ -26,11 +26,11 @@ Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<Exch
   return status.ok() ? schedule_.Build() : status;
 }
 
-Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-                     fastjax::Launch* launch) {
-  Status status = Begin(party.site, party.group, *args, options, ranks, alike, launch);
-  if (status.ok()) status = neighbours->Meet(party, schedule_.sums(), args, &schedule_.placement(), &layout_);
+Status Work::Prepare(const ipc::Participants& participants, ipc::MemoryPeers* memory_peers,
+                     std::vector<ExchangeArgs>* args, const ExchangeOptions& options, const std::vector<int32_t>& ranks,
+                     bool* alike, fastjax::Launch* launch) {
+  Status status = Begin(participants.site, participants.group, *args, options, ranks, alike, launch);
+  if (status.ok()) status = memory_peers->Meet(participants, schedule_.sums(), args, &schedule_.placement(), &layout_);
   if (!status.ok()) return status;
   status = Guarded([&] { return schedule_.Build(); });
   if (!status.ok()) GiveUp();
@@ -40,7 +40,7 @@ Status Work::Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::
 Status Work::Launch(const CallSite& site, int32_t group) {
   Status status = Guarded([&] { return Put(site, group); });
   if (!status.ok()) GiveUp();
-  layout_.circle = nullptr;
+  layout_.memory_group = nullptr;
   return status;
 }
 
@@ -59,8 +59,8 @@ bool Work::MayHaveMessages(const CallSite& site) {
 
 // What other processes have been promised.
 void Work::GiveUp() {
-  if (layout_.circle != nullptr) layout_.circle->GiveUp();
-  layout_.circle = nullptr;
+  if (layout_.memory_group != nullptr) layout_.memory_group->GiveUp();
+  layout_.memory_group = nullptr;
 }
 
 Status Work::Put(const CallSite& site, int32_t group) {

@@ -10,7 +10,7 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
-#include "backends/gpu/ipc/neighbours.h"
+#include "backends/gpu/ipc/memory_peers.h"
 #include "backends/gpu/launch_schedule.h"
 #include "backends/gpu/launcher.h"
 #include "execution/prepared.h"
@@ -49,7 +49,7 @@ class Work {
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  fastjax::Launch* launch);
   // The same, where other processes may share memory, which `args` are completed with.
-  Status Prepare(const ipc::Party& party, ipc::Neighbours* neighbours, std::vector<ExchangeArgs>* args,
+  Status Prepare(const ipc::Participants& participants, ipc::MemoryPeers* memory_peers, std::vector<ExchangeArgs>* args,
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  fastjax::Launch* launch);
   // Puts all of it on the callers' streams.

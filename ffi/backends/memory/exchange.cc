@@ -30,24 +30,24 @@ struct Work {
 class InProcessExchange final : public Exchange {
  public:
   InProcessExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options)
-      : core_(std::make_shared<Core>(std::move(site), std::move(options))),
+      : state_(std::make_shared<State>(std::move(site), std::move(options))),
         rendezvous_(Rendezvous<ExchangeArgs>::Create(
-            core_->site, [core = core_](Session* session, int32_t last) { core->Execute(core, session, last); },
-            kAllProcesses, [core = core_](const Session&, const Status&) { core->meter.Fail(); })) {}
+            state_->site, [state = state_](Session* session, int32_t last) { state->Execute(state, session, last); },
+            kAllProcesses, [state = state_](const Session&, const Status&) { state->meter.Fail(); })) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
   }
 
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *core_->site;
+    const CallSite& site = *state_->site;
     rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
   }
 
  private:
-  struct Core {
-    Core(std::shared_ptr<const CallSite> s, ExchangeOptions o)
+  struct State {
+    State(std::shared_ptr<const CallSite> s, ExchangeOptions o)
         : site(std::move(s)),
           options(std::move(o)),
           meter(site, options, false),
@@ -55,7 +55,7 @@ class InProcessExchange final : public Exchange {
       std::iota(ranks.begin(), ranks.end(), 0);
     }
 
-    void Execute(const std::shared_ptr<Core>& self, Session* session, int32_t last) {
+    void Execute(const std::shared_ptr<State>& self, Session* session, int32_t last) {
       const Launch launch = meter.Begin();
       std::unique_ptr<Work> work;
       const Status status = Guarded([&] {
@@ -71,7 +71,7 @@ class InProcessExchange final : public Exchange {
     }
 
     // Has the pool do the work and end the session; false where the pool cannot take it.
-    bool HandOver(const std::shared_ptr<Core>& self, Session* session, std::unique_ptr<Work>* work) {
+    bool HandOver(const std::shared_ptr<State>& self, Session* session, std::unique_ptr<Work>* work) {
       Work* const raw = work->release();
       const Status taken = Guarded([&] {
         CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
@@ -138,7 +138,7 @@ class InProcessExchange final : public Exchange {
     std::vector<std::unique_ptr<Work>> free;
   };
 
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<State> state_;
   std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
 };
 

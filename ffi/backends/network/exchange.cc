@@ -8,8 +8,8 @@
 #include "backends/network/network.h"
 #include "backends/network/runner.h"
 #include "execution/prepared.h"
-#include "rendezvous/job.h"
 #include "rendezvous/metadata.h"
+#include "rendezvous/process_launch.h"
 #include "runtime/fault_points.h"
 #include "runtime/meter.h"
 
@@ -19,24 +19,24 @@ namespace {
 // Bits of a tag that the runner uses to tell the messages of one exchange apart.
 constexpr int kRunnerBits = 16;
 
-class ExchangeJob final : public Job<ExchangeArgs> {
+class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  ExchangeJob(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const ExchangeOptions* options)
-      : Job(std::move(site), std::move(meter)), options_(options) {}
+  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const ExchangeOptions* options)
+      : ProcessLaunch(std::move(site), std::move(meter)), options_(options) {}
 
   void OnMet() override {
     launch()->Restart();
     FaultPoints::Get().AtMet();
     bool alike = true;
     const Status status = Guarded([&] { return Prepare(&alike); });
-    Meetings& meetings = site().station().meetings;
+    ProcessRendezvous& rendezvous = site().process_group().rendezvous;
     if (!status.ok()) {
       schedule_.Release();
       // Only mistakes are found alike; want of memory is a process's own.
       alike = alike && status.code == Code::kInvalidArgument;
-      return alike ? meetings.FailAlike(&meeting(), status) : meetings.GiveUp(&meeting(), status);
+      return alike ? rendezvous.FailAlike(&process_session(), status) : rendezvous.GiveUp(&process_session(), status);
     }
-    runner_.Start(site().station().wire.get(), &site().call_site(), group(), &schedule_, Tag(),
+    runner_.Start(site().process_group().wire.get(), &site().call_site(), group(), &schedule_, Tag(),
                   [this](const Status& ended) {
                     schedule_.Release();
                     if (ended.ok()) {
@@ -44,7 +44,8 @@ class ExchangeJob final : public Job<ExchangeArgs> {
                       return Finish(ended);
                     }
                     // A request that failed is the first that anyone hears of it; otherwise the others know.
-                    if (!meeting().failed) return site().station().meetings.GiveUp(&meeting(), ended);
+                    if (!process_session().failed)
+                      return site().process_group().rendezvous.GiveUp(&process_session(), ended);
                     Finish(ended);
                   });
   }
@@ -52,7 +53,7 @@ class ExchangeJob final : public Job<ExchangeArgs> {
   void OnFailed(const Status& why) override {
     if (runner_.running()) return runner_.Fail(why);
     // Somebody who met all others before they gave up may send already, and could end that only with the connection.
-    if (KnowsTag()) Runner::DropRows(site().station().wire.get(), site().call_site(), Tag());
+    if (KnowsTag()) Runner::DropRows(site().process_group().wire.get(), site().call_site(), Tag());
     Finish(why);
   }
 
@@ -64,17 +65,17 @@ class ExchangeJob final : public Job<ExchangeArgs> {
 
   void OnTick(std::chrono::steady_clock::time_point now) override {
     runner_.Tick(now);
-    if (meeting().failed) return;
+    if (process_session().failed) return;
     // Before the requests that are still open have ended, so that the others let go of theirs.
-    if (!runner_.failure().ok()) return site().station().meetings.GiveUp(&meeting(), runner_.failure());
+    if (!runner_.failure().ok()) return site().process_group().rendezvous.GiveUp(&process_session(), runner_.failure());
     const auto still = now - runner_.last_progress();
-    if (still >= meeting().timeout / 2) runner_.Probe();
-    if (still < meeting().timeout) return;
-    const auto seconds = std::chrono::duration<double>(meeting().timeout).count();
-    site().station().meetings.GiveUp(
-        &meeting(), Status::Deadline(meeting().prefix + "nothing has moved for " +
-                                     std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
-                                     " s. Waiting for " + runner_.Waiting()));
+    if (still >= process_session().timeout / 2) runner_.Probe();
+    if (still < process_session().timeout) return;
+    const auto seconds = std::chrono::duration<double>(process_session().timeout).count();
+    site().process_group().rendezvous.GiveUp(
+        &process_session(), Status::Deadline(process_session().prefix + "nothing has moved for " +
+                                             std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
+                                             " s. Waiting for " + runner_.Waiting()));
   }
 
  private:
@@ -84,7 +85,7 @@ class ExchangeJob final : public Job<ExchangeArgs> {
   Status Prepare(bool* alike) {
     const CallSite& call = site().call_site();
     *alike = true;
-    if (Status status = ReadMetadata(site(), group(), meeting(), &args()); !status.ok()) return status;
+    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
     if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike, launch()); !status.ok()) {
@@ -99,23 +100,23 @@ class ExchangeJob final : public Job<ExchangeArgs> {
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
   }
 
-  bool IsFirst() { return meeting().others.empty() || site().process() < meeting().others.front(); }
-  bool KnowsTag() { return IsFirst() || meeting().letters.front() != nullptr; }
+  bool IsFirst() { return process_session().others.empty() || site().process() < process_session().others.front(); }
+  bool KnowsTag() { return IsFirst() || process_session().messages.front() != nullptr; }
 
-  // The same in every process: by the visit of the first of them.
+  // The same in every process: by the launch_id of the first of them.
   uint64_t Tag() {
-    const Meeting& met = meeting();
-    const Visit& visit = IsFirst() ? met.visit : met.letters.front()->message.visit;
+    const ProcessSession& met = process_session();
+    const LaunchId& launch_id = IsFirst() ? met.launch_id : met.messages.front()->metadata.launch_id;
     const int64_t words[] = {static_cast<int64_t>(met.key.call),
                              met.key.group,
-                             visit.run_id,
-                             visit.first_run,
-                             visit.generation,
-                             visit.before,
-                             visit.copy,
-                             visit.copies,
-                             visit.round};
-    return site().station().wire->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+                             launch_id.run_id,
+                             launch_id.first_run,
+                             launch_id.generation,
+                             launch_id.before,
+                             launch_id.copy,
+                             launch_id.copies,
+                             launch_id.round};
+    return site().process_group().wire->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 
   const ExchangeOptions* options_;
@@ -127,32 +128,32 @@ class ExchangeJob final : public Job<ExchangeArgs> {
 
 class NetworkExchange final : public Exchange {
  public:
-  NetworkExchange(std::shared_ptr<Station> station, const std::shared_ptr<const CallSite>& site,
+  NetworkExchange(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& site,
                   ExchangeOptions options)
       : options_(std::make_shared<const ExchangeOptions>(std::move(options))),
-        entrance_(std::move(station), site, Describe(*options_), std::make_shared<Meter>(site, *options_, false),
+        launches_(std::move(process_group), site, Describe(*options_), std::make_shared<Meter>(site, *options_, false),
                   [own = options_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
-                    return std::make_unique<ExchangeJob>(std::move(at), std::move(meter), own.get());
+                    return std::make_unique<ExchangeLaunch>(std::move(at), std::move(meter), own.get());
                   }) {}
 
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    entrance_.Arrive(run_id, partition, args, std::move(done));
+    launches_.Arrive(run_id, partition, args, std::move(done));
   }
 
   void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    entrance_.Refuse(run_id, partition, why, std::move(done));
+    launches_.Refuse(run_id, partition, why, std::move(done));
   }
 
  private:
   std::shared_ptr<const ExchangeOptions> options_;
-  Entrance<ExchangeArgs, ExchangeJob> entrance_;
+  ProcessLaunches<ExchangeArgs, ExchangeLaunch> launches_;
 };
 
 }  // namespace
 
 std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
                                                          ExchangeOptions options) {
-  return std::make_unique<NetworkExchange>(station_, std::move(site), std::move(options));
+  return std::make_unique<NetworkExchange>(process_group_, std::move(site), std::move(options));
 }
 
 }  // namespace fastjax::network

@@ -8,22 +8,22 @@
 
 #include "exchange/backend.h"
 #include "rendezvous/counts.h"
-#include "rendezvous/site.h"
+#include "rendezvous/process_group.h"
 
 namespace fastjax::network {
 
 class NetworkTransport final : public Transport {
  public:
-  // The station must outlive the wire's thread.
-  explicit NetworkTransport(std::shared_ptr<Station> station) : station_(std::move(station)) {}
+  // The process_group must outlive the wire's thread.
+  explicit NetworkTransport(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
-    return OpenProcessCounts(station_, std::move(site), std::move(plan));
+    return OpenProcessCounts(process_group_, std::move(site), std::move(plan));
   }
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
  private:
-  const std::shared_ptr<Station> station_;
+  const std::shared_ptr<ProcessGroup> process_group_;
 };
 
 }  // namespace fastjax::network

@@ -8,7 +8,7 @@ void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layo
   layout->domain_of.assign(static_cast<size_t>(site.group_size), 0);
   layout->lane_of.assign(static_cast<size_t>(site.group_size), -1);
   layout->lanes.clear();
-  layout->circle = nullptr;
+  layout->memory_group = nullptr;
   layout->step = 0;
   layout->shifts.clear();
   for (size_t rank = 0; rank < layout->lane_of.size(); ++rank) {

@@ -16,7 +16,7 @@
 namespace fastjax::gpu {
 
 namespace ipc {
-class Circle;
+class MemoryGroup;
 }
 
 // What of a device's memory others may touch.
@@ -30,7 +30,7 @@ struct Layout {
   std::vector<const Caller*> lanes;
 
   // Where devices of several processes share a domain, these: its barriers are those of the lanes.
-  std::shared_ptr<ipc::Circle> circle = nullptr;
+  std::shared_ptr<ipc::MemoryGroup> memory_group = nullptr;
   uint64_t step = 0;  // of its barriers, before this exchange
   // By lane, rank and part: how far from where the first lane finds it. Empty where all lanes find it there.
   std::vector<ptrdiff_t> shifts = {};

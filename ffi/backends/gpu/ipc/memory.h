@@ -1,4 +1,4 @@
-// Memory of devices that processes share: what this one lends, and what it has borrowed of others.
+// Memory of devices that processes share: what this one exports, and what it has imported of others.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_MEMORY_H_
 #define FASTJAX_BACKENDS_GPU_IPC_MEMORY_H_
 
@@ -17,7 +17,7 @@
 namespace fastjax::gpu::ipc {
 
 // An allocation, as its process tells others of it.
-struct Loan {
+struct SharedAllocation {
   uint64_t base = 0;  // in its process: tells its allocations apart
   uint64_t bytes = 0;
   uint64_t id = 0;
@@ -36,28 +36,28 @@ class Memory {
 
   uint64_t host() const { return host_; }
   // The allocation of a device here that `address` is in.
-  Status Lend(int32_t device, const void* address, Loan* loan);
-  // Where `device` finds what another process lends.
-  Status Borrow(int32_t device, int32_t process, const Loan& loan, std::byte** base);
+  Status Export(int32_t device, const void* address, SharedAllocation* shared);
+  // Where `device` finds what another process exports.
+  Status Import(int32_t device, int32_t process, const SharedAllocation& shared, std::byte** base);
 
  private:
-  struct Lent {
+  struct Exported {
     uint64_t id;
     kernels::MemoryHandle handle;
   };
-  struct Borrowed {
-    Loan loan;
+  struct Imported {
+    SharedAllocation shared;
     std::byte* base;
   };
   using Key = std::tuple<int32_t, int32_t, uint64_t>;  // device, process, base there
 
-  void CloseStale(int32_t device, int32_t process, const Loan& loan);
+  void CloseStale(int32_t device, int32_t process, const SharedAllocation& shared);
 
   const std::shared_ptr<Gpu> gpu_;
   const uint64_t host_;
   std::mutex mutex_;
-  std::map<std::pair<int32_t, uint64_t>, Lent> lent_;  // by device and base
-  std::map<Key, Borrowed> borrowed_;
+  std::map<std::pair<int32_t, uint64_t>, Exported> exported_;  // by device and base
+  std::map<Key, Imported> imported_;
 };
 
 }  // namespace fastjax::gpu::ipc

@@ -10,27 +10,32 @@ class NcclFabric::Line final : public Channel {
   Line(const CallSite& site, int32_t group) : report_(std::make_shared<Report>(site, group)) {}
 
   Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) override {
-    if (clique_ == nullptr) return Status::Internal(report_->site().Prefix() + "there are no communicators.");
+    if (communicator_group_ == nullptr)
+      return Status::Internal(report_->site().Prefix() + "there are no communicators.");
     if (Status status = Failure(); !status.ok()) return status;
-    return clique_->Move(report_, messages, count, streams);
+    return communicator_group_->Move(report_, messages, count, streams);
   }
 
   // What went wrong since the last exchange, once.
   Status Failure() { return report_->Take(); }
 
   bool IsReadyFor(const std::vector<Member>& members) const {
-    return clique_ != nullptr && !clique_->has_failed() && clique_->members() == members;
+    return communicator_group_ != nullptr && !communicator_group_->has_failed() &&
+           communicator_group_->members() == members;
   }
-  std::shared_ptr<Clique>* clique() { return &clique_; }
+  std::shared_ptr<CommunicatorGroup>* communicator_group() { return &communicator_group_; }
 
  private:
   const std::shared_ptr<Report> report_;
-  std::shared_ptr<Clique> clique_;
+  std::shared_ptr<CommunicatorGroup> communicator_group_;
 };
 
 NcclFabric::NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
-                       std::shared_ptr<Introducer> introducer)
-    : gpu_(std::move(gpu)), libraries_(std::move(libraries)), introducer_(std::move(introducer)), peers_(gpu_.get()) {}
+                       std::shared_ptr<UniqueIdExchange> id_exchange)
+    : gpu_(std::move(gpu)),
+      libraries_(std::move(libraries)),
+      id_exchange_(std::move(id_exchange)),
+      peers_(gpu_.get()) {}
 
 NcclFabric::~NcclFabric() = default;
 
@@ -50,7 +55,7 @@ Status NcclFabric::ChannelOf(const CallSite& site, int32_t group, const Layout& 
   auto* const line = static_cast<Line*>(channel->get());  // given by this function
   const bool ready = line->IsReadyFor(members);
   if (Status status = line->Failure(); !status.ok()) return status;
-  return ready ? Status::Ok() : Find(site, group, members, line->clique());
+  return ready ? Status::Ok() : Find(site, group, members, line->communicator_group());
 }
 
 Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
@@ -71,7 +76,7 @@ Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout
 }
 
 std::string NcclFabric::NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const {
-  if (static_cast<int32_t>(members.size()) < site.group_size) return introducer_->NameOf(site, group);
+  if (static_cast<int32_t>(members.size()) < site.group_size) return id_exchange_->NameOf(site, group);
   std::string name = "here";
   for (const Member& member : members) name += " " + std::to_string(member.device);
   return name;
@@ -83,8 +88,8 @@ NcclFabric::Known& NcclFabric::KnownAs(const std::string& name) {
 }
 
 Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
-                        std::shared_ptr<Clique>* clique) {
-  if (introducer_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
+                        std::shared_ptr<CommunicatorGroup>* communicator_group) {
+  if (id_exchange_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
     return Status::Unavailable(site.Prefix() +
                                "devices of other processes take part, and there is nothing to find these by.");
   }
@@ -93,23 +98,23 @@ Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<M
   // Not the fabric's own lock: processes may come to the groups that they share in different orders.
   const std::lock_guard<std::mutex> lock(known.mutex);
   // The failed one may be the call site's own.
-  const std::shared_ptr<Clique> before = known.clique.lock();
+  const std::shared_ptr<CommunicatorGroup> before = known.communicator_group.lock();
   if (before != nullptr && before->members() == members && !before->has_failed()) {
-    *clique = before;
+    *communicator_group = before;
     return Status::Ok();
   }
   if (before != nullptr && !before->AwaitAbort(site.timeout_ms)) {
     return Status::Unavailable(site.Prefix() +
                                "communicators that failed have not been aborted yet; if that goes on, restart.");
   }
-  clique->reset();
-  Status status = Make(site, group, members, name, &known, clique);
+  communicator_group->reset();
+  Status status = Make(site, group, members, name, &known, communicator_group);
   if (!status.ok()) status.message = site.Prefix() + status.message;
   return status;
 }
 
 Status NcclFabric::Make(const CallSite& site, int32_t group, const std::vector<Member>& members,
-                        const std::string& name, Known* known, std::shared_ptr<Clique>* clique) {
+                        const std::string& name, Known* known, std::shared_ptr<CommunicatorGroup>* communicator_group) {
   std::string wrong;
   const Library* const library = Load(libraries_, &wrong);
   if (library == nullptr) return Status::Unavailable(wrong + ".");
@@ -120,8 +125,8 @@ Status NcclFabric::Make(const CallSite& site, int32_t group, const std::vector<M
   std::unique_ptr<Communicators> communicators;
   status = Communicators::Make(library, gpu_, site.group_size, members, id, site.timeout_ms, &communicators);
   if (!status.ok()) return status;
-  *clique = Clique::Create(gpu_, std::move(communicators));
-  known->clique = *clique;
+  *communicator_group = CommunicatorGroup::Create(gpu_, std::move(communicators));
+  known->communicator_group = *communicator_group;
   return Status::Ok();
 }
 
@@ -137,7 +142,7 @@ Status NcclFabric::Identify(const Library& library, const CallSite& site, int32_
     }
   }
   if (static_cast<int32_t>(members.size()) == site.group_size) return Status::Ok();
-  return introducer_->Share(site, group, name, generation, makes, id);
+  return id_exchange_->Share(site, group, name, generation, makes, id);
 }
 
 }  // namespace fastjax::gpu::nccl

@@ -12,15 +12,15 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
-#include "backends/gpu/nccl/clique.h"
+#include "backends/gpu/nccl/communicator_group.h"
 #include "backends/gpu/nccl/library.h"
 
 namespace fastjax::gpu::nccl {
 
 // How processes whose devices are to share communicators agree on these.
-class Introducer {
+class UniqueIdExchange {
  public:
-  virtual ~Introducer() = default;
+  virtual ~UniqueIdExchange() = default;
   // A name for the devices of a group and their ranks: the same in all their processes, and different for others. Call
   // sites whose groups have one name share communicators.
   virtual std::string NameOf(const CallSite& site, int32_t group) = 0;
@@ -35,10 +35,10 @@ class Introducer {
 // the last of these.
 class NcclFabric final : public Fabric {
  public:
-  // `libraries`: names and paths, as Load takes them, when they are needed. `introducer`: null where this process has
+  // `libraries`: names and paths, as Load takes them, when they are needed. `id_exchange`: null where this process has
   // all devices.
   NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
-             std::shared_ptr<Introducer> introducer = nullptr);
+             std::shared_ptr<UniqueIdExchange> id_exchange = nullptr);
   ~NcclFabric() override;
 
   Status FindDomains(const CallSite& site, Layout* layout) override;
@@ -50,23 +50,24 @@ class NcclFabric final : public Fabric {
 
   // Communicators of one name.
   struct Known {
-    std::mutex mutex;  // taken before the clique's, and while communicators of this name are made
-    std::weak_ptr<Clique> clique;
+    std::mutex mutex;  // taken before the communicator_group's, and while communicators of this name are made
+    std::weak_ptr<CommunicatorGroup> communicator_group;
     int64_t generation = 0;
   };
 
   Status FindMembers(const CallSite& site, int32_t group, const Layout& layout, std::vector<Member>* members) const;
   std::string NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const;
   Known& KnownAs(const std::string& name);
-  Status Find(const CallSite& site, int32_t group, const std::vector<Member>& members, std::shared_ptr<Clique>* clique);
+  Status Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
+              std::shared_ptr<CommunicatorGroup>* communicator_group);
   Status Make(const CallSite& site, int32_t group, const std::vector<Member>& members, const std::string& name,
-              Known* known, std::shared_ptr<Clique>* clique);
+              Known* known, std::shared_ptr<CommunicatorGroup>* communicator_group);
   Status Identify(const Library& library, const CallSite& site, int32_t group, const std::vector<Member>& members,
                   const std::string& name, int64_t generation, UniqueId* id) const;
 
   const std::shared_ptr<Gpu> gpu_;
   const std::vector<std::string> libraries_;
-  const std::shared_ptr<Introducer> introducer_;
+  const std::shared_ptr<UniqueIdExchange> id_exchange_;
   PeerFabric peers_;
   std::mutex mutex_;
   std::map<std::string, Known> known_;

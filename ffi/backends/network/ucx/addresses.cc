@@ -54,10 +54,10 @@ std::string Encode(const Addresses& addresses) {
   Put(&out, kMagic);
   Put(&out, addresses.process);
   Put(&out, addresses.incarnation);
-  Put(&out, addresses.landmark);
+  Put(&out, addresses.read_probe);
   PutText(&out, addresses.host);
-  Put(&out, uint64_t{addresses.lanes.size()});
-  for (const std::string& lane : addresses.lanes) PutText(&out, lane);
+  Put(&out, uint64_t{addresses.nic_workers.size()});
+  for (const std::string& nic_worker : addresses.nic_workers) PutText(&out, nic_worker);
   return out;
 }
 
@@ -66,12 +66,12 @@ std::string Decode(const std::string& bytes, Addresses* addresses) {
   if (reader.Take<uint64_t>() != kMagic) return "not addresses of this version of fastjax";
   addresses->process = reader.Take<int32_t>();
   addresses->incarnation = reader.Take<uint64_t>();
-  addresses->landmark = reader.Take<Landmark>();
+  addresses->read_probe = reader.Take<ReadProbe>();
   addresses->host = reader.TakeText();
-  const auto lanes = reader.Take<uint64_t>();
-  if (reader.good() && lanes >= 1 && lanes <= kMostLanes) {
-    addresses->lanes.clear();
-    for (uint64_t i = 0; i < lanes && reader.good(); ++i) addresses->lanes.push_back(reader.TakeText());
+  const auto nic_workers = reader.Take<uint64_t>();
+  if (reader.good() && nic_workers >= 1 && nic_workers <= kMostLanes) {
+    addresses->nic_workers.clear();
+    for (uint64_t i = 0; i < nic_workers && reader.good(); ++i) addresses->nic_workers.push_back(reader.TakeText());
     if (reader.good() && reader.at_end()) return "";
   }
   return "addresses of " + std::to_string(bytes.size()) + " bytes that are damaged";

@@ -11,7 +11,7 @@
 namespace fastjax::network::ucx {
 
 // A word in a process's memory. Whoever reads `value` at `at` in process `pid` has found that process, on this host.
-struct Landmark {
+struct ReadProbe {
   uint64_t host;  // hash of what tells hosts and their namespaces of processes apart
   int64_t pid;
   uint64_t at;
@@ -21,9 +21,9 @@ struct Landmark {
 struct Addresses {
   int32_t process = 0;
   uint64_t incarnation = 0;  // differs each time a process is started
-  Landmark landmark{};
-  std::string host;                // for people
-  std::vector<std::string> lanes;  // UCX's worker addresses
+  ReadProbe read_probe{};
+  std::string host;                      // for people
+  std::vector<std::string> nic_workers;  // UCX's worker addresses
 };
 
 std::string Encode(const Addresses& addresses);

@@ -22,7 +22,7 @@ enum class Kind : uint16_t {
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
-  kProbe,  // asks for an answer between the same lanes
+  kProbe,  // asks for an answer between the same nic_workers
   kHere,   // that answer
 };
 
@@ -33,8 +33,8 @@ struct Header {
   int32_t from, to;           // processes
   uint64_t sender, receiver;  // their incarnations
   uint32_t generation;        // how often the two have lost or ended their connection
-  uint32_t lane;              // the sender's
-  uint64_t sequence;          // of what the sender's lane has sent to the receiver's in this generation
+  uint32_t nic_worker;        // the sender's
+  uint64_t sequence;          // of what the sender's nic_worker has sent to the receiver's in this generation
   uint64_t bytes;             // that follow
   uint64_t tag;
   uint64_t rows;

@@ -46,13 +46,13 @@ void Count(const Library& library, int64_t* count, uint32_t flags, Ended ended, 
 }  // namespace
 
 Outgoing* Links::Compose(Kind kind, size_t length) {
-  Outgoing* const letter = Take(&composing_, &free_);
-  letter->links = this;
-  letter->header = Header{};
-  letter->header.kind = kind;
-  letter->length = length;
-  if (letter->data.size() < length) letter->data.resize(length);
-  return letter;
+  Outgoing* const outgoing = Take(&composing_, &free_);
+  outgoing->links = this;
+  outgoing->header = Header{};
+  outgoing->header.kind = kind;
+  outgoing->length = length;
+  if (outgoing->data.size() < length) outgoing->data.resize(length);
+  return outgoing;
 }
 
 void Links::Connect(Endpoint* endpoint) {
@@ -62,9 +62,9 @@ void Links::Connect(Endpoint* endpoint) {
     auto* const at = static_cast<Endpoint*>(argument);
     at->links->Fail(at, status);
   };
-  const std::string& address = endpoint->peer->addresses.lanes[static_cast<size_t>(endpoint->their_lane)];
-  const ucs_status_t status =
-      core_->lanes[static_cast<size_t>(endpoint->lane)]->Connect(address, failed, endpoint, &endpoint->handle);
+  const std::string& address = endpoint->peer->addresses.nic_workers[static_cast<size_t>(endpoint->their_nic_worker)];
+  const ucs_status_t status = parts_->nic_workers[static_cast<size_t>(endpoint->nic_worker)]->Connect(
+      address, failed, endpoint, &endpoint->handle);
   if (status == UCS_OK) return;
   endpoint->handle = nullptr;
   Fail(endpoint, status);
@@ -75,32 +75,33 @@ void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
   endpoint->failed = true;
   broken_ = broken_ || endpoint->retired;
   if (endpoint->retired) return;
-  failed_.push_back({endpoint->peer->endpoint(endpoint->lane, endpoint->their_lane), status});
+  failed_.push_back({endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker), status});
 }
 
-void Links::Send(Peer* peer, int32_t lane, int32_t their_lane, Outgoing* letter) {
-  letter->peer = peer;
-  letter->endpoint = peer->endpoint(lane, their_lane);
-  Endpoint* const endpoint = letter->endpoint.get();
+void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing) {
+  outgoing->peer = peer;
+  outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker);
+  Endpoint* const endpoint = outgoing->endpoint.get();
   ++endpoint->in_flight;
-  Move(&sent_, &composing_, letter->self);
+  Move(&sent_, &composing_, outgoing->self);
   Connect(endpoint);
-  if (endpoint->handle == nullptr || endpoint->failed) return Finish(letter, UCS_ERR_NOT_CONNECTED);
-  Header& header = letter->header;
+  if (endpoint->handle == nullptr || endpoint->failed) return Finish(outgoing, UCS_ERR_NOT_CONNECTED);
+  Header& header = outgoing->header;
   header.magic = kHeaderMagic;
   header.version = kHeaderVersion;
-  header.from = core_->process;
+  header.from = parts_->process;
   header.to = peer->process;
-  header.sender = core_->incarnation;
+  header.sender = parts_->incarnation;
   header.receiver = peer->addresses.incarnation;
   header.generation = peer->generation;
-  header.lane = static_cast<uint32_t>(lane);
+  header.nic_worker = static_cast<uint32_t>(nic_worker);
   header.sequence = endpoint->sent++;
-  header.bytes = letter->length;
-  header.hash = HashOf(core_->secret, header);
+  header.bytes = outgoing->length;
+  header.hash = HashOf(parts_->secret, header);
   // Greetings make the connection, which tells us when the peer dies.
-  if (header.kind != Kind::kHello && peer->to.Send(header, static_cast<uint32_t>(their_lane), letter->data.data())) {
-    return Finish(letter, UCS_OK);
+  if (header.kind != Kind::kHello &&
+      peer->to.Send(header, static_cast<uint32_t>(their_nic_worker), outgoing->data.data())) {
+    return Finish(outgoing, UCS_OK);
   }
 
   ucp_request_param_t param{};
@@ -108,34 +109,34 @@ void Links::Send(Peer* peer, int32_t lane, int32_t their_lane, Outgoing* letter)
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = [](void* request, ucs_status_t status, void* argument) {
     auto* const sent = static_cast<Outgoing*>(argument);
-    sent->links->core_->library->ucp_request_free(request);
-    --sent->links->core_->in_flight;
+    sent->links->parts_->library->ucp_request_free(request);
+    --sent->links->parts_->in_flight;
     sent->links->Finish(sent, status);
   };
-  param.user_data = letter;
-  param.flags = static_cast<uint32_t>(letter->length > kMostAtOnce ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
+  param.user_data = outgoing;
+  param.flags = static_cast<uint32_t>(outgoing->length > kMostAtOnce ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  const ucs_status_ptr_t request = core_->library->ucp_am_send_nbx(endpoint->handle, 0, &header, sizeof(header),
-                                                                   letter->data.data(), letter->length, &param);
+  const ucs_status_ptr_t request = parts_->library->ucp_am_send_nbx(endpoint->handle, 0, &header, sizeof(header),
+                                                                    outgoing->data.data(), outgoing->length, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    ++core_->in_flight;
+    ++parts_->in_flight;
   } else {
-    Finish(letter, UCS_PTR_STATUS(request));
+    Finish(outgoing, UCS_PTR_STATUS(request));
   }
 }
 
-void Links::Finish(Outgoing* letter, ucs_status_t status) {
-  Endpoint* const endpoint = letter->endpoint.get();
+void Links::Finish(Outgoing* outgoing, ucs_status_t status) {
+  Endpoint* const endpoint = outgoing->endpoint.get();
   --endpoint->in_flight;
-  const bool message = letter->header.kind == Kind::kMessage;
+  const bool message = outgoing->header.kind == Kind::kMessage;
   if (status != UCS_OK) {
     Fail(endpoint, status);
   } else if (message) {
-    ++core_->counters.messages_sent;
-    core_->counters.bytes_sent += static_cast<int64_t>(letter->length);
+    ++parts_->counters.messages_sent;
+    parts_->counters.bytes_sent += static_cast<int64_t>(outgoing->length);
   }
-  letter->endpoint = nullptr;
-  Move(&free_, &sent_, letter->self);
+  outgoing->endpoint = nullptr;
+  Move(&free_, &sent_, outgoing->self);
 }
 
 void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
@@ -144,8 +145,8 @@ void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
   if (endpoint->failed) return Close(endpoint);
   endpoint->peer->retired.push_back(endpoint);
   Count(
-      *core_->library, &core_->in_flight, 0, [endpoint] { endpoint->flushed = true; },
-      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
+      *parts_->library, &parts_->in_flight, 0, [endpoint] { endpoint->flushed = true; },
+      [&](const ucp_request_param_t* param) { return parts_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
 }
 
 // One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
@@ -163,7 +164,7 @@ void Links::CloseOld(Peer* peer) {
 void Links::CloseBroken() {
   if (!broken_) return;
   broken_ = false;
-  for (Peer& peer : core_->peers) {
+  for (Peer& peer : parts_->peers) {
     for (auto it = peer.retired.begin(); it != peer.retired.end();) {
       if (!(*it)->failed) {
         ++it;
@@ -180,8 +181,8 @@ void Links::Close(const std::shared_ptr<Endpoint>& endpoint) {
   const ucp_ep_h handle = endpoint->handle;
   endpoint->handle = nullptr;
   Count(
-      *core_->library, &core_->in_flight, UCP_EP_CLOSE_FLAG_FORCE, [endpoint] {},
-      [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_close_nbx(handle, param); });
+      *parts_->library, &parts_->in_flight, UCP_EP_CLOSE_FLAG_FORCE, [endpoint] {},
+      [&](const ucp_request_param_t* param) { return parts_->library->ucp_ep_close_nbx(handle, param); });
 }
 
 void Links::Begin(Peer* peer, uint32_t generation) {
@@ -189,12 +190,12 @@ void Links::Begin(Peer* peer, uint32_t generation) {
   peer->heard = false;
   peer->greeted = false;
   for (auto& endpoint : peer->endpoints) {
-    core_->ReleaseAll(&endpoint->held);
+    parts_->ReleaseAll(&endpoint->held);
     auto next = std::make_shared<Endpoint>();
     next->peer = peer;
     next->generation = generation;
-    next->lane = endpoint->lane;
-    next->their_lane = endpoint->their_lane;
+    next->nic_worker = endpoint->nic_worker;
+    next->their_nic_worker = endpoint->their_nic_worker;
     Retire(endpoint);
     endpoint = std::move(next);
   }
@@ -218,12 +219,12 @@ std::vector<Links::Failure> Links::TakeFailures() {
 }
 
 void Links::Flush() {
-  for (const Peer& peer : core_->peers) {
+  for (const Peer& peer : parts_->peers) {
     for (const auto& endpoint : peer.endpoints) {
       if (endpoint->handle == nullptr || endpoint->failed) continue;
       Count(
-          *core_->library, &flushing_, 0, [] {},
-          [&](const ucp_request_param_t* param) { return core_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
+          *parts_->library, &flushing_, 0, [] {},
+          [&](const ucp_request_param_t* param) { return parts_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
     }
   }
 }

@@ -26,14 +26,14 @@ class Links {
     ucs_status_t status;
   };
 
-  explicit Links(Core* core) : core_(core) {}
+  explicit Links(WireParts* parts) : parts_(parts) {}
 
-  // A letter to fill in: kind, tag, rows and number of the header, and the data.
+  // A outgoing to fill in: kind, tag, rows and number of the header, and the data.
   Outgoing* Compose(Kind kind, size_t length);
   // Sends it in the peer's present generation; afterwards it is ours again. If that fails, the endpoint has.
-  void Send(Peer* peer, int32_t lane, int32_t their_lane, Outgoing* letter);
+  void Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing);
   // Keeps it for later, in a list of the caller's; and takes it back.
-  void Keep(Outgoing* letter, std::list<Outgoing>* in) { Move(in, &composing_, letter->self); }
+  void Keep(Outgoing* outgoing, std::list<Outgoing>* in) { Move(in, &composing_, outgoing->self); }
   Outgoing* TakeBack(std::list<Outgoing>* in) { return Move(&composing_, in, in->begin()); }
   void Discard(std::list<Outgoing>* in) { free_.splice(free_.end(), *in); }
 
@@ -55,9 +55,9 @@ class Links {
   void CloseOld(Peer* peer);
   void CloseBroken();
   void Close(const std::shared_ptr<Endpoint>& endpoint);
-  void Finish(Outgoing* letter, ucs_status_t status);
+  void Finish(Outgoing* outgoing, ucs_status_t status);
 
-  Core* const core_;
+  WireParts* const parts_;
   std::list<Outgoing> free_, composing_, sent_;
   struct Failed {
     std::shared_ptr<Endpoint> endpoint;

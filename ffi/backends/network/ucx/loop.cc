@@ -30,14 +30,14 @@ bool Watch(int epoll, int descriptor) {
 
 Loop::~Loop() {
   if (epoll_ >= 0) close(epoll_);
-  for (const int end : bell_) {
+  for (const int end : doorbell_) {
     if (end >= 0) close(end);
   }
 }
 
 std::string Loop::Start(const std::vector<int>& descriptors) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  bool watched = epoll_ >= 0 && pipe2(bell_.data(), O_CLOEXEC | O_NONBLOCK) == 0 && Watch(epoll_, bell_[0]);
+  bool watched = epoll_ >= 0 && pipe2(doorbell_.data(), O_CLOEXEC | O_NONBLOCK) == 0 && Watch(epoll_, doorbell_[0]);
   for (const int descriptor : descriptors) watched = watched && Watch(epoll_, descriptor);
   if (!watched) return "the system has no descriptors left for epoll";
   try {
@@ -63,7 +63,7 @@ void Loop::Wake() {
   // Whoever is about to sleep says so first and looks at the tasks after that.
   if (!asleep_.exchange(false)) return;
   const char byte = 1;
-  [[maybe_unused]] const ssize_t written = write(bell_[1], &byte, 1);  // if it is full, it rings
+  [[maybe_unused]] const ssize_t written = write(doorbell_[1], &byte, 1);  // if it is full, it rings
 }
 
 void Loop::Halt() {
@@ -140,9 +140,9 @@ void Loop::Sleep(std::chrono::milliseconds limit) {
     const int happened =
         epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), static_cast<int>(limit.count()));
     for (int i = 0; i < happened; ++i) {
-      if (events[static_cast<size_t>(i)].data.fd != bell_[0]) continue;
+      if (events[static_cast<size_t>(i)].data.fd != doorbell_[0]) continue;
       std::array<char, 64> rung{};
-      [[maybe_unused]] const ssize_t got = read(bell_[0], rung.data(), rung.size());
+      [[maybe_unused]] const ssize_t got = read(doorbell_[0], rung.data(), rung.size());
     }
   }
   asleep_.store(false);

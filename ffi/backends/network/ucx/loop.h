@@ -50,7 +50,7 @@ class Loop {
   // From any thread: there is something to poll.
   void Wake();
   // The end to read of a pipe. What is written into it wakes the thread; anybody may. Negative before Start.
-  int bell() const { return bell_[0]; }
+  int doorbell() const { return doorbell_[0]; }
   // Whether the thread has ended by then.
   bool Join(std::chrono::milliseconds limit);
   bool OnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -63,7 +63,7 @@ class Loop {
 
   Driven* const driven_;
   int epoll_ = -1;
-  std::array<int, 2> bell_{-1, -1};
+  std::array<int, 2> doorbell_{-1, -1};
   std::thread thread_;
   std::atomic<bool> halted_{false};
   std::atomic<bool> asleep_{false};

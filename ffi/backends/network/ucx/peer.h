@@ -1,4 +1,4 @@
-// What a wire knows of each other process. Plain data: links, rows and mail each work on their part of it.
+// What a wire knows of each other process. Plain data: links, rows and control_messages each work on their part of it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 
@@ -12,15 +12,15 @@
 
 #include "backends/network/ucx/addresses.h"
 #include "backends/network/ucx/header.h"
-#include "backends/network/ucx/lane.h"
-#include "backends/network/ucx/neighbour.h"
+#include "backends/network/ucx/memory_read.h"
+#include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
 #include "runtime/wire.h"
 
 namespace fastjax::network::ucx {
 
 class Links;
-class Mail;
+class ControlMessages;
 struct Peer;
 
 // Lists hand their nodes to each other, so that nothing is allocated once there are enough of them.
@@ -40,7 +40,7 @@ T* Take(std::list<T>* to, std::list<T>* free) {
 // Something that came from another process, and that is kept until it is received or released.
 struct Arrival {
   Header header{};
-  Lane* lane = nullptr;
+  NicWorker* nic_worker = nullptr;
   void* data = nullptr;  // the bytes, or what stands for them
   size_t length = 0;
   std::vector<std::byte>* memory = nullptr;     // ours, that has the bytes; null: UCX's
@@ -72,11 +72,11 @@ struct Request {
   Status given_up;  // while it is read
 };
 
-// From one of our lanes to one of the peer's.
+// From one of our nic_workers to one of the peer's.
 struct Endpoint {
   Links* links = nullptr;
   Peer* peer = nullptr;
-  int32_t lane = 0, their_lane = 0;
+  int32_t nic_worker = 0, their_nic_worker = 0;
   ucp_ep_h handle = nullptr;
   bool failed = false;
   uint32_t generation = 0;
@@ -85,7 +85,7 @@ struct Endpoint {
   std::chrono::steady_clock::time_point asked;  // for an answer, first since it was last heard; zero: was not
   uint64_t sent = 0;
   uint64_t arrived = 0;
-  int64_t in_flight = 0;    // letters in UCX's hands
+  int64_t in_flight = 0;    // messages in UCX's hands
   std::list<Arrival> held;  // came before what was sent before them
 };
 
@@ -103,7 +103,7 @@ struct Outgoing {
 
 // A message, or the news that the process was lost or the connection renewed.
 struct Incoming {
-  Mail* mail = nullptr;
+  ControlMessages* control_messages = nullptr;
   Peer* peer = nullptr;
   std::vector<std::byte> data;
   Status lost;
@@ -148,7 +148,7 @@ struct Peer {
   std::list<Incoming> inbox;
 
   const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs) const {
-    return endpoints[static_cast<size_t>(ours) * addresses.lanes.size() + static_cast<size_t>(theirs)];
+    return endpoints[static_cast<size_t>(ours) * addresses.nic_workers.size() + static_cast<size_t>(theirs)];
   }
 };
 
@@ -157,13 +157,13 @@ struct Counters {
 };
 
 // A wire's state that its parts share.
-struct Core {
+struct WireParts {
   const Library* library = nullptr;
   Secret secret{};
   int32_t process = 0;
   uint64_t incarnation = 0;
-  Landmark landmark{};
-  std::vector<std::unique_ptr<Lane>> lanes;
+  ReadProbe read_probe{};
+  std::vector<std::unique_ptr<NicWorker>> nic_workers;
   std::vector<Peer> peers;
   Counters counters;
   int64_t in_flight = 0;                                        // operations that UCX will call back about
@@ -184,7 +184,7 @@ struct Core {
   }
   void Release(const Arrival& arrival) {
     if (arrival.memory != nullptr) return free_memory.push_back(arrival.memory);
-    if (arrival.data != nullptr) library->ucp_am_data_release(arrival.lane->worker(), arrival.data);
+    if (arrival.data != nullptr) library->ucp_am_data_release(arrival.nic_worker->worker(), arrival.data);
   }
   void ReleaseAll(std::list<Arrival>* arrivals) {
     for (const Arrival& arrival : *arrivals) Release(arrival);

@@ -22,16 +22,16 @@ constexpr int kSealsAsked = kSeals | F_SEAL_WRITE;
 
 constexpr uint64_t kNever = uint64_t{1} << 63;
 
-// What precedes a letter's data.
+// What precedes a message's data.
 struct Front {
   Header header;
-  uint64_t lane;  // the receiver's
+  uint64_t nic_worker;  // the receiver's
 };
 
 constexpr size_t LengthInRing(size_t bytes) {
   return (sizeof(Front) + bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
-static_assert(LengthInRing(kMostInRing) <= kRingBytes / 2, "the longest letter never waits for an empty ring");
+static_assert(LengthInRing(kMostInRing) <= kRingBytes / 2, "the longest message never waits for an empty ring");
 
 }  // namespace
 
@@ -41,7 +41,7 @@ struct RingMemory {
   alignas(kCacheLine) std::atomic<uint64_t> read;
   std::atomic<uint64_t> proof;
   std::atomic<uint64_t> bell_inode;
-  std::atomic<int32_t> bell;
+  std::atomic<int32_t> doorbell;
   std::atomic<uint32_t> armed;
   // The writer's.
   alignas(kCacheLine) std::atomic<uint64_t> written;
@@ -69,10 +69,10 @@ struct RingMemory {
 
 void Unmap::operator()(RingMemory* memory) const { munmap(memory, sizeof(RingMemory)); }
 
-bool RingReader::Open(uint64_t proof, int bell) {
+bool RingReader::Open(uint64_t proof, int doorbell) {
   Close();
   struct stat found{};
-  if (fstat(bell, &found) != 0) return false;
+  if (fstat(doorbell, &found) != 0) return false;
   descriptor_ = memfd_create("fastjax", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor_ >= 0 && fchmod(descriptor_, S_IRUSR | S_IWUSR) == 0 &&
       posix_fallocate(descriptor_, 0, sizeof(RingMemory)) == 0 && fcntl(descriptor_, F_ADD_SEALS, kSeals) == 0) {
@@ -83,7 +83,7 @@ bool RingReader::Open(uint64_t proof, int bell) {
     return false;
   }
   // New memory is zero, and so is all else in it.
-  memory_->bell.store(bell);
+  memory_->doorbell.store(doorbell);
   memory_->bell_inode.store(found.st_ino);
   memory_->proof.store(proof);
   return true;
@@ -98,7 +98,7 @@ void RingReader::Close() {
   at_ = 0;
 }
 
-bool RingReader::Next(Header* header, uint32_t* lane) {
+bool RingReader::Next(Header* header, uint32_t* nic_worker) {
   if (memory_ == nullptr) return false;
   const uint64_t there = memory_->written.load(std::memory_order_acquire) - at_;
   if (there == 0) return false;
@@ -110,7 +110,7 @@ bool RingReader::Next(Header* header, uint32_t* lane) {
     return false;
   }
   *header = front.header;
-  *lane = static_cast<uint32_t>(front.lane);
+  *nic_worker = static_cast<uint32_t>(front.nic_worker);
   length_ = front.header.bytes;
   return true;
 }
@@ -147,12 +147,12 @@ bool RingWriter::Open(int64_t pid, int descriptor, uint64_t proof) {
   if (whole) memory_.reset(RingMemory::Map(ring));
   close(ring);
   if (memory_ == nullptr) return false;
-  name = descriptors + std::to_string(memory_->bell.load());
+  name = descriptors + std::to_string(memory_->doorbell.load());
   const bool meant = memory_->proof.load() == proof && stat(name.c_str(), &found) == 0 && S_ISFIFO(found.st_mode) &&
                      found.st_ino == memory_->bell_inode.load();
   // For reading, too: else the end of the reader would be a signal.
-  if (meant) bell_ = open(name.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (bell_ < 0) {
+  if (meant) doorbell_ = open(name.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (doorbell_ < 0) {
     Close();
     return false;
   }
@@ -163,16 +163,16 @@ bool RingWriter::Open(int64_t pid, int descriptor, uint64_t proof) {
 void RingWriter::Close() {
   memory_ = nullptr;
   due_ = false;
-  if (bell_ >= 0) close(bell_);
-  bell_ = -1;
+  if (doorbell_ >= 0) close(doorbell_);
+  doorbell_ = -1;
 }
 
-bool RingWriter::Send(const Header& header, uint32_t lane, const std::byte* data) {
+bool RingWriter::Send(const Header& header, uint32_t nic_worker, const std::byte* data) {
   if (memory_ == nullptr || header.bytes > kMostInRing) return false;
   const size_t length = LengthInRing(header.bytes);
   const uint64_t full = at_ - memory_->read.load(std::memory_order_acquire);
   if (full > kRingBytes || length > kRingBytes - full) return false;
-  const Front front{header, lane};
+  const Front front{header, nic_worker};
   memory_->Put(at_, &front, sizeof(front));
   memory_->Put(at_ + sizeof(front), data, header.bytes);
   at_ += length;
@@ -186,7 +186,7 @@ void RingWriter::Ring() {
   due_ = false;
   if (memory_->armed.load() == 0 || memory_->armed.exchange(0) == 0) return;
   const char byte = 1;
-  [[maybe_unused]] const ssize_t rung = write(bell_, &byte, 1);  // if it is full, it rings
+  [[maybe_unused]] const ssize_t rung = write(doorbell_, &byte, 1);  // if it is full, it rings
 }
 
 }  // namespace fastjax::network::ucx

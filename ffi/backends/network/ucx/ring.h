@@ -1,4 +1,4 @@
-// Letters between processes of one host: through a ring of bytes in memory that both have, instead of the network.
+// Messages between processes of one host: through a ring of bytes in memory that both have, instead of the network.
 //
 // The receiver makes the ring, in memory without a name that ends with the last process that has it, and says under
 // which of its descriptors it is. Whoever may read its memory may open that, and finds in the ring a proof that it is
@@ -14,7 +14,7 @@
 
 namespace fastjax::network::ucx {
 
-// Longer letters take the network.
+// Longer messages take the network.
 constexpr size_t kMostInRing = 65536;
 
 struct RingMemory;
@@ -31,21 +31,21 @@ class RingReader {
   RingReader(const RingReader&) = delete;
   RingReader& operator=(const RingReader&) = delete;
 
-  // `proof`: what the sender will look for. A byte into the pipe `bell` wakes the receiver. False if the system
+  // `proof`: what the sender will look for. A byte into the pipe `doorbell` wakes the receiver. False if the system
   // refuses.
-  bool Open(uint64_t proof, int bell);
+  bool Open(uint64_t proof, int doorbell);
   void Close();
 
   // What the sender needs to know; negative if closed.
   int descriptor() const { return descriptor_; }
 
-  // A letter's header and the receiver's lane that it is for; false if there is no letter. What stands there and cannot
-  // be one ends the ring.
-  bool Next(Header* header, uint32_t* lane);
-  // The data of the letter that Next gave, all header.bytes of them; then the letter is over.
+  // A message's header and the receiver's nic_worker that it is for; false if there is no message. What stands there
+  // and cannot be one ends the ring.
+  bool Next(Header* header, uint32_t* nic_worker);
+  // The data of the message that Next gave, all header.bytes of them; then the message is over.
   void Take(std::byte* data);
 
-  // From now on senders ring the bell; false if something came before they knew.
+  // From now on senders ring the doorbell; false if something came before they knew.
   bool Arm();
   void Disarm();
 
@@ -53,7 +53,7 @@ class RingReader {
   std::unique_ptr<RingMemory, Unmap> memory_;
   int descriptor_ = -1;
   uint64_t at_ = 0;
-  size_t length_ = 0;  // of the letter's data
+  size_t length_ = 0;  // of the message's data
 };
 
 // The sender's.
@@ -70,12 +70,12 @@ class RingWriter {
   bool connected() const { return memory_ != nullptr; }
 
   // False if there is no room, or no ring. A receiver that sleeps is woken by Ring, once for all that was sent.
-  bool Send(const Header& header, uint32_t lane, const std::byte* data);
+  bool Send(const Header& header, uint32_t nic_worker, const std::byte* data);
   void Ring();
 
  private:
   std::unique_ptr<RingMemory, Unmap> memory_;
-  int bell_ = -1;
+  int doorbell_ = -1;
   uint64_t at_ = 0;
   bool due_ = false;  // to ring
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kShort = 8192;
 constexpr size_t kChunk = 61440;  // with all headers within a TCP segment of ours
-constexpr int64_t kWindow = 8;    // letters that an endpoint may have in UCX's hands when a chunk is added
+constexpr int64_t kWindow = 8;    // messages that an endpoint may have in UCX's hands when a chunk is added
 constexpr int kSlotBits = 24;
 constexpr std::chrono::seconds kDropFor{60};
 constexpr size_t kMostRules = 1024;
@@ -60,7 +60,7 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
   if (slot == slots_.size()) slots_.push_back(request);
   request->number = ++made_ << kSlotBits | slot;
   request->list = list;
-  request->peer = &core_->peers[static_cast<size_t>(route.process)];
+  request->peer = &parts_->peers[static_cast<size_t>(route.process)];
   request->peer->told = false;
   request->route = route;
   request->tag = tag;
@@ -86,19 +86,20 @@ Request* Rows::Find(uint64_t number, const std::list<Request>* list) const {
 }
 
 Status Rows::Unreachable(int32_t process) const {
-  if (process < 0 || static_cast<size_t>(process) >= core_->peers.size() || process == core_->process) {
+  if (process < 0 || static_cast<size_t>(process) >= parts_->peers.size() || process == parts_->process) {
     return Status::Invalid("no other process " + std::to_string(process) + ": there are " +
-                           std::to_string(core_->peers.size()) + ", and this one is " + std::to_string(core_->process));
+                           std::to_string(parts_->peers.size()) + ", and this one is " +
+                           std::to_string(parts_->process));
   }
-  const Peer& peer = core_->peers[static_cast<size_t>(process)];
+  const Peer& peer = parts_->peers[static_cast<size_t>(process)];
   return peer.gone ? peer.why : Status::Ok();
 }
 
 Endpoint* Rows::EndpointOf(const Request& request) const {
   const Peer& peer = *request.peer;
   return peer
-      .endpoint(request.route.local_rail % static_cast<int32_t>(core_->lanes.size()),
-                request.route.remote_rail % static_cast<int32_t>(peer.addresses.lanes.size()))
+      .endpoint(request.route.local_rail % static_cast<int32_t>(parts_->nic_workers.size()),
+                request.route.remote_rail % static_cast<int32_t>(peer.addresses.nic_workers.size()))
       .get();
 }
 
@@ -111,7 +112,7 @@ void Rows::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t c
                 int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
-  Peer& peer = core_->peers[static_cast<size_t>(route.process)];
+  Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
   Request* const request = Make(&peer.waiting, route, tag, pieces, count, listener, cookie);
   if (peer.joined) Start(request);
 }
@@ -122,20 +123,20 @@ void Rows::Start(Request* send) {
   const bool whole = send->bytes <= kShort;
   const bool readable = !whole && peer->reads && send->count <= kMostPieces;
   const size_t words = readable ? OfferWords(send->count) * sizeof(uint64_t) : 0;
-  Outgoing* const letter = links_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
-  letter->header.tag = send->tag;
-  letter->header.rows = send->bytes;
-  letter->header.number = send->number;
-  if (whole) Gather(send, letter->data.data(), send->bytes);
+  Outgoing* const message = links_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
+  message->header.tag = send->tag;
+  message->header.rows = send->bytes;
+  message->header.number = send->number;
+  if (whole) Gather(send, message->data.data(), send->bytes);
   if (readable) {
-    const uint64_t number = core_->incarnation ^ send->number;
-    WriteOffer(core_->secret, number, send->ticket, send->pieces, send->count, letter->data.data());
+    const uint64_t number = parts_->incarnation ^ send->number;
+    WriteOffer(parts_->secret, number, send->ticket, send->pieces, send->count, message->data.data());
     send->ticket.Give(number);
   }
   Advance(send, &peer->offered);
-  links_->Send(peer, endpoint->lane, endpoint->their_lane, letter);
+  links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
   if (!whole) return;
-  core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
 }
 
@@ -143,10 +144,10 @@ void Rows::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_
                    int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
-  Peer& peer = core_->peers[static_cast<size_t>(route.process)];
+  Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
   Request* const request = Make(&peer.receives, route, tag, pieces, count, listener, cookie);
   if (peer.joined) links_->Connect(EndpointOf(*request));
-  if (peer.joined && peer.readable && !peer.greeted) mail_->Hello(&peer);
+  if (peer.joined && peer.readable && !peer.greeted) control_messages_->Hello(&peer);
   const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
                                 [tag](const Arrival& arrival) { return arrival.header.tag == tag; });
   if (met == peer.unmet.end()) return;
@@ -168,8 +169,8 @@ void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
       break;
     default: {
       if (arrival.header.kind == Kind::kOffer && arrival.length > 0 &&
-          !(peer->readable && Reading::Genuine(core_->secret, arrival.data, arrival.length, arrival.header.rows))) {
-        ++core_->counters.refused;
+          !(peer->readable && Reading::Genuine(parts_->secret, arrival.data, arrival.length, arrival.header.rows))) {
+        ++parts_->counters.refused;
         break;
       }
       const uint64_t tag = arrival.header.tag;
@@ -182,7 +183,7 @@ void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
       return;
     }
   }
-  core_->Release(arrival);
+  parts_->Release(arrival);
 }
 
 void Rows::Meet(Request* receive, const Arrival& arrival) {
@@ -190,7 +191,7 @@ void Rows::Meet(Request* receive, const Arrival& arrival) {
   const Header& header = arrival.header;
   const bool whole = header.kind == Kind::kRows;
   if (header.rows != receive->bytes || (whole && header.rows != arrival.length)) {
-    End(receive, Status::Internal(core_->Name(*peer) + " sent " + std::to_string(header.rows) + " bytes where " +
+    End(receive, Status::Internal(parts_->Name(*peer) + " sent " + std::to_string(header.rows) + " bytes where " +
                                   std::to_string(receive->bytes) + " were expected"));
     return TurnAway(peer, arrival);
   }
@@ -201,8 +202,8 @@ void Rows::Meet(Request* receive, const Arrival& arrival) {
     return Answer(peer, arrival, Kind::kGrant, receive->number);
   }
   Scatter(receive, arrival.data, arrival.length);
-  core_->Release(arrival);
-  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  parts_->Release(arrival);
+  parts_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
   End(receive, Status::Ok());
 }
 
@@ -210,11 +211,11 @@ void Rows::Meet(Request* receive, const Arrival& arrival) {
 void Rows::Read(Request* receive, const Arrival& arrival) {
   Peer* const peer = receive->peer;
   Advance(receive, &peer->reading);
-  receive->reading.Prepare(peer->addresses.landmark, arrival.data, receive->pieces, receive->count);
+  receive->reading.Prepare(peer->addresses.read_probe, arrival.data, receive->pieces, receive->count);
   receive->offer = arrival;
   receive->offer.data = nullptr;
   receive->offer.memory = nullptr;
-  core_->Release(arrival);
+  parts_->Release(arrival);
   ++reading_;
   if (receive->bytes < kPooledBytes) return short_.push_back(receive);
   {
@@ -269,24 +270,24 @@ void Rows::ReadDone(Request* receive) {
   Peer* const peer = receive->peer;
   if (!receive->given_up.ok()) return End(receive, std::move(receive->given_up));
   if (!receive->reading.good()) {
-    return End(receive, Status::Unavailable(core_->Name(*peer) + " has ended, or given up what it was sending"));
+    return End(receive, Status::Unavailable(parts_->Name(*peer) + " has ended, or given up what it was sending"));
   }
   Answer(peer, receive->offer, Kind::kTaken, 1);
-  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  parts_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
   End(receive, Status::Ok());
 }
 
 void Rows::Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag) {
-  Outgoing* const letter = links_->Compose(kind, 0);
-  letter->header.tag = tag;
-  letter->header.number = offer.header.number;
-  links_->Send(peer, offer.lane->index(), static_cast<int32_t>(offer.header.lane), letter);
+  Outgoing* const message = links_->Compose(kind, 0);
+  message->header.tag = tag;
+  message->header.number = offer.header.number;
+  links_->Send(peer, offer.nic_worker->index(), static_cast<int32_t>(offer.header.nic_worker), message);
 }
 
 // What was offered is not asked for: its sender need not wait.
 void Rows::TurnAway(Peer* peer, const Arrival& arrival) {
   if (arrival.header.kind == Kind::kOffer) Answer(peer, arrival, Kind::kTaken, 0);
-  core_->Release(arrival);
+  parts_->Release(arrival);
 }
 
 void Rows::OnGrant(Peer* peer, const Header& header) {
@@ -302,7 +303,7 @@ void Rows::OnGrant(Peer* peer, const Header& header) {
 void Rows::OnTaken(Peer* peer, const Header& header) {
   Request* const send = Find(header.number, &peer->offered);
   if (send == nullptr) return;
-  if (header.tag == 1) core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  if (header.tag == 1) parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
 }
 
@@ -310,14 +311,14 @@ void Rows::OnChunk(Peer* peer, const Arrival& arrival) {
   Request* const receive = Find(arrival.header.number, &peer->filling);
   if (receive == nullptr) return;
   if (arrival.header.rows != receive->moved || arrival.length > receive->bytes - receive->moved) {
-    return End(receive, Status::Internal(core_->Name(*peer) + " sent " + std::to_string(arrival.length) +
+    return End(receive, Status::Internal(parts_->Name(*peer) + " sent " + std::to_string(arrival.length) +
                                          " bytes from byte " + std::to_string(arrival.header.rows) + " on where " +
                                          std::to_string(receive->bytes - receive->moved) + " were left, from " +
                                          std::to_string(receive->moved) + " on"));
   }
   Scatter(receive, arrival.data, arrival.length);
   if (receive->moved < receive->bytes) return receive->listener->OnMoved(receive->cookie);
-  core_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
+  parts_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
   End(receive, Status::Ok());
 }
 
@@ -326,16 +327,16 @@ bool Rows::SendChunk(Request* send) {
   const Endpoint* const endpoint = EndpointOf(*send);
   if (endpoint->in_flight >= kWindow || endpoint->failed) return false;
   const size_t length = std::min(kChunk, send->bytes - send->moved);
-  Outgoing* const letter = links_->Compose(Kind::kChunk, length);
-  letter->header.rows = send->moved;
-  letter->header.number = send->granted;
-  Gather(send, letter->data.data(), length);
-  links_->Send(peer, endpoint->lane, endpoint->their_lane, letter);
+  Outgoing* const message = links_->Compose(Kind::kChunk, length);
+  message->header.rows = send->moved;
+  message->header.number = send->granted;
+  Gather(send, message->data.data(), length);
+  links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
   if (send->moved < send->bytes) {
     send->listener->OnMoved(send->cookie);
     return true;
   }
-  core_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
+  parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
   return true;
 }
@@ -343,7 +344,7 @@ bool Rows::SendChunk(Request* send) {
 bool Rows::Pump() {
   if (busy_ == 0) return false;
   bool any = false;
-  for (Peer& peer : core_->peers) {
+  for (Peer& peer : parts_->peers) {
     // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
     // from one device to another. Rows that come first can then be handed on first, and the last come no later.
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
@@ -376,17 +377,17 @@ void Rows::EndAll(Peer* peer, const Status& why) {
     while (!list->empty()) End(&list->front(), why);
   }
   for (Request& request : peer->reading) request.given_up = why;
-  core_->ReleaseAll(&peer->unmet);
+  parts_->ReleaseAll(&peer->unmet);
 }
 
 void Rows::OnJoined(Peer* peer) {
   while (!peer->waiting.empty()) Start(&peer->waiting.front());
   for (const Request& request : peer->receives) links_->Connect(EndpointOf(request));
-  if (!peer->receives.empty() && peer->readable && !peer->greeted) mail_->Hello(peer);
+  if (!peer->receives.empty() && peer->readable && !peer->greeted) control_messages_->Hello(peer);
 }
 
 void Rows::Cancel(const Listener* listener) {
-  for (Peer& peer : core_->peers) {
+  for (Peer& peer : parts_->peers) {
     for (auto it = peer.receives.begin(); it != peer.receives.end();) {
       Request* const request = &*it++;
       if (request->listener == listener) End(request, Status::Unavailable("the receive was cancelled"));
@@ -397,7 +398,7 @@ void Rows::Cancel(const Listener* listener) {
 void Rows::Drop(uint64_t tag, uint64_t mask) {
   if (rules_.size() == kMostRules) rules_.pop_front();
   rules_.push_back({tag & mask, mask, Clock::now() + kDropFor});
-  for (Peer& peer : core_->peers) {
+  for (Peer& peer : parts_->peers) {
     for (auto it = peer.unmet.begin(); it != peer.unmet.end();) {
       if ((it->header.tag & mask) != (tag & mask)) {
         ++it;
@@ -410,7 +411,7 @@ void Rows::Drop(uint64_t tag, uint64_t mask) {
 }
 
 void Rows::Expire(Clock::time_point now) {
-  for (Peer& peer : core_->peers) {
+  for (Peer& peer : parts_->peers) {
     while (!peer.unmet.empty() && now - peer.unmet.front().since > kUnmetFor) {
       TurnAway(&peer, peer.unmet.front());
       peer.unmet.pop_front();

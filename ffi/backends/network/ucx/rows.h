@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/ucx/control_messages.h"
 #include "backends/network/ucx/links.h"
 #include "backends/network/ucx/loop.h"
-#include "backends/network/ucx/mail.h"
 #include "backends/network/ucx/peer.h"
 
 namespace fastjax::network::ucx {
@@ -24,8 +24,8 @@ namespace fastjax::network::ucx {
 class Rows {
  public:
   // `wake` is called on other threads when there is something to do.
-  Rows(Core* core, Links* links, Mail* mail, std::function<void()> wake)
-      : core_(core), links_(links), mail_(mail), wake_(std::move(wake)) {}
+  Rows(WireParts* parts, Links* links, ControlMessages* control_messages, std::function<void()> wake)
+      : parts_(parts), links_(links), control_messages_(control_messages), wake_(std::move(wake)) {}
 
   void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener, int64_t cookie);
   void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
@@ -38,7 +38,7 @@ class Rows {
   void OnJoined(Peer* peer);
   // Ends every request with the process; those that are being read, when they have been.
   void EndAll(Peer* peer, const Status& why);
-  // Throws away what nobody has asked for in an hour: of exchanges that failed here before the others' letters were
+  // Throws away what nobody has asked for in an hour: of exchanges that failed here before the others' messages were
   // there, so that their tags were never known.
   void Expire(Clock::time_point now);
   // Sends what there is room for; returns whether there was any.
@@ -85,9 +85,9 @@ class Rows {
   void End(Request* request, Status status);
   bool Dropped(uint64_t tag);
 
-  Core* const core_;
+  WireParts* const parts_;
   Links* const links_;
-  Mail* const mail_;
+  ControlMessages* const control_messages_;
   const std::function<void()> wake_;
   std::list<Request> free_;
   std::vector<Request*> slots_;  // by the low bits of their numbers

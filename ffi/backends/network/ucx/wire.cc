@@ -46,7 +46,10 @@ std::shared_ptr<UcxWire> UcxWire::Open(const WireOptions& options, std::string* 
 }
 
 UcxWire::UcxWire()
-    : links_(&core_), rows_(&core_, &links_, &mail_, [this] { loop_.Wake(); }), mail_(&core_, &links_), loop_(this) {}
+    : links_(&parts_),
+      rows_(&parts_, &links_, &control_messages_, [this] { loop_.Wake(); }),
+      control_messages_(&parts_, &links_),
+      loop_(this) {}
 
 std::string UcxWire::Start(const WireOptions& options) {
   if (options.processes < 1 || options.process < 0 || options.process >= options.processes) {
@@ -54,21 +57,21 @@ std::string UcxWire::Start(const WireOptions& options) {
            " does not exist";
   }
   std::string wrong;
-  core_.library = Load(options.library, &wrong);
-  if (core_.library == nullptr) return wrong;
+  parts_.library = Load(options.library, &wrong);
+  if (parts_.library == nullptr) return wrong;
   forks_ = WatchForks();
-  core_.secret = options.secret;
-  core_.process = options.process;
-  core_.incarnation = Random();
-  core_.peers = std::vector<Peer>(static_cast<size_t>(options.processes));
-  known_.resize(core_.peers.size());
-  for (size_t i = 0; i < core_.peers.size(); ++i) core_.peers[i].process = static_cast<int32_t>(i);
+  parts_.secret = options.secret;
+  parts_.process = options.process;
+  parts_.incarnation = Random();
+  parts_.peers = std::vector<Peer>(static_cast<size_t>(options.processes));
+  known_.resize(parts_.peers.size());
+  for (size_t i = 0; i < parts_.peers.size(); ++i) parts_.peers[i].process = static_cast<int32_t>(i);
 
   const SignalsBlocked blocked;  // UCX has a thread, too
   const std::vector<std::string> nics = options.nics.empty() ? std::vector<std::string>{""} : options.nics;
   Addresses addresses;
-  addresses.process = core_.process;
-  addresses.incarnation = core_.incarnation;
+  addresses.process = parts_.process;
+  addresses.incarnation = parts_.incarnation;
   addresses.host = HostName();
   for (const std::string& nic : options.nics) {
     wrong = CheckNic(nic);
@@ -77,24 +80,24 @@ std::string UcxWire::Start(const WireOptions& options) {
   }
   const char* const everywhere = std::getenv("UCX_TLS");  // NOLINT(concurrency-mt-unsafe)
   if (MayUseMemory(!options.transports.empty() || everywhere == nullptr ? options.transports : everywhere)) {
-    core_.landmark = LandmarkAt(core_.secret, &core_.incarnation);
+    parts_.read_probe = ReadProbeAt(parts_.secret, &parts_.incarnation);
   }
-  addresses.landmark = core_.landmark;
+  addresses.read_probe = parts_.read_probe;
   std::vector<int> descriptors;
   gates_.reserve(nics.size());
   for (const std::string& nic : nics) {
-    const auto index = static_cast<int32_t>(core_.lanes.size());
-    auto lane = Lane::Open(*core_.library, {index, nic, options.transports, options.processes}, &wrong);
-    if (lane == nullptr) return wrong;
-    gates_.push_back({this, lane.get()});
-    if (lane->SetReceiver(&OnActiveMessage, &gates_.back()) != UCS_OK) return "UCX refuses active messages";
-    descriptors.push_back(lane->event_fd());
-    addresses.lanes.push_back(lane->address());
-    core_.lanes.push_back(std::move(lane));
+    const auto index = static_cast<int32_t>(parts_.nic_workers.size());
+    auto nic_worker = NicWorker::Open(*parts_.library, {index, nic, options.transports, options.processes}, &wrong);
+    if (nic_worker == nullptr) return wrong;
+    gates_.push_back({this, nic_worker.get()});
+    if (nic_worker->SetReceiver(&OnActiveMessage, &gates_.back()) != UCS_OK) return "UCX refuses active messages";
+    descriptors.push_back(nic_worker->event_fd());
+    addresses.nic_workers.push_back(nic_worker->address());
+    parts_.nic_workers.push_back(std::move(nic_worker));
   }
   addresses_ = Encode(addresses);
-  core_.peers[static_cast<size_t>(core_.process)].addresses = addresses;
-  Note(core_.process, "process " + std::to_string(core_.process) + " (" + addresses.host + ", this one)", "");
+  parts_.peers[static_cast<size_t>(parts_.process)].addresses = addresses;
+  Note(parts_.process, "process " + std::to_string(parts_.process) + " (" + addresses.host + ", this one)", "");
   return loop_.Start(descriptors);
 }
 
@@ -109,7 +112,7 @@ void UcxWire::SetHandler(Handler* handler) { handler_.store(handler); }
 bool UcxWire::Post(std::function<void()> task) { return !Foreign() && loop_.Post(std::move(task)); }
 
 uint64_t UcxWire::KeyedHash(const void* data, size_t bytes) const {
-  return fastjax::KeyedHash(core_.secret, data, bytes);
+  return fastjax::KeyedHash(parts_.secret, data, bytes);
 }
 
 void UcxWire::Note(int32_t process, const std::string& name, const std::string& state) {
@@ -134,19 +137,19 @@ std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
     wrong = "addresses of process " + std::to_string(decoded.process) + ", of " + std::to_string(processes());
   }
   if (!wrong.empty()) return "process " + std::to_string(process) + " sent " + wrong;
-  if (process == core_.process) return "";
-  Post([this, process, decoded = std::move(decoded)] { Join(&core_.peers[static_cast<size_t>(process)], decoded); });
+  if (process == parts_.process) return "";
+  Post([this, process, decoded = std::move(decoded)] { Join(&parts_.peers[static_cast<size_t>(process)], decoded); });
   return "";
 }
 
 void UcxWire::PeerLost(int32_t process, const std::string& why) {
-  if (process < 0 || process >= processes() || process == core_.process) return;
+  if (process < 0 || process >= processes() || process == parts_.process) return;
   Post([this, process, why] {
-    Peer* const peer = &core_.peers[static_cast<size_t>(process)];
+    Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
     if (peer->gone) return;
     peer->gone = true;
     peer->told = false;
-    Lose(peer, Status::Unavailable(core_.Name(*peer) + " is gone: " + why), peer->generation + 1);
+    Lose(peer, Status::Unavailable(parts_.Name(*peer) + " is gone: " + why), peer->generation + 1);
   });
 }
 
@@ -171,8 +174,8 @@ WireState UcxWire::State() {
   promise = nullptr;
   const bool told = !Foreign() && state.wait_for(kPatience) == std::future_status::ready;
   WireState unknown;
-  unknown.library = core_.library->path;
-  unknown.version = core_.library->version;
+  unknown.library = parts_.library->path;
+  unknown.version = parts_.library->version;
   try {
     return told ? state.get() : unknown;
   } catch (const std::future_error&) {  // it was closed meanwhile
@@ -184,47 +187,47 @@ WireState UcxWire::State() {
 
 WireState UcxWire::StateNow() {
   WireState state;
-  state.library = core_.library->path;
-  state.version = core_.library->version;
-  for (const auto& lane : core_.lanes) {
-    state.lanes.push_back({lane->nic(), {}});
-    for (Peer& peer : core_.peers) {
-      for (size_t theirs = 0; theirs < peer.addresses.lanes.size() && !peer.endpoints.empty(); ++theirs) {
-        const ucp_ep_h handle = peer.endpoint(lane->index(), static_cast<int32_t>(theirs))->handle;
+  state.library = parts_.library->path;
+  state.version = parts_.library->version;
+  for (const auto& nic_worker : parts_.nic_workers) {
+    state.nic_workers.push_back({nic_worker->nic(), {}});
+    for (Peer& peer : parts_.peers) {
+      for (size_t theirs = 0; theirs < peer.addresses.nic_workers.size() && !peer.endpoints.empty(); ++theirs) {
+        const ucp_ep_h handle = peer.endpoint(nic_worker->index(), static_cast<int32_t>(theirs))->handle;
         if (handle == nullptr) continue;
-        for (std::string& name : lane->TransportsOf(handle)) {
-          auto& names = state.lanes.back().transports;
+        for (std::string& name : nic_worker->TransportsOf(handle)) {
+          auto& names = state.nic_workers.back().transports;
           if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
         }
       }
     }
   }
   const bool rings =
-      std::any_of(core_.peers.begin(), core_.peers.end(), [](const Peer& peer) { return peer.to.connected(); });
-  if (rings) state.lanes.front().transports.emplace_back("memory");
+      std::any_of(parts_.peers.begin(), parts_.peers.end(), [](const Peer& peer) { return peer.to.connected(); });
+  if (rings) state.nic_workers.front().transports.emplace_back("memory");
   for (int32_t process = 0; process < processes(); ++process) state.peers.push_back(Describe(process));
-  state.messages_sent = core_.counters.messages_sent;
-  state.messages_received = core_.counters.messages_received;
-  state.bytes_sent = core_.counters.bytes_sent;
-  state.bytes_received = core_.counters.bytes_received;
-  state.refused = core_.counters.refused;
+  state.messages_sent = parts_.counters.messages_sent;
+  state.messages_received = parts_.counters.messages_received;
+  state.bytes_sent = parts_.counters.bytes_sent;
+  state.bytes_received = parts_.counters.bytes_received;
+  state.refused = parts_.counters.refused;
   return state;
 }
 
 // A ring is memory that a process holds: only those get one with which there is something to say. If the system refuses
-// it, or a broken one was closed, the network serves as well: not tried again with every letter.
+// it, or a broken one was closed, the network serves as well: not tried again with every message.
 void UcxWire::Contact(int32_t process) {
   if (process < 0 || process >= processes()) return;
-  Peer& peer = core_.peers[static_cast<size_t>(process)];
+  Peer& peer = parts_.peers[static_cast<size_t>(process)];
   peer.contacted = true;
   if (!peer.joined || !peer.readable || peer.ring_tried) return;
   peer.ring_tried = true;
-  peer.from.Open(RingProof(process, peer), loop_.bell());
+  peer.from.Open(RingProof(process, peer), loop_.doorbell());
 }
 
 void UcxWire::SendMessage(int32_t process, const void* data, size_t bytes) {
   Contact(process);
-  mail_.Send(process, data, bytes);
+  control_messages_.Send(process, data, bytes);
 }
 
 void UcxWire::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
@@ -244,31 +247,32 @@ void UcxWire::Cancel(Listener* listener) { rows_.Cancel(listener); }
 void UcxWire::Drop(uint64_t tag, uint64_t mask) { rows_.Drop(tag, mask); }
 
 void UcxWire::Disconnect(int32_t process) {
-  if (process < 0 || process >= processes() || process == core_.process) return;
-  Peer* const peer = &core_.peers[static_cast<size_t>(process)];
-  End(peer, Status::Unavailable("the connection to " + core_.Name(*peer) + " was given up"), peer->generation + 1);
+  if (process < 0 || process >= processes() || process == parts_.process) return;
+  Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
+  End(peer, Status::Unavailable("the connection to " + parts_.Name(*peer) + " was given up"), peer->generation + 1);
   if (!peer->joined || peer->gone) return;
-  mail_.Hello(peer);  // so that it gives up what it has with us, now and not by our next exchange
-  mail_.Renewed(peer, Status::Ok());
+  control_messages_.Hello(peer);  // so that it gives up what it has with us, now and not by our next exchange
+  control_messages_.Renewed(peer, Status::Ok());
 }
 
 void UcxWire::Probe(int32_t process) {
   if (process < 0 || process >= processes()) return;
-  Peer* const peer = &core_.peers[static_cast<size_t>(process)];
+  Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
   for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
     if (endpoint->handle == nullptr) continue;
     if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
-    links_.Send(peer, endpoint->lane, endpoint->their_lane, links_.Compose(Kind::kProbe, 0));
+    links_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, links_.Compose(Kind::kProbe, 0));
   }
 }
 
 void UcxWire::Answer(Peer* peer, const Arrival& probe) {
-  links_.Send(peer, probe.lane->index(), static_cast<int32_t>(probe.header.lane), links_.Compose(Kind::kHere, 0));
+  links_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker),
+              links_.Compose(Kind::kHere, 0));
 }
 
 bool UcxWire::Silent(int32_t process) const {
   if (process < 0 || process >= processes()) return false;
-  const Peer& peer = core_.peers[static_cast<size_t>(process)];
+  const Peer& peer = parts_.peers[static_cast<size_t>(process)];
   const Clock::time_point before = Clock::now() - kAnswersWithin;
   return std::any_of(peer.endpoints.begin(), peer.endpoints.end(), [before](const std::shared_ptr<Endpoint>& endpoint) {
     return endpoint->asked != Clock::time_point{} && endpoint->asked <= before;
@@ -277,8 +281,8 @@ bool UcxWire::Silent(int32_t process) const {
 
 void UcxWire::End(Peer* peer, const Status& why, uint32_t generation) {
   rows_.EndAll(peer, why);
-  mail_.EndAll(peer);
-  core_.ReleaseAll(&peer->early);
+  control_messages_.EndAll(peer);
+  parts_.ReleaseAll(&peer->early);
   links_.Begin(peer, generation);
 }
 
@@ -289,7 +293,7 @@ void UcxWire::Lose(Peer* peer, const Status& why, uint32_t generation) {
   if (peer->told) return;
   peer->told = true;
   Note(peer->process, "", why.message);
-  mail_.Lost(peer, why);
+  control_messages_.Lost(peer, why);
 }
 
 void UcxWire::Join(Peer* peer, Addresses addresses) {
@@ -298,32 +302,32 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
   if (same && !peer->gone) return;
   if (peer->joined && !same) {
     peer->told = peer->gone;
-    Lose(peer, Status::Unavailable(core_.Name(*peer) + " was restarted"), 0);
+    Lose(peer, Status::Unavailable(parts_.Name(*peer) + " was restarted"), 0);
   }
   if (!same) {
     peer->endpoints.clear();
     peer->generation = 0;
     peer->addresses = std::move(addresses);
-    peer->readable = CanRead(core_.landmark, peer->addresses.landmark);
+    peer->readable = CanRead(parts_.read_probe, peer->addresses.read_probe);
     peer->reads = false;
     peer->from.Close();
     peer->ring_tried = false;
-    for (int32_t ours = 0; ours < static_cast<int32_t>(core_.lanes.size()); ++ours) {
-      for (int32_t theirs = 0; theirs < static_cast<int32_t>(peer->addresses.lanes.size()); ++theirs) {
+    for (int32_t ours = 0; ours < static_cast<int32_t>(parts_.nic_workers.size()); ++ours) {
+      for (int32_t theirs = 0; theirs < static_cast<int32_t>(peer->addresses.nic_workers.size()); ++theirs) {
         peer->endpoints.push_back(std::make_shared<Endpoint>());
         Endpoint& endpoint = *peer->endpoints.back();
         endpoint.peer = peer;
-        endpoint.lane = ours;
-        endpoint.their_lane = theirs;
+        endpoint.nic_worker = ours;
+        endpoint.their_nic_worker = theirs;
       }
     }
   }
   peer->joined = true;
   peer->gone = false;
   if (peer->contacted) Contact(peer->process);
-  Note(peer->process, core_.Name(*peer), "");
-  if (same) mail_.Hello(peer);  // it does not know what we gave up meanwhile
-  mail_.OnJoined(peer);
+  Note(peer->process, parts_.Name(*peer), "");
+  if (same) control_messages_.Hello(peer);  // it does not know what we gave up meanwhile
+  control_messages_.OnJoined(peer);
   rows_.OnJoined(peer);
   std::list<Arrival> early;
   early.swap(peer->early);
@@ -333,17 +337,17 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
 void UcxWire::Disarm() {
   if (!armed_) return;
   armed_ = false;
-  for (Peer& peer : core_.peers) peer.from.Disarm();
+  for (Peer& peer : parts_.peers) peer.from.Disarm();
 }
 
 // The process may be alive, and not know. If it is not, the greeting fails, and that is the end of it.
 void UcxWire::OnFailure(const Links::Failure& failure) {
   Peer* const peer = failure.peer;
-  const Status why = Status::Unavailable("the connection to " + core_.Name(*peer) +
-                                         " failed: " + core_.library->ucs_status_string(failure.status));
+  const Status why = Status::Unavailable("the connection to " + parts_.Name(*peer) +
+                                         " failed: " + parts_.library->ucs_status_string(failure.status));
   const bool heard = peer->heard;
   Lose(peer, why, peer->generation + 1);
-  if (heard && phase_ == Phase::kOpen) mail_.Hello(peer);
+  if (heard && phase_ == Phase::kOpen) control_messages_.Hello(peer);
 }
 
 bool UcxWire::Poll() {
@@ -351,11 +355,11 @@ bool UcxWire::Poll() {
   Disarm();
   if (phase_ == Phase::kClosed) {
     worked |= rows_.Deliver();
-    worked |= mail_.Deliver(handler_.load());
+    worked |= control_messages_.Deliver(handler_.load());
     return worked;
   }
-  for (const auto& lane : core_.lanes) {
-    for (int i = 0; i < kPolls && lane->Progress() != 0; ++i) worked = true;
+  for (const auto& nic_worker : parts_.nic_workers) {
+    for (int i = 0; i < kPolls && nic_worker->Progress() != 0; ++i) worked = true;
   }
   TakeFromRings();
   worked |= TakeArrivals();
@@ -366,25 +370,25 @@ bool UcxWire::Poll() {
   worked |= rows_.TakeRead();
   worked |= rows_.Pump();
   worked |= rows_.Deliver();
-  worked |= mail_.Deliver(handler_.load());
-  for (Peer& peer : core_.peers) peer.to.Ring();
+  worked |= control_messages_.Deliver(handler_.load());
+  for (Peer& peer : parts_.peers) peer.to.Ring();
   return worked;
 }
 
 bool UcxWire::Expecting() const {
   if (phase_ == Phase::kClosed) return false;
-  return core_.in_flight > 0 || rows_.busy() || phase_ != Phase::kOpen;
+  return parts_.in_flight > 0 || rows_.busy() || phase_ != Phase::kOpen;
 }
 
 bool UcxWire::Arm() {
   if (phase_ == Phase::kOpen) {
     armed_ = true;
-    for (Peer& peer : core_.peers) {
+    for (Peer& peer : parts_.peers) {
       if (!peer.from.Arm()) return false;
     }
   }
-  for (const auto& lane : core_.lanes) {
-    if (!lane->Arm()) return false;
+  for (const auto& nic_worker : parts_.nic_workers) {
+    if (!nic_worker->Arm()) return false;
   }
   return (phase_ == Phase::kOpen || phase_ == Phase::kClosed) && !rows_.HasRead();
 }
@@ -394,17 +398,17 @@ void UcxWire::Tick(Clock::time_point now) {
   if (phase_ != Phase::kOpen) return;
   rows_.Expire(now);
   if (handler != nullptr) handler->OnTick(now);
-  for (Peer& peer : core_.peers) peer.to.Ring();
+  for (Peer& peer : parts_.peers) peer.to.Ring();
 }
 
 void UcxWire::BeginClosing(std::chrono::milliseconds limit) {
   if (phase_ != Phase::kOpen) return;
   deadline_ = Clock::now() + limit;
   phase_ = Phase::kClosing;
-  const Status why = Status::Unavailable("the program of " + core_.Name(core_.peers[static_cast<size_t>(process())]) +
+  const Status why = Status::Unavailable("the program of " + parts_.Name(parts_.peers[static_cast<size_t>(process())]) +
                                          " has closed its network");
   if (Handler* const handler = handler_.load()) handler->OnClosed(why);
-  for (Peer& peer : core_.peers) rows_.EndAll(&peer, why);
+  for (Peer& peer : parts_.peers) rows_.EndAll(&peer, why);
 }
 
 bool UcxWire::Ended() {
@@ -423,12 +427,12 @@ bool UcxWire::Ended() {
   // What the pool reads into memory of others' takes no other process, so it ends.
   if (phase_ == Phase::kLeaving && !rows_.reading()) {
     phase_ = Phase::kClosed;
-    for (const Arrival& arrival : arrivals_) core_.Release(arrival);
-    for (const Arrival& arrival : from_rings_) core_.Release(arrival);
+    for (const Arrival& arrival : arrivals_) parts_.Release(arrival);
+    for (const Arrival& arrival : from_rings_) parts_.Release(arrival);
     arrivals_.clear();
     from_rings_.clear();
-    core_.lanes.clear();  // and with them all connections
-    for (Peer& peer : core_.peers) peer.retired.clear();
+    parts_.nic_workers.clear();  // and with them all connections
+    for (Peer& peer : parts_.peers) peer.retired.clear();
     rows_.Deliver();
   }
   return phase_ == Phase::kClosed && !busy;
@@ -436,12 +440,12 @@ bool UcxWire::Ended() {
 
 // Ends everything; from now on, whatever is wanted of another process fails at once.
 void UcxWire::LeaveAll() {
-  for (Peer& peer : core_.peers) {
-    if (peer.process == core_.process) continue;
+  for (Peer& peer : parts_.peers) {
+    if (peer.process == parts_.process) continue;
     peer.gone = true;
     peer.told = false;
     Lose(&peer, Status::Unavailable("fastjax's connections were closed"), peer.generation + 1);
-    core_.ReleaseAll(&peer.early);
+    parts_.ReleaseAll(&peer.early);
   }
 }
 

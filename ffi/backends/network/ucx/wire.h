@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "backends/network/ucx/control_messages.h"
 #include "backends/network/ucx/links.h"
 #include "backends/network/ucx/loop.h"
-#include "backends/network/ucx/mail.h"
 #include "backends/network/ucx/peer.h"
 #include "backends/network/ucx/rows.h"
 #include "runtime/job_network.h"
@@ -31,8 +31,8 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Halt() override;
   WireState State() override;
 
-  int32_t process() const override { return core_.process; }
-  int32_t processes() const override { return static_cast<int32_t>(core_.peers.size()); }
+  int32_t process() const override { return parts_.process; }
+  int32_t processes() const override { return static_cast<int32_t>(parts_.peers.size()); }
   void SetHandler(Handler* handler) override;
   bool Post(std::function<void()> task) override;
   uint64_t KeyedHash(const void* data, size_t bytes) const override;
@@ -50,10 +50,10 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Drop(uint64_t tag, uint64_t mask) override;
 
  private:
-  // Where a lane's active messages go.
+  // Where a nic_worker's active messages go.
   struct Gate {
     UcxWire* wire;
-    Lane* lane;
+    NicWorker* nic_worker;
   };
   enum class Phase { kOpen, kClosing, kFlushing, kLeaving, kClosed };
 
@@ -90,10 +90,10 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   bool Foreign() const;  // in a child that was forked, which has no thread of ours
   WireState StateNow();
 
-  Core core_;
+  WireParts parts_;
   Links links_;
   Rows rows_;
-  Mail mail_;
+  ControlMessages control_messages_;
   Loop loop_;
   std::string addresses_;
   std::vector<Gate> gates_;

@@ -20,10 +20,10 @@ ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t
   Arrival arrival;
   if (header_length == sizeof(Header)) std::memcpy(&arrival.header, header, sizeof(Header));
   if (header_length != sizeof(Header) || !gate->wire->Genuine(arrival.header, length)) {
-    ++gate->wire->core_.counters.refused;
+    ++gate->wire->parts_.counters.refused;
     return UCS_OK;  // UCX drops it
   }
-  arrival.lane = gate->lane;
+  arrival.nic_worker = gate->nic_worker;
   arrival.length = length;
   arrival.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const bool kept = arrival.rendezvous || (length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
@@ -33,39 +33,40 @@ ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t
 }
 
 bool UcxWire::Genuine(const Header& header, size_t length) const {
-  return header.magic == kHeaderMagic && header.version == kHeaderVersion && header.to == core_.process &&
-         header.receiver == core_.incarnation && header.from >= 0 && header.from < processes() &&
-         header.from != core_.process && header.bytes == length && header.hash == HashOf(core_.secret, header);
+  return header.magic == kHeaderMagic && header.version == kHeaderVersion && header.to == parts_.process &&
+         header.receiver == parts_.incarnation && header.from >= 0 && header.from < processes() &&
+         header.from != parts_.process && header.bytes == length && header.hash == HashOf(parts_.secret, header);
 }
 
 // Of the ring between this process and the peer that the one with that number writes.
 uint64_t UcxWire::RingProof(int32_t writer, const Peer& peer) const {
-  const bool ours = writer == core_.process;
-  const uint64_t words[] = {static_cast<uint64_t>(writer), ours ? core_.incarnation : peer.addresses.incarnation,
-                            ours ? peer.addresses.incarnation : core_.incarnation};
+  const bool ours = writer == parts_.process;
+  const uint64_t words[] = {static_cast<uint64_t>(writer), ours ? parts_.incarnation : peer.addresses.incarnation,
+                            ours ? peer.addresses.incarnation : parts_.incarnation};
   return KeyedHash(words, sizeof(words));
 }
 
 // Before failures are looked at, so that what a process wrote before it ended counts.
 void UcxWire::TakeFromRings() {
-  for (Peer& peer : core_.peers) {
+  for (Peer& peer : parts_.peers) {
     const bool open = peer.from.descriptor() >= 0;
     Arrival arrival;
-    uint32_t lane = 0;
+    uint32_t nic_worker = 0;
     // No more than a while's worth, so that whoever writes without end does not keep others from being heard.
-    for (size_t taken = 0; taken < kMostAtOnce && peer.from.Next(&arrival.header, &lane);) {
+    for (size_t taken = 0; taken < kMostAtOnce && peer.from.Next(&arrival.header, &nic_worker);) {
       taken += sizeof(Header) + arrival.header.bytes;
       const Header& header = arrival.header;
-      const bool good = lane < core_.lanes.size() && header.from == peer.process && Genuine(header, header.bytes);
-      arrival.memory = good && header.bytes > 0 ? core_.TakeMemory(header.bytes) : nullptr;
+      const bool good =
+          nic_worker < parts_.nic_workers.size() && header.from == peer.process && Genuine(header, header.bytes);
+      arrival.memory = good && header.bytes > 0 ? parts_.TakeMemory(header.bytes) : nullptr;
       arrival.data = arrival.memory == nullptr ? nullptr : arrival.memory->data();
       arrival.length = header.bytes;
       peer.from.Take(static_cast<std::byte*>(arrival.data));
       if (!good) {
-        ++core_.counters.refused;
+        ++parts_.counters.refused;
         continue;
       }
-      arrival.lane = core_.lanes[lane].get();
+      arrival.nic_worker = parts_.nic_workers[nic_worker].get();
       from_rings_.push_back(arrival);
     }
     // What lay in it is lost, and what follows would wait for that.
@@ -87,41 +88,42 @@ bool UcxWire::TakeArrivals() {
 
 void UcxWire::Dispatch(const Arrival& arrival) {
   const Header header = arrival.header;
-  Peer* const peer = &core_.peers[static_cast<size_t>(header.from)];
+  Peer* const peer = &parts_.peers[static_cast<size_t>(header.from)];
   if (!peer->joined && !peer->gone) return peer->early.push_back(arrival);
-  if (peer->gone || header.sender != peer->addresses.incarnation || header.lane >= peer->addresses.lanes.size()) {
-    ++core_.counters.refused;
-    return core_.Release(arrival);
+  if (peer->gone || header.sender != peer->addresses.incarnation ||
+      header.nic_worker >= peer->addresses.nic_workers.size()) {
+    ++parts_.counters.refused;
+    return parts_.Release(arrival);
   }
   if (header.generation > peer->generation && header.generation - peer->generation > kMostAhead) {
-    ++core_.counters.refused;
-    return core_.Release(arrival);
+    ++parts_.counters.refused;
+    return parts_.Release(arrival);
   }
   if (header.generation < peer->generation) {
-    core_.Release(arrival);
-    if (!peer->greeted) mail_.Hello(peer);  // so that it learns that this was lost
+    parts_.Release(arrival);
+    if (!peer->greeted) control_messages_.Hello(peer);  // so that it learns that this was lost
     return;
   }
   if (header.generation > peer->generation) {
-    const Status why = Status::Unavailable(core_.Name(*peer) + " lost or gave up the connection");
+    const Status why = Status::Unavailable(parts_.Name(*peer) + " lost or gave up the connection");
     End(peer, why, header.generation);
-    mail_.Renewed(peer, why);
+    control_messages_.Renewed(peer, why);
   }
   if (!peer->heard) {
     peer->heard = true;
     peer->told = false;
     Note(peer->process, "", "");
     // With an endpoint of our own there, we are told if it dies, though we may have nothing to say to it.
-    links_.Connect(peer->endpoint(arrival.lane->index(), static_cast<int32_t>(header.lane)).get());
+    links_.Connect(peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker)).get());
   }
   InOrder(peer, arrival);
 }
 
 void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
-  Endpoint& endpoint = *peer->endpoint(arrival.lane->index(), static_cast<int32_t>(arrival.header.lane));
+  Endpoint& endpoint = *peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(arrival.header.nic_worker));
   if (arrival.header.sequence < endpoint.arrived) {  // a second time
-    ++core_.counters.refused;
-    return core_.Release(arrival);
+    ++parts_.counters.refused;
+    return parts_.Release(arrival);
   }
   endpoint.asked = {};  // whatever comes is an answer
   if (arrival.header.sequence > endpoint.arrived) return endpoint.held.push_back(arrival);
@@ -143,19 +145,19 @@ void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
 void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
   switch (arrival.header.kind) {
     case Kind::kMessage:
-      return mail_.OnArrival(peer, arrival);
+      return control_messages_.OnArrival(peer, arrival);
     case Kind::kHello:
       peer->reads = peer->reads || arrival.header.tag == 1;
       if (peer->readable && arrival.header.number > 0 && !peer->to.connected()) {
-        peer->to.Open(peer->addresses.landmark.pid, static_cast<int>(arrival.header.number - 1),
-                      RingProof(core_.process, *peer));
+        peer->to.Open(peer->addresses.read_probe.pid, static_cast<int>(arrival.header.number - 1),
+                      RingProof(parts_.process, *peer));
       }
-      return core_.Release(arrival);
+      return parts_.Release(arrival);
     case Kind::kProbe:
       Answer(peer, arrival);
-      return core_.Release(arrival);
+      return parts_.Release(arrival);
     case Kind::kHere:
-      return core_.Release(arrival);
+      return parts_.Release(arrival);
     case Kind::kRows:
     case Kind::kOffer:
     case Kind::kGrant:
@@ -163,8 +165,8 @@ void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
     case Kind::kChunk:
       return rows_.OnArrival(peer, arrival);
     default:
-      ++core_.counters.refused;
-      return core_.Release(arrival);
+      ++parts_.counters.refused;
+      return parts_.Release(arrival);
   }
 }
 

@@ -1,0 +1,43 @@
+// Messages of a wire, and news of processes that are lost.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
+
+#include <list>
+
+#include "backends/network/ucx/links.h"
+#include "backends/network/ucx/peer.h"
+
+namespace fastjax::network::ucx {
+
+class ControlMessages {
+ public:
+  ControlMessages(WireParts* parts, Links* links) : parts_(parts), links_(links) {}
+
+  void Send(int32_t process, const void* data, size_t bytes);
+  // Tells the process which generation we are in, and whether we can read its memory.
+  void Hello(Peer* peer);
+
+  // Takes over what came.
+  void OnArrival(Peer* peer, const Arrival& arrival);
+  void OnJoined(Peer* peer);
+  void Lost(Peer* peer, const Status& why);
+  void Renewed(Peer* peer, const Status& why);
+  // Gives up what has not arrived. What has is delivered.
+  void EndAll(Peer* peer);
+  // Hands out what has arrived, in order; returns whether there was anything. Keeps it while there is no handler.
+  bool Deliver(Handler* handler);
+
+ private:
+  Incoming* Add(Peer* peer);
+  void Fetch(Incoming* incoming, const Arrival& arrival);
+  void Fetched(Incoming* incoming, ucs_status_t status);
+
+  WireParts* const parts_;
+  Links* const links_;
+  std::list<Incoming> free_incoming_, given_up_;
+  int64_t incoming_ = 0;  // in all inboxes
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_

@@ -1,0 +1,71 @@
+// Processes of this host whose memory can be read: rows come to them by one copy, of their own.
+//
+// UCX would do this too, but not where peers may fail: a receiver that is late could read, without anybody noticing,
+// memory that its sender has given back. So the sender puts a ticket where the receiver can read it, and takes it away
+// before it gives back the memory. A receiver that still finds the ticket after it has read the rows has read rows.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/network/ucx/addresses.h"
+#include "runtime/copy_pool.h"
+#include "runtime/keyed_hash.h"
+#include "runtime/wire.h"
+
+namespace fastjax::network::ucx {
+
+// Of this process. `word` must stay where it is.
+ReadProbe ReadProbeAt(const Secret& secret, const uint64_t* word);
+bool CanRead(const ReadProbe& own, const ReadProbe& other);
+// Whether UCX, told to use these transports, would use the memory of this host.
+bool MayUseMemory(const std::string& transports);
+
+// A sender's: stays where it is for as long as there is a wire.
+class Ticket {
+ public:
+  void Give(uint64_t number) { number_.store(number, std::memory_order_release); }
+  // From now on, whoever has been reading notices.
+  void TakeAway();
+  const void* at() const { return &number_; }
+
+ private:
+  std::atomic<uint64_t> number_{0};
+};
+
+// What is sent of an offer, in words.
+constexpr int32_t kMostPieces = 3800;
+constexpr size_t OfferWords(int32_t count) { return 4 + 2 * static_cast<size_t>(count); }
+void WriteOffer(const Secret& secret, uint64_t number, const Ticket& ticket, const Piece* pieces, int32_t count,
+                std::byte* words);
+
+// A receiver's.
+class Reading {
+ public:
+  // False if the words are not those of an offer of so many bytes by one who knows the secret.
+  static bool Genuine(const Secret& secret, const void* words, size_t length, uint64_t bytes);
+
+  // From a genuine offer, of as many bytes as the pieces have.
+  void Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count);
+  CopyJob* job() { return &job_; }
+  // Does the jobs of several here, with as few calls of the system as can be.
+  static void Run(Reading* const* readings, size_t count);
+  // Finds out, once the jobs of these are done, whether what they read is what was offered.
+  static void Check(Reading* const* readings, size_t count);
+  bool good() const { return good_; }
+
+ private:
+  int64_t pid_ = 0;
+  uint64_t found_ = 0;
+  bool good_ = false;
+  uint64_t ticket_ = 0, ticket_at_ = 0;
+  CopyJob job_;
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_

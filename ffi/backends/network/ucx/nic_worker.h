@@ -1,0 +1,64 @@
+// One NIC's share of UCX: a context and the worker that drives it.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/network/ucx/library.h"
+
+namespace fastjax::network::ucx {
+
+struct NicWorkerOptions {
+  int32_t index = 0;
+  std::string nic;         // as UCX names it; empty: UCX's choice
+  std::string transports;  // UCX_TLS; empty: UCX's choice
+  int32_t processes = 1;
+};
+
+// Used by one thread at a time.
+class NicWorker {
+ public:
+  // Null, with the reason, if UCX cannot.
+  static std::unique_ptr<NicWorker> Open(const Library& library, const NicWorkerOptions& options, std::string* wrong);
+  ~NicWorker();
+  NicWorker(const NicWorker&) = delete;
+  NicWorker& operator=(const NicWorker&) = delete;
+
+  // Where active messages arrive; before anything can.
+  ucs_status_t SetReceiver(ucp_am_recv_callback_t receiver, void* argument);
+
+  // An endpoint at the worker of that address. `failed` is called when the endpoint fails.
+  ucs_status_t Connect(const std::string& address, ucp_err_handler_cb_t failed, void* argument, ucp_ep_h* endpoint);
+  // "tcp/eth0" and so on.
+  std::vector<std::string> TransportsOf(ucp_ep_h endpoint) const;
+
+  unsigned Progress() { return library_.ucp_worker_progress(worker_); }
+  // False if something has happened that asks for progress instead.
+  bool Arm() { return library_.ucp_worker_arm(worker_) == UCS_OK; }
+
+  const Library& library() const { return library_; }
+  ucp_worker_h worker() const { return worker_; }
+  int32_t index() const { return index_; }
+  const std::string& nic() const { return nic_; }
+  const std::string& address() const { return address_; }
+  int event_fd() const { return event_fd_; }
+
+ private:
+  NicWorker(const Library& library, const NicWorkerOptions& options);
+  std::string OpenContext(const NicWorkerOptions& options);
+  std::string OpenWorker();
+
+  const Library& library_;
+  const int32_t index_;
+  const std::string nic_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::string address_;
+  int event_fd_ = -1;
+};
+
+}  // namespace fastjax::network::ucx
+
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_

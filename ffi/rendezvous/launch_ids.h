@@ -1,0 +1,56 @@
+// Numbers that tell launches of call sites apart, so that processes agree on which of theirs belong together.
+#ifndef FASTJAX_RENDEZVOUS_LAUNCH_IDS_H_
+#define FASTJAX_RENDEZVOUS_LAUNCH_IDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/process_metadata.h"
+
+namespace fastjax {
+
+// Thread-safe.
+class LaunchIds {
+ public:
+  // Makes a call site known. `call` is the same for sites that nothing but their executables, and their places in
+  // those, tells apart. Returns the site's number, to be given to the other methods.
+  int64_t Open(uint64_t call);
+  void Close(uint64_t call, int64_t site);
+
+  // The next launch_id of the group to this site, in this run.
+  LaunchId Count(uint64_t call, int64_t site, int32_t group, int64_t run_id);
+
+ private:
+  // Sites that were made before any of them was visited: those of one executable, as a rule.
+  struct Generation {
+    int64_t number = 0;
+    std::vector<int64_t> sites;
+    std::map<int32_t, int64_t> before;  // by group, once it has come: launches of older generations
+  };
+  struct Call {
+    std::map<int32_t, int64_t> launches;  // by group; they go on when sites are gone
+    std::vector<Generation> generations;
+    int64_t made = 0;
+  };
+  // A group's launch_ids to a site.
+  struct Runs {
+    int64_t first = 0;
+    std::map<int64_t, int32_t> rounds;  // by run
+  };
+
+  std::mutex mutex_;
+  int64_t sites_ = 0;
+  std::map<uint64_t, Call> calls_;
+  std::map<std::pair<int64_t, int32_t>, Runs> runs_;  // by site and group
+};
+
+// Whether two processes speak of the same launch_id, whatever their numbers are.
+bool SameLaunch(const LaunchId& a, const LaunchId& b);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_LAUNCH_IDS_H_

@@ -1,0 +1,66 @@
+// A call site whose devices are spread over processes.
+#ifndef FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
+#define FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "rendezvous/launch_ids.h"
+#include "rendezvous/process_rendezvous.h"
+#include "runtime/wire.h"
+
+namespace fastjax {
+
+// The wire of a job, and what is at its end.
+struct ProcessGroup {
+  explicit ProcessGroup(std::shared_ptr<Wire> w) : wire(std::move(w)), rendezvous(wire.get()) {
+    wire->SetHandler(&rendezvous);
+  }
+
+  const std::shared_ptr<Wire> wire;
+  ProcessRendezvous rendezvous;
+  LaunchIds launch_ids;
+};
+
+// What completes the description of a call: processes that exchange in different ways must not meet.
+std::string Describe(const ExchangeOptions& options);
+
+class Site {
+ public:
+  // `what` completes the description of the call, which must be the same in every process.
+  Site(std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<const CallSite> site, const std::string& what);
+  ~Site();
+  Site(const Site&) = delete;
+  Site& operator=(const Site&) = delete;
+
+  const CallSite& call_site() const { return *call_site_; }
+  ProcessGroup& process_group() const { return *process_group_; }
+  int32_t process() const { return process_group_->wire->process(); }
+  int32_t process_of(int32_t group, int32_t position) const {
+    return call_site_->process_of[call_site_->partition(group, position)];
+  }
+  // Positions of this process's devices, ascending.
+  const std::vector<int32_t>& local(int32_t group) const { return local_[group]; }
+
+  // Of the next launch_id of the group in this run, all but the message.
+  void Begin(int64_t run_id, int32_t group, ProcessSession* session) const;
+  // Encodes what the others are to be told, `words`.
+  void Write(const std::vector<int64_t>& words, ProcessSession* session) const;
+
+ private:
+  const std::shared_ptr<ProcessGroup> process_group_;
+  const std::shared_ptr<const CallSite> call_site_;
+  std::string text_;
+  uint64_t call_ = 0;  // a hash of the text
+  int64_t number_ = 0;
+  std::vector<std::vector<int32_t>> others_;  // by group: processes
+  std::vector<std::vector<int32_t>> local_;   // by group
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_

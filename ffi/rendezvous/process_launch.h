@@ -1,0 +1,188 @@
+// One launch_id of this process's devices to a call site, from their arrival until they are let go.
+#ifndef FASTJAX_RENDEZVOUS_PROCESS_LAUNCH_H_
+#define FASTJAX_RENDEZVOUS_PROCESS_LAUNCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/metadata.h"
+#include "rendezvous/process_group.h"
+#include "rendezvous/rendezvous.h"
+#include "runtime/fault_points.h"
+#include "runtime/meter.h"
+
+namespace fastjax {
+
+// Takes part in the process_session of the processes. Reused for later launch_ids of the same call site.
+template <typename Args>
+class ProcessLaunch : public Participant {
+ public:
+  using Session = typename Rendezvous<Args>::Session;
+
+  ProcessLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter)
+      : site_(std::move(site)), meter_(std::move(meter)) {
+    process_session_.participant = this;
+  }
+
+  const Site& site() const { return *site_; }
+  int32_t group() const { return process_session_.key.group; }
+  ProcessSession& process_session() { return process_session_; }
+  std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
+
+  // On the thread of the last device to arrive: joins the process_session. `done` is called on the wire's thread when
+  // the launch_id is over, and the launch may then be reused.
+  void Begin(Session* session, std::function<void()> done) {
+    session_ = session;
+    done_ = std::move(done);
+    launch_ = meter_->Begin();
+    bool named = false;
+    const Status written = Guarded([&] {
+      site_->Begin(session->run_id(), session->group(), &process_session_);
+      named = true;
+      args_.assign(session->args().begin(), session->args().end());
+      WriteMetadata(*site_, session->group(), args_, &words_);
+      site_->Write(words_, &process_session_);
+      return Status::Ok();
+    });
+    if (!written.ok()) return EndAlone(written, named);
+    const bool posted = site_->process_group().wire->Post([this] {
+      FaultPoints::Get().AtMeet();
+      site_->process_group().rendezvous.Join(&process_session_);
+    });
+    if (!posted) End(Status::Unavailable(process_session_.prefix + "the network of this process has been closed."));
+  }
+
+ protected:
+  // Restarted once the processes have met.
+  Launch* launch() { return &launch_; }
+  bool metered() const { return launch_.metered; }
+  // What it was about, if it ended well.
+  virtual Seen seen() const = 0;
+  // Leaves the process_session and lets the devices go.
+  void Finish(const Status& status) {
+    site_->process_group().rendezvous.Leave(&process_session_);
+    End(status);
+  }
+
+ private:
+  // Of a launch_id that the other processes know nothing of yet. They are told, if it can be said which it is.
+  void EndAlone(const Status& why, bool named) {
+    const bool posted = named && site_->process_group().wire->Post([this, why] {
+      site_->process_group().rendezvous.StayAway(process_session_, why);
+      End(why);
+    });
+    if (!posted) End(why);
+  }
+
+  void End(const Status& status) {
+    meter_->End(launch_, status, status.ok() ? seen() : Seen{});
+    Session* session = std::exchange(session_, nullptr);
+    const auto done = std::move(done_);
+    done_ = nullptr;
+    session->Finish(status);
+    done();
+  }
+
+  const std::shared_ptr<const Site> site_;
+  const std::shared_ptr<Meter> meter_;
+  Launch launch_;
+  ProcessSession process_session_;
+  std::vector<Args> args_;
+  std::vector<int64_t> words_;
+  Session* session_ = nullptr;
+  std::function<void()> done_;
+};
+
+// Where the devices of this process arrive; what they do then is a launch.
+template <typename Args, typename OneLaunch>
+class ProcessLaunches {
+ public:
+  using Make = std::function<std::unique_ptr<OneLaunch>(std::shared_ptr<const Site>, std::shared_ptr<Meter>)>;
+
+  ProcessLaunches(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
+                  const std::string& what, std::shared_ptr<Meter> meter, Make make)
+      : state_(std::make_shared<State>(std::make_shared<const Site>(std::move(process_group), call_site, what),
+                                       std::move(meter), std::move(make))),
+        rendezvous_(Rendezvous<Args>::Create(
+            call_site, [state = state_](auto* session, int32_t) { state->Begin(state, session); },
+            state_->site->process(),
+            [state = state_](const auto& session, const Status& why) { state->StayAway(session, why); })) {}
+
+  void Arrive(int64_t run_id, int32_t partition, Args args, Completion done) {
+    const CallSite& site = state_->site->call_site();
+    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], std::move(args),
+                        std::move(done));
+  }
+
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) {
+    const CallSite& site = state_->site->call_site();
+    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  }
+
+ private:
+  struct State {
+    State(std::shared_ptr<const Site> s, std::shared_ptr<Meter> f, Make m)
+        : site(std::move(s)), meter(std::move(f)), make(std::move(m)) {}
+
+    void Begin(const std::shared_ptr<State>& self, typename ProcessLaunch<Args>::Session* session) {
+      OneLaunch* launch = nullptr;
+      const Status taken = Guarded([&] {
+        launch = Take();
+        return Status::Ok();
+      });
+      if (!taken.ok()) {
+        static_cast<void>(Guarded([&] {
+          StayAway(*session, taken);
+          return Status::Ok();
+        }));
+        return session->Finish(taken);
+      }
+      launch->Begin(session, [self, launch] { self->Return(launch); });
+    }
+
+    // The other processes need not wait until they think the same.
+    void StayAway(const typename ProcessLaunch<Args>::Session& session, const Status& why) const {
+      meter->Fail();
+      auto process_session = std::make_shared<ProcessSession>();
+      site->Begin(session.run_id(), session.group(), process_session.get());
+      site->process_group().wire->Post(
+          [at = site, process_session, why] { at->process_group().rendezvous.StayAway(*process_session, why); });
+    }
+
+    OneLaunch* Take() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (free.empty()) {
+        free.reserve(launches.size() + 1);  // returning one must not want memory
+        launches.push_back(make(site, meter));
+        return launches.back().get();
+      }
+      OneLaunch* launch = free.back();
+      free.pop_back();
+      return launch;
+    }
+
+    void Return(OneLaunch* launch) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      free.push_back(launch);
+    }
+
+    const std::shared_ptr<const Site> site;
+    const std::shared_ptr<Meter> meter;
+    const Make make;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<OneLaunch>> launches;
+    std::vector<OneLaunch*> free;
+  };
+
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Rendezvous<Args>> rendezvous_;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_PROCESS_LAUNCH_H_

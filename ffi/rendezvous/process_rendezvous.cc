@@ -1,0 +1,334 @@
+#include "rendezvous/process_rendezvous.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "rendezvous/launch_ids.h"
+
+namespace fastjax {
+namespace {
+
+// Longer than anybody is late, as a rule: whoever is later waits as long as for one who never comes.
+constexpr std::chrono::minutes kGivenUpKept{10};
+constexpr size_t kMostGivenUp = 4096;
+
+constexpr size_t kMessagesKept = 256;
+constexpr size_t kWordsKept = 4096;
+
+std::string Seconds(std::chrono::milliseconds time) {
+  return std::to_string(time.count() / 1000) + "." + std::to_string(time.count() % 1000 / 100) + " s";
+}
+
+constexpr char kSameProgram[] = " Every process must run the same program, with the same arguments.";
+
+}  // namespace
+
+void ProcessRendezvous::Join(ProcessSession* session) {
+  session->messages.clear();
+  session->messages.resize(session->others.size());
+  session->met = session->failed = session->probed = false;
+  session->deadline = std::chrono::steady_clock::now() + session->timeout;
+  joined_.push_back(session);
+  if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
+  if (const GivenUp* old = Recall(session->key, session->launch_id); old != nullptr) {
+    return FailQuietly(session, GaveUp(*session, *old));
+  }
+  for (const int32_t process : session->others) {
+    wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
+  }
+  for (size_t place = 0; place < session->others.size(); ++place) {
+    const auto process = static_cast<size_t>(session->others[place]);
+    if (process >= early_.size()) continue;
+    auto& messages = early_[process];
+    const auto found =
+        std::find_if(messages.begin(), messages.end(), [&](const std::unique_ptr<ReceivedMessage>& message) {
+          return message->metadata.key == session->key && SameLaunch(message->metadata.launch_id, session->launch_id);
+        });
+    if (found == messages.end()) continue;
+    std::unique_ptr<ReceivedMessage> message = std::move(*found);
+    messages.erase(found);
+    if (!Accept(session, place, std::move(message))) return;
+  }
+  BeginIfMet(session);
+}
+
+void ProcessRendezvous::Leave(ProcessSession* session) {
+  joined_.erase(std::remove(joined_.begin(), joined_.end(), session), joined_.end());
+  for (auto& message : session->messages) {
+    if (message != nullptr) PutAway(std::move(message));
+  }
+  session->messages.clear();
+}
+
+void ProcessRendezvous::GiveUp(ProcessSession* session, const Status& why) { Fail(session, why); }
+
+void ProcessRendezvous::FailAlike(ProcessSession* session, const Status& why) {
+  if (!session->failed) FailQuietly(session, why);
+}
+
+void ProcessRendezvous::StayAway(const ProcessSession& session, const Status& why) { TellAll(session, why); }
+
+void ProcessRendezvous::Fail(ProcessSession* session, const Status& why, int32_t lost) {
+  if (session->failed) return;
+  TellAll(*session, why, lost);
+  FailQuietly(session, why);
+}
+
+void ProcessRendezvous::TellAll(const ProcessSession& session, const Status& why, int32_t lost) {
+  GivenUp given_up{session.key, session.launch_id, why.message, wire_->process()};
+  for (const int32_t process : session.others) {
+    if (process != lost) Tell(process, given_up);
+  }
+  Remember(std::move(given_up));
+}
+
+// A connection that was cut off recovers slowly: the next exchange begins with another.
+void ProcessRendezvous::FailQuietly(ProcessSession* session, const Status& why) {
+  session->failed = true;
+  ForEachMissing(*session, [this](int32_t process) {
+    if (wire_->Silent(process)) wire_->Disconnect(process);
+  });
+  session->participant->OnFailed(why);
+}
+
+void ProcessRendezvous::Tell(int32_t process, const GivenUp& given_up) {
+  ProcessMetadata message;
+  message.kind = Kind::kGiveUp;
+  message.key = given_up.key;
+  message.launch_id = given_up.launch_id;
+  message.text = given_up.text;
+  Encode(message, &scratch_);
+  wire_->SendMessage(process, scratch_.data(), scratch_.size());
+}
+
+// And forgets the messages of those who had come.
+void ProcessRendezvous::Remember(GivenUp given_up) {
+  const auto stale = [&](const std::unique_ptr<ReceivedMessage>& message) {
+    return message->metadata.key == given_up.key && SameLaunch(message->metadata.launch_id, given_up.launch_id);
+  };
+  for (size_t process = 0; process < early_.size(); ++process) {
+    auto& messages = early_[process];
+    const auto theirs = std::find_if(messages.begin(), messages.end(), stale);
+    if (theirs == messages.end()) continue;
+    if (static_cast<int32_t>(process) == given_up.by) given_up.call = (*theirs)->metadata.text;
+    messages.erase(std::remove_if(messages.begin(), messages.end(), stale), messages.end());
+  }
+  const auto now = given_up.at;
+  given_up_.push_back(std::move(given_up));
+  while (given_up_.size() > kMostGivenUp || now - given_up_.front().at > kGivenUpKept) given_up_.pop_front();
+}
+
+const ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const LaunchId& launch_id) const {
+  for (const GivenUp& old : given_up_) {
+    if (old.key == key && SameLaunch(old.launch_id, launch_id)) return &old;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<ReceivedMessage> ProcessRendezvous::TakeMessage() {
+  if (free_.empty()) return std::make_unique<ReceivedMessage>();
+  std::unique_ptr<ReceivedMessage> message = std::move(free_.back());
+  free_.pop_back();
+  return message;
+}
+
+void ProcessRendezvous::PutAway(std::unique_ptr<ReceivedMessage> message) {
+  if (free_.size() < kMessagesKept && message->memory.capacity() <= kWordsKept) free_.push_back(std::move(message));
+}
+
+void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
+  std::unique_ptr<ReceivedMessage> message = TakeMessage();
+  message->memory.resize((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
+  if (bytes > 0) std::memcpy(message->memory.data(), data, bytes);
+  if (!Decode(reinterpret_cast<const std::byte*>(message->memory.data()), bytes, &message->metadata)) {
+    return OnLost(process, Status::Internal(wire_->Describe(process) +
+                                            " sent a message that is none of fastjax's; do all processes run the "
+                                            "same version?"));
+  }
+  if (message->metadata.kind != Kind::kGiveUp) return Receive(process, std::move(message));
+  OnGiveUp(process, message->metadata);
+  PutAway(std::move(message));
+}
+
+ProcessSession* ProcessRendezvous::Find(int32_t process, const ProcessMetadata& message) const {
+  for (ProcessSession* session : joined_) {
+    if (session->failed || !(session->key == message.key) || !SameLaunch(session->launch_id, message.launch_id))
+      continue;
+    if (std::find(session->others.begin(), session->others.end(), process) != session->others.end()) return session;
+  }
+  return nullptr;
+}
+
+void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
+  if (ProcessSession* session = Find(process, message->metadata); session != nullptr) {
+    const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
+    if (Accept(session, static_cast<size_t>(place), std::move(message))) BeginIfMet(session);
+    return;
+  }
+  // Whoever gave up has told everybody, but for those who told it.
+  if (const GivenUp* old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
+    if (old->by == wire_->process()) Tell(process, *old);
+    return PutAway(std::move(message));
+  }
+  if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // nobody asks anymore
+  if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
+  auto& messages = early_[static_cast<size_t>(process)];
+  for (const std::unique_ptr<ReceivedMessage>& other : messages) {
+    const bool same = message->metadata.kind == Kind::kMeetAgain && other->metadata.key == message->metadata.key &&
+                      SameLaunch(other->metadata.launch_id, message->metadata.launch_id);
+    if (same) return PutAway(std::move(message));
+  }
+  messages.push_back(std::move(message));
+}
+
+bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message) {
+  const ProcessMetadata& theirs = message->metadata;
+  const auto who = [&] { return wire_->Describe(session->others[place]); };
+  const auto refuse = [&](const Status& why) {
+    Fail(session, why);
+    return false;
+  };
+  if (theirs.text != session->text) {
+    return refuse(Status::Invalid(session->prefix + "the program of " + who() + " differs: here, " + session->text +
+                                  "; there, " + std::string(theirs.text) + "." + kSameProgram));
+  }
+  if (theirs.settings != session->settings) {
+    return refuse(Status::Invalid(
+        session->prefix + who() +
+        " plans with another topology, scheduler or row size; fastjax.options, FASTJAX_SCHEDULER and the "
+        "calibration of the machine must be the same in every process."));
+  }
+  if (session->messages[place] != nullptr) {
+    if (theirs.kind == Kind::kMeetAgain) SendAgain(*session, session->others[place], Kind::kMeetAnswer);
+    if (theirs.kind != Kind::kMeet) return false;
+    return refuse(Status::Internal(session->prefix + who() + " came twice to one exchange."));
+  }
+  session->messages[place] = std::move(message);
+  return true;
+}
+
+void ProcessRendezvous::BeginIfMet(ProcessSession* session) {
+  for (const auto& message : session->messages) {
+    if (message == nullptr) return;
+  }
+  session->met = true;
+  session->participant->OnMet();
+}
+
+void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message) {
+  GivenUp given_up{message.key, message.launch_id, std::string(message.text), process};
+  ProcessSession* session = Find(process, message);
+  const Status why = session == nullptr ? Status::Ok() : GaveUp(*session, given_up);
+  Remember(std::move(given_up));
+  if (session != nullptr) FailQuietly(session, why);
+}
+
+Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& given_up) const {
+  return Status::Unavailable(session.prefix + wire_->Describe(given_up.by) + " gave up: " + given_up.text);
+}
+
+void ProcessRendezvous::OnLost(int32_t process, const Status& status) {
+  if (static_cast<size_t>(process) < early_.size()) early_[static_cast<size_t>(process)].clear();
+  ForEachJoined([&](ProcessSession* session) {
+    if (std::find(session->others.begin(), session->others.end(), process) == session->others.end()) return;
+    LoseFrom(session, process, status);
+  });
+}
+
+void ProcessRendezvous::LoseFrom(ProcessSession* session, int32_t process, const Status& status) {
+  const Status why{status.code, session->prefix + status.message};
+  Fail(session, session->met ? session->participant->Explain(why) : why, process);
+}
+
+void ProcessRendezvous::OnRenewed(int32_t process, const Status& why) {
+  ForEachJoined([&](ProcessSession* session) {
+    const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
+    if (session->failed || static_cast<size_t>(place) == session->others.size()) return;
+    if (session->messages[static_cast<size_t>(place)] == nullptr) return SendAgain(*session, process, Kind::kMeetAgain);
+    // They gave up rows, of this exchange perhaps.
+    if (session->met && !why.ok()) LoseFrom(session, process, why);
+  });
+}
+
+void ProcessRendezvous::SendAgain(const ProcessSession& session, int32_t process, Kind kind) {
+  scratch_ = session.bytes;
+  SetKind(kind, &scratch_);
+  wire_->SendMessage(process, scratch_.data(), scratch_.size());
+}
+
+void ProcessRendezvous::OnTick(std::chrono::steady_clock::time_point now) {
+  ForEachJoined([&](ProcessSession* session) {
+    if (session->met) return session->participant->OnTick(now);
+    if (!session->failed) Await(session, now);
+  });
+}
+
+void ProcessRendezvous::Await(ProcessSession* session, std::chrono::steady_clock::time_point now) {
+  if (now >= session->deadline) return Fail(session, Status::Deadline(session->prefix + Missing(*session)));
+  if (session->probed || now < session->deadline - session->timeout / 2) return;
+  session->probed = true;
+  ForEachMissing(*session, [this](int32_t process) { wire_->Probe(process); });
+}
+
+void ProcessRendezvous::OnClosed(const Status& why) {
+  closed_ = why;
+  ForEachJoined([&](ProcessSession* session) { LoseFrom(session, kNobody, why); });
+}
+
+template <typename Function>
+void ProcessRendezvous::ForEachMissing(const ProcessSession& session, Function function) {
+  for (size_t place = 0; place < session.messages.size(); ++place) {
+    if (session.messages[place] == nullptr) function(session.others[place]);
+  }
+}
+
+// launch_id may have rendezvous left, also others than its own.
+template <typename Function>
+void ProcessRendezvous::ForEachJoined(Function function) {
+  const std::vector<ProcessSession*> joined = joined_;
+  for (ProcessSession* session : joined) {
+    if (std::find(joined_.begin(), joined_.end(), session) != joined_.end()) function(session);
+  }
+}
+
+// What is known of a process that did not come.
+std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t process) const {
+  if (process < early_.size() && !early_[process].empty()) {
+    const ProcessMetadata& theirs = early_[process].back()->metadata;
+    if (theirs.key == session.key) return " (which is at another launch of it)";
+    return " (which is at another call: " + std::string(theirs.text) + ")";
+  }
+  // It may have waited a little longer than we have.
+  const auto since = session.deadline - session.timeout;
+  for (auto old = given_up_.rbegin(); old != given_up_.rend() && old->at >= since; ++old) {
+    if (old->by != static_cast<int32_t>(process) || old->call.empty()) continue;
+    if (old->key == session.key) return " (which was at another launch of it, and gave that up)";
+    return " (which was at another call, and gave that up: " + old->call + ")";
+  }
+  return "";
+}
+
+// Who did not come, and what is known of them.
+std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
+  std::string text = "waited " + Seconds(session.timeout) + " for ";
+  bool elsewhere = false;
+  bool first = true;
+  for (size_t place = 0; place < session.others.size(); ++place) {
+    if (session.messages[place] != nullptr) continue;
+    const auto process = static_cast<size_t>(session.others[place]);
+    text += (first ? "" : ", ") + wire_->Describe(session.others[place]);
+    first = false;
+    const std::string where = Whereabouts(session, process);
+    text += where;
+    elsewhere = elsewhere || !where.empty();
+  }
+  text += ", which did not reach this call: " + session.text + ".";
+  if (elsewhere) return text + kSameProgram;
+  return text +
+         " Look for a process that died, stopped or runs another program; if it is only slow, raise the limit "
+         "with fastjax.options(timeout=...) or FASTJAX_TIMEOUT.";
+}
+
+}  // namespace fastjax

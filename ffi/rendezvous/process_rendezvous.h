@@ -1,0 +1,137 @@
+// Where processes meet before rows move: each tells the others what it knows of the exchange it came to.
+#ifndef FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
+#define FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange/status.h"
+#include "rendezvous/process_metadata.h"
+#include "runtime/wire.h"
+
+namespace fastjax {
+
+// Takes part in a session; told of it on the wire's thread.
+class Participant {
+ public:
+  virtual ~Participant() = default;
+  // Everybody is here.
+  virtual void OnMet() = 0;
+  // Not everybody comes, or somebody gave up later. At most once; the participant still has to leave.
+  virtual void OnFailed(const Status& why) = 0;
+  // Says where it is, after OnMet, when one of the others is lost.
+  virtual Status Explain(const Status& why) const { return why; }
+  // About ten times a second after OnMet, until the participant leaves.
+  virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
+};
+
+// A message with its memory.
+struct ReceivedMessage {
+  std::vector<int64_t> memory;
+  ProcessMetadata metadata;
+};
+
+// What one process brings to a session, and what it takes home.
+struct ProcessSession {
+  ProcessSession() = default;
+  ProcessSession(ProcessSession&&) = default;
+
+  CallKey key;
+  LaunchId launch_id;
+  uint64_t settings = 0;
+  std::string text;              // what is called
+  std::vector<std::byte> bytes;  // the encoded message for the others
+  std::vector<int32_t> others;   // processes
+  std::chrono::milliseconds timeout{0};
+  std::string prefix;  // of errors
+  Participant* participant = nullptr;
+
+  std::vector<std::unique_ptr<ReceivedMessage>> messages;  // by place in `others`; null: not yet
+  bool met = false;
+  bool failed = false;
+  bool probed = false;  // those who do not come
+  std::chrono::steady_clock::time_point deadline;
+};
+
+// All methods are called on the wire's thread.
+class ProcessRendezvous final : public Handler {
+ public:
+  explicit ProcessRendezvous(Wire* wire) : wire_(wire) {}
+
+  void Join(ProcessSession* session);
+  void Leave(ProcessSession* session);
+  // Ends a session, or what came after it, here and everywhere. It may be left, and its memory gone, on return; so it
+  // is with all that calls a participant.
+  void GiveUp(ProcessSession* session, const Status& why);
+  // The same, where every process finds the same mistake.
+  void FailAlike(ProcessSession* session, const Status& why);
+  // Tells the others that this process will not come: its own devices did not all reach the call.
+  void StayAway(const ProcessSession& session, const Status& why);
+  // Whether somebody has given it up already: joining would fail at once.
+  bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) const { return Recall(key, launch_id) != nullptr; }
+
+  void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
+  void OnLost(int32_t process, const Status& status) override;
+  void OnRenewed(int32_t process, const Status& why) override;
+  void OnTick(std::chrono::steady_clock::time_point now) override;
+  void OnClosed(const Status& why) override;
+  bool Busy() const override { return !joined_.empty(); }
+
+ private:
+  // A session that was given up: whoever comes later, here or from elsewhere, is told at once.
+  struct GivenUp {
+    CallKey key;
+    LaunchId launch_id;
+    std::string text;
+    int32_t by;  // process
+    std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
+    std::string call = {};  // that it had come to and this process had not
+  };
+
+  static constexpr int32_t kNobody = -1;
+
+  // Tells everybody but `lost`.
+  void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
+  void FailQuietly(ProcessSession* session, const Status& why);
+  void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
+  template <typename Function>
+  static void ForEachMissing(const ProcessSession& session, Function function);
+  Status GaveUp(const ProcessSession& session, const GivenUp& given_up) const;
+  template <typename Function>
+  void ForEachJoined(Function function);
+  void TellAll(const ProcessSession& session, const Status& why, int32_t lost = kNobody);
+  void Tell(int32_t process, const GivenUp& given_up);
+  void Remember(GivenUp given_up);
+  const GivenUp* Recall(const CallKey& key, const LaunchId& launch_id) const;
+  void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
+  // False if the message ended the session, or is nothing new.
+  bool Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message);
+  // The process is lost to the session.
+  void LoseFrom(ProcessSession* session, int32_t process, const Status& status);  // kNobody: all are
+  void SendAgain(const ProcessSession& session, int32_t process, Kind kind);
+  void BeginIfMet(ProcessSession* session);
+  void OnGiveUp(int32_t process, const ProcessMetadata& message);
+  ProcessSession* Find(int32_t process, const ProcessMetadata& message) const;
+  std::string Whereabouts(const ProcessSession& session, size_t process) const;
+  std::string Missing(const ProcessSession& session) const;
+  std::unique_ptr<ReceivedMessage> TakeMessage();
+  void PutAway(std::unique_ptr<ReceivedMessage> message);
+
+  Wire* wire_;
+  Status closed_;  // why nobody meets any more
+  std::vector<ProcessSession*> joined_;
+  std::vector<std::deque<std::unique_ptr<ReceivedMessage>>>
+      early_;  // by process: for rendezvous that nobody here has joined yet
+  std::vector<std::unique_ptr<ReceivedMessage>> free_;
+  std::deque<GivenUp> given_up_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
