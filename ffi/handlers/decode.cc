@@ -43,7 +43,7 @@ T GetOr(const ffi::Dictionary& attrs, const char* name, T otherwise) {
   return value.has_value() ? *value : otherwise;
 }
 
-// What is told of the call site to those who ask for figures.
+// What is told of the call site to those who ask for statistics.
 void DecodeDescription(const ffi::Dictionary& attrs, CallSite* site) {
   const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
   site->name = std::string(GetOr<std::string_view>(attrs, "name", ""));

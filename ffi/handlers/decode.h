@@ -21,7 +21,7 @@ namespace ffi = ::xla::ffi;
 
 // The attributes that every call site carries: operation, axis, program, shapes, channel, timeout_ms, group_size,
 // replica_groups (partitions, group by group, in order of position), rank_of (by position) and, where devices of
-// several processes take part, processes and rails (by partition). What figures tell of it may be missing: name,
+// several processes take part, processes and rails (by partition). What statistics tell of it may be missing: name,
 // platform, topology, scheduler and row_bytes.
 ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
 

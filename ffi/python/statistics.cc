@@ -51,7 +51,7 @@ Matrix TrafficOf(const SiteReport& report) {
 }
 
 template <typename T>
-auto Figure(T Statistics::* member) {
+auto Property(T Statistics::* member) {
   return [member](const SiteReport& report) { return report.statistics.*member; };
 }
 
@@ -84,19 +84,19 @@ void RegisterStatistics(nb::module_* module) {
           "'own', 'given', 'transposed', or '' for a call site that only plans.")
       .def_prop_ro("reverse", [](const SiteReport& report) { return report.kind.reverse; })
       .def_prop_ro("queues", [](const SiteReport& report) { return report.kind.queues; })
-      .def_prop_ro("launches", Figure(&Statistics::exchanges))
-      .def_prop_ro("failures", Figure(&Statistics::failures))
-      .def_prop_ro("plans_made", Figure(&Statistics::plans_made))
-      .def_prop_ro("plans_reused", Figure(&Statistics::plans_reused))
-      .def_prop_ro("rows", Figure(&Statistics::rows))
-      .def_prop_ro("total_rows", Figure(&Statistics::total_rows))
-      .def_prop_ro("row_bytes", Figure(&Statistics::row_bytes))
-      .def_prop_ro("total_bytes", Figure(&Statistics::total_bytes))
-      .def_prop_ro("skew", Figure(&Statistics::skew))
-      .def_prop_ro("total_skew", Figure(&Statistics::total_skew))
-      .def_prop_ro("stages", Figure(&Statistics::stages))
-      .def_prop_ro("scheduler", Figure(&Statistics::scheduler))
-      .def_prop_ro("memory_refusal", Figure(&Statistics::memory_refusal))
+      .def_prop_ro("launches", Property(&Statistics::exchanges))
+      .def_prop_ro("failures", Property(&Statistics::failures))
+      .def_prop_ro("plans_made", Property(&Statistics::plans_made))
+      .def_prop_ro("plans_reused", Property(&Statistics::plans_reused))
+      .def_prop_ro("rows", Property(&Statistics::rows))
+      .def_prop_ro("total_rows", Property(&Statistics::total_rows))
+      .def_prop_ro("row_bytes", Property(&Statistics::row_bytes))
+      .def_prop_ro("total_bytes", Property(&Statistics::total_bytes))
+      .def_prop_ro("skew", Property(&Statistics::skew))
+      .def_prop_ro("total_skew", Property(&Statistics::total_skew))
+      .def_prop_ro("stages", Property(&Statistics::stages))
+      .def_prop_ro("scheduler", Property(&Statistics::scheduler))
+      .def_prop_ro("memory_refusal", Property(&Statistics::memory_refusal))
       .def_prop_ro(
           "planning", [](const SiteReport& report) { return ToSeconds(report.statistics.planning); },
           "Seconds: last, mean, longest.")

@@ -246,7 +246,7 @@ void TestThrown() {
       CHECK(outcomes.all_ok());
       CHECK(rig.IsRight());
     }
-    // Staging, and, where one lane has the moves of all ranks, lists, besides the time when nothing was.
+    // Staging, and, where one call has the moves of all ranks, lists, besides the time when nothing was.
     CHECK_GT(thrown, where == Where::kPeers ? 1 : 2);
   }
 }

@@ -266,10 +266,10 @@ class Process {
     fastjax_gpu_driver()->SetDevice(0);
     caller_.device = rank;
     caller_.stream = stream_;
-    layout_.lane_of.assign(static_cast<size_t>(site->group_size), -1);
-    layout_.lane_of[static_cast<size_t>(rank)] = 0;
+    layout_.call_of.assign(static_cast<size_t>(site->group_size), -1);
+    layout_.call_of[static_cast<size_t>(rank)] = 0;
     layout_.domain_of.assign(static_cast<size_t>(site->group_size), 0);
-    layout_.lanes = {&caller_};
+    layout_.calls = {&caller_};
   }
   ~Process() {
     LetGo();

@@ -19,8 +19,8 @@ int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessa
 
 }  // namespace
 
-std::byte* LaunchSchedule::LaneMemory::Take(int32_t rank, int64_t bytes) {
-  const Caller& caller = *layout->lanes[static_cast<size_t>(layout->lane_of[static_cast<size_t>(rank)])];
+std::byte* LaunchSchedule::CallMemory::Take(int32_t rank, int64_t bytes) {
+  const Caller& caller = *layout->calls[static_cast<size_t>(layout->call_of[static_cast<size_t>(rank)])];
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
@@ -35,7 +35,7 @@ Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArg
   pipeline_steps_ = 1;
   sums_ = sums;
   messages_.clear();
-  moves_.resize(layout.lanes.size());
+  moves_.resize(layout.calls.size());
   for (auto& moves : moves_) moves.clear();
   const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
   placement_.Begin(site, args, any.row_bytes, traffic);
@@ -43,9 +43,9 @@ Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArg
 }
 
 Status LaunchSchedule::Build() {
-  const std::vector<int32_t>& lanes = layout_->lane_of;
-  reach_.here.resize(lanes.size());
-  std::transform(lanes.begin(), lanes.end(), reach_.here.begin(), [](int32_t lane) { return lane < 0 ? 0 : 1; });
+  const std::vector<int32_t>& calls = layout_->call_of;
+  reach_.here.resize(calls.size());
+  std::transform(calls.begin(), calls.end(), reach_.here.begin(), [](int32_t call) { return call < 0 ? 0 : 1; });
   reach_.domain_of.assign(layout_->domain_of.begin(), layout_->domain_of.end());
   if (sums_) {
     lowering_.LowerBlocks(reach_, *traffic_, placement_);
@@ -64,7 +64,7 @@ Status LaunchSchedule::Build() {
 
 // From steps to messages and moves.
 Status LaunchSchedule::Arrange() {
-  lists_.assign(static_cast<size_t>(pipeline_steps_) * moves_.size(), LaneStep{});
+  lists_.assign(static_cast<size_t>(pipeline_steps_) * moves_.size(), CallStep{});
   first_message_.assign(static_cast<size_t>(pipeline_steps_) + 1, 0);
   MeasureMessages();
   const std::vector<int32_t>& order = lowering_.ByPipelineStep();
@@ -87,14 +87,14 @@ Status LaunchSchedule::Arrange() {
   return Status::Ok();
 }
 
-// What another process's device gets lies where this lane finds it.
+// What another process's device gets lies where this call finds it.
 void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
-  const int32_t lane = LaneOf(step);
-  MoveList* list = &ListsOf(pipeline_step, lane).copy;
+  const int32_t call = CallOf(step);
+  MoveList* list = &ListsOf(pipeline_step, call).copy;
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
-    const ptrdiff_t shift = layout_->ShiftOf(lane, transfer.dst, part);
-    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(lane, list, op.dst + shift, op.src, op.bytes); });
+    const ptrdiff_t shift = layout_->ShiftOf(call, transfer.dst, part);
+    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(call, list, op.dst + shift, op.src, op.bytes); });
   }
 }
 
@@ -124,7 +124,7 @@ void LaunchSchedule::ForEachPiece(const Step& step, Visit visit) const {
   }
 }
 
-// A lane's buffers serve one pipeline_step after the other: nothing is packed before the messages of the pipeline_step
+// A call's buffers serve one pipeline_step after the other: nothing is packed before the messages of the pipeline_step
 // before have moved.
 Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
   used_.assign(2 * moves_.size(), 0);
@@ -145,7 +145,7 @@ Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
   }
   for (size_t slot = 0; slot < most_.size(); ++slot) {
     if (most_[slot] == 0) continue;
-    buffers_[slot] = layout_->lanes[slot / 2]->allocate(static_cast<size_t>(most_[slot]));
+    buffers_[slot] = layout_->calls[slot / 2]->allocate(static_cast<size_t>(most_[slot]));
     if (buffers_[slot] != nullptr) continue;
     return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(most_[slot]) +
                             " bytes of messages on a device; leave more to it, or split the exchange.");
@@ -154,7 +154,7 @@ Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
 }
 
 size_t LaunchSchedule::SlotOf(const Step& step) const {
-  return 2 * static_cast<size_t>(LaneOf(step)) + (step.action == Action::kSend ? 0 : 1);
+  return 2 * static_cast<size_t>(CallOf(step)) + (step.action == Action::kSend ? 0 : 1);
 }
 
 std::byte* LaunchSchedule::BufferOf(int32_t step) const {
@@ -165,29 +165,29 @@ std::byte* LaunchSchedule::BufferOf(int32_t step) const {
 void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   const Step& step = lowering_.steps()[static_cast<size_t>(index)];
   const Packing& packing = packing_[static_cast<size_t>(index)];
-  const int32_t lane = LaneOf(step);
+  const int32_t call = CallOf(step);
   const bool sends = step.action == Action::kSend;
   std::byte* data = nullptr;
   if (packing.buffer >= 0) {
     data = BufferOf(index);
-    LaneStep& lists = ListsOf(pipeline_step, lane);
+    CallStep& lists = ListsOf(pipeline_step, call);
     std::byte* next = data;
     if (!StaysInBuffer(step)) {
       ForEachPiece(step, [&](std::byte* at, int64_t bytes) {
-        sends ? AddMove(lane, &lists.pack, next, at, bytes) : AddMove(lane, &lists.unpack, at, next, bytes);
+        sends ? AddMove(call, &lists.pack, next, at, bytes) : AddMove(call, &lists.unpack, at, next, bytes);
         next += bytes;
       });
     }
   } else {
     ForEachPiece(step, [&](std::byte* at, int64_t) { data = at; });
   }
-  if (layout_->lane_of[static_cast<size_t>(step.peer)] == lane) {
+  if (layout_->call_of[static_cast<size_t>(step.peer)] == call) {
     const std::pair ranks = sends ? std::pair(step.here, step.peer) : std::pair(step.peer, step.here);
     auto& own = sends ? own_sent_ : own_received_;
     own.push_back({ranks, own.size(), data, packing.bytes});
     return;
   }
-  messages_.push_back({sends, step.here, step.peer, lane, data, packing.bytes, pipeline_step});
+  messages_.push_back({sends, step.here, step.peer, call, data, packing.bytes, pipeline_step});
   ++first_message_[static_cast<size_t>(pipeline_step) + 1];
 }
 
@@ -209,17 +209,17 @@ Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
                              " disagree on what the first sends to the second. Pass what "
                              "plan_ragged_all_to_all returned, unchanged.");
     }
-    const int32_t lane = layout_->lane_of[static_cast<size_t>(any.ranks.second)];
-    AddMove(lane, &ListsOf(pipeline_step, lane).deliver, own_received_[i].data, any.data, any.bytes);
+    const int32_t call = layout_->call_of[static_cast<size_t>(any.ranks.second)];
+    AddMove(call, &ListsOf(pipeline_step, call).deliver, own_received_[i].data, any.data, any.bytes);
   }
   own_sent_.clear();
   own_received_.clear();
   return Status::Ok();
 }
 
-void LaunchSchedule::AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
+void LaunchSchedule::AddMove(int32_t call, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
   if (bytes == 0) return;
-  auto& moves = moves_[static_cast<size_t>(lane)];
+  auto& moves = moves_[static_cast<size_t>(call)];
   if (list->count == 0) list->first = static_cast<int64_t>(moves.size());
   const int64_t begin = kernels::NextBegin(list->end, dst);
   moves.push_back({dst, src, begin, bytes});

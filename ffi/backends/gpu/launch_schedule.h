@@ -17,7 +17,7 @@
 
 namespace fastjax::gpu {
 
-// Runs that one launch of a kernel copies: [first, first + count) of their lane's, on a line of their own.
+// Runs that one launch of a kernel copies: [first, first + count) of their call's, on a line of their own.
 struct MoveList {
   int64_t first = 0;
   int64_t count = 0;
@@ -25,9 +25,9 @@ struct MoveList {
   int64_t bytes = 0;  // less than the line is long, which has gaps
 };
 
-// What one lane does in one pipeline_step. Messages that lie in many runs are packed before, and unpacked after they
-// have moved; copies are made meanwhile. Messages between ranks of the lane itself are runs like others.
-struct LaneStep {
+// What one call does in one pipeline_step. Messages that lie in many runs are packed before, and unpacked after they
+// have moved; copies are made meanwhile. Messages between ranks of the call itself are runs like others.
+struct CallStep {
   MoveList pack;
   MoveList deliver;
   MoveList copy;
@@ -54,12 +54,12 @@ class LaunchSchedule {
   Status Build();
 
   int32_t count() const { return pipeline_steps_; }
-  int32_t lanes() const { return static_cast<int32_t>(moves_.size()); }
-  const LaneStep& at(int32_t pipeline_step, int32_t lane) const {
-    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
+  int32_t calls() const { return static_cast<int32_t>(moves_.size()); }
+  const CallStep& at(int32_t pipeline_step, int32_t call) const {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
-  const std::vector<kernels::Move>& moves(int32_t lane) const { return moves_[static_cast<size_t>(lane)]; }
-  // Of one pipeline_step, between lanes.
+  const std::vector<kernels::Move>& moves(int32_t call) const { return moves_[static_cast<size_t>(call)]; }
+  // Of one pipeline_step, between calls.
   const Message* messages(int32_t pipeline_step) const {
     return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
   }
@@ -69,11 +69,11 @@ class LaunchSchedule {
   bool has_messages() const { return !messages_.empty(); }
   bool sums() const { return sums_; }
   kernels::ElementKind element() const { return args_->front().element; }
-  const SumList& sum(int32_t lane) const { return sum_[static_cast<size_t>(lane)]; }
+  const SumList& sum(int32_t call) const { return sum_[static_cast<size_t>(call)]; }
 
  private:
-  // Memory of lanes, for staging.
-  class LaneMemory final : public StagingMemory {
+  // Memory of calls, for staging.
+  class CallMemory final : public StagingMemory {
    public:
     std::byte* Take(int32_t rank, int64_t bytes) override;
     const Layout* layout = nullptr;
@@ -83,10 +83,10 @@ class LaunchSchedule {
   struct Packing {
     int64_t pieces = 0;   // where the rows lie
     int64_t bytes = 0;    // of all of them
-    int64_t buffer = -1;  // offset of the message in its lane's buffer; -1: it lies in one piece where it is
+    int64_t buffer = -1;  // offset of the message in its call's buffer; -1: it lies in one piece where it is
   };
 
-  // One end of a message that a rank of a lane has for another rank of it, in the pipeline_step that is being arranged.
+  // One end of a message that a rank of a call has for another rank of it, in the pipeline_step that is being arranged.
   struct OwnMessage {
     std::pair<int32_t, int32_t> ranks;  // the sender and the receiver
     size_t number;                      // of the pipeline_step's, which keeps the order of those between two ranks
@@ -106,15 +106,15 @@ class LaunchSchedule {
   int32_t PipelineStepOf(const Step& step) const {
     return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
   }
-  int32_t LaneOf(const Step& step) const { return layout_->lane_of[static_cast<size_t>(step.here)]; }
-  LaneStep& ListsOf(int32_t pipeline_step, int32_t lane) {
-    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(lane)];
+  int32_t CallOf(const Step& step) const { return layout_->call_of[static_cast<size_t>(step.here)]; }
+  CallStep& ListsOf(int32_t pipeline_step, int32_t call) {
+    return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
   template <typename Visit>
   void ForEachPiece(const Step& step, Visit visit) const;
-  size_t SlotOf(const Step& step) const;  // of its lane's buffer
+  size_t SlotOf(const Step& step) const;  // of its call's buffer
   std::byte* BufferOf(int32_t step) const;
-  void AddMove(int32_t lane, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
+  void AddMove(int32_t call, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
   void AddAllSums();
   void AddSums(int32_t target);
 
@@ -123,7 +123,7 @@ class LaunchSchedule {
   const GroupTraffic* traffic_ = nullptr;
   const Layout* layout_ = nullptr;
   const DevicePlans* plans_ = nullptr;
-  LaneMemory memory_;
+  CallMemory memory_;
   Reach reach_;
   Placement placement_;
   Lowering lowering_;
@@ -131,16 +131,16 @@ class LaunchSchedule {
   bool sums_ = false;
 
   std::vector<Packing> packing_;     // by step; of copies unused
-  std::vector<int64_t> used_;        // by lane and action: bytes of its buffer in one pipeline_step
+  std::vector<int64_t> used_;        // by call and action: bytes of its buffer in one pipeline_step
   std::vector<int64_t> most_;        // and in the pipeline_step that uses most
-  std::vector<std::byte*> buffers_;  // by lane and action
-  std::vector<LaneStep> lists_;
-  std::vector<std::vector<kernels::Move>> moves_;  // by lane
+  std::vector<std::byte*> buffers_;  // by call and action
+  std::vector<CallStep> lists_;
+  std::vector<std::vector<kernels::Move>> moves_;  // by call
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
   std::vector<Message> messages_;
   std::vector<int64_t> first_message_;  // by pipeline_step
-  std::vector<SumList> sum_;            // by lane
+  std::vector<SumList> sum_;            // by call
 };
 
 }  // namespace fastjax::gpu

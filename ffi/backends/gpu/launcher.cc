@@ -19,10 +19,10 @@ size_t Bytes(const std::vector<T>& list) {
 }
 
 // Of those that one launch takes, the most moves.
-int64_t LongestList(const LaunchSchedule& schedule, int32_t lane) {
+int64_t LongestList(const LaunchSchedule& schedule, int32_t call) {
   int64_t longest = 0;
   for (int32_t pipeline_step = 0; pipeline_step < schedule.count(); ++pipeline_step) {
-    const LaneStep& lists = schedule.at(pipeline_step, lane);
+    const CallStep& lists = schedule.at(pipeline_step, call);
     longest = std::max({longest, lists.pack.count, lists.deliver.count, lists.copy.count, lists.unpack.count});
   }
   return longest;
@@ -51,14 +51,14 @@ Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, Ch
 
 Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
   Status status = Prepare(*layout_);
-  for (int32_t lane = 0; status.ok() && lane < schedule.lanes(); ++lane) status = Upload(schedule, lane);
-  // Memory of other lanes is touched only when they have come to this exchange, and given back only when all have left
+  for (int32_t call = 0; status.ok() && call < schedule.calls(); ++call) status = Upload(schedule, call);
+  // Memory of other calls is touched only when they have come to this exchange, and given back only when all have left
   // it.
   if (status.ok()) status = Join(1);
   for (int32_t pipeline_step = 0; status.ok() && pipeline_step < schedule.count(); ++pipeline_step)
     status = LaunchStep(schedule, pipeline_step, channel);
-  for (int32_t lane = 0; status.ok() && schedule.sums() && lane < schedule.lanes(); ++lane)
-    status = Sum(schedule, lane);
+  for (int32_t call = 0; status.ok() && schedule.sums() && call < schedule.calls(); ++call)
+    status = Sum(schedule, call);
   if (status.ok()) status = Join(ipc::kLastStep);
   return status.ok() ? End() : status;
 }
@@ -66,7 +66,7 @@ Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
 Status Launcher::End() {
   if (layout_->memory_group == nullptr) return Status::Ok();
   streams_.clear();
-  for (const Lane& lane : lanes_) streams_.push_back(lane.caller->stream);
+  for (const DeviceCall& call : calls_) streams_.push_back(call.caller->stream);
   return layout_->memory_group->Launched(streams_);
 }
 
@@ -75,10 +75,10 @@ Status Launcher::End() {
 void Launcher::Settle() {
   ipc::MemoryGroup* const memory_group = layout_->memory_group.get();
   if (memory_group != nullptr) memory_group->Close();  // streams may wait for other processes
-  for (const Lane& lane : lanes_) {
-    if (lane.side != nullptr) gpu_->driver().SynchronizeStream(lane.side);
+  for (const DeviceCall& call : calls_) {
+    if (call.side != nullptr) gpu_->driver().SynchronizeStream(call.side);
   }
-  for (const Lane& lane : lanes_) gpu_->driver().SynchronizeStream(lane.caller->stream);
+  for (const DeviceCall& call : calls_) gpu_->driver().SynchronizeStream(call.caller->stream);
   if (memory_group == nullptr) return;
   memory_group->Withdraw(layout_->step);
   memory_group->GiveUp();
@@ -86,41 +86,41 @@ void Launcher::Settle() {
 
 Status Launcher::Prepare(const Layout& layout) {
   Clear();
-  talks_.assign(layout.lanes.size(), 0);
-  sides_.assign(layout.lanes.size(), nullptr);
-  for (const Caller* caller : layout.lanes) {
-    Lane lane{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
-    Status status = gpu_->TakeEvent(caller->device, &lane.event);
-    if (status.ok()) status = gpu_->SideStream(caller->device, &lane.side);
+  talks_.assign(layout.calls.size(), 0);
+  sides_.assign(layout.calls.size(), nullptr);
+  for (const Caller* caller : layout.calls) {
+    DeviceCall call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
+    Status status = gpu_->TakeEvent(caller->device, &call.event);
+    if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
-    if (status.ok()) status = gpu_->MaxBlocks(caller->device, &lane.blocks);
-    sides_[lanes_.size()] = lane.side;
-    lanes_.push_back(lane);
+    if (status.ok()) status = gpu_->MaxBlocks(caller->device, &call.blocks);
+    sides_[calls_.size()] = call.side;
+    calls_.push_back(call);
     if (!status.ok()) return status;
   }
   return Status::Ok();
 }
 
 void Launcher::Clear() {
-  for (Lane& lane : lanes_) {
-    gpu_->ReturnEvent(lane.caller->device, lane.event);
-    gpu_->ReturnPinned(lane.caller->device, lane.pinned, lane.caller->stream);
+  for (DeviceCall& call : calls_) {
+    gpu_->ReturnEvent(call.caller->device, call.event);
+    gpu_->ReturnPinned(call.caller->device, call.pinned, call.caller->stream);
   }
-  lanes_.clear();
+  calls_.clear();
 }
 
 // Launches take short lists along. Where all are short, and there is nothing to be summed, nothing is copied.
-Status Launcher::Upload(const LaunchSchedule& schedule, int32_t lane) {
+Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
-  const SumList& sums = schedule.sums() ? schedule.sum(lane) : kNoSums;
-  const bool few = sums.landings.empty() && LongestList(schedule, lane) <= kernels::kFewMoves;
-  const auto& moves = few ? kNoMoves : schedule.moves(lane);
+  const SumList& sums = schedule.sums() ? schedule.sum(call) : kNoSums;
+  const bool few = sums.landings.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
+  const auto& moves = few ? kNoMoves : schedule.moves(call);
   const size_t lists = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
-  const bool gated = layout_->memory_group != nullptr && !(schedule.moves(lane).empty() && sums.landings.empty());
+  const bool gated = layout_->memory_group != nullptr && !(schedule.moves(call).empty() && sums.landings.empty());
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
-  Lane& own = lanes_[static_cast<size_t>(lane)];
+  DeviceCall& own = calls_[static_cast<size_t>(call)];
   std::byte* const there = own.caller->allocate(bytes);
   if (there == nullptr) {
     return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
@@ -130,18 +130,19 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t lane) {
   return lists == 0 ? Status::Ok() : CopyLists(moves, sums, there, &own);
 }
 
-// One copy for all lists of a lane.
-Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane) {
-  const int32_t device = lane->caller->device;
+// One copy for all lists of a call.
+Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there,
+                           DeviceCall* call) {
+  const int32_t device = call->caller->device;
   const size_t bytes = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
-  if (Status status = gpu_->TakePinned(device, bytes, &lane->pinned); !status.ok()) return status;
-  if (!moves.empty()) lane->moves = reinterpret_cast<const kernels::Move*>(there);
-  const size_t landings = Append(moves, lane->pinned.data, 0);
-  lane->landings = reinterpret_cast<const kernels::Landing*>(there + landings);
-  const size_t sources = Append(sums.landings, lane->pinned.data, landings);
-  lane->sources = reinterpret_cast<const std::byte* const*>(there + sources);
-  Append(sums.sources, lane->pinned.data, sources);
-  return gpu_->Check(gpu_->driver().Copy(there, lane->pinned.data, bytes, lane->caller->stream), device,
+  if (Status status = gpu_->TakePinned(device, bytes, &call->pinned); !status.ok()) return status;
+  if (!moves.empty()) call->moves = reinterpret_cast<const kernels::Move*>(there);
+  const size_t landings = Append(moves, call->pinned.data, 0);
+  call->landings = reinterpret_cast<const kernels::Landing*>(there + landings);
+  const size_t sources = Append(sums.landings, call->pinned.data, landings);
+  call->sources = reinterpret_cast<const std::byte* const*>(there + sources);
+  Append(sums.sources, call->pinned.data, sources);
+  return gpu_->Check(gpu_->driver().Copy(there, call->pinned.data, bytes, call->caller->stream), device,
                      "copy its lists");
 }
 
@@ -149,28 +150,28 @@ Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_ste
   if (pipeline_step > 0) {
     if (Status status = Join(1 + static_cast<uint64_t>(pipeline_step)); !status.ok()) return status;
   }
-  const int32_t lanes = schedule.lanes();
-  for (int32_t lane = 0; lane < lanes; ++lane) {
-    const MoveList& pack = schedule.at(pipeline_step, lane).pack;
-    if (Status status = Run(schedule, lane, pack, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+  const int32_t calls = schedule.calls();
+  for (int32_t call = 0; call < calls; ++call) {
+    const MoveList& pack = schedule.at(pipeline_step, call).pack;
+    if (Status status = Run(schedule, call, pack, calls_[static_cast<size_t>(call)].caller->stream); !status.ok()) {
       return status;
     }
     tally_.packed += pack.bytes;
   }
   if (Status status = MoveMessages(schedule, pipeline_step, channel); !status.ok()) return status;
-  for (int32_t lane = 0; lane < lanes; ++lane) {
-    const MoveList& copy = schedule.at(pipeline_step, lane).copy;
-    if (Status status = Run(schedule, lane, copy, lanes_[static_cast<size_t>(lane)].caller->stream); !status.ok()) {
+  for (int32_t call = 0; call < calls; ++call) {
+    const MoveList& copy = schedule.at(pipeline_step, call).copy;
+    if (Status status = Run(schedule, call, copy, calls_[static_cast<size_t>(call)].caller->stream); !status.ok()) {
       return status;
     }
     tally_.copied += copy.bytes;
   }
-  for (int32_t lane = 0; lane < lanes; ++lane) {
-    const Lane& own = lanes_[static_cast<size_t>(lane)];
-    if (talks_[static_cast<size_t>(lane)] == 0) continue;
+  for (int32_t call = 0; call < calls; ++call) {
+    const DeviceCall& own = calls_[static_cast<size_t>(call)];
+    if (talks_[static_cast<size_t>(call)] == 0) continue;
     if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
-    const MoveList& unpack = schedule.at(pipeline_step, lane).unpack;
-    if (Status status = Run(schedule, lane, unpack, own.caller->stream); !status.ok()) return status;
+    const MoveList& unpack = schedule.at(pipeline_step, call).unpack;
+    if (Status status = Run(schedule, call, unpack, own.caller->stream); !status.ok()) return status;
     tally_.unpacked += unpack.bytes;
   }
   return Status::Ok();
@@ -181,17 +182,17 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
   const Message* const messages = schedule.messages(pipeline_step);
   const int64_t count = schedule.num_messages(pipeline_step);
   for (int64_t i = 0; i < count; ++i) {
-    talks_[static_cast<size_t>(messages[i].lane)] = 1;
+    talks_[static_cast<size_t>(messages[i].call)] = 1;
     tally_.messages += messages[i].sends ? 1 : 0;
     tally_.sent += messages[i].sends ? messages[i].bytes : 0;
   }
-  for (int32_t lane = 0; lane < schedule.lanes(); ++lane) {
-    const Lane& own = lanes_[static_cast<size_t>(lane)];
-    const MoveList& deliver = schedule.at(pipeline_step, lane).deliver;
-    if (deliver.count > 0) talks_[static_cast<size_t>(lane)] = 1;
-    if (talks_[static_cast<size_t>(lane)] == 0) continue;
+  for (int32_t call = 0; call < schedule.calls(); ++call) {
+    const DeviceCall& own = calls_[static_cast<size_t>(call)];
+    const MoveList& deliver = schedule.at(pipeline_step, call).deliver;
+    if (deliver.count > 0) talks_[static_cast<size_t>(call)] = 1;
+    if (talks_[static_cast<size_t>(call)] == 0) continue;
     if (Status status = Follow(own, own.caller->stream, own.side); !status.ok()) return status;
-    if (Status status = Run(schedule, lane, deliver, own.side); !status.ok()) return status;
+    if (Status status = Run(schedule, call, deliver, own.side); !status.ok()) return status;
     tally_.messages += deliver.count;
     tally_.sent += deliver.bytes;
   }
@@ -201,24 +202,24 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
   return channel->Move(messages, count, sides_);
 }
 
-Status Launcher::Run(const LaunchSchedule& schedule, int32_t lane, const MoveList& list, kernels::Stream stream) {
+Status Launcher::Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
   ++tally_.kernels;
-  const Lane& own = lanes_[static_cast<size_t>(lane)];
+  const DeviceCall& own = calls_[static_cast<size_t>(call)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
-  const kernels::Move* const moves = own.moves == nullptr ? schedule.moves(lane).data() : own.moves;
+  const kernels::Move* const moves = own.moves == nullptr ? schedule.moves(call).data() : own.moves;
   const int code = launch(moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream);
   return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
-Status Launcher::Sum(const LaunchSchedule& schedule, int32_t lane) {
-  const SumList& sums = schedule.sum(lane);
+Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
+  const SumList& sums = schedule.sum(call);
   if (sums.landings.empty()) return Status::Ok();
   ++tally_.kernels;
   for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
-  const Lane& own = lanes_[static_cast<size_t>(lane)];
+  const DeviceCall& own = calls_[static_cast<size_t>(call)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(
@@ -228,31 +229,31 @@ Status Launcher::Sum(const LaunchSchedule& schedule, int32_t lane) {
 }
 
 // As many as find a tile each; a few runs need not occupy a GPU.
-int32_t Launcher::BlocksFor(const Lane& lane, int64_t bytes) const {
+int32_t Launcher::BlocksFor(const DeviceCall& call, int64_t bytes) const {
   const int64_t tiles = (bytes + kernels::kSmallTileBytes - 1) / kernels::kSmallTileBytes;
-  return static_cast<int32_t>(std::clamp<int64_t>(tiles, 1, lane.blocks));
+  return static_cast<int32_t>(std::clamp<int64_t>(tiles, 1, call.blocks));
 }
 
 // What is put on `then` from now on waits for what is on `first`.
-Status Launcher::Follow(const Lane& lane, kernels::Stream first, kernels::Stream then) {
+Status Launcher::Follow(const DeviceCall& call, kernels::Stream first, kernels::Stream then) {
   DeviceScope scope(*gpu_);
-  if (Status status = Record(lane, first, &scope); !status.ok()) return status;
-  return Wait(lane, then, lane);
+  if (Status status = Record(call, first, &scope); !status.ok()) return status;
+  return Wait(call, then, call);
 }
 
-// The lane's event stands for what is on the stream. Chooses the lane's device.
-Status Launcher::Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope) {
-  const int32_t device = lane.caller->device;
+// The call's event stands for what is on the stream. Chooses the call's device.
+Status Launcher::Record(const DeviceCall& call, kernels::Stream stream, DeviceScope* scope) {
+  const int32_t device = call.caller->device;
   if (Status status = scope->Choose(device); !status.ok()) return status;
-  return gpu_->Check(gpu_->driver().RecordEvent(lane.event, stream), device, "record an event");
+  return gpu_->Check(gpu_->driver().RecordEvent(call.event, stream), device, "record an event");
 }
 
-// A stream of the lane's, whose device has been chosen, waits for what the other's event stands for.
-Status Launcher::Wait(const Lane& lane, kernels::Stream stream, const Lane& other) {
-  return gpu_->Check(gpu_->driver().WaitEvent(stream, other.event), lane.caller->device, "wait for an event");
+// A stream of the call's, whose device has been chosen, waits for what the other's event stands for.
+Status Launcher::Wait(const DeviceCall& call, kernels::Stream stream, const DeviceCall& other) {
+  return gpu_->Check(gpu_->driver().WaitEvent(stream, other.event), call.caller->device, "wait for an event");
 }
 
-// All lanes wait for all others, and for those of other processes that share the domain.
+// All calls wait for all others, and for those of other processes that share the domain.
 Status Launcher::Join(uint64_t step) {
   const Status status = JoinHere();
   return status.ok() && layout_->memory_group != nullptr ? PassBarriers(step) : status;
@@ -260,12 +261,12 @@ Status Launcher::Join(uint64_t step) {
 
 Status Launcher::PassBarriers(uint64_t step) {
   DeviceScope scope(*gpu_);
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    const Caller& caller = *lanes_[i].caller;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const Caller& caller = *calls_[i].caller;
     kernels::Barrier barrier = layout_->memory_group->barriers()[i];
     barrier.step = layout_->step + step;
     barrier.last = step == ipc::kLastStep;
-    barrier.gate = lanes_[i].gate;
+    barrier.gate = calls_[i].gate;
     if (Status status = scope.Choose(caller.device); !status.ok()) return status;
     const int code = gpu_->driver().PassBarrier(&barrier, caller.stream);
     if (code != 0) return gpu_->Check(code, caller.device, "launch a kernel");
@@ -275,20 +276,20 @@ Status Launcher::PassBarriers(uint64_t step) {
 
 // By way of the first: it waits for all others, and they for it. All for all would be the square of their number.
 Status Launcher::JoinHere() {
-  if (lanes_.size() < 2) return Status::Ok();
+  if (calls_.size() < 2) return Status::Ok();
   DeviceScope scope(*gpu_);
-  const Lane& first = lanes_.front();
-  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
-    if (Status status = Record(*lane, lane->caller->stream, &scope); !status.ok()) return status;
+  const DeviceCall& first = calls_.front();
+  for (auto call = calls_.begin() + 1; call != calls_.end(); ++call) {
+    if (Status status = Record(*call, call->caller->stream, &scope); !status.ok()) return status;
   }
   if (Status status = scope.Choose(first.caller->device); !status.ok()) return status;
-  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
-    if (Status status = Wait(first, first.caller->stream, *lane); !status.ok()) return status;
+  for (auto call = calls_.begin() + 1; call != calls_.end(); ++call) {
+    if (Status status = Wait(first, first.caller->stream, *call); !status.ok()) return status;
   }
   if (Status status = Record(first, first.caller->stream, &scope); !status.ok()) return status;
-  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane) {
-    Status status = scope.Choose(lane->caller->device);
-    if (status.ok()) status = Wait(*lane, lane->caller->stream, first);
+  for (auto call = calls_.begin() + 1; call != calls_.end(); ++call) {
+    Status status = scope.Choose(call->caller->device);
+    if (status.ok()) status = Wait(*call, call->caller->stream, first);
     if (!status.ok()) return status;
   }
   return Status::Ok();

@@ -21,8 +21,8 @@ class Launcher {
   Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
 
  private:
-  // What a lane has besides its stream.
-  struct Lane {
+  // What a call has besides its stream.
+  struct DeviceCall {
     const Caller* caller;
     kernels::Stream side;  // messages go on it
     kernels::Event event;
@@ -36,28 +36,28 @@ class Launcher {
 
   Status Put(const LaunchSchedule& schedule, Channel* channel);
   Status Prepare(const Layout& layout);
-  Status Upload(const LaunchSchedule& schedule, int32_t lane);
-  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, Lane* lane);
+  Status Upload(const LaunchSchedule& schedule, int32_t call);
+  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, DeviceCall* call);
   Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
-  Status Run(const LaunchSchedule& schedule, int32_t lane, const MoveList& list, kernels::Stream stream);
-  Status Sum(const LaunchSchedule& schedule, int32_t lane);
+  Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
+  Status Sum(const LaunchSchedule& schedule, int32_t call);
   Status Join(uint64_t step);
   Status JoinHere();
   Status PassBarriers(uint64_t step);
   Status End();
-  Status Follow(const Lane& lane, kernels::Stream first, kernels::Stream then);
-  Status Record(const Lane& lane, kernels::Stream stream, DeviceScope* scope);
-  Status Wait(const Lane& lane, kernels::Stream stream, const Lane& other);
+  Status Follow(const DeviceCall& call, kernels::Stream first, kernels::Stream then);
+  Status Record(const DeviceCall& call, kernels::Stream stream, DeviceScope* scope);
+  Status Wait(const DeviceCall& call, kernels::Stream stream, const DeviceCall& other);
   Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
-  int32_t BlocksFor(const Lane& lane, int64_t bytes) const;
+  int32_t BlocksFor(const DeviceCall& call, int64_t bytes) const;
   void Settle();
   void Clear();
 
   Gpu* const gpu_;
   const Layout* layout_ = nullptr;
   Tally tally_;  // of this exchange
-  std::vector<Lane> lanes_;
-  std::vector<uint8_t> talks_;  // by lane: has messages in this pipeline_step
+  std::vector<DeviceCall> calls_;
+  std::vector<uint8_t> talks_;  // by call: has messages in this pipeline_step
   std::vector<kernels::Stream> sides_;
   std::vector<kernels::Stream> streams_;
 };

@@ -12,7 +12,7 @@ Status Work::Begin(const CallSite& site, int32_t group, const std::vector<Exchan
                    fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   *alike = false;
-  FindLanes(site, args, &layout_);
+  FindCalls(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
   const bool sums = options.reverse && traffic.LandingsOverlap();
@@ -74,7 +74,7 @@ Status Work::Put(const CallSite& site, int32_t group) {
 
 std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {
   devices_.clear();
-  for (const Caller* caller : layout_.lanes) devices_.push_back(caller->device);
+  for (const Caller* caller : layout_.calls) devices_.push_back(caller->device);
   std::sort(devices_.begin(), devices_.end());
   devices_.erase(std::unique(devices_.begin(), devices_.end()), devices_.end());
   std::vector<std::unique_lock<std::mutex>> turns;

@@ -16,7 +16,7 @@ struct Message {
   bool sends;
   int32_t here;  // rank
   int32_t peer;  // rank
-  int32_t lane;  // here's
+  int32_t call;  // here's
   std::byte* data;
   int64_t bytes;
   int32_t pipeline_step;
@@ -25,7 +25,7 @@ struct Message {
 class Channel {
  public:
   virtual ~Channel() = default;
-  // Puts messages, which move together, on the streams of their lanes. Both ends list those from one device to another
+  // Puts messages, which move together, on the streams of their calls. Both ends list those from one device to another
   // in the same order, in groups that agree.
   virtual Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) = 0;
 };

@@ -4,27 +4,27 @@
 
 namespace fastjax::gpu {
 
-void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout) {
+void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout) {
   layout->domain_of.assign(static_cast<size_t>(site.group_size), 0);
-  layout->lane_of.assign(static_cast<size_t>(site.group_size), -1);
-  layout->lanes.clear();
+  layout->call_of.assign(static_cast<size_t>(site.group_size), -1);
+  layout->calls.clear();
   layout->memory_group = nullptr;
   layout->step = 0;
   layout->shifts.clear();
-  for (size_t rank = 0; rank < layout->lane_of.size(); ++rank) {
+  for (size_t rank = 0; rank < layout->call_of.size(); ++rank) {
     const Caller* const caller = CallerOf(args[static_cast<size_t>(site.position_at[rank])]);
     if (caller == nullptr) continue;
     const auto same = [&](const Caller* other) { return other->stream == caller->stream; };
-    const auto found = std::find_if(layout->lanes.begin(), layout->lanes.end(), same);
-    layout->lane_of[rank] = static_cast<int32_t>(found - layout->lanes.begin());
-    if (found == layout->lanes.end()) layout->lanes.push_back(caller);
+    const auto found = std::find_if(layout->calls.begin(), layout->calls.end(), same);
+    layout->call_of[rank] = static_cast<int32_t>(found - layout->calls.begin());
+    if (found == layout->calls.end()) layout->calls.push_back(caller);
   }
 }
 
 Status PeerFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
   bool all = true;
-  for (const Caller* caller : layout->lanes) {
-    for (const Caller* peer : layout->lanes) {
+  for (const Caller* caller : layout->calls) {
+    for (const Caller* peer : layout->calls) {
       bool possible = true;
       if (caller == peer) continue;
       if (Status status = gpu_->EnablePeer(caller->device, peer->device, &possible); !status.ok()) return status;

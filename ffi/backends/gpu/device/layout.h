@@ -23,32 +23,32 @@ class MemoryGroup;
 enum Part : int32_t { kSource, kDestination, kStaging };
 constexpr int32_t kParts = 3;
 
-// A lane is a stream: that of one device, or, where several ranks are played on one device, of all of them.
+// A call is a stream: that of one device, or, where several ranks are played on one device, of all of them.
 struct Layout {
   std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
-  std::vector<int32_t> lane_of;    // by rank: -1 where a device is another process's
-  std::vector<const Caller*> lanes;
+  std::vector<int32_t> call_of;    // by rank: -1 where a device is another process's
+  std::vector<const Caller*> calls;
 
-  // Where devices of several processes share a domain, these: its barriers are those of the lanes.
+  // Where devices of several processes share a domain, these: its barriers are those of the calls.
   std::shared_ptr<ipc::MemoryGroup> memory_group = nullptr;
   uint64_t step = 0;  // of its barriers, before this exchange
-  // By lane, rank and part: how far from where the first lane finds it. Empty where all lanes find it there.
+  // By call, rank and part: how far from where the first call finds it. Empty where all calls find it there.
   std::vector<ptrdiff_t> shifts = {};
 
-  ptrdiff_t ShiftOf(int32_t lane, int32_t rank, Part part) const {
+  ptrdiff_t ShiftOf(int32_t call, int32_t rank, Part part) const {
     if (shifts.empty()) return 0;
-    return shifts[(static_cast<size_t>(lane) * lane_of.size() + static_cast<size_t>(rank)) * kParts + part];
+    return shifts[(static_cast<size_t>(call) * call_of.size() + static_cast<size_t>(rank)) * kParts + part];
   }
 };
 
-// Lanes of those devices that called, `args` by position.
-void FindLanes(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
+// The calls of the devices here, `args` by position.
+void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
 
 // What lies between devices.
 class Fabric {
  public:
   virtual ~Fabric() = default;
-  // Completes a layout that has its lanes with domains.
+  // Completes a layout that has its calls with domains.
   virtual Status FindDomains(const CallSite& site, Layout* layout) = 0;
   // What moves messages between devices of a group that are in different domains. `channel` is what it gave to the
   // call site for this group before, or null; the call site keeps it as long as it may have exchanges.

@@ -85,7 +85,7 @@ void MemoryPeers::Agreement::Describe() {
   message.devices.resize(ranks.size());
   const auto domain = [&](int32_t rank) { return layout_->domain_of[static_cast<size_t>(rank)]; };
   Status status;
-  const bool one = layout_->lanes.size() == ranks.size() && std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+  const bool one = layout_->calls.size() == ranks.size() && std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
                      return domain(rank) == domain(ranks.front());
                    });
   if (!one) status = Status::Unavailable("devices of one process do not reach each other's memory");
@@ -108,10 +108,10 @@ void MemoryPeers::Agreement::Describe() {
                              [&](const SharedAllocation& shared) { return group_.opened.count(shared.id) == 0; });
 }
 
-Status MemoryPeers::Agreement::Export(size_t lane, const void* address, int64_t bytes, MemoryMessage::Place* place) {
+Status MemoryPeers::Agreement::Export(size_t call, const void* address, int64_t bytes, MemoryMessage::Place* place) {
   if (bytes == 0 || address == nullptr) return Status::Ok();
   SharedAllocation shared;
-  Status status = memory_peers_.memory_->Export(layout_->lanes[lane]->device, address, &shared);
+  Status status = memory_peers_.memory_->Export(layout_->calls[call]->device, address, &shared);
   if (!status.ok()) return status;
   std::vector<SharedAllocation>& shared_allocations = own().message.shared_allocations;
   const auto same = [&](const SharedAllocation& other) { return other.id == shared.id && other.base == shared.base; };
@@ -204,8 +204,8 @@ Status MemoryPeers::Agreement::MakeMemoryGroup(std::unique_ptr<BarrierPage> own_
     if (!IsNear(peers_[i])) continue;
     first = std::min(first, i);
     for (const int32_t rank : peers_[i].ranks) {
-      const int32_t lane = layout_->lane_of[static_cast<size_t>(rank)];
-      devices.push_back({rank, lane < 0 ? -1 : layout_->lanes[static_cast<size_t>(lane)]->device});
+      const int32_t call = layout_->call_of[static_cast<size_t>(rank)];
+      devices.push_back({rank, call < 0 ? -1 : layout_->calls[static_cast<size_t>(call)]->device});
     }
   }
   if (first != own_) {
@@ -220,7 +220,7 @@ Status MemoryPeers::Agreement::OpenAllocations() {
   for (const Peer& peer : peers_) {
     if (&peer == &own() || !IsNear(peer)) continue;
     for (const SharedAllocation& shared : peer.message.shared_allocations) {
-      for (const Caller* caller : layout_->lanes) {
+      for (const Caller* caller : layout_->calls) {
         std::byte* base = nullptr;
         Status status = memory_peers_.memory_->Import(caller->device, peer.process, shared, &base);
         if (!status.ok()) return status;
@@ -247,29 +247,29 @@ Status MemoryPeers::Agreement::Confirm(const Status& here) {
 }
 
 Status MemoryPeers::Agreement::PlaceAll() {
-  const size_t lanes = layout_->lanes.size();
+  const size_t calls = layout_->calls.size();
   const auto ranks = static_cast<size_t>(participants_.site.group_size);
-  if (lanes > 1) layout_->shifts.assign(lanes * ranks * kParts, 0);
+  if (calls > 1) layout_->shifts.assign(calls * ranks * kParts, 0);
   for (const Peer& peer : peers_) {
     if (&peer == &own() || !IsNear(peer)) continue;
     for (size_t i = 0; i < peer.ranks.size(); ++i) {
-      for (size_t lane = 0; lane < lanes; ++lane) {
-        if (Status status = PlaceDevice(lane, peer, i); !status.ok()) return status;
+      for (size_t call = 0; call < calls; ++call) {
+        if (Status status = PlaceDevice(call, peer, i); !status.ok()) return status;
       }
     }
   }
   return Status::Ok();
 }
 
-Status MemoryPeers::Agreement::PlaceDevice(size_t lane, const Peer& peer, size_t index) {
+Status MemoryPeers::Agreement::PlaceDevice(size_t call, const Peer& peer, size_t index) {
   const int32_t rank = peer.ranks[index];
   const MemoryMessage::Device& device = peer.message.devices[index];
   std::byte* at[kParts] = {};
   for (const Part part : {kSource, kDestination, kStaging}) {
-    if (Status status = FindPart(lane, peer, device, part, &at[part]); !status.ok()) return status;
+    if (Status status = FindPart(call, peer, device, part, &at[part]); !status.ok()) return status;
   }
   ExchangeArgs& args = ArgsOf(rank);
-  if (lane == 0) {
+  if (call == 0) {
     args.source = at[kSource];
     args.destination = at[kDestination];
     placement_->SetStaging(rank, device.staging_rows, at[kStaging]);
@@ -278,14 +278,14 @@ Status MemoryPeers::Agreement::PlaceDevice(size_t lane, const Peer& peer, size_t
   }
   const std::byte* const first[kParts] = {args.source, args.destination, placement_->staging(rank)};
   const size_t shifts =
-      (lane * static_cast<size_t>(participants_.site.group_size) + static_cast<size_t>(rank)) * kParts;
+      (call * static_cast<size_t>(participants_.site.group_size) + static_cast<size_t>(rank)) * kParts;
   for (size_t part = 0; part < kParts; ++part) {
     layout_->shifts[shifts + part] = reinterpret_cast<intptr_t>(at[part]) - reinterpret_cast<intptr_t>(first[part]);
   }
   return Status::Ok();
 }
 
-Status MemoryPeers::Agreement::FindPart(size_t lane, const Peer& peer, const MemoryMessage::Device& device, Part part,
+Status MemoryPeers::Agreement::FindPart(size_t call, const Peer& peer, const MemoryMessage::Device& device, Part part,
                                         std::byte** at) const {
   const MemoryMessage::Place& place = device.places[part];
   const ExchangeArgs& any = ArgsOf(own().ranks.front());
@@ -299,7 +299,7 @@ Status MemoryPeers::Agreement::FindPart(size_t lane, const Peer& peer, const Mem
                             " shares less memory than it needs; do all run the same version?");
   }
   std::byte* base = nullptr;
-  const int32_t here = layout_->lanes[lane]->device;
+  const int32_t here = layout_->calls[call]->device;
   if (Status status = memory_peers_.memory_->Import(here, peer.process, shared, &base); !status.ok()) return status;
   *at = base + place.offset;
   return Status::Ok();

@@ -30,7 +30,7 @@ class MemoryPeers::Agreement {
   };
 
   void Describe();
-  Status Export(size_t lane, const void* address, int64_t bytes, MemoryMessage::Place* place);
+  Status Export(size_t call, const void* address, int64_t bytes, MemoryMessage::Place* place);
   Status AllGather(const char* about, std::vector<int64_t> words, std::vector<std::vector<int64_t>>* answers);
   Status GatherMessages();
   bool Agree() const;
@@ -42,8 +42,8 @@ class MemoryPeers::Agreement {
   void Refuse(const std::string& why);
 
   Status PlaceAll();
-  Status PlaceDevice(size_t lane, const Peer& peer, size_t index);
-  Status FindPart(size_t lane, const Peer& peer, const MemoryMessage::Device& device, Part part, std::byte** at) const;
+  Status PlaceDevice(size_t call, const Peer& peer, size_t index);
+  Status FindPart(size_t call, const Peer& peer, const MemoryMessage::Device& device, Part part, std::byte** at) const;
   ExchangeArgs& ArgsOf(int32_t rank) const {
     return (*args_)[static_cast<size_t>(participants_.site.position_at[rank])];
   }

@@ -49,7 +49,7 @@ class MemoryPeers {
   // Why it would not.
   std::string Refusal(int32_t group);
 
-  // `layout` has its lanes and the domains of this process's devices, and `args` and `placement` their memory. Puts the
+  // `layout` has its calls and the domains of this process's devices, and `args` and `placement` their memory. Puts the
   // devices of processes on this host, if all processes agree to it, into the domain of those here, and completes
   // `args` and `placement` with their memory. `sums`: which part of it is needed. What went wrong with the group's
   // exchanges on the devices, since the last one, is told here.

@@ -48,19 +48,19 @@ Status Communicators::Move(const Message* messages, int64_t count, const std::ve
   DeviceScope scope(*gpu_);
   if (Status status = Check(library_->GroupStart(), kMove, nullptr); !status.ok()) return status;
   Status status;
-  int32_t lane = -1;
+  int32_t call = -1;
   for (int64_t i = 0; i < count && status.ok(); ++i) {
     const Message& message = messages[i];
-    if (message.lane != lane) status = scope.Choose(members_[static_cast<size_t>(message.lane)].device);
-    lane = message.lane;
-    if (status.ok()) status = Put(message, streams[static_cast<size_t>(lane)]);
+    if (message.call != call) status = scope.Choose(members_[static_cast<size_t>(message.call)].device);
+    call = message.call;
+    if (status.ok()) status = Put(message, streams[static_cast<size_t>(call)]);
   }
   const Status ended = End(kMove, deadline);
   return status.ok() ? ended : status;
 }
 
 Status Communicators::Put(const Message& message, kernels::Stream stream) {
-  const Comm comm = comms_[static_cast<size_t>(message.lane)];
+  const Comm comm = comms_[static_cast<size_t>(message.call)];
   const auto bytes = static_cast<size_t>(message.bytes);
   return Check(message.sends ? library_->Send(message.data, bytes, kInt8, message.peer, comm, stream)
                              : library_->Recv(message.data, bytes, kInt8, message.peer, comm, stream),

@@ -39,7 +39,7 @@ class Communicators {
   const std::vector<Member>& members() const { return members_; }
   const Library& library() const { return *library_; }
 
-  // Puts messages on streams, by lane, all in one group: lanes are members. Deadline exceeded: another process has not
+  // Puts messages on streams, by call, all in one group: calls are members. Deadline exceeded: another process has not
   // come to it.
   Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams, int64_t timeout_ms);
   // What has gone wrong meanwhile.

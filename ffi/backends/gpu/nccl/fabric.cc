@@ -42,7 +42,7 @@ NcclFabric::~NcclFabric() = default;
 Status NcclFabric::FindDomains(const CallSite& site, Layout* layout) {
   if (Status status = peers_.FindDomains(site, layout); !status.ok()) return status;
   for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
-    if (layout->lane_of[rank] < 0) layout->domain_of[rank] = site.group_size + static_cast<int32_t>(rank);
+    if (layout->call_of[rank] < 0) layout->domain_of[rank] = site.group_size + static_cast<int32_t>(rank);
   }
   return Status::Ok();
 }
@@ -61,9 +61,9 @@ Status NcclFabric::ChannelOf(const CallSite& site, int32_t group, const Layout& 
 Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
                                std::vector<Member>* members) const {
   for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    const int32_t lane = layout.lane_of[static_cast<size_t>(rank)];
-    if (lane < 0) continue;
-    const int32_t device = layout.lanes[static_cast<size_t>(lane)]->device;
+    const int32_t call = layout.call_of[static_cast<size_t>(rank)];
+    if (call < 0) continue;
+    const int32_t device = layout.calls[static_cast<size_t>(call)]->device;
     for (const Member& other : *members) {
       if (other.device != device) continue;
       return Status::Invalid(site.Prefix() + site.DeviceName(group, site.position_at[other.rank]) + " and " +

@@ -6,24 +6,24 @@ namespace fastjax::gpu::nccl {
 Status PendingMessages::Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report,
                               const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
   report_ = std::move(report);
-  lanes_.resize(members.size());
+  calls_.resize(members.size());
   peers_.clear();
   pipeline_step_ = messages[0].pipeline_step;
   began_ = false;
-  for (Lane& lane : lanes_) lane.pending = false;
+  for (DeviceCall& call : calls_) call.pending = false;
   for (int64_t i = 0; i < count; ++i) {
-    lanes_[static_cast<size_t>(messages[i].lane)].pending = true;
-    peers_.emplace_back(messages[i].lane, messages[i].peer);
+    calls_[static_cast<size_t>(messages[i].call)].pending = true;
+    peers_.emplace_back(messages[i].call, messages[i].peer);
   }
   DeviceScope scope(*gpu);
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    Lane& lane = lanes_[i];
-    if (!lane.pending) continue;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    DeviceCall& call = calls_[i];
+    if (!call.pending) continue;
     const int32_t device = members[i].device;
     Status status = scope.Choose(device);
-    if (status.ok() && lane.began == nullptr) status = gpu->TakeEvent(device, &lane.began);
-    if (status.ok() && lane.ended == nullptr) status = gpu->TakeEvent(device, &lane.ended);
-    if (status.ok()) status = gpu->Check(gpu->driver().RecordEvent(lane.began, streams[i]), device, "record an event");
+    if (status.ok() && call.began == nullptr) status = gpu->TakeEvent(device, &call.began);
+    if (status.ok() && call.ended == nullptr) status = gpu->TakeEvent(device, &call.ended);
+    if (status.ok()) status = gpu->Check(gpu->driver().RecordEvent(call.began, streams[i]), device, "record an event");
     if (!status.ok()) return status;
   }
   return Status::Ok();
@@ -31,22 +31,22 @@ Status PendingMessages::Begin(Gpu* gpu, const std::vector<Member>& members, std:
 
 Status PendingMessages::End(Gpu* gpu, const std::vector<Member>& members, const std::vector<kernels::Stream>& streams) {
   DeviceScope scope(*gpu);
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (!lanes_[i].pending) continue;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (!calls_[i].pending) continue;
     const int32_t device = members[i].device;
     if (Status status = scope.Choose(device); !status.ok()) return status;
-    const int code = gpu->driver().RecordEvent(lanes_[i].ended, streams[i]);
+    const int code = gpu->driver().RecordEvent(calls_[i].ended, streams[i]);
     if (code != 0) return gpu->Check(code, device, "record an event");
   }
   return Status::Ok();
 }
 
 void PendingMessages::ReturnEvents(Gpu* gpu, const std::vector<Member>& members) {
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    gpu->ReturnEvent(members[i].device, lanes_[i].began);
-    gpu->ReturnEvent(members[i].device, lanes_[i].ended);
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    gpu->ReturnEvent(members[i].device, calls_[i].began);
+    gpu->ReturnEvent(members[i].device, calls_[i].ended);
   }
-  lanes_.clear();
+  calls_.clear();
 }
 
 // A device that cannot be asked is broken, which others will say.
@@ -56,15 +56,15 @@ bool PendingMessages::IsReached(const Gpu& gpu, kernels::Event event) {
 }
 
 bool PendingMessages::HasLanded(const Gpu& gpu) const {
-  return std::all_of(lanes_.begin(), lanes_.end(),
-                     [&](const Lane& lane) { return !lane.pending || IsReached(gpu, lane.ended); });
+  return std::all_of(calls_.begin(), calls_.end(),
+                     [&](const DeviceCall& call) { return !call.pending || IsReached(gpu, call.ended); });
 }
 
 bool PendingMessages::IsLate(const Gpu& gpu, Clock::time_point now) {
   if (!began_) {
     since_ = now;
-    began_ = std::all_of(lanes_.begin(), lanes_.end(),
-                         [&](const Lane& lane) { return !lane.pending || IsReached(gpu, lane.began); });
+    began_ = std::all_of(calls_.begin(), calls_.end(),
+                         [&](const DeviceCall& call) { return !call.pending || IsReached(gpu, call.began); });
   }
   return began_ && now - since_ >= std::chrono::milliseconds(report_->site().timeout_ms);
 }
@@ -72,13 +72,13 @@ bool PendingMessages::IsLate(const Gpu& gpu, Clock::time_point now) {
 std::string PendingMessages::Text(const Gpu& gpu, const std::vector<Member>& members, bool ended) const {
   std::vector<int32_t> waiting;
   std::vector<int32_t> others;
-  std::vector<bool> waits(lanes_.size(), false);
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    waits[i] = lanes_[i].pending && !(ended && IsReached(gpu, lanes_[i].ended));
+  std::vector<bool> waits(calls_.size(), false);
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    waits[i] = calls_[i].pending && !(ended && IsReached(gpu, calls_[i].ended));
     if (waits[i]) waiting.push_back(members[i].rank);
   }
-  for (const auto& [lane, rank] : peers_) {
-    if (waits[static_cast<size_t>(lane)]) others.push_back(rank);
+  for (const auto& [call, rank] : peers_) {
+    if (waits[static_cast<size_t>(call)]) others.push_back(rank);
   }
   return report_->site().Prefix() + NamesOf(*report_, waiting) + " waited " + LimitOf(*report_) +
          " for messages of stage " + std::to_string(pipeline_step_ + 1) + ", from or to " + NamesOf(*report_, others);

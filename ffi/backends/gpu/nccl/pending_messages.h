@@ -36,7 +36,7 @@ class PendingMessages {
   Report* report() const { return report_.get(); }
 
  private:
-  struct Lane {
+  struct DeviceCall {
     kernels::Event began = nullptr;
     kernels::Event ended = nullptr;
     bool pending = false;
@@ -45,8 +45,8 @@ class PendingMessages {
   static bool IsReached(const Gpu& gpu, kernels::Event event);
 
   std::shared_ptr<Report> report_;
-  std::vector<Lane> lanes_;                         // by member
-  std::vector<std::pair<int32_t, int32_t>> peers_;  // lane, rank at the other end
+  std::vector<DeviceCall> calls_;                   // by member
+  std::vector<std::pair<int32_t, int32_t>> peers_;  // call, rank at the other end
   int32_t pipeline_step_ = 0;
   bool began_ = false;
   Clock::time_point since_;
