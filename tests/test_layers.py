@@ -10,29 +10,42 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers.
+# Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers. A
+# folder inside another is one of its own. No backend may include another.
+_SHARED = ["exchange", "execution", "kernels", "planner", "rendezvous", "runtime"]
+_GPU = ["backends/gpu", "backends/gpu/device", "backends/gpu/ipc", "backends/gpu/nccl"]
 CPP_LAYERS = {
     "planner": [],
+    "planner/schedulers": ["planner"],
     "kernels": [],
-    "transport": ["kernels/", "planner/table.h", "planner/transfer.h"],
-    "handlers": ["kernels/", "planner/", "transport/"],
+    "exchange": ["kernels/copy.h", "planner/table.h", "planner/transfer.h"],
+    "runtime": ["exchange", "kernels", "planner"],
+    "execution": ["exchange", "kernels", "planner/table.h", "planner/transfer.h", "runtime"],
+    "rendezvous": ["exchange", "planner/table.h", "runtime"],
+    "backends/memory": _SHARED,
+    "backends/network": _SHARED,
+    "backends/network/ucx": ["backends/network", "exchange", "runtime"],
+    "backends/gpu/device": ["exchange", "kernels", "runtime"],
+    "backends/gpu/nccl": ["backends/gpu/device", "exchange", "runtime"],
+    "backends/gpu/ipc": ["backends/gpu/device", "exchange", "execution", "kernels", "runtime"],
+    "backends/gpu": [*_SHARED, *_GPU],
+    "backends": [*_SHARED, *_GPU, "backends/memory", "backends/network"],
     "simulator": ["planner/topology.h", "planner/transfer.h"],
-    "python": ["handlers/", "kernels/", "planner/", "simulator/", "transport/"],
+    "handlers": [*_SHARED, *_GPU, "backends", "backends/memory", "backends/network"],
+    "python": [*_SHARED, *_GPU, "backends", "backends/network", "handlers", "simulator"],
 }
-# Folder inside a layer -> folders of that layer that it may not include: what the backends share
-# knows none of them.
-CPP_APART = {
-    "transport/execution": ["transport/gpu/", "transport/in_process/", "transport/network/"],
-}
+# Folder -> what its code may not name: what all backends share knows none of them.
+_BACKENDS = r"\b(?:gpu|memory|network|nccl|ucx)::|\b(?:Gpu|Nccl|Ucx)[A-Z]"
+CPP_UNNAMED = dict.fromkeys(("exchange", "execution", "rendezvous", "runtime"), _BACKENDS)
 # Pattern of a header that is not ours -> the only folders that may include it.
 CPP_EXTERNAL = {
     r"xla/": ["handlers", "python"],
     r"nanobind/": ["python"],
-    r"uc[mpst]/": ["transport"],
+    r"uc[mpst]/": ["backends/network/ucx"],
     r"Python\.h|pyconfig\.h|numpy/": ["python"],
 }
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
-CPP_PURE = ["planner", "simulator"]
+CPP_PURE = ["planner", "planner/schedulers", "simulator"]
 
 # Modules and packages of fastjax/, lowest first. One may import those in the lines above its own;
 # those in one line know nothing of each other. A package counts as one, but for parts of it that
@@ -72,32 +85,46 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".hip"}
 
 
+def _may_include(folder: str, header: str) -> bool:
+    """Whether a file of that folder may include that header, which is ours or not."""
+    owner = header.rpartition("/")[0]
+    if owner in CPP_LAYERS:
+        return owner == folder or owner in CPP_LAYERS[folder] or header in CPP_LAYERS[folder]
+    if folder in CPP_PURE:
+        return bool(re.fullmatch(r"[a-z_0-9]+", header))
+    users = [folders for pattern, folders in CPP_EXTERNAL.items() if re.match(pattern, header)]
+    return all(folder in folders for folders in users)
+
+
 def cpp_violations(root: Path) -> Iterator[str]:
-    """Yields the includes under `root`/ffi that the rules forbid."""
+    """Yields what the rules forbid to files under `root`/ffi: includes, and names of backends."""
     for path in sorted((root / "ffi").rglob("*")):
         if path.suffix not in _CPP_SUFFIXES:
             continue
-        folder = path.relative_to(root / "ffi").parts[0]
+        folder = path.parent.relative_to(root / "ffi").as_posix()
         where = path.relative_to(root)
         if folder not in CPP_LAYERS:
             yield f"{where}: {folder}/ is not a layer"
             continue
-        apart = CPP_APART.get(path.parent.relative_to(root / "ffi").as_posix(), [])
-        for header in _INCLUDE.findall(path.read_text()):
-            if header.startswith(tuple(apart)):
-                yield f"{where}: includes {header}"
-            if header.startswith(f"{folder}/"):
-                continue
-            first = header.partition("/")[0]
-            if "/" in header and first in CPP_LAYERS:
-                allowed = CPP_LAYERS[folder]
-                bad = header not in allowed and f"{first}/" not in allowed
-            else:
-                bad = folder in CPP_PURE and not re.fullmatch(r"[a-z_0-9]+", header)
-                for pattern, folders in CPP_EXTERNAL.items():
-                    bad |= bool(re.match(pattern, header)) and folder not in folders
-            if bad:
-                yield f"{where}: includes {header}"
+        text = path.read_text()
+        bad = [header for header in _INCLUDE.findall(text) if not _may_include(folder, header)]
+        yield from (f"{where}: includes {header}" for header in bad)
+        code = re.sub(r"//.*", "", text)
+        if folder in CPP_UNNAMED and (named := re.search(CPP_UNNAMED[folder], code)):
+            yield f"{where}: names a backend: {named[0]}"
+
+
+def test_cpp_layers_have_one_direction():
+    folders = {
+        folder: {
+            allowed if allowed in CPP_LAYERS else allowed.rpartition("/")[0] for allowed in lower
+        }
+        - {folder}
+        for folder, lower in CPP_LAYERS.items()
+    }
+    assert tuple(
+        graphlib.TopologicalSorter(folders).static_order()
+    )  # raises where there is a circle
 
 
 def _imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -216,11 +243,18 @@ def test_python_layers():
         ("planner/a.h", "<nanobind/nanobind.h>"),
         ("planner/a.h", "<pthread.h>"),
         ("kernels/a.cc", '"planner/table.h"'),
-        ("kernels/a.cc", '"transport/status.h"'),
-        ("transport/a.cc", '"planner/planner.h"'),
-        ("transport/execution/a.h", '"transport/network/wire.h"'),
-        ("transport/in_process/a.cc", '"handlers/decode.h"'),
-        ("transport/in_process/a.cc", '"xla/ffi/api/c_api.h"'),
+        ("kernels/a.cc", '"exchange/status.h"'),
+        ("exchange/a.cc", '"planner/planner.h"'),
+        ("exchange/a.cc", '"runtime/meter.h"'),
+        ("execution/a.h", '"rendezvous/rendezvous.h"'),
+        ("execution/a.h", '"backends/memory/memory_backend.h"'),
+        ("runtime/a.cc", '"execution/lowering.h"'),
+        ("rendezvous/a.h", '"backends/network/runner.h"'),
+        ("backends/gpu/a.cc", '"backends/network/runner.h"'),
+        ("backends/network/a.cc", '"backends/network/ucx/wire.h"'),
+        ("backends/gpu/device/a.cc", '"backends/gpu/launcher.h"'),
+        ("backends/memory/a.cc", '"handlers/decode.h"'),
+        ("backends/memory/a.cc", '"xla/ffi/api/c_api.h"'),
         ("handlers/a.cc", '"python/a.h"'),
         ("handlers/a.cc", "<Python.h>"),
         ("handlers/a.cc", "<ucp/api/ucp.h>"),
@@ -233,12 +267,20 @@ def test_cpp_checker_catches(tmp_path: Path, file: str, header: str):
     assert len(list(cpp_violations(tmp_path))) == 1
 
 
+@pytest.mark.parametrize("folder", CPP_UNNAMED)
+def test_cpp_checker_catches_names_of_backends(tmp_path: Path, folder: str):
+    _write(tmp_path, {f"ffi/{folder}/a.h": "// On GPUs, gpu::Caller.\nstruct A {\n  int a;\n};\n"})
+    assert list(cpp_violations(tmp_path)) == []
+    _write(tmp_path, {f"ffi/{folder}/a.h": "struct A {\n  const gpu::Caller* caller;\n};\n"})
+    assert len(list(cpp_violations(tmp_path))) == 1
+
+
 def test_cpp_checker_allows(tmp_path: Path):
     files = {
         "planner/a.cc": '#include "planner/planner.h"\n#include <vector>\n',
         "kernels/a.cc": "#include <immintrin.h>\n#include <cstring>\n",
-        "transport/in_process/a.cc": '#include "kernels/copy.h"\n#include "planner/table.h"\n',
-        "transport/execution/a.cc": '#include "planner/table.h"\n#include "transport/traffic.h"\n',
+        "backends/memory/a.cc": '#include "kernels/copy.h"\n#include "planner/table.h"\n',
+        "execution/a.cc": '#include "planner/table.h"\n#include "exchange/status.h"\n',
         "handlers/a.cc": '#include "planner/planner.h"\n#include "xla/ffi/api/ffi.h"\n',
         "python/a.cc": '#include <nanobind/nanobind.h>\n#include "handlers/decode.h"\n',
     }
