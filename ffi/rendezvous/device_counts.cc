@@ -42,7 +42,8 @@ class DeviceCounts final : public Counts {
       Launch launch = meter.Begin();
       Status status = Guarded([&] { return Plan(session, &launch); });
       const int32_t* const table = session.args().front().table_words;
-      meter.End(launch, status, status.ok() ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
+      meter.End(launch, status,
+                status.ok() && launch.metered ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
       return status;
     }
 

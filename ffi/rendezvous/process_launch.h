@@ -80,7 +80,7 @@ class ProcessLaunch : public Participant {
   }
 
   void End(const Status& status) {
-    meter_->End(launch_, status, status.ok() ? seen() : Seen{});
+    meter_->End(launch_, status, status.ok() && launch_.metered ? seen() : Seen{});
     Session* session = std::exchange(session_, nullptr);
     const auto done = std::move(done_);
     done_ = nullptr;
