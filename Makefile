@@ -219,7 +219,7 @@ GPU_ARGS ?=
 
 .PHONY: gpu
 gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network; WHEELS=folder of what is missing
-	$(PYTHON) benchmarks/gpu_check $(if $(WHEELS),--wheels $(WHEELS)) $(if $(RESULTS),--out $(RESULTS)) $(GPU_ARGS)
+	$(PYTHON) benchmarks/gpu_check $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(RESULTS),--out "$(RESULTS)") $(GPU_ARGS)
 
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 

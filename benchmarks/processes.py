@@ -152,7 +152,7 @@ def compare(
                 cells.append(cell)
                 print(cell, flush=True)
         network = fleet.ask(SHAPE, "network", "")[0]
-    return {"cells": cells, "lanes": repr(network["lanes"])}
+    return {"cells": cells, "lanes": repr(network["nics"])}
 
 
 def small(rounds: int) -> list[dict[str, Any]]:

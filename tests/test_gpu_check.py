@@ -357,3 +357,22 @@ def test_a_wheel_that_cannot_be_installed_is_said(tmp_path):
     assert (outcome["name"], outcome["status"]) == ("wheels", FAILED)
     with tarfile.open(tmp_path / "all" / "gpu_logs.tar.gz") as archive:
         assert archive.getnames() == ["gpu_logs/wheels.log"]
+
+
+def test_wheels_where_they_would_be_installed_are_left_alone(tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    wheel(folder, "thing")
+    kept = sorted(file.name for file in folder.iterdir())
+    done = subprocess.run(
+        [
+            *(PYTHON, ROOT / "benchmarks" / "gpu_check", "--emulated", "--installed"),
+            *("--folder", tmp_path, "--wheels", folder),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "keep them in another folder" in done.stderr
+    assert sorted(file.name for file in folder.iterdir()) == kept

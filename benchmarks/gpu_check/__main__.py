@@ -25,6 +25,8 @@ from gpu_check.results import LOGS, PAGE, RECORD, Results
 
 ROOT = Path(__file__).resolve().parents[2]
 
+INSTALLED = "wheels"  # the folder inside ours that wheels are installed into
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -48,6 +50,8 @@ def arguments() -> argparse.Namespace:
         parser.error("--installed and --programs go with --emulated")
     if options.wheels and not wheels.found(options.wheels):
         parser.error(f"there are no wheels in {options.wheels}")
+    if options.wheels and options.wheels.resolve() == options.folder.resolve() / INSTALLED:
+        parser.error(f"wheels are installed into {options.wheels}: keep them in another folder")
     options.seconds = options.seconds or (1500 if options.emulated else 540)
     options.folder = options.folder.resolve()
     options.out = (options.out or options.folder).resolve()
@@ -66,7 +70,7 @@ def main() -> int:
     results = Results(options.folder, options.out)
     passed: set[str] = set()
     if options.wheels:
-        target = options.folder / "wheels"
+        target = options.folder / INSTALLED
         prepare(options)
         wheels.remove(target)
         part = wheels.installation(options.wheels.resolve(), target)

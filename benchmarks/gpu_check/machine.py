@@ -18,6 +18,7 @@ from typing import Any
 QUERY = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.mem")
 MODULES = (
     *("jax", "jaxlib", "numpy", "ml_dtypes", "nanobind", "scikit_build_core", "pip"),
+    *("packaging", "pathspec"),  # which scikit-build-core imports
     *("pytest", "hypothesis"),
 )
 PACKAGES = (

@@ -65,12 +65,12 @@ nb::dict State() {
   nb::dict dict;
   dict["open"] = open;
   if (!open) return dict;
-  nb::list nic_workers;
+  nb::list nics;
   for (const NicWorkerState& nic_worker : state.nic_workers)
-    nic_workers.append(nb::make_tuple(nic_worker.nic, nic_worker.transports));
+    nics.append(nb::make_tuple(nic_worker.nic, nic_worker.transports));
   dict["library"] = state.library;
   dict["version"] = state.version;
-  dict["nic_workers"] = nic_workers;
+  dict["nics"] = nics;
   dict["peers"] = state.peers;
   dict["messages_sent"] = state.messages_sent;
   dict["messages_received"] = state.messages_received;
@@ -93,9 +93,8 @@ void RegisterNetwork(nb::module_* module) {
               "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
   module->def(
       "network_unfinished", [] { return Unfinished().load(); }, "How many devices of this process are at an exchange.");
-  module->def(
-      "network_state", &State,
-      "What is open and what has passed: open, library, version, nic_workers, peers, messages, bytes, refused.");
+  module->def("network_state", &State,
+              "What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.");
 }
 
 }  // namespace fastjax::python

@@ -187,7 +187,7 @@ void TestAsynchronousError() {
   four.CheckWorks();
 }
 
-// Both of two call sites that share communicators lose what they had in pending, and both are told.
+// Both of two call sites that share communicators lose what they had in flight, and both are told.
 void TestOthersAreTold() {
   Four four(kShortMs, 6);
   auto other_site = std::make_shared<CallSite>(*four.site);
@@ -212,7 +212,7 @@ void TestOthersAreTold() {
   const std::string first = four.Run().status(0).message;
   const std::string second = rig.Run(other.get(), 101, true).status(0).message;
   CHECK(Contains(first + second, " waited 0.3 s for messages of stage 1"));
-  // The other one has happened before, was in pending, or was refused since then: if it was undone, it has been told.
+  // The other one has happened before, was in flight, or was refused since then: if it was undone, it has been told.
   CHECK(first.empty() || Contains(first, "exchange over axis 'x' (channel 7): "));
   CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
   four.CheckWorks();
@@ -419,7 +419,7 @@ void TestFarAhead() {
   CHECK_EQ(moved, 128);
 }
 
-// The call site goes while its exchange is in pending: its communicators are closed when that has happened, or given
+// The call site goes while its exchange is in flight: its communicators are closed when that has happened, or given
 // up.
 void TestClosing() {
   for (const bool happens : {true, false}) {

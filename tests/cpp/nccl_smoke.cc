@@ -258,9 +258,9 @@ double Smoke::MicrosecondsOfStep(bool blocking) const {
   return times[kSteps / 2];
 }
 
-// What is in pending then may arrive or not. The stream goes on, and so does NCCL.
+// What is in flight then may arrive or not. The stream goes on, and so does NCCL.
 void Smoke::TryAbort(bool blocking) const {
-  progress_.Begin(std::string("abort a communicator ") + Kind(blocking) + ", with messages in pending");
+  progress_.Begin(std::string("abort a communicator ") + Kind(blocking) + ", with messages in flight");
   constexpr int64_t kBytes = 16 << 20;
   const Memory from(&device_, kBytes + 2 * kGuard);
   const Memory to(&device_, kBytes + 2 * kGuard);

@@ -88,13 +88,19 @@ Status Gpu::MaxBlocks(int32_t device, int32_t* blocks) {
 }
 
 Status Gpu::LoadKernels(int32_t device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  bool& loaded = At(device).loaded;
-  if (loaded) return Status::Ok();
+  Device* own = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    own = &At(device);
+  }
+  // Loading may wait for what is on the device's streams, and that for another device whose exchange is still to be put
+  // there: nobody else's lock may be held meanwhile.
+  const std::lock_guard<std::mutex> lock(own->loading);
+  if (own->loaded) return Status::Ok();
   DeviceScope scope(*this);
   if (Status status = scope.Choose(device); !status.ok()) return status;
   const int code = driver_->LoadKernels();
-  loaded = code == 0;
+  own->loaded = code == 0;
   return Check(code, device, "load its kernels");
 }
 

@@ -74,7 +74,8 @@ class Gpu {
     std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
     kernels::Stream side = nullptr;
     int32_t blocks = 0;
-    bool loaded = false;
+    std::mutex loading;   // held while the kernels are loaded
+    bool loaded = false;  // guarded by it
     std::mutex turn;
   };
 

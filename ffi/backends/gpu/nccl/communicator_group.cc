@@ -15,7 +15,7 @@ constexpr const char* kAfter =
 constexpr const char* kAdvice =
     " Look for devices or processes that have stopped, or raise the limit with fastjax.options(timeout=...) or "
     "FASTJAX_TIMEOUT if they are only slow.";
-constexpr const char* kOfOthers = "messages in pending were given up, since another exchange of these devices failed: ";
+constexpr const char* kOfOthers = "messages in flight were given up, since another exchange of these devices failed: ";
 
 // Whether there could be another thread. If not, it is left undone, and whoever waits for it finds that out.
 template <typename Work>
@@ -156,7 +156,7 @@ bool CommunicatorGroup::AwaitAbort(int64_t timeout_ms) {
   return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return aborted_; });
 }
 
-// What a call site launched may be in pending when the call site is gone.
+// What a call site launched may be in flight when the call site is gone.
 void CommunicatorGroup::Close() {
   {
     DeviceScope scope(*gpu_);

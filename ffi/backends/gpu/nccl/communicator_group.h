@@ -1,4 +1,4 @@
-// Communicators in use: moves messages, watches those in pending, and gives all up when some do not arrive.
+// Communicators in use: moves messages, watches those in flight, and gives all up when some do not arrive.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATOR_GROUP_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATOR_GROUP_H_
 
@@ -61,7 +61,7 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::array<PendingMessages, kMostPending> pending_;
-  uint64_t landed_ = 0;  // pending [landed_, launched_) may be in pending
+  uint64_t landed_ = 0;  // messages [landed_, launched_) may be in flight
   uint64_t launched_ = 0;
   Status failure_;
   bool aborted_ = false;

@@ -44,9 +44,9 @@ class Communicators {
   Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams, int64_t timeout_ms);
   // What has gone wrong meanwhile.
   Status Health() const;
-  // When nothing is in pending. Waits a little for other processes.
+  // When nothing is in flight. Waits a little for other processes.
   void Close();
-  // Ends what is in pending; what it should have written is undefined.
+  // Ends what is in flight; what it should have written is undefined.
   void Abort();
 
  private:

@@ -11,8 +11,7 @@ namespace {
 
 constexpr const char* kInstall =
     "pip install 'jax[cuda12]' or 'jax[cuda13]' brings NCCL, and ROCm 6 or newer has RCCL; name one that lies "
-    "elsewhere "
-    "with FASTJAX_NCCL_LIBRARY";
+    "elsewhere with FASTJAX_NCCL_LIBRARY";
 
 std::string PathOf(const void* address) {
   Dl_info info;
