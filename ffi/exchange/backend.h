@@ -1,5 +1,5 @@
-// What a transport is: the one class per way of moving rows. Call sites are opened when a program is compiled and
-// used on every launch; nothing here knows of XLA.
+// Declares the interface of a backend, one class for each way of moving rows. Call sites are opened when a program is
+// compiled and used on every launch. Nothing here knows of XLA.
 #ifndef FASTJAX_EXCHANGE_BACKEND_H_
 #define FASTJAX_EXCHANGE_BACKEND_H_
 
@@ -38,8 +38,8 @@ struct LocalTable {
 // planned, or a plan of it had been kept.
 using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
 
-// The same for an exchange that plans itself: calls `take` with the slice of each of the ranks, while the plan is kept
-// from others who plan. What is not copied then is gone.
+// Does the same for an exchange that plans itself: calls `take` with the slice of each of the ranks, while the plan is
+// kept from others who plan. What is not copied then is gone.
 using TakeSlice = std::function<void(const planner::DeviceSlice& slice)>;
 using SliceFunction =
     std::function<Status(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew)>;
@@ -106,7 +106,7 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) = 0;
-  // As that of Counts.
+  // Works as Refuse of Counts does.
   virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Who takes part in an operation, and how to speak of it.
+// Declares CallSite: which devices take part in an operation, and how errors name it.
 #ifndef FASTJAX_EXCHANGE_CALL_SITE_H_
 #define FASTJAX_EXCHANGE_CALL_SITE_H_
 

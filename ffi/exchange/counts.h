@@ -1,4 +1,4 @@
-// Traffic from the sizes that devices send, for planning on its own.
+// Makes the traffic matrix from the send sizes of the devices, for the plan call.
 #ifndef FASTJAX_EXCHANGE_COUNTS_H_
 #define FASTJAX_EXCHANGE_COUNTS_H_
 

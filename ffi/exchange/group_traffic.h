@@ -1,4 +1,4 @@
-// The offsets and sizes of a whole group, checked, and where they put every row.
+// Declares GroupTraffic: the checked offsets and sizes of a whole group, and where they put every row.
 #ifndef FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_
 #define FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_
 
@@ -42,7 +42,7 @@ class GroupTraffic {
 
   // Whether rows of different runs land on each other on some device.
   bool LandingsOverlap();
-  // The same as an error that says which do.
+  // Returns an error that says which rows land on each other, if any do.
   Status CheckLandings(int32_t group);
 
  private:

@@ -1,4 +1,4 @@
-// Offsets and sizes as the user gave them: any integer type.
+// Declares IntView, which reads offsets and sizes of any integer type.
 #ifndef FASTJAX_EXCHANGE_INT_VIEW_H_
 #define FASTJAX_EXCHANGE_INT_VIEW_H_
 

@@ -1,4 +1,4 @@
-// Outcome of an exchange, free of any framework's types.
+// Declares Status: the outcome of an exchange, free of any framework's types.
 #ifndef FASTJAX_EXCHANGE_STATUS_H_
 #define FASTJAX_EXCHANGE_STATUS_H_
 

@@ -1,4 +1,4 @@
-// What one device executes of a plan.
+// Declares DevicePlan: the part of a plan that one device executes.
 #ifndef FASTJAX_EXECUTION_DEVICE_PLAN_H_
 #define FASTJAX_EXECUTION_DEVICE_PLAN_H_
 
@@ -25,7 +25,7 @@ struct DevicePlan {
 
   // `backwards`: rows travel the other way than they were planned to.
   void Take(const planner::DeviceSlice& slice, bool backwards);
-  // The same, of a table that planner::TableView::Check found sound.
+  // Does the same with a table that planner::TableView::Check found sound.
   void Decode(const int32_t* words, bool backwards);
 };
 

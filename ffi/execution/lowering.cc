@@ -111,7 +111,7 @@ void Lowering::LowerBlocks(const Reach& reach, const GroupTraffic& traffic, cons
   if (placement.row_bytes() > 0) {
     for (int32_t origin = 0; origin < ranks_; ++origin) TakeBlocks(reach, traffic, origin);
   }
-  // Not before all of them are in their places.
+  // Entries point at blocks, so they are added when all blocks are in their places.
   for (const int32_t rank : devices_) {
     for (const Transfer& block : blocks_) {
       if (block.src == rank) AddEntry(Action::kSend, block);
@@ -122,7 +122,7 @@ void Lowering::LowerBlocks(const Reach& reach, const GroupTraffic& traffic, cons
   Arrange();
 }
 
-// Of one origin, those that begin or end here.
+// Takes the blocks of one origin that begin or end here.
 void Lowering::TakeBlocks(const Reach& reach, const GroupTraffic& traffic, int32_t origin) {
   const auto take = [&](int32_t target) {
     const int64_t rows = traffic.rows(origin, target);
@@ -158,8 +158,8 @@ void Lowering::Arrange() {
   MakeSteps();
 }
 
-// Of one device, whose entries are few enough to stay in a processor's cache: by kind, stage and peer. What agrees in
-// all of them stays in the order of the plan.
+// Sorts the entries of one device, which are few enough to stay in a processor's cache, by kind, stage and peer.
+// Entries that agree in all of them stay in the order of the plan.
 void Lowering::SortDevice(size_t first, size_t last) {
   const int32_t stages = stages_.count();
   for (size_t i = first; i < last; ++i)
@@ -198,7 +198,7 @@ void Lowering::MakeSteps() {
   }
 }
 
-// Of one device and kind.
+// Adds the steps of one device and kind.
 void Lowering::AddSteps(int32_t kind, int32_t here, size_t first, size_t last) {
   const auto action = static_cast<Action>(kind / kPhases);
   const auto phase = static_cast<Phase>(kind % kPhases);

@@ -1,5 +1,5 @@
-// From the plans of the devices of this process to the steps that it executes: who hands which rows to whom, and after
-// which other steps. When and how a step is executed is a backend's affair.
+// Declares Lowering, which turns the plans of this process's devices into steps: who hands which rows to whom, and
+// after which other steps. A backend decides when and how a step is executed.
 #ifndef FASTJAX_EXECUTION_LOWERING_H_
 #define FASTJAX_EXECUTION_LOWERING_H_
 
@@ -79,7 +79,7 @@ class Numbering {
   void Add(int32_t value);
   // To be called after all values have been added.
   void Number();
-  // Of a value that has been added.
+  // Returns the number of a value that has been added.
   int32_t NumberOf(int32_t value) const;
   const std::vector<int32_t>& values() const { return values_; }
   int32_t count() const { return static_cast<int32_t>(values_.size()); }
@@ -126,9 +126,10 @@ class Lowering {
   int32_t NumberOf(int32_t rank) const { return number_of_[static_cast<size_t>(rank)]; }
   // Those that have steps here, as the plan numbers them; local steps are of stage -1.
   const std::vector<int32_t>& stages() const { return stages_.values(); }
-  // The same of pipeline steps. What is in one of them depends only on what is in earlier ones.
+  // Returns the pipeline steps that have steps here, as the plan numbers them. What is in one of them depends only on
+  // what is in earlier ones.
   const std::vector<int32_t>& pipeline_steps() const { return pipeline_steps_.values(); }
-  // Of the plans of the devices here.
+  // Both count over the plans of the devices here.
   int32_t plan_stages() const { return plan_stages_; }
   int64_t plan_pipeline_steps() const { return plan_pipeline_steps_; }
   // Finds what hands on what: gates, and what opens them and waits for them, for those who do not go by pipeline step.

@@ -1,4 +1,5 @@
-// Where the rows of a transfer lie in the memory of this process's devices, and of others that are reached from here.
+// Declares Placement, which says where the rows of a transfer lie: in the memory of this process's devices, or of
+// others that are reached from here.
 #ifndef FASTJAX_EXECUTION_PLACEMENT_H_
 #define FASTJAX_EXECUTION_PLACEMENT_H_
 
@@ -33,7 +34,8 @@ class Placement {
   // Gives the staging memory back.
   void Release();
 
-  // Of a device of another process, whose memory is reached from here. Stays until the next Begin.
+  // Sets the staging of a device of another process, whose memory is reached from here. It stays set until the next
+  // Begin.
   void SetStaging(int32_t rank, int64_t rows, std::byte* at) {
     staging_rows_[rank] = rows;
     staging_at_[rank] = at;

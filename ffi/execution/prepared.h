@@ -1,5 +1,5 @@
-// What is to be found out about an exchange before rows move, the same for every backend: its traffic, checked, and
-// the plans of the devices that are here.
+// Declares Prepared: what is found out about an exchange before rows move, the same for every backend. It holds the
+// checked traffic, and the plans of the devices that are here.
 #ifndef FASTJAX_EXECUTION_PREPARED_H_
 #define FASTJAX_EXECUTION_PREPARED_H_
 

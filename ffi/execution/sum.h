@@ -1,4 +1,4 @@
-// Rows that land on each other, on the way back.
+// Declares in which order rows are summed that land on each other on the way back.
 #ifndef FASTJAX_EXECUTION_SUM_H_
 #define FASTJAX_EXECUTION_SUM_H_
 

@@ -81,8 +81,8 @@ struct Driver {
   // The kernels of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
   // They do nothing if a barrier has closed their gate, in device memory; it may be null.
   int (*MoveRows)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);
-  // The same of a list in any memory of the host, of at most kFewMoves: the launch takes it along, and the caller's is
-  // free again when the call returns. Nothing is copied to the device beforehand.
+  // Does the same with a list in any memory of the host, of at most kFewMoves: the launch takes it along, and the
+  // caller may reuse its list when the call returns. Nothing is copied to the device beforehand.
   int (*MoveFew)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);
   int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
                  const uint64_t* gate, int32_t blocks, Stream stream);

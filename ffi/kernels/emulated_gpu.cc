@@ -230,7 +230,7 @@ emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
   return IsLost(stream->device) ? emulatedErrorIllegalAddress : emulatedSuccess;
 }
 
-// As everywhere: for the last record before this call, and not at all if there was none.
+// Waits for the last record before this call, and not at all if there was none, as CUDA and HIP do.
 emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t event, unsigned /*flags*/) {
   emulatedNeedDevice();
   if (std::shared_ptr<Record> record = event->Last()) {

@@ -88,7 +88,7 @@ int CloseMemory(void* base) { return Refused(Code(FASTJAX_VENDOR(IpcCloseMemHand
 
 int CreateStream(Stream* stream) {
   VendorStream made{};
-  // Not in step with the default stream, which is the whole process's.
+  // The stream does not synchronize with the default stream, which belongs to the whole process.
   const VendorError error = FASTJAX_VENDOR(StreamCreateWithFlags)(&made, FASTJAX_VENDOR(StreamNonBlocking));
   *stream = made;
   return Code(error);

@@ -41,7 +41,7 @@ constexpr int64_t kFewMoves = 112;
 constexpr int64_t kTileBytes = 8192;
 // The least: what the lanes of a warp of 32 have under way at once.
 constexpr int64_t kSmallTileBytes = 2048;
-// Of the lanes that share a run where runs are short.
+// The number of lanes of a warp that share a run where runs are short.
 constexpr int32_t kGroupLanes = 8;
 
 // Tiles are smaller where warps would have less than two each: all are to have work, and to end together.
@@ -224,7 +224,7 @@ FASTJAX_DEVICE inline bool AreAlike(const std::byte* at, const std::byte* const*
   return any % kAlignment == 0;
 }
 
-// Of a landing, the sums of the `bytes` bytes that begin `first` bytes into it. As with copies, words are aligned at
+// Computes the sums of the `bytes` bytes that begin `first` bytes into a landing. As with copies, words are aligned at
 // their destination, and joined where they are not at a source; what is left at either end goes element by element, and
 // so does all where elements themselves are not aligned.
 template <typename Element>

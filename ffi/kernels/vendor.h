@@ -135,7 +135,7 @@ inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* addre
                                               : hipPointerGetAttribute(id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, at));
 }
 #elif defined(__CUDACC__)
-// Of the driver's interface, which the runtime finds: nothing is linked against the driver.
+// Finds a function of the driver's interface through the runtime: nothing is linked against the driver.
 template <typename Function>
 VendorError FindDriverFunction(const char* name, Function** function) {
   constexpr unsigned kSince = 12000;

@@ -161,7 +161,7 @@ void Balancer::PushThroughOthers(int32_t from) {
   excess_[from] = left;
 }
 
-// Of the rails that are not above their quota, the one that most of a rail's own rows could move to.
+// Returns, of the rails that are not above their quota, the one that most of a rail's own rows could move to.
 template <int32_t kRails>
 int32_t Balancer::Widest(int32_t from) const {
   const int32_t m = kRails == 0 ? rails_ : kRails;
@@ -252,7 +252,7 @@ bool Balancer::Augment() {
   return pushed;
 }
 
-// As many rows as the search's path to `from`, and the step to `to` behind it, let through.
+// Returns as many rows as the search's path to `from`, and the step from there to `to`, let through.
 template <int32_t kRails>
 int64_t Balancer::PushAlong(int32_t from, int32_t to) {
   const int32_t m = kRails == 0 ? rails_ : kRails;
@@ -355,7 +355,7 @@ int32_t Balancer::WriteRail(int32_t rail, Rail* out, Segment* pool, int32_t firs
   return first;
 }
 
-// Of the lists that WriteRail writes, on rails other than the viewer's own: what starts, or ends, at the viewer.
+// Writes, of the lists that WriteRail writes, what starts or ends at the viewer, on rails other than the viewer's own.
 template <int32_t kRails>
 int32_t Balancer::WriteOthers(const Viewer& viewer, const int64_t* quotas, Rail* rails, Segment* pool,
                               int32_t first) const {

@@ -20,7 +20,7 @@ class GreedyCover {
 
   // left[s * n + d]: not negative, zero on the diagonal.
   void Build(const int32_t* left);
-  // The same in shifted pairs, s -> s + k.
+  // Does the same in shifted pairs, s -> s + k.
   void BuildShifts(const int32_t* left);
 
   int32_t count() const { return static_cast<int32_t>(lengths_.size()); }

@@ -1,4 +1,4 @@
-// What no schedule can beat.
+// Computes the time that no schedule can be faster than.
 #ifndef FASTJAX_PLANNER_LOWER_BOUND_H_
 #define FASTJAX_PLANNER_LOWER_BOUND_H_
 

@@ -252,7 +252,7 @@ void MatchingBuilder::Keep(int32_t peeled) {
   if (kept_look_ < 0 || !Preferred(looks_[kept_look_])) KeepTail();
 }
 
-// Of the last look, if it would be chosen as things are: often it is in the end.
+// Keeps the tail of the last look if that look would be chosen now: often it is chosen in the end.
 void MatchingBuilder::KeepTail() {
   if (!Preferred(looks_.back())) return;
   kept_look_ = static_cast<int32_t>(looks_.size()) - 1;
@@ -278,8 +278,8 @@ int32_t MatchingBuilder::NextLook() const {
   return static_cast<int32_t>(std::min<int64_t>(left, remaining_ - remaining_ / kLooks));
 }
 
-// Of the covers that cost about as much as the best that there can be, the first: it has the fewest matchings. A short
-// one is preferred as long as it does not cost much more.
+// Chooses the first of the covers that cost about as much as the best possible one: it has the fewest matchings. A
+// short one is preferred as long as it does not cost much more.
 void MatchingBuilder::Finish(const int64_t* units) {
   const int64_t optimum = remaining_ == 0 ? best_cost_ : std::min(best_cost_, CheapestToCome());
   const int64_t enough = std::max(best_cost_, optimum + (optimum >> kToleranceShift));
@@ -299,7 +299,7 @@ void MatchingBuilder::Finish(const int64_t* units) {
   AppendTail(&result_);
 }
 
-// As it was when `look` was taken.
+// Builds the tail anew, as it was when `look` was taken.
 void MatchingBuilder::BuildTail(const int64_t* units, const Look& look) {
   Load(units);
   for (int32_t i = 0; i < look.peeled; ++i) {
@@ -336,7 +336,7 @@ void MatchingBuilder::SetThreshold() {
   for (int32_t row = 0; row < n; ++row) FindUsable(row);
 }
 
-// Of a whole row, several at a time: that is quicker than to find out which have changed.
+// Finds the usable entries of a whole row, several at a time: that is quicker than finding those that have changed.
 void MatchingBuilder::FindUsable(int32_t row) {
   const int32_t row_spare = row_spare_[row];
   const int32_t threshold = threshold_;

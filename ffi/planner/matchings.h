@@ -87,7 +87,8 @@ class MatchingBuilder {
   void Finish(const int64_t* units);
   void BuildTail(const int64_t* units, const Look& look);
   int64_t Cost(int64_t matchings, int64_t length) const { return startup_ * matchings + length; }
-  // Of covers not looked at yet: each has one matching more at least, and is no shorter than the bound.
+  // Returns the least cost of a cover not looked at yet: it has at least one matching more, and is no shorter than the
+  // bound.
   int64_t CheapestToCome() const { return Cost(peeled_.count() + 1, total_); }
 
   void SetThreshold();

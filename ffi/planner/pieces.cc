@@ -28,7 +28,7 @@ class Work {
 
   Ticks time() const { return time_; }
   Ticks Of(Share piece) const { return std::min(time_ * piece / (kAll - none_), time_); }
-  // Of the pieces from the end up to there.
+  // Returns the time of the pieces from the end up to there.
   Ticks Until(Share share) const { return Of(std::max(share - none_, Share{0})); }
   // The most that takes no longer.
   Share Within(Ticks time) const { return time >= time_ ? kAll : time * (kAll - none_) / time_; }
@@ -62,7 +62,7 @@ class Cutter {
 
  private:
   Ticks Crossing(Share piece) const { return start_up_ + scale_out_ * piece / kAll; }
-  // Of the first piece, or what later ones wait for.
+  // Returns the balance of the first piece, or what later pieces wait for.
   Ticks BareBalance(const Pieces& pieces) const {
     Ticks bare = balance_.Until(pieces.edges[1]) / 2;
     for (size_t i = 1; i < static_cast<size_t>(pieces.count); ++i) {
@@ -71,7 +71,7 @@ class Cutter {
     }
     return bare;
   }
-  // Of the last piece, and what is left of others' by then.
+  // Returns the redistribution of the last piece, and what is left of the other pieces' by then.
   Ticks BareRedistribution(const Pieces& pieces) const {
     const auto last = static_cast<size_t>(pieces.count) - 1;
     const auto behind = [&](size_t i) { return redistribute_.Until(kAll - pieces.edges[i]); };

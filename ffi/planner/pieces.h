@@ -9,7 +9,7 @@
 
 namespace fastjax::planner {
 
-// Of what crosses between servers, in the order in which it does.
+// A part of what crosses between servers, in the order in which it crosses; kAll is all of it.
 using Share = int64_t;
 inline constexpr Share kAll = int64_t{1} << 20;
 

@@ -73,7 +73,7 @@ class Planner {
   // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned
   // again.
   void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
-  // The same; fingerprint is that of traffic, asked for before.
+  // Does the same; `fingerprint` is that of the traffic, asked for before.
   void Plan(const int64_t* traffic, const Fingerprint& fingerprint);
   // Uses these matchings, where the scheduler uses any. The plan depends on them, and so does its hash.
   void PlanWith(const int64_t* traffic, const MatchingList& matchings, Seeding seeding);
@@ -84,7 +84,7 @@ class Planner {
 
   const Topology& topology() const;
   Scheduler scheduler() const;
-  // The same, or what kAuto chose.
+  // Returns the scheduler, or the one that kAuto chose.
   Scheduler chosen() const;
   const int64_t* traffic() const;
   int32_t num_stages() const;
@@ -96,7 +96,7 @@ class Planner {
   const int64_t* units() const;   // by pair of servers, what matchings cover
   int64_t startup_units() const;  // that a matching costs
   const std::vector<Choice>* choices() const;
-  // Of topology, scheduler, row bytes and traffic.
+  // Returns the hash of topology, scheduler, row bytes and traffic.
   uint64_t hash() const;
   // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
   // every device gets the same answer.
@@ -105,7 +105,7 @@ class Planner {
 
   // Every transfer of the exchange, in an order that can be executed as it stands.
   void AppendTransfers(std::vector<Transfer>* out);
-  // The same in the planner's own memory, until the next call of any method.
+  // Returns the same in the planner's own memory, valid until the next call of any method.
   TransferRange DeviceTransfers(int32_t device);
   // Rows of staging buffer that `device` needs.
   int64_t StagingRows(int32_t device) const;

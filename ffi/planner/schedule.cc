@@ -12,7 +12,7 @@ void AppendWhole(const int64_t* traffic, int32_t devices, Phase phase, int32_t s
   out->Push({phase, stage, src, dst, src, dst, 0, rows, Transfer::kInPlace, Transfer::kInPlace});
 }
 
-// Of a number below twice the count.
+// Returns the number modulo the count; the number is below twice the count.
 int32_t Wrapped(int32_t number, int32_t count) { return number < count ? number : number - count; }
 
 }  // namespace

@@ -58,7 +58,7 @@ class Schedule {
 
   // `traffic` must outlive the next call of Plan or Rebind; its entries are not negative.
   virtual void Plan(const int64_t* traffic) = 0;
-  // The same matrix, in another place.
+  // Says that the same matrix is now in another place.
   virtual void Rebind(const int64_t* traffic) = 0;
   // Matchings for the next Plan; null: none. They must outlive it.
   virtual void Seed(const MatchingList* /*seed*/, Seeding /*seeding*/) {}
@@ -70,7 +70,7 @@ class Schedule {
   // On each device of the server; known without listing anything.
   virtual int64_t StagingRows(int32_t /*server*/) const { return 0; }
   virtual Matched matched() const { return {}; }
-  // Of the exchange, by the cost model, without planning.
+  // Returns the predicted time of the exchange, by the cost model, without planning time.
   virtual Picoseconds PredictedTime() = 0;
   // For one that chooses between others; `self` otherwise.
   virtual Scheduler chosen(Scheduler self) const { return self; }

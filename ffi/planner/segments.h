@@ -42,7 +42,8 @@ class RailFiller {
   // Writes rails[0, m) and the segments at pool[first...]; returns the end of them.
   virtual int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
                        int32_t first) = 0;
-  // The same, but other rails than the viewer's own list only what starts, or ends, at the viewer, if heeds_viewer.
+  // Does the same, but rails other than the viewer's own list only what starts, or ends, at the viewer, if
+  // heeds_viewer.
   virtual int32_t FillFor(const Viewer& /*viewer*/, const int64_t* tile, int64_t stride, const int64_t* quotas,
                           Rail* rails, Segment* pool, int32_t first) {
     return Fill(tile, stride, quotas, rails, pool, first);

@@ -86,7 +86,7 @@ int32_t Sprayer::ChooseRail(const Chunk& chunk) {
   return RoomiestRail();
 }
 
-// There is one: room is left for as many rows as are to come.
+// There always is one: room is left for as many rows as are to come.
 int32_t Sprayer::RoomiestRail() {
   for (;;) {
     const auto [room, negative] = roomiest_.front();

@@ -18,7 +18,7 @@ class Sprayer final : public RailFiller {
 
   // A block has one chunk that is not full, and all of a tile's full ones are no more than kFullChunksPerRail a rail.
   static int64_t MaxChunks(int32_t rails) { return int64_t{rails} * rails + kFullChunksPerRail * rails; }
-  // Of one origin's blocks, or one target's.
+  // Does the same for the blocks of one origin, or of one target.
   static int64_t MaxChunksOfDevice(int32_t rails) { return rails + kFullChunksPerRail * rails; }
   // A mebibyte, where the tile is small enough.
   static int64_t ChunkRows(int32_t rails, int64_t row_bytes, int64_t tile_rows);

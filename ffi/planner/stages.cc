@@ -175,7 +175,7 @@ Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& prici
   return end;
 }
 
-// Of the pair's next units, on the busiest device.
+// Returns the time that the pair's next units take on the busiest device.
 Picoseconds StageBuilder::WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length,
                                  const Pricing& pricing) const {
   const TileLoad& load = tiles.load(pair);

@@ -63,7 +63,7 @@ class Straight final : public Schedule {
   Received received_;
   std::vector<int64_t> received_inside_;
   int64_t block_bound_ = 0;
-  // Of the busiest device.
+  // The times of the busiest device.
   Picoseconds out_ = 0;
   int64_t transfers_ = 0;
   int64_t inside_ = 0;

@@ -27,7 +27,7 @@ enum EntryWord : int32_t {
 
 int64_t EntriesBegin(int64_t devices) { return kHeaderWords + 2 * devices; }
 
-// Of every word in use but the one that holds it.
+// Returns the checksum of all words in use, except the word that holds it.
 int32_t Checksum(const int32_t* words, int64_t end) {
   const uint64_t before = HashInt32(words, kChecksum, kTableMagic);
   const uint64_t hash = HashInt32(words + kChecksum + 1, end - kChecksum - 1, before);
@@ -105,7 +105,7 @@ const char* CheckEntry(const int32_t* entry, const int32_t* header, int32_t devi
 
 }  // namespace
 
-// Of schedulers that are not known here, rows have to be taken to rest somewhere.
+// A scheduler that is not known here has to be taken to stage rows.
 bool StagesRows(Scheduler scheduler) {
   const auto number = static_cast<int32_t>(scheduler);
   return number < 0 || number >= NumSchedulers() || GetSchedulerInfo(scheduler).traits.stages_rows;

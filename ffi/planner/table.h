@@ -47,7 +47,7 @@ struct DeviceSlice {
 // those of kFallback, for every device.
 class Slicer {
  public:
-  // Of what `planner` has planned, which must neither plan anew nor end while slices are in use.
+  // Slices what `planner` has planned. The planner must neither plan anew nor end while slices are in use.
   explicit Slicer(Planner* planner);
 
   // False where a block of the exchange has 2^31 rows or more, or where staging has and kFallback would need

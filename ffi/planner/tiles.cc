@@ -222,8 +222,8 @@ void Tiles::AddLocal() {
   }
 }
 
-// As if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is: what the
-// balancer does whenever there are such rows. `most` is the largest quota.
+// Computes as if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is. The
+// balancer does so whenever there are such rows. `most` is the largest quota.
 template <int32_t kRails>
 void Tiles::SetLoad(int32_t source, int32_t target, int64_t most) {
   const int32_t pair = PairOf(source, target);

@@ -45,7 +45,7 @@ class Tiles {
     traffic_ = nullptr;
   }
   void EndSharing() { sharing_ = false; }
-  // The same matrix, in another place.
+  // Says that the same matrix is now in another place.
   void Rebind(const int64_t* traffic) { traffic_ = traffic; }
 
   const Topology& topology() const { return topology_; }
@@ -174,7 +174,7 @@ class Tiles {
   int64_t block_bound_ = 0;
   int64_t local_rows_ = 0;
 
-  // Of one tile: by local index.
+  // Sums of one tile, by local index.
   std::vector<int64_t> row_sums_;
   std::vector<int64_t> column_sums_;
   std::vector<int64_t> diagonal_;

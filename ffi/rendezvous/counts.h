@@ -1,4 +1,4 @@
-// Planning on its own: the devices' counts are brought together and planned, and nothing is moved.
+// Opens call sites that only plan: the devices' counts are gathered and planned, and nothing is moved.
 #ifndef FASTJAX_RENDEZVOUS_COUNTS_H_
 #define FASTJAX_RENDEZVOUS_COUNTS_H_
 
@@ -10,9 +10,10 @@
 
 namespace fastjax {
 
-// Of devices of one process: the last to arrive has everyone's counts before it.
+// Opens one for devices of one process: the last device to arrive plans with the counts of all.
 std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan);
-// Of devices of several: each process gets the counts of all, makes the same plan, and writes its own devices' tables.
+// Opens one for devices of several processes: each process gets the counts of all, makes the same plan, and writes its
+// own devices' tables.
 std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           std::shared_ptr<const CallSite> site, PlanFunction plan);
 

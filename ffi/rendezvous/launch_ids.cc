@@ -25,7 +25,7 @@ uint64_t Launch(const LaunchId& launch_id) {
 bool Near(int64_t a, int64_t b) { return static_cast<uint64_t>(a) - static_cast<uint64_t>(b) + kNear < 2 * kNear; }
 
 bool SameCopy(const LaunchId& a, const LaunchId& b) {
-  // A process that has compiled a program once more, to look at it, has copies that nobody launch_ids.
+  // A process that has compiled a program once more, to look at it, has copies that nobody launches.
   return a.copies == b.copies ? a.copy == b.copy : a.copies == 1 || b.copies == 1;
 }
 

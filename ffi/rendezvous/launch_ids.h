@@ -1,4 +1,5 @@
-// Numbers that tell launches of call sites apart, so that processes agree on which of theirs belong together.
+// Declares LaunchIds, which numbers the launches of call sites, so that processes agree on which of their launches
+// belong together.
 #ifndef FASTJAX_RENDEZVOUS_LAUNCH_IDS_H_
 #define FASTJAX_RENDEZVOUS_LAUNCH_IDS_H_
 
@@ -21,11 +22,11 @@ class LaunchIds {
   int64_t Open(uint64_t call);
   void Close(uint64_t call, int64_t site);
 
-  // The next launch_id of the group to this site, in this run.
+  // Returns the next launch id of the group at this site, in this run.
   LaunchId Count(uint64_t call, int64_t site, int32_t group, int64_t run_id);
 
  private:
-  // Sites that were made before any of them was visited: those of one executable, as a rule.
+  // Sites that were made before any of them was launched: those of one executable, as a rule.
   struct Generation {
     int64_t number = 0;
     std::vector<int64_t> sites;
@@ -36,7 +37,7 @@ class LaunchIds {
     std::vector<Generation> generations;
     int64_t made = 0;
   };
-  // A group's launch_ids to a site.
+  // The launches of a group at a site.
   struct Runs {
     int64_t first = 0;
     std::map<int64_t, int32_t> rounds;  // by run
@@ -48,7 +49,7 @@ class LaunchIds {
   std::map<std::pair<int64_t, int32_t>, Runs> runs_;  // by site and group
 };
 
-// Whether two processes speak of the same launch_id, whatever their numbers are.
+// Whether two processes speak of the same launch, whatever their numbers are.
 bool SameLaunch(const LaunchId& a, const LaunchId& b);
 
 }  // namespace fastjax

@@ -1,4 +1,4 @@
-// The sizes and offsets of devices, as words of a message.
+// Writes the sizes and offsets of devices as words of a message, and reads them.
 #ifndef FASTJAX_RENDEZVOUS_METADATA_H_
 #define FASTJAX_RENDEZVOUS_METADATA_H_
 
@@ -11,7 +11,7 @@
 
 namespace fastjax {
 
-// Of the local devices of a group; `args` by position.
+// Writes those of the local devices of a group; `args` is by position.
 void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeArgs>& args, std::vector<int64_t>* words);
 void WriteMetadata(const Site& site, int32_t group, const std::vector<CountsArgs>& args, std::vector<int64_t>* words);
 

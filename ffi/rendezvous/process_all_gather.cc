@@ -9,7 +9,7 @@ Status ProcessAllGather::Run(std::vector<std::vector<int64_t>>* answers) {
   if (!process_group_->wire->Post([this] { Join(); })) {
     return Status::Unavailable(process_session_.prefix + "the network of this process has been closed.");
   }
-  Status status = ended.get();  // not bounded here: the process_session is
+  Status status = ended.get();  // not bounded here: the process session is
   if (status.ok()) *answers = std::move(answers_);
   return status;
 }

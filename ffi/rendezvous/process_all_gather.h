@@ -1,4 +1,4 @@
-// One process_session in which processes all_gather words, for whoever can wait for it.
+// Gathers words from all processes of a group, for callers that can wait for the result.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 
@@ -15,15 +15,16 @@ namespace fastjax {
 // Used once. Lives until Run has returned.
 class ProcessAllGather final : public Participant {
  public:
-  // `again`: the launch_id is one of many attempts, of which those that were given up are left out.
+  // `again`: the launch id is one of many attempts, of which those that were given up are left out.
   ProcessAllGather(ProcessGroup* process_group, std::vector<int64_t> words, bool again = false)
       : process_group_(process_group), words_(std::move(words)), again_(again) {
     process_session_.participant = this;
   }
 
-  // To be given key, launch_id, text, others, timeout and prefix.
+  // To be given key, launch id, text, others, timeout and prefix.
   ProcessSession& process_session() { return process_session_; }
-  // Not for the wire's thread. `answers`: of the others, in their order. Waits no longer than the process_session does.
+  // Must not be called on the wire's thread. `answers` are those of the others, in their order. Waits no longer than
+  // the process session does.
   Status Run(std::vector<std::vector<int64_t>>* answers);
   // On the wire's thread, until Run has returned: ends it, here and for the others.
   void Cancel(const Status& why);

@@ -1,4 +1,5 @@
-// A call site whose devices are spread over processes.
+// Declares ProcessGroup: the wire of a job with what uses it; and Site: a call site whose devices are spread over
+// processes.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
 
@@ -46,7 +47,7 @@ class Site {
   // Positions of this process's devices, ascending.
   const std::vector<int32_t>& local(int32_t group) const { return local_[group]; }
 
-  // Of the next launch_id of the group in this run, all but the message.
+  // Fills in all but the message, for the next launch of the group in this run.
   void Begin(int64_t run_id, int32_t group, ProcessSession* session) const;
   // Encodes what the others are to be told, `words`.
   void Write(const std::vector<int64_t>& words, ProcessSession* session) const;

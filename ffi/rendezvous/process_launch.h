@@ -1,4 +1,5 @@
-// One launch_id of this process's devices to a call site, from their arrival until they are let go.
+// Declares ProcessLaunch: one launch of a call site by this process's devices, from their arrival until they are
+// completed.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_LAUNCH_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_LAUNCH_H_
 
@@ -18,7 +19,7 @@
 
 namespace fastjax {
 
-// Takes part in the process_session of the processes. Reused for later launch_ids of the same call site.
+// Takes part in the session of the processes. Reused for later launches of the same call site.
 template <typename Args>
 class ProcessLaunch : public Participant {
  public:
@@ -34,8 +35,8 @@ class ProcessLaunch : public Participant {
   ProcessSession& process_session() { return process_session_; }
   std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
 
-  // On the thread of the last device to arrive: joins the process_session. `done` is called on the wire's thread when
-  // the launch_id is over, and the launch may then be reused.
+  // On the thread of the last device to arrive: joins the process session. `done` is called on the wire's thread when
+  // the launch is over, and the object may then be reused.
   void Begin(Session* session, std::function<void()> done) {
     session_ = session;
     done_ = std::move(done);
@@ -63,14 +64,14 @@ class ProcessLaunch : public Participant {
   bool metered() const { return launch_.metered; }
   // What it was about, if it ended well.
   virtual Seen seen() const = 0;
-  // Leaves the process_session and lets the devices go.
+  // Leaves the process session and completes the devices.
   void Finish(const Status& status) {
     site_->process_group().rendezvous.Leave(&process_session_);
     End(status);
   }
 
  private:
-  // Of a launch_id that the other processes know nothing of yet. They are told, if it can be said which it is.
+  // Ends a launch that the other processes know nothing of yet. They are told if it can be said which launch it is.
   void EndAlone(const Status& why, bool named) {
     const bool posted = named && site_->process_group().wire->Post([this, why] {
       site_->process_group().rendezvous.StayAway(process_session_, why);

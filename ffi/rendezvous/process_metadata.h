@@ -1,4 +1,4 @@
-// What processes tell each other about an exchange, before rows move.
+// Declares ProcessMetadata: what processes tell each other about an exchange before rows move.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_METADATA_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_METADATA_H_
 
@@ -48,7 +48,7 @@ struct ProcessMetadata {
 // Replaces what `out` holds.
 void Encode(const ProcessMetadata& message, std::vector<std::byte>* out);
 
-// Of what Encode made.
+// Changes the kind in bytes that Encode made.
 void SetKind(Kind kind, std::vector<std::byte>* encoded);
 
 // False if this is no message, whatever the bytes are. `data` must be aligned as int64.

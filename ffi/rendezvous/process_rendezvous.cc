@@ -103,7 +103,7 @@ void ProcessRendezvous::Tell(int32_t process, const GivenUp& given_up) {
   wire_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
-// And forgets the messages of those who had come.
+// Remembers a launch that was given up, and forgets the messages that had arrived for it.
 void ProcessRendezvous::Remember(GivenUp given_up) {
   const auto stale = [&](const std::unique_ptr<ReceivedMessage>& message) {
     return message->metadata.key == given_up.key && SameLaunch(message->metadata.launch_id, given_up.launch_id);
@@ -284,7 +284,7 @@ void ProcessRendezvous::ForEachMissing(const ProcessSession& session, Function f
   }
 }
 
-// launch_id may have rendezvous left, also others than its own.
+// A call of `function` may have sessions leave, also others than its own; those are skipped.
 template <typename Function>
 void ProcessRendezvous::ForEachJoined(Function function) {
   const std::vector<ProcessSession*> joined = joined_;

@@ -1,4 +1,5 @@
-// Where processes meet before rows move: each tells the others what it knows of the exchange it came to.
+// Declares ProcessRendezvous, where processes meet before rows move: each tells the others what it knows of the
+// exchange that it has reached. It runs on the wire's thread.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 
@@ -22,7 +23,8 @@ class Participant {
   virtual ~Participant() = default;
   // Everybody is here.
   virtual void OnMet() = 0;
-  // Not everybody comes, or somebody gave up later. At most once; the participant still has to leave.
+  // Called when a process does not come, or gave up later. It is called at most once; the participant still has to
+  // leave.
   virtual void OnFailed(const Status& why) = 0;
   // Says where it is, after OnMet, when one of the others is lost.
   virtual Status Explain(const Status& why) const { return why; }
@@ -68,7 +70,7 @@ class ProcessRendezvous final : public Handler {
   // Ends a session, or what came after it, here and everywhere. It may be left, and its memory gone, on return; so it
   // is with all that calls a participant.
   void GiveUp(ProcessSession* session, const Status& why);
-  // The same, where every process finds the same mistake.
+  // Ends the session here only: every process finds the same mistake.
   void FailAlike(ProcessSession* session, const Status& why);
   // Tells the others that this process will not come: its own devices did not all reach the call.
   void StayAway(const ProcessSession& session, const Status& why);

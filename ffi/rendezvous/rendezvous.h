@@ -1,4 +1,4 @@
-// Where the devices of one process meet.
+// Declares Rendezvous, where the devices of one process meet.
 #ifndef FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
 #define FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
 
@@ -23,8 +23,8 @@ namespace fastjax {
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived);
 
-// The same when half of the time is up, which is said on stderr: where those that are missing wait for others in a
-// collective of XLA's, that may end the process before the error is seen. Of short limits nothing is said.
+// Text for stderr when half of the time is up. Missing devices may wait for others in a collective of XLA's, which may
+// end the process before the error is seen. Nothing is written where the limit is short.
 std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
                          const std::vector<bool>& arrived);
 void Say(const std::string& text);
@@ -58,8 +58,8 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
     // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
     void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
-    // The same, with all devices completed by the caller's thread, one after the other: where they are played by one,
-    // whose completions wait for nothing.
+    // Does the same, but the caller's thread completes all devices, one after the other. For ranks that one device
+    // plays, whose completions wait for nothing.
     void FinishHere(const Status& status) { owner_->FinishSessionHere(this, status); }
 
    private:
@@ -189,7 +189,8 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     session->Finish(why, here);
   }
 
-  // Of a session whose time is up. What kept a device from taking part comes first, and may be why others are missing.
+  // Returns the error of a session whose time is up. What kept a device from taking part comes first, and may be why
+  // others are missing.
   Status Late(const Session& session) const {
     const std::string missing = MissingDevices(*site_, members_, session.group_, session.arrived_);
     const Status& first = session.refusal_;

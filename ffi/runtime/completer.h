@@ -1,4 +1,4 @@
-// Threads that completions run on.
+// Declares Completer, which owns the threads that completions run on.
 #ifndef FASTJAX_RUNTIME_COMPLETER_H_
 #define FASTJAX_RUNTIME_COMPLETER_H_
 

@@ -1,4 +1,4 @@
-// One copy between two pieces of memory of this process, or that it reaches.
+// Declares CopyOp: one copy between two pieces of memory of this process, or that it reaches.
 #ifndef FASTJAX_RUNTIME_COPY_OP_H_
 #define FASTJAX_RUNTIME_COPY_OP_H_
 

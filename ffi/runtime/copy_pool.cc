@@ -17,7 +17,7 @@ namespace {
 // Pieces small enough to even out unequal threads, large enough that claiming one is noise.
 constexpr int64_t kMinPieceBytes = 64 << 10;
 constexpr int64_t kMaxPieceBytes = 1 << 20;
-// Of another process's memory: the system takes more time to begin a read.
+// Reads of another process's memory are cut into larger pieces: the system takes more time to begin one.
 constexpr int64_t kMinReadBytes = 256 << 10;
 constexpr int64_t kPiecesPerThread = 8;
 

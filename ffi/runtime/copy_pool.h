@@ -1,4 +1,4 @@
-// The small pool of threads, one per usable processor, that moves rows.
+// Declares CopyPool: the process's threads that copy rows, one for each usable processor.
 #ifndef FASTJAX_RUNTIME_COPY_POOL_H_
 #define FASTJAX_RUNTIME_COPY_POOL_H_
 
@@ -34,7 +34,7 @@ class CopyJob {
 
   // Runs everything on the calling thread.
   void RunInline();
-  // Of a job that reads from another process: has the reader read it all.
+  // For a job that reads from another process: adds all of its reads to `reader`.
   void AddTo(ProcessReader* reader) const;
 
  private:

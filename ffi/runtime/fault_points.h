@@ -1,4 +1,5 @@
-// Places where a test can have this process stop, so that whatever it then does to it happens there and nowhere else.
+// Declares places where a test can have this process stop. What the test then does to the process happens there and
+// nowhere else.
 //
 // FASTJAX_FAULT names them, each with the exchange of this process, from 0: with "met@1,stage 2@3" it stops once all
 // have met for its second exchange, and in its fourth before it sends anything of stage 2, as errors number them.

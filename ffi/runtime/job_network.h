@@ -1,4 +1,4 @@
-// This process's part of its job's network. It is opened once, by the bootstrap, and used by every exchange.
+// Declares this process's part of its job's network. It is opened once, by the bootstrap, and used by every exchange.
 #ifndef FASTJAX_RUNTIME_JOB_NETWORK_H_
 #define FASTJAX_RUNTIME_JOB_NETWORK_H_
 

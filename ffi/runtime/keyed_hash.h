@@ -1,4 +1,4 @@
-// SipHash-2-4 (Aumasson and Bernstein, 2012): a hash that only those can compute who know the key.
+// Declares SipHash-2-4 (Aumasson and Bernstein, 2012): a hash that can be computed only with the key.
 #ifndef FASTJAX_RUNTIME_KEYED_HASH_H_
 #define FASTJAX_RUNTIME_KEYED_HASH_H_
 

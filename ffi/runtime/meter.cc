@@ -19,7 +19,7 @@ SiteKind KindOf(const ExchangeOptions& options, bool queues) {
   return {options.plan ? PlanSource::kSelf : given, options.reverse, queues};
 }
 
-// As the rows travel.
+// Copies the traffic matrix in the direction in which the rows travel: transposed on the way back.
 void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<int64_t>* traffic) {
   traffic->assign(sent, sent + ranks * ranks);
   for (size_t i = 0; reverse && i < ranks; ++i) {

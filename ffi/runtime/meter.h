@@ -1,4 +1,4 @@
-// Takes the statistics of one call site while it runs.
+// Declares Meter, which collects the statistics of one call site while it runs.
 #ifndef FASTJAX_RUNTIME_METER_H_
 #define FASTJAX_RUNTIME_METER_H_
 
@@ -23,7 +23,7 @@ struct Launch {
   int64_t planning_ns = 0;
   std::chrono::steady_clock::time_point start;
 
-  // What came before is not to count.
+  // Has the time before this call not count.
   void Restart() {
     if (metered) start = std::chrono::steady_clock::now();
   }
@@ -68,9 +68,10 @@ class Meter {
     launch.Restart();
     return launch;
   }
-  // Once for each that has begun, before its devices are told. The first takes memory; without any, nothing is noted.
+  // To be called once for each launch that has begun, before its devices are told. The first call allocates memory;
+  // without memory, nothing is noted.
   void End(const Launch& launch, const Status& status, const Seen& seen);
-  // Of what did not begin.
+  // Counts a launch that failed before it began.
   void Fail() { End(Begin(), Status::Internal(""), {}); }
 
  private:

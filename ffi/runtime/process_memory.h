@@ -1,4 +1,4 @@
-// Reading the memory of other processes of this host, where the system lets us.
+// Reads the memory of other processes of this host, where the system allows it.
 #ifndef FASTJAX_RUNTIME_PROCESS_MEMORY_H_
 #define FASTJAX_RUNTIME_PROCESS_MEMORY_H_
 

@@ -1,4 +1,4 @@
-// The one place for what lives as long as the process.
+// Declares ProcessState, the one place for objects that live as long as the process.
 #ifndef FASTJAX_RUNTIME_PROCESS_STATE_H_
 #define FASTJAX_RUNTIME_PROCESS_STATE_H_
 

@@ -1,4 +1,4 @@
-// Memory that rows rest in between the hops of a staged plan.
+// Declares StagingPool, which owns the host memory that rows rest in between the hops of a staged plan.
 #ifndef FASTJAX_RUNTIME_STAGING_POOL_H_
 #define FASTJAX_RUNTIME_STAGING_POOL_H_
 

@@ -1,4 +1,5 @@
-// What exchanges did, in statistics: by call site, kept for whoever asks, and across the end of the executable.
+// Declares Records: statistics of exchanges, by call site. They are kept for whoever asks, also after the executable is
+// gone.
 #ifndef FASTJAX_RUNTIME_STATISTICS_H_
 #define FASTJAX_RUNTIME_STATISTICS_H_
 
@@ -100,7 +101,7 @@ class Record {
 // All of the process's, and whether statistics are collected at all.
 class Records {
  public:
-  // Of call sites whose executables are gone, so many records are kept: the newest.
+  // So many records of call sites whose executables are gone are kept: the newest.
   static constexpr size_t kMaxEnded = 256;
 
   static Records& Get();
@@ -111,7 +112,7 @@ class Records {
 
   std::shared_ptr<Record> Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind);
   void Close(const std::shared_ptr<Record>& record);
-  // Of the call sites that have done something since the last Reset, in order of creation.
+  // Reports the call sites that have done something since the last Reset, in order of creation.
   std::vector<SiteReport> Report() const;
   void Reset();
 

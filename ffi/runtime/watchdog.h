@@ -1,4 +1,4 @@
-// Bounds every wait.
+// Declares Watchdog, whose thread bounds every wait.
 #ifndef FASTJAX_RUNTIME_WATCHDOG_H_
 #define FASTJAX_RUNTIME_WATCHDOG_H_
 

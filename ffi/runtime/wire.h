@@ -1,4 +1,4 @@
-// What the network transport asks of a network: bytes between the processes of a job.
+// Declares Wire: what backends ask of a network, which carries bytes between the processes of a job.
 #ifndef FASTJAX_RUNTIME_WIRE_H_
 #define FASTJAX_RUNTIME_WIRE_H_
 

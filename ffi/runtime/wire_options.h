@@ -1,4 +1,4 @@
-// How a wire is opened, and what can be said of one.
+// Declares the options of a wire, and the report on one.
 #ifndef FASTJAX_RUNTIME_WIRE_OPTIONS_H_
 #define FASTJAX_RUNTIME_WIRE_OPTIONS_H_
 
@@ -15,7 +15,7 @@ struct WireOptions {
   int32_t processes = 1;
   Secret secret{};
   std::string library = "libucp.so.0";  // path or name of UCX's libucp
-  std::vector<std::string> nics;        // one nic_worker each; none: one nic_worker with what UCX chooses
+  std::vector<std::string> nics;        // one NIC worker each; none: one NIC worker with what UCX chooses
   std::string transports;               // UCX_TLS for this wire; empty: UCX's choice
 };
 

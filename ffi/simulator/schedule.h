@@ -21,8 +21,8 @@ enum class Synchronization : int8_t {
   kWindow = 3,
 };
 
-// As the transport between CPU hosts has it, but for stages that end before others that began earlier: there, they make
-// room as well.
+// Works as the network backend does, except for stages that end before others that began earlier: in the backend, these
+// make room as well.
 inline constexpr int32_t kStagesUnderWay = 4;
 
 struct Fabric {

@@ -1,5 +1,5 @@
-// The transport between GPUs of one process: kernels that write into each other's memory where the hardware lets them,
-// messages where not.
+// Declares the backend for GPUs of one process. Its kernels write into each other's memory where the hardware allows
+// that; elsewhere rows go as messages.
 #ifndef FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
 #define FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
 

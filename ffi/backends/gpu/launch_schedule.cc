@@ -124,7 +124,7 @@ void LaunchSchedule::ForEachPiece(const Step& step, Visit visit) const {
   }
 }
 
-// A call's buffers serve one pipeline_step after the other: nothing is packed before the messages of the pipeline_step
+// A call's buffers serve one pipeline step after the other: nothing is packed before the messages of the pipeline step
 // before have moved.
 Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
   used_.assign(2 * moves_.size(), 0);

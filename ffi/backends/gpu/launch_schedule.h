@@ -1,5 +1,5 @@
-// A plan as the GPUs of this process execute it: pipeline steps, one after the other, of copies and messages that go on
-// side by side.
+// Declares LaunchSchedule: a plan as the GPUs of this process execute it. Pipeline steps follow one another; the copies
+// and messages of one pipeline step go on side by side.
 #ifndef FASTJAX_BACKENDS_GPU_LAUNCH_SCHEDULE_H_
 #define FASTJAX_BACKENDS_GPU_LAUNCH_SCHEDULE_H_
 
@@ -25,7 +25,7 @@ struct MoveList {
   int64_t bytes = 0;  // less than the line is long, which has gaps
 };
 
-// What one call does in one pipeline_step. Messages that lie in many runs are packed before, and unpacked after they
+// What one call does in one pipeline step. Messages that lie in many runs are packed before, and unpacked after they
 // have moved; copies are made meanwhile. Messages between ranks of the call itself are runs like others.
 struct CallStep {
   MoveList pack;
@@ -34,7 +34,7 @@ struct CallStep {
   MoveList unpack;
 };
 
-// Sums to be made after the last pipeline_step.
+// Sums to be made after the last pipeline step.
 struct SumList {
   std::vector<kernels::Landing> landings;
   std::vector<const std::byte*> sources;
@@ -59,7 +59,7 @@ class LaunchSchedule {
     return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
   const std::vector<kernels::Move>& moves(int32_t call) const { return moves_[static_cast<size_t>(call)]; }
-  // Of one pipeline_step, between calls.
+  // The messages of one pipeline step, between calls.
   const Message* messages(int32_t pipeline_step) const {
     return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
   }
@@ -86,10 +86,10 @@ class LaunchSchedule {
     int64_t buffer = -1;  // offset of the message in its call's buffer; -1: it lies in one piece where it is
   };
 
-  // One end of a message that a rank of a call has for another rank of it, in the pipeline_step that is being arranged.
+  // One end of a message that a rank of a call has for another rank of it, in the pipeline step that is being arranged.
   struct OwnMessage {
     std::pair<int32_t, int32_t> ranks;  // the sender and the receiver
-    size_t number;                      // of the pipeline_step's, which keeps the order of those between two ranks
+    size_t number;                      // of the pipeline step's, which keeps the order of those between two ranks
     std::byte* data;
     int64_t bytes;
   };
@@ -102,7 +102,7 @@ class LaunchSchedule {
   Status DeliverOwn(int32_t pipeline_step);
   // Blocks that are to be summed stay in the buffer that they arrive in.
   bool StaysInBuffer(const Step& step) const { return sums_ && step.action == Action::kReceive; }
-  // As the plan numbers pipeline steps, so that all processes agree.
+  // Returns the number of the step's pipeline step in the plan, which is the same in all processes.
   int32_t PipelineStepOf(const Step& step) const {
     return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
   }
@@ -131,15 +131,15 @@ class LaunchSchedule {
   bool sums_ = false;
 
   std::vector<Packing> packing_;     // by step; of copies unused
-  std::vector<int64_t> used_;        // by call and action: bytes of its buffer in one pipeline_step
-  std::vector<int64_t> most_;        // and in the pipeline_step that uses most
+  std::vector<int64_t> used_;        // by call and action: bytes of its buffer in one pipeline step
+  std::vector<int64_t> most_;        // and in the pipeline step that uses most
   std::vector<std::byte*> buffers_;  // by call and action
   std::vector<CallStep> lists_;
   std::vector<std::vector<kernels::Move>> moves_;  // by call
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
   std::vector<Message> messages_;
-  std::vector<int64_t> first_message_;  // by pipeline_step
+  std::vector<int64_t> first_message_;  // by pipeline step
   std::vector<SumList> sum_;            // by call
 };
 

@@ -18,7 +18,7 @@ size_t Bytes(const std::vector<T>& list) {
   return Aligned(list.size() * sizeof(T));
 }
 
-// Of those that one launch takes, the most moves.
+// Returns the length of the longest list that one launch takes.
 int64_t LongestList(const LaunchSchedule& schedule, int32_t call) {
   int64_t longest = 0;
   for (int32_t pipeline_step = 0; pipeline_step < schedule.count(); ++pipeline_step) {
@@ -228,7 +228,7 @@ Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
       own.caller->device, "launch a kernel");
 }
 
-// As many as find a tile each; a few runs need not occupy a GPU.
+// Returns as many blocks as find a tile each: a few runs need not occupy a GPU.
 int32_t Launcher::BlocksFor(const DeviceCall& call, int64_t bytes) const {
   const int64_t tiles = (bytes + kernels::kSmallTileBytes - 1) / kernels::kSmallTileBytes;
   return static_cast<int32_t>(std::clamp<int64_t>(tiles, 1, call.blocks));

@@ -1,4 +1,4 @@
-// Puts pipeline steps on streams: nothing here waits for a device.
+// Declares Launcher, which puts pipeline steps on streams. No function here waits for a device.
 #ifndef FASTJAX_BACKENDS_GPU_LAUNCHER_H_
 #define FASTJAX_BACKENDS_GPU_LAUNCHER_H_
 
@@ -17,7 +17,7 @@ class Launcher {
 
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
-  // have moved, and the layout's memory_group has been given up.
+  // have moved, and the layout's memory group has been given up.
   Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
 
  private:
@@ -57,7 +57,7 @@ class Launcher {
   const Layout* layout_ = nullptr;
   Tally tally_;  // of this exchange
   std::vector<DeviceCall> calls_;
-  std::vector<uint8_t> talks_;  // by call: has messages in this pipeline_step
+  std::vector<uint8_t> talks_;  // by call: has messages in this pipeline step
   std::vector<kernels::Stream> sides_;
   std::vector<kernels::Stream> streams_;
 };

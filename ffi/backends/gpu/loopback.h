@@ -1,4 +1,5 @@
-// All ranks of a plan, played on one GPU: kernels and stages are real, and messages are moved by a kernel.
+// Declares LoopbackFabric, with which one GPU plays all ranks of a plan. Kernels and stages are real, and a kernel
+// moves the messages.
 #ifndef FASTJAX_BACKENDS_GPU_LOOPBACK_H_
 #define FASTJAX_BACKENDS_GPU_LOOPBACK_H_
 

@@ -57,9 +57,9 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     Completer::Get().Run([this] {
       bool alike = true;
       const Status status = Guarded([&] { return PrepareAndLaunch(&alike); });
-      // Only mistakes are found alike; want of memory is a process's own.
+      // All processes find the same mistakes, but a lack of memory is one process's own.
       alike = alike && status.code == Code::kInvalidArgument;
-      // The wire lives as long as somebody is in a process_session.
+      // The wire lives as long as somebody is in a process session.
       static_cast<void>(site().process_group().wire->Post([this, status, alike] { OnLaunched(status, alike); }));
     });
   }
@@ -140,7 +140,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     alike ? rendezvous.FailAlike(&process_session(), launched) : rendezvous.GiveUp(&process_session(), launched);
   }
 
-  // Of the process_session, and what went wrong here in the meantime, if that is something else: it is told once.
+  // Returns the failure of the process session, and what went wrong here in the meantime if that is something else.
+  // Each is reported once.
   Status FailureBeside(const Status& launched) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Status failure = failure_;

@@ -1,5 +1,5 @@
-// The transport between GPUs of several processes: these meet and agree by message, as CPUs' do, and rows go by what
-// the fabric has, or by kernels where processes of one host share memory.
+// Declares the backend for GPUs of several processes. The processes meet and agree by messages, as on CPUs. Rows go
+// through the fabric, or by kernels where processes of one host share memory.
 #ifndef FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
 #define FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
 
@@ -24,7 +24,7 @@ class GpuNetworkTransport final : public Transport {
         process_group_(std::move(process_group)),
         memory_(std::move(memory)) {}
 
-  // As GpuTransport's.
+  // Counts and tables are where those of GpuTransport are.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 

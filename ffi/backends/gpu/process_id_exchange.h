@@ -1,4 +1,4 @@
-// Processes agree on a communicator by messages.
+// Declares how processes agree on a communicator's id by messages.
 #ifndef FASTJAX_BACKENDS_GPU_PROCESS_ID_EXCHANGE_H_
 #define FASTJAX_BACKENDS_GPU_PROCESS_ID_EXCHANGE_H_
 

@@ -1,4 +1,4 @@
-// One exchange of GPUs, from its devices' arguments to what is on their streams.
+// Declares Work: one exchange of GPUs, from its devices' arguments to what is on their streams.
 #ifndef FASTJAX_BACKENDS_GPU_WORK_H_
 #define FASTJAX_BACKENDS_GPU_WORK_H_
 
@@ -48,7 +48,7 @@ class Work {
   Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  fastjax::Launch* launch);
-  // The same, where other processes may share memory, which `args` are completed with.
+  // Does the same where other processes may share memory. Completes `args` with that memory.
   Status Prepare(const ipc::Participants& participants, ipc::MemoryPeers* memory_peers, std::vector<ExchangeArgs>* args,
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  fastjax::Launch* launch);

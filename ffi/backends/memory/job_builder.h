@@ -1,4 +1,4 @@
-// Turns the plans of a group into copies.
+// Declares JobBuilder, which turns the plans of a group into the copies of one job.
 #ifndef FASTJAX_BACKENDS_MEMORY_JOB_BUILDER_H_
 #define FASTJAX_BACKENDS_MEMORY_JOB_BUILDER_H_
 

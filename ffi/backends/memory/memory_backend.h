@@ -1,4 +1,4 @@
-// The transport between devices of one process: memory is shared, so rows are copied by the process itself.
+// Declares the backend for devices of one process. They share its memory, so its copy threads copy the rows.
 #ifndef FASTJAX_BACKENDS_MEMORY_MEMORY_BACKEND_H_
 #define FASTJAX_BACKENDS_MEMORY_MEMORY_BACKEND_H_
 

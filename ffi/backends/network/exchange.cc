@@ -32,7 +32,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
     if (!status.ok()) {
       schedule_.Release();
-      // Only mistakes are found alike; want of memory is a process's own.
+      // All processes find the same mistakes, but a lack of memory is one process's own.
       alike = alike && status.code == Code::kInvalidArgument;
       return alike ? rendezvous.FailAlike(&process_session(), status) : rendezvous.GiveUp(&process_session(), status);
     }
@@ -103,7 +103,8 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   bool IsFirst() { return process_session().others.empty() || site().process() < process_session().others.front(); }
   bool KnowsTag() { return IsFirst() || process_session().messages.front() != nullptr; }
 
-  // The same in every process: by the launch_id of the first of them.
+  // Returns the tag of this exchange, which is the same in every process: it is made from the launch id of the first of
+  // them.
   uint64_t Tag() {
     const ProcessSession& met = process_session();
     const LaunchId& launch_id = IsFirst() ? met.launch_id : met.messages.front()->metadata.launch_id;

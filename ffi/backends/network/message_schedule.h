@@ -1,4 +1,4 @@
-// The steps of one process as messages and copies, and in which order they may begin.
+// Declares MessageSchedule: the steps of one process as messages and copies, and the order in which they may begin.
 #ifndef FASTJAX_BACKENDS_NETWORK_MESSAGE_SCHEDULE_H_
 #define FASTJAX_BACKENDS_NETWORK_MESSAGE_SCHEDULE_H_
 

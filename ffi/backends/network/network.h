@@ -1,5 +1,5 @@
-// The transport between devices of several processes: processes meet by message, plan alike, and each moves the rows
-// that pass its devices over a wire.
+// Declares the backend for devices of several processes. The processes meet by messages and make the same plan. Each
+// sends and receives the rows of its devices over a wire.
 #ifndef FASTJAX_BACKENDS_NETWORK_NETWORK_H_
 #define FASTJAX_BACKENDS_NETWORK_NETWORK_H_
 
@@ -14,7 +14,7 @@ namespace fastjax::network {
 
 class NetworkTransport final : public Transport {
  public:
-  // The process_group must outlive the wire's thread.
+  // The process group must outlive the wire's thread.
   explicit NetworkTransport(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {

@@ -1,4 +1,4 @@
-// The network that this build has.
+// Declares how the network of this build is opened.
 #ifndef FASTJAX_BACKENDS_NETWORK_OPEN_WIRE_H_
 #define FASTJAX_BACKENDS_NETWORK_OPEN_WIRE_H_
 

@@ -1,11 +1,11 @@
-// Why no set of runners waits in a circle. Every device sends, and receives, the steps of one phase strictly in order
-// of stages, and begins a stage as soon as fewer than the window's worth of them have begun and not ended. Take the
-// first step that has not ended anywhere, by phase (local, balance, scale-out, redistribute) and then by stage. What it
-// hands on came by steps of an earlier phase, which have ended, so its gate is open at the sender. All earlier stages
-// of its phase have ended, so both ends have room for it in their windows, and nothing before it in their queues: both
-// have begun it, and it ends, whether or not it waits for its receiver: the wire may have it wait for others of its tag
-// that receivers have asked for, of which the first always moves. So there is no such step. This asks nothing of the
-// windows but that they are 1 or more, and they may differ between processes.
+// Why no set of runners waits in a cycle. Every device sends, and receives, the steps of one phase strictly in order of
+// stages, and begins a stage as soon as fewer than the window's worth of them have begun and not ended. Take the first
+// step that has not ended anywhere, by phase (local, balance, scale-out, redistribute) and then by stage. What it hands
+// on came by steps of an earlier phase, which have ended, so its gate is open at the sender. All earlier stages of its
+// phase have ended, so both ends have room for it in their windows, and nothing before it in their queues: both have
+// begun it, and it ends, whether or not it waits for its receiver: the wire may have it wait for others of its tag that
+// receivers have asked for, of which the first always moves. So there is no such step. This asks nothing of the windows
+// but that they are 1 or more, and they may differ between processes.
 #include "backends/network/runner.h"
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// Carries out a schedule of messages over a wire.
+// Declares Runner, which executes a message schedule over a wire, on the wire's thread.
 #ifndef FASTJAX_BACKENDS_NETWORK_RUNNER_H_
 #define FASTJAX_BACKENDS_NETWORK_RUNNER_H_
 

@@ -12,7 +12,7 @@ using planner::Phase;
 using std::chrono::steady_clock;
 
 constexpr int64_t kLast = int64_t{1} << 41;
-// Of copies that nothing waits for, which share jobs: the end of each job wakes the wire's thread.
+// Copies that nothing waits for share jobs of about so many bytes, since the end of each job wakes the wire's thread.
 constexpr int64_t kJobBytes = 1 << 20;
 // Below this, waking the pool costs more than it saves.
 constexpr int64_t kPooledBytes = 64 << 10;

@@ -187,7 +187,7 @@ int64_t MaxEntries(const Topology& topology) {
 
 }  // namespace
 
-// Of a plan that was chosen, the times are those of what was taken.
+// The times of a plan are those of the scheduler that was chosen, so there are none here.
 constexpr SchedulerInfo kAutoScheduler = {
     {"auto", "the cheapest of the others by the cost model, whichever it is",
      /*order=*/0, /*stages_rows=*/true, /*single_stage=*/false, NicNeed::kAnyOfServer, Choosing::kChooses},

@@ -1,4 +1,5 @@
-// One device's call of an exchange, as XLA makes it.
+// Declares Caller: what the handler of one GPU passes to the backend for one call of an exchange. The handler owns it,
+// on the thread on which XLA called it.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_CALLER_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_CALLER_H_
 
@@ -24,7 +25,8 @@ struct Caller final : DeviceContext {
   std::function<std::byte*(size_t bytes)> allocate;
 };
 
-// Of a call site of GPUs; null for a device of another process.
+// Returns the GPU's part of the arguments of a device; null for a device of another process. The call site must be one
+// of GPUs.
 inline const Caller* CallerOf(const ExchangeArgs& args) { return static_cast<const Caller*>(args.context); }
 
 }  // namespace fastjax::gpu

@@ -1,4 +1,4 @@
-// How rows get from a device to one whose memory it cannot reach.
+// Declares Channel, which moves messages between devices that cannot reach each other's memory.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_CHANNEL_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_CHANNEL_H_
 

@@ -1,4 +1,5 @@
-// The vendors' libraries, which are part of the package and loaded when a program first uses a GPU.
+// Loads the vendors' driver libraries, which are part of the package, when the first program for a platform is
+// compiled.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_DRIVER_LIBRARY_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_DRIVER_LIBRARY_H_
 
@@ -18,7 +19,8 @@ struct PlatformOptions {
   bool shares_memory = false;                  // of devices, with other processes of the host
 };
 
-// Of a platform ("cuda", "rocm"; "cpu", whose GPUs are emulated). To be said before its first program is compiled.
+// Sets the options of a platform ("cuda", "rocm"; "cpu", whose GPUs are emulated). To be called before its first
+// program is compiled.
 void SetOptions(const std::string& platform, PlatformOptions options);
 PlatformOptions OptionsOf(const std::string& platform);
 

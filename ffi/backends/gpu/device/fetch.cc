@@ -33,7 +33,7 @@ Status Fetch::Run(const Caller& caller) {
   if (status.ok()) {
     status = gpu_->Check(gpu_->driver().RecordEvent(event, caller.stream), caller.device, "record an event");
   }
-  // Also after a failure: a kernel may be under way.
+  // Waits after a failure too, since a kernel may be under way.
   const int waited =
       status.ok() ? gpu_->driver().SynchronizeEvent(event) : gpu_->driver().SynchronizeStream(caller.stream);
   if (status.ok()) status = gpu_->Check(waited, caller.device, "finish the work before the exchange");

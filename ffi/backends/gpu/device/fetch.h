@@ -1,4 +1,5 @@
-// What a call reads of its device before it can begin: sizes, offsets and tables, all of them in one wait.
+// Declares Fetch, which brings what a call reads of its device before it begins (sizes, offsets, tables) to pinned
+// memory. The calling thread waits once for all of it.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_FETCH_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_FETCH_H_
 
@@ -31,13 +32,13 @@ class Fetch {
   void Add(const T** where, size_t bytes) {
     wanted_.push_back({reinterpret_cast<const void**>(where), bytes, {}});
   }
-  // The same of a table, as far as it is in use: `head` bytes, and so often `each` as the int32 at `count_at` says. The
-  // rest of the copy is anything.
+  // Adds a table, as Add does, but copies only the part that is in use: `head` bytes, and as many times `each` bytes as
+  // the int32 at `count_at` says. The rest of the copy is undefined.
   template <typename T>
   void AddTable(const T** where, size_t bytes, const TableShape& shape) {
     wanted_.push_back({reinterpret_cast<const void**>(where), bytes, shape});
   }
-  // And room for what is written on the host.
+  // Has `*where` point to `bytes` bytes of the same memory, which the host writes.
   void AddRoom(std::byte** where, size_t bytes) {
     room_ = where;
     room_bytes_ = bytes;

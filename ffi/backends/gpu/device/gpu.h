@@ -1,5 +1,5 @@
-// The GPUs of this process, through a vendor's driver: errors in words, and events and pinned memory that are kept for
-// reuse, since making them would stop the devices.
+// Declares Gpu: the GPUs of this process, used through a vendor's driver. It turns error codes into text, and owns
+// events and pinned memory, which it keeps for reuse, since making them would stop the devices.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 
@@ -45,7 +45,8 @@ class Gpu {
   // The most blocks of a kernel that are worth launching.
   Status MaxBlocks(int32_t device, int32_t* blocks);
 
-  // Once for each device: before the first of its kernels is launched, and so before any barrier waits on it.
+  // Loads the kernels, once for each device: before the first of its kernels is launched, and so before any barrier
+  // waits on it.
   Status LoadKernels(int32_t device);
 
   // An event of the device, to be given back once all that waits for it has been put on streams.
@@ -59,12 +60,13 @@ class Gpu {
   // its peer, before it sends that, for one of the second.
   std::mutex& turn(int32_t device);
 
-  // Of all exchanges so far. Thread-safe.
+  // Adds an exchange to the counters of all exchanges so far. Thread-safe.
   void Count(const Tally& exchange);
   Tally tally();
 
   Status TakePinned(int32_t device, size_t bytes, Pinned* pinned);
-  // Free for others as soon as what is on the stream now has happened; at once where there is no stream.
+  // Gives pinned memory back. Others may use it as soon as what is on the stream now has happened; at once where there
+  // is no stream.
   void ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream);
 
  private:

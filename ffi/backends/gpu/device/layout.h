@@ -1,4 +1,4 @@
-// Who is here, and who reaches whom.
+// Declares Layout: which devices of a group are this process's, and which devices reach each other's memory.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 

@@ -1,4 +1,5 @@
-// How errors speak of exchanges that are over for the host before they have happened.
+// Declares Report, which keeps an error that is found after the host has returned from an exchange, until the group's
+// next exchange returns it.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_REPORT_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_REPORT_H_
 

@@ -1,4 +1,4 @@
-// What exchanges have put on streams.
+// Declares Tally: counters of what exchanges have put on streams.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_TALLY_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_TALLY_H_
 

@@ -1,4 +1,4 @@
-// One exchange's agreement on shared memory.
+// Declares the agreement of the processes of a group on shared memory, for one exchange.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_AGREEMENT_H_
 #define FASTJAX_BACKENDS_GPU_IPC_AGREEMENT_H_
 

@@ -1,4 +1,5 @@
-// Memory of the host that several of its processes, and all of their devices, see.
+// Declares BarrierPage: a page of the host's memory that several of its processes map, and that all of their devices
+// can read and write.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_BARRIER_PAGE_H_
 #define FASTJAX_BACKENDS_GPU_IPC_BARRIER_PAGE_H_
 
@@ -13,8 +14,8 @@
 
 namespace fastjax::gpu::ipc {
 
-// The same in processes that can open each other's pages, and different on other hosts, and in containers that have
-// shared memory of their own.
+// Returns a number that is equal in processes that can open each other's pages. It differs on other hosts, and in
+// containers that have shared memory of their own.
 uint64_t HostId();
 
 // What a page is found by. `process`, of the system, is for whoever looks through /dev/shm.
@@ -29,7 +30,7 @@ class BarrierPage {
   static Status Make(std::shared_ptr<Gpu> gpu, int32_t devices, std::unique_ptr<BarrierPage>* page);
   static Status Open(std::shared_ptr<Gpu> gpu, const PageName& name, int32_t devices,
                      std::unique_ptr<BarrierPage>* page);
-  // Not while streams may come to its barriers.
+  // Must not be destroyed while streams may come to its barriers.
   ~BarrierPage();
   BarrierPage(const BarrierPage&) = delete;
   BarrierPage& operator=(const BarrierPage&) = delete;
@@ -38,7 +39,7 @@ class BarrierPage {
   void Unlink();
 
   kernels::BarrierLine* lines() const { return lines_; }
-  // As a device sees it.
+  // Gives the address at which a device sees the lines.
   Status LinesOn(int32_t device, kernels::BarrierLine** lines) const;
 
  private:

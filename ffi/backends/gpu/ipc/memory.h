@@ -1,4 +1,5 @@
-// Memory of devices that processes share: what this one exports, and what it has imported of others.
+// Declares Memory: the device memory that processes share. This process exports its own allocations, and keeps those
+// that it has imported of others.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_MEMORY_H_
 #define FASTJAX_BACKENDS_GPU_IPC_MEMORY_H_
 

@@ -1,5 +1,5 @@
-// The processes of one host whose devices share memory, for one group of a call site: how far each is, who waits for
-// whom, and what happens when somebody does not come.
+// Declares MemoryGroup: the processes of one host whose devices share memory, for one group of a call site. It knows
+// how far each device is and who waits for whom, and ends the group when one does not come.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_MEMORY_GROUP_H_
 #define FASTJAX_BACKENDS_GPU_IPC_MEMORY_GROUP_H_
 
@@ -23,13 +23,13 @@ namespace fastjax::gpu::ipc {
 constexpr uint64_t kSteps = uint64_t{1} << 14;
 constexpr uint64_t kLastStep = kSteps - 1;
 
-// Of a memory_group's devices, by their lines on the page: those of a process follow each other.
+// A device of a memory group. Devices are numbered by their lines on the page; those of a process follow each other.
 struct GroupDevice {
   int32_t rank;
   int32_t device;  // the driver's number; -1 where it is another process's
 };
 
-// Thread-safe. All exchanges of a memory_group are launched in the same order in all of its processes. When one of
+// Thread-safe. All exchanges of a memory group are launched in the same order in all of its processes. When one of
 // these gives it up, all do, and it is done with.
 class MemoryGroup final : public Expirable, public std::enable_shared_from_this<MemoryGroup> {
  public:
@@ -46,16 +46,16 @@ class MemoryGroup final : public Expirable, public std::enable_shared_from_this<
 
   // The next exchange: its steps follow `*step`. It will be launched or given up.
   void Begin(uint64_t* step);
-  // All of it is on these streams, in the order of the lines. Fails if somebody has given up the memory_group
+  // All of it is on these streams, in the order of the lines. Fails if somebody has given up the memory group
   // meanwhile.
   Status Launched(const std::vector<kernels::Stream>& streams);
-  // Of an exchange that does not take place, here or elsewhere. First, nobody waits for others any more, but for the
-  // last step of what has begun.
+  // For an exchange that does not take place, here or elsewhere. To be called first: from then on nobody waits for
+  // others, except in the last step of what has begun.
   void Close();
   // Then, when streams have come to the end of what was put on them, nobody waits for devices here either.
   void Withdraw(uint64_t step);
-  // And in the end all of it, wherever the exchange has come to. Returns when nobody touches memory of this process any
-  // more.
+  // To be called in the end: gives up all of it, wherever the exchange has come to. Returns when nobody touches memory
+  // of this process any more.
   void GiveUp();
 
   bool Expire(std::chrono::steady_clock::time_point now) override;

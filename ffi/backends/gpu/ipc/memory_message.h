@@ -1,4 +1,5 @@
-// What processes that may share memory tell each other about an exchange, as words of a message.
+// Declares MemoryMessage: what processes that may share memory tell each other about an exchange, as words of a
+// message.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_MEMORY_MESSAGE_H_
 #define FASTJAX_BACKENDS_GPU_IPC_MEMORY_MESSAGE_H_
 

@@ -1,5 +1,5 @@
-// Which processes share their devices' memory in an exchange, and where it lies: agreed on before anything is launched,
-// by all processes of a group alike.
+// Declares MemoryPeers, which finds out which processes share their devices' memory in an exchange, and where that
+// memory lies. All processes of a group agree on it before anything is launched.
 #ifndef FASTJAX_BACKENDS_GPU_IPC_MEMORY_PEERS_H_
 #define FASTJAX_BACKENDS_GPU_IPC_MEMORY_PEERS_H_
 
@@ -36,7 +36,7 @@ struct Participants {
       all_gather;
 };
 
-// Of one call site. Thread-safe.
+// Belongs to one call site. Thread-safe.
 class MemoryPeers {
  public:
   // `memory` is the whole process's.
@@ -60,7 +60,7 @@ class MemoryPeers {
   struct Group {
     std::mutex mutex;  // held while processes meet
     std::shared_ptr<Report> report;
-    // What processes have agreed on; 0: nothing. The memory_group is null where this process is alone on its host.
+    // What processes have agreed on; 0: nothing. The memory group is null where this process is alone on its host.
     uint64_t memory_group_id = 0;
     std::shared_ptr<MemoryGroup> memory_group;
     uint64_t exchanges = 0;

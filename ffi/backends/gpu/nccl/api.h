@@ -1,5 +1,5 @@
-// What we use of NCCL's interface, and of RCCL's, which is the same by the same names: declared here, from its
-// documentation, so that fastjax is built without either.
+// Declares the part of NCCL's interface that fastjax uses. RCCL has the same interface by the same names. It is
+// declared by hand, from NCCL's documentation, so that fastjax is built without either library.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_API_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_API_H_
 
@@ -27,7 +27,7 @@ struct UniqueId {
   char bytes[128];
 };
 
-// As of 2.18: the library takes what it does not find in it, by its size and version, for undefined.
+// The struct is that of 2.18: the library takes what it does not find in it, by its size and version, for undefined.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

@@ -1,4 +1,5 @@
-// Communicators in use: moves messages, watches those in flight, and gives all up when some do not arrive.
+// Declares CommunicatorGroup: communicators in use. It moves messages, watches those in flight, and aborts all
+// communicators when some messages do not arrive.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATOR_GROUP_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATOR_GROUP_H_
 
@@ -25,7 +26,7 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
                                                    std::unique_ptr<Communicators> communicators);
   ~CommunicatorGroup() override;
 
-  // For a call site's group. An error is the caller's alone, and ends the communicator_group; what happens later is
+  // For a call site's group. An error is the caller's alone, and ends the group of communicators; what happens later is
   // reported.
   Status Move(const std::shared_ptr<Report>& report, const Message* messages, int64_t count,
               const std::vector<kernels::Stream>& streams);

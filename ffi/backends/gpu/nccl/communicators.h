@@ -1,4 +1,5 @@
-// NCCL's communicators of one group of devices: one for each of the group's devices that are this process's.
+// Declares Communicators: NCCL's communicators of one group of devices, one for each device of the group that belongs
+// to this process.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATORS_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATORS_H_
 

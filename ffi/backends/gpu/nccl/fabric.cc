@@ -95,7 +95,7 @@ Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<M
   }
   const std::string name = NameOf(site, group, members);
   Known& known = KnownAs(name);
-  // Not the fabric's own lock: processes may come to the groups that they share in different orders.
+  // The fabric's own lock is not held here: processes may come to the groups that they share in different orders.
   const std::lock_guard<std::mutex> lock(known.mutex);
   // The failed one may be the call site's own.
   const std::shared_ptr<CommunicatorGroup> before = known.communicator_group.lock();

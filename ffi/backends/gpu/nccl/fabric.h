@@ -1,5 +1,5 @@
-// Messages by NCCL, or RCCL: between devices of this process that cannot reach each other's memory, and devices of
-// other processes.
+// Declares the fabric that sends messages by NCCL, or RCCL: between devices of this process that cannot reach each
+// other's memory, and to and from devices of other processes.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_
 
@@ -50,7 +50,7 @@ class NcclFabric final : public Fabric {
 
   // Communicators of one name.
   struct Known {
-    std::mutex mutex;  // taken before the communicator_group's, and while communicators of this name are made
+    std::mutex mutex;  // taken before the communicator group's, and while communicators of this name are made
     std::weak_ptr<CommunicatorGroup> communicator_group;
     int64_t generation = 0;
   };

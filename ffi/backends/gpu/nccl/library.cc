@@ -54,7 +54,7 @@ std::unique_ptr<Library> Read(void* handle, const std::string& name, std::string
 }
 
 std::unique_ptr<Library> Open(const std::vector<std::string>& names, std::string* wrong) {
-  // Not unloaded, ever: it has threads, and destructors of its own.
+  // The library is never unloaded: it has threads, and destructors of its own.
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   for (const std::string& name : names) {
     void* const handle = dlopen(name.c_str(), kFlags | RTLD_NOLOAD);

@@ -1,4 +1,4 @@
-// NCCL or RCCL, loaded at run time: fastjax neither needs it to be installed nor links against it.
+// Loads NCCL or RCCL at run time: fastjax neither needs it to be installed nor links against it.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_LIBRARY_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_LIBRARY_H_
 

@@ -1,4 +1,5 @@
-// Messages that have been put on streams and may not have moved yet: who waits for whom, and since when.
+// Declares PendingMessages: messages that have been put on streams and may not have moved yet. It knows who waits for
+// whom, and since when.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_PENDING_MESSAGES_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_PENDING_MESSAGES_H_
 

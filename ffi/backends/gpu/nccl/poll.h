@@ -1,4 +1,4 @@
-// How a thread waits for what NCCL does on threads of its own, which can only be asked for.
+// Declares how a thread waits for what NCCL does on threads of its own, which only polling can tell.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_POLL_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_POLL_H_
 

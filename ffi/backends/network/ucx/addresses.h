@@ -1,4 +1,4 @@
-// What a process tells the others about how to reach it.
+// Declares what a process publishes so that the others can reach it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
 

@@ -1,4 +1,4 @@
-// Messages of a wire, and news of processes that are lost.
+// Declares the control messages of a wire, and the notices of processes that are lost.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 

@@ -1,4 +1,4 @@
-// What precedes everything that processes send to each other.
+// Declares the header of everything that processes send to each other.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
 
@@ -22,7 +22,7 @@ enum class Kind : uint16_t {
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
-  kProbe,  // asks for an answer between the same nic_workers
+  kProbe,  // asks for an answer between the same NIC workers
   kHere,   // that answer
 };
 
@@ -34,7 +34,7 @@ struct Header {
   uint64_t sender, receiver;  // their incarnations
   uint32_t generation;        // how often the two have lost or ended their connection
   uint32_t nic_worker;        // the sender's
-  uint64_t sequence;          // of what the sender's nic_worker has sent to the receiver's in this generation
+  uint64_t sequence;          // of what the sender's NIC worker has sent to the receiver's in this generation
   uint64_t bytes;             // that follow
   uint64_t tag;
   uint64_t rows;

@@ -73,7 +73,7 @@ std::unique_ptr<Library> Open(const std::string& name, std::string* wrong) {
   void* handle = nullptr;
   {
     const Environment environment;
-    // Not unloaded, ever: it has threads, and destructors of its own.
+    // UCX is never unloaded: it has threads, and destructors of its own.
     handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   }
   if (handle == nullptr) {

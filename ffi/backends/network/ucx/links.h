@@ -1,4 +1,5 @@
-// The connections of a wire: made when they are first used, and anew when they fail or what they carried is given up.
+// Declares the connections of a wire. A connection is made when it is first used, and made anew when it fails or when
+// what it carried is given up.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
 

@@ -1,4 +1,5 @@
-// The wire's thread: polls what its owner gives it to poll, runs posted tasks, and sleeps when there is nothing to do.
+// Declares the wire's thread. It polls what its owner gives it to poll, runs posted tasks, and sleeps when there is
+// nothing to do.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 

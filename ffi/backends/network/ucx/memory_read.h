@@ -1,4 +1,4 @@
-// Processes of this host whose memory can be read: rows come to them by one copy, of their own.
+// Declares how a receiver reads rows out of the memory of another process of this host, by one copy.
 //
 // UCX would do this too, but not where peers may fail: a receiver that is late could read, without anybody noticing,
 // memory that its sender has given back. So the sender puts a ticket where the receiver can read it, and takes it away
@@ -19,7 +19,7 @@
 
 namespace fastjax::network::ucx {
 
-// Of this process. `word` must stay where it is.
+// Returns the read probe of this process. `word` must stay where it is.
 ReadProbe ReadProbeAt(const Secret& secret, const uint64_t* word);
 bool CanRead(const ReadProbe& own, const ReadProbe& other);
 // Whether UCX, told to use these transports, would use the memory of this host.

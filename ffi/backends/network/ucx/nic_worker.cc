@@ -11,7 +11,7 @@ struct Setting {
   const char* value;
 };
 
-// Of ours, where the user has not set them.
+// fastjax's settings of UCX, where the user has not set them.
 constexpr Setting kSettings[] = {
     // A TCP peer could otherwise name an address to write to, and one that is late would write into memory that has
     // been given back. Without, it names a request, which is looked up.

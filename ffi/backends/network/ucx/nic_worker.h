@@ -1,4 +1,4 @@
-// One NIC's share of UCX: a context and the worker that drives it.
+// Declares NicWorker: UCX for one NIC, a context and the worker that drives it. The wire's thread uses it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 

@@ -1,4 +1,4 @@
-// The NICs of this host, as UCX names them.
+// Lists the NICs of this host, as UCX names them.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_NICS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_NICS_H_
 

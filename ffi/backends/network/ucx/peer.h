@@ -1,4 +1,5 @@
-// What a wire knows of each other process. Plain data: links, rows and control_messages each work on their part of it.
+// Declares Peer: what a wire knows of each other process. It is plain data: links, rows and control messages each work
+// on their part of it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 
@@ -72,7 +73,7 @@ struct Request {
   Status given_up;  // while it is read
 };
 
-// From one of our nic_workers to one of the peer's.
+// From one of our NIC workers to one of the peer's.
 struct Endpoint {
   Links* links = nullptr;
   Peer* peer = nullptr;

@@ -1,4 +1,5 @@
-// Messages between processes of one host: through a ring of bytes in memory that both have, instead of the network.
+// Declares Ring, which carries messages between processes of one host through a ring of bytes in memory that both map,
+// instead of the network.
 //
 // The receiver makes the ring, in memory without a name that ends with the last process that has it, and says under
 // which of its descriptors it is. Whoever may read its memory may open that, and finds in the ring a proof that it is
@@ -39,7 +40,7 @@ class RingReader {
   // What the sender needs to know; negative if closed.
   int descriptor() const { return descriptor_; }
 
-  // A message's header and the receiver's nic_worker that it is for; false if there is no message. What stands there
+  // A message's header and the receiver's NIC worker that it is for; false if there is no message. What stands there
   // and cannot be one ends the ring.
   bool Next(Header* header, uint32_t* nic_worker);
   // The data of the message that Next gave, all header.bytes of them; then the message is over.

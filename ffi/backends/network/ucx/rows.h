@@ -1,4 +1,4 @@
-// Sends and receives of a wire, and how they meet.
+// Declares the sends and receives of rows of a wire, and how they are matched.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
 

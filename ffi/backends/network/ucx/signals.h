@@ -1,4 +1,4 @@
-// Signals are for the program's own threads.
+// Blocks signals on fastjax's threads: signals are for the program's own threads.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_SIGNALS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_SIGNALS_H_
 

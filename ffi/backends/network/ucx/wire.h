@@ -1,4 +1,4 @@
-// A wire over UCX: TCP or RDMA between hosts.
+// Declares the wire over UCX: TCP or RDMA between hosts.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
 
@@ -50,7 +50,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Drop(uint64_t tag, uint64_t mask) override;
 
  private:
-  // Where a nic_worker's active messages go.
+  // Where a NIC worker's active messages go.
   struct Gate {
     UcxWire* wire;
     NicWorker* nic_worker;

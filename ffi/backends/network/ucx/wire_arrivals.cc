@@ -38,7 +38,8 @@ bool UcxWire::Genuine(const Header& header, size_t length) const {
          header.from != parts_.process && header.bytes == length && header.hash == HashOf(parts_.secret, header);
 }
 
-// Of the ring between this process and the peer that the one with that number writes.
+// Returns the proof that is in the ring that process `writer` writes, of the two rings between this process and the
+// peer.
 uint64_t UcxWire::RingProof(int32_t writer, const Peer& peer) const {
   const bool ours = writer == parts_.process;
   const uint64_t words[] = {static_cast<uint64_t>(writer), ours ? parts_.incarnation : peer.addresses.incarnation,
