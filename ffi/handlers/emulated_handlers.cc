@@ -7,6 +7,7 @@
 
 #include "handlers/gpu_bundles.h"
 #include "runtime/completer.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -27,16 +28,21 @@ struct Running {
   }
 };
 
-// A device and its stream: made once for each.
+// The streams of the process's emulated devices, by device; each is made when it is first asked for.
+struct EmulatedStreams {
+  std::mutex mutex;
+  std::vector<kernels::Stream> streams;
+};
+
+// A device and its stream.
 Status FindCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
-  static std::mutex mutex;
-  static auto* const streams = new std::vector<kernels::Stream>;
+  auto& state = ProcessState<EmulatedStreams>();
   int devices = 1;
   gpu.driver().CountDevices(&devices);
   caller->device = ordinal % devices;
-  const std::lock_guard<std::mutex> lock(mutex);
-  streams->resize(static_cast<size_t>(devices));
-  kernels::Stream& stream = (*streams)[static_cast<size_t>(caller->device)];
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  state.streams.resize(static_cast<size_t>(devices));
+  kernels::Stream& stream = state.streams[static_cast<size_t>(caller->device)];
   if (stream == nullptr) {
     gpu::DeviceScope scope(gpu);
     Status status = scope.Choose(caller->device);

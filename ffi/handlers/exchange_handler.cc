@@ -2,10 +2,10 @@
 #include <memory>
 #include <utility>
 
+#include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/handlers.h"
-#include "handlers/transports.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -22,13 +22,13 @@ ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, bool plans) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
-  const auto transport = TransportOf(**site);
-  if (!transport.has_value()) return ffi::Unexpected(transport.error());
+  std::shared_ptr<Transport> transport;
+  if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
   auto options = DecodeExchangeOptions(attrs, *site, plans);
   if (!options.has_value()) return ffi::Unexpected(options.error());
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
-  state->exchange = (*transport)->OpenExchange(*site, std::move(*options));
+  state->exchange = transport->OpenExchange(*site, std::move(*options));
   state->handed_over.Publish();
   return state;
 }

@@ -1,11 +1,12 @@
 #include "handlers/gpu_calls.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "handlers/planning.h"
-#include "handlers/transports.h"
 #include "planner/table.h"
+#include "planner/topology.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -34,10 +35,30 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
 
 }  // namespace
 
+ffi::ErrorOr<GpuBackend> DecodeBackend(const ffi::Dictionary& attrs, const CallSite& site, bool loopback) {
+  const auto platform = attrs.get<std::string_view>("platform");
+  const auto words = attrs.get<ffi::Span<const int64_t>>("topology");
+  if (!platform.has_value() || (loopback && !words.has_value())) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
+  }
+  GpuBackend backend;
+  Status status;
+  if (loopback) {
+    planner::Topology topology;
+    const std::string wrong = planner::ReadTopology(words->begin(), static_cast<int64_t>(words->size()), &topology);
+    if (!wrong.empty()) return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: " + wrong));
+    status = FindLoopbackBackend(std::string(*platform), site, topology.devices_per_server, &backend);
+  } else {
+    status = FindGpuBackend(std::string(*platform), site, &backend);
+  }
+  if (!status.ok()) return ffi::Unexpected(ToError(status));
+  return backend;
+}
+
 ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchangeSite* state, bool loopback) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  auto transport = GpuTransportOf(attrs, **site, loopback);
+  auto transport = DecodeBackend(attrs, **site, loopback);
   if (!transport.has_value()) return transport.error();
   auto options = DecodeExchangeOptions(attrs, *site, plans);
   if (!options.has_value()) return options.error();
@@ -51,7 +72,7 @@ ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchange
 ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  auto transport = GpuTransportOf(attrs, **site, false);
+  auto transport = DecodeBackend(attrs, **site, false);
   if (!transport.has_value()) return transport.error();
   auto planning = DecodePlanning(attrs, *site);
   if (!planning.has_value()) return planning.error();

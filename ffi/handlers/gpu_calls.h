@@ -12,6 +12,7 @@
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/fetch.h"
 #include "backends/gpu/device/gpu.h"
+#include "backends/gpu_registry.h"
 #include "exchange/backend.h"
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
@@ -59,6 +60,8 @@ struct GpuPlanSite : GpuSite {
   int64_t table_words = 0;
 };
 
+// `loopback`: one device plays all ranks of the attribute topology.
+ffi::ErrorOr<GpuBackend> DecodeBackend(const ffi::Dictionary& attrs, const CallSite& site, bool loopback);
 ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchangeSite* state, bool loopback = false);
 ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state);
 

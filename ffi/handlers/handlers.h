@@ -2,8 +2,6 @@
 #ifndef FASTJAX_HANDLERS_HANDLERS_H_
 #define FASTJAX_HANDLERS_HANDLERS_H_
 
-#include <cstdint>
-
 #include "xla/ffi/api/c_api.h"
 
 namespace fastjax::handlers {
@@ -35,9 +33,6 @@ Bundle EmulatedLoopbackPlan();
 
 // Does nothing: the yardstick for what launching any call costs.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);
-
-// How many plans this process has made for traced programs.
-int64_t PlansMade();
 
 }  // namespace fastjax::handlers
 

@@ -6,13 +6,18 @@
 
 #include "exchange/counts.h"
 #include "handlers/planning.h"
-#include "handlers/transports.h"
 #include "planner/table.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::handlers {
 namespace {
 
 Status Unexpected(const CallSite& site) { return Status::Invalid(site.Prefix() + UnexpectedOperands().message); }
+
+// The calls of this process, which number themselves.
+struct LoopbackCalls {
+  std::atomic<int64_t> begun{0};
+};
 
 // What is called `count` times, and calls `done` then: with the first failure, if there is one.
 Completion WhenAll(int32_t count, Completion done) {
@@ -52,7 +57,7 @@ ffi::Error OpenLoopback(const ffi::Dictionary& attrs, GpuExchangeSite* state) {
 ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* state) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  auto transport = GpuTransportOf(attrs, **site, true);
+  auto transport = DecodeBackend(attrs, **site, true);
   if (!transport.has_value()) return transport.error();
   auto planning = DecodePlanning(attrs, *site);
   if (!planning.has_value()) return planning.error();
@@ -125,8 +130,7 @@ ExchangeArgs LoopbackCall::ArgsOf(int32_t rank) const {
 // Ranks meet those of their own call: other devices may play the same call site in the same run.
 void LoopbackCall::Start(int64_t /*run_id*/, const Status& loaded, const Completion& done) {
   if (!loaded.ok()) return done(loaded);
-  static std::atomic<int64_t> calls{0};
-  const int64_t call = calls.fetch_add(1);
+  const int64_t call = ProcessState<LoopbackCalls>().begun.fetch_add(1);
   const Completion all = WhenAll(state_.site->group_size, done);
   for (int32_t rank = 0; rank < state_.site->group_size; ++rank) {
     state_.exchange->Start(call, rank, ArgsOf(rank), all);

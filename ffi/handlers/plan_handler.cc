@@ -1,10 +1,10 @@
 #include <memory>
 #include <utility>
 
+#include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
 #include "handlers/planning.h"
-#include "handlers/transports.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -22,14 +22,14 @@ ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary attrs) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
-  const auto transport = TransportOf(**site);
-  if (!transport.has_value()) return ffi::Unexpected(transport.error());
+  std::shared_ptr<Transport> transport;
+  if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
   auto planning = DecodePlanning(attrs, *site);
   if (!planning.has_value()) return ffi::Unexpected(planning.error());
   auto state = std::make_unique<PlanSite>();
   state->site = *site;
   state->table_words = planning->table_words;
-  state->counts = (*transport)->OpenCounts(*site, std::move(planning->tables));
+  state->counts = transport->OpenCounts(*site, std::move(planning->tables));
   state->handed_over.Publish();
   return state;
 }

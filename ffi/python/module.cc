@@ -23,6 +23,7 @@
 #include "python/statistics.h"
 #include "python/transfers.h"
 #include "runtime/copy_pool.h"
+#include "runtime/plan_cache.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace nb = nanobind;
@@ -222,7 +223,7 @@ NB_MODULE(_core, m) {
   m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
   m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices play GPUs.");
   python::RegisterGpu(&m);
-  m.def("plans_made", &handlers::PlansMade, "How many plans traced programs have made in this process.");
+  m.def("plans_made", &PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return CopyPool::Get().threads(); },
       "Threads that move rows between the devices of this process.");

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "runtime/process_state.h"
+
 namespace fastjax {
 namespace {
 
@@ -24,12 +26,14 @@ std::string Waited(const CallSite& site, const std::vector<bool>& members, int32
   return text + ", which did not arrive; device(s) " + list(true) + " did.";
 }
 
+// What Unfinished counts.
+struct UnfinishedDevices {
+  std::atomic<int64_t> count{0};
+};
+
 }  // namespace
 
-std::atomic<int64_t>& Unfinished() {
-  static std::atomic<int64_t> unfinished{0};
-  return unfinished;
-}
+std::atomic<int64_t>& Unfinished() { return ProcessState<UnfinishedDevices>().count; }
 
 std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
   std::vector<bool> members(site.group_of.size(), true);

@@ -12,11 +12,21 @@
 
 #include "runtime/completer.h"
 #include "runtime/fault_points.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::network {
 
 using planner::Phase;
 using std::chrono::steady_clock;
+
+namespace {
+
+// Tasks of all runners take turns here once the wire's thread, on which they would, has ended.
+struct WireEnded {
+  std::mutex mutex;
+};
+
+}  // namespace
 
 void Runner::Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
                    std::function<void(Status)> done) {
@@ -181,8 +191,7 @@ void Runner::SettleLater() {
 void Runner::Return(const std::function<void()>& task) {
   if (wire_->Post(task)) return;
   // Copies and sums come back from any thread, and to several runners. Nothing new may begin.
-  static std::mutex ended;
-  const std::lock_guard<std::mutex> lock(ended);
+  const std::lock_guard<std::mutex> lock(ProcessState<WireEnded>().mutex);
   if (failure_.ok()) failure_ = Status::Unavailable(site_->Prefix() + "the network of this process has been closed.");
   task();
 }

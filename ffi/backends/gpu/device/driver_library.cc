@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/process_state.h"
+
 namespace fastjax::gpu {
 namespace {
 
@@ -14,28 +16,30 @@ struct Platform {
   std::shared_ptr<Gpu> gpu;
 };
 
-std::mutex mutex;
-
-std::map<std::string, Platform>& Platforms() {
-  static auto* const platforms = new std::map<std::string, Platform>;  // exchanges may run as the process ends
-  return *platforms;
-}
+// The platforms of the process, by name.
+struct Platforms {
+  std::mutex mutex;
+  std::map<std::string, Platform> by_name;
+};
 
 }  // namespace
 
 void SetOptions(const std::string& platform, PlatformOptions options) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Platforms()[platform].options = std::move(options);
+  auto& platforms = ProcessState<Platforms>();
+  const std::lock_guard<std::mutex> lock(platforms.mutex);
+  platforms.by_name[platform].options = std::move(options);
 }
 
 PlatformOptions OptionsOf(const std::string& platform) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return Platforms()[platform].options;
+  auto& platforms = ProcessState<Platforms>();
+  const std::lock_guard<std::mutex> lock(platforms.mutex);
+  return platforms.by_name[platform].options;
 }
 
 std::shared_ptr<Gpu> OpenGpu(const std::string& platform, std::string* wrong) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Platform& own = Platforms()[platform];
+  auto& platforms = ProcessState<Platforms>();
+  const std::lock_guard<std::mutex> lock(platforms.mutex);
+  Platform& own = platforms.by_name[platform];
   if (own.gpu != nullptr) return own.gpu;
   const kernels::Driver* driver = platform == "cpu" ? fastjax_gpu_driver() : LoadDriver(own.options.library, wrong);
   if (driver != nullptr) own.gpu = std::make_shared<Gpu>(driver, own.options.multiprocessors);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include "runtime/process_state.h"
+
 namespace fastjax::gpu::nccl {
 namespace {
 
@@ -71,15 +73,20 @@ std::unique_ptr<Library> Open(const std::vector<std::string>& names, std::string
   return nullptr;
 }
 
+// The libraries that the process has loaded, by the names that were tried.
+struct LoadedLibraries {
+  std::mutex mutex;
+  std::map<std::vector<std::string>, std::unique_ptr<Library>> by_names;
+};
+
 }  // namespace
 
 const char* NameOn(const std::string& platform) { return platform == "ROCM" ? "librccl.so.1" : "libnccl.so.2"; }
 
 const Library* Load(const std::vector<std::string>& names, std::string* wrong) {
-  static std::mutex mutex;
-  static auto* const loaded = new std::map<std::vector<std::string>, std::unique_ptr<Library>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Library>& library = (*loaded)[names];
+  auto& loaded = ProcessState<LoadedLibraries>();
+  const std::lock_guard<std::mutex> lock(loaded.mutex);
+  std::unique_ptr<Library>& library = loaded.by_names[names];
   if (library == nullptr) library = Open(names, wrong);
   return library.get();
 }

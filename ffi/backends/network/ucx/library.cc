@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/process_state.h"
+
 namespace fastjax::network::ucx {
 namespace {
 
@@ -100,13 +102,18 @@ std::unique_ptr<Library> Open(const std::string& name, std::string* wrong) {
   return library;
 }
 
+// The libraries that the process has loaded.
+struct LoadedLibraries {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Library>> by_name;
+};
+
 }  // namespace
 
 const Library* Load(const std::string& name, std::string* wrong) {
-  static std::mutex mutex;
-  static auto* const loaded = new std::map<std::string, std::unique_ptr<Library>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Library>& library = (*loaded)[name];
+  auto& loaded = ProcessState<LoadedLibraries>();
+  const std::lock_guard<std::mutex> lock(loaded.mutex);
+  std::unique_ptr<Library>& library = loaded.by_name[name];
   if (library == nullptr) library = Open(name, wrong);
   return library.get();
 }

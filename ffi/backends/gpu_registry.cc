@@ -1,8 +1,7 @@
-#include <algorithm>
+#include "backends/gpu_registry.h"
+
 #include <map>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "backends/gpu/device/driver_library.h"
@@ -13,10 +12,10 @@
 #include "backends/gpu/nccl/fabric.h"
 #include "backends/gpu/network_transport.h"
 #include "backends/gpu/process_id_exchange.h"
-#include "handlers/transports.h"
+#include "backends/registry.h"
 #include "runtime/process_state.h"
 
-namespace fastjax::handlers {
+namespace fastjax {
 namespace {
 
 using gpu::Fabric;
@@ -63,29 +62,32 @@ std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platfor
   return std::make_shared<GpuNetworkTransport>(gpu, shared.between, process_group, shared.memory);
 }
 
-}  // namespace
-
-ffi::ErrorOr<GpuTransport> GpuTransportOf(const ffi::Dictionary& attrs, const CallSite& site, bool loopback) {
-  const auto name = attrs.get<std::string_view>("platform");
-  const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
-  if (!name.has_value() || (loopback && (!topology.has_value() || topology->size() < 2))) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
-  }
-  const std::string platform(*name);
+Status Open(const std::string& platform, const CallSite& site, std::shared_ptr<Gpu>* gpu) {
   std::string wrong;
-  auto gpu = gpu::OpenGpu(platform, &wrong);
-  if (gpu == nullptr) return ffi::Unexpected(ffi::Error::Internal(site.Prefix() + wrong + "."));
-  if (site.spans_processes()) {
-    auto process_group = ProcessGroupOf(site);
-    if (!process_group.has_value()) return ffi::Unexpected(process_group.error());
-    return GpuTransport{gpu, TransportBetween(platform, gpu, *process_group)};
-  }
-  std::shared_ptr<Fabric> fabric = FabricHere(platform, gpu);
-  if (loopback) {
-    const int64_t devices_per_server = std::max<int64_t>(1, (*topology)[1]);
-    fabric = std::make_shared<gpu::LoopbackFabric>(static_cast<int32_t>(devices_per_server));
-  }
-  return GpuTransport{gpu, std::make_shared<gpu::GpuTransport>(gpu, std::move(fabric))};
+  *gpu = gpu::OpenGpu(platform, &wrong);
+  return *gpu == nullptr ? Status::Internal(site.Prefix() + wrong + ".") : Status::Ok();
 }
 
-}  // namespace fastjax::handlers
+}  // namespace
+
+Status FindGpuBackend(const std::string& platform, const CallSite& site, GpuBackend* backend) {
+  if (Status status = Open(platform, site, &backend->gpu); !status.ok()) return status;
+  if (!site.spans_processes()) {
+    backend->transport = std::make_shared<gpu::GpuTransport>(backend->gpu, FabricHere(platform, backend->gpu));
+    return Status::Ok();
+  }
+  std::shared_ptr<ProcessGroup> process_group;
+  if (Status status = FindProcessGroup(site, &process_group); !status.ok()) return status;
+  backend->transport = TransportBetween(platform, backend->gpu, process_group);
+  return Status::Ok();
+}
+
+Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
+                           GpuBackend* backend) {
+  if (Status status = Open(platform, site, &backend->gpu); !status.ok()) return status;
+  backend->transport =
+      std::make_shared<gpu::GpuTransport>(backend->gpu, std::make_shared<gpu::LoopbackFabric>(devices_per_server));
+  return Status::Ok();
+}
+
+}  // namespace fastjax

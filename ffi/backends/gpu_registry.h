@@ -1,0 +1,30 @@
+// Which backend moves the rows of a call site whose devices are GPUs.
+#ifndef FASTJAX_BACKENDS_GPU_REGISTRY_H_
+#define FASTJAX_BACKENDS_GPU_REGISTRY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backends/gpu/device/gpu.h"
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+
+namespace fastjax {
+
+struct GpuBackend {
+  std::shared_ptr<gpu::Gpu> gpu;
+  std::shared_ptr<Transport> transport;
+};
+
+// Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none.
+Status FindGpuBackend(const std::string& platform, const CallSite& site, GpuBackend* backend);
+
+// The same where one device plays all ranks, of servers of `devices_per_server` devices each.
+Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
+                           GpuBackend* backend);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_BACKENDS_GPU_REGISTRY_H_

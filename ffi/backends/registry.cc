@@ -1,0 +1,49 @@
+#include "backends/registry.h"
+
+#include <mutex>
+
+#include "backends/memory/memory_backend.h"
+#include "backends/network/network.h"
+#include "runtime/job_network.h"
+#include "runtime/process_state.h"
+
+namespace fastjax {
+namespace {
+
+// A wire's process group lives as long as call sites use it, or the wire itself.
+struct OpenProcessGroup {
+  std::mutex mutex;
+  std::shared_ptr<Wire> wire;
+  std::shared_ptr<ProcessGroup> process_group;
+};
+
+}  // namespace
+
+Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* process_group) {
+  auto& open = ProcessState<OpenProcessGroup>();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  const auto current = TheWire();
+  if (current == nullptr) {
+    return Status::Internal(site.Prefix() +
+                            "devices of other processes take part, and this process has opened no network.");
+  }
+  if (current != open.wire) {
+    open.wire = current;
+    open.process_group = std::make_shared<ProcessGroup>(current);
+  }
+  *process_group = open.process_group;
+  return Status::Ok();
+}
+
+Status FindTransport(const CallSite& site, std::shared_ptr<Transport>* transport) {
+  if (!site.spans_processes()) {
+    *transport = std::make_shared<memory::InProcessTransport>();
+    return Status::Ok();
+  }
+  std::shared_ptr<ProcessGroup> process_group;
+  if (Status status = FindProcessGroup(site, &process_group); !status.ok()) return status;
+  *transport = std::make_shared<network::NetworkTransport>(process_group);
+  return Status::Ok();
+}
+
+}  // namespace fastjax

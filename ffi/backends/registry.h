@@ -1,0 +1,23 @@
+// Which backend moves a call site's rows.
+#ifndef FASTJAX_BACKENDS_REGISTRY_H_
+#define FASTJAX_BACKENDS_REGISTRY_H_
+
+#include <memory>
+
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "rendezvous/process_group.h"
+
+namespace fastjax {
+
+// Finds the backend of programs on CPUs: that of this process's memory, or that of the network where devices of other
+// processes take part. Fails where no network has been opened.
+Status FindTransport(const CallSite& site, std::shared_ptr<Transport>* transport);
+
+// Finds the group by which the processes of the job meet. Fails where no network has been opened.
+Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* process_group);
+
+}  // namespace fastjax
+
+#endif  // FASTJAX_BACKENDS_REGISTRY_H_
