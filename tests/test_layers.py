@@ -364,3 +364,74 @@ def test_python_checker_allows(tmp_path: Path):
     }
     _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
     assert list(python_violations(tmp_path)) == []
+
+
+# Beginnings of paths in ffi/ where objects may live as long as the process and change: the emulated
+# GPU plays hardware, and vendor.h is of GPU libraries, which are loaded for themselves.
+CPP_WITH_STATE = ("runtime/", "kernels/emulated_", "kernels/vendor.h")
+
+# Up to where a name ends that is declared static, or a mutex or an atomic at the left margin, where
+# namespaces have theirs.
+_LONG_LIVED = re.compile(
+    r"^(?:\s*(?:inline\s+)?(?:static|thread_local)\s|(?:inline\s+)?std::(?:\w*mutex|atomic\w*)\b)"
+    r"(?P<declared>[^;{=(]*)(?P<end>[;{=(]|$)"
+)
+
+
+def _changes(declared: str) -> bool:
+    """Whether an object declared so can: not if it is a constant, or what XLA has of a type."""
+    if re.search(r"\bconstexpr\b|\bffi::TypeId id$|^XLA_FFI_Error\* const ", declared):
+        return False
+    return re.match(r"(?:inline\s+|static\s+)*const\b", declared) is None
+
+
+def cpp_state(root: Path) -> Iterator[str]:
+    """Yields what is defined under `root`/ffi outside runtime/, outlives calls and changes."""
+    for path in sorted((root / "ffi").rglob("*")):
+        where = path.relative_to(root / "ffi").as_posix()
+        if path.suffix not in _CPP_SUFFIXES or where.startswith(CPP_WITH_STATE):
+            continue
+        for line in path.read_text().splitlines():
+            found = _LONG_LIVED.match(line)
+            if found is None or found["end"] in {"(", ""}:  # a function, or its beginning
+                continue
+            if _changes(found["declared"].strip()):
+                yield f"ffi/{where}: {line.strip()}"
+
+
+def test_state_is_in_runtime():
+    assert list(cpp_state(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  static std::mutex mutex;",
+        "  static auto* const loaded = new std::map<int, int>;",
+        "  static auto& mutex = *new std::mutex;",
+        "  static std::atomic<int64_t> calls{0};",
+        "  inline static std::atomic<bool> collecting_{false};",
+        "  static int calls = 0;",
+        "std::mutex mutex;",
+        "std::atomic<int64_t> made{0};",
+        "thread_local int device = 0;",
+    ],
+)
+def test_state_checker_catches(tmp_path: Path, line: str):
+    _write(tmp_path, {"ffi/backends/a.cc": f"{line}\n", "ffi/runtime/a.cc": f"{line}\n"})
+    assert list(cpp_state(tmp_path)) == [f"ffi/backends/a.cc: {line.strip()}"]
+
+
+def test_state_checker_allows(tmp_path: Path):
+    lines = [
+        "  static constexpr int kMost = 3;",
+        "  static const std::vector<int> kNone;",
+        "  static const auto& names = *new std::vector<int>;",
+        "  static ffi::TypeId id;",
+        "  static Status Find(int device);",
+        "  std::mutex mutex_;",
+        "static int Find(int device) {",
+        "std::atomic<int64_t>& Unfinished() { return ProcessState<Count>().count; }",
+    ]
+    _write(tmp_path, {"ffi/backends/a.cc": "\n".join(lines)})
+    assert list(cpp_state(tmp_path)) == []

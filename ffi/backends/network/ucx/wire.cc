@@ -12,6 +12,7 @@
 
 #include "backends/network/ucx/nics.h"
 #include "backends/network/ucx/signals.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::network::ucx {
 namespace {
@@ -20,11 +21,15 @@ constexpr int kPolls = 16;
 constexpr std::chrono::milliseconds kPatience{1000};      // with UCX, when it has been told to end something
 constexpr std::chrono::milliseconds kAnswersWithin{400};  // a wire that is there, however busy its machine
 
-std::atomic<int> forks{0};
+// How often the process, or one that it comes from, has been forked: counted in the child.
+struct Forks {
+  std::atomic<int> count{0};
+};
 
 int WatchForks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  return registered + forks.load();
+  auto& forks = ProcessState<Forks>();
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ProcessState<Forks>().count.fetch_add(1); });
+  return registered + forks.count.load();
 }
 
 uint64_t Random() {
@@ -103,7 +108,7 @@ std::string UcxWire::Start(const WireOptions& options) {
 
 UcxWire::~UcxWire() = default;
 
-bool UcxWire::Foreign() const { return forks_ != forks.load(); }
+bool UcxWire::Foreign() const { return forks_ != ProcessState<Forks>().count.load(); }
 
 // ---- from any thread
 
