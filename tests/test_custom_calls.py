@@ -137,39 +137,91 @@ def test_calls_of_other_operands_are_refused():
         custom_calls.emit(context, contract.LOOPBACK_PLAN, [None, None], {})
 
 
-def test_what_handlers_tell_statistics_is_what_they_were_told():
-    """Each attribute that statistics have, sent to a handler with a value of its own."""
-    told = {
-        "operation": "an_operation",
-        "name": "a_scope/an_operation",
-        "axis": "('y', 'z')",
-        "program": "jit_a_told_program",
-        "shapes": "float32[1, 1]",
-        "channel": 7,
-        "timeout_ms": 4321,
-        "group_size": 1,
-        "replica_groups": [0],
-        "rank_of": [0],
-        "platform": "a_platform",
-        "topology": (1, 1, 2, 3, 4, 5, 6, 7),
-        "scheduler": 2,
-        "row_bytes": 9,
-        "reverse": True,
-        "transposed_table": False,
-        "check_overlaps": False,
+def test_both_sides_declare_the_same():
+    """Field by field: Python emits what handlers bind and decode."""
+
+    def presence(attribute):
+        return "optional" if attribute.optional else "added" if attribute.added else "always"
+
+    declared = {
+        target: (list(call.operands), [(a.name, a.kind, presence(a)) for a in call.attributes])
+        for target, call in CALLS.items()
     }
+    assert _core.declared_calls() == declared
+
+
+# Each attribute with a value that no other has, but of a device's own group.
+TOLD = {
+    "operation": "an_operation",
+    "name": "a_scope/an_operation",
+    "axis": "('y', 'z')",
+    "program": "jit_a_told_program",
+    "shapes": "float32[1, 1]",
+    "channel": 7,
+    "timeout_ms": 4321,
+    "group_size": 2,
+    "replica_groups": [2, 0, 3, 1],
+    "rank_of": [1, 0],
+    "platform": "cpu",
+    "topology": (1, 2, 3, 4, 5, 6, 7, 8),
+    "scheduler": 2,
+    "row_bytes": 9,
+    "experts": 10,
+    "reverse": True,
+    "transposed_table": True,
+    "check_overlaps": True,
+    "rank": 1,
+}
+# By attribute: where a report has it. Of the others, what is executed has to show them.
+REPORTED = {
+    **{name: name for name in ("operation", "name", "axis", "program", "shapes", "channel")},
+    **{name: name for name in ("timeout_ms", "group_size", "rank_of", "platform", "topology")},
+    **{name: name for name in ("experts", "processes", "rails", "reverse")},
+    "replica_groups": "partition_at",
+    "scheduler": "asked_scheduler",
+    "row_bytes": "asked_row_bytes",
+}
+
+
+def told_of(target, **others):
+    declared = {a.name for a in CALLS[target].attributes}
+    return {name: value for name, value in (TOLD | others).items() if name in declared}
+
+
+def executed(target, told, operands, result):
+    """The result of a call that was told this, and the report of its call site."""
+    attributes = CALLS[target].encoded(told)
+    call = jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **attributes))
+    with fastjax.collect_stats():
+        made = np.asarray(call(*operands))
+    (report,) = [r for r in _core.site_reports() if r.program == told["program"]]
+    return made, report
+
+
+def assert_told(report, told):
+    """What was told is what was decoded."""
+    for name, value in told.items():
+        if name in REPORTED:
+            got = getattr(report, REPORTED[name])
+            assert (list(got) if isinstance(got, list) else got) == (
+                list(value) if isinstance(value, list | tuple) else value
+            ), name
+
+
+def test_attributes_go_through_a_call():
+    """Sent with values of their own to calls that are executed, and read back."""
+    alone = {"group_size": 1, "replica_groups": [2, 0, 3, 1], "rank_of": [0]}
+    alone["topology"] = (1, 1, *TOLD["topology"][2:])
     rows, integers = jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32)
     arrays = {"source": rows, "base": rows, "partition": jnp.zeros((), jnp.uint32)}
     operands = [arrays.get(name, integers) for name in PLAN_EXCHANGE.operands]
+    told = told_of(PLAN_EXCHANGE.target, **alone, program="jit_exchange_told")
     result = jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    attributes = PLAN_EXCHANGE.encoded(told)
-    target = PLAN_EXCHANGE.target
-    call = jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **attributes))
-    with fastjax.collect_stats():
-        jax.block_until_ready(call(*operands))
-    (report,) = [r for r in _core.site_reports() if r.program == told["program"]]
-    for name in ("operation", "name", "axis", "group_size", "platform", "reverse"):
-        assert getattr(report, name) == told[name]
-    assert tuple(report.topology) == told["topology"]
-    assert report.asked_scheduler == told["scheduler"]
+    _, report = executed(PLAN_EXCHANGE.target, told, operands, result)
+    assert_told(report, told)
     assert report.plan == "own"
+    told = told_of(contract.PLAN.target, **alone, program="jit_plan_told")
+    words = _core.table_words(alone["topology"], TOLD["scheduler"])
+    result = jax.ShapeDtypeStruct((words,), jnp.int32)
+    _, report = executed(contract.PLAN.target, told, [integers, arrays["partition"]], result)
+    assert_told(report, told)

@@ -151,7 +151,7 @@ def loopback_arrays(target, **others):
     ("target", "attributes", "text"),
     [
         ("fastjax_loopback_v1", {"platform": None}, "a call site's attributes are incomplete"),
-        ("fastjax_loopback_v1", {"topology": None}, "a call site's attributes are incomplete"),
+        ("fastjax_loopback_v1", {"topology": None}, "a plan's attributes are incomplete"),
         ("fastjax_loopback_v1", {"reverse": None}, "an exchange's attributes are incomplete"),
         ("fastjax_loopback_v1", {"platform": "none"}, "cannot load fastjax's GPU library"),
         ("fastjax_loopback_plan_v1", {"rank": np.int64(1)}, "there is no such rank"),

@@ -1,8 +1,9 @@
 """The custom calls: what each is called, and its operands and attributes, declared once.
 
-The lowering rules emit calls by these declarations, and tests make calls of their own by them. The
-handlers in ffi/handlers decode what is declared here: operands by their place, attributes by their
-names. Of compiled programs and exported ones, all of it is the format.
+The lowering rules emit calls by these declarations, and tests make calls of their own by them.
+ffi/handlers/contract.cc and operands.h have the same for handlers, which decode operands by their
+place and attributes by their names; a test compares the two. Of compiled and exported programs,
+all of it is the format.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ class Attribute:
       name: its name.
       kind: its type: "string", "bool", "int64" or "int64[]", a vector.
       optional: whether calls may lack it.
+      added: whether programs that were exported by an earlier version may lack it; handlers take
+        those, and all calls that are made now have it.
     """
 
     name: str
     kind: str
     optional: bool = False
+    added: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +98,7 @@ class CustomCall:
 # What handlers know of a call site, whatever it does.
 _CALL_SITE = (
     Attribute("operation", "string"),
-    Attribute("name", "string"),
+    Attribute("name", "string", added=True),
     Attribute("axis", "string"),
     Attribute("program", "string"),
     Attribute("shapes", "string"),
@@ -103,19 +107,19 @@ _CALL_SITE = (
     Attribute("group_size", "int64"),
     Attribute("replica_groups", "int64[]"),  # partitions, group by group, in order of position
     Attribute("rank_of", "int64[]"),  # by position in the group
-    Attribute("platform", "string"),
+    Attribute("platform", "string", added=True),
 )
 # Where devices of several processes take part; both by partition.
 _PROCESSES = (
     Attribute("processes", "int64[]", optional=True),
     Attribute("rails", "int64[]", optional=True),
 )
-_TOPOLOGY = (Attribute("topology", "int64[]"),)  # `Topology.words`
-_PLANNING = (*_TOPOLOGY, Attribute("scheduler", "int64"), Attribute("row_bytes", "int64"))
+_TOPOLOGY = Attribute("topology", "int64[]")  # `Topology.words`
+_PLANNING = (_TOPOLOGY, Attribute("scheduler", "int64"), Attribute("row_bytes", "int64"))
 _EXCHANGE = (
     Attribute("reverse", "bool"),
     Attribute("transposed_table", "bool"),
-    Attribute("check_overlaps", "bool"),
+    Attribute("check_overlaps", "bool", added=True),
 )
 
 # Rows to send, and what the result holds where none arrives.
@@ -124,12 +128,12 @@ _ROWS = ("source", "base")
 PLAN = CustomCall(
     "fastjax_plan_v1",
     ("send_sizes", "partition"),
-    (*_CALL_SITE, *_PROCESSES, *_PLANNING, Attribute("experts", "int64")),
+    (*_CALL_SITE, *_PROCESSES, *_PLANNING, Attribute("experts", "int64", added=True)),
 )
 EXCHANGE = CustomCall(
     "fastjax_exchange_v1",
     (*_ROWS, *Metadata._fields, "table", "partition"),
-    (*_CALL_SITE, *_PROCESSES, *_TOPOLOGY, *_EXCHANGE),
+    (*_CALL_SITE, *_PROCESSES, dataclasses.replace(_TOPOLOGY, added=True), *_EXCHANGE),
     in_place="base",
 )
 PLAN_EXCHANGE = CustomCall(

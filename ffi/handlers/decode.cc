@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "planner/hash.h"
@@ -11,22 +10,20 @@ namespace fastjax::handlers {
 namespace {
 
 // What plans depend on besides the traffic, where the call site plans at all.
-uint64_t DecodeSettings(const ffi::Dictionary& attrs) {
-  const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
-  const auto scheduler = attrs.get<int64_t>("scheduler");
-  const auto row_bytes = attrs.get<int64_t>("row_bytes");
-  if (!topology.has_value() || !scheduler.has_value() || !row_bytes.has_value()) return 0;
-  const int64_t rest[] = {*scheduler, *row_bytes};
-  return planner::HashInt64(topology->begin(), static_cast<int64_t>(topology->size()), planner::HashInt64(rest, 2, 0));
+uint64_t SettingsOf(const CallAttributes& attrs) {
+  if (attrs.scheduler < 0) return 0;
+  const int64_t rest[] = {attrs.scheduler, attrs.row_bytes};
+  return planner::HashInt64(attrs.topology.begin(), static_cast<int64_t>(attrs.topology.size()),
+                            planner::HashInt64(rest, 2, 0));
 }
 
 // Two lists by partition, or none where one process has all devices.
-bool DecodeProcesses(const ffi::Dictionary& attrs, CallSite* site) {
-  const auto processes = attrs.get<ffi::Span<const int64_t>>("processes");
-  const auto rails = attrs.get<ffi::Span<const int64_t>>("rails");
+bool DecodeProcesses(const CallAttributes& attrs, CallSite* site) {
+  const auto& processes = attrs.processes;
+  const auto& rails = attrs.rails;
   if (!processes.has_value() && !rails.has_value()) return true;
   if (!processes.has_value() || !rails.has_value()) return false;
-  const auto fits = [&](const auto& list) {
+  const auto fits = [&](const Ints& list) {
     return list.size() == site->group_of.size() && std::all_of(list.begin(), list.end(), [](int64_t value) {
              return value >= 0 && value <= std::numeric_limits<int32_t>::max();
            });
@@ -37,60 +34,40 @@ bool DecodeProcesses(const ffi::Dictionary& attrs, CallSite* site) {
   return true;
 }
 
-template <typename T>
-T GetOr(const ffi::Dictionary& attrs, const char* name, T otherwise) {
-  const auto value = attrs.get<T>(name);
-  return value.has_value() ? *value : otherwise;
-}
-
-// What is told of the call site to those who ask for statistics.
-void DecodeDescription(const ffi::Dictionary& attrs, CallSite* site) {
-  const auto topology = attrs.get<ffi::Span<const int64_t>>("topology");
-  site->name = std::string(GetOr<std::string_view>(attrs, "name", ""));
-  site->platform = std::string(GetOr<std::string_view>(attrs, "platform", ""));
-  if (topology.has_value()) site->topology.assign(topology->begin(), topology->end());
-  site->scheduler = GetOr<int64_t>(attrs, "scheduler", -1);
-  site->plan_row_bytes = GetOr<int64_t>(attrs, "row_bytes", 0);
-  site->experts = GetOr<int64_t>(attrs, "experts", 0);
+// Copies what needs no check.
+void CopyDescription(const CallAttributes& attrs, CallSite* site) {
+  site->operation = std::string(attrs.operation);
+  site->name = std::string(attrs.name);
+  site->axis = std::string(attrs.axis);
+  site->program = std::string(attrs.program);
+  site->shapes = std::string(attrs.shapes);
+  site->platform = std::string(attrs.platform);
+  site->channel = attrs.channel;
+  site->timeout_ms = attrs.timeout_ms;
+  site->topology.assign(attrs.topology.begin(), attrs.topology.end());
+  site->scheduler = attrs.scheduler;
+  site->plan_row_bytes = attrs.row_bytes;
+  site->experts = attrs.experts;
+  site->settings = SettingsOf(attrs);
 }
 
 }  // namespace
 
-ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictionary& attrs) {
-  const auto operation = attrs.get<std::string_view>("operation");
-  const auto axis = attrs.get<std::string_view>("axis");
-  const auto program = attrs.get<std::string_view>("program");
-  const auto shapes = attrs.get<std::string_view>("shapes");
-  const auto channel = attrs.get<int64_t>("channel");
-  const auto timeout = attrs.get<int64_t>("timeout_ms");
-  const auto group_size = attrs.get<int64_t>("group_size");
-  const auto replica_groups = attrs.get<ffi::Span<const int64_t>>("replica_groups");
-  const auto rank_of = attrs.get<ffi::Span<const int64_t>>("rank_of");
-  if (!operation.has_value() || !axis.has_value() || !program.has_value() || !shapes.has_value() ||
-      !channel.has_value() || !timeout.has_value() || !group_size.has_value() || !replica_groups.has_value() ||
-      !rank_of.has_value()) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
-  }
-  const auto size = static_cast<size_t>(*group_size);
-  if (size == 0 || rank_of->size() != size || replica_groups->size() % size != 0) {
+ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttributes& attrs) {
+  const Ints& replica_groups = attrs.replica_groups;
+  const auto size = static_cast<size_t>(attrs.group_size);
+  if (size == 0 || attrs.rank_of.size() != size || replica_groups.size() % size != 0) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups and group_size disagree"));
   }
   auto site = std::make_shared<CallSite>();
-  site->operation = std::string(*operation);
-  site->axis = std::string(*axis);
-  site->program = std::string(*program);
-  site->shapes = std::string(*shapes);
-  site->channel = *channel;
-  site->settings = DecodeSettings(attrs);
-  DecodeDescription(attrs, site.get());
-  site->timeout_ms = *timeout;
+  CopyDescription(attrs, site.get());
   site->group_size = static_cast<int32_t>(size);
-  site->group_of.assign(replica_groups->size(), -1);
-  site->position_of.assign(replica_groups->size(), -1);
+  site->group_of.assign(replica_groups.size(), -1);
+  site->position_of.assign(replica_groups.size(), -1);
   site->rank_of.assign(size, -1);
   site->position_at.assign(size, -1);
-  for (size_t i = 0; i < replica_groups->size(); ++i) {
-    const auto partition = static_cast<size_t>((*replica_groups)[i]);
+  for (size_t i = 0; i < replica_groups.size(); ++i) {
+    const auto partition = static_cast<size_t>(replica_groups[i]);
     if (partition >= site->group_of.size() || site->group_of[partition] >= 0) {
       return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups must name every partition once"));
     }
@@ -99,7 +76,7 @@ ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictiona
     site->partition_at.push_back(static_cast<int32_t>(partition));
   }
   for (size_t p = 0; p < size; ++p) {
-    const auto rank = static_cast<size_t>((*rank_of)[p]);
+    const auto rank = static_cast<size_t>(attrs.rank_of[p]);
     if (rank >= size || site->position_at[rank] >= 0) {
       return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: rank_of must be a permutation"));
     }

@@ -12,18 +12,14 @@
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
 #include "exchange/status.h"
+#include "handlers/contract.h"
 #include "kernels/copy.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
 
-namespace ffi = ::xla::ffi;
-
-// The attributes that every call site carries: operation, axis, program, shapes, channel, timeout_ms, group_size,
-// replica_groups (partitions, group by group, in order of position), rank_of (by position) and, where devices of
-// several processes take part, processes and rails (by partition). What statistics tell of it may be missing: name,
-// platform, topology, scheduler and row_bytes.
-ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const ffi::Dictionary& attrs);
+// Who takes part, from the attributes that every call site has.
+ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttributes& attrs);
 
 std::optional<IntKind> DecodeIntKind(ffi::DataType type);
 std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer);

@@ -1,14 +1,13 @@
 #include "handlers/handlers.h"
+#include "handlers/operands.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
 namespace {
 
-namespace ffi = ::xla::ffi;
-
 ffi::Error DoNothing(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
-XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, BindOperands<EmptyOperands>(ffi::Ffi::Bind()));
 
 }  // namespace
 

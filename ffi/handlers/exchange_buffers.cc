@@ -28,26 +28,19 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   args->send_sizes = *send;
   args->output_offsets = *out;
   args->recv_sizes = *recv;
-  if (buffers.table != nullptr) {
+  if (buffers.table.has_value()) {
     args->table = buffers.table->typed_data();
     args->table_words = static_cast<int64_t>(buffers.table->element_count());
   }
   return true;
 }
 
-ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const ffi::Dictionary& attrs,
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
                                                     const std::shared_ptr<const CallSite>& site, bool plans) {
-  const auto reverse = attrs.get<bool>("reverse");
-  const auto transposed = attrs.get<bool>("transposed_table");
-  if (!reverse.has_value() || !transposed.has_value()) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: an exchange's attributes are incomplete"));
-  }
   ExchangeOptions options;
-  options.reverse = *reverse;
-  options.transposed_table = *transposed;
-  // Programs that were exported before there was this one lack it.
-  const auto check_overlaps = attrs.get<bool>("check_overlaps");
-  options.check_overlaps = check_overlaps.has_value() && *check_overlaps;
+  options.reverse = attrs.reverse;
+  options.transposed_table = attrs.transposed_table;
+  options.check_overlaps = attrs.check_overlaps;
   if (plans) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());

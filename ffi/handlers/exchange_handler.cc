@@ -19,12 +19,15 @@ struct ExchangeSite {
 
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, bool plans) {
-  auto site = DecodeCallSite(attrs);
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const ffi::Dictionary& dictionary,
+                                                 bool plans) {
+  const auto attrs = DecodeAttributes(call, dictionary);
+  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+  auto site = DecodeCallSite(*attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
   std::shared_ptr<Transport> transport;
   if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
-  auto options = DecodeExchangeOptions(attrs, *site, plans);
+  auto options = DecodeExchangeOptions(*attrs, *site, plans);
   if (!options.has_value()) return ffi::Unexpected(options.error());
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
@@ -33,14 +36,18 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, b
   return state;
 }
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) { return Open(attrs, false); }
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) {
+  return Open(GetContract().exchange, attrs, false);
+}
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) { return Open(attrs, true); }
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) {
+  return Open(GetContract().plan_exchange, attrs, true);
+}
 
-ffi::Future Start(ExchangeSite* state, ffi::RunId run, const ExchangeBuffers& buffers) {
+ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
   state->handed_over.Receive();
   ExchangeArgs args;
-  const int32_t where = DecodePartition(buffers.partition, *state->site);
+  const int32_t where = DecodePartition(*buffers.partition, *state->site);
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
@@ -56,31 +63,14 @@ ffi::Future Start(ExchangeSite* state, ffi::RunId run, const ExchangeBuffers& bu
   return future;
 }
 
-ffi::Future Execute(ExchangeSite* state, ffi::RunId run, ffi::AnyBuffer source, ffi::AnyBuffer base,
-                    ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
-                    ffi::AnyBuffer recv_sizes, Table table, ffi::AnyBuffer partition,
-                    ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-  return Start(state, run,
-               {source, base, input_offsets, send_sizes, output_offsets, recv_sizes, &table, partition, *result});
-}
-
-ffi::Future ExecutePlanning(ExchangeSite* state, ffi::RunId run, ffi::AnyBuffer source, ffi::AnyBuffer base,
-                            ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
-                            ffi::AnyBuffer recv_sizes, ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> result,
-                            ffi::Dictionary) {
-  return Start(state, run,
-               {source, base, input_offsets, send_sizes, output_offsets, recv_sizes, nullptr, partition, *result});
-}
-
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlanning, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
 
-auto BindOperands() { return BindExchange(ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>()); }
+auto BindContext() { return ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>(); }
 
-XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
-                       BindOperands().Arg<Table>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
-XLA_FFI_DEFINE_HANDLER(kExecutePlanning, ExecutePlanning,
-                       BindOperands().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
+XLA_FFI_DEFINE_HANDLER(kExecute, Gathered<ExchangeOperands>(Execute), BindCall<ExchangeOperands>(BindContext()));
+XLA_FFI_DEFINE_HANDLER(kExecutePlanning, Gathered<PlanExchangeOperands>(Execute),
+                       BindCall<PlanExchangeOperands>(BindContext()));
 
 constexpr const char* kTypeName = "fastjax_exchange_site_v1";
 

@@ -4,10 +4,13 @@
 #define FASTJAX_HANDLERS_GPU_BUNDLES_H_
 
 #include <memory>
+#include <utility>
 
+#include "handlers/contract.h"
 #include "handlers/gpu_calls.h"
 #include "handlers/handlers.h"
 #include "handlers/loopback_calls.h"
+#include "handlers/operands.h"
 
 namespace fastjax::handlers {
 
@@ -26,28 +29,20 @@ class GpuBundles {
               return CallWithSiteType<PlanSite>(frame, handler, Platform::kPlanType);
             },
             [](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, ExecutePlan,
-                                     BindContext<PlanSite>()
-                                         .template Arg<ffi::AnyBuffer>()
-                                         .template Arg<ffi::AnyBuffer>()
-                                         .template Ret<Table>()
-                                         .Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<PlanOperands>(ExecutePlan),
+                                     BindCall<PlanOperands>(BindContext<PlanSite>()));
               return CallWithSiteType<PlanSite>(frame, handler, Platform::kPlanType);
             }};
   }
 
   static Bundle Exchange() {
     return {[](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, InstantiateExchange, ffi::Ffi::BindInstantiate().Attrs());
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             },
             [](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, Execute,
-                                     BindExchange(BindContext<ExchangeSite>())
-                                         .template Arg<Table>()
-                                         .template Arg<ffi::AnyBuffer>()
-                                         .template Ret<ffi::AnyBuffer>()
-                                         .Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<ExchangeOperands>(ExecuteExchange),
+                                     BindCall<ExchangeOperands>(BindContext<ExchangeSite>()));
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             }};
   }
@@ -55,15 +50,12 @@ class GpuBundles {
   // An exchange that plans itself.
   static Bundle PlanExchange() {
     return {[](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, InstantiatePlanExchange, ffi::Ffi::BindInstantiate().Attrs());
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             },
             [](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, ExecutePlanning,
-                                     BindExchange(BindContext<ExchangeSite>())
-                                         .template Arg<ffi::AnyBuffer>()
-                                         .template Ret<ffi::AnyBuffer>()
-                                         .Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<PlanExchangeOperands>(ExecuteExchange),
+                                     BindCall<PlanExchangeOperands>(BindContext<ExchangeSite>()));
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             }};
   }
@@ -75,8 +67,8 @@ class GpuBundles {
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             },
             [](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(handler, ExecuteLoopback,
-                                     BindExchange(BindContext<ExchangeSite>()).template Ret<ffi::AnyBuffer>().Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<LoopbackOperands>(ExecuteLoopback),
+                                     BindCall<LoopbackOperands>(BindContext<ExchangeSite>()));
               return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
             }};
   }
@@ -87,9 +79,8 @@ class GpuBundles {
               return CallWithSiteType<LoopbackPlanSite>(frame, handler, Platform::kLoopbackPlanType);
             },
             [](XLA_FFI_CallFrame* frame) {
-              XLA_FFI_DEFINE_HANDLER(
-                  handler, ExecuteLoopbackPlan,
-                  BindContext<LoopbackPlanSite>().template Arg<ffi::AnyBuffer>().template Ret<Table>().Attrs());
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<LoopbackPlanOperands>(ExecuteLoopbackPlan),
+                                     BindCall<LoopbackPlanOperands>(BindContext<LoopbackPlanSite>()));
               return CallWithSiteType<LoopbackPlanSite>(frame, handler, Platform::kLoopbackPlanType);
             }};
   }
@@ -116,66 +107,45 @@ class GpuBundles {
         .template Ctx<typename Platform::Context>();
   }
 
-  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const ffi::Dictionary& attrs, bool plans) {
-    auto state = std::make_unique<ExchangeSite>();
-    if (ffi::Error error = OpenGpuExchange(attrs, plans, state.get()); error.failure()) return ffi::Unexpected(error);
-    return state;
-  }
-  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateLoopback(ffi::Dictionary attrs) {
-    auto state = std::make_unique<ExchangeSite>();
-    if (ffi::Error error = OpenLoopback(attrs, state.get()); error.failure()) return ffi::Unexpected(error);
-    return state;
-  }
-  static ffi::ErrorOr<std::unique_ptr<LoopbackPlanSite>> InstantiateLoopbackPlan(ffi::Dictionary attrs) {
-    auto state = std::make_unique<LoopbackPlanSite>();
-    if (ffi::Error error = OpenLoopbackPlan(attrs, state.get()); error.failure()) return ffi::Unexpected(error);
-    return state;
-  }
-  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) { return Open(attrs, false); }
-  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) {
-    return Open(attrs, true);
-  }
-  static ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
-    auto state = std::make_unique<PlanSite>();
-    if (ffi::Error error = OpenGpuPlan(attrs, state.get()); error.failure()) return ffi::Unexpected(error);
+  // The state of a call site, as `open` fills it from the attributes that the call has.
+  template <typename Site, typename Open>
+  static ffi::ErrorOr<std::unique_ptr<Site>> Instantiate(const CustomCall& call, const ffi::Dictionary& dictionary,
+                                                         Open open) {
+    const auto attrs = DecodeAttributes(call, dictionary);
+    if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+    auto state = std::make_unique<Site>();
+    if (ffi::Error error = open(*attrs, state.get()); error.failure()) return ffi::Unexpected(error);
     return state;
   }
 
-  static Outcome Execute(ExchangeSite* state, ffi::RunId run, Context context, ffi::AnyBuffer source,
-                         ffi::AnyBuffer base, ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes,
-                         ffi::AnyBuffer output_offsets, ffi::AnyBuffer recv_sizes, Table table,
-                         ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-    return Platform::template Run<GpuExchangeCall>(
-        state, run, std::move(context),
-        ExchangeBuffers{source, base, input_offsets, send_sizes, output_offsets, recv_sizes, &table, partition,
-                        *result});
+  static ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
+    return Instantiate<PlanSite>(GetContract().plan, attrs, OpenGpuPlan);
   }
-  static Outcome ExecutePlanning(ExchangeSite* state, ffi::RunId run, Context context, ffi::AnyBuffer source,
-                                 ffi::AnyBuffer base, ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes,
-                                 ffi::AnyBuffer output_offsets, ffi::AnyBuffer recv_sizes, ffi::AnyBuffer partition,
-                                 ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-    return Platform::template Run<GpuExchangeCall>(
-        state, run, std::move(context),
-        ExchangeBuffers{source, base, input_offsets, send_sizes, output_offsets, recv_sizes, nullptr, partition,
-                        *result});
+  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
+    return Instantiate<ExchangeSite>(GetContract().exchange, attrs, OpenGpuExchange);
   }
-  static Outcome ExecuteLoopback(ExchangeSite* state, ffi::RunId run, Context context, ffi::AnyBuffer source,
-                                 ffi::AnyBuffer base, ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes,
-                                 ffi::AnyBuffer output_offsets, ffi::AnyBuffer recv_sizes,
-                                 ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-    return Platform::template Run<LoopbackCall>(
-        state, run, std::move(context),
-        LoopbackBuffers{source, base, input_offsets, send_sizes, output_offsets, recv_sizes, *result});
+  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanExchange(ffi::Dictionary attrs) {
+    return Instantiate<ExchangeSite>(GetContract().plan_exchange, attrs, OpenGpuPlanExchange);
   }
-  static Outcome ExecuteLoopbackPlan(LoopbackPlanSite* state, ffi::RunId run, Context context,
-                                     ffi::AnyBuffer send_sizes, ffi::Result<Table> table, ffi::Dictionary) {
-    return Platform::template Run<LoopbackPlanCall>(state, run, std::move(context),
-                                                    LoopbackPlanBuffers{send_sizes, *table});
+  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateLoopback(ffi::Dictionary attrs) {
+    return Instantiate<ExchangeSite>(GetContract().loopback, attrs, OpenLoopback);
   }
-  static Outcome ExecutePlan(PlanSite* state, ffi::RunId run, Context context, ffi::AnyBuffer send_sizes,
-                             ffi::AnyBuffer partition, ffi::Result<Table> table, ffi::Dictionary) {
-    return Platform::template Run<GpuPlanCall>(state, run, std::move(context),
-                                               PlanBuffers{send_sizes, partition, *table});
+  static ffi::ErrorOr<std::unique_ptr<LoopbackPlanSite>> InstantiateLoopbackPlan(ffi::Dictionary attrs) {
+    return Instantiate<LoopbackPlanSite>(GetContract().loopback_plan, attrs, OpenLoopbackPlan);
+  }
+
+  static Outcome ExecutePlan(const PlanBuffers& buffers, PlanSite* state, ffi::RunId run, Context context) {
+    return Platform::template Run<GpuPlanCall>(state, run, std::move(context), buffers);
+  }
+  static Outcome ExecuteExchange(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run, Context context) {
+    return Platform::template Run<GpuExchangeCall>(state, run, std::move(context), buffers);
+  }
+  static Outcome ExecuteLoopback(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run, Context context) {
+    return Platform::template Run<LoopbackCall>(state, run, std::move(context), buffers);
+  }
+  static Outcome ExecuteLoopbackPlan(const PlanBuffers& buffers, LoopbackPlanSite* state, ffi::RunId run,
+                                     Context context) {
+    return Platform::template Run<LoopbackPlanCall>(state, run, std::move(context), buffers);
   }
 };
 

@@ -1,12 +1,11 @@
 #include "handlers/gpu_calls.h"
 
 #include <string>
-#include <string_view>
 #include <utility>
 
+#include "backends/gpu_registry.h"
 #include "handlers/planning.h"
 #include "planner/table.h"
-#include "planner/topology.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -35,51 +34,53 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
 
 }  // namespace
 
-ffi::ErrorOr<GpuBackend> DecodeBackend(const ffi::Dictionary& attrs, const CallSite& site, bool loopback) {
-  const auto platform = attrs.get<std::string_view>("platform");
-  const auto words = attrs.get<ffi::Span<const int64_t>>("topology");
-  if (!platform.has_value() || (loopback && !words.has_value())) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete"));
-  }
-  GpuBackend backend;
-  Status status;
-  if (loopback) {
-    planner::Topology topology;
-    const std::string wrong = planner::ReadTopology(words->begin(), static_cast<int64_t>(words->size()), &topology);
-    if (!wrong.empty()) return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: " + wrong));
-    status = FindLoopbackBackend(std::string(*platform), site, topology.devices_per_server, &backend);
-  } else {
-    status = FindGpuBackend(std::string(*platform), site, &backend);
-  }
-  if (!status.ok()) return ffi::Unexpected(ToError(status));
-  return backend;
-}
-
-ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchangeSite* state, bool loopback) {
+ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state,
+                       std::shared_ptr<Transport>* transport) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  auto transport = DecodeBackend(attrs, **site, loopback);
-  if (!transport.has_value()) return transport.error();
-  auto options = DecodeExchangeOptions(attrs, *site, plans);
-  if (!options.has_value()) return options.error();
+  if (attrs.platform.empty()) return ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete");
+  const std::string platform(attrs.platform);
+  GpuBackend backend;
+  Status found;
+  if (players == Players::kOneDevice) {
+    const auto topology = DecodeTopology(attrs);
+    if (!topology.has_value()) return topology.error();
+    found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &backend);
+  } else {
+    found = FindGpuBackend(platform, **site, &backend);
+  }
+  if (!found.ok()) return ToError(found);
   state->site = *site;
-  state->gpu = transport->gpu;
-  state->exchange = transport->transport->OpenExchange(*site, std::move(*options));
+  state->gpu = std::move(backend.gpu);
+  *transport = std::move(backend.transport);
+  return ffi::Error::Success();
+}
+
+ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans, GpuExchangeSite* state) {
+  std::shared_ptr<Transport> transport;
+  if (ffi::Error error = OpenGpuSite(attrs, players, state, &transport); error.failure()) return error;
+  auto options = DecodeExchangeOptions(attrs, state->site, plans);
+  if (!options.has_value()) return options.error();
+  state->exchange = transport->OpenExchange(state->site, std::move(*options));
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
 
-ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state) {
-  auto site = DecodeCallSite(attrs);
-  if (!site.has_value()) return site.error();
-  auto transport = DecodeBackend(attrs, **site, false);
-  if (!transport.has_value()) return transport.error();
-  auto planning = DecodePlanning(attrs, *site);
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
+  return OpenExchange(attrs, Players::kAllDevices, false, state);
+}
+
+ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
+  return OpenExchange(attrs, Players::kAllDevices, true, state);
+}
+
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
+  std::shared_ptr<Transport> transport;
+  if (ffi::Error error = OpenGpuSite(attrs, Players::kAllDevices, state, &transport); error.failure()) return error;
+  auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
-  state->site = *site;
-  state->gpu = transport->gpu;
   state->table_words = planning->table_words;
-  state->counts = transport->transport->OpenCounts(*site, std::move(planning->tables));
+  state->counts = transport->OpenCounts(state->site, std::move(planning->tables));
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
@@ -116,7 +117,7 @@ int32_t Attendance::ReadAlone(const Caller& caller) const {
 
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const CallSite& site = *state_.site;
-  if (!attendance_.Take(buffers.partition) || !DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
+  if (!attendance_.Take(*buffers.partition) || !DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
   fetch_.Add(attendance_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
@@ -156,7 +157,7 @@ Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, con
 Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   const CallSite& site = *state_.site;
   auto sizes = DecodeInts(buffers.send_sizes);
-  if (!attendance_.Take(buffers.partition) || !sizes.has_value() || sizes->size % site.group_size != 0 ||
+  if (!attendance_.Take(*buffers.partition) || !sizes.has_value() || sizes->size % site.group_size != 0 ||
       static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
     return UnexpectedOperands();
   }

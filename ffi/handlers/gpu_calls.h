@@ -12,10 +12,10 @@
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/fetch.h"
 #include "backends/gpu/device/gpu.h"
-#include "backends/gpu_registry.h"
 #include "exchange/backend.h"
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
+#include "handlers/operands.h"
 
 namespace fastjax::handlers {
 
@@ -60,22 +60,23 @@ struct GpuPlanSite : GpuSite {
   int64_t table_words = 0;
 };
 
-// `loopback`: one device plays all ranks of the attribute topology.
-ffi::ErrorOr<GpuBackend> DecodeBackend(const ffi::Dictionary& attrs, const CallSite& site, bool loopback);
-ffi::Error OpenGpuExchange(const ffi::Dictionary& attrs, bool plans, GpuExchangeSite* state, bool loopback = false);
-ffi::Error OpenGpuPlan(const ffi::Dictionary& attrs, GpuPlanSite* state);
+// Who plays the ranks of a call: a device each, or one device all of those of the attribute topology.
+enum class Players : uint8_t { kAllDevices, kOneDevice };
+
+// Finds the site's GPUs, and the backend that moves its rows.
+ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state,
+                       std::shared_ptr<Transport>* transport);
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
+ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state);
+// `plans`: the exchange plans itself.
+ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans, GpuExchangeSite* state);
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
 Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBuffer& base, std::byte* result);
 // Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
 Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller, const CallSite& site, const int32_t* words,
                  int32_t* table);
-
-struct PlanBuffers {
-  ffi::AnyBuffer send_sizes;
-  ffi::AnyBuffer partition;
-  Table table;
-};
 
 // One call of a device: loaded, which waits for what must be read of the device, and started, which ends with a
 // completion. It must live until then. What goes wrong before it is started is told to those that it would have met.

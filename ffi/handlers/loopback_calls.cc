@@ -50,31 +50,26 @@ IntView Slice(const IntView& all, int64_t rank, int64_t count) {
 
 }  // namespace
 
-ffi::Error OpenLoopback(const ffi::Dictionary& attrs, GpuExchangeSite* state) {
-  return OpenGpuExchange(attrs, true, state, true);
+ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state) {
+  return OpenExchange(attrs, Players::kOneDevice, true, state);
 }
 
-ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* state) {
-  auto site = DecodeCallSite(attrs);
-  if (!site.has_value()) return site.error();
-  auto transport = DecodeBackend(attrs, **site, true);
-  if (!transport.has_value()) return transport.error();
-  auto planning = DecodePlanning(attrs, *site);
+ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state) {
+  std::shared_ptr<Transport> transport;
+  if (ffi::Error error = OpenGpuSite(attrs, Players::kOneDevice, state, &transport); error.failure()) return error;
+  auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
-  const auto rank = attrs.get<int64_t>("rank");
-  if (!rank.has_value() || *rank < 0 || *rank >= (*site)->group_size) {
-    return ffi::Error::InvalidArgument((*site)->Prefix() + "there is no such rank");
+  if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
+    return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
   }
-  state->site = *site;
-  state->gpu = transport->gpu;
   state->plan = std::move(planning->tables);
   state->table_words = planning->table_words;
-  state->rank = static_cast<int32_t>(*rank);
+  state->rank = static_cast<int32_t>(attrs.rank);
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
 
-bool LoopbackCall::Decode(const LoopbackBuffers& buffers) {
+bool LoopbackCall::Decode(const ExchangeBuffers& buffers) {
   const int64_t ranks = state_.site->group_size;
   const auto row_bytes = [](const ffi::AnyBuffer& buffer) {
     auto bytes = static_cast<int64_t>(ffi::ByteWidth(buffer.element_type()));
@@ -106,7 +101,7 @@ bool LoopbackCall::Decode(const LoopbackBuffers& buffers) {
   return true;
 }
 
-Status LoopbackCall::Load(const LoopbackBuffers& buffers) {
+Status LoopbackCall::Load(const ExchangeBuffers& buffers) {
   if (!Decode(buffers)) return Unexpected(*state_.site);
   fetch_.Add(&all_.input_offsets.data, buffers.input_offsets.size_bytes());
   fetch_.Add(&all_.send_sizes.data, buffers.send_sizes.size_bytes());
@@ -137,7 +132,7 @@ void LoopbackCall::Start(int64_t /*run_id*/, const Status& loaded, const Complet
   }
 }
 
-Status LoopbackPlanCall::Load(const LoopbackPlanBuffers& buffers) {
+Status LoopbackPlanCall::Load(const PlanBuffers& buffers) {
   const int64_t ranks = state_.site->group_size;
   const auto kind = DecodeIntKind(buffers.send_sizes.element_type());
   const auto dimensions = buffers.send_sizes.dimensions();

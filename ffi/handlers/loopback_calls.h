@@ -22,30 +22,20 @@ struct GpuLoopbackPlanSite : GpuSite {
 };
 
 // Ranks are partitions and positions as well.
-ffi::Error OpenLoopback(const ffi::Dictionary& attrs, GpuExchangeSite* state);
-ffi::Error OpenLoopbackPlan(const ffi::Dictionary& attrs, GpuLoopbackPlanSite* state);
-
-struct LoopbackBuffers {
-  ffi::AnyBuffer source;
-  ffi::AnyBuffer base;
-  ffi::AnyBuffer input_offsets;
-  ffi::AnyBuffer send_sizes;
-  ffi::AnyBuffer output_offsets;
-  ffi::AnyBuffer recv_sizes;
-  ffi::AnyBuffer result;
-};
+ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state);
+ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state);
 
 class LoopbackCall {
  public:
   LoopbackCall(const GpuExchangeSite* state, gpu::Caller caller, int32_t /*ordinal*/)
       : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  Status Load(const LoopbackBuffers& buffers);
+  Status Load(const ExchangeBuffers& buffers);
   void Start(int64_t run_id, const Status& loaded, const Completion& done);
   const gpu::Caller& caller() const { return caller_; }
 
  private:
-  bool Decode(const LoopbackBuffers& buffers);
+  bool Decode(const ExchangeBuffers& buffers);
   ExchangeArgs ArgsOf(int32_t rank) const;
 
   const GpuExchangeSite& state_;
@@ -54,17 +44,12 @@ class LoopbackCall {
   ExchangeArgs all_;  // of rank 0; metadata of all ranks lies behind its own
 };
 
-struct LoopbackPlanBuffers {
-  ffi::AnyBuffer send_sizes;
-  Table table;
-};
-
 class LoopbackPlanCall {
  public:
   LoopbackPlanCall(const GpuLoopbackPlanSite* state, gpu::Caller caller, int32_t /*ordinal*/)
       : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
-  Status Load(const LoopbackPlanBuffers& buffers);
+  Status Load(const PlanBuffers& buffers);
   void Start(int64_t run_id, const Status& loaded, const Completion& done);
   const gpu::Caller& caller() const { return caller_; }
 

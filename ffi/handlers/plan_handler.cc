@@ -4,6 +4,7 @@
 #include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
+#include "handlers/operands.h"
 #include "handlers/planning.h"
 
 namespace fastjax::handlers {
@@ -19,12 +20,14 @@ struct PlanSite {
 
 ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary attrs) {
-  auto site = DecodeCallSite(attrs);
+ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) {
+  const auto attrs = DecodeAttributes(GetContract().plan, dictionary);
+  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+  auto site = DecodeCallSite(*attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
   std::shared_ptr<Transport> transport;
   if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
-  auto planning = DecodePlanning(attrs, *site);
+  auto planning = DecodePlanning(*attrs, *site);
   if (!planning.has_value()) return ffi::Unexpected(planning.error());
   auto state = std::make_unique<PlanSite>();
   state->site = *site;
@@ -34,32 +37,25 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary attrs) {
   return state;
 }
 
-ffi::Future Execute(PlanSite* state, ffi::RunId run, ffi::AnyBuffer send_sizes, ffi::AnyBuffer partition,
-                    ffi::Result<ffi::BufferR1<ffi::DataType::S32>> table, ffi::Dictionary) {
+ffi::Future Execute(const PlanBuffers& buffers, PlanSite* state, ffi::RunId run) {
   state->handed_over.Receive();
-  const auto sizes = DecodeInts(send_sizes);
-  const int32_t where = DecodePartition(partition, *state->site);
+  const auto sizes = DecodeInts(buffers.send_sizes);
+  const int32_t where = DecodePartition(*buffers.partition, *state->site);
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
   if (!sizes.has_value() || sizes->size % state->site->group_size != 0 ||
-      static_cast<int64_t>(table->element_count()) != state->table_words) {
+      static_cast<int64_t>(buffers.table.element_count()) != state->table_words) {
     state->counts->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
     return future;
   }
-  state->counts->Start(run.run_id, where, {*sizes, table->typed_data()}, Completing(std::move(promise)));
+  state->counts->Start(run.run_id, where, {*sizes, buffers.table.typed_data()}, Completing(std::move(promise)));
   return future;
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::State<PlanSite>>()
-                           .Ctx<ffi::RunId>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Ret<ffi::BufferR1<ffi::DataType::S32>>()
-                           .Attrs());
+XLA_FFI_DEFINE_HANDLER(kExecute, Gathered<PlanOperands>(Execute),
+                       BindCall<PlanOperands>(ffi::Ffi::Bind().Ctx<ffi::State<PlanSite>>().Ctx<ffi::RunId>()));
 
 constexpr const char* kTypeName = "fastjax_plan_site_v1";
 

@@ -7,6 +7,7 @@
 
 #include "exchange/backend.h"
 #include "handlers/decode.h"
+#include "planner/topology.h"
 
 namespace fastjax::handlers {
 
@@ -17,8 +18,8 @@ struct Planning {
   int64_t table_words = 0;
 };
 
-// From the attributes topology (the words that planner::ReadTopology reads), scheduler and row_bytes.
-ffi::ErrorOr<Planning> DecodePlanning(const ffi::Dictionary& attrs, const std::shared_ptr<const CallSite>& site);
+ffi::ErrorOr<planner::Topology> DecodeTopology(const CallAttributes& attrs);
+ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::shared_ptr<const CallSite>& site);
 
 }  // namespace fastjax::handlers
 

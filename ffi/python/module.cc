@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "handlers/contract.h"
 #include "handlers/handlers.h"
 #include "planner/matchings.h"
 #include "planner/planner.h"
@@ -184,33 +185,55 @@ nb::dict ToDict(const handlers::Bundle& bundle) {
 }
 
 nb::dict Registrations() {
+  const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets;
-  targets["fastjax_plan_v1"] = ToDict(handlers::Plan());
-  targets["fastjax_exchange_v1"] = ToDict(handlers::Exchange());
-  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::PlanExchange());
-  targets["fastjax_loopback_v1"] = ToDict(handlers::EmulatedLoopback());
-  targets["fastjax_loopback_plan_v1"] = ToDict(handlers::EmulatedLoopbackPlan());
-  targets["fastjax_empty_v1"] = Handler(handlers::EmptyExecute);
+  targets[contract.plan.target] = ToDict(handlers::Plan());
+  targets[contract.exchange.target] = ToDict(handlers::Exchange());
+  targets[contract.plan_exchange.target] = ToDict(handlers::PlanExchange());
+  targets[contract.loopback.target] = ToDict(handlers::EmulatedLoopback());
+  targets[contract.loopback_plan.target] = ToDict(handlers::EmulatedLoopbackPlan());
+  targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
 
 nb::dict GpuRegistrations() {
+  const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets;
-  targets["fastjax_plan_v1"] = ToDict(handlers::GpuPlan());
-  targets["fastjax_exchange_v1"] = ToDict(handlers::GpuExchange());
-  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::GpuPlanExchange());
-  targets["fastjax_loopback_v1"] = ToDict(handlers::GpuLoopback());
-  targets["fastjax_loopback_plan_v1"] = ToDict(handlers::GpuLoopbackPlan());
-  targets["fastjax_empty_v1"] = Handler(handlers::EmptyExecute);
+  targets[contract.plan.target] = ToDict(handlers::GpuPlan());
+  targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
+  targets[contract.plan_exchange.target] = ToDict(handlers::GpuPlanExchange());
+  targets[contract.loopback.target] = ToDict(handlers::GpuLoopback());
+  targets[contract.loopback_plan.target] = ToDict(handlers::GpuLoopbackPlan());
+  targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
 
 nb::dict EmulatedRegistrations() {
+  const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets = Registrations();
-  targets["fastjax_plan_v1"] = ToDict(handlers::EmulatedPlan());
-  targets["fastjax_exchange_v1"] = ToDict(handlers::EmulatedExchange());
-  targets["fastjax_plan_exchange_v1"] = ToDict(handlers::EmulatedPlanExchange());
+  targets[contract.plan.target] = ToDict(handlers::EmulatedPlan());
+  targets[contract.exchange.target] = ToDict(handlers::EmulatedExchange());
+  targets[contract.plan_exchange.target] = ToDict(handlers::EmulatedPlanExchange());
   return targets;
+}
+
+// By target: the operands' names, and (name, kind, presence) of the attributes.
+nb::dict DeclaredCalls() {
+  static constexpr const char* kPresences[] = {"always", "added", "optional"};
+  nb::dict calls;
+  for (const handlers::CustomCall* call : handlers::GetContract().calls()) {
+    nb::list operands;
+    for (const char* const name : call->operands) operands.append(name);
+    nb::list attributes;
+    for (const handlers::AttributeGroup& group : call->groups) {
+      for (const handlers::Attribute& attribute : group.attributes) {
+        const char* const presence = kPresences[static_cast<size_t>(attribute.presence)];
+        attributes.append(nb::make_tuple(attribute.name, attribute.kind(), presence));
+      }
+    }
+    calls[call->target] = nb::make_tuple(operands, attributes);
+  }
+  return calls;
 }
 
 }  // namespace
@@ -222,6 +245,8 @@ NB_MODULE(_core, m) {
   m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
   m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
   m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices play GPUs.");
+  m.def("declared_calls", &DeclaredCalls,
+        "By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.");
   python::RegisterGpu(&m);
   m.def("plans_made", &PlansMade, "How many plans traced programs have made in this process.");
   m.def(

@@ -1,0 +1,92 @@
+#include "handlers/contract.h"
+
+#include <cstddef>
+#include <string>
+#include <type_traits>
+
+#include "handlers/operands.h"
+
+namespace fastjax::handlers {
+namespace {
+
+using A = CallAttributes;
+
+Attribute Added(Attribute attribute) {
+  attribute.presence = Presence::kAdded;
+  return attribute;
+}
+
+Contract Declare() {
+  const AttributeGroup site = {"a call site's",
+                               {{"operation", &A::operation},
+                                Added({"name", &A::name}),
+                                {"axis", &A::axis},
+                                {"program", &A::program},
+                                {"shapes", &A::shapes},
+                                {"channel", &A::channel},
+                                {"timeout_ms", &A::timeout_ms},
+                                {"group_size", &A::group_size},
+                                {"replica_groups", &A::replica_groups},
+                                {"rank_of", &A::rank_of},
+                                Added({"platform", &A::platform})}};
+  const AttributeGroup processes = {
+      "a call site's", {{"processes", &A::processes, Presence::kOptional}, {"rails", &A::rails, Presence::kOptional}}};
+  const Attribute topology = {"topology", &A::topology};
+  const AttributeGroup planning = {"a plan's", {topology, {"scheduler", &A::scheduler}, {"row_bytes", &A::row_bytes}}};
+  const AttributeGroup planned = {"a plan's", {Added(topology)}};
+  const AttributeGroup exchange = {"an exchange's",
+                                   {{"reverse", &A::reverse},
+                                    {"transposed_table", &A::transposed_table},
+                                    Added({"check_overlaps", &A::check_overlaps})}};
+  const AttributeGroup experts = {"a plan's", {Added({"experts", &A::experts})}};
+  const AttributeGroup rank = {"a plan's", {{"rank", &A::rank}}};
+
+  Contract contract;
+  contract.plan = {"fastjax_plan_v1", NamesOf<PlanOperands>(), {site, processes, planning, experts}};
+  contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
+  contract.plan_exchange = {
+      "fastjax_plan_exchange_v1", NamesOf<PlanExchangeOperands>(), {site, processes, planning, exchange}};
+  contract.loopback = {"fastjax_loopback_v1", NamesOf<LoopbackOperands>(), {site, planning, exchange}};
+  contract.loopback_plan = {"fastjax_loopback_plan_v1", NamesOf<LoopbackPlanOperands>(), {site, planning, rank}};
+  contract.empty = {"fastjax_empty_v1", NamesOf<EmptyOperands>(), {}};
+  return contract;
+}
+
+// False where there is none, or one of another type.
+bool Decode(const ffi::Dictionary& attrs, const Attribute& attribute, CallAttributes* result) {
+  return std::visit(
+      [&](auto field) {
+        using Declared = std::decay_t<decltype(result->*field)>;
+        using Type = std::conditional_t<std::is_same_v<Declared, std::optional<Ints>>, Ints, Declared>;
+        const auto value = attrs.get<Type>(attribute.name);
+        if (value.has_value()) result->*field = *value;
+        return value.has_value();
+      },
+      attribute.field);
+}
+
+}  // namespace
+
+const char* Attribute::kind() const {
+  static constexpr const char* kKinds[] = {"string", "bool", "int64", "int64[]", "int64[]"};
+  return kKinds[field.index()];
+}
+
+const Contract& GetContract() {
+  static const auto* const contract = new Contract(Declare());
+  return *contract;
+}
+
+ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs) {
+  CallAttributes result;
+  for (const AttributeGroup& group : call.groups) {
+    for (const Attribute& attribute : group.attributes) {
+      if (Decode(attrs, attribute, &result) || attribute.presence != Presence::kAlways) continue;
+      return ffi::Unexpected(
+          ffi::Error::InvalidArgument(std::string("fastjax: ") + group.name + " attributes are incomplete"));
+    }
+  }
+  return result;
+}
+
+}  // namespace fastjax::handlers

@@ -1,0 +1,98 @@
+// The custom calls: operands and attributes of each, declared once. fastjax/traced/contract.py has the same for Python,
+// and a test compares the two. Of compiled programs and exported ones, all of it is the format.
+#ifndef FASTJAX_HANDLERS_CONTRACT_H_
+#define FASTJAX_HANDLERS_CONTRACT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace fastjax::handlers {
+
+namespace ffi = ::xla::ffi;
+
+using Ints = ffi::Span<const int64_t>;
+
+// The attributes of a call. What the call has no attribute for is as it is here. Strings and integers lie in memory of
+// XLA's, which they have while the call is instantiated.
+struct CallAttributes {
+  std::string_view operation;
+  std::string_view name;
+  std::string_view axis;
+  std::string_view program;
+  std::string_view shapes;
+  int64_t channel = 0;
+  int64_t timeout_ms = 0;
+  int64_t group_size = 0;
+  Ints replica_groups;  // partitions, group by group, in order of position
+  Ints rank_of;         // by position in the group
+  std::string_view platform;
+  // Where devices of several processes take part; both by partition.
+  std::optional<Ints> processes;
+  std::optional<Ints> rails;
+  Ints topology;           // planner::ReadTopology alone knows what is where
+  int64_t scheduler = -1;  // -1: the call does not plan
+  int64_t row_bytes = 0;
+  int64_t experts = 0;
+  bool reverse = false;
+  bool transposed_table = false;
+  bool check_overlaps = false;
+  int64_t rank = -1;
+};
+
+// Which programs have an attribute.
+enum class Presence : uint8_t {
+  kAlways,
+  kAdded,  // all that are made now; those that an earlier version exported may lack it
+  kOptional,
+};
+
+struct Attribute {
+  using Field = std::variant<std::string_view CallAttributes::*, bool CallAttributes::*, int64_t CallAttributes::*,
+                             Ints CallAttributes::*, std::optional<Ints> CallAttributes::*>;
+
+  const char* name;
+  Field field;  // whose type is the attribute's
+  Presence presence = Presence::kAlways;
+
+  // "string", "bool", "int64" or "int64[]"
+  const char* kind() const;
+};
+
+// What belongs together: a call that lacks one is told so by the group's name.
+struct AttributeGroup {
+  const char* name;
+  std::vector<Attribute> attributes;
+};
+
+struct CustomCall {
+  const char* target;
+  std::vector<const char*> operands;
+  std::vector<AttributeGroup> groups;
+};
+
+struct Contract {
+  CustomCall plan;
+  CustomCall exchange;
+  CustomCall plan_exchange;
+  CustomCall loopback;
+  CustomCall loopback_plan;
+  CustomCall empty;
+
+  std::vector<const CustomCall*> calls() const {
+    return {&plan, &exchange, &plan_exchange, &loopback, &loopback_plan, &empty};
+  }
+};
+
+const Contract& GetContract();
+
+// Reads all attributes that `call` has; what else there is counts for nothing.
+ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs);
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_CONTRACT_H_

@@ -1,0 +1,162 @@
+// The operands of each custom call: their names, types and order, bound once for all platforms.
+#ifndef FASTJAX_HANDLERS_OPERANDS_H_
+#define FASTJAX_HANDLERS_OPERANDS_H_
+
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace fastjax::handlers {
+
+namespace ffi = ::xla::ffi;
+
+using Table = ffi::BufferR1<ffi::DataType::S32>;
+
+template <typename... Types>
+struct TypeList {
+  static constexpr size_t kSize = sizeof...(Types);
+};
+
+// What each call below has:
+//   kNames    of its operands, in order
+//   Types     of its operands, in order
+//   Result    type of its result
+//   Buffers   all of them, as handlers take them, where they take any
+//   Gather    makes Buffers of the result and the operands
+
+// Of all forms of an exchange.
+struct ExchangeBuffers {
+  ffi::AnyBuffer result;
+  ffi::AnyBuffer source;
+  ffi::AnyBuffer base;
+  ffi::AnyBuffer input_offsets;
+  ffi::AnyBuffer send_sizes;
+  ffi::AnyBuffer output_offsets;
+  ffi::AnyBuffer recv_sizes;
+  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
+  std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
+};
+
+struct LoopbackOperands {
+  static constexpr const char* kNames[] = {"source",     "base",           "input_offsets",
+                                           "send_sizes", "output_offsets", "recv_sizes"};
+  using Types =
+      TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = ExchangeBuffers;
+
+  template <typename... Operands>
+  static Buffers Gather(const Result& result, const Operands&... operands) {
+    return {result, operands...};
+  }
+};
+
+struct PlanExchangeOperands {
+  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
+                                           "output_offsets", "recv_sizes", "partition"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
+                         ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = ExchangeBuffers;
+
+  template <typename... Operands>
+  static Buffers Gather(const Result& result, const Operands&... operands) {
+    return {result, operands...};
+  }
+};
+
+struct ExchangeOperands {
+  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
+                                           "output_offsets", "recv_sizes", "table",         "partition"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
+                         Table, ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = ExchangeBuffers;
+
+  static Buffers Gather(const Result& result, const ffi::AnyBuffer& source, const ffi::AnyBuffer& base,
+                        const ffi::AnyBuffer& input_offsets, const ffi::AnyBuffer& send_sizes,
+                        const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
+                        const ffi::AnyBuffer& partition) {
+    return {result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, partition, table};
+  }
+};
+
+struct PlanBuffers {
+  Table table;
+  ffi::AnyBuffer send_sizes;
+  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
+};
+
+struct PlanOperands {
+  static constexpr const char* kNames[] = {"send_sizes", "partition"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer>;
+  using Result = Table;
+  using Buffers = PlanBuffers;
+
+  static Buffers Gather(const Table& table, const ffi::AnyBuffer& send_sizes, const ffi::AnyBuffer& partition) {
+    return {table, send_sizes, partition};
+  }
+};
+
+struct LoopbackPlanOperands {
+  static constexpr const char* kNames[] = {"send_sizes"};
+  using Types = TypeList<ffi::AnyBuffer>;
+  using Result = Table;
+  using Buffers = PlanBuffers;
+
+  static Buffers Gather(const Table& table, const ffi::AnyBuffer& send_sizes) { return {table, send_sizes}; }
+};
+
+struct EmptyOperands {
+  static constexpr const char* kNames[] = {"anything"};
+  using Types = TypeList<ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+};
+
+template <typename Call>
+std::vector<const char*> NamesOf() {
+  static_assert(std::size(Call::kNames) == Call::Types::kSize);
+  return {std::begin(Call::kNames), std::end(Call::kNames)};
+}
+
+// XLA's bindings cannot be copied or moved but into longer ones.
+template <typename Result, typename Binding>
+auto BindEach(Binding&& binding, TypeList<> /*none*/) {
+  return std::forward<Binding>(binding).template Ret<Result>();
+}
+template <typename Result, typename Binding, typename Type, typename... Rest>
+auto BindEach(Binding&& binding, TypeList<Type, Rest...> /*types*/) {
+  return BindEach<Result>(std::forward<Binding>(binding).template Arg<Type>(), TypeList<Rest...>());
+}
+
+// Binds the operands of a call and its result, behind what `binding` has.
+template <typename Call, typename Binding>
+auto BindOperands(Binding&& binding) {
+  return BindEach<typename Call::Result>(std::forward<Binding>(binding), typename Call::Types());
+}
+
+// The same, and its attributes.
+template <typename Call, typename Binding>
+auto BindCall(Binding&& binding) {
+  return BindOperands<Call>(std::forward<Binding>(binding)).Attrs();
+}
+
+template <typename Call, typename Outcome, typename... Context, typename... Types>
+auto GatherEach(Outcome (*body)(const typename Call::Buffers&, Context...), TypeList<Types...> /*types*/) {
+  return [body](Context... context, Types... operands, ffi::Result<typename Call::Result> result, ffi::Dictionary) {
+    return body(Call::Gather(*result, operands...), std::move(context)...);
+  };
+}
+
+// What XLA calls with operands one by one, for a body that takes them together; Context is what was bound before them.
+template <typename Call, typename Outcome, typename... Context>
+auto Gathered(Outcome (*body)(const typename Call::Buffers&, Context...)) {
+  return GatherEach<Call>(body, typename Call::Types());
+}
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_OPERANDS_H_
