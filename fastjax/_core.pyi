@@ -18,6 +18,11 @@ def gpu_registrations() -> dict:
 def emulated_registrations() -> dict:
     """Handlers with which CPU devices play GPUs."""
 
+def declared_calls() -> dict:
+    """
+    By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.
+    """
+
 def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str], shares_memory: bool = False) -> None:
     """
     For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.
@@ -127,6 +132,38 @@ class SiteReport:
     def platform(self) -> str: ...
 
     @property
+    def channel(self) -> int: ...
+
+    @property
+    def timeout_ms(self) -> int: ...
+
+    @property
+    def rank_of(self) -> list[int]:
+        """By position in the group."""
+
+    @property
+    def partition_at(self) -> list[int]:
+        """Group by group, in order of position."""
+
+    @property
+    def processes(self) -> list[int]:
+        """By partition; empty where one process has all."""
+
+    @property
+    def rails(self) -> list[int]:
+        """By partition; empty where one process has all."""
+
+    @property
+    def experts(self) -> int: ...
+
+    @property
+    def shapes(self) -> str: ...
+
+    @property
+    def asked_row_bytes(self) -> int:
+        """That plans are for; 0: a plan is given."""
+
+    @property
     def topology(self) -> list[int]: ...
 
     @property
@@ -195,16 +232,16 @@ class SiteReport:
 max_ended_reports: int = 256
 
 def collecting() -> bool:
-    """Whether figures are collected."""
+    """Whether statistics are collected."""
 
 def collect(on: bool) -> None:
-    """Has figures be collected from now on, or not."""
+    """Has statistics be collected from now on, or not."""
 
 def site_reports() -> list[SiteReport]:
-    """Of every call site that has run while figures were collected."""
+    """Of every call site that has run while statistics were collected."""
 
 def reset_reports() -> None:
-    """Forgets all figures."""
+    """Forgets all statistics."""
 
 def network_open(process: int, processes: int, secret: bytes, library: str, nics: Sequence[str], transports: str) -> bytes:
     """
@@ -227,7 +264,7 @@ def network_unfinished() -> int:
 
 def network_state() -> dict:
     """
-    What is open and what has passed: open, library, version, lanes, peers, messages, bytes, refused.
+    What is open and what has passed: open, library, version, nic_workers, peers, messages, bytes, refused.
     """
 
 class Simulation:

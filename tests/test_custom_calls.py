@@ -1,5 +1,8 @@
 """The declarations of custom calls, against what programs have and what handlers read."""
 
+import json
+import subprocess
+import sys
 import types
 
 import jax
@@ -15,6 +18,7 @@ from fastjax.traced import contract, custom_calls
 from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
 
 ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
+ROWS_OF_ONE = jnp.ones((2, 1))
 SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
 TOPOLOGY = fastjax.Topology(2, 4, nic_bandwidths=[1e9] * 7 + [2e9])
 
@@ -225,3 +229,84 @@ def test_attributes_go_through_a_call():
     result = jax.ShapeDtypeStruct((words,), jnp.int32)
     _, report = executed(contract.PLAN.target, told, [integers, arrays["partition"]], result)
     assert_told(report, told)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_given_table_and_checks_are_told(backwards):
+    """`transposed_table`, `reverse` and `check_overlaps`, by what they make of a call."""
+    topology = (1, 1, *TOLD["topology"][2:])
+    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
+    words = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
+    arrays = {"partition": jnp.zeros((), jnp.uint32), "source": ROWS_OF_ONE, "base": ROWS_OF_ONE}
+    arrays["send_sizes"] = arrays["recv_sizes"] = jnp.ones(2, jnp.int32)
+    # Both updates write to the same row.
+    arrays["input_offsets"] = arrays["output_offsets"] = jnp.zeros(2, jnp.int32)
+    planned = told_of(contract.PLAN.target, **alone, program=f"jit_table_told_{backwards}")
+    operands = [arrays[name] for name in contract.PLAN.operands]
+    arrays["table"], _ = executed(contract.PLAN.target, planned, operands, words)
+    target = contract.EXCHANGE.target
+    operands = [arrays[name] for name in contract.EXCHANGE.operands]
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, ROWS_OF_ONE.dtype)
+    told = told_of(
+        target,
+        **alone,
+        program=f"jit_given_told_{backwards}",
+        reverse=backwards,
+        transposed_table=backwards,
+        check_overlaps=False,
+    )
+    _, report = executed(target, told, operands, result)
+    assert_told(report, told)
+    assert report.plan == ("transposed" if backwards else "given")
+    if not backwards:  # where rows that land on each other are summed, they may
+        with pytest.raises(jax.errors.JaxRuntimeError, match="overlap"):
+            executed(target, told | {"check_overlaps": True}, operands, result)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_is_told(rank):
+    """The table of a rank is its own."""
+    target, topology = contract.LOOPBACK_PLAN.target, (1, 2, *TOLD["topology"][2:])
+    told = told_of(target, rank=rank, replica_groups=[0, 1], topology=topology, program="jit_rank")
+    result = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
+    sizes = np.array([[1, 2], [3, 4]], np.int32)
+    call = jax.jit(lambda s: jax.ffi.ffi_call(target, result)(s, **CALLS[target].encoded(told)))
+    table = np.asarray(call(sizes))
+    wrong = [_core.check_table(table, 2, device) for device in range(2)]
+    assert wrong[rank] == ""
+    assert wrong[1 - rank] != ""
+
+
+# A call of devices of two processes, whose own group is of this one alone: the other need not be.
+_PROCESSES_TOLD = """
+import json, sys
+import jax, jax.numpy as jnp
+import fastjax
+from fastjax import _core
+from fastjax.network import library
+from fastjax.traced.contract import PLAN
+
+told = json.loads(sys.argv[1])
+_core.network_open(0, 2, bytes(16), library.find("")[0], ["lo"], "tcp")
+words = jax.ShapeDtypeStruct((_core.table_words(told["topology"], told["scheduler"]),), jnp.int32)
+call = jax.jit(lambda *a: jax.ffi.ffi_call(PLAN.target, words)(*a, **PLAN.encoded(told)))
+with fastjax.collect_stats():
+    jax.block_until_ready(call(jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.uint32)))
+(report,) = _core.site_reports()
+print(json.dumps([list(report.processes), list(report.rails)]))
+_core.network_close(1.0)
+"""
+
+
+def test_processes_and_rails_are_told():
+    told = told_of(
+        contract.PLAN.target,
+        group_size=1,
+        rank_of=[0],
+        topology=(1, 1, *TOLD["topology"][2:]),
+        processes=[0, 1, 1, 0],
+        rails=[3, 1, 0, 2],
+    )
+    program = [sys.executable, "-c", _PROCESSES_TOLD, json.dumps(told)]
+    out = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+    assert json.loads(out) == [told["processes"], told["rails"]]
