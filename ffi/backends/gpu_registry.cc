@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "backends/gpu/device/driver_library.h"
-#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/ipc/barrier_page.h"
 #include "backends/gpu/ipc/memory.h"
 #include "backends/gpu/loopback.h"
 #include "backends/gpu/nccl/fabric.h"
-#include "backends/gpu/network_transport.h"
+#include "backends/gpu/process_backend.h"
 #include "backends/gpu/process_id_exchange.h"
 #include "backends/registry.h"
 #include "runtime/process_state.h"
@@ -20,7 +20,7 @@ namespace {
 
 using gpu::Fabric;
 using gpu::Gpu;
-using gpu::GpuNetworkTransport;
+using gpu::GpuProcessBackend;
 using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
 
@@ -47,8 +47,8 @@ std::shared_ptr<Fabric> FabricHere(const std::string& platform, const std::share
   return here;
 }
 
-std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
-                                                      const std::shared_ptr<ProcessGroup>& process_group) {
+std::shared_ptr<GpuProcessBackend> BackendBetween(const std::string& platform, const std::shared_ptr<Gpu>& gpu,
+                                                  const std::shared_ptr<ProcessGroup>& process_group) {
   auto& platforms = ProcessState<Platforms>();
   const std::lock_guard<std::mutex> lock(platforms.mutex);
   Shared& shared = platforms.shared[platform];
@@ -59,7 +59,7 @@ std::shared_ptr<GpuNetworkTransport> TransportBetween(const std::string& platfor
                                                   std::make_shared<gpu::ProcessIdExchange>(process_group));
     shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
-  return std::make_shared<GpuNetworkTransport>(gpu, shared.between, process_group, shared.memory);
+  return std::make_shared<GpuProcessBackend>(gpu, shared.between, process_group, shared.memory);
 }
 
 Status Open(const std::string& platform, const CallSite& site, std::shared_ptr<Gpu>* gpu) {
@@ -70,23 +70,23 @@ Status Open(const std::string& platform, const CallSite& site, std::shared_ptr<G
 
 }  // namespace
 
-Status FindGpuBackend(const std::string& platform, const CallSite& site, GpuBackend* backend) {
-  if (Status status = Open(platform, site, &backend->gpu); !status.ok()) return status;
+Status FindGpuBackend(const std::string& platform, const CallSite& site, PlatformBackend* found) {
+  if (Status status = Open(platform, site, &found->gpu); !status.ok()) return status;
   if (!site.spans_processes()) {
-    backend->transport = std::make_shared<gpu::GpuTransport>(backend->gpu, FabricHere(platform, backend->gpu));
+    found->backend = std::make_shared<gpu::GpuBackend>(found->gpu, FabricHere(platform, found->gpu));
     return Status::Ok();
   }
   std::shared_ptr<ProcessGroup> process_group;
   if (Status status = FindProcessGroup(site, &process_group); !status.ok()) return status;
-  backend->transport = TransportBetween(platform, backend->gpu, process_group);
+  found->backend = BackendBetween(platform, found->gpu, process_group);
   return Status::Ok();
 }
 
 Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
-                           GpuBackend* backend) {
-  if (Status status = Open(platform, site, &backend->gpu); !status.ok()) return status;
-  backend->transport =
-      std::make_shared<gpu::GpuTransport>(backend->gpu, std::make_shared<gpu::LoopbackFabric>(devices_per_server));
+                           PlatformBackend* found) {
+  if (Status status = Open(platform, site, &found->gpu); !status.ok()) return status;
+  found->backend =
+      std::make_shared<gpu::GpuBackend>(found->gpu, std::make_shared<gpu::LoopbackFabric>(devices_per_server));
   return Status::Ok();
 }
 

@@ -13,17 +13,18 @@
 
 namespace fastjax {
 
-struct GpuBackend {
+// The GPUs of a platform, and what exchanges between them.
+struct PlatformBackend {
   std::shared_ptr<gpu::Gpu> gpu;
-  std::shared_ptr<Transport> transport;
+  std::shared_ptr<Backend> backend;
 };
 
 // Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none.
-Status FindGpuBackend(const std::string& platform, const CallSite& site, GpuBackend* backend);
+Status FindGpuBackend(const std::string& platform, const CallSite& site, PlatformBackend* found);
 
 // The same where one device plays all ranks, of servers of `devices_per_server` devices each.
 Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
-                           GpuBackend* backend);
+                           PlatformBackend* found);
 
 }  // namespace fastjax
 

@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "backends/memory/memory_backend.h"
-#include "backends/network/network.h"
+#include "backends/network/network_backend.h"
 #include "runtime/job_network.h"
 #include "runtime/process_state.h"
 
@@ -35,14 +35,14 @@ Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* pro
   return Status::Ok();
 }
 
-Status FindTransport(const CallSite& site, std::shared_ptr<Transport>* transport) {
+Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend) {
   if (!site.spans_processes()) {
-    *transport = std::make_shared<memory::InProcessTransport>();
+    *backend = std::make_shared<memory::MemoryBackend>();
     return Status::Ok();
   }
   std::shared_ptr<ProcessGroup> process_group;
   if (Status status = FindProcessGroup(site, &process_group); !status.ok()) return status;
-  *transport = std::make_shared<network::NetworkTransport>(process_group);
+  *backend = std::make_shared<network::NetworkBackend>(process_group);
   return Status::Ok();
 }
 

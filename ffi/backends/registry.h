@@ -13,7 +13,7 @@ namespace fastjax {
 
 // Finds the backend of programs on CPUs: that of this process's memory, or that of the network where devices of other
 // processes take part. Fails where no network has been opened.
-Status FindTransport(const CallSite& site, std::shared_ptr<Transport>* transport);
+Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend);
 
 // Finds the group by which the processes of the job meet. Fails where no network has been opened.
 Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* process_group);

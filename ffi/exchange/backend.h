@@ -110,9 +110,9 @@ class Exchange {
   virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 
-class Transport {
+class Backend {
  public:
-  virtual ~Transport() = default;
+  virtual ~Backend() = default;
   virtual std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
   virtual std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
 };

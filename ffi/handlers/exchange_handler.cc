@@ -25,13 +25,13 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const f
   if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
   auto site = DecodeCallSite(*attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
-  std::shared_ptr<Transport> transport;
-  if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
+  std::shared_ptr<Backend> backend;
+  if (Status found = FindBackend(**site, &backend); !found.ok()) return ffi::Unexpected(ToError(found));
   auto options = DecodeExchangeOptions(*attrs, *site, plans);
   if (!options.has_value()) return ffi::Unexpected(options.error());
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
-  state->exchange = transport->OpenExchange(*site, std::move(*options));
+  state->exchange = backend->OpenExchange(*site, std::move(*options));
   state->handed_over.Publish();
   return state;
 }

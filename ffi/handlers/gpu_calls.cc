@@ -35,33 +35,33 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
 }  // namespace
 
 ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state,
-                       std::shared_ptr<Transport>* transport) {
+                       std::shared_ptr<Backend>* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
   if (attrs.platform.empty()) return ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete");
   const std::string platform(attrs.platform);
-  GpuBackend backend;
+  PlatformBackend platform_backend;
   Status found;
   if (players == Players::kOneDevice) {
     const auto topology = DecodeTopology(attrs);
     if (!topology.has_value()) return topology.error();
-    found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &backend);
+    found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &platform_backend);
   } else {
-    found = FindGpuBackend(platform, **site, &backend);
+    found = FindGpuBackend(platform, **site, &platform_backend);
   }
   if (!found.ok()) return ToError(found);
   state->site = *site;
-  state->gpu = std::move(backend.gpu);
-  *transport = std::move(backend.transport);
+  state->gpu = std::move(platform_backend.gpu);
+  *backend = std::move(platform_backend.backend);
   return ffi::Error::Success();
 }
 
 ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans, GpuExchangeSite* state) {
-  std::shared_ptr<Transport> transport;
-  if (ffi::Error error = OpenGpuSite(attrs, players, state, &transport); error.failure()) return error;
+  std::shared_ptr<Backend> backend;
+  if (ffi::Error error = OpenGpuSite(attrs, players, state, &backend); error.failure()) return error;
   auto options = DecodeExchangeOptions(attrs, state->site, plans);
   if (!options.has_value()) return options.error();
-  state->exchange = transport->OpenExchange(state->site, std::move(*options));
+  state->exchange = backend->OpenExchange(state->site, std::move(*options));
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
@@ -75,12 +75,12 @@ ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* sta
 }
 
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
-  std::shared_ptr<Transport> transport;
-  if (ffi::Error error = OpenGpuSite(attrs, Players::kAllDevices, state, &transport); error.failure()) return error;
+  std::shared_ptr<Backend> backend;
+  if (ffi::Error error = OpenGpuSite(attrs, Players::kAllDevices, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
-  state->counts = transport->OpenCounts(state->site, std::move(planning->tables));
+  state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
   state->handed_over.Publish();
   return ffi::Error::Success();
 }

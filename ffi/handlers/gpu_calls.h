@@ -1,4 +1,4 @@
-// Calls of GPU programs, on their way from XLA to the transport: what all platforms have in common.
+// Calls of GPU programs, on their way from XLA to the backend: what all platforms have in common.
 #ifndef FASTJAX_HANDLERS_GPU_CALLS_H_
 #define FASTJAX_HANDLERS_GPU_CALLS_H_
 
@@ -64,8 +64,7 @@ struct GpuPlanSite : GpuSite {
 enum class Players : uint8_t { kAllDevices, kOneDevice };
 
 // Finds the site's GPUs, and the backend that moves its rows.
-ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state,
-                       std::shared_ptr<Transport>* transport);
+ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state, std::shared_ptr<Backend>* backend);
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 // `plans`: the exchange plans itself.

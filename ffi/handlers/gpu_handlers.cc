@@ -39,7 +39,7 @@ struct xla::ffi::CtxDecoding<fastjax::handlers::DeviceContext> {
 namespace fastjax::handlers {
 namespace {
 
-// What start(completion) comes to. It always does: every wait of the transport's is bounded.
+// What start(completion) comes to. It always does: every wait of the backend's is bounded.
 template <typename Start>
 Status Wait(Start start) {
   auto told = std::make_shared<std::promise<Status>>();

@@ -55,8 +55,8 @@ ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state) {
 }
 
 ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state) {
-  std::shared_ptr<Transport> transport;
-  if (ffi::Error error = OpenGpuSite(attrs, Players::kOneDevice, state, &transport); error.failure()) return error;
+  std::shared_ptr<Backend> backend;
+  if (ffi::Error error = OpenGpuSite(attrs, Players::kOneDevice, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {

@@ -25,14 +25,14 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) 
   if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
   auto site = DecodeCallSite(*attrs);
   if (!site.has_value()) return ffi::Unexpected(site.error());
-  std::shared_ptr<Transport> transport;
-  if (Status found = FindTransport(**site, &transport); !found.ok()) return ffi::Unexpected(ToError(found));
+  std::shared_ptr<Backend> backend;
+  if (Status found = FindBackend(**site, &backend); !found.ok()) return ffi::Unexpected(ToError(found));
   auto planning = DecodePlanning(*attrs, *site);
   if (!planning.has_value()) return ffi::Unexpected(planning.error());
   auto state = std::make_unique<PlanSite>();
   state->site = *site;
   state->table_words = planning->table_words;
-  state->counts = transport->OpenCounts(*site, std::move(planning->tables));
+  state->counts = backend->OpenCounts(*site, std::move(planning->tables));
   state->handed_over.Publish();
   return state;
 }

@@ -1,4 +1,4 @@
-// Row kernels of the CPU transports.
+// Row kernels of the CPU backends.
 #ifndef FASTJAX_KERNELS_COPY_H_
 #define FASTJAX_KERNELS_COPY_H_
 

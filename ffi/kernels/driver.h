@@ -1,4 +1,4 @@
-// What the GPU transport asks of a GPU: a table of functions, made from one source for each vendor (gpu.cc) and loaded
+// What the GPU backend asks of a GPU: a table of functions, made from one source for each vendor (gpu.cc) and loaded
 // when it is needed, so that neither fastjax nor its tests need a vendor's libraries.
 #ifndef FASTJAX_KERNELS_DRIVER_H_
 #define FASTJAX_KERNELS_DRIVER_H_

@@ -42,7 +42,7 @@ void* operator new[](std::size_t size) {
 namespace fastjax::test {
 namespace {
 
-using memory::InProcessTransport;
+using memory::MemoryBackend;
 using planner::Scheduler;
 using planner::TableView;
 
@@ -54,7 +54,7 @@ struct Setting {
       : random(seed), site(MakeSite(1, 8, timeout_ms, &random)) {
     options.topology = MakeTopology(2, 4);
     options.row_bytes = row_bytes;
-    exchange = InProcessTransport().OpenExchange(site, options.exchange);
+    exchange = MemoryBackend().OpenExchange(site, options.exchange);
     const Matrix traffic = Fill(options.topology, [this](int32_t, int32_t) { return 1 + random() % 9; });
     rig = std::make_unique<Rig>(site, options, traffic, &random);
   }
@@ -102,7 +102,7 @@ void TestWrongTables() {
   for (const bool backwards : {false, true}) {
     Setting setting(8, 2);
     setting.options.exchange.reverse = backwards;
-    setting.exchange = InProcessTransport().OpenExchange(setting.site, setting.options.exchange);
+    setting.exchange = MemoryBackend().OpenExchange(setting.site, setting.options.exchange);
     const Matrix traffic = Fill(setting.options.topology, [&](int32_t, int32_t) { return 1 + setting.random() % 9; });
     Rig rig(setting.site, setting.options, traffic, &setting.random);
     for (int32_t round = 0; round < kRounds; ++round) {
@@ -181,7 +181,7 @@ void TestWrongRows() {
 void TestRefusedMetadata() {
   Setting setting(10'000, 4);
   Rig& rig = *setting.rig;
-  const auto other = InProcessTransport().OpenExchange(setting.site, Way(false, true));
+  const auto other = MemoryBackend().OpenExchange(setting.site, Way(false, true));
   const Status status = CheckAllTold(rig.Run(other.get(), 1, true));
   CHECK(status.code == Code::kInvalidArgument);
   CHECK_EQ(status.message.find(kPrefix + std::string("the plan does not fit: it is for ")), 0U);
@@ -196,7 +196,7 @@ void TestOpaqueSums() {
   options.exchange.reverse = true;
   options.overlap = true;
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+  const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
   Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 30; }), &random);
   CHECK(rig.sums());
   const Status status = CheckAllTold(rig.Run(exchange.get(), 1, false));
@@ -303,7 +303,7 @@ void TestDroppedWhileCopying() {
 // Brings the same sizes on each of four devices but the last.
 Status Count(const PlanFunction& plan, const std::vector<int64_t>& sizes, const std::vector<int64_t>& last) {
   const auto site = MakeSite(1, 4);
-  const auto counts = InProcessTransport().OpenCounts(site, plan);
+  const auto counts = MemoryBackend().OpenCounts(site, plan);
   const Outcomes outcomes(4);
   std::vector<std::vector<int32_t>> tables(4, std::vector<int32_t>(1));
   for (int32_t p = 0; p < 4; ++p) {
@@ -369,10 +369,9 @@ void TestTablesNotTaken() {
   const auto site = MakeSite(1, 3);
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
-    const auto counts =
-        InProcessTransport().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
-          return planned ? Status::Ok() : Status::Internal("no plan");
-        });
+    const auto counts = MemoryBackend().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
+      return planned ? Status::Ok() : Status::Internal("no plan");
+    });
     // Nobody writes it: statistics are told of a plan without stages.
     std::array<int32_t, planner::kHeaderWords> table{};
     Taker fine(Status::Ok());
@@ -402,7 +401,7 @@ void TestTablesNotTaken() {
 
 void TestCountsDroppedWhileWaiting() {
   const auto site = MakeSite(1, 2, 100);
-  auto counts = InProcessTransport().OpenCounts(
+  auto counts = MemoryBackend().OpenCounts(
       site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
   const Outcomes outcome(1);
   counts->Start(1, 0, {}, outcome.For(0));

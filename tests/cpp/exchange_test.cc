@@ -28,7 +28,7 @@ namespace fastjax::test {
 namespace {
 
 using kernels::ElementKind;
-using memory::InProcessTransport;
+using memory::MemoryBackend;
 using planner::Scheduler;
 using planner::Transfer;
 
@@ -51,7 +51,7 @@ PlanFunction PlanWith(const RigOptions& options) {
 }
 
 std::unique_ptr<fastjax::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
-  return InProcessTransport().OpenCounts(site, PlanWith(options));
+  return MemoryBackend().OpenCounts(site, PlanWith(options));
 }
 
 // Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.
@@ -86,7 +86,7 @@ void CheckCounts(const CallSite& site, fastjax::Counts* counts, const RigOptions
 void CheckExchanges(const RigOptions& options, int32_t groups, std::mt19937_64* random, int64_t* summed) {
   const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
   const auto counts = OpenCounts(site, options);
-  const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+  const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
   int64_t run_id = 0;
   for (const Case& test_case : MakeCases(options.topology, (*random)())) {
     const Context context(Name(options) + ", " + test_case.name);
@@ -144,7 +144,7 @@ void TestPlansItself() {
         options.exchange.reverse = reverse;
         options.exchange.plan = PlanSlices(options.topology, options.scheduler, 4096);
         const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
-        const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+        const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
         for (const Case& test_case : MakeCases(options.topology, random())) {
           const Context context(Name(options) + ", plans itself, " + test_case.name);
           ++run_id;
@@ -170,7 +170,7 @@ void TestPlanningFails() {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };
-    const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
     Rig rig(site, options, MakeCases(options.topology, random()).front().traffic, &random);
     const Outcomes outcomes = rig.Run(exchange.get(), 1, true);
     for (int32_t i = 0; i < outcomes.count(); ++i) {
@@ -211,7 +211,7 @@ void TestLarge() {
         options.exchange = exchange_options;
         const Context context(Name(options));
         const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-        const auto exchange = InProcessTransport().OpenExchange(site, exchange_options);
+        const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
         Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
         for (int64_t run_id = 0; run_id < 2; ++run_id) {
           rig.Reset();
@@ -234,7 +234,7 @@ void CheckLoops(const ExchangeOptions& exchange_options, bool overlap) {
   options.overlap = overlap;
   const Context context(Name(options));
   const auto site = MakeSite(2, 4, kNoTimeoutMs, &random);
-  const auto exchange = InProcessTransport().OpenExchange(site, exchange_options);
+  const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
   std::vector<std::unique_ptr<Rig>> rigs;
   std::vector<Outcomes> outcomes;
   for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
@@ -267,7 +267,7 @@ void TestManySites() {
     options.row_bytes = 2'000 << (i % 3);
     options.exchange.reverse = i % 4 == 3;
     const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-    exchanges.push_back(InProcessTransport().OpenExchange(site, options.exchange));
+    exchanges.push_back(MemoryBackend().OpenExchange(site, options.exchange));
     const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
     rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
   }
@@ -287,7 +287,7 @@ void TestBlockedCompletions() {
     options.topology = MakeTopology(2, 4);
     options.row_bytes = row_bytes;
     const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-    const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
     Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 10; }), &random);
     for (int64_t run_id = 0; run_id < 10; ++run_id) {
       rig.Reset();

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/loopback.h"
 #include "check.h"
 #include "exchange_rig.h"
@@ -26,7 +26,7 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Gpu;
-using gpu::GpuTransport;
+using gpu::GpuBackend;
 using gpu::LoopbackFabric;
 using gpu::PeerFabric;
 using kernels::ElementKind;
@@ -50,7 +50,7 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
   if (where == Where::kLoopback) {
     fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
   }
-  GpuTransport transport(setting.gpu, fabric);
+  GpuBackend transport(setting.gpu, fabric);
   setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
                                                         site->partitions(), where == Where::kLoopback);
   return setting;
@@ -375,7 +375,7 @@ void TestLoopbackOfSeveralStreams() {
   options.topology = MakeTopology(2, 1);
   const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
   const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
-  GpuTransport transport(gpu, std::make_shared<LoopbackFabric>(1));
+  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(1));
   StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(&exchange, 1, false);
@@ -415,7 +415,7 @@ void TestOneCall() {
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
   };
-  GpuTransport transport(gpu, std::make_shared<LoopbackFabric>(4));
+  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(4));
   OneCall exchange(transport.OpenExchange(site, options.exchange), &caller);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes(8);

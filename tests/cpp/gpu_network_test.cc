@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/network_transport.h"
+#include "backends/gpu/process_backend.h"
 #include "backends/gpu/process_id_exchange.h"
 #include "check.h"
 #include "exchange_rig.h"
@@ -25,7 +25,7 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Gpu;
-using gpu::GpuNetworkTransport;
+using gpu::GpuProcessBackend;
 using gpu::ProcessIdExchange;
 using gpu::nccl::NcclFabric;
 using planner::Scheduler;
@@ -37,7 +37,7 @@ Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::s
   return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
     auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
     auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(id_exchange));
-    return std::make_shared<GpuNetworkTransport>(gpu, std::move(fabric), std::move(process_group));
+    return std::make_shared<GpuProcessBackend>(gpu, std::move(fabric), std::move(process_group));
   };
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/gpu/ipc/memory.h"
-#include "backends/gpu/network_transport.h"
+#include "backends/gpu/process_backend.h"
 #include "backends/gpu/process_id_exchange.h"
 #include "check.h"
 #include "kernels/emulated_gpu.h"
@@ -17,7 +17,7 @@
 
 namespace fastjax::test {
 
-using gpu::GpuNetworkTransport;
+using gpu::GpuProcessBackend;
 using gpu::ProcessIdExchange;
 using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
@@ -37,8 +37,7 @@ IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options,
     auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
     auto fabric = std::make_shared<NcclFabric>(its_gpu, FakeLibrary(), std::move(id_exchange));
     auto memory = own.shares ? std::make_shared<Memory>(its_gpu, own.host) : nullptr;
-    return std::make_shared<GpuNetworkTransport>(its_gpu, std::move(fabric), std::move(process_group),
-                                                 std::move(memory));
+    return std::make_shared<GpuProcessBackend>(its_gpu, std::move(fabric), std::move(process_group), std::move(memory));
   });
   exchange = Open(site, options);
 }

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/network/network.h"
+#include "backends/network/network_backend.h"
 #include "device_plans.h"
 #include "exchange/backend.h"
 #include "exchange_rig.h"
@@ -18,7 +18,7 @@ namespace fastjax::test {
 
 // The transports of all processes of a job.
 struct Processes {
-  using Make = std::function<std::shared_ptr<Transport>(std::shared_ptr<ProcessGroup>)>;
+  using Make = std::function<std::shared_ptr<Backend>(std::shared_ptr<ProcessGroup>)>;
 
   // `make`: what a process uses instead of its network transport alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
@@ -28,7 +28,7 @@ struct Processes {
       auto process_group =
           std::make_shared<ProcessGroup>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
       stations.push_back(process_group);
-      transports.push_back(make == nullptr ? std::make_shared<network::NetworkTransport>(process_group)
+      transports.push_back(make == nullptr ? std::make_shared<network::NetworkBackend>(process_group)
                                            : make(process_group));
     }
   }
@@ -39,7 +39,7 @@ struct Processes {
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
   std::vector<std::shared_ptr<ProcessGroup>> stations;  // by process
-  std::vector<std::shared_ptr<Transport>> transports;
+  std::vector<std::shared_ptr<Backend>> transports;
 };
 
 // One call site of a program, in every process: each has planned for itself.

@@ -18,7 +18,7 @@
 namespace fastjax::test {
 namespace {
 
-using memory::InProcessTransport;
+using memory::MemoryBackend;
 
 // Collects statistics, of nothing that was before.
 struct Collecting {
@@ -161,7 +161,7 @@ void TestExchangesInProcess() {
     options.topology = MakeTopology(2, 2);
     options.row_bytes = row_bytes;
     const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-    const auto exchange = InProcessTransport().OpenExchange(site, options.exchange);
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
     const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return 1 + random() % 9; });
     Rig rig(site, options, traffic, &random);
     for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(exchange.get(), run, true).all_ok());
@@ -181,8 +181,8 @@ void TestExchangesInProcess() {
 void TestTimeoutIsAFailure() {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
-  const auto exchange = InProcessTransport().OpenExchange(site, {});
-  const auto counts = InProcessTransport().OpenCounts(
+  const auto exchange = MemoryBackend().OpenExchange(site, {});
+  const auto counts = MemoryBackend().OpenCounts(
       site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));

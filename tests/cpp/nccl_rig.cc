@@ -7,12 +7,12 @@
 #include <thread>
 #include <utility>
 
-#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/gpu_backend.h"
 
 namespace fastjax::test {
 
 using gpu::Gpu;
-using gpu::GpuTransport;
+using gpu::GpuBackend;
 using gpu::nccl::NcclFabric;
 
 FakeNccl& Fake() {
@@ -52,7 +52,7 @@ NcclSetting::NcclSetting(const kernels::Driver* driver, std::vector<std::string>
 
 std::unique_ptr<StreamedExchange> NcclSetting::Open(const std::shared_ptr<CallSite>& site,
                                                     const ExchangeOptions& options) const {
-  GpuTransport transport(gpu, fabric);
+  GpuBackend transport(gpu, fabric);
   return std::make_unique<StreamedExchange>(gpu, transport.OpenExchange(site, options), site->partitions(), false);
 }
 

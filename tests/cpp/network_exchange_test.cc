@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/network/network.h"
+#include "backends/network/network_backend.h"
 #include "check.h"
 #include "exchange_rig.h"
 #include "job_rig.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/gpu_transport.h"
+#include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/rendezvous.h"
@@ -93,11 +93,11 @@ class GpuExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Counts> GpuTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+std::unique_ptr<Counts> GpuBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
   return OpenDeviceCounts(std::move(site), std::move(plan));
 }
 
-std::unique_ptr<Exchange> GpuTransport::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+std::unique_ptr<Exchange> GpuBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
   return std::make_unique<GpuExchange>(gpu_, fabric_, std::move(site), std::move(options));
 }
 

@@ -144,8 +144,7 @@ class InProcessExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> InProcessTransport::OpenExchange(std::shared_ptr<const CallSite> site,
-                                                           ExchangeOptions options) {
+std::unique_ptr<Exchange> MemoryBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
   return std::make_unique<InProcessExchange>(std::move(site), std::move(options));
 }
 

@@ -10,7 +10,7 @@
 
 namespace fastjax::memory {
 
-class InProcessTransport final : public Transport {
+class MemoryBackend final : public Backend {
  public:
   // Neither has state: any number of them is one.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {

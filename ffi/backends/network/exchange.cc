@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/network/message_schedule.h"
-#include "backends/network/network.h"
+#include "backends/network/network_backend.h"
 #include "backends/network/runner.h"
 #include "execution/prepared.h"
 #include "rendezvous/metadata.h"
@@ -152,8 +152,7 @@ class NetworkExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> NetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
-                                                         ExchangeOptions options) {
+std::unique_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
   return std::make_unique<NetworkExchange>(process_group_, std::move(site), std::move(options));
 }
 

@@ -1,7 +1,7 @@
 // Declares the backend for GPUs of one process. Its kernels write into each other's memory where the hardware allows
 // that; elsewhere rows go as messages.
-#ifndef FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
-#define FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
+#ifndef FASTJAX_BACKENDS_GPU_GPU_BACKEND_H_
+#define FASTJAX_BACKENDS_GPU_GPU_BACKEND_H_
 
 #include <memory>
 
@@ -12,9 +12,9 @@
 
 namespace fastjax::gpu {
 
-class GpuTransport final : public Transport {
+class GpuBackend final : public Backend {
  public:
-  GpuTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric)
+  GpuBackend(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric)
       : gpu_(std::move(gpu)), fabric_(std::move(fabric)) {}
 
   // Counts and tables are in pinned memory of the host.
@@ -30,4 +30,4 @@ class GpuTransport final : public Transport {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_GPU_TRANSPORT_H_
+#endif  // FASTJAX_BACKENDS_GPU_GPU_BACKEND_H_

@@ -1,7 +1,7 @@
 // Declares the backend for devices of several processes. The processes meet by messages and make the same plan. Each
 // sends and receives the rows of its devices over a wire.
-#ifndef FASTJAX_BACKENDS_NETWORK_NETWORK_H_
-#define FASTJAX_BACKENDS_NETWORK_NETWORK_H_
+#ifndef FASTJAX_BACKENDS_NETWORK_NETWORK_BACKEND_H_
+#define FASTJAX_BACKENDS_NETWORK_NETWORK_BACKEND_H_
 
 #include <memory>
 #include <utility>
@@ -12,10 +12,10 @@
 
 namespace fastjax::network {
 
-class NetworkTransport final : public Transport {
+class NetworkBackend final : public Backend {
  public:
   // The process group must outlive the wire's thread.
-  explicit NetworkTransport(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
+  explicit NetworkBackend(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
     return OpenProcessCounts(process_group_, std::move(site), std::move(plan));
@@ -28,4 +28,4 @@ class NetworkTransport final : public Transport {
 
 }  // namespace fastjax::network
 
-#endif  // FASTJAX_BACKENDS_NETWORK_NETWORK_H_
+#endif  // FASTJAX_BACKENDS_NETWORK_NETWORK_BACKEND_H_

@@ -1,7 +1,7 @@
 // Declares the backend for GPUs of several processes. The processes meet and agree by messages, as on CPUs. Rows go
 // through the fabric, or by kernels where processes of one host share memory.
-#ifndef FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
-#define FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
+#ifndef FASTJAX_BACKENDS_GPU_PROCESS_BACKEND_H_
+#define FASTJAX_BACKENDS_GPU_PROCESS_BACKEND_H_
 
 #include <memory>
 #include <utility>
@@ -14,17 +14,17 @@
 
 namespace fastjax::gpu {
 
-class GpuNetworkTransport final : public Transport {
+class GpuProcessBackend final : public Backend {
  public:
   // `memory`: what devices of several processes share; null where they do not.
-  GpuNetworkTransport(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
-                      std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<ipc::Memory> memory = nullptr)
+  GpuProcessBackend(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric,
+                    std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<ipc::Memory> memory = nullptr)
       : gpu_(std::move(gpu)),
         fabric_(std::move(fabric)),
         process_group_(std::move(process_group)),
         memory_(std::move(memory)) {}
 
-  // Counts and tables are where those of GpuTransport are.
+  // Counts and tables are where those of GpuBackend are.
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
@@ -37,4 +37,4 @@ class GpuNetworkTransport final : public Transport {
 
 }  // namespace fastjax::gpu
 
-#endif  // FASTJAX_BACKENDS_GPU_NETWORK_TRANSPORT_H_
+#endif  // FASTJAX_BACKENDS_GPU_PROCESS_BACKEND_H_

@@ -1,4 +1,4 @@
-#include "backends/gpu/network_transport.h"
+#include "backends/gpu/process_backend.h"
 
 #include <algorithm>
 #include <chrono>
@@ -189,12 +189,12 @@ class GpuNetworkExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Counts> GpuNetworkTransport::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+std::unique_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
   return OpenProcessCounts(process_group_, std::move(site), std::move(plan));
 }
 
-std::unique_ptr<Exchange> GpuNetworkTransport::OpenExchange(std::shared_ptr<const CallSite> site,
-                                                            ExchangeOptions options) {
+std::unique_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
+                                                          ExchangeOptions options) {
   return std::make_unique<GpuNetworkExchange>(process_group_, site,
                                               std::make_shared<Shared>(gpu_, fabric_, memory_, std::move(options)));
 }
