@@ -21,6 +21,13 @@ os.environ["FASTJAX_CALIBRATION"] = "off"
 if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
     os.environ["NPROC"] = str(8 * 33)
 
+# Much of the tests' time is LLVM's, optimising programs of XLA that run once; what fastjax does is
+# compiled before. Child processes read the variable. Set it to 0 to test with optimised programs.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+jax.config.update(
+    "jax_disable_most_optimizations", os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0"
+)
+
 # Before anything asks JAX for its devices.
 jax.config.update("jax_num_cpu_devices", 8)
 
