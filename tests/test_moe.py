@@ -49,6 +49,7 @@ def run(problem, mesh, top_k, *, combined=None, dot=jax.lax.ragged_dot, check_vm
     return jax.tree.map(np.asarray, (result.reshape(x.shape), kept, dropped, grads))
 
 
+@functools.partial(jax.jit, static_argnames=("top_k", "rounding"))
 def expected(problem, top_k, kept=None, rounding=(None, None)):
     """The same, without devices."""
     x, router, experts = problem
