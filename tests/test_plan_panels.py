@@ -165,8 +165,13 @@ def test_axes_for_other_panels():
         plan_of().plot(["nics", "tiles"], axes)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize(("servers", "devices"), [(1, 1), (1, 8), (2, 1), (4, 2), (13, 1)])
+@pytest.mark.parametrize(
+    ("scheduler", "servers", "devices"),
+    [
+        *(("fast", *shape) for shape in [(1, 1), (1, 8), (2, 1), (13, 1)]),
+        *((scheduler, 4, 2) for scheduler in SCHEDULERS),
+    ],
+)
 def test_every_shape_can_be_drawn(tmp_path, scheduler, servers, devices):
     plan_of(scheduler, servers, devices).plot(PANELS).savefig(tmp_path / "plan.png", dpi=40)
     assert (tmp_path / "plan.png").stat().st_size
