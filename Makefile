@@ -112,6 +112,19 @@ ctest: $(STAMPS)/build-tools ## The C++ tests only
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
 	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
 
+# Files whose tests run no JAX program: planner, simulator, pictures, benchmarks and checks of the sources. What they say
+# does not change with JAX's version.
+WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid barrier_model bound cli_progress cli_simulate \
+  cluster_faults gap_benchmark gpu_allocators gpu_build gpu_check gpu_code gpu_settings layers optimal paper_benchmark \
+  perfetto plan_checker plan_panels planner_benchmarks plot prices simulated_cluster simulated_transfers simulation \
+  steps timeline_plot traffic_files traffic_generators)
+
+.PHONY: pytest-jax
+pytest-jax: ## The Python tests and notebooks for which JAX's version can matter
+	@if grep -lE '^ *(import|from) (jax|spmd|multiprocess|exchanges)\b' $(WITHOUT_JAX); then \
+	  echo "these run JAX: take them out of WITHOUT_JAX" >&2; exit 1; fi
+	$(MAKE) pytest TESTS="$(filter-out $(WITHOUT_JAX),$(sort $(wildcard tests/test_*.py))) $(NOTEBOOKS)"
+
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
