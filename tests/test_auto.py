@@ -182,6 +182,9 @@ def test_8192_devices(scheduler, rng):
     pc.check_stages(plan.transfers, plan.num_stages)
     pc.check_phases(1024, 8, plan.transfers)
     arrived = plan.transfers[plan.transfers["dst"] == plan.transfers["target"]]
-    carried = np.zeros_like(matrix)
-    np.add.at(carried, (arrived["origin"], arrived["target"]), arrived["rows"])
-    np.testing.assert_array_equal(carried, matrix)
+    pairs, at = np.unique(arrived[["origin", "target"]], return_inverse=True)
+    senders, receivers = np.nonzero(matrix)  # in the order of the pairs
+    np.testing.assert_array_equal(pairs["origin"], senders)
+    np.testing.assert_array_equal(pairs["target"], receivers)
+    carried = np.bincount(at, weights=arrived["rows"])
+    np.testing.assert_array_equal(carried, matrix[senders, receivers])
