@@ -312,7 +312,7 @@ def compare(plan, pieces=1, **options):
     oversubscription=st.sampled_from([1.0, 1.5, 4.0]),
     pieces=st.sampled_from([1, 3, 16]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_plans_as_the_slow_simulator_plays_them(
     problem, scheduler, synchronization, count, oversubscription, pieces
 ):
