@@ -8,7 +8,7 @@ from hypothesis import given
 
 from fastjax.moe import room
 
-share_out = jax.jit(room.share_out)
+share_out, keep = jax.jit(room.share_out), jax.jit(room.keep)
 
 
 def by_hand(wanted, available):
@@ -42,7 +42,7 @@ def test_as_many_as_int32_counts():
 def test_padding_counts(seed, alignment, tiles):
     """Kept rows fit with padding, and a device that is full has no tile to spare for who lost."""
     counts = np.random.default_rng(seed).integers(0, 9, (3, 3, 4)).astype(np.int32)
-    kept = np.asarray(room.keep(jnp.array(counts), tiles * alignment, alignment))
+    kept = np.asarray(keep(jnp.array(counts), tiles * alignment, alignment))
     assert (kept >= 0).all()
     assert (kept <= counts).all()
     used = -(-kept.sum(0) // alignment)
