@@ -1,4 +1,4 @@
-// Transfers as packed records: the fields of fastjax.host_plan.TRANSFER_DTYPE.
+// Transfers as packed records: the fields of fastjax.schedule.transfers.TRANSFER_DTYPE.
 #ifndef FASTJAX_PYTHON_TRANSFERS_H_
 #define FASTJAX_PYTHON_TRANSFERS_H_
 

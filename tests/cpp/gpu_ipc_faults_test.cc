@@ -290,7 +290,7 @@ void TestLetters() {
     changed[at] = value;
     CHECK(!Decode(changed, 2, &read));
   };
-  refused(5, 2);                   // more shared_allocations than there are
+  refused(5, 2);                   // more shared allocations than there are
   refused(5, -1);                  // fewer than none
   refused(6, 1);                   // a place in the second of one
   refused(6, -2);                  // a place in none

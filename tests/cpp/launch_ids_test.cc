@@ -1,4 +1,4 @@
-// What processes tell each other, bit by bit, and what they take for the same launch_id to a call site.
+// What processes tell each other, bit by bit, and what they take for the same launch of a call site.
 #include "rendezvous/launch_ids.h"
 
 #include <cstddef>
@@ -55,7 +55,7 @@ void TestMessages() {
   }
 }
 
-// What two processes that launch the same program the same number of times take for the same launch_id, whatever
+// What two processes that launch the same program the same number of times take for the same launch, whatever
 // happens to the program in one of them.
 void TestVisits() {
   constexpr uint64_t kCall = 77;

@@ -422,7 +422,7 @@ void TestGarbage() {
 
 // After each time that something is given up there are other connections, and old ones do not pile up.
 void TestNewConnections() {
-  WireRig rig(2, "tcp", 2);  // of whose nic_workers one pair is used
+  WireRig rig(2, "tcp", 2);  // of whose NIC workers one pair is used
   rig.Introduce();
   Exchange(&rig, 0, 1, 1);
   Exchange(&rig, 1, 0, 2);

@@ -182,7 +182,7 @@ void TestRings() {
   ucx::Header forged = liar.HeaderOf(second, 0, 1);
   forged.tag += 1;
   liar.Whisper(forged, 0, second);
-  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a nic_worker that there is not
+  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a NIC worker that there is not
   liar.Whisper(liar.HeaderOf(second, 0, 1, 0), 0, second);  // from somebody else
   liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);       // once more
   liar.Whisper(liar.HeaderOf(third, 0, 2), 0, third);       // before its turn

@@ -14,7 +14,7 @@
 namespace fastjax::gpu::ipc {
 
 struct MemoryMessage {
-  // Inside one of the message's shared_allocations; none where others do not touch it.
+  // Inside one of the message's shared allocations; none where others do not touch it.
   struct Place {
     int64_t shared = -1;
     uint64_t offset = 0;
@@ -28,7 +28,7 @@ struct MemoryMessage {
   uint64_t host = 0;
   uint64_t memory_group = 0;    // 0: none that is whole
   uint64_t exchanges = 0;       // of it, so far
-  bool news = false;            // there are shared_allocations that not everybody has opened
+  bool news = false;            // there are shared allocations that not everybody has opened
   std::vector<Device> devices;  // of the process, by rank
   std::vector<SharedAllocation> shared_allocations;
 };

@@ -64,7 +64,7 @@ class MemoryPeers {
     uint64_t memory_group_id = 0;
     std::shared_ptr<MemoryGroup> memory_group;
     uint64_t exchanges = 0;
-    std::set<uint64_t> opened;  // ids of shared_allocations from here, which others have
+    std::set<uint64_t> opened;  // ids of shared allocations from here, which others have
 
     void Leave() {
       memory_group_id = 0;
