@@ -264,7 +264,7 @@ def network_unfinished() -> int:
 
 def network_state() -> dict:
     """
-    What is open and what has passed: open, library, version, nic_workers, peers, messages, bytes, refused.
+    What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.
     """
 
 class Simulation:
