@@ -235,7 +235,7 @@ def collecting() -> bool:
     """Whether statistics are collected."""
 
 def collect(on: bool) -> None:
-    """Has statistics be collected from now on, or not."""
+    """Says whether statistics are collected from now on."""
 
 def site_reports() -> list[SiteReport]:
     """Of every call site that has run while statistics were collected."""

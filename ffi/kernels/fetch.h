@@ -29,7 +29,7 @@ struct FetchList {
 };
 
 // What a table says of itself; 0: it is none.
-FASTJAX_DEVICE inline int32_t CountIn(const Fetched& piece) {
+FASTJAX_DEVICE inline int32_t ReadCount(const Fetched& piece) {
   return piece.each == 0 ? 0 : *reinterpret_cast<const int32_t*>(piece.from + piece.count_at);
 }
 
@@ -94,7 +94,7 @@ FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
   int32_t counts[kMaxFetched] = {};
   FASTJAX_UNROLL
   for (int32_t i = 0; i < kMaxFetched; ++i) {
-    if (i < list.count) counts[i] = CountIn(list.pieces[i]);
+    if (i < list.count) counts[i] = ReadCount(list.pieces[i]);
   }
   int64_t used[kMaxFetched] = {};
   int64_t shares = 0;

@@ -113,7 +113,7 @@ void RegisterStatistics(nb::module_* module) {
       .def("traffic", &TrafficOf, "As it travelled; empty if nothing has.");
   module->attr("max_ended_reports") = Records::kMaxEnded;
   module->def("collecting", &Records::collecting, "Whether statistics are collected.");
-  module->def("collect", &Records::Collect, nb::arg("on"), "Has statistics be collected from now on, or not.");
+  module->def("collect", &Records::Collect, nb::arg("on"), "Says whether statistics are collected from now on.");
   module->def("site_reports", &ReportAll, "Of every call site that has run while statistics were collected.");
   module->def("reset_reports", [] { Records::Get().Reset(); }, "Forgets all statistics.");
 }
