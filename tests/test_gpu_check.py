@@ -241,12 +241,16 @@ def test_the_smoke_test_of_nccl(bare, monkeypatch):
     assert parts["nccl"].skip == ""
     assert parts["nccl"].environment["FASTJAX_NCCL_LIBRARY"] == "/lib/libnccl.so.2"
     assert "nccl_smoke" in parts["programs"].command[2]
-    assert len(parts["nccl"].command) == 2
+    # A step that hangs is named before the part has to end.
+    _, option, limit, library = parts["nccl"].command
+    assert option == "--limit"
+    assert library.endswith(".so")
+    assert 2 * float(limit) < parts["nccl"].seconds
     parts, _ = planned(emulated=True)
     assert parts["nccl"].skip == ""
     assert parts["nccl"].environment["FASTJAX_NCCL_LIBRARY"].endswith(f"lib{lineup.FAKE_NCCL}.so")
     assert lineup.FAKE_NCCL in parts["programs"].command[2]
-    assert len(parts["nccl"].command) == 1
+    assert len(parts["nccl"].command) == 3
     monkeypatch.setattr(Lineup, "_has_target", lambda _, name: name != "nccl_smoke")
     parts, _ = planned()
     assert parts["nccl"].skip == "this source has no nccl_smoke"
