@@ -117,7 +117,8 @@ int32_t Attendance::ReadAlone(const Caller& caller) const {
 
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const CallSite& site = *state_.site;
-  if (!attendance_.Take(*buffers.partition) || !DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
+  if (!buffers.partition.has_value() || !attendance_.Take(*buffers.partition)) return UnexpectedOperands();
+  if (!DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
   fetch_.Add(attendance_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
@@ -157,7 +158,8 @@ Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, con
 Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   const CallSite& site = *state_.site;
   auto sizes = DecodeInts(buffers.send_sizes);
-  if (!attendance_.Take(*buffers.partition) || !sizes.has_value() || sizes->size % site.group_size != 0 ||
+  if (!buffers.partition.has_value() || !attendance_.Take(*buffers.partition)) return UnexpectedOperands();
+  if (!sizes.has_value() || sizes->size % site.group_size != 0 ||
       static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
     return UnexpectedOperands();
   }
