@@ -47,7 +47,7 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary 
 ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
   state->handed_over.Receive();
   ExchangeArgs args;
-  const int32_t where = DecodePartition(*buffers.partition, *state->site);
+  const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);

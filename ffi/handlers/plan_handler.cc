@@ -40,7 +40,7 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) 
 ffi::Future Execute(const PlanBuffers& buffers, PlanSite* state, ffi::RunId run) {
   state->handed_over.Receive();
   const auto sizes = DecodeInts(buffers.send_sizes);
-  const int32_t where = DecodePartition(*buffers.partition, *state->site);
+  const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
