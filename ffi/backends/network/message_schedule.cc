@@ -117,8 +117,8 @@ void MessageSchedule::AddCopy(const CopyOp& op) {
 }
 
 void MessageSchedule::FindQueues() {
-  const auto kinds = static_cast<size_t>(kActions * kPhases);
-  queues_.assign(kinds * lowering_.devices().size(), Queue{0, 0});
+  constexpr size_t kKinds = size_t{kActions} * size_t{kPhases};
+  queues_.assign(kKinds * lowering_.devices().size(), Queue{0, 0});
   for (size_t i = 0; i < rounds_.size(); ++i) {
     Queue& queue = queues_[rounds_[i].queue];
     if (queue.rounds++ == 0) queue.first_round = static_cast<int32_t>(i);
