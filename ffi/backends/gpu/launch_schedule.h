@@ -98,7 +98,7 @@ class LaunchSchedule {
   void MeasureMessages();
   Status TakeBuffers(const std::vector<int32_t>& order);
   void AddCopies(const Step& step, int32_t pipeline_step);
-  void MakeMessage(int32_t step, int32_t pipeline_step);
+  void MakeMessage(int32_t index, int32_t pipeline_step);
   Status DeliverOwn(int32_t pipeline_step);
   // Blocks that are to be summed stay in the buffer that they arrive in.
   bool StaysInBuffer(const Step& step) const { return sums_ && step.action == Action::kReceive; }
