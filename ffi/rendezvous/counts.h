@@ -15,7 +15,7 @@ std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, P
 // Opens one for devices of several processes: each process gets the counts of all, makes the same plan, and writes its
 // own devices' tables.
 std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
-                                          std::shared_ptr<const CallSite> site, PlanFunction plan);
+                                          const std::shared_ptr<const CallSite>& site, PlanFunction plan);
 
 }  // namespace fastjax
 

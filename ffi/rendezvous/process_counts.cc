@@ -81,8 +81,8 @@ class ProcessCounts final : public Counts {
 }  // namespace
 
 std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
-                                          std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return std::make_unique<ProcessCounts>(std::move(process_group), std::move(site), std::move(plan));
+                                          const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+  return std::make_unique<ProcessCounts>(std::move(process_group), site, std::move(plan));
 }
 
 }  // namespace fastjax

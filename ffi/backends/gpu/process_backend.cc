@@ -190,7 +190,7 @@ class GpuNetworkExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return OpenProcessCounts(process_group_, std::move(site), std::move(plan));
+  return OpenProcessCounts(process_group_, site, std::move(plan));
 }
 
 std::unique_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,

@@ -18,7 +18,7 @@ class NetworkBackend final : public Backend {
   explicit NetworkBackend(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
   std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
-    return OpenProcessCounts(process_group_, std::move(site), std::move(plan));
+    return OpenProcessCounts(process_group_, site, std::move(plan));
   }
   std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
