@@ -265,15 +265,15 @@ FUZZ_FLAGS = $(if $(CLANG),-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1,
 million-plans: $(STAMPS)/build-tools ## Make and check PLANS random plans of SEED under the address sanitizer
 	$(BIN)/cmake --preset asan $(CMAKE_TOOLS) > /dev/null
 	$(BIN)/cmake --build --preset asan --target random_plans
-	build/asan/tests/cpp/random_plans $(PLANS) $(SEED) --threads $(JOBS)
+	build/asan/tests/cpp/planner/schedulers/random_plans $(PLANS) $(SEED) --threads $(JOBS)
 
 .PHONY: fuzz
 fuzz: $(STAMPS)/build-tools ## Fuzz the planner and its tables, FUZZ_SECONDS each; with libFuzzer where there is a clang
 	CXX=$(or $(CLANG),$(CXX)) $(BIN)/cmake --preset $(FUZZ_PRESET) $(CMAKE_TOOLS) > /dev/null
 	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --target random_plans plan_fuzz table_fuzz
-	cd build/$(FUZZ_PRESET)/tests/cpp && ./random_plans --corpus corpus 1000 $(SEED)
-	cd build/$(FUZZ_PRESET)/tests/cpp && ./plan_fuzz $(FUZZ_FLAGS) corpus/plan_fuzz
-	cd build/$(FUZZ_PRESET)/tests/cpp && ./table_fuzz $(FUZZ_FLAGS) corpus/table_fuzz
+	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./random_plans --corpus corpus 1000 $(SEED)
+	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./plan_fuzz $(FUZZ_FLAGS) corpus/plan_fuzz
+	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./table_fuzz $(FUZZ_FLAGS) corpus/table_fuzz
 
 # ---- the rest
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lists.h"
+#include "support/gpu_driver/lists.h"
 
 namespace fastjax::bench {
 

@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include "device.h"
 #include "gpu_cases.h"
 #include "gpu_lists.h"
 #include "json.h"
 #include "spread.h"
+#include "support/gpu_driver/device.h"
 
 namespace fastjax::bench {
 namespace {

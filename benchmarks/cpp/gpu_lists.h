@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "device.h"
 #include "gpu_cases.h"
+#include "support/gpu_driver/device.h"
 
 namespace fastjax::bench {
 

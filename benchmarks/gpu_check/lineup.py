@@ -185,7 +185,7 @@ class Lineup:
         return Part("driver", self._driver(), 90, needs=self._on_device())
 
     def _driver(self, *options: str) -> tuple[str, ...]:
-        program = self.programs / "tests/cpp/gpu_driver_test"
+        program = self.programs / "tests/cpp/kernels/gpu_driver_test"
         given = ("--small",) if self.emulated else (*options, str(self.library))
         return (str(program), *given)
 
@@ -241,9 +241,9 @@ class Lineup:
     def _nccl(self) -> Part:
         path, _ = machine.nccl()
         # A step that hangs is named, which takes less than the part may.
-        command = (str(self.programs / "tests/cpp/nccl_smoke"), "--limit", "20")
+        command = (str(self.programs / "tests/cpp/backends/gpu/nccl/nccl_smoke"), "--limit", "20")
         if self.emulated:
-            path = str(self.programs / f"tests/cpp/lib{FAKE_NCCL}.so")
+            path = str(self.programs / f"tests/cpp/backends/gpu/nccl/lib{FAKE_NCCL}.so")
         else:
             command += (str(self.library),)
         skip = "" if path else "there is no NCCL, in Python's environment or by the loader"

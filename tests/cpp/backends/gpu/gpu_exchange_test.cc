@@ -1,0 +1,504 @@
+// Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/gpu_backend.h"
+#include "backends/gpu/loopback.h"
+#include "kernels/emulated_gpu.h"
+#include "planner/table.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/gpu/gpu_rig.h"
+#include "support/replay.h"
+#include "support/table_words.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu::Gpu;
+using gpu::GpuBackend;
+using gpu::LoopbackFabric;
+using gpu::PeerFabric;
+using kernels::ElementKind;
+using planner::Scheduler;
+
+// Of the driver, for a copy of its lists, a kernel, and coming and going with others.
+constexpr int64_t kCallsOfDevice = 20;
+
+enum class Where { kPeers, kLoopback };
+
+struct Setting {
+  std::shared_ptr<Gpu> gpu;
+  std::unique_ptr<StreamedExchange> exchange;
+};
+
+Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, Where where,
+             const kernels::Driver* driver = fastjax_gpu_driver()) {
+  Setting setting;
+  setting.gpu = std::make_shared<Gpu>(driver);
+  std::shared_ptr<gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
+  if (where == Where::kLoopback) {
+    fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
+  }
+  GpuBackend transport(setting.gpu, fabric);
+  setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
+                                                        site->partitions(), where == Where::kLoopback);
+  return setting;
+}
+
+std::string Name(Where where) { return where == Where::kPeers ? ", peers" : ", loopback"; }
+
+void CheckExchanges(const RigOptions& options, Where where, int32_t groups, std::mt19937_64* random, int64_t* summed) {
+  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
+  const Setting setting = Open(site, options, where);
+  int64_t run_id = 0;
+  for (const Case& test_case : MakeCases(options.topology, (*random)())) {
+    const Context context(Name(options) + Name(where) + ", " + test_case.name);
+    Rig rig(site, options, test_case.traffic, random);
+    ++run_id;
+    const Outcomes outcomes = rig.Run(setting.exchange.get(), run_id, run_id % 2 == 0);
+    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+    CHECK(rig.IsRight());
+    *summed += rig.sums() ? 1 : 0;
+  }
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(1);
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  constexpr int32_t kShapes[][2] = {{1, 1}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
+  int64_t summed = 0;
+  int32_t round = 0;
+  for (const auto& shape : kShapes) {
+    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails,
+                                      Scheduler::kBalanced, Scheduler::kRelay}) {
+      for (const Where where : {Where::kPeers, Where::kLoopback}) {
+        for (int32_t way = 0; way < 6; ++way) {
+          RigOptions options;
+          options.topology = MakeTopology(shape[0], shape[1]);
+          options.scheduler = scheduler;
+          options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
+          options.overlap = way >= 4;
+          options.per_peer = 1 + round % 3;
+          options.element = kKinds[round % 4];
+          options.row_bytes = kRowBytes[random() % 4];
+          CheckExchanges(options, where, 1 + round++ % 2, &random, &summed);
+        }
+      }
+    }
+  }
+  CHECK_GT(summed, 20);  // otherwise sums are not tested
+}
+
+// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
+void TestOpaqueRows() {
+  std::mt19937_64 random(2);
+  int64_t summed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
+      for (const bool reverse : {false, true}) {
+        RigOptions options;
+        options.topology = MakeTopology(2, 3);
+        options.row_bytes = row_bytes;
+        options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
+        options.exchange.reverse = reverse;
+        options.overlap = row_bytes == 0;
+        CheckExchanges(options, where, 1, &random, &summed);
+      }
+    }
+  }
+}
+
+// Whatever call of the driver fails: an error with its text on every device, nothing written out of bounds, and the
+// next exchange works.
+void TestFaults() {
+  std::mt19937_64 random(3);
+  const FaultyDriver driver;
+  int64_t failed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (const bool overlap : {false, true}) {
+      RigOptions options;
+      options.topology = MakeTopology(2, 2);
+      options.exchange.reverse = overlap;
+      options.overlap = overlap;
+      const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+      const Case test_case = MakeCases(options.topology, random()).back();
+      bool fails = true;
+      for (int64_t calls = 0; fails; ++calls) {
+        const Context context(Name(options) + Name(where) + ", call " + std::to_string(calls) + " fails");
+        const Setting setting = Open(site, options, where, driver.get());
+        Rig rig(site, options, test_case.traffic, &random);
+        FaultyDriver::FailAfter(calls);
+        Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+        fails = FaultyDriver::Stop();
+        // What fails on the way out, when the thread's device is chosen again, harms nobody.
+        const bool whole = outcomes.all_ok();
+        CHECK(fails || whole);
+        failed += whole ? 0 : 1;
+        for (int32_t i = 0; i < outcomes.count() && !whole; ++i) {
+          const std::string message = outcomes.status(i).message;
+          CHECK(message.find("emulated device ") != std::string::npos);
+          CHECK(message.find(": out of memory (2).") != std::string::npos);
+        }
+        CHECK(rig.GuardsAreWhole());
+        CHECK(!whole || rig.IsRight());
+        rig.Reset();
+        outcomes = rig.Run(setting.exchange.get(), 2, false);
+        CHECK(outcomes.all_ok());
+        CHECK(rig.IsRight());
+      }
+    }
+  }
+  CHECK_GT(failed, 50);
+}
+
+// Of the driver, in an exchange of one server's devices with one row for each.
+int64_t CallsAmong(int32_t devices, std::mt19937_64* random) {
+  const FaultyDriver driver;
+  RigOptions options;
+  options.topology = MakeTopology(1, devices);
+  options.scheduler = Scheduler::kDirect;
+  const auto site = MakeSite(1, devices, kNoTimeoutMs, random);
+  const Setting setting = Open(site, options, Where::kPeers, driver.get());
+  const std::vector<int64_t> traffic(static_cast<size_t>(devices) * devices, 1);
+  Rig rig(site, options, traffic, random);
+  for (int64_t run = 1; run < 3; ++run) {
+    rig.Reset();
+    FaultyDriver::Count();
+    CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
+    CHECK(rig.IsRight());
+  }
+  return FaultyDriver::Counted();
+}
+
+// What the host does for one more device is the same, however many there are.
+void TestCalls() {
+  std::mt19937_64 random(8);
+  const int64_t two = CallsAmong(2, &random);
+  const int64_t four = CallsAmong(4, &random);
+  CHECK_GT(two, 0);
+  CHECK_EQ(CallsAmong(8, &random) - four, 2 * (four - two));
+  CHECK_LE(four - two, 2 * kCallsOfDevice);
+}
+
+// A device without memory for staging, messages or lists says so.
+void TestNoMemory() {
+  std::mt19937_64 random(4);
+  bool seen[3] = {};
+  constexpr const char* kTexts[] = {"bytes of staging; use scheduler=\"direct\"", "bytes of messages on a device",
+                                    "bytes of lists; leave more to it"};
+  RigOptions options;
+  options.topology = MakeTopology(2, 4);
+  options.per_peer = 6;  // lists that launches do not take along
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+  for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
+    options.scheduler = scheduler;
+    for (const Case& test_case : MakeCases(options.topology, random())) {
+      for (const int64_t limit : {0, 600, 3000, 9000, 30000}) {
+        const Setting setting = Open(site, options, Where::kLoopback);
+        setting.exchange->LimitMemory(limit);
+        Rig rig(site, options, test_case.traffic, &random);
+        const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+        if (outcomes.all_ok()) continue;
+        for (size_t i = 0; i < 3; ++i) {
+          if (outcomes.status(0).message.find(kTexts[i]) != std::string::npos) seen[i] = true;
+        }
+        CHECK(rig.IsUntouched());
+      }
+    }
+  }
+  for (const bool text : seen) CHECK(text);
+}
+
+// What is thrown half-way is an error like others: nothing is left on streams or locked, and the next exchange works.
+void TestThrown() {
+  std::mt19937_64 random(7);
+  RigOptions options;
+  options.topology = MakeTopology(2, 4);
+  options.per_peer = 6;
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+  const Case test_case = MakeCases(options.topology, random()).back();
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    int64_t thrown = 0;
+    for (bool whole = false; !whole; ++thrown) {
+      const Context context(Name(options) + Name(where) + ", allocation " + std::to_string(thrown) + " throws");
+      const Setting setting = Open(site, options, where);
+      Rig rig(site, options, test_case.traffic, &random);
+      setting.exchange->ThrowAt(thrown);
+      Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+      whole = outcomes.all_ok();
+      CHECK(whole || outcomes.status(0).message.find("bad_alloc") != std::string::npos);
+      CHECK(rig.GuardsAreWhole());
+      setting.exchange->ThrowAt(-1);
+      rig.Reset();
+      outcomes = rig.Run(setting.exchange.get(), 2, false);
+      CHECK(outcomes.all_ok());
+      CHECK(rig.IsRight());
+    }
+    // Staging, and, where one call has the moves of all ranks, lists, besides the time when nothing was.
+    CHECK_GT(thrown, where == Where::kPeers ? 1 : 2);
+  }
+}
+
+// What the driver is asked for, by any thread.
+struct Asked {
+  std::atomic<int64_t> copies{0};
+  std::atomic<int64_t> pinned{0};
+  std::atomic<int64_t> few{0};
+  std::atomic<int64_t> many{0};
+  std::atomic<int64_t> sums{0};
+};
+Asked asked;
+
+template <auto kFunction, auto kCounter>
+struct Counted;
+template <typename... Arguments, int (*kernels::Driver::*kFunction)(Arguments...), auto kCounter>
+struct Counted<kFunction, kCounter> {
+  static int Call(Arguments... arguments) {
+    ++(asked.*kCounter);
+    return (fastjax_gpu_driver()->*kFunction)(arguments...);
+  }
+};
+
+kernels::Driver CountingDriver() {
+  using kernels::Driver;
+  Driver driver = *fastjax_gpu_driver();
+  driver.Copy = Counted<&Driver::Copy, &Asked::copies>::Call;
+  driver.MallocPinned = Counted<&Driver::MallocPinned, &Asked::pinned>::Call;
+  driver.MoveFew = Counted<&Driver::MoveFew, &Asked::few>::Call;
+  driver.MoveRows = Counted<&Driver::MoveRows, &Asked::many>::Call;
+  driver.SumRows = Counted<&Driver::SumRows, &Asked::sums>::Call;
+  return driver;
+}
+
+// Launches take short lists along: then nothing is copied to the device, and no pinned memory is taken. Where a list is
+// longer, or there are sums, one copy a device brings all lists.
+void TestLists() {
+  static const kernels::Driver driver = CountingDriver();
+  std::mt19937_64 random(8);
+  RigOptions options;
+  options.topology = MakeTopology(1, 16);
+  options.row_bytes = 8;
+  const auto site = MakeSite(1, 16, kNoTimeoutMs, &random);
+  bool summed = false;
+  for (const bool reverse : {false, true}) {
+    for (const bool many : {false, true}) {
+      options.per_peer = many ? 20 : 1;
+      options.exchange.reverse = options.overlap = reverse;
+      const Context context(Name(options));
+      const Setting setting = Open(site, options, Where::kPeers, &driver);
+      Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 8000; }), &random);
+      for (auto* const counter : {&asked.copies, &asked.pinned, &asked.few, &asked.many, &asked.sums}) *counter = 0;
+      CHECK(rig.Run(setting.exchange.get(), 1, false).all_ok());
+      CHECK(rig.IsRight());
+      const int64_t copies = many || rig.sums() ? 16 : 0;
+      CHECK_EQ(asked.copies.load(), copies);
+      CHECK_EQ(asked.pinned.load(), copies);
+      CHECK_EQ(asked.few > 0, copies == 0);
+      CHECK_EQ(asked.many > 0, many && !rig.sums());
+      CHECK_EQ(asked.sums > 0, rig.sums());
+      summed = summed || rig.sums();
+    }
+  }
+  CHECK(summed);
+}
+
+// Mistakes of callers are found before anything is put on a stream.
+void TestMistakes() {
+  std::mt19937_64 random(5);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kPeers);
+  const auto cases = MakeCases(options.topology, random());
+  Rig rig(site, options, cases.back().traffic, &random);
+  rig.table(2)[planner::kChecksum] ^= 1;
+  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, true);
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    CHECK(outcomes.status(i).message.find("checksum does not match") != std::string::npos);
+  }
+  CHECK(rig.IsUntouched());
+}
+
+// Ends of a message that disagree, by tables that are sound by themselves, are refused.
+void TestOneEnd() {
+  std::mt19937_64 random(9);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kLoopback);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  int64_t refused = 0;
+  for (int32_t partition = 0; partition < 4; ++partition) {
+    std::vector<int32_t>& table = rig.table(partition);
+    const std::vector<int32_t> good = table;
+    const int32_t entries = table[planner::kEntries];
+    for (int32_t dropped = 0; dropped < entries; ++dropped) {
+      // Without one of its transfers.
+      const auto at = table.begin() + planner::kHeaderWords + 8 + dropped * planner::kEntryWords;
+      const bool crosses = planner::TableView(good.data()).entry(dropped).phase == planner::Phase::kScaleOut;
+      std::copy(at + planner::kEntryWords, table.end(), at);
+      --table[planner::kEntries];
+      Reseal(&table);
+      rig.Reset();
+      const Status status = rig.Run(setting.exchange.get(), 1, false).status(0);
+      CHECK(!crosses || !status.ok());
+      if (status.message.find("disagree on what the first sends to the second. Pass what") != std::string::npos) {
+        ++refused;
+        CHECK(rig.IsUntouched());
+      }
+      CHECK(rig.GuardsAreWhole());
+      table = good;
+    }
+  }
+  CHECK_GT(refused, 4);
+  rig.Reset();
+  CHECK(rig.Run(setting.exchange.get(), 2, false).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// Ranks of a loopback are those of one stream.
+void TestLoopbackOfSeveralStreams() {
+  std::mt19937_64 random(10);
+  RigOptions options;
+  options.topology = MakeTopology(2, 1);
+  const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
+  const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
+  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(1));
+  StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(&exchange, 1, false);
+  CHECK(outcomes.status(0).message.find("ranks that one device plays must be on one stream.") != std::string::npos);
+  CHECK(rig.IsUntouched());
+}
+
+// Ranks that one call of a device plays.
+class OneCall final : public Exchange {
+ public:
+  OneCall(std::unique_ptr<Exchange> exchange, const gpu::Caller* caller)
+      : exchange_(std::move(exchange)), caller_(caller) {}
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    args.context = caller_;
+    exchange_->Start(run_id, partition, args, std::move(done));
+  }
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchange_->Refuse(run_id, partition, why, std::move(done));
+  }
+
+ private:
+  const std::unique_ptr<Exchange> exchange_;
+  const gpu::Caller* const caller_;
+};
+
+// All are completed by the thread that brings the last of them.
+void TestOneCall() {
+  std::mt19937_64 random(13);
+  RigOptions options;
+  options.topology = MakeTopology(2, 4);
+  const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+  const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  gpu::Caller caller;
+  CHECK_EQ(gpu->driver().CreateStream(&caller.stream), 0);
+  caller.allocate = [&](size_t bytes) {
+    memory.push_back(std::make_unique<std::byte[]>(bytes));
+    return memory.back().get();
+  };
+  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(4));
+  OneCall exchange(transport.OpenExchange(site, options.exchange), &caller);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes(8);
+  for (int32_t p = 0; p < 8; ++p) rig.Start(&exchange, 1, p, outcomes.For(p));
+  for (int32_t p = 0; p < 8; ++p) {
+    CHECK(outcomes.called(p));
+    CHECK_EQ(outcomes.status(p).message, "");
+    CHECK(outcomes.thread(p) == std::this_thread::get_id());
+  }
+  CHECK_EQ(gpu->driver().SynchronizeStream(caller.stream), 0);
+  CHECK(rig.IsRight());
+  CHECK_EQ(gpu->driver().DestroyStream(caller.stream), 0);
+}
+
+// Launches and bytes of a loopback in which every rank sends one row to each. 8 bytes a row.
+void TestTally() {
+  std::mt19937_64 random(12);
+  RigOptions options;
+  options.topology = MakeTopology(4, 8);
+  const auto site = MakeSite(1, 32, kNoTimeoutMs, &random);
+  const Matrix traffic = Fill(options.topology, [](int32_t, int32_t) { return 1; });
+  for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kFast}) {
+    options.scheduler = scheduler;
+    const Setting setting = Open(site, options, Where::kLoopback);
+    Rig rig(site, options, traffic, &random);
+    for (int64_t run = 1; run <= 2; ++run) CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
+    const gpu::Tally tally = setting.gpu->tally();
+    CHECK_EQ(tally.exchanges, 2);
+    CHECK_EQ(tally.summed, 0);
+    // What crosses servers, twice.
+    CHECK_EQ(tally.sent, 2 * 8 * 32 * 24);
+    if (scheduler == Scheduler::kDirect) {
+      CHECK_EQ(tally.messages, 2 * 32 * 24);
+      CHECK_EQ(tally.kernels, 2 * 2);  // messages, and copies inside servers
+      CHECK_EQ(tally.packed + tally.unpacked, 0);
+      CHECK_EQ(tally.copied, 2 * 8 * 32 * 8);
+    } else {
+      CHECK_EQ(tally.messages, 2 * 96);
+      CHECK_LE(tally.kernels, 2 * 4 * 6);  // pipeline steps: three stages, and one before and after
+      CHECK_EQ(tally.unpacked, tally.packed);
+      CHECK_GT(tally.copied, 2 * 8 * 32 * 8);
+    }
+  }
+}
+
+// Devices that cannot reach each other's memory, and have nothing else between them.
+void TestNoPeers() {
+  std::mt19937_64 random(6);
+  kernels::Driver driver = *fastjax_gpu_driver();
+  driver.EnablePeer = [](int, int* possible) {
+    *possible = 0;
+    return 0;
+  };
+  RigOptions options;
+  options.topology = MakeTopology(1, 2);
+  const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kPeers, &driver);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+  CHECK(outcomes.status(0).message.find("cannot reach each other's memory") != std::string::npos);
+  CHECK(rig.IsUntouched());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
+  TestExchanges();
+  TestOpaqueRows();
+  TestFaults();
+  TestCalls();
+  TestNoMemory();
+  TestThrown();
+  TestLists();
+  TestMistakes();
+  TestOneEnd();
+  TestLoopbackOfSeveralStreams();
+  TestOneCall();
+  TestTally();
+  TestNoPeers();
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  return fastjax::test::Finish("gpu_exchange_test");
+}

@@ -1,0 +1,309 @@
+// Exchanges between GPUs of several processes, all of them emulated: processes meet over wires inside this one, and
+// messages go by the fake NCCL.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/process_backend.h"
+#include "backends/gpu/process_id_exchange.h"
+#include "kernels/emulated_gpu.h"
+#include "runtime/statistics.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/gpu/gpu_rig.h"
+#include "support/gpu/nccl_rig.h"
+#include "support/job_rig.h"
+#include "support/network_rig.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu::Gpu;
+using gpu::GpuProcessBackend;
+using gpu::ProcessIdExchange;
+using gpu::nccl::NcclFabric;
+using planner::Scheduler;
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
+Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
+  return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
+    auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
+    auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(id_exchange));
+    return std::make_shared<GpuProcessBackend>(gpu, std::move(fabric), std::move(process_group));
+  };
+}
+
+struct Job {
+  Job(const std::shared_ptr<CallSite>& site, const RigOptions& options, int32_t count, uint64_t seed,
+      const std::vector<std::string>& library = FakeLibrary())
+      : gpu(std::make_shared<Gpu>(fastjax_gpu_driver())),
+        processes(std::make_unique<Processes>(count, seed, OnGpus(gpu, library))),
+        exchange(std::make_unique<StreamedExchange>(gpu, std::make_unique<Everywhere>(processes.get(), site, options),
+                                                    site->partitions(), false)) {}
+
+  std::shared_ptr<Gpu> gpu;
+  std::unique_ptr<Processes> processes;
+  std::unique_ptr<StreamedExchange> exchange;
+};
+
+RigOptions Draw(std::mt19937_64* random) {
+  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
+  RigOptions options;
+  options.topology = MakeTopology(1 + below(4), 1 + below(4));
+  options.scheduler = AllSchedulers()[(*random)() % AllSchedulers().size()];
+  options.per_peer = 1 + below(3);
+  options.row_bytes = 8 * (1 + below(20));
+  options.exchange = Way(below(3) == 0, below(3) == 0);
+  options.overlap = options.exchange.reverse && below(2) == 0;
+  if (!options.exchange.transposed_table && below(2) == 0) {
+    // The real function is made for each process.
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+      return Status::Ok();
+    };
+  }
+  return options;
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(21);
+  int64_t spread = 0;
+  for (int trial = 0; trial < 25; ++trial) {
+    const RigOptions options = Draw(&random);
+    // As many partitions as there are emulated devices, at most.
+    const int32_t groups = options.topology.devices() <= 8 ? static_cast<int32_t>(1 + random() % 2) : 1;
+    const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
+    const int32_t count =
+        Deal(static_cast<Owners>(random() % 4), options.topology.devices_per_server, &random, site.get());
+    spread += count > 1 ? 1 : 0;
+    const Context context(Name(options) + ", " + std::to_string(count) + " processes");
+    Job job(site, options, count, random());
+    int64_t launch_id = 0;
+    for (const Case& test_case : MakeCases(options.topology, random())) {
+      const Context inner(test_case.name);
+      Rig rig(site, options, test_case.traffic, &random);
+      const Outcomes outcomes = rig.Run(job.exchange.get(), launch_id++ / 2, true);  // every run comes by twice
+      for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+      CHECK(rig.IsRight());
+    }
+  }
+  CHECK_GE(spread, 12);
+}
+
+// A process that has nothing to send or to get makes communicators with the others.
+void TestNothingToSend() {
+  std::mt19937_64 random(27);
+  RigOptions options;
+  options.topology = MakeTopology(3, 1);
+  const auto site = MakeSite(1, 3, kNoTimeoutMs);
+  Deal(Owners::kServers, 1, &random, site.get());
+  for (int32_t idle = 0; idle < 3; ++idle) {
+    Job job(site, options, 3, 6);
+    const Matrix traffic = Fill(options.topology, [&](int32_t source, int32_t target) {
+      return source == idle || target == idle ? 0 : 1 + source + target;
+    });
+    Rig rig(site, options, traffic, &random);
+    const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+    for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+    CHECK(rig.IsRight());
+  }
+}
+
+// Every process counts, and times until its work is on streams.
+void TestFigures() {
+  std::mt19937_64 random(24);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 5);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  Records::Collect(true);
+  for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(job.exchange.get(), run, true).all_ok());
+  Records::Collect(false);
+  const std::vector<SiteReport> reports = Records::Get().Report();
+  CHECK_EQ(reports.size(), 2U);
+  for (const SiteReport& report : reports) {
+    CHECK(report.kind.queues);
+    CHECK_EQ(report.statistics.exchanges, 3);
+    CHECK_EQ(report.statistics.exchange.count, 3);
+    CHECK_EQ(report.statistics.failures, 0);
+  }
+}
+
+// What a process lacks, all are told of.
+void TestNoLibrary() {
+  std::mt19937_64 random(22);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 1, {"/nowhere/libnccl.so.2"});
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK(Has(outcomes.status(p).message, "/nowhere/libnccl.so.2"));
+  CHECK(rig.IsUntouched());
+}
+
+// A mistake that every process finds: all say the same, and the next exchange works.
+void TestMistakes() {
+  std::mt19937_64 random(23);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+    return Status::Ok();
+  };
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 2);
+  const auto cases = MakeCases(options.topology, random());
+  Rig rig(site, options, cases.back().traffic, &random);
+  Rig other(site, options, cases.front().traffic, &random);
+  Outcomes outcomes(site->partitions());
+  RunThreads(site->partitions(),
+             [&](int32_t p) { (p == 0 ? other : rig).Start(job.exchange.get(), 1, p, outcomes.For(p)); });
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < outcomes.count(); ++p) {
+    CHECK(Has(outcomes.status(p).message, "operands have other shapes or another type in another process"));
+    CHECK_EQ(outcomes.status(p).message, outcomes.status(0).message);
+  }
+  outcomes = rig.Run(job.exchange.get(), 2, true);
+  CHECK(outcomes.all_ok());
+  CHECK(rig.IsRight());
+}
+
+// A device that cannot take part: all processes are told of it, and the next exchange works.
+void TestRefusal() {
+  std::mt19937_64 random(28);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 7);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes(4);
+  job.exchange->Refuse(1, 2, Status::Internal("no room"), outcomes.For(2));
+  for (const int32_t p : {0, 1, 3}) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 4; ++p) {
+    CHECK(Has(outcomes.status(p).message,
+              "device " + std::to_string(site->position_of[2]) + " cannot take part: no room"));
+  }
+  CHECK(rig.IsUntouched());
+  CHECK(rig.Run(job.exchange.get(), 2, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// A process that does not come is named, within the limit.
+void TestOneIsMissing() {
+  std::mt19937_64 random(24);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, 300, &random);
+  Deal(Owners::kServers, 2, &random, site.get());
+  Job job(site, options, 2, 3);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes(site->partitions());
+  for (int32_t p = 0; p < site->partitions(); ++p) {
+    if (site->process_of[p] == 0) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
+  }
+  for (int32_t p = 0; p < site->partitions(); ++p) {
+    if (site->process_of[p] != 0) continue;
+    outcomes.Wait(p);
+    CHECK(Has(outcomes.status(p).message, "process 1"));
+    CHECK(Has(outcomes.status(p).message, "which did not reach this call"));
+  }
+}
+
+// One process cannot make an id, and the other waits for it in vain: the next exchange works.
+void TestNoId() {
+  std::mt19937_64 random(26);
+  RigOptions options;
+  options.topology = MakeTopology(2, 1);
+  const auto site = MakeSite(1, 2, 3000, &random);
+  Deal(Owners::kServers, 1, &random, site.get());
+  Job job(site, options, 2, 5);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  Fake().fail_id = gpu::nccl::kSystemError;
+  Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK(Has(outcomes.status(p).message, "could not make an id"));
+  outcomes = rig.Run(job.exchange.get(), 2, true);
+  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+  CHECK(rig.IsRight());
+}
+
+// A message that got lost is told to the next exchange of its group, whichever of the call site's jobs that comes by.
+void TestLostMessage() {
+  std::mt19937_64 random(25);
+  RigOptions options;
+  options.topology = MakeTopology(2, 1);
+  const auto site = MakeSite(2, 2, 5000, &random);
+  Deal(Owners::kServers, 1, &random, site.get());
+  Job job(site, options, 2, 4);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const auto run = [&](int64_t run_id, const std::vector<int32_t>& groups) {
+    const Outcomes outcomes(site->partitions());
+    // A process's device comes with a job that is free: groups have those of each other when they come in another
+    // order.
+    for (int32_t process = 0; process < 2; ++process) {
+      for (const int32_t group : groups) {
+        for (int32_t p = 0; p < site->partitions(); ++p) {
+          if (site->process_of[p] != process || site->group_of[p] != group) continue;
+          rig.Start(job.exchange.get(), run_id, p, outcomes.For(p));
+        }
+      }
+    }
+    for (int32_t p = 0; p < site->partitions(); ++p) {
+      if (std::find(groups.begin(), groups.end(), site->group_of[p]) != groups.end()) outcomes.Wait(p);
+    }
+    return outcomes;
+  };
+  CHECK(run(1, {0, 1}).all_ok());
+  CHECK(rig.IsRight());
+  Fake().lost_sends = 1;
+  const Outcomes lost = run(2, {0});
+  const Outcomes outcomes = run(3, {1, 0});
+  bool told = false;
+  for (int32_t p = 0; p < site->partitions(); ++p) {
+    if (site->group_of[p] == 0) CHECK_EQ(lost.status(p).message, "");  // for the host
+    told = told || (site->group_of[p] == 0 && Has(outcomes.status(p).message, " waited 5.0 s for messages of stage "));
+  }
+  CHECK(told);
+  // What the other process had put on its streams by then waits in vain as well, and is told likewise.
+  const Outcomes after = run(4, {0, 1});
+  for (int32_t p = 0; p < site->partitions(); ++p) {
+    CHECK(after.status(p).ok() || (site->group_of[p] == 0 && Has(after.status(p).message, " waited 5.0 s for ")));
+  }
+  rig.Reset();
+  CHECK(run(5, {1, 0}).all_ok());
+  CHECK(rig.IsRight());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
+  TestExchanges();
+  TestNothingToSend();
+  TestFigures();
+  TestNoLibrary();
+  TestMistakes();
+  TestRefusal();
+  TestOneIsMissing();
+  TestNoId();
+  TestLostMessage();
+  CHECK_EQ(Fake().mistakes.load(), 0);
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  return Finish("gpu_network_test");
+}

@@ -1,0 +1,489 @@
+// What goes wrong with NCCL: every wait ends, the next exchange is told, and the one after it works.
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/emulated_gpu.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/gpu/nccl_rig.h"
+#include "support/replay.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu::Caller;
+using gpu::Channel;
+using gpu::Layout;
+using gpu::Message;
+using gpu::nccl::kRemoteError;
+using gpu::nccl::kSystemError;
+using gpu::nccl::NcclFabric;
+using gpu::nccl::UniqueId;
+using gpu::nccl::UniqueIdExchange;
+
+constexpr int64_t kShortMs = 300;
+
+bool Contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  std::fprintf(stderr, "'%s' is not in '%s'\n", part.c_str(), text.c_str());
+  return false;
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// An exchange of four devices, all of which talk to all.
+struct Four {
+  explicit Four(int64_t timeout_ms, uint64_t seed, const kernels::Driver* driver = DriverWithoutPeers())
+      : random(seed), setting(driver) {
+    options.topology = MakeTopology(1, 4);
+    options.scheduler = planner::Scheduler::kDirect;
+    site = MakeSite(1, 4, timeout_ms, &random);
+    exchange = setting.Open(site, options.exchange);
+    rig = std::make_unique<Rig>(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  }
+  Outcomes Run() {
+    rig->Reset();
+    return rig->Run(exchange.get(), ++run_id, true);
+  }
+  void CheckWorks() {
+    const Outcomes outcomes = Run();
+    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+    CHECK(rig->IsRight());
+  }
+
+  std::mt19937_64 random;
+  NcclSetting setting;
+  RigOptions options;
+  std::shared_ptr<CallSite> site;
+  std::unique_ptr<StreamedExchange> exchange;
+  std::unique_ptr<Rig> rig;
+  int64_t run_id = 0;
+};
+
+void TestNoLibrary() {
+  std::mt19937_64 random(1);
+  RigOptions options;
+  options.topology = MakeTopology(1, 2);
+  const auto site = MakeSite(1, 2);
+  const NcclSetting setting(DriverWithoutPeers(), {"libno_nccl_is_called_that.so.2"});
+  const auto exchange = setting.Open(site, options.exchange);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  const Outcomes outcomes = rig.Run(exchange.get(), 1, false);
+  for (int32_t i = 0; i < 2; ++i) {
+    CHECK(outcomes.status(i).code == Code::kUnavailable);
+    CHECK(Contains(outcomes.status(i).message, "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL"));
+  }
+  CHECK(rig.IsUntouched());
+}
+
+// What NCCL refuses, it refuses once.
+void TestRefusals() {
+  Four four(kNoTimeoutMs, 2);
+  for (auto* failure : {&Fake().fail_id, &Fake().fail_init, &Fake().fail_group_end}) {
+    *failure = kSystemError;
+    const Outcomes outcomes = four.Run();
+    for (int32_t i = 0; i < outcomes.count(); ++i) {
+      CHECK(Contains(outcomes.status(i).message, "exchange over axis 'x' (channel 7): NCCL could not make "));
+      CHECK(Contains(outcomes.status(i).message, ": unhandled system error (2)"));
+      CHECK(Contains(outcomes.status(i).message, "NCCL_DEBUG=WARN"));
+    }
+    CHECK(four.rig->IsUntouched());
+    CHECK(AreLive(0));
+  }
+  four.CheckWorks();
+  for (auto* failure : {&Fake().fail_send, &Fake().fail_group_end}) {
+    const int before = Fake().aborted;
+    *failure = kSystemError;
+    const Outcomes outcomes = four.Run();
+    for (int32_t i = 0; i < outcomes.count(); ++i) {
+      CHECK(Contains(outcomes.status(i).message,
+                     "exchange over axis 'x' (channel 7): NCCL could not move messages: unhandled system error (2), "
+                     "last 'as the test wants it'"));
+    }
+    CHECK(four.rig->GuardsAreWhole());
+    four.CheckWorks();
+    CHECK_EQ(Fake().aborted.load(), before + 4);
+    CHECK(AreLive(4));
+  }
+}
+
+// Whatever call of the driver fails, the next exchange works.
+void TestDriverFaults() {
+  static const FaultyDriver faulty;  // what is aborted in the background uses it to the end
+  static const kernels::Driver driver = WithoutPeers(*faulty.get());
+  int64_t failed = 0;
+  bool fails = true;
+  for (int64_t calls = 0; fails; ++calls) {
+    const Context context("call " + std::to_string(calls) + " fails");
+    Four four(kNoTimeoutMs, 3, &driver);
+    FaultyDriver::FailAfter(calls);
+    const Outcomes outcomes = four.Run();
+    fails = FaultyDriver::Stop();
+    // What fails on the way out, when the thread's device is chosen again, harms nobody.
+    const bool whole = outcomes.all_ok();
+    CHECK(fails || whole);
+    failed += whole ? 0 : 1;
+    for (int32_t i = 0; i < outcomes.count() && !whole; ++i) {
+      CHECK(Contains(outcomes.status(i).message, ": out of memory (2)"));
+    }
+    CHECK(four.rig->GuardsAreWhole());
+    CHECK(!whole || four.rig->IsRight());
+    four.CheckWorks();
+  }
+  CHECK_GT(failed, 50);
+}
+
+// A message that never arrives: streams go on after the limit, whoever comes next is told once, and then all is well.
+void TestLostMessage() {
+  Four four(kShortMs, 4);
+  four.CheckWorks();
+  Fake().lost_sends = 1;
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(four.Run().all_ok());  // for the host
+  CHECK_GE(SecondsSince(begin), 0.25);
+  CHECK_LT(SecondsSince(begin), 30.0);
+  CHECK(four.rig->GuardsAreWhole());
+  CHECK(!four.rig->IsRight());
+  const Outcomes outcomes = four.Run();
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    const std::string message = outcomes.status(i).message;
+    CHECK(outcomes.status(i).code == Code::kDeadlineExceeded);
+    CHECK(Contains(message, "exchange over axis 'x' (channel 7): device "));
+    CHECK(Contains(message, " waited 0.3 s for messages of stage 1, from or to device "));
+    CHECK(Contains(message, "raise the limit with fastjax.options(timeout=...)"));
+  }
+  CHECK(four.rig->IsUntouched());
+  four.CheckWorks();
+  CHECK(AreLive(4));
+}
+
+void TestAsynchronousError() {
+  Four four(kNoTimeoutMs, 5);
+  four.CheckWorks();
+  Fake().lost_sends = 1;  // so that there is time to look
+  Fake().async_error = kRemoteError;
+  CHECK(four.Run().all_ok());
+  Fake().async_error = 0;
+  const Outcomes outcomes = four.Run();
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    CHECK(Contains(outcomes.status(i).message,
+                   "exchange over axis 'x' (channel 7): NCCL could not move messages: remote process exited or there "
+                   "was a network error (6)"));
+  }
+  four.CheckWorks();
+}
+
+// Both of two call sites that share communicators lose what they had in flight, and both are told.
+void TestOthersAreTold() {
+  Four four(kShortMs, 6);
+  auto other_site = std::make_shared<CallSite>(*four.site);
+  other_site->channel = 8;
+  const auto other = four.setting.Open(other_site, four.options.exchange);
+  Rig rig(other_site, four.options, MakeCases(four.options.topology, 6).back().traffic, &four.random);
+  four.CheckWorks();
+  CHECK(rig.Run(other.get(), 1, false).all_ok());
+  CHECK(rig.IsRight());
+  Fake().lost_sends = 1;
+  Outcomes mine(4);
+  Outcomes others(4);
+  RunThreads(2, [&](int32_t i) {
+    if (i == 0) {
+      four.rig->Reset();
+      mine = four.rig->Run(four.exchange.get(), 100, true);
+    } else {
+      rig.Reset();
+      others = rig.Run(other.get(), 100, true);
+    }
+  });
+  const std::string first = four.Run().status(0).message;
+  const std::string second = rig.Run(other.get(), 101, true).status(0).message;
+  CHECK(Contains(first + second, " waited 0.3 s for messages of stage 1"));
+  // The other one has happened before, was in flight, or was refused since then: if it was undone, it has been told.
+  CHECK(first.empty() || Contains(first, "exchange over axis 'x' (channel 7): "));
+  CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
+  four.CheckWorks();
+  rig.Reset();
+  CHECK(rig.Run(other.get(), 102, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// ---- one process of several, by itself: what it puts on streams, message by message
+
+// Brings ids from process to process.
+class Post final : public UniqueIdExchange {
+ public:
+  explicit Post(int64_t timeout_ms) : timeout_(timeout_ms) {}
+  std::string NameOf(const CallSite&, int32_t group) override { return "group " + std::to_string(group); }
+  Status Share(const CallSite&, int32_t, const std::string& name, int64_t generation, bool makes,
+               UniqueId* id) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::pair<std::string, int64_t> key(name, generation);
+    if (makes) {
+      ids_[key] = *id;
+      changed_.notify_all();
+      return Status::Ok();
+    }
+    if (!changed_.wait_for(lock, timeout_, [&] { return ids_.count(key) != 0; })) {
+      return Status::Deadline("nobody brought an id.");
+    }
+    *id = ids_[key];
+    return Status::Ok();
+  }
+
+ private:
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<std::string, int64_t>, UniqueId> ids_;
+};
+
+// A process with one device, of a group of as many as there are processes.
+class Process {
+ public:
+  Process(const std::shared_ptr<CallSite>& site, int32_t rank, std::shared_ptr<UniqueIdExchange> id_exchange)
+      : site_(site),
+        rank_(rank),
+        gpu_(LastingGpu(DriverWithoutPeers())),
+        fabric_(gpu_, FakeLibrary(), std::move(id_exchange)),
+        out_(1024, std::byte(rank)),
+        in_(1024) {
+    fastjax_gpu_driver()->SetDevice(rank);
+    fastjax_gpu_driver()->CreateStream(&stream_);
+    fastjax_gpu_driver()->SetDevice(0);
+    caller_.device = rank;
+    caller_.stream = stream_;
+    layout_.call_of.assign(static_cast<size_t>(site->group_size), -1);
+    layout_.call_of[static_cast<size_t>(rank)] = 0;
+    layout_.domain_of.assign(static_cast<size_t>(site->group_size), 0);
+    layout_.calls = {&caller_};
+  }
+  ~Process() {
+    LetGo();
+    channel_.reset();
+    Synchronize();  // what is queued still writes the buffers, also where it has been given up
+    fastjax_gpu_driver()->DestroyStream(stream_);
+  }
+
+  // Swaps memory with another process.
+  Status Swap(int32_t peer) {
+    fastjax_gpu_driver()->SetDevice(rank_);  // as whoever calls has
+    Status status = fabric_.FindDomains(*site_, &layout_);
+    for (int32_t rank = 0; rank < site_->group_size; ++rank) {
+      const bool same = layout_.domain_of[static_cast<size_t>(rank)] == layout_.domain_of[static_cast<size_t>(rank_)];
+      CHECK_EQ(same, rank == rank_);
+    }
+    if (status.ok()) status = fabric_.ChannelOf(*site_, 0, layout_, &channel_);
+    if (!status.ok()) return status;
+    const Message messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
+                                {false, rank_, peer, 0, in_.data(), 1024, 2}};
+    return channel_->Move(messages, 2, {stream_});
+  }
+  void Synchronize() {
+    fastjax_gpu_driver()->SetDevice(rank_);
+    fastjax_gpu_driver()->SynchronizeStream(stream_);
+  }
+  bool Got(int32_t peer) const { return in_ == std::vector<std::byte>(1024, std::byte(peer)); }
+
+  // The stream computes until it is let go.
+  void Compute() {
+    computes_ = true;
+    fastjax_gpu_driver()->CallHost(
+        stream_,
+        [](void* data) {
+          auto* const self = static_cast<Process*>(data);
+          std::unique_lock<std::mutex> lock(self->mutex_);
+          self->changed_.wait(lock, [self] { return !self->computes_; });
+        },
+        this);
+  }
+  void LetGo() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    computes_ = false;
+    changed_.notify_all();
+  }
+  void Close() { channel_.reset(); }
+
+ private:
+  const std::shared_ptr<CallSite> site_;
+  const int32_t rank_;
+  const std::shared_ptr<gpu::Gpu> gpu_;
+  NcclFabric fabric_;
+  std::shared_ptr<Channel> channel_;
+  std::vector<std::byte> out_;
+  std::vector<std::byte> in_;
+  kernels::Stream stream_ = nullptr;
+  Caller caller_;
+  Layout layout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool computes_ = false;
+};
+
+struct Pair {
+  explicit Pair(int64_t timeout_ms)
+      : site(MakeSite(1, 2, timeout_ms)),
+        post(std::make_shared<Post>(timeout_ms)),
+        a(site, 0, post),
+        b(site, 1, post) {}
+
+  void CheckWorks() {
+    RunThreads(2, [&](int32_t i) {
+      Process& own = i == 0 ? a : b;
+      CHECK_EQ(own.Swap(1 - i).message, "");
+      own.Synchronize();
+      CHECK(own.Got(1 - i));
+    });
+  }
+
+  std::shared_ptr<CallSite> site;
+  std::shared_ptr<Post> post;
+  Process a;
+  Process b;
+};
+
+void TestProcesses() {
+  {
+    Pair pair(kNoTimeoutMs);
+    for (int i = 0; i < 100; ++i) pair.CheckWorks();
+    CHECK(AreLive(2));
+  }
+  CHECK(AreLive(0));
+}
+
+// One process stays away: the other waits for it no longer than the limit, wherever it waits.
+void TestAbsentProcess() {
+  Pair pair(kShortMs);
+  Status status = pair.a.Swap(1);
+  CHECK(status.code == Code::kDeadlineExceeded);
+  CHECK(Contains(status.message,
+                 "exchange over axis 'x' (channel 7): NCCL could not make a communicator in time: other"));
+  CHECK(AreLive(0));
+  status = Pair(kShortMs).b.Swap(0);
+  CHECK(Contains(status.message, "exchange over axis 'x' (channel 7): nobody brought an id"));
+
+  Pair other(kShortMs);
+  other.CheckWorks();
+  CHECK(other.a.Swap(1).ok());  // and b does not
+  other.a.Synchronize();
+  status = other.a.Swap(1);
+  CHECK(status.code == Code::kDeadlineExceeded);
+  CHECK(Contains(
+      status.message,
+      "exchange over axis 'x' (channel 7): device 0 waited 0.3 s for messages of stage 3, from or to device 1"));
+  CHECK(Contains(status.message, "processes that have stopped"));
+}
+
+// What a device computes before is no part of the wait for messages.
+void TestLongComputation() {
+  Pair pair(kShortMs);
+  pair.CheckWorks();
+  pair.a.Compute();
+  pair.b.Compute();
+  CHECK(pair.a.Swap(1).ok());
+  CHECK(pair.b.Swap(0).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(4 * kShortMs));
+  pair.a.LetGo();
+  pair.b.LetGo();
+  pair.a.Synchronize();
+  pair.b.Synchronize();
+  CHECK(pair.a.Got(1));
+  CHECK(pair.b.Got(0));
+  pair.CheckWorks();
+}
+
+// Many exchanges ahead of the devices: the host waits for these when there are too many, until they are given up.
+void TestFarAhead() {
+  Pair pair(5 * kShortMs);  // enough to get there
+  pair.CheckWorks();
+  Status status;
+  int moved = 0;
+  while (status.ok() && moved < 10000) {
+    status = pair.a.Swap(1);  // and b stays away
+    moved += status.ok() ? 1 : 0;
+  }
+  CHECK(status.code == Code::kDeadlineExceeded);
+  CHECK_EQ(moved, 128);
+}
+
+// The call site goes while its exchange is in flight: its communicators are closed when that has happened, or given
+// up.
+void TestClosing() {
+  for (const bool happens : {true, false}) {
+    {
+      Pair pair(happens ? kNoTimeoutMs : kShortMs);
+      pair.CheckWorks();
+      const int aborted = Fake().aborted;
+      pair.a.Compute();
+      CHECK(pair.a.Swap(1).ok());
+      pair.a.Close();
+      if (happens) CHECK(pair.b.Swap(0).ok());
+      pair.b.Close();
+      CHECK_GE(Fake().live.load(), 1);
+      pair.a.LetGo();
+      pair.a.Synchronize();
+      pair.b.Synchronize();
+      CHECK_EQ(pair.a.Got(1), happens);
+      CHECK(AreLive(0));
+      CHECK_EQ(Fake().aborted - aborted, happens ? 0 : 1);
+    }
+    CHECK(AreLive(0));
+  }
+}
+
+void TestLayouts() {
+  const auto site = MakeSite(1, 2);
+  {
+    Process alone(site, 0, nullptr);
+    CHECK(
+        Contains(alone.Swap(1).message, "devices of other processes take part, and there is nothing to find these by"));
+  }
+  const NcclSetting setting;
+  const Caller callers[] = {{reinterpret_cast<kernels::Stream>(1), 3, nullptr},
+                            {reinterpret_cast<kernels::Stream>(2), 3, nullptr}};
+  const Layout layout{{0, 1}, {0, 1}, {&callers[0], &callers[1]}};
+  std::shared_ptr<Channel> channel;
+  const Status status = setting.fabric->ChannelOf(*site, 0, layout, &channel);
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK(
+      Contains(status.message, "device 0 and device 1 are both emulated device 3; messages go between different ones"));
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
+  TestNoLibrary();
+  TestRefusals();
+  TestDriverFaults();
+  TestLostMessage();
+  TestAsynchronousError();
+  TestOthersAreTold();
+  TestProcesses();
+  TestAbsentProcess();
+  TestLongComputation();
+  TestFarAhead();
+  TestClosing();
+  TestLayouts();
+  CHECK(AreLive(0));
+  CHECK_EQ(Fake().mistakes.load(), 0);
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  return Finish("nccl_faults_test");
+}

@@ -1,0 +1,178 @@
+// Exchanges by NCCL's interface, against a plain loop over offsets and sizes; and how the library is found.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/nccl/library.h"
+#include "kernels/emulated_gpu.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/gpu/nccl_rig.h"
+#include "support/replay.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu::nccl::Load;
+using kernels::ElementKind;
+using planner::Scheduler;
+
+bool Contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+// Before the fake is loaded.
+void TestLibraries() {
+  std::string wrong;
+  CHECK(Load({"libno_nccl_is_called_that.so.2"}, &wrong) == nullptr);
+  CHECK(Contains(wrong, "cannot load NCCL or RCCL (libno_nccl"));
+  CHECK(Contains(wrong, "pip install 'jax[cuda12]'"));
+  CHECK(Load({}, &wrong) == nullptr);
+  CHECK(Contains(wrong, "no name of it was given"));
+  CHECK(Load({"libm.so.6"}, &wrong) == nullptr);
+  CHECK(Contains(wrong, "libm.so.6 is neither NCCL nor RCCL"));
+  CHECK(Load({FASTJAX_FAKE_NCCL_WITHOUT_ABORT}, &wrong) == nullptr);
+  CHECK(Contains(wrong, "lacks ncclCommAbort, which fastjax needs"));
+
+  for (const auto& [version, text] : std::vector<std::pair<int, const char*>>{
+           {2804, "is NCCL 2.8.4"}, {21705, "is NCCL 2.17.5"}, {30000, "is NCCL 3.0.0"}}) {
+    Fake().version = version;
+    CHECK(Load(FakeLibrary(), &wrong) == nullptr);
+    CHECK(Contains(wrong, text));
+    CHECK(Contains(wrong, "fastjax needs 2.18 or a newer 2.x: pip install"));
+  }
+  Fake().version = 22707;
+  const auto* const library = Load(FakeLibrary(), &wrong);
+  CHECK(library != nullptr && library->version == "NCCL 2.27.7");
+  CHECK(Load(FakeLibrary(), &wrong) == library);
+  // What is loaded already is taken, wherever it stands.
+  const auto* const loaded = Load({FASTJAX_FAKE_NCCL_COPY, FASTJAX_FAKE_NCCL}, &wrong);
+  CHECK(loaded != nullptr && loaded->path == library->path);
+  const auto* const copy = Load({"libno_nccl_is_called_that.so.2", FASTJAX_FAKE_NCCL_COPY}, &wrong);
+  CHECK(copy != nullptr && copy->path != library->path);
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(1);
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  constexpr int32_t kShapes[][2] = {{1, 2}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
+  int64_t summed = 0;
+  int32_t round = 0;
+  for (const auto& shape : kShapes) {
+    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails,
+                                      Scheduler::kBalanced, Scheduler::kRelay}) {
+      for (int32_t way = 0; way < 6; ++way) {
+        RigOptions options;
+        options.topology = MakeTopology(shape[0], shape[1]);
+        options.scheduler = scheduler;
+        options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
+        options.overlap = way >= 4;
+        options.per_peer = 1 + round % 3;
+        options.element = kKinds[round % 4];
+        options.row_bytes = kRowBytes[random() % 4];
+        const int32_t groups = options.topology.devices() <= 8 ? 1 + round++ % 2 : 1;
+        const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
+        const NcclSetting setting;
+        const auto exchange = setting.Open(site, options.exchange);
+        int64_t run_id = 0;
+        for (const Case& test_case : MakeCases(options.topology, random())) {
+          const Context context(Name(options) + ", " + test_case.name);
+          Rig rig(site, options, test_case.traffic, &random);
+          ++run_id;
+          const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 2 == 0);
+          for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+          CHECK(rig.IsRight());
+          summed += rig.sums() ? 1 : 0;
+        }
+      }
+    }
+  }
+  CHECK_GT(summed, 10);  // otherwise sums are not tested
+  CHECK_GT(Fake().made.load(), 0);
+  CHECK_EQ(Fake().aborted.load(), 0);
+  CHECK(AreLive(0));
+}
+
+// Peers' memory is used where it can be: nothing is loaded, and no communicator made.
+void TestPeersFirst() {
+  std::mt19937_64 random(2);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const NcclSetting setting(fastjax_gpu_driver(), {"libno_nccl_is_called_that.so.2"});
+  const auto exchange = setting.Open(site, options.exchange);
+  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  CHECK(rig.Run(exchange.get(), 1, false).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// Call sites share communicators, and the last closes them.
+void TestSharing() {
+  std::mt19937_64 random(3);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4);
+  const int before = Fake().made;
+  const NcclSetting setting;
+  auto first = setting.Open(site, options.exchange);
+  auto second = setting.Open(site, options.exchange);
+  const Case test_case = MakeCases(options.topology, random()).back();
+  for (auto* exchange : {first.get(), second.get(), first.get()}) {
+    Rig rig(site, options, test_case.traffic, &random);
+    CHECK(rig.Run(exchange, 1, true).all_ok());
+    CHECK(rig.IsRight());
+  }
+  CHECK_EQ(Fake().made.load(), before + 4);
+  first.reset();
+  CHECK(AreLive(4));
+  second.reset();
+  CHECK(AreLive(0));
+}
+
+// Call sites with groups of the same devices in different orders, all at once.
+void TestBesideEachOther() {
+  constexpr int32_t kSites = 4;
+  constexpr int64_t kRuns = 30;
+  const NcclSetting setting;
+  RunThreads(kSites, [&](int32_t i) {
+    std::mt19937_64 random(10 + i);
+    RigOptions options;
+    options.topology = MakeTopology(2, 2);
+    options.scheduler = i % 2 == 0 ? Scheduler::kFast : Scheduler::kRails;
+    // Two with the same groups, which share communicators, and two with others.
+    std::mt19937_64 dealt(i / 2);
+    const auto site = MakeSite(2, 4, kNoTimeoutMs, &dealt);
+    const auto exchange = setting.Open(site, options.exchange);
+    const auto cases = MakeCases(options.topology, random());
+    for (int64_t run_id = 1; run_id <= kRuns; ++run_id) {
+      Rig rig(site, options, cases[static_cast<size_t>(run_id) % cases.size()].traffic, &random);
+      const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 2 == 0);
+      CHECK(outcomes.all_ok());
+      CHECK(rig.IsRight());
+    }
+  });
+  CHECK(AreLive(0));
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
+  TestLibraries();
+  TestExchanges();
+  TestPeersFirst();
+  TestSharing();
+  TestBesideEachOther();
+  CHECK_EQ(Fake().mistakes.load(), 0);
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  return Finish("nccl_test");
+}

@@ -1,0 +1,432 @@
+// What the transport refuses, without touching anything; and programs that are thrown away while it works for them.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/memory/memory_backend.h"
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/table_words.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace {
+std::atomic<bool> g_no_memory{false};
+}  // namespace
+
+// Staging memory is what is asked for like this.
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return g_no_memory ? nullptr : std::malloc(size);
+}
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void* operator new[](std::size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+namespace fastjax::test {
+namespace {
+
+using memory::MemoryBackend;
+using planner::Scheduler;
+using planner::TableView;
+
+const char* const kPrefix = "exchange over axis 'x' (channel 7): ";
+
+// Eight devices with a staged plan, small enough to be copied inline, or large enough for the pool.
+struct Setting {
+  explicit Setting(int64_t row_bytes, uint64_t seed, int64_t timeout_ms = kNoTimeoutMs)
+      : random(seed), site(MakeSite(1, 8, timeout_ms, &random)) {
+    options.topology = MakeTopology(2, 4);
+    options.row_bytes = row_bytes;
+    exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    const Matrix traffic = Fill(options.topology, [this](int32_t, int32_t) { return 1 + random() % 9; });
+    rig = std::make_unique<Rig>(site, options, traffic, &random);
+  }
+
+  std::mt19937_64 random;
+  std::shared_ptr<CallSite> site;
+  RigOptions options;
+  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<Rig> rig;
+};
+
+// Everyone is told the same.
+Status CheckAllTold(const Outcomes& outcomes) {
+  for (int32_t i = 1; i < outcomes.count(); ++i) {
+    CHECK_EQ(outcomes.status(i).message, outcomes.status(0).message);
+    CHECK(outcomes.status(i).code == outcomes.status(0).code);
+  }
+  return outcomes.status(0);
+}
+
+// Any bit that changes on the way is noticed, and nothing is moved.
+void TestDamagedTables() {
+  Setting setting(8, 1);
+  Rig& rig = *setting.rig;
+  int64_t run_id = 0;
+  for (int32_t round = 0; round < 300; ++round) {
+    std::vector<int32_t>& table = rig.table(static_cast<int32_t>(setting.random() % 8));
+    const std::vector<int32_t> good = table;
+    const auto word = static_cast<size_t>(setting.random() % static_cast<uint64_t>(UsedWords(table)));
+    table[word] = static_cast<int32_t>(static_cast<uint32_t>(table[word]) ^ uint32_t{1} << setting.random() % 32);
+    const Status status = CheckAllTold(rig.Run(setting.exchange.get(), ++run_id, round % 10 == 0));
+    CHECK(status.code == Code::kInvalidArgument);
+    CHECK_NE(status.message.find(" is not usable: stage table: "), std::string::npos);
+    CHECK(rig.IsUntouched());
+    table = good;
+  }
+  CHECK(rig.Run(setting.exchange.get(), ++run_id, false).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is touched.
+void TestWrongTables() {
+  int64_t refused = 0;
+  constexpr int32_t kRounds = 2000;
+  for (const bool backwards : {false, true}) {
+    Setting setting(8, 2);
+    setting.options.exchange.reverse = backwards;
+    setting.exchange = MemoryBackend().OpenExchange(setting.site, setting.options.exchange);
+    const Matrix traffic = Fill(setting.options.topology, [&](int32_t, int32_t) { return 1 + setting.random() % 9; });
+    Rig rig(setting.site, setting.options, traffic, &setting.random);
+    for (int32_t round = 0; round < kRounds; ++round) {
+      std::vector<int32_t>& table = rig.table(static_cast<int32_t>(setting.random() % 8));
+      const std::vector<int32_t> good = table;
+      for (uint64_t changes = 1 + setting.random() % 3; changes > 0; --changes) {
+        const int64_t entries = planner::kHeaderWords + 16;
+        auto word =
+            entries + static_cast<int64_t>(setting.random() % static_cast<uint64_t>(UsedWords(table) - entries));
+        if (setting.random() % 10 == 0) word = setting.random() % 2 == 0 ? planner::kStages : planner::kStagingRows;
+        const int32_t other = table[static_cast<size_t>(
+            entries + static_cast<int64_t>(setting.random() % static_cast<uint64_t>(UsedWords(table) - entries)))];
+        const int32_t values[] = {table[word] + 1, table[word] - 1, table[word] + 7, other, 0, -1};
+        table[word] = values[setting.random() % 6];
+      }
+      Reseal(&table);
+      rig.Reset();
+      const Status status = CheckAllTold(rig.Run(setting.exchange.get(), round, false));
+      CHECK(status.ok() || status.code == Code::kInvalidArgument);
+      CHECK(rig.GuardsAreWhole());
+      if (!status.ok()) CHECK(rig.IsUntouched());
+      refused += status.ok() ? 0 : 1;
+      table = good;
+    }
+  }
+  CHECK_GT(refused, kRounds / 2);
+  CHECK_LT(refused, 2 * kRounds);  // some are not noticed, and they are what this is about
+}
+
+// What only those who know all of the exchange can notice.
+void TestWrongRows() {
+  Setting setting(8, 3);
+  Rig& rig = *setting.rig;
+  int64_t run_id = 0;
+  const auto refused = [&](const std::function<void(std::vector<int32_t>*)>& damage) {
+    std::vector<int32_t>& table = rig.table(3);
+    const std::vector<int32_t> good = table;
+    damage(&table);
+    Reseal(&table);
+    const Status status = CheckAllTold(rig.Run(setting.exchange.get(), ++run_id, false));
+    CHECK(status.code == Code::kInvalidArgument);
+    CHECK_EQ(status.message, kPrefix + std::string("the plan moves rows that the exchange does not have. Pass what "
+                                                   "plan_ragged_all_to_all returned, unchanged."));
+    CHECK(rig.IsUntouched());
+    table = good;
+  };
+  const int32_t rank = setting.site->rank_of[setting.site->position_of[3]];
+  const TableView view(rig.table(3).data());
+  const auto find = [&](auto matches) {
+    int32_t i = 0;
+    while (i < view.entries() && !(view.entry(i).src == rank && matches(view.entry(i)))) ++i;
+    CHECK_LT(i, view.entries());
+    return static_cast<size_t>(planner::kHeaderWords + 16 + planner::kEntryWords * i);
+  };
+  const size_t scale_out = find([](const auto& t) { return t.phase == planner::Phase::kScaleOut && t.dst_row >= 0; });
+  const size_t local = find([](const auto& t) { return t.phase == planner::Phase::kLocal; });
+  refused([&](auto* words) { (*words)[local + 6] += 1; });  // behind the block
+  refused([&](auto* words) { (*words)[local + 7] = 1 << 30; });
+  refused([&](auto* words) { (*words)[local + 4] = 7 - rank; });                         // another's operand
+  refused([&](auto* words) { (*words)[scale_out + 9] = planner::Transfer::kInPlace; });  // another's output
+  refused([&](auto* words) { (*words)[scale_out + 9] = 1 << 30; });  // staging that the receiver does not have
+  // One row beyond what there is.
+  const planner::Transfer sent =
+      view.entry(static_cast<int32_t>(scale_out - planner::kHeaderWords - 16) / planner::kEntryWords);
+  const int32_t receiver = PartitionOf(*setting.site, 0, setting.site->position_at[sent.dst]);
+  const int64_t room = TableView(rig.table(receiver).data()).staging_rows();
+  refused([&](auto* words) { (*words)[scale_out + 9] = static_cast<int32_t>(room - sent.rows + 1); });
+  // Stages that no plan of so few entries can have.
+  refused([&](auto* words) {
+    (*words)[planner::kStages] = INT32_MAX;
+    (*words)[scale_out + 1] = INT32_MAX - 1;
+  });
+  refused([&](auto* words) { (*words)[planner::kStages] = INT32_MAX; });
+}
+
+void TestRefusedMetadata() {
+  Setting setting(10'000, 4);
+  Rig& rig = *setting.rig;
+  const auto other = MemoryBackend().OpenExchange(setting.site, Way(false, true));
+  const Status status = CheckAllTold(rig.Run(other.get(), 1, true));
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message.find(kPrefix + std::string("the plan does not fit: it is for ")), 0U);
+  CHECK(rig.IsUntouched());
+}
+
+void TestOpaqueSums() {
+  std::mt19937_64 random(5);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.element = kernels::ElementKind::kOpaque;
+  options.exchange.reverse = true;
+  options.overlap = true;
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+  Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 30; }), &random);
+  CHECK(rig.sums());
+  const Status status = CheckAllTold(rig.Run(exchange.get(), 1, false));
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message,
+           kPrefix + std::string("input slices overlap, and gradients of this element type cannot be summed."));
+  CHECK(rig.IsUntouched());
+}
+
+void TestNoMemory() {
+  Setting setting(1000, 6);
+  Rig& rig = *setting.rig;
+  int64_t staged = 0;
+  for (int32_t p = 0; p < 8; ++p) staged += TableView(rig.table(p).data()).staging_rows();
+  // Only what the pool of staging buffers does not have must come from the system.
+  g_no_memory = true;
+  const Status status = CheckAllTold(rig.Run(setting.exchange.get(), 1, false));
+  g_no_memory = false;
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + std::string("no memory for ") + std::to_string(1000 * staged) +
+                               " bytes of staging; use scheduler=\"direct\", which needs none.");
+  CHECK(rig.IsUntouched());
+  CHECK(rig.Run(setting.exchange.get(), 2, false).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// Devices missing from an exchange: nothing moves, the late ones are told, and the next exchange is not disturbed.
+void TestMissingDevice() {
+  Setting setting(10'000, 7, 100);
+  Rig& rig = *setting.rig;
+  const Outcomes outcomes(8);
+  rig.Start(setting.exchange.get(), 1, 5, outcomes.For(5));
+  outcomes.Wait(5);
+  for (int32_t partition = 0; partition < 8; ++partition) {
+    if (partition == 5) continue;
+    rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
+    CHECK(outcomes.called(partition));
+  }
+  CHECK(CheckAllTold(outcomes).code == Code::kDeadlineExceeded);
+  CHECK(rig.IsUntouched());
+  setting.site->timeout_ms = kNoTimeoutMs;
+  CHECK(rig.Run(setting.exchange.get(), 1, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
+void TestRefusal() {
+  Setting setting(10'000, 11);
+  Rig& rig = *setting.rig;
+  const Outcomes outcomes(8);
+  for (int32_t partition = 0; partition < 8; ++partition) {
+    if (partition != 5) {
+      rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
+    } else {
+      setting.exchange->Refuse(1, partition, Status::Internal("no room"), outcomes.For(partition));
+    }
+  }
+  outcomes.WaitAll();
+  const Status status = CheckAllTold(outcomes);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + std::string("device ") + std::to_string(setting.site->position_of[5]) +
+                               " cannot take part: no room");
+  CHECK(rig.IsUntouched());
+  CHECK(rig.Run(setting.exchange.get(), 1, true).all_ok());
+  CHECK(rig.IsRight());
+}
+
+// The program is thrown away while one device waits: that device is still told.
+void TestDroppedWhileWaiting() {
+  Setting setting(8, 8, 100);
+  const Outcomes outcome(1);
+  setting.rig->Start(setting.exchange.get(), 1, 2, outcome.For(0));
+  setting.exchange.reset();
+  outcome.WaitAll();
+  CHECK(outcome.status(0).code == Code::kDeadlineExceeded);
+  CHECK(setting.rig->IsUntouched());
+}
+
+// It is thrown away while the pool copies, or by the first completion: what was started is finished.
+void TestDroppedWhileCopying() {
+  for (const int64_t row_bytes : {8, 5'000}) {
+    for (const int32_t dropped_by : {-1, 0, 7}) {
+      for (uint64_t round = 0; round < 10; ++round) {
+        Setting setting(row_bytes, 9 + round);
+        Exchange* exchange = setting.exchange.get();
+        auto owner = std::make_shared<std::unique_ptr<Exchange>>(std::move(setting.exchange));
+        const Outcomes outcomes(8);
+        for (int32_t partition = 0; partition < 8; ++partition) {
+          const auto drop = partition == dropped_by ? owner : nullptr;
+          setting.rig->Start(exchange, 1, partition, [drop, done = outcomes.For(partition)](const Status& status) {
+            if (drop != nullptr) drop->reset();
+            done(status);
+          });
+        }
+        if (dropped_by < 0) owner->reset();
+        outcomes.WaitAll();
+        CHECK(outcomes.all_ok());
+        CHECK(setting.rig->IsRight());
+      }
+    }
+  }
+}
+
+// Brings the same sizes on each of four devices but the last.
+Status Count(const PlanFunction& plan, const std::vector<int64_t>& sizes, const std::vector<int64_t>& last) {
+  const auto site = MakeSite(1, 4);
+  const auto counts = MemoryBackend().OpenCounts(site, plan);
+  const Outcomes outcomes(4);
+  std::vector<std::vector<int32_t>> tables(4, std::vector<int32_t>(1));
+  for (int32_t p = 0; p < 4; ++p) {
+    const std::vector<int64_t>& mine = p == 3 ? last : sizes;
+    CountsArgs args;
+    args.send_sizes = {mine.data(), static_cast<int64_t>(mine.size()), IntKind::kS64};
+    args.table_words = tables[p].data();
+    counts->Start(1, p, args, outcomes.For(p));
+  }
+  outcomes.WaitAll();
+  return CheckAllTold(outcomes);
+}
+
+void TestRefusedCounts() {
+  int64_t planned = 0;
+  int64_t seen = 0;
+  const auto plan = [&](const int64_t* traffic, const std::vector<LocalTable>& tables, bool*) {
+    ++planned;
+    seen = traffic[4 * 3 + 2];
+    return tables.size() == 4 ? Status::Ok() : Status::Internal("tables");
+  };
+  const std::vector<int64_t> fine(8, 1);
+  CHECK(Count(plan, fine, {1, 1, 1, 1, 5, 6, 1, 1}).ok());
+  CHECK_EQ(planned, 1);
+  CHECK_EQ(seen, 11);
+  Status status = Count(plan, fine, {1, 1, -3, 1, 1, 1, 1, 1});
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message, kPrefix + std::string("on device 3, send_sizes[2] = -3; a size must be 0 or more."));
+  // Blocks that no table can hold: a planner could not even add them up.
+  constexpr int64_t kLimit = INT32_MAX;
+  const std::vector<std::vector<int64_t>> too_large = {{1, 1, 1, 1, 1, 1, INT64_MAX, INT64_MAX},
+                                                       {INT64_MAX, 0, 1, 1, 1, 1, 1, 1},
+                                                       {0, kLimit + 1, 1, 1, 1, 1, 1, 1},
+                                                       {1, 1, kLimit, 1, 1, 1, 1, 1}};
+  for (const std::vector<int64_t>& sizes : too_large) {
+    status = Count(plan, fine, sizes);
+    CHECK(status.code == Code::kInvalidArgument);
+    CHECK_EQ(status.message, kPrefix + std::string("a device sends 2^31 rows or more to another; split the exchange."));
+  }
+  CHECK_EQ(planned, 1);
+  CHECK(Count(plan, fine, {0, kLimit, 1, kLimit - 1, 1, 1, 1, 1}).ok());
+  // What the planner says is what devices hear.
+  status = Count([](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Internal("no plan"); },
+                 fine, fine);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, "no plan");
+  CHECK(Count(plan, {}, {}).ok());
+}
+
+// Takes its table as it is told to.
+struct Taker final : TableTaker {
+  explicit Taker(Status s) : status(std::move(s)) {}
+  Status TakeTable() override {
+    ++taken;
+    return status;
+  }
+  const Status status;
+  int32_t taken = 0;
+};
+
+// A table that cannot be taken to one device fails the planning of all; so does a device that cannot take part.
+void TestTablesNotTaken() {
+  const auto site = MakeSite(1, 3);
+  const std::vector<int64_t> sizes(3, 1);
+  for (const bool planned : {true, false}) {
+    const auto counts = MemoryBackend().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
+      return planned ? Status::Ok() : Status::Internal("no plan");
+    });
+    // Nobody writes it: statistics are told of a plan without stages.
+    std::array<int32_t, planner::kHeaderWords> table{};
+    Taker fine(Status::Ok());
+    Taker broken(Status::Internal("no copy"));
+    const auto start = [&](int64_t run, int32_t p, Taker* taker, Completion done) {
+      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, table.data(), taker}, std::move(done));
+    };
+    const Outcomes outcomes(3);
+    for (int32_t p = 0; p < 3; ++p) start(1, p, p == 1 ? &broken : &fine, outcomes.For(p));
+    outcomes.WaitAll();
+    CHECK_EQ(CheckAllTold(outcomes).message, planned ? "no copy" : "no plan");
+    CHECK_EQ(broken.taken, planned ? 1 : 0);
+    const Outcomes refused(3);
+    fine.taken = 0;
+    counts->Refuse(2, 0, Status::Unavailable("no sizes"), refused.For(0));
+    for (int32_t p = 1; p < 3; ++p) start(2, p, &fine, refused.For(p));
+    refused.WaitAll();
+    CHECK_EQ(CheckAllTold(refused).message, kPrefix + std::string("device 0 cannot take part: no sizes"));
+    CHECK_EQ(fine.taken, 0);
+    const Outcomes good(3);
+    for (int32_t p = 0; p < 3; ++p) start(3, p, &fine, good.For(p));
+    good.WaitAll();
+    CHECK_EQ(CheckAllTold(good).message, planned ? "" : "no plan");
+    CHECK_EQ(fine.taken, planned ? 3 : 0);
+  }
+}
+
+void TestCountsDroppedWhileWaiting() {
+  const auto site = MakeSite(1, 2, 100);
+  auto counts = MemoryBackend().OpenCounts(
+      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
+  const Outcomes outcome(1);
+  counts->Start(1, 0, {}, outcome.For(0));
+  counts.reset();
+  outcome.WaitAll();
+  CHECK(outcome.status(0).code == Code::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestNoMemory();  // first: there is no staging memory from before
+  fastjax::test::TestDamagedTables();
+  fastjax::test::TestWrongTables();
+  fastjax::test::TestWrongRows();
+  fastjax::test::TestRefusedMetadata();
+  fastjax::test::TestOpaqueSums();
+  fastjax::test::TestMissingDevice();
+  fastjax::test::TestRefusal();
+  fastjax::test::TestDroppedWhileWaiting();
+  fastjax::test::TestDroppedWhileCopying();
+  fastjax::test::TestRefusedCounts();
+  fastjax::test::TestTablesNotTaken();
+  fastjax::test::TestCountsDroppedWhileWaiting();
+  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
+  return fastjax::test::Finish("exchange_faults_test");
+}

@@ -1,0 +1,345 @@
+// Plans and exchanges from end to end, against a plain loop over offsets and sizes.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "backends/memory/memory_backend.h"
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "support/check.h"
+#include "support/device_plans.h"
+#include "support/exchange_rig.h"
+#include "support/replay.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using kernels::ElementKind;
+using memory::MemoryBackend;
+using planner::Scheduler;
+using planner::Transfer;
+
+constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
+constexpr int32_t kUnwritten = 0x5A5A5A5A;
+
+// Groups and launches may plan at once; a planner serves one at a time.
+PlanFunction PlanWith(const RigOptions& options) {
+  auto plan = std::make_shared<planner::Planner>(options.topology, options.scheduler, 4096);
+  auto mutex = std::make_shared<std::mutex>();
+  return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    *anew = !plan->planned(plan->FingerprintOf(traffic));
+    plan->Plan(traffic);
+    for (const LocalTable& table : tables) {
+      if (!planner::WriteTable(plan.get(), table.rank, table.words)) return Status::Invalid("too large");
+    }
+    return Status::Ok();
+  };
+}
+
+std::unique_ptr<fastjax::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
+  return MemoryBackend().OpenCounts(site, PlanWith(options));
+}
+
+// Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.
+void CheckCounts(const CallSite& site, fastjax::Counts* counts, const RigOptions& options, int64_t run_id, bool threads,
+                 std::mt19937_64* random, Rig* rig) {
+  const Outcomes outcomes(site.partitions());
+  const auto words = static_cast<size_t>(planner::TableWords(options.topology, options.scheduler));
+  std::vector<std::vector<int32_t>> tables(outcomes.count(), std::vector<int32_t>(words + 1, kUnwritten));
+  const auto start = [&](int32_t partition) {
+    counts->Start(run_id, partition, {rig->PlannedSizes(partition), tables[partition].data()}, outcomes.For(partition));
+  };
+  if (threads) {
+    RunThreads(outcomes.count(), start);
+  } else {
+    for (const int32_t partition : Numbers(outcomes.count(), random)) start(partition);
+  }
+  outcomes.WaitAll();
+  CHECK(outcomes.all_ok());
+  for (int32_t partition = 0; partition < outcomes.count(); ++partition) {
+    std::vector<int32_t>& table = tables[partition];
+    CHECK_EQ(table.back(), kUnwritten);
+    table.pop_back();
+    // What lies behind the entries in use is not written, and zero in the other.
+    const size_t used = planner::kHeaderWords + 2 * static_cast<size_t>(site.group_size) +
+                        static_cast<size_t>(planner::kEntryWords) * static_cast<size_t>(table[planner::kEntries]);
+    const auto end = static_cast<std::ptrdiff_t>(used);
+    CHECK(used <= table.size() && std::equal(table.begin(), table.begin() + end, rig->table(partition).begin()));
+    rig->table(partition) = std::move(table);
+  }
+}
+
+void CheckExchanges(const RigOptions& options, int32_t groups, std::mt19937_64* random, int64_t* summed) {
+  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
+  const auto counts = OpenCounts(site, options);
+  const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+  int64_t run_id = 0;
+  for (const Case& test_case : MakeCases(options.topology, (*random)())) {
+    const Context context(Name(options) + ", " + test_case.name);
+    Rig rig(site, options, test_case.traffic, random);
+    const bool threads = ++run_id % 6 == 0;
+    CheckCounts(*site, counts.get(), options, run_id, threads, random, &rig);
+    const Outcomes outcomes = rig.Run(exchange.get(), run_id, threads);
+    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+    CHECK(rig.IsRight());
+    *summed += rig.sums() ? 1 : 0;
+  }
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(1);
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  constexpr int32_t kShapes[][2] = {{1, 1}, {1, 4}, {2, 2}, {2, 4}, {4, 2}, {6, 1}, {3, 3}};
+  int64_t summed = 0;
+  int32_t round = 0;
+  for (const auto& shape : kShapes) {
+    for (const Scheduler scheduler : kSchedulers) {
+      for (const bool reverse : {false, true}) {
+        for (const bool transposed : {false, true}) {
+          for (const bool overlap : {false, true}) {
+            RigOptions options;
+            options.topology = MakeTopology(shape[0], shape[1]);
+            options.scheduler = scheduler;
+            options.exchange = Way(reverse, transposed);
+            options.overlap = overlap;
+            options.per_peer = 1 + round % 3;
+            options.element = kKinds[round % 4];
+            options.row_bytes = kRowBytes[random() % 4];
+            CheckExchanges(options, 1 + round++ % 2, &random, &summed);
+          }
+        }
+      }
+    }
+  }
+  CHECK_GT(summed, 100);  // otherwise sums are not tested
+}
+
+// Exchanges that bring no tables, and plan for themselves.
+void TestPlansItself() {
+  std::mt19937_64 random(5);
+  int64_t run_id = 0;
+  for (const auto& shape : {std::pair{1, 4}, std::pair{2, 3}, std::pair{4, 2}}) {
+    for (const Scheduler scheduler : kSchedulers) {
+      for (const bool reverse : {false, true}) {
+        RigOptions options;
+        options.topology = MakeTopology(shape.first, shape.second);
+        options.scheduler = scheduler;
+        options.per_peer = 2;
+        options.overlap = reverse;
+        options.exchange.reverse = reverse;
+        options.exchange.plan = PlanSlices(options.topology, options.scheduler, 4096);
+        const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
+        const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+        for (const Case& test_case : MakeCases(options.topology, random())) {
+          const Context context(Name(options) + ", plans itself, " + test_case.name);
+          ++run_id;
+          Rig rig(site, options, test_case.traffic, &random);
+          for (int32_t partition = 0; partition < site->partitions(); ++partition) rig.table(partition).clear();
+          const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 3 == 0);
+          for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+          CHECK(rig.IsRight());
+        }
+      }
+    }
+  }
+}
+
+// A planner that refuses, and one that runs out of memory: every device is told.
+void TestPlanningFails() {
+  std::mt19937_64 random(6);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  for (const bool throws : {false, true}) {
+    options.exchange.plan = [throws](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+      if (throws) throw std::bad_alloc();
+      return Status::Invalid("no plan");
+    };
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    Rig rig(site, options, MakeCases(options.topology, random()).front().traffic, &random);
+    const Outcomes outcomes = rig.Run(exchange.get(), 1, true);
+    for (int32_t i = 0; i < outcomes.count(); ++i) {
+      CHECK_EQ(outcomes.status(i).message, throws ? "fastjax: std::bad_alloc" : "no plan");
+    }
+    CHECK(rig.IsUntouched());
+  }
+}
+
+// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
+void TestOpaqueRows() {
+  std::mt19937_64 random(2);
+  int64_t summed = 0;
+  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
+    for (const bool reverse : {false, true}) {
+      RigOptions options;
+      options.topology = MakeTopology(2, 3);
+      options.row_bytes = row_bytes;
+      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
+      options.exchange.reverse = reverse;
+      options.overlap = row_bytes == 0;
+      CheckExchanges(options, 1, &random, &summed);
+    }
+  }
+}
+
+// What the pool copies, and what is written past the caches: 50 KB to 13 MB.
+void TestLarge() {
+  std::mt19937_64 random(3);
+  for (const int64_t row_bytes : {100, 2'000, 28'000}) {
+    for (const Scheduler scheduler : kSchedulers) {
+      if (row_bytes > 10'000 && scheduler != Scheduler::kFast) continue;
+      for (const auto& exchange_options : {Way(false, false), Way(false, true), Way(true, false), Way(true, true)}) {
+        RigOptions options;
+        options.topology = MakeTopology(2, 4);
+        options.scheduler = scheduler;
+        options.row_bytes = row_bytes;
+        options.exchange = exchange_options;
+        const Context context(Name(options));
+        const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+        const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
+        Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
+        for (int64_t run_id = 0; run_id < 2; ++run_id) {
+          rig.Reset();
+          CHECK(rig.Run(exchange.get(), run_id, true).all_ok());
+          CHECK(rig.IsRight());
+        }
+      }
+    }
+  }
+}
+
+// Two groups, several launches at once, each a loop with other traffic in every repetition, small and large.
+void CheckLoops(const ExchangeOptions& exchange_options, bool overlap) {
+  constexpr int32_t kRuns = 3;
+  constexpr int32_t kRepetitions = 8;
+  std::mt19937_64 random(4);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.exchange = exchange_options;
+  options.overlap = overlap;
+  const Context context(Name(options));
+  const auto site = MakeSite(2, 4, kNoTimeoutMs, &random);
+  const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
+  std::vector<std::unique_ptr<Rig>> rigs;
+  std::vector<Outcomes> outcomes;
+  for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
+    options.row_bytes = i % 3 == 0 ? 4'000 : 16;
+    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
+    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
+    outcomes.emplace_back(site->partitions());
+  }
+  RunThreads(kRuns * site->partitions(), [&](int32_t thread) {
+    const int32_t run = thread / site->partitions();
+    const int32_t partition = thread % site->partitions();
+    for (int32_t i = run * kRepetitions; i < (run + 1) * kRepetitions; ++i) {
+      rigs[i]->Start(exchange.get(), run, partition, outcomes[i].For(partition));
+      outcomes[i].Wait(partition);
+    }
+  });
+  for (const Outcomes& of_exchange : outcomes) CHECK(of_exchange.all_ok());
+  for (const auto& rig : rigs) CHECK(rig->IsRight());
+}
+
+// Many call sites at once, which share the pool's threads and staging memory.
+void TestManySites() {
+  constexpr int32_t kSites = 6;
+  std::mt19937_64 random(5);
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<std::unique_ptr<Rig>> rigs;
+  for (int32_t i = 0; i < kSites; ++i) {
+    RigOptions options;
+    options.topology = i % 2 == 0 ? MakeTopology(4, 2) : MakeTopology(2, 4);
+    options.row_bytes = 2'000 << (i % 3);
+    options.exchange.reverse = i % 4 == 3;
+    const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+    exchanges.push_back(MemoryBackend().OpenExchange(site, options.exchange));
+    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
+    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
+  }
+  for (int64_t run_id = 0; run_id < 5; ++run_id) {
+    std::vector<char> ok(kSites);
+    for (const auto& rig : rigs) rig->Reset();
+    RunThreads(kSites, [&](int32_t i) { ok[i] = rigs[i]->Run(exchanges[i].get(), run_id, false).all_ok() ? 1 : 0; });
+    for (int32_t i = 0; i < kSites; ++i) CHECK(ok[i] != 0 && rigs[i]->IsRight());
+  }
+}
+
+// Completions that wait for those of all other devices, after inline copies and after the pool's.
+void TestBlockedCompletions() {
+  std::mt19937_64 random(6);
+  for (const int64_t row_bytes : {8, 10'000}) {
+    RigOptions options;
+    options.topology = MakeTopology(2, 4);
+    options.row_bytes = row_bytes;
+    const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 10; }), &random);
+    for (int64_t run_id = 0; run_id < 10; ++run_id) {
+      rig.Reset();
+      Barrier all(8);
+      const Outcomes outcomes(8);
+      for (int32_t partition = 0; partition < 8; ++partition) {
+        rig.Start(exchange.get(), run_id, partition, [&all, done = outcomes.For(partition)](const Status& status) {
+          all.Wait();
+          done(status);
+        });
+      }
+      outcomes.WaitAll();
+      CHECK(outcomes.all_ok());
+      CHECK(rig.IsRight());
+    }
+  }
+}
+
+// A plan read backwards, by the rule of stage tables: the last stage is the first.
+void TestBackwards() {
+  planner::Planner plan(MakeTopology(3, 3), Scheduler::kFast, 4096);
+  const Matrix traffic = Fill(plan.topology(), [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 11; });
+  plan.Plan(traffic.data());
+  std::vector<Transfer> all;
+  plan.AppendTransfers(&all);
+  const auto fields = [](const Transfer& t) {
+    return std::tuple(t.phase, t.stage, t.src, t.dst, t.origin, t.target, t.first_row, t.rows, t.src_row, t.dst_row);
+  };
+  std::vector<Transfer> reversed = Reversed(all);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (reversed[i].stage >= 0) reversed[i].stage = plan.num_stages() - 1 - reversed[i].stage;
+    const Transfer back = planner::Transposed(all[all.size() - 1 - i], plan.num_stages());
+    CHECK(fields(back) == fields(reversed[i]));
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestBackwards();
+  fastjax::test::TestExchanges();
+  fastjax::test::TestPlansItself();
+  fastjax::test::TestPlanningFails();
+  fastjax::test::TestOpaqueRows();
+  fastjax::test::TestLarge();
+  fastjax::test::CheckLoops(fastjax::test::Way(false, false), false);
+  fastjax::test::CheckLoops(fastjax::test::Way(false, true), false);
+  fastjax::test::CheckLoops(fastjax::test::Way(true, false), false);
+  fastjax::test::CheckLoops(fastjax::test::Way(true, true), true);
+  fastjax::test::TestManySites();
+  fastjax::test::TestBlockedCompletions();
+  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
+  return fastjax::test::Finish("exchange_test");
+}

@@ -1,0 +1,369 @@
+// What a process makes of plans: both ends of every message agree, and nothing outside the buffers is named.
+#include "backends/network/message_schedule.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/group_traffic.h"
+#include "exchange/status.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "support/check.h"
+#include "support/device_plans.h"
+#include "support/layout.h"
+#include "support/network_rig.h"
+#include "support/table_words.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace {
+std::atomic<bool> g_no_memory{false};
+std::atomic<long> g_allocations{0};
+
+void* Allocate(std::size_t size) {
+  ++g_allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+// Staging memory is what is asked for like this.
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return g_no_memory ? nullptr : std::malloc(size);
+}
+void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new[](std::size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fastjax::test {
+namespace {
+
+using network::MessageSchedule;
+using network::StepRows;
+using planner::Phase;
+using planner::Scheduler;
+
+const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
+
+// Buffers of their own for each device, which sanitizers watch the ends of.
+struct Setting {
+  Setting(const planner::Topology& t, Scheduler s, Owners owners, uint64_t seed, int64_t bytes = 4, int32_t updates = 2,
+          bool overlap = false)
+      : random(seed), topology(t), scheduler(s), row_bytes(bytes), site(MakeSite(1, t.devices(), 1000, &random)) {
+    processes = Deal(owners, t.devices_per_server, &random, site.get());
+    Renew(Fill(topology, [&](int32_t, int32_t) { return random() % 12; }), updates, overlap);
+  }
+
+  void Renew(const Matrix& traffic_rows, int32_t updates, bool overlap) {
+    layout = MakeLayout(*site, traffic_rows, updates, overlap, &random);
+    tables = MakeTables(*site, topology, scheduler, traffic_rows);
+    Point(false);
+  }
+
+  // Makes arguments of the metadata, for one direction.
+  void Point(bool reverse) {
+    args.clear();
+    buffers.clear();
+    for (const Metadata& metadata : layout) {
+      args.push_back(metadata.Args(reverse));
+      args.back().row_bytes = row_bytes;
+      args.back().element = kernels::ElementKind::kF32;
+      const auto make = [&](int64_t rows) {
+        buffers.push_back(std::make_unique<std::vector<std::byte>>(static_cast<size_t>(rows * row_bytes)));
+        return buffers.back()->data();
+      };
+      args.back().source = make(args.back().source_rows);
+      args.back().destination = make(args.back().destination_rows);
+    }
+    CHECK_EQ(traffic.Load(*site, 0, args, reverse).message, "");
+  }
+
+  std::vector<const int32_t*> TablesOf(int32_t process) const {
+    std::vector<const int32_t*> here(static_cast<size_t>(site->group_size), nullptr);
+    for (int32_t p = 0; p < site->group_size; ++p) {
+      if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
+    }
+    return here;
+  }
+
+  Status Build(int32_t process, MessageSchedule* schedule, bool backwards = false) const {
+    DecodeTables(TablesOf(process), backwards, &plans);
+    return schedule->Build(*site, 0, process, args, plans, traffic);
+  }
+
+  mutable std::mt19937_64 random;
+  planner::Topology topology;
+  Scheduler scheduler;
+  int64_t row_bytes;
+  std::shared_ptr<CallSite> site;
+  int32_t processes = 0;
+  Layout layout;
+  Tables tables;
+  std::vector<ExchangeArgs> args;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> buffers;
+  GroupTraffic traffic;
+  mutable DevicePlans plans;  // of one process
+};
+
+// Reads and writes everything that the schedule names, and returns how much that is.
+int64_t TouchAll(const MessageSchedule& schedule) {
+  int64_t bytes = 0;
+  std::vector<std::byte> read;
+  for (size_t s = 0; s < schedule.steps().size(); ++s) {
+    const Step& step = schedule.steps()[s];
+    const StepRows& rows = schedule.rows()[s];
+    int64_t of_step = 0;
+    for (int32_t i = rows.first; i < rows.first + rows.count; ++i) {
+      if (step.action == Action::kCopy) {
+        const CopyOp& op = schedule.copies()[i];
+        std::memmove(op.dst, op.src, static_cast<size_t>(op.bytes));
+        of_step += op.bytes;
+        continue;
+      }
+      const Piece& piece = schedule.pieces()[i];
+      auto* data = static_cast<std::byte*>(piece.data);
+      if (step.action == Action::kReceive) std::memset(data, 1, piece.bytes);
+      read.assign(data, data + piece.bytes);
+      of_step += static_cast<int64_t>(piece.bytes);
+    }
+    CHECK_EQ(of_step, rows.bytes);
+    CHECK_GT(of_step, 0);
+    bytes += of_step;
+  }
+  return bytes;
+}
+
+// Sizes in the order in which messages of one tag are sent, or received. Keys: both processes and the tag.
+using Messages = std::map<std::pair<std::pair<int32_t, int32_t>, uint64_t>, std::vector<int64_t>>;
+
+void AddMessages(const MessageSchedule& schedule, int32_t process, Messages* sent, Messages* received) {
+  for (const auto& queue : schedule.queues()) {
+    for (int32_t r = queue.first_round; r < queue.first_round + queue.rounds; ++r) {
+      const auto& round = schedule.rounds()[r];
+      for (int32_t i = round.first_step; i < round.first_step + round.steps; ++i) {
+        const Step& step = schedule.steps()[i];
+        if (step.action == Action::kCopy) continue;
+        const int32_t other = schedule.RouteOf(step).process;
+        const bool sends = step.action == Action::kSend;
+        const auto ends = sends ? std::pair{process, other} : std::pair{other, process};
+        (sends ? sent : received)->operator[]({ends, schedule.TagOf(step)}).push_back(schedule.rows()[i].bytes);
+      }
+    }
+  }
+}
+
+void TestBothEndsAgree() {
+  int64_t messages = 0;
+  for (uint64_t round = 0; round < 60; ++round) {
+    const auto schedulers = AllSchedulers();
+    Setting setting(round % 3 == 0 ? MakeTopology(4, 2) : MakeTopology(2, 4), schedulers[round % schedulers.size()],
+                    static_cast<Owners>(round % 4), round);
+    const bool backwards = round % 2 == 1;
+    setting.Point(backwards);
+    Messages sent;
+    Messages received;
+    for (int32_t process = 0; process < setting.processes; ++process) {
+      MessageSchedule schedule;
+      CHECK_EQ(setting.Build(process, &schedule, backwards).message, "");
+      TouchAll(schedule);
+      AddMessages(schedule, process, &sent, &received);
+      schedule.Release();
+    }
+    CHECK(sent == received);
+    for (const auto& [key, sizes] : sent) messages += static_cast<int64_t>(sizes.size());
+  }
+  CHECK_GT(messages, 1000);
+}
+
+// Rows that lie together are one piece, however many transfers they were.
+void TestPiecesAreJoined() {
+  Setting setting(MakeTopology(2, 1), Scheduler::kFast, Owners::kServers, 1, 8, 3);
+  for (int32_t p = 0; p < 2; ++p) {
+    Metadata& mine = setting.layout[p];
+    mine.send_sizes = mine.recv_sizes = {40, 30, 50, 40, 30, 50};
+    mine.input_offsets = mine.output_offsets = {0, 40, 70, 120, 160, 190};
+    mine.operand_rows = mine.output_rows = 240;
+  }
+  setting.tables = MakeTables(*setting.site, setting.topology, setting.scheduler,
+                              Fill(setting.topology, [](int32_t, int32_t) { return 120; }));
+  setting.Point(false);
+  MessageSchedule schedule;
+  CHECK_EQ(setting.Build(0, &schedule).message, "");
+  CHECK_GT(schedule.plan_stages(), 0);
+  for (const StepRows& rows : schedule.rows()) CHECK_EQ(rows.count, 1);
+  CHECK_EQ(TouchAll(schedule), 3 * 120 * 8);  // what stays, what is sent and what comes
+  schedule.Release();
+}
+
+// Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is named.
+void TestWrongTables() {
+  constexpr int32_t kRounds = 2000;
+  int64_t refused = 0;
+  Setting setting(MakeTopology(2, 4), Scheduler::kFast, Owners::kHalves, 2);
+  MessageSchedule schedule;
+  for (int32_t round = 0; round < kRounds; ++round) {
+    const bool backwards = round % 2 == 1;
+    setting.Point(backwards);
+    std::mt19937_64& random = setting.random;
+    std::vector<int32_t>& table = setting.tables[random() % 8];
+    const std::vector<int32_t> good = table;
+    const int64_t entries = planner::kHeaderWords + 16;
+    const auto any = [&] {
+      return static_cast<size_t>(entries +
+                                 static_cast<int64_t>(random() % static_cast<uint64_t>(UsedWords(table) - entries)));
+    };
+    for (uint64_t changes = 1 + random() % 3; changes > 0; --changes) {
+      size_t word = any();
+      if (random() % 10 == 0) word = random() % 2 == 0 ? planner::kStages : planner::kStagingRows;
+      const int32_t values[] = {table[word] + 1, table[word] - 1, table[word] + 7, table[any()], 0, -1};
+      table[word] = values[random() % 6];
+    }
+    Reseal(&table);
+    bool usable = true;
+    for (int32_t p = 0; p < 8; ++p) {
+      const char* wrong = planner::TableView::Check(
+          setting.tables[p].data(), static_cast<int64_t>(setting.tables[p].size()), 8, setting.site->rank_of[p]);
+      usable = usable && (wrong == nullptr || *wrong == '\0');
+    }
+    bool fine = usable;
+    for (int32_t process = 0; usable && process < setting.processes; ++process) {
+      const Status status = setting.Build(process, &schedule, backwards);
+      CHECK(status.ok() || status.code == Code::kInvalidArgument);
+      if (status.ok()) TouchAll(schedule);
+      fine = fine && status.ok();
+      schedule.Release();
+    }
+    refused += fine ? 0 : 1;
+    table = good;
+  }
+  CHECK_GT(refused, kRounds / 4);
+  CHECK_LT(refused, kRounds);  // some are not noticed, and they are what this is about
+}
+
+// More rows in every entry of a table than there are.
+void WidenAll(std::vector<int32_t>* table) {
+  for (int64_t at = planner::kHeaderWords + 2 * 4; at < UsedWords(*table); at += planner::kEntryWords) {
+    (*table)[static_cast<size_t>(at) + 7] = 1 << 30;
+  }
+}
+
+void TestRefusals() {
+  Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 3, 4, 2, true);
+  std::vector<int32_t>& table = setting.tables[0];
+  const std::vector<int32_t> good = table;
+  const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
+  WidenAll(&table);
+  MessageSchedule schedule;
+  Status status = setting.Build(process, &schedule);
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message, kPrefix +
+                               "the plan moves rows that the exchange does not have. Pass what "
+                               "plan_ragged_all_to_all returned, unchanged.");
+  schedule.Release();
+  table = good;
+  setting.Point(true);
+  CHECK(schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic).ok());
+  CHECK(schedule.sums());
+  schedule.Release();
+  for (ExchangeArgs& args : setting.args) args.element = kernels::ElementKind::kOpaque;
+  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message, kPrefix + "input slices overlap, and gradients of this element type cannot be summed.");
+  schedule.Release();
+}
+
+void TestNoMemory() {
+  Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 4, 100'000);
+  const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
+  int64_t staged = 0;
+  int64_t arriving = 0;
+  for (int32_t p = 0; p < 4; ++p) {
+    if (setting.site->process_of[setting.site->partition(0, p)] != process) continue;
+    staged += planner::TableView(setting.tables[p].data()).staging_rows();
+    for (int32_t q = 0; q < 4; ++q) {
+      const bool elsewhere = setting.site->process_of[setting.site->partition(0, q)] != process;
+      if (elsewhere) arriving += setting.traffic.rows(setting.site->rank_of[q], setting.site->rank_of[p]);
+    }
+  }
+  MessageSchedule schedule;
+  g_no_memory = true;  // what the pool of staging buffers does not have
+  Status status = setting.Build(process, &schedule);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * staged) +
+                               " bytes of staging; use scheduler=\"direct\", which needs none.");
+  schedule.Release();
+  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * arriving) +
+                               " bytes of rows to be summed; exchange fewer rows at a time.");
+  schedule.Release();
+  g_no_memory = false;
+  CHECK(setting.Build(process, &schedule).ok());
+  schedule.Release();
+}
+
+// A schedule that has seen its largest exchange builds the next without allocating.
+void TestWarm() {
+  for (const bool reverse : {false, true}) {
+    Setting setting(MakeTopology(4, 2), Scheduler::kFast, Owners::kServers, 5, 4, 2, reverse);
+    MessageSchedule schedule;
+    setting.Point(reverse);
+    DecodeTables(setting.TablesOf(1), reverse, &setting.plans);
+    for (const bool warm : {false, true}) {
+      const long before = g_allocations;
+      const bool ok = schedule.Build(*setting.site, 0, 1, setting.args, setting.plans, setting.traffic).ok();
+      schedule.Release();
+      const bool sum_ok = schedule.BuildSum(*setting.site, 0, 1, setting.args, setting.traffic).ok();
+      schedule.Release();
+      const long allocations = g_allocations - before;
+      CHECK(ok && sum_ok);
+      if (warm) CHECK_EQ(allocations, 0);
+    }
+  }
+}
+
+// Processes that have no device in the group, and rows of no bytes: nothing to do, but tables are still looked at.
+void TestNothing() {
+  Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 6, 0);
+  MessageSchedule schedule;
+  CHECK(setting.Build(0, &schedule).ok());
+  CHECK(schedule.steps().empty());
+  schedule.Release();
+  const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
+  WidenAll(&setting.tables[0]);
+  CHECK(!setting.Build(process, &schedule).ok());
+  schedule.Release();
+  CHECK(setting.Build(7, &schedule).ok());
+  CHECK(schedule.steps().empty());
+  CHECK(schedule.BuildSum(*setting.site, 0, 7, setting.args, setting.traffic).ok());
+  CHECK(schedule.steps().empty());
+  schedule.Release();
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestNoMemory();  // first: there is no staging memory from before
+  fastjax::test::TestBothEndsAgree();
+  fastjax::test::TestPiecesAreJoined();
+  fastjax::test::TestWrongTables();
+  fastjax::test::TestRefusals();
+  fastjax::test::TestWarm();
+  fastjax::test::TestNothing();
+  return fastjax::test::Finish("message_schedule_test");
+}

@@ -1,0 +1,400 @@
+// The network transport whole, over wires inside one process: processes meet, plan, move rows, and hear of failures.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/network/network_backend.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "rendezvous/process_launch.h"
+#include "runtime/meter.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/job_rig.h"
+#include "support/loopback_wire.h"
+#include "support/network_rig.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Scheduler;
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+RigOptions Draw(std::mt19937_64* random) {
+  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
+  RigOptions options;
+  options.topology = MakeTopology(1 + below(4), 1 + below(4));
+  options.scheduler = AllSchedulers()[(*random)() % AllSchedulers().size()];
+  options.per_peer = 1 + below(3);
+  options.row_bytes = below(8) == 0 ? 0 : 8 * (1 + below(20));
+  options.exchange = Way(below(3) == 0, below(3) == 0);
+  options.overlap = options.exchange.reverse && below(2) == 0;
+  if (!options.exchange.transposed_table && below(2) == 0) {
+    // The real function is made for each process.
+    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+      return Status::Ok();
+    };
+  }
+  return options;
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(11);
+  int64_t spread = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const RigOptions options = Draw(&random);
+    const auto groups = static_cast<int32_t>(1 + random() % 2);
+    const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
+    const int32_t count =
+        Deal(static_cast<Owners>(random() % 4), options.topology.devices_per_server, &random, site.get());
+    spread += count > 1 ? 1 : 0;
+    const Context context(Name(options) + ", " + std::to_string(count) + " processes");
+    Processes processes(count, random());
+    Everywhere exchange(&processes, site, options);
+    int64_t launch_id = 0;
+    for (const Case& test_case : MakeCases(options.topology, random())) {
+      const Context inner(test_case.name);
+      Rig rig(site, options, test_case.traffic, &random);
+      const Outcomes outcomes = rig.Run(&exchange, launch_id++ / 2, true);  // every run comes by twice
+      for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
+      CHECK(rig.IsRight());
+    }
+    CHECK_EQ(processes.network.OpenRequests(), 0);
+  }
+  CHECK_GE(spread, 30);
+}
+
+// A job of three processes with two devices each, one exchange in it.
+struct Setting {
+  explicit Setting(int64_t timeout_ms = kNoTimeoutMs) {
+    options.topology = MakeTopology(3, 2);
+    options.row_bytes = 800;
+    site = MakeSite(1, 6, timeout_ms, &random);
+    Deal(Owners::kServers, 2, &random, site.get());
+    processes = std::make_unique<Processes>(3, 5);
+    exchange = std::make_unique<Everywhere>(processes.get(), site, options);
+  }
+  std::unique_ptr<Rig> MakeRig() {
+    return std::make_unique<Rig>(site, options, MakeCases(options.topology, 3)[2].traffic, &random);
+  }
+
+  std::mt19937_64 random{3};
+  RigOptions options;
+  std::shared_ptr<CallSite> site;
+  std::unique_ptr<Processes> processes;
+  std::unique_ptr<Everywhere> exchange;
+};
+
+// Every device hears the same of a mistake that one of them made; the next exchange works.
+void TestMistake() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  const int32_t partition = setting.site->partition(0, 4);
+  rig->table(partition)[10] ^= 1;  // its checksum does not match any more
+  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
+  for (int32_t p = 0; p < outcomes.count(); ++p) {
+    CHECK(Has(outcomes.status(p).message, "the plan of device 4 is not usable"));
+  }
+  CHECK(rig->GuardsAreWhole());
+  auto next = setting.MakeRig();
+  const Outcomes good = next->Run(setting.exchange.get(), 2, true);
+  for (int32_t p = 0; p < good.count(); ++p) CHECK_EQ(good.status(p).message, "");
+  CHECK(next->IsRight());
+}
+
+// A device that cannot take part: those of its process, and of the others, need not wait for the time-out. Before its
+// process knows of it, the others have come, or come later.
+void TestRefusal() {
+  for (const int32_t last : {0, 1, 2}) {
+    Setting setting;
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    for (const int32_t process : {(last + 1) % 3, (last + 2) % 3, last}) {
+      bool first = true;
+      for (int32_t p = 0; p < 6; ++p) {
+        if (setting.site->process_of[p] != process) continue;
+        if (process == 1 && std::exchange(first, false)) {
+          setting.exchange->Refuse(1, p, Status::Internal("no room"), outcomes.For(p));
+        } else {
+          rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+        }
+      }
+      setting.processes->network.WaitQuiet();
+    }
+    outcomes.WaitAll();
+    for (int32_t p = 0; p < 6; ++p) {
+      CHECK(Has(outcomes.status(p).message, " cannot take part: no room"));
+      CHECK_EQ(Has(outcomes.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+    }
+    CHECK(rig->IsUntouched());
+    auto next = setting.MakeRig();
+    CHECK(next->Run(setting.exchange.get(), 2, true).all_ok());
+    CHECK(next->IsRight());
+  }
+}
+
+// A process that cannot even describe what its devices bring tells the others; and so does one without a job.
+void TestNothingToTell() {
+  struct OneLaunch final : ProcessLaunch<CountsArgs> {
+    using ProcessLaunch::ProcessLaunch;
+    void OnMet() override {}
+    void OnFailed(const Status&) override {}
+    void OnTick(std::chrono::steady_clock::time_point) override {}
+    Seen seen() const override { return {}; }
+  };
+  Setting setting;
+  const std::vector<int64_t> sizes(6, 1);
+  const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
+  std::vector<std::unique_ptr<fastjax::Counts>> counts;
+  for (const auto& transport : setting.processes->transports)
+    counts.push_back(transport->OpenCounts(setting.site, plan));
+  const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != process) continue;
+      counts[process]->Start(run, p, {{sizes.data(), length, IntKind::kS64}}, outcomes.For(p));
+    }
+  };
+  const Outcomes undescribed(6);
+  for (const int32_t process : {0, 1, 2}) start(1, undescribed, process, process == 1 ? int64_t{1} << 61 : 6);
+  undescribed.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(!undescribed.status(p).ok());
+    CHECK_EQ(Has(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+  }
+  counts[1] = nullptr;
+  ProcessLaunches<CountsArgs, OneLaunch> entrance(
+      setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}),
+      [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneLaunch> {
+        throw std::bad_alloc();
+      });
+  const Outcomes without(6);
+  for (const int32_t process : {0, 2}) start(2, without, process, 6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 1) entrance.Arrive(2, p, {}, without.For(p));
+  }
+  without.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) CHECK(Has(without.status(p).message, "bad_alloc"));
+}
+
+// A program with other shapes in one process: nothing lands where there is no room for it.
+void TestOtherShapes() {
+  Setting setting;
+  RigOptions larger = setting.options;
+  larger.row_bytes *= 2;
+  auto rig = setting.MakeRig();
+  Rig other(setting.site, larger, MakeCases(setting.options.topology, 3)[3].traffic, &setting.random);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    Rig* const own = setting.site->process_of[p] == 1 ? &other : rig.get();
+    own->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  }
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(outcomes.status(p).code == Code::kInvalidArgument);
+    CHECK(Has(outcomes.status(p).message, "other shapes or another type"));
+  }
+  CHECK(rig->IsUntouched());
+  CHECK(other.IsUntouched());
+}
+
+// What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
+void TestDescriptions() {
+  ExchangeOptions options;
+  CHECK_EQ(Describe(options), "forwards by a plan made before");
+  options.check_overlaps = true;
+  CHECK_EQ(Describe(options), "forwards by a plan made before, looking for output slices that overlap");
+}
+
+// One process does not come: the others wait no longer than they were told to, and say whom they miss.
+void TestAbsent() {
+  Setting setting(300);
+  auto rig = setting.MakeRig();
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  }
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 1) continue;
+    outcomes.Wait(p);
+    const Status status = outcomes.status(p);
+    CHECK(status.code == Code::kDeadlineExceeded || status.code == Code::kUnavailable);
+    CHECK(Has(status.message, "waited 0.3 s for " + setting.processes->network.wire(0)->Describe(1)));
+  }
+  CHECK(rig->IsUntouched());
+}
+
+// One that is late is there all the same, and keeps its connections; one that is cut off will need others.
+void TestCutOff() {
+  for (const bool cut : {false, true}) {
+    Setting setting(1000);
+    LoopbackNetwork& network = setting.processes->network;
+    if (cut) network.Cut(1);
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) outcomes.Wait(p);
+    }
+    CHECK_GE(network.probes(), 1);
+    CHECK_EQ(network.disconnects() > 0, cut);
+  }
+}
+
+// Rows stop on their way: the error says for whom, and after it nothing is written any more.
+void TestStuck() {
+  Setting setting(400);
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
+  int64_t named = 0;
+  for (int32_t p = 0; p < 6; ++p) {
+    CHECK(!outcomes.status(p).ok());
+    named += Has(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
+  }
+  CHECK_GE(named, 2);
+  CHECK_EQ(setting.processes->network.OpenRequests(), 0);
+  setting.processes->network.Hold(false);
+  auto next = setting.MakeRig();
+  const Outcomes good = next->Run(setting.exchange.get(), 2, true);
+  for (int32_t p = 0; p < 6; ++p) CHECK_EQ(good.status(p).message, "");
+  CHECK(next->IsRight());
+}
+
+// Rows that take longer than the time-out are not stuck while they move.
+void TestSlow() {
+  Setting setting(1000);
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  setting.processes->network.Crawl(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  std::this_thread::sleep_for(std::chrono::milliseconds{2000});
+  for (int32_t p = 0; p < 6; ++p) CHECK(!outcomes.called(p));
+  setting.processes->network.Hold(false);
+  outcomes.WaitAll();
+  for (int32_t p = 0; p < 6; ++p) CHECK_EQ(outcomes.status(p).message, "");
+  CHECK(rig->IsRight());
+}
+
+void TestKilled() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  setting.processes->network.Kill(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 2) continue;
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+  }
+}
+
+// A process ends while it waits for the others: its devices are told, whose program could not end otherwise, and so are
+// the others, whether they had come or come later; and whoever comes afterwards.
+void TestClosedBeforeMet() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  const Outcomes outcomes(6);
+  const auto start = [&](int32_t process) {
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] == process) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+  };
+  start(0);
+  start(1);
+  setting.processes->network.WaitQuiet();
+  setting.processes->network.Close(0);
+  start(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+    CHECK(Has(outcomes.status(p).message, "(host a) closes its network"));
+  }
+  CHECK(rig->IsUntouched());
+  auto next = setting.MakeRig();
+  const Outcomes refused(6);
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] == 0) next->Start(setting.exchange.get(), 2, p, refused.For(p));
+  }
+  for (int32_t p = 0; p < 6; ++p) {
+    if (setting.site->process_of[p] != 0) continue;
+    refused.Wait(p);
+    CHECK(Has(refused.status(p).message, "the network of this process has been closed"));
+  }
+}
+
+// The same while rows move.
+void TestClosedUnderWay() {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  setting.processes->network.Hold(true);
+  const Outcomes outcomes(6);
+  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  setting.processes->network.WaitQuiet();
+  setting.processes->network.Close(2);
+  for (int32_t p = 0; p < 6; ++p) {
+    outcomes.Wait(p);
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+    CHECK(Has(outcomes.status(p).message, "(host c) closes its network. Waiting for"));
+  }
+  CHECK_EQ(setting.processes->network.OpenRequests(), 0);
+}
+
+// Letters are lost with the connection that one side gives up, for rows of another exchange.
+void TestLettersLost() {
+  for (int32_t quits = 0; quits < 2; ++quits) {
+    Setting setting(5000);
+    LoopbackNetwork& network = setting.processes->network;
+    auto rig = setting.MakeRig();
+    const Outcomes outcomes(6);
+    network.HoldMessages(true);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    network.RunOn(0, [] {});
+    network.RunOn(quits, [&] { network.wire(quits)->Disconnect(1 - quits); });
+    network.HoldMessages(false);
+    for (int32_t p = 0; p < 6; ++p) {
+      if (setting.site->process_of[p] == 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 6; ++p) {
+      outcomes.Wait(p);
+      CHECK_EQ(outcomes.status(p).message, "");
+    }
+    CHECK(rig->IsRight());
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestExchanges();
+  fastjax::test::TestMistake();
+  fastjax::test::TestRefusal();
+  fastjax::test::TestNothingToTell();
+  fastjax::test::TestOtherShapes();
+  fastjax::test::TestDescriptions();
+  fastjax::test::TestAbsent();
+  fastjax::test::TestCutOff();
+  fastjax::test::TestStuck();
+  fastjax::test::TestSlow();
+  fastjax::test::TestKilled();
+  fastjax::test::TestClosedBeforeMet();
+  fastjax::test::TestClosedUnderWay();
+  fastjax::test::TestLettersLost();
+  return fastjax::test::Finish("network_exchange_test");
+}

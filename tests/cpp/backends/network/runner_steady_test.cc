@@ -1,0 +1,283 @@
+// What runners cost when nothing is new to them, and groups with more pairs of devices than 16 bits of a tag can tell
+// apart. On wires without threads: every call is this test's.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/network/message_schedule.h"
+#include "backends/network/runner.h"
+#include "exchange/group_traffic.h"
+#include "planner/planner.h"
+#include "support/check.h"
+#include "support/device_plans.h"
+#include "support/layout.h"
+#include "support/network_rig.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace {
+std::atomic<long> g_allocations{0};
+
+void* Allocate(std::size_t size) {
+  ++g_allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new[](std::size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fastjax::test {
+namespace {
+
+using network::Limits;
+using network::MessageSchedule;
+using network::Runner;
+using planner::Scheduler;
+
+struct Request {
+  int32_t from;
+  int32_t to;
+  uint64_t tag;
+  const Piece* pieces;
+  int32_t count;
+  Listener* listener;
+  int64_t cookie;
+};
+
+// Requests of all wires, oldest first.
+struct Hub {
+  std::vector<Request> sends;
+  std::vector<Request> receives;
+};
+
+class QueueWire final : public Wire {
+ public:
+  QueueWire(Hub* hub, int32_t process, int32_t processes) : hub_(*hub), process_(process), processes_(processes) {
+    for (auto* tasks : {&tasks_, &running_}) tasks->reserve(1000);
+  }
+
+  int32_t process() const override { return process_; }
+  int32_t processes() const override { return processes_; }
+  void SetHandler(Handler*) override {}
+  bool Post(std::function<void()> task) override {
+    tasks_.push_back(std::move(task));
+    return true;
+  }
+  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
+  std::string Describe(int32_t process) const override { return "process " + std::to_string(process); }
+  void SendMessage(int32_t, const void*, size_t) override {}
+  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+            int64_t cookie) override {
+    hub_.sends.push_back({process_, route.process, tag, pieces, count, listener, cookie});
+  }
+  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+               int64_t cookie) override {
+    hub_.receives.push_back({route.process, process_, tag, pieces, count, listener, cookie});
+  }
+  void Cancel(Listener*) override {}
+  void Disconnect(int32_t) override {}
+  void Probe(int32_t) override {}
+  bool Silent(int32_t) const override { return false; }
+  void Drop(uint64_t tag, uint64_t mask) override { dropped.emplace_back(tag, mask); }
+
+  bool RunTasks() {
+    if (tasks_.empty()) return false;
+    running_.swap(tasks_);
+    for (auto& task : running_) task();
+    running_.clear();
+    return true;
+  }
+
+  std::vector<std::pair<uint64_t, uint64_t>> dropped;
+
+ private:
+  Hub& hub_;
+  const int32_t process_;
+  const int32_t processes_;
+  std::vector<std::function<void()>> tasks_;
+  std::vector<std::function<void()>> running_;
+};
+
+void Move(const Request& send, const Request& receive) {
+  int32_t out = 0;
+  size_t skip = 0;
+  for (int32_t i = 0; i < send.count; ++i) {
+    const auto* data = static_cast<const std::byte*>(send.pieces[i].data);
+    for (size_t left = send.pieces[i].bytes; left > 0;) {
+      if (!CHECK_LT(out, receive.count)) return;
+      const Piece& piece = receive.pieces[out];
+      const size_t bytes = std::min(left, piece.bytes - skip);
+      std::memcpy(static_cast<std::byte*>(piece.data) + skip, data, bytes);
+      data += bytes;
+      left -= bytes;
+      skip += bytes;
+      if (skip == piece.bytes) {
+        ++out;
+        skip = 0;
+      }
+    }
+  }
+  CHECK_EQ(out, receive.count);
+}
+
+// Ends the oldest send that has a receive.
+bool MoveOne(Hub* hub) {
+  for (size_t s = 0; s < hub->sends.size(); ++s) {
+    const Request send = hub->sends[s];
+    for (size_t r = 0; r < hub->receives.size(); ++r) {
+      const Request receive = hub->receives[r];
+      if (receive.tag != send.tag || receive.to != send.to) continue;
+      CHECK_EQ(receive.from, send.from);
+      hub->sends.erase(hub->sends.begin() + static_cast<std::ptrdiff_t>(s));
+      hub->receives.erase(hub->receives.begin() + static_cast<std::ptrdiff_t>(r));
+      Move(send, receive);
+      receive.listener->OnDone(receive.cookie, Status::Ok());
+      send.listener->OnDone(send.cookie, Status::Ok());
+      return true;
+    }
+  }
+  return false;
+}
+
+// All processes of one group, whose rows hold the numbers of their first byte's place.
+struct Job {
+  Job(const planner::Topology& topology, Scheduler scheduler, const Matrix& rows, int32_t seed) : random(seed) {
+    site = MakeSite(1, topology.devices(), 1000, &random);
+    processes = Deal(Owners::kServers, topology.devices_per_server, &random, site.get());
+    layout = MakeLayout(*site, rows, 1, false, &random);
+    tables = MakeTables(*site, topology, scheduler, rows);
+    for (const Metadata& metadata : layout) {
+      ExchangeArgs device = metadata.Args(false);
+      device.row_bytes = 8;
+      sources.emplace_back(static_cast<size_t>(device.source_rows));
+      outputs.emplace_back(static_cast<size_t>(device.destination_rows), -1);
+      for (size_t i = 0; i < sources.back().size(); ++i) {
+        sources.back()[i] = static_cast<int64_t>(sources.size() * 1'000'000 + i);
+      }
+      args.push_back(device);
+    }
+    for (size_t p = 0; p < args.size(); ++p) {
+      args[p].source = reinterpret_cast<const std::byte*>(sources[p].data());
+      args[p].destination = reinterpret_cast<std::byte*>(outputs[p].data());
+    }
+    CHECK_EQ(traffic.Load(*site, 0, args, false).message, "");
+    hub.sends.reserve(10'000);
+    hub.receives.reserve(10'000);
+    for (int32_t process = 0; process < processes; ++process) {
+      wires.push_back(std::make_unique<QueueWire>(&hub, process, processes));
+      runners.push_back(std::make_unique<Runner>());
+      schedules.push_back(std::make_unique<MessageSchedule>());
+      plans.emplace_back();
+      std::vector<const int32_t*> here(args.size(), nullptr);
+      for (int32_t p = 0; p < site->group_size; ++p) {
+        if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
+      }
+      DecodeTables(here, false, &plans.back());
+      CHECK_EQ(schedules.back()->Build(*site, 0, process, args, plans.back(), traffic).message, "");
+    }
+  }
+  ~Job() {
+    for (const auto& schedule : schedules) schedule->Release();
+  }
+
+  // Returns what was allocated.
+  long Run(uint64_t tag) {
+    const long before = g_allocations;
+    int32_t ended = 0;
+    for (int32_t p = 0; p < processes; ++p) {
+      runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, [&ended](const Status& status) {
+        CHECK(status.ok());
+        ++ended;
+      });
+    }
+    bool busy = true;
+    while (busy) {
+      busy = MoveOne(&hub);
+      for (const auto& wire : wires) busy = wire->RunTasks() || busy;
+    }
+    const long allocations = g_allocations - before;
+    CHECK_EQ(ended, processes);
+    for (const Update& update : Updates(layout)) {
+      for (int64_t row = 0; row < update.rows; ++row) {
+        CHECK_EQ(outputs[update.receiver][static_cast<size_t>(update.output_offset + row)],
+                 sources[update.sender][static_cast<size_t>(update.input_offset + row)]);
+      }
+    }
+    for (auto& output : outputs) std::fill(output.begin(), output.end(), -1);
+    return allocations;
+  }
+
+  std::mt19937_64 random;
+  std::shared_ptr<CallSite> site;
+  int32_t processes = 0;
+  Layout layout;
+  Tables tables;
+  std::vector<std::vector<int64_t>> sources;
+  std::vector<std::vector<int64_t>> outputs;
+  std::vector<ExchangeArgs> args;
+  GroupTraffic traffic;
+  Hub hub;
+  std::vector<std::unique_ptr<QueueWire>> wires;
+  std::vector<std::unique_ptr<Runner>> runners;
+  std::list<DevicePlans> plans;  // by process
+  std::vector<std::unique_ptr<MessageSchedule>> schedules;
+};
+
+void TestNoAllocations() {
+  const planner::Topology topology = MakeTopology(3, 2);
+  for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
+    Job job(topology, scheduler, Fill(topology, [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 40; }), 1);
+    CHECK_GT(job.Run(uint64_t{1} << 16), 0);
+    CHECK_EQ(job.Run(uint64_t{2} << 16), 0);
+  }
+}
+
+// Also when some tags need more bits than are theirs, no two pairs of devices share one, and all of them can be
+// dropped.
+void TestManyPairs() {
+  const planner::Topology topology = MakeTopology(2, 150);
+  const uint64_t tag = uint64_t{0xABCDEF} << 16;
+  Job job(topology, Scheduler::kDirect,
+          Fill(topology, [](int32_t i, int32_t j) { return (i * 7 + j) % 40 == 0 ? 1 + (i + j) % 3 : 0; }), 2);
+  job.Run(tag);
+  QueueWire* const wire = job.wires[0].get();
+  Runner::DropRows(wire, *job.site, tag);
+  uint64_t largest = 0;
+  for (const auto& schedule : job.schedules) {
+    for (const auto& step : schedule->steps()) {
+      if (step.action == Action::kCopy) continue;
+      const uint64_t of_step = tag + schedule->TagOf(step);
+      largest = std::max(largest, schedule->TagOf(step));
+      CHECK(std::any_of(wire->dropped.begin(), wire->dropped.end(),
+                        [&](const auto& dropped) { return ((of_step ^ dropped.first) & dropped.second) == 0; }));
+    }
+  }
+  CHECK_GT(largest, 0xFFFFU);
+  for (const auto& [value, mask] : wire->dropped) CHECK_EQ(mask, ~uint64_t{0xFFFF});
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestNoAllocations();
+  fastjax::test::TestManyPairs();
+  return fastjax::test::Finish("runner_steady_test");
+}

@@ -1,0 +1,212 @@
+// Exchanges between processes from end to end, against a plain loop over offsets and sizes.
+#include "backends/network/runner.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/planner.h"
+#include "simulator/schedule.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/loopback_wire.h"
+#include "support/network_rig.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using kernels::ElementKind;
+using planner::Scheduler;
+
+struct Shape {
+  int32_t servers;
+  int32_t devices;
+};
+
+// Runs `traffic` once; the number of those whose landings overlapped is added to `summed`.
+void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, std::mt19937_64* random,
+                    int64_t* summed) {
+  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
+  LoopbackOptions loopback;
+  loopback.processes = Deal(owners, options.topology.devices_per_server, random, site.get());
+  loopback.reorder = (*random)() % 4 != 0;
+  loopback.eager_bytes = (*random)() % 2 == 0 ? 0 : 100;
+  loopback.seed = (*random)();
+  const Context context(Name(options) + ", " + std::to_string(loopback.processes) + " processes");
+  LoopbackNetwork network(loopback);
+  NetworkExchange exchange(&network, site, options.exchange);
+  int64_t run_id = 0;
+  for (const Case& test_case : MakeCases(options.topology, (*random)())) {
+    const Context inner(test_case.name);
+    Rig rig(site, options, test_case.traffic, random);
+    const Outcomes outcomes = rig.Run(&exchange, ++run_id, false);
+    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+    CHECK(rig.IsRight());
+    *summed += rig.sums() ? 1 : 0;
+  }
+  CHECK_EQ(network.OpenRequests(), 0);
+  CHECK_EQ(network.disconnects(), 0);
+}
+
+void TestExchanges() {
+  std::mt19937_64 random(1);
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  constexpr Shape kShapes[] = {{2, 1}, {2, 2}, {2, 4}, {4, 2}, {5, 1}, {3, 3}, {1, 4}};
+  int64_t summed = 0;
+  int32_t round = 0;
+  for (const Shape& shape : kShapes) {
+    for (const Scheduler scheduler : AllSchedulers()) {
+      for (const bool reverse : {false, true}) {
+        for (const bool transposed : {false, true}) {
+          RigOptions options;
+          options.topology = MakeTopology(shape.servers, shape.devices);
+          options.scheduler = scheduler;
+          options.exchange = Way(reverse, transposed);
+          options.overlap = reverse && round % 3 == 0;
+          options.per_peer = 1 + round % 3;
+          options.element = kKinds[round % 4];
+          options.row_bytes = kRowBytes[random() % 4];
+          const Owners owners = shape.servers == 1 ? Owners::kHalves : static_cast<Owners>(random() % 4);
+          CheckExchanges(options, owners, 1 + round++ % 2, &random, &summed);
+        }
+      }
+    }
+  }
+  CHECK_GT(summed, 50);  // otherwise sums are not tested
+}
+
+// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
+void TestOpaqueRows() {
+  std::mt19937_64 random(2);
+  int64_t summed = 0;
+  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
+    for (const bool reverse : {false, true}) {
+      RigOptions options;
+      options.topology = MakeTopology(2, 3);
+      options.row_bytes = row_bytes;
+      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
+      options.exchange.reverse = reverse;
+      options.overlap = row_bytes == 0;
+      CheckExchanges(options, Owners::kServers, 1, &random, &summed);
+    }
+  }
+}
+
+// What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
+void TestLarge() {
+  std::mt19937_64 random(3);
+  int64_t sums = 0;
+  for (const int64_t row_bytes : {2'000, 28'000}) {
+    for (const Owners owners : {Owners::kServers, Owners::kPairs, Owners::kAny}) {
+      for (const auto& exchange_options : {Way(false, false), Way(true, false), Way(true, true)}) {
+        RigOptions options;
+        options.topology = MakeTopology(4, 2);
+        options.row_bytes = row_bytes;
+        options.exchange = exchange_options;
+        options.overlap = exchange_options.transposed_table;
+        const Context context(Name(options));
+        const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+        LoopbackOptions loopback;
+        loopback.processes = Deal(owners, 2, &random, site.get());
+        LoopbackNetwork network(loopback);
+        NetworkExchange exchange(&network, site, exchange_options);
+        Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
+        sums += rig.sums() ? 1 : 0;
+        for (int64_t run_id = 0; run_id < 2; ++run_id) {
+          rig.Reset();
+          CHECK(rig.Run(&exchange, run_id, false).all_ok());
+          CHECK(rig.IsRight());
+        }
+      }
+    }
+  }
+  CHECK_GT(sums, 3);
+}
+
+// Two groups, several launches at once, each a loop with other traffic in every repetition, small and large: processes
+// take them up in orders of their own.
+void TestManyAtOnce() {
+  constexpr int32_t kRuns = 3;
+  constexpr int32_t kRepetitions = 8;
+  std::mt19937_64 random(4);
+  RigOptions options;
+  options.topology = MakeTopology(3, 2);
+  const auto site = MakeSite(2, 6, kNoTimeoutMs, &random);
+  LoopbackOptions loopback;
+  loopback.processes = Deal(Owners::kServers, 2, &random, site.get());
+  LoopbackNetwork network(loopback);
+  NetworkExchange exchange(&network, site, options.exchange);
+  std::vector<std::unique_ptr<Rig>> rigs;
+  std::vector<Outcomes> outcomes;
+  for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
+    options.row_bytes = i % 3 == 0 ? 8'000 : 16;
+    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
+    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
+    outcomes.emplace_back(site->partitions());
+  }
+  RunThreads(kRuns * site->partitions(), [&](int32_t thread) {
+    const int32_t run = thread / site->partitions();
+    const int32_t partition = thread % site->partitions();
+    for (int32_t i = run * kRepetitions; i < (run + 1) * kRepetitions; ++i) {
+      rigs[i]->Start(&exchange, i, partition, outcomes[i].For(partition));
+      outcomes[i].Wait(partition);
+    }
+  });
+  for (const Outcomes& of_exchange : outcomes) CHECK(of_exchange.all_ok());
+  for (const auto& rig : rigs) CHECK(rig->IsRight());
+  CHECK_EQ(network.OpenRequests(), 0);
+}
+
+// Any windows do, also different ones at the two ends; and nobody has more begun than its own.
+void TestWindows() {
+  std::mt19937_64 random(5);
+  using network::Limits;
+  // What is simulated is what there is.
+  CHECK_EQ(Limits().send_stages, simulator::kStagesUnderWay);
+  CHECK_EQ(Limits().receive_stages, simulator::kStagesUnderWay);
+  const Limits kWindows[][2] = {
+      {{1, 1}, {1, 1}}, {{1, 3}, {3, 1}}, {{5, 1}, {1, 1}}, {{1, 1}, {4, 4}}, {{9, 9}, {9, 9}}};
+  for (const auto& windows : kWindows) {
+    for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kSpreadout}) {
+      RigOptions options;
+      options.topology = MakeTopology(4, 2);
+      options.scheduler = scheduler;
+      const Context context(Name(options));
+      const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+      LoopbackOptions loopback;
+      loopback.processes = Deal(Owners::kServers, 2, &random, site.get());
+      loopback.eager_bytes = 0;
+      LoopbackNetwork network(loopback);
+      NetworkExchange exchange(&network, site, options.exchange, windows[0], windows[1]);
+      for (int64_t run_id = 0; run_id < 5; ++run_id) {
+        Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 90; }), &random);
+        CHECK(rig.Run(&exchange, run_id, false).all_ok());
+        CHECK(rig.IsRight());
+      }
+      CHECK_GT(network.most_receives(), 0);
+      // Of staged plans between servers: a message a stage, and no others.
+      CHECK_LE(network.most_receives(), std::max(windows[0].receive_stages, windows[1].receive_stages));
+      CHECK_LE(network.most_sends(), std::max(windows[0].send_stages, windows[1].send_stages));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestExchanges();
+  fastjax::test::TestOpaqueRows();
+  fastjax::test::TestLarge();
+  fastjax::test::TestManyAtOnce();
+  fastjax::test::TestWindows();
+  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
+  return fastjax::test::Finish("runner_test");
+}

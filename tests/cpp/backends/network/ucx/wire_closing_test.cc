@@ -1,0 +1,125 @@
+// Wires over UCX that close: what is under way ends, what was said is still heard, and nothing is left.
+#include <dirent.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "support/check.h"
+#include "wire_rig.h"
+
+// What UCX keeps until the process ends is not for the address sanitizer to report.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
+
+namespace fastjax::test {
+namespace {
+
+long Entries(const char* folder) {
+  long count = 0;
+  DIR* const opened = opendir(folder);
+  while (readdir(opened) != nullptr) ++count;
+  closedir(opened);
+  return count;
+}
+
+void TestNothingIsLeft() {
+  long descriptors = 0;
+  long threads = 0;
+  for (int round = 0; round < 100; ++round) {
+    if (round == 2) {
+      descriptors = Entries("/proc/self/fd");
+      threads = Entries("/proc/self/task");
+    }
+    WireRig rig(2, round % 2 == 0 ? "tcp" : "");
+    rig.Introduce();
+    Exchange(&rig, 0, 1, 1);
+    if (round % 5 == 0) rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  }
+  CHECK_EQ(Entries("/proc/self/fd"), descriptors);
+  CHECK_EQ(Entries("/proc/self/task"), threads);
+}
+
+void TestClosing() {
+  Ends ends;
+  std::vector<std::byte> data(100000);
+  {
+    WireRig rig(2, "tcp");
+    rig.Introduce();
+    for (int i = 0; i < 20; ++i) rig.Message(0, 1, std::string(static_cast<size_t>(1000 * i), 'x'));
+    rig.Close(0);
+    CHECK(rig.ears(1).WaitMessages(20));  // all of what was on its way
+    CHECK(rig.ears(1).WaitLost(1));
+    CHECK(rig.wire(0).Close(std::chrono::milliseconds{0}));
+    rig.wire(0).Post([] { std::abort(); });
+    rig.Receive(1, 0, 3, Whole(&data), &ends, 0);
+    rig.Send(1, 0, 3, Whole(&data), &ends, 1);
+  }
+  // Requests that nobody answers end, too.
+  CHECK(ends.Wait(0) && ends.Wait(1));
+  CHECK(ends.Of(0).code == Code::kUnavailable && ends.Of(1).code == Code::kUnavailable);
+}
+
+// The handler is told that the wire closes, and may go on until it is idle.
+void TestClosingWaitsForTheHandler() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Ends ends;
+  std::vector<std::byte> data(100000);
+  rig.Receive(0, 1, 2, Whole(&data), &ends, 0);
+  rig.ears(0).SetBusy(true);
+  std::future<bool> closed =
+      std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{2000}); });
+  CHECK(rig.ears(0).WaitClosed());
+  CHECK(rig.ears(0).closed().code == Code::kUnavailable);
+  CHECK(rig.ears(0).closed().message.find("has closed its network") != std::string::npos);
+  CHECK(ends.Wait(0) && ends.Of(0).message == rig.ears(0).closed().message);
+  rig.Message(0, 1, "last words");
+  CHECK(rig.ears(1).WaitMessages(1));
+  std::promise<void> ran;
+  CHECK(rig.wire(0).Post([&] { ran.set_value(); }));
+  ran.get_future().wait();
+  rig.ears(0).SetBusy(false);
+  CHECK(closed.get());
+  CHECK(!rig.wire(0).Post([] { std::abort(); }));
+}
+
+// Also where the time is up: the connections are closed, but what comes back is still taken.
+void TestClosingOutlastsItsTime() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  rig.ears(0).SetBusy(true);
+  std::future<bool> closed =
+      std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{0}); });
+  CHECK(rig.ears(1).WaitLost(1));  // it is closed
+  Ends ends;
+  std::vector<std::byte> data(10);
+  rig.Send(0, 1, 2, Whole(&data), &ends, 0);
+  rig.Receive(0, 1, 3, Whole(&data), &ends, 1);
+  CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
+  CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
+  rig.Message(0, 1, "too late");
+  CHECK(rig.ears(0).WaitLost(1));
+  rig.ears(0).SetBusy(false);
+  CHECK(closed.get());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  if (UcxLibrary().empty()) {
+    std::cout << "wire_closing_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    return 77;
+  }
+  TestClosing();
+  TestClosingOutlastsItsTime();
+  TestClosingWaitsForTheHandler();
+  TestNothingIsLeft();
+  return Finish("wire_closing_test");
+}

@@ -1,0 +1,548 @@
+// Wires over UCX whose peers die, are given up, come back, or are not who they should be.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/network/open_wire.h"
+#include "runtime/job_network.h"
+#include "support/check.h"
+#include "wire_rig.h"
+
+// What UCX keeps until the process ends is not for the address sanitizer to report.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
+
+namespace fastjax::test {
+namespace {
+
+constexpr size_t kLarge = size_t{1} << 27;
+
+// Memory that a touch after Unmap kills the process for.
+class Mapping {
+ public:
+  explicit Mapping(size_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  ~Mapping() { munmap(data_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  void Forbid() { CHECK_EQ(mprotect(data_, bytes_, PROT_NONE), 0); }
+  // Another thread is writing: that is what is waited for, and the thread sanitizer need not know.
+  __attribute__((no_sanitize("thread"))) void WaitForFirstByte() {
+    while (*static_cast<volatile char*>(data_) == 0) std::this_thread::yield();
+  }
+  volatile char* bytes() { return static_cast<volatile char*>(data_); }
+  // `count` pieces, as rows of an operand are.
+  std::vector<Piece> Pieces(size_t count) {
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < count; ++i) {
+      pieces.push_back({static_cast<char*>(data_) + i * (bytes_ / count), bytes_ / count});
+    }
+    return pieces;
+  }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
+// Holds a wire's thread, as if its process were stopped.
+class Stopped {
+ public:
+  Stopped(WireRig* rig, int32_t process) {
+    std::promise<void> holds;
+    rig->wire(process).Post([this, &holds] {
+      holds.set_value();
+      go_.get_future().wait();
+    });
+    holds.get_future().wait();
+  }
+  ~Stopped() { go_.set_value(); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+
+ private:
+  std::promise<void> go_;
+};
+
+// A large send is under way, and one behind it waits for its turn; then one side stops, and the other gives up and
+// takes its memory away.
+void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, size_t pieces) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Ends ends;
+  Mapping data(kLarge), into(kLarge);
+  std::memset(const_cast<char*>(data.bytes()), 7, kLarge);
+  rig.Send(0, 1, 2, data.Pieces(pieces), &ends, 0);
+  rig.Receive(1, 0, 2, into.Pieces(pieces), &ends, 1);
+  auto next = Pattern(100000, 3);
+  std::vector<std::byte> into_next(next.size());
+  rig.Send(0, 1, 2, Whole(&next), &ends, 2);
+  rig.Receive(1, 0, 2, Whole(&into_next), &ends, 3);
+  into.WaitForFirstByte();
+  const int32_t quits = sender_gives_up ? 0 : 1;
+  {
+    const Stopped stopped(&rig, 1 - quits);
+    CHECK(!ends.Has(quits));  // large enough, that is
+    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
+    CHECK(ends.Wait(quits) && ends.Wait(2 + quits));  // though the other is stopped
+    CHECK(ends.Of(quits).code == Code::kUnavailable);
+    CHECK(ends.Of(quits).message.find("given up") != std::string::npos);
+    (sender_gives_up ? data : into).Forbid();
+    CHECK(rig.ears(quits).WaitTicks(2));
+  }
+  // The other side is told, its request ends too, and both can go on.
+  CHECK(rig.ears(1 - quits).WaitRenewed(1));
+  CHECK(ends.Wait(1 - quits) && ends.Wait(3 - quits));
+  CHECK(ends.Of(1 - quits).code == Code::kUnavailable);
+  CHECK(rig.ears(quits).lost().empty());
+  for (uint64_t tag = 10; tag < 14; ++tag) Exchange(&rig, tag % 2 == 0 ? 0 : 1, tag % 2 == 0 ? 1 : 0, tag);
+  CHECK_EQ(ends.count(), 4);
+}
+
+// Requests that nothing has met, on both sides, and what has arrived without a receive.
+void TestGiveUpWaiting(const std::string& transports) {
+  WireRig rig(2, transports);
+  Ends ends;
+  auto data = Pattern(50000, 1);
+  std::vector<std::byte> into(50000);
+  rig.Send(0, 1, 8, Whole(&data), &ends, 0);  // has not joined
+  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
+  rig.Introduce();
+  rig.Send(0, 1, 9, Whole(&data), &ends, 1);
+  rig.Receive(0, 1, 9, Whole(&into), &ends, 2);
+  rig.Message(0, 1, "after them");
+  CHECK(rig.ears(1).WaitMessages(1));
+  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  CHECK(ends.Wait(1) && ends.Wait(2));
+  CHECK(ends.Of(1).code == Code::kUnavailable && ends.Of(2).code == Code::kUnavailable);
+  // What was sent before does not meet what is received after.
+  auto fresh = Pattern(50000, 2);
+  rig.Receive(1, 0, 9, Whole(&into), &ends, 3);
+  CHECK(rig.ears(1).WaitRenewed(1));
+  if (ends.Has(3)) rig.Receive(1, 0, 9, Whole(&into), &ends, 4);
+  const int64_t received = ends.Has(3) ? 4 : 3;
+  rig.Send(0, 1, 9, Whole(&fresh), &ends, 5);
+  CHECK(ends.Wait(5) && ends.Wait(received));
+  if (ends.Of(received).ok()) CHECK(into == fresh);
+}
+
+void TestManyReconnections(const std::string& transports) {
+  WireRig rig(3, transports);
+  rig.Introduce();
+  for (int round = 0; round < 30; ++round) {
+    const int32_t quits = round % 3 == 0 ? 0 : 1;
+    Exchange(&rig, 0, 2, static_cast<uint64_t>(round));  // others are not concerned
+    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
+    if (round % 4 == 0) rig.On(1 - quits, [&](UcxWire* wire) { wire->Disconnect(quits); });
+    // What is sent before the other side has heard of it is lost, and that is told.
+    for (const int32_t from : {0, 1}) {
+      const std::string text = "round " + std::to_string(round);
+      const auto heard = [&] {
+        const auto messages = rig.ears(1 - from).messages();
+        return !messages.empty() && messages.back().second == text;
+      };
+      while (!heard()) {
+        const size_t renewed = rig.ears(from).renewed().size();
+        rig.Message(from, 1 - from, text);
+        while (!heard() && rig.ears(from).renewed().size() == renewed) std::this_thread::yield();
+      }
+    }
+    Exchange(&rig, 0, 1, static_cast<uint64_t>(1000 + round));
+    Exchange(&rig, 1, 0, static_cast<uint64_t>(2000 + round));
+  }
+  CHECK(rig.ears(2).lost().empty());
+}
+
+struct Child {
+  pid_t pid = -1;
+  int to = -1, from = -1;  // pipes
+};
+
+std::string ReadText(int descriptor) {
+  uint32_t size = 0;
+  if (read(descriptor, &size, sizeof(size)) != sizeof(size)) return "";
+  std::string text(size, '\0');
+  for (size_t at = 0; at < size;) {
+    const ssize_t got = read(descriptor, text.data() + at, size - at);
+    if (got <= 0) return "";
+    at += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+void WriteText(int descriptor, const std::string& text) {
+  const auto size = static_cast<uint32_t>(text.size());
+  CHECK_EQ(write(descriptor, &size, sizeof(size)), static_cast<ssize_t>(sizeof(size)));
+  CHECK_EQ(write(descriptor, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+// What the child does: tells its addresses, takes ours, greets, sends rows that nobody has to receive, receives others
+// that nobody sends, and stays.
+[[noreturn]] void ChildMain(int in, int out, const std::string& transports) {
+  if (ReadText(in) != "start") _exit(0);
+  std::string addresses;
+  if (TheWire() != nullptr || !OpenTheWire(network::OpenWire, OptionsOf(1, 2, transports), &addresses).empty())
+    _exit(1);
+  const auto wire = TheWire();
+  WriteText(out, addresses);
+  if (!AddPeer(0, ReadText(in)).empty()) _exit(2);
+  // Not destroyed, as the wire's thread may still be at work when static destructors run.
+  static auto& data = *new std::vector<std::byte>(kLarge, std::byte{5});
+  static const auto& pieces = *new std::vector<Piece>(Whole(&data));
+  static auto& ends = *new Ends;
+  wire->Post([&] {
+    wire->SendMessage(0, "here", 4);
+    wire->Send({0, 0, 0}, 1, pieces.data(), 1, &ends, 0);
+    wire->Send({0, 0, 0}, 2, pieces.data(), 1, &ends, 1);
+  });
+  if (ReadText(in) == "exit") std::exit(0);  // with the wire open
+  while (true) pause();
+}
+
+Child Fork(const std::string& transports) {
+  int to[2], from[2];
+  if (pipe(to) != 0 || pipe(from) != 0) std::abort();
+  Child child;
+  child.pid = fork();
+  if (child.pid == 0) {
+    close(to[1]);
+    close(from[0]);
+    ChildMain(to[0], from[1], transports);
+  }
+  close(to[0]);
+  close(from[1]);
+  child.to = to[1];
+  child.from = from[0];
+  return child;
+}
+
+// A process that is killed while a receive from it is under way, another has been met by nothing, and a send waits.
+void TestKilled(const std::string& transports, const Child& child, const Child& again) {
+  std::string wrong;
+  Ears ears;
+  const auto wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
+  CHECK_EQ(wrong, "");
+  wire->SetHandler(&ears);
+  WriteText(child.to, "start");
+  WriteText(child.to, wire->addresses());
+  CHECK_EQ(wire->AddPeer(1, ReadText(child.from)), "");
+  CHECK(ears.WaitMessages(1));
+  Mapping into(kLarge), other(kLarge);
+  std::vector<std::byte> data(100000);
+  const auto first = into.Pieces(1), second = other.Pieces(1), third = Whole(&data);
+  Ends ends;
+  wire->Post([&] {
+    wire->Receive({1, 0, 0}, 1, first.data(), 1, &ends, 0);
+    wire->Receive({1, 0, 0}, 3, second.data(), 1, &ends, 1);
+    wire->Send({1, 0, 0}, 4, third.data(), 1, &ends, 2);
+  });
+  into.WaitForFirstByte();
+  kill(child.pid, SIGKILL);
+  CHECK(ears.WaitLost(1));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(ends.Wait(i));
+    CHECK(ends.Of(i).code == Code::kUnavailable);
+    CHECK(ends.Of(i).message.find("process 1 (") != std::string::npos);
+  }
+  into.Forbid();
+  CHECK(wire->Describe(1).find("failed") != std::string::npos);
+  // Nobody is there any more, and that is said, too.
+  wire->Post([&] { wire->SendMessage(1, "hello?", 6); });
+  CHECK(ears.WaitLost(2));
+  waitpid(child.pid, nullptr, 0);
+  // Started again, with other addresses.
+  WriteText(again.to, "start");
+  WriteText(again.to, wire->addresses());
+  CHECK_EQ(wire->AddPeer(1, ReadText(again.from)), "");
+  CHECK(ears.WaitMessages(2));
+  WriteText(again.to, "exit");
+  int status = -1;
+  waitpid(again.pid, &status, 0);
+  CHECK_EQ(status, 0);
+  CHECK(wire->Close(std::chrono::milliseconds{1000}));
+}
+
+void TestDeclaredLost() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Ends ends;
+  std::vector<std::byte> into(10);
+  rig.Receive(0, 1, 2, Whole(&into), &ends, 0);
+  rig.wire(0).PeerLost(1, "its heart stopped");
+  CHECK(ends.Wait(0));
+  CHECK(ends.Of(0).code == Code::kUnavailable);
+  CHECK(ends.Of(0).message.find("its heart stopped") != std::string::npos);
+  CHECK(rig.ears(0).WaitLost(1));
+  CHECK(rig.wire(0).Describe(1).find("its heart stopped") != std::string::npos);
+  rig.Send(0, 1, 3, Whole(&into), &ends, 1);
+  CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
+  rig.Message(0, 1, "x");
+  CHECK(rig.ears(0).WaitLost(2));
+  // It was not.
+  CHECK_EQ(rig.wire(0).AddPeer(1, rig.wire(1).addresses()), "");
+  CHECK(rig.ears(1).WaitRenewed(1));
+  Exchange(&rig, 0, 1, 4);
+}
+
+void TestRestarted() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Ends ends;
+  std::vector<std::byte> into(10);
+  rig.Receive(0, 1, 2, Whole(&into), &ends, 0);
+  std::string wrong;
+  Ears ears;
+  const auto other = UcxWire::Open(OptionsOf(1, 2, "tcp"), &wrong);
+  other->SetHandler(&ears);
+  CHECK_EQ(rig.wire(0).AddPeer(1, other->addresses()), "");
+  CHECK(ends.Wait(0) && rig.ears(0).WaitLost(1));
+  CHECK(ends.Of(0).message.find("was restarted") != std::string::npos);
+  rig.Message(0, 1, "to the new one");
+  CHECK_EQ(other->AddPeer(0, rig.wire(0).addresses()), "");
+  CHECK(ears.WaitMessages(1));
+  // The old one is a stranger now.
+  rig.Message(1, 0, "from the old one");
+  other->Post([&] { other->SendMessage(0, "from the new one", 16); });
+  CHECK(rig.ears(0).WaitMessages(1));
+  CHECK_EQ(rig.ears(0).messages()[0].second, "from the new one");
+  CHECK(other->Close(std::chrono::milliseconds{1000}));
+}
+
+void TestWrongSecret(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  WireOptions options = OptionsOf(1, 2, transports);
+  options.secret[7] ^= 1;
+  std::string wrong;
+  const auto stranger = UcxWire::Open(options, &wrong);
+  CHECK_EQ(stranger->AddPeer(0, rig.wire(0).addresses()), "");
+  std::vector<std::byte> rows(100000), few(100), into(100);
+  const std::string text(1 << 20, 'x');
+  const auto large = Whole(&rows), small = Whole(&few);
+  Ends ends, mine;
+  rig.Receive(0, 1, 6, Whole(&into), &mine, 0);
+  stranger->Post([&] {
+    stranger->SendMessage(0, "x", 1);
+    stranger->SendMessage(0, text.data(), text.size());
+    stranger->Send({0, 0, 0}, 5, large.data(), 1, &ends, 0);
+    stranger->Send({0, 0, 0}, 6, small.data(), 1, &ends, 1);
+  });
+  CHECK(ends.Wait(1));
+  while (rig.wire(0).State().refused < 4) std::this_thread::yield();
+  CHECK(!mine.Has(0));
+  auto data = Pattern(100, 3);
+  rig.Send(1, 0, 6, Whole(&data), &mine, 1);
+  CHECK(mine.Wait(0) && mine.Of(0).ok());
+  CHECK(into == data);
+  CHECK(rig.ears(0).messages().empty());
+  CHECK(!ends.Has(0));  // nobody has asked for it
+  CHECK(stranger->Close(std::chrono::milliseconds{1000}));
+  CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
+  Exchange(&rig, 0, 1, 9);
+}
+
+// The sockets of this process, as the kernel numbers them.
+std::set<std::string> Sockets() {
+  std::set<std::string> sockets;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(folder)) {
+    char target[64] = {};
+    if (readlink((std::string("/proc/self/fd/") + entry->d_name).c_str(), target, sizeof(target) - 1) <= 0) continue;
+    const std::string text = target;
+    if (text.rfind("socket:[", 0) == 0) sockets.insert(text.substr(8, text.size() - 9));
+  }
+  closedir(folder);
+  return sockets;
+}
+
+// The TCP ports that this process listens on: the address and port of each, as the kernel lists them.
+std::vector<sockaddr_in> Listening() {
+  const std::set<std::string> sockets = Sockets();
+  std::vector<sockaddr_in> ports;
+  std::ifstream table("/proc/self/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream fields(line);
+    std::string slot, local, remote, state, skip, inode;
+    fields >> slot >> local >> remote >> state >> skip >> skip >> skip >> skip >> skip >> inode;
+    if (state != "0A" || sockets.count(inode) == 0) continue;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = static_cast<uint32_t>(std::stoul(local.substr(0, 8), nullptr, 16));
+    address.sin_port = htons(static_cast<uint16_t>(std::stoul(local.substr(9), nullptr, 16)));
+    ports.push_back(address);
+  }
+  return ports;
+}
+
+void TestGarbage() {
+  WireRig rig(2, "tcp");
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  const auto ports = Listening();
+  CHECK_GE(ports.size(), 2u);
+  std::vector<int> open;
+  for (const sockaddr_in& port : ports) {
+    for (const size_t bytes : {size_t{0}, size_t{3}, size_t{8}, size_t{100}, size_t{100000}}) {
+      const int stranger = socket(AF_INET, SOCK_STREAM, 0);
+      if (connect(stranger, reinterpret_cast<const sockaddr*>(&port), sizeof(port)) == 0 && bytes > 0) {
+        const auto garbage = Pattern(bytes, static_cast<uint32_t>(bytes));
+        const ssize_t sent = send(stranger, garbage.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        static_cast<void>(sent);  // it may be hung up on before
+      }
+      open.push_back(stranger);
+    }
+  }
+  for (uint64_t tag = 2; tag < 6; ++tag) Exchange(&rig, 1, 0, tag);
+  for (const int stranger : open) close(stranger);
+  Exchange(&rig, 0, 1, 7);
+  for (int process = 0; process < 2; ++process) {
+    CHECK(rig.ears(process).messages().empty());
+    CHECK(rig.ears(process).lost().empty());
+  }
+}
+
+// After each time that something is given up there are other connections, and old ones do not pile up.
+void TestNewConnections() {
+  WireRig rig(2, "tcp", 2);  // of whose NIC workers one pair is used
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Exchange(&rig, 1, 0, 2);
+  size_t most = 0;
+  for (uint64_t round = 0; round < 60; ++round) {
+    const std::set<std::string> old = Sockets();
+    const auto quits = static_cast<int32_t>(round % 2);
+    const size_t told = rig.ears(1 - quits).renewed().size();
+    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
+    CHECK(rig.ears(1 - quits).WaitRenewed(told + 1));
+    Exchange(&rig, 0, 1, 100 + round);
+    Exchange(&rig, 1, 0, 200 + round);
+    const std::set<std::string> now = Sockets();
+    CHECK(!std::includes(old.begin(), old.end(), now.begin(), now.end()));
+    if (round == 20) most = now.size() + 4;  // closing takes a moment
+    if (round > 20) CHECK_LE(now.size(), most);
+  }
+  CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
+}
+
+// A wire answers whatever its program does; one that is stopped does not, until it is given up.
+void TestSilence(const std::string& transports) {
+  WireRig rig(3, transports);
+  rig.Introduce();
+  Exchange(&rig, 0, 1, 1);
+  Exchange(&rig, 0, 2, 1);
+  const auto probe = [&] {
+    rig.On(0, [](UcxWire* wire) {
+      for (const int32_t process : {-1, 0, 1, 2, 3}) wire->Probe(process);
+    });
+  };
+  const auto silent = [&](int32_t process) {
+    bool is = false;
+    rig.On(0, [&](UcxWire* wire) { is = wire->Silent(process); });
+    return is;
+  };
+  for (const int32_t process : {-1, 0, 1, 2, 3}) CHECK(!silent(process));
+  {
+    const Stopped stopped(&rig, 1);
+    probe();
+    CHECK(rig.ears(0).WaitTicks(6));
+    for (int tick = 0; tick < 50 && silent(2); ++tick) CHECK(rig.ears(0).WaitTicks(1));  // a slow machine
+    CHECK(silent(1) && !silent(0) && !silent(2) && !silent(-1) && !silent(3));
+    rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+    CHECK(!silent(1));
+  }
+  CHECK(rig.ears(1).WaitRenewed(1));
+  Exchange(&rig, 0, 1, 2);
+  Exchange(&rig, 1, 0, 3);
+  probe();
+  CHECK(rig.ears(0).WaitTicks(6));
+  for (int tick = 0; tick < 50 && silent(1); ++tick) CHECK(rig.ears(0).WaitTicks(1));
+  CHECK(!silent(1));
+}
+
+void TestRefusals() {
+  std::string wrong;
+  WireOptions options = OptionsOf(0, 2, "");
+  options.library = "/nonexistent/libucp.so";
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(wrong.find("cannot load UCX: /nonexistent/libucp.so") == 0);
+  options.library = "libm.so.6";
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(wrong.find("libm.so.6 is not UCX's libucp") == 0);
+  options.library = FASTJAX_OLD_UCX;
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(wrong.find("is UCX 1.12.3; fastjax needs 1.13") != std::string::npos);
+  options = OptionsOf(0, 2, "nonsense");
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(wrong.find("with transports 'nonsense'") != std::string::npos);
+  options = OptionsOf(0, 2, "");
+  options.nics = {"lo", "nosuchnic"};
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(wrong.find("'nosuchnic'") != std::string::npos);
+  CHECK(wrong.find("lo") != std::string::npos);  // what there is
+  options = OptionsOf(2, 2, "");
+  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK_EQ(wrong, "process 2 of 2 does not exist");
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main(int argc, char** argv) {
+  using namespace fastjax::test;
+  if (UcxLibrary().empty()) {
+    std::cout << "wire_faults_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    return 77;
+  }
+  const std::string only = argc > 1 ? argv[1] : "";
+  const auto run = [&only](const std::string& name, auto test) {
+    if (!only.empty() && only != name) return;
+    const Context context(name);
+    if (!only.empty()) std::cout << name << "\n";
+    test();
+  };
+  // While there is one thread.
+  const std::vector<Child> children = {Fork("tcp"), Fork("tcp"), Fork(""), Fork("")};
+  run("killed", [&] { TestKilled("tcp", children[0], children[1]); });
+  run("killed", [&] { TestKilled("", children[2], children[3]); });
+  for (const Child& child : children) {
+    close(child.to);  // those not started end, the last first: it has the pipes of those before it
+    close(child.from);
+  }
+  for (const Child& child : children) waitpid(child.pid, nullptr, 0);
+  for (const std::string transports : {"tcp", ""}) {
+    const Context context("transports '" + transports + "'");
+    for (const size_t pieces : {size_t{1}, size_t{16}}) {
+      run("receiver", [&] { TestGiveUpUnderWay(transports, false, pieces); });
+      run("sender", [&] { TestGiveUpUnderWay(transports, true, pieces); });
+    }
+    run("waiting", [&] { TestGiveUpWaiting(transports); });
+    run("reconnections", [&] { TestManyReconnections(transports); });
+    run("silence", [&] { TestSilence(transports); });
+    run("secret", [&] { TestWrongSecret(transports); });
+  }
+  run("new connections", TestNewConnections);
+  run("declared", TestDeclaredLost);
+  run("restarted", TestRestarted);
+  run("garbage", TestGarbage);
+  run("refusals", TestRefusals);
+  return Finish("wire_faults_test");
+}

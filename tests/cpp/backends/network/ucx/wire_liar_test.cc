@@ -1,0 +1,234 @@
+// A wire and a process of the same job that says what is not so.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/network/ucx/addresses.h"
+#include "backends/network/ucx/control_messages.h"
+#include "backends/network/ucx/header.h"
+#include "backends/network/ucx/memory_read.h"
+#include "backends/network/ucx/nic_worker.h"
+#include "backends/network/ucx/ring.h"
+#include "backends/network/ucx/rows.h"
+#include "support/check.h"
+#include "wire_rig.h"
+
+// What UCX keeps until the process ends is not for the address sanitizer to report.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
+
+namespace fastjax::test {
+namespace {
+
+namespace ucx = network::ucx;
+
+constexpr uint64_t kIncarnation = 77;
+
+// Process 1, which knows the secret, and says to process 0 what it is told to.
+class Liar {
+ public:
+  explicit Liar(const std::string& victim) {
+    std::string wrong;
+    library_ = ucx::Load(UcxLibrary(), &wrong);
+    lane_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
+    CHECK_EQ(wrong, "");
+    CHECK_EQ(ucx::Decode(victim, &victim_), "");
+    const auto failed = [](void*, ucp_ep_h, ucs_status_t) {};
+    CHECK(lane_->Connect(victim_.nic_workers[0], failed, nullptr, &endpoint_) == UCS_OK);
+    const auto heard = [](void* argument, const void* data, size_t length, void*, size_t, const ucp_am_recv_param_t*) {
+      ucx::Header header{};
+      CHECK_EQ(length, sizeof(header));
+      std::memcpy(&header, data, sizeof(header));
+      if (header.kind == ucx::Kind::kHello) static_cast<Liar*>(argument)->ring_ = static_cast<int>(header.number) - 1;
+      return UCS_OK;
+    };
+    CHECK(lane_->SetReceiver(heard, this) == UCS_OK);
+  }
+
+  // `near`: so that the victim reads this one's memory, and greets it.
+  std::string addresses(bool near = false) const {
+    ucx::Addresses own;
+    if (near) own.read_probe = ucx::ReadProbeAt(OptionsOf(1, 2, "").secret, &landmark_);
+    own.process = 1;
+    own.incarnation = kIncarnation;
+    own.host = "liar";
+    own.nic_workers = {lane_->address()};
+    return ucx::Encode(own);
+  }
+
+  // Of the ring that the victim has for this one; negative if it has not greeted, or has none.
+  int ring() const { return ring_; }
+  bool OpenRing() {
+    const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
+    return writer_.Open(getpid(), ring_, fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
+  }
+  void Whisper(const ucx::Header& header, uint32_t nic_worker, const std::string& text) {
+    CHECK(writer_.Send(header, nic_worker, reinterpret_cast<const std::byte*>(text.data())));
+    writer_.Ring();
+  }
+
+  ucx::Header HeaderOf(const std::string& text, uint32_t generation, uint64_t sequence, int32_t from = 1) const {
+    ucx::Header header{};
+    header.magic = ucx::kHeaderMagic;
+    header.version = ucx::kHeaderVersion;
+    header.kind = ucx::Kind::kMessage;
+    header.from = from;
+    header.to = 0;
+    header.sender = kIncarnation;
+    header.receiver = victim_.incarnation;
+    header.generation = generation;
+    header.sequence = sequence;
+    header.bytes = text.size();
+    header.hash = ucx::HashOf(OptionsOf(1, 2, "tcp").secret, header);
+    return header;
+  }
+
+  void Say(const std::string& text, uint32_t generation, uint64_t sequence) {
+    const ucx::Header header = HeaderOf(text, generation, sequence);
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
+    void* const request =
+        library_->ucp_am_send_nbx(endpoint_, 0, &header, sizeof(header), text.data(), text.size(), &param);
+    CHECK(!UCS_PTR_IS_ERR(request));
+    // Its memory is the test's until all is over; UCX needs nothing more than to be driven.
+    if (UCS_PTR_IS_PTR(request)) library_->ucp_request_free(request);
+  }
+
+  template <typename Condition>
+  bool DriveUntil(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      lane_->Progress();
+      std::this_thread::yield();
+    }
+    return condition();
+  }
+
+ private:
+  const ucx::Library* library_ = nullptr;
+  std::unique_ptr<ucx::NicWorker> lane_;
+  ucx::Addresses victim_;
+  ucp_ep_h endpoint_ = nullptr;
+  uint64_t landmark_ = 5;
+  int ring_ = -1;
+  ucx::RingWriter writer_;
+};
+
+struct Victim {
+  explicit Victim(const std::string& transports = "tcp") {
+    std::string wrong;
+    wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
+    CHECK_EQ(wrong, "");
+    wire->SetHandler(&ears);
+  }
+  ~Victim() { CHECK(wire->Close(std::chrono::milliseconds{1000})); }
+
+  Ears ears;
+  std::shared_ptr<UcxWire> wire;
+};
+
+// A generation that nobody can have counted to would leave none to go on with.
+void TestGenerations() {
+  Victim victim;
+  Liar liar(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses()), "");
+  const std::string good = "one", bad = "two", after = "three", again = "four";
+  liar.Say(good, 0, 0);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 1; }));
+  liar.Say(bad, ~uint32_t{0}, 0);
+  liar.Say(after, 0, 1);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 2; }));
+  CHECK_EQ(victim.ears.messages().back().second, after);
+  CHECK_EQ(victim.wire->State().refused, 1);
+  CHECK(victim.ears.renewed().empty());
+  // As many as a process may count while this one is stopped.
+  liar.Say(again, 1000, 0);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 3; }));
+  CHECK_EQ(victim.ears.renewed().size(), 1u);
+}
+
+// What comes twice is not kept for a turn that has been.
+void TestSequences() {
+  Victim victim;
+  Liar liar(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses()), "");
+  const std::string first = "first", second = "second";
+  liar.Say(first, 0, 0);
+  liar.Say(first, 0, 0);
+  liar.Say(second, 0, 1);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 2; }));
+  CHECK_EQ(victim.ears.messages().back().second, second);
+  CHECK_EQ(victim.wire->State().refused, 1);
+}
+
+// What comes through a ring is believed no more than what comes over the network.
+void TestRings() {
+  Victim victim("");
+  Liar liar(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses(true)), "");
+  victim.wire->Post([&] { victim.wire->SendMessage(1, "", 0); });
+  CHECK(liar.DriveUntil([&] { return liar.ring() >= 0; }));
+  CHECK(liar.OpenRing());
+  const std::string first = "first", second = "second", third = "third";
+  liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 1; }));
+  ucx::Header forged = liar.HeaderOf(second, 0, 1);
+  forged.tag += 1;
+  liar.Whisper(forged, 0, second);
+  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a NIC worker that there is not
+  liar.Whisper(liar.HeaderOf(second, 0, 1, 0), 0, second);  // from somebody else
+  liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);       // once more
+  liar.Whisper(liar.HeaderOf(third, 0, 2), 0, third);       // before its turn
+  liar.Say(second, 0, 1);
+  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 3; }));
+  const auto messages = victim.ears.messages();
+  CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
+  CHECK_EQ(victim.wire->State().refused, 4);
+  CHECK(victim.ears.lost().empty() && victim.ears.renewed().empty());
+  // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
+  ucx::Header broken = liar.HeaderOf(first, 0, 3);
+  broken.magic += 1;
+  liar.Whisper(broken, 0, first);
+  CHECK(liar.DriveUntil([&] { return victim.ears.renewed().size() == 1; }));
+}
+
+// Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
+void TestUnmetRowsExpire() {
+  ucx::WireParts parts;
+  parts.peers = std::vector<ucx::Peer>(2);
+  ucx::Links links(&parts);
+  ucx::ControlMessages control_messages(&parts, &links);
+  ucx::Rows rows(&parts, &links, &control_messages, [] {});
+  ucx::Arrival arrival;
+  arrival.header.kind = ucx::Kind::kRows;
+  arrival.header.tag = 5;
+  rows.OnArrival(&parts.peers[1], arrival);
+  const auto now = std::chrono::steady_clock::now();
+  rows.Expire(now + std::chrono::minutes{59});
+  CHECK_EQ(parts.peers[1].unmet.size(), 1u);
+  rows.Expire(now + std::chrono::minutes{61});
+  CHECK(parts.peers[1].unmet.empty());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  TestUnmetRowsExpire();
+  if (UcxLibrary().empty()) {
+    std::cout << "no UCX: skipped\n";
+    return 77;
+  }
+  TestGenerations();
+  TestSequences();
+  TestRings();
+  return Finish("wire_liar_test");
+}

@@ -1,0 +1,206 @@
+#include "wire_rig.h"
+
+#include <cstdlib>
+#include <future>
+#include <iostream>
+
+#include "support/check.h"
+
+namespace fastjax::test {
+
+void Ends::OnDone(int64_t cookie, const Status& status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_[cookie] = status;
+  ++count_;
+  changed_.notify_all();
+}
+
+void Ends::OnMoved(int64_t cookie) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CHECK_EQ(ended_.count(cookie), 0u);
+  ++moved_[cookie];
+}
+
+long Ends::moved(int64_t cookie) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return moved_[cookie];
+}
+
+bool Ends::Has(int64_t cookie) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ended_.count(cookie) != 0;
+}
+
+Status Ends::Of(int64_t cookie) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ended_[cookie];
+}
+
+long Ends::count() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return count_;
+}
+
+void Ears::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  messages_.emplace_back(process, std::string(reinterpret_cast<const char*>(data), bytes));
+  changed_.notify_all();
+}
+
+void Ears::OnLost(int32_t process, const Status& status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  lost_.emplace_back(process, status);
+  changed_.notify_all();
+}
+
+void Ears::OnRenewed(int32_t process, const Status& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  renewed_.emplace_back(process, why);
+  changed_.notify_all();
+}
+
+void Ears::OnTick(std::chrono::steady_clock::time_point) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++ticks_;
+  changed_.notify_all();
+}
+
+void Ears::OnClosed(const Status& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = why;
+  changed_.notify_all();
+}
+
+Status Ears::closed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return closed_;
+}
+
+bool Ears::WaitTicks(int count) {
+  int from = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    from = ticks_;
+  }
+  return WaitFor([this, count, from] { return ticks_ >= from + count; });
+}
+
+std::vector<std::pair<int32_t, std::string>> Ears::messages() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return messages_;
+}
+
+std::vector<std::pair<int32_t, Status>> Ears::lost() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lost_;
+}
+
+std::vector<std::pair<int32_t, Status>> Ears::renewed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return renewed_;
+}
+
+std::string UcxLibrary() {
+  const char* const set = std::getenv("FASTJAX_TEST_UCX");
+  return set != nullptr ? set : FASTJAX_UCX_TEST_LIBRARY;
+}
+
+WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports) {
+  WireOptions options;
+  options.process = process;
+  options.processes = processes;
+  options.secret = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  options.library = UcxLibrary();
+  options.transports = transports;
+  return options;
+}
+
+WireRig::WireRig(int32_t processes, const std::string& transports, size_t nic_workers) {
+  for (int32_t process = 0; process < processes; ++process) {
+    WireOptions options = OptionsOf(process, processes, transports);
+    if (nic_workers > 1) options.nics.assign(nic_workers, "lo");
+    std::string wrong;
+    wires_.push_back(UcxWire::Open(options, &wrong));
+    if (wires_.back() == nullptr) {
+      std::cerr << "no wire: " << wrong << "\n";
+      std::abort();
+    }
+    ears_.push_back(std::make_unique<Ears>());
+    wires_.back()->SetHandler(ears_.back().get());
+  }
+}
+
+WireRig::~WireRig() {
+  for (size_t i = 0; i < wires_.size(); ++i) Close(static_cast<int32_t>(i));
+}
+
+void WireRig::Close(int32_t process) {
+  if (!wire(process).Close(std::chrono::milliseconds{2000})) {
+    std::cerr << "wire " << process << " does not close\n";
+    std::abort();
+  }
+}
+
+void WireRig::Introduce() {
+  for (auto& wire : wires_) {
+    for (auto& other : wires_) {
+      const std::string wrong = wire->AddPeer(other->process(), other->addresses());
+      if (!wrong.empty()) std::cerr << wrong << "\n";
+    }
+  }
+}
+
+void WireRig::On(int32_t process, const std::function<void(UcxWire*)>& work) {
+  std::promise<void> done;
+  wire(process).Post([&] {
+    work(&wire(process));
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void WireRig::Message(int32_t from, int32_t to, const std::string& text) {
+  On(from, [&](UcxWire* wire) { wire->SendMessage(to, text.data(), text.size()); });
+}
+
+void WireRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
+                   int32_t rail) {
+  On(from, [&](UcxWire* wire) {
+    const std::vector<Piece>& kept = Keep(pieces);
+    wire->Send({to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+  });
+}
+
+void WireRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
+                      int64_t cookie, int32_t rail) {
+  On(to, [&](UcxWire* wire) {
+    const std::vector<Piece>& kept = Keep(pieces);
+    wire->Receive({from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+  });
+}
+
+std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
+  std::vector<std::byte> pattern(bytes);
+  uint32_t x = seed * 2654435761u + 1;
+  for (std::byte& byte : pattern) {
+    x = x * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(x >> 24);
+  }
+  return pattern;
+}
+
+std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
+
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag) {
+  Ends ends;
+  auto data = Pattern(100000, static_cast<uint32_t>(tag));
+  std::vector<std::byte> into(data.size());
+  rig->Send(from, to, tag, Whole(&data), &ends, 0);
+  rig->Receive(to, from, tag, Whole(&into), &ends, 1);
+  CHECK(ends.Wait(0) && ends.Wait(1));
+  CHECK_EQ(ends.Of(0).message, "");
+  CHECK_EQ(ends.Of(1).message, "");
+  CHECK(data == into);
+}
+
+}  // namespace fastjax::test

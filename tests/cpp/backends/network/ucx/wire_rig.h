@@ -1,0 +1,132 @@
+// Wires of one test process that talk to each other, and ears for what they say.
+#ifndef FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
+#define FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/network/ucx/wire.h"
+
+namespace fastjax::test {
+
+using network::ucx::UcxWire;
+
+// Waits for what other threads do. The limit is for tests that fail: nothing is judged by how long it takes.
+class Watched {
+ public:
+  template <typename Condition>
+  bool WaitFor(Condition condition) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds{10}, condition);
+  }
+
+ protected:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+class Ends : public Listener, public Watched {
+ public:
+  void OnDone(int64_t cookie, const Status& status) override;
+  void OnMoved(int64_t cookie) override;
+  bool Wait(int64_t cookie) {
+    return WaitFor([this, cookie] { return ended_.count(cookie) != 0; });
+  }
+  bool Has(int64_t cookie);
+  Status Of(int64_t cookie);
+  long count();
+  // Times that the request was said to move.
+  long moved(int64_t cookie);
+
+ private:
+  std::map<int64_t, Status> ended_;
+  std::map<int64_t, long> moved_;
+  long count_ = 0;
+};
+
+class Ears : public Handler, public Watched {
+ public:
+  void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
+  void OnLost(int32_t process, const Status& status) override;
+  void OnRenewed(int32_t process, const Status& why) override;
+  void OnTick(std::chrono::steady_clock::time_point now) override;
+  void OnClosed(const Status& why) override;
+  bool Busy() const override { return busy_; }
+
+  bool WaitMessages(size_t count) {
+    return WaitFor([this, count] { return messages_.size() >= count; });
+  }
+  bool WaitLost(size_t count) {
+    return WaitFor([this, count] { return lost_.size() >= count; });
+  }
+  bool WaitRenewed(size_t count) {
+    return WaitFor([this, count] { return renewed_.size() >= count; });
+  }
+  bool WaitClosed() {
+    return WaitFor([this] { return !closed_.ok(); });
+  }
+  bool WaitTicks(int count);
+  std::vector<std::pair<int32_t, std::string>> messages();
+  std::vector<std::pair<int32_t, Status>> lost();
+  std::vector<std::pair<int32_t, Status>> renewed();
+  Status closed();
+  void SetBusy(bool busy) { busy_ = busy; }
+
+ private:
+  std::vector<std::pair<int32_t, std::string>> messages_;
+  std::vector<std::pair<int32_t, Status>> lost_, renewed_;
+  int ticks_ = 0;
+  Status closed_;
+  std::atomic<bool> busy_{false};
+};
+
+// The library that the tests are run with; empty if there is none.
+std::string UcxLibrary();
+WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports);
+
+class WireRig {
+ public:
+  // `nic_workers` unnamed NICs each.
+  WireRig(int32_t processes, const std::string& transports, size_t nic_workers = 1);
+  ~WireRig();
+
+  UcxWire& wire(int32_t process) { return *wires_[static_cast<size_t>(process)]; }
+  Ears& ears(int32_t process) { return *ears_[static_cast<size_t>(process)]; }
+  void Introduce();
+  void Close(int32_t process);
+
+  // On the wire's thread, and waits for it.
+  void On(int32_t process, const std::function<void(UcxWire*)>& work);
+  void Message(int32_t from, int32_t to, const std::string& text);
+  void Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
+            int32_t rail = 0);
+  void Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
+               int32_t rail = 0);
+
+ private:
+  const std::vector<Piece>& Keep(const std::vector<Piece>& pieces) { return kept_.emplace_back(pieces); }
+
+  std::deque<std::vector<Piece>> kept_;  // until the last request has ended
+  std::vector<std::unique_ptr<Ears>> ears_;
+  std::vector<std::shared_ptr<UcxWire>> wires_;
+};
+
+// Bytes that differ by seed and place.
+std::vector<std::byte> Pattern(size_t bytes, uint32_t seed);
+// All of it, as one piece.
+std::vector<Piece> Whole(std::vector<std::byte>* data);
+// Rows that go from one to the other, and arrive as they were.
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag);
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_

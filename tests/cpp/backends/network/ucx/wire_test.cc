@@ -1,0 +1,389 @@
+// Wires over UCX: messages, sends and receives, where nothing fails.
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "support/check.h"
+#include "wire_rig.h"
+
+namespace fastjax::test {
+namespace {
+
+// `count` pieces that differ in length, some of them empty, with gaps between them.
+std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count) {
+  std::vector<Piece> pieces;
+  size_t left = bytes;
+  size_t at = 0;
+  for (int i = 0; i < count; ++i) {
+    const size_t take =
+        i + 1 == count ? left
+                       : std::min(left, static_cast<size_t>(i) * bytes / static_cast<size_t>(count * count / 2 + 1));
+    pieces.push_back({data->data() + at, take});
+    at += take + 3;
+    left -= take;
+  }
+  return pieces;
+}
+
+std::string Joined(const std::vector<Piece>& pieces) {
+  std::string joined;
+  for (const Piece& piece : pieces) joined.append(static_cast<const char*>(piece.data), piece.bytes);
+  return joined;
+}
+
+// What is given up ends at both sides, both hear of it without another word, and go on.
+void TestRenewed(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  rig.Message(0, 1, "before");
+  CHECK(rig.ears(1).WaitMessages(1));
+  Ends ends;
+  auto data = Pattern(100000, 1);
+  std::vector<std::byte> into(100000);
+  rig.Send(0, 1, 1, Cut(&data, 100000, 1), &ends, 0);     // nobody wants it
+  rig.Receive(1, 0, 2, Cut(&into, 100000, 1), &ends, 1);  // nobody sends it
+  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  CHECK(rig.ears(0).WaitRenewed(1) && rig.ears(1).WaitRenewed(1));
+  CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
+  CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
+  CHECK(rig.ears(0).renewed()[0].second.ok());
+  CHECK_NE(rig.ears(1).renewed()[0].second.message.find("lost or gave up the connection"), std::string::npos);
+  rig.Message(0, 1, "after");
+  rig.Message(1, 0, "after");
+  CHECK(rig.ears(1).WaitMessages(2) && rig.ears(0).WaitMessages(1));
+  CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
+  // Nothing more is said of what is over.
+  CHECK_EQ(rig.wire(1).Describe(0).find("gave up"), std::string::npos);
+}
+
+void TestMessagesInOrder(const std::string& transports) {
+  WireRig rig(3, transports);
+  std::vector<std::string> texts;
+  for (int i = 0; i < 60; ++i) {
+    // Of all ways to travel, mixed.
+    texts.push_back(std::string(static_cast<size_t>(i % 5 == 0   ? 300000 + i
+                                                    : i % 3 == 0 ? 9000 + i
+                                                                 : i),
+                                static_cast<char>('a' + i % 26)));
+  }
+  for (const std::string& text : texts) rig.Message(0, 1, text);  // before they have met
+  rig.Introduce();
+  for (const std::string& text : texts) rig.Message(2, 1, text);
+  for (const std::string& text : texts) rig.Message(1, 1, text);
+  CHECK(rig.ears(1).WaitMessages(3 * texts.size()));
+  std::vector<std::vector<std::string>> got(3);
+  for (auto& [process, text] : rig.ears(1).messages()) got[static_cast<size_t>(process)].push_back(text);
+  for (const auto& from : got) CHECK(from == texts);
+  CHECK(rig.ears(1).lost().empty());
+  CHECK(rig.ears(1).WaitTicks(3));
+}
+
+void TestRows(const std::string& transports) {
+  WireRig rig(2, transports, 2);
+  rig.Introduce();
+  Ends ends;
+  int64_t cookie = 0;
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{8192}, size_t{8193}, size_t{100000}, size_t{20000000}}) {
+    for (const int pieces : {1, 2, 40}) {
+      for (const bool early : {false, true}) {
+        const Context context(std::to_string(bytes) + " bytes, " + std::to_string(pieces) + " pieces, receive first " +
+                              std::to_string(early));
+        auto data = Pattern(bytes + 200, static_cast<uint32_t>(cookie));
+        std::vector<std::byte> into(bytes + 200);
+        const auto from = Cut(&data, bytes, pieces);
+        const auto to = Cut(&into, bytes, 41 - pieces);
+        const auto tag = static_cast<uint64_t>(cookie);
+        const int32_t rail = pieces % 2;
+        if (early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
+        rig.Send(0, 1, tag, from, &ends, cookie, rail);
+        if (!early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
+        CHECK(ends.Wait(cookie) && ends.Wait(cookie + 1));
+        CHECK_EQ(ends.Of(cookie).message, "");
+        CHECK_EQ(ends.Of(cookie + 1).message, "");
+        CHECK(Joined(from) == Joined(to));
+        cookie += 2;
+      }
+    }
+  }
+  CHECK_EQ(ends.count(), cookie);
+  CHECK_EQ(rig.wire(1).State().refused, 0);
+}
+
+// What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
+void TestMoving(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends;
+  auto data = Pattern(1020000, 1);
+  std::vector<std::byte> into(1000000);
+  const auto from = Cut(&data, into.size(), 4000);
+  rig.Receive(1, 0, 1, Whole(&into), &ends, 1);
+  rig.Send(0, 1, 1, from, &ends, 0);
+  CHECK(ends.Wait(0) && ends.Wait(1));
+  CHECK(Joined(from) == Joined(Whole(&into)));
+  CHECK_GE(ends.moved(0), 10);
+  CHECK_GE(ends.moved(1), 10);
+}
+
+void TestMatchingOrder(const std::string& transports) {
+  WireRig rig(3, transports);
+  rig.Introduce();
+  Ends ends;
+  std::vector<std::vector<std::byte>> data, into;
+  constexpr int kEach = 30;
+  for (int i = 0; i < 2 * kEach; ++i) {
+    data.push_back(Pattern(i % 3 == 0 ? 50000 : 100, static_cast<uint32_t>(i)));
+    into.emplace_back(data.back().size());
+  }
+  // The same tag from two processes, and another tag between.
+  for (int i = 0; i < 2 * kEach; ++i)
+    rig.Send(i % 2, 2, static_cast<uint64_t>(i / 2 % 2), Whole(&data[static_cast<size_t>(i)]), &ends, i);
+  for (int tag = 0; tag < 2; ++tag) {
+    for (int i = 0; i < 2 * kEach; ++i) {
+      if (i / 2 % 2 == tag)
+        rig.Receive(2, i % 2, static_cast<uint64_t>(tag), Whole(&into[static_cast<size_t>(i)]), &ends, 1000 + i);
+    }
+  }
+  for (int i = 0; i < 2 * kEach; ++i) {
+    CHECK(ends.Wait(i) && ends.Wait(1000 + i));
+    CHECK_EQ(ends.Of(1000 + i).message, "");
+    CHECK(data[static_cast<size_t>(i)] == into[static_cast<size_t>(i)]);
+  }
+}
+
+void TestReceiverSetsThePace(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends;
+  auto small = Pattern(8000, 1);
+  auto large = Pattern(9000, 2);
+  std::vector<std::byte> into_small(8000), into_large(9000);
+  rig.Send(0, 1, 1, Whole(&large), &ends, 1);
+  rig.Send(0, 1, 2, Whole(&small), &ends, 2);
+  CHECK(ends.Wait(2));
+  rig.Message(0, 1, "after them");
+  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.ears(0).WaitTicks(3));
+  CHECK(!ends.Has(1));
+  CHECK_LT(rig.wire(0).State().bytes_sent, 9000);
+  rig.Receive(1, 0, 1, Whole(&into_large), &ends, 3);
+  rig.Receive(1, 0, 2, Whole(&into_small), &ends, 4);
+  CHECK(ends.Wait(1) && ends.Wait(3) && ends.Wait(4));
+  CHECK(large == into_large);
+  CHECK(small == into_small);
+}
+
+// Whose requests moved, one after another.
+class Journal : public Ends {
+ public:
+  void OnMoved(int64_t cookie) override {
+    written_.push_back(cookie);
+    Ends::OnMoved(cookie);
+  }
+  // When all have ended.
+  const std::vector<int64_t>& written() const { return written_; }
+
+ private:
+  std::vector<int64_t> written_;  // by the wire's thread
+};
+
+// Several of one tag that are asked for at once go one after the other. Of so many pieces, what goes between processes
+// of one host goes in chunks as well.
+void TestOneAfterTheOther(const std::string& transports) {
+  constexpr size_t kBytes = 2000000, kSends = 4;
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends;
+  Journal journal;
+  std::vector<std::vector<std::byte>> data, into(kSends, std::vector<std::byte>(kBytes));
+  std::vector<std::vector<Piece>> from;
+  for (uint32_t i = 0; i < kSends; ++i) data.push_back(Pattern(kBytes + 20000, i));
+  for (size_t i = 0; i < kSends; ++i) {
+    from.push_back(Cut(&data[i], kBytes, 4000));
+    rig.Send(0, 1, 7, from[i], &ends, static_cast<int64_t>(i));
+  }
+  rig.Message(0, 1, "after the offers");
+  CHECK(rig.ears(1).WaitMessages(1));
+  std::vector<Piece> to;
+  for (auto& each : into) to.push_back({each.data(), kBytes});
+  rig.On(1, [&](UcxWire* wire) {
+    for (size_t i = 0; i < kSends; ++i) wire->Receive({0, 0, 0}, 7, &to[i], 1, &journal, static_cast<int64_t>(i));
+  });
+  for (size_t i = 0; i < kSends; ++i) {
+    const auto cookie = static_cast<int64_t>(i);
+    CHECK(ends.Wait(cookie) && journal.Wait(cookie));
+    CHECK_EQ(journal.Of(cookie).message, "");
+    CHECK(Joined(from[i]) == Joined(Whole(&into[i])));
+  }
+  const auto& written = journal.written();
+  CHECK(std::is_sorted(written.begin(), written.end()));
+}
+
+// A short one of another listener, or of another tag, need not wait for all of a long one: three hundred times as long.
+void TestBesideEachOther(const std::string& transports) {
+  constexpr size_t kLong = 60000000, kShort = 200000;
+  for (const uint64_t tag : {0, 1}) {
+    WireRig rig(2, transports);
+    rig.Introduce();
+    Ends ends, others;
+    Journal journal;
+    auto data = Pattern(kLong + 20000, 1);
+    std::vector<std::byte> into(kLong), into_short(kShort);
+    const auto from = Cut(&data, kLong, 4000), from_short = Cut(&data, kShort, 4000);
+    rig.Send(0, 1, 0, from, &ends, 0);
+    rig.Send(0, 1, tag, from_short, tag == 0 ? &others : &ends, 1);
+    rig.Message(0, 1, "after the offers");
+    CHECK(rig.ears(1).WaitMessages(1));
+    const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
+    rig.On(1, [&](UcxWire* wire) {
+      wire->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
+      wire->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
+    });
+    CHECK(journal.Wait(0) && journal.Wait(1));
+    CHECK(ends.Wait(0) && (tag == 0 ? others : ends).Wait(1));
+    CHECK(Joined(from) == Joined(Whole(&into)) && Joined(from_short) == Joined(Whole(&into_short)));
+    CHECK(journal.written().back() == 0);
+  }
+}
+
+void TestLengths(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends;
+  int64_t cookie = 0;
+  for (const size_t sent : {size_t{100}, size_t{100000}}) {
+    for (const size_t expected : {sent - 1, sent + 1}) {
+      auto data = Pattern(sent, 1);
+      std::vector<std::byte> into(sent + 100);
+      const std::vector<std::byte> before = into;
+      rig.Send(0, 1, 7, Whole(&data), &ends, cookie);
+      rig.Receive(1, 0, 7, {{into.data(), expected}}, &ends, cookie + 1);
+      CHECK(ends.Wait(cookie) && ends.Wait(cookie + 1));
+      CHECK(ends.Of(cookie + 1).code == Code::kInternal);
+      const std::string message = ends.Of(cookie + 1).message;
+      CHECK(message.find(std::to_string(sent) + " bytes") != std::string::npos);
+      CHECK(message.find(std::to_string(expected) + " were expected") != std::string::npos);
+      CHECK(into == before);
+      cookie += 2;
+    }
+  }
+}
+
+void TestCancelAndDrop(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  Ends ends, others;
+  std::vector<std::byte> into(10000);
+  auto data = Pattern(10000, 1);
+  rig.Receive(1, 0, 5, Whole(&into), &ends, 0);
+  rig.Receive(1, 0, 6, Whole(&into), &others, 0);
+  rig.On(1, [&](UcxWire* wire) { wire->Cancel(&ends); });
+  CHECK(ends.Wait(0));
+  CHECK(ends.Of(0).code == Code::kUnavailable);
+  rig.Send(0, 1, 6, Whole(&data), &others, 1);
+  CHECK(others.Wait(0) && others.Wait(1));
+  CHECK(others.Of(0).ok());
+  CHECK(into == data);
+  // What arrived, and what arrives after; with the tag's upper half.
+  rig.Send(0, 1, 0x100000001, Whole(&data), &ends, 1);
+  rig.Message(0, 1, "sent after it");
+  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(!ends.Has(1));
+  rig.On(1, [&](UcxWire* wire) { wire->Drop(0x100000000, 0xffffffff00000000); });
+  CHECK(ends.Wait(1));
+  rig.Send(0, 1, 0x100000002, Whole(&data), &ends, 2);
+  CHECK(ends.Wait(2));
+  std::fill(into.begin(), into.end(), std::byte{0});
+  rig.Send(0, 1, 0x200000002, Whole(&data), &ends, 3);
+  rig.Receive(1, 0, 0x200000002, Whole(&into), &ends, 4);
+  CHECK(ends.Wait(3) && ends.Wait(4));
+  CHECK(into == data);
+}
+
+// Whether messages to the other process go through memory.
+bool HasRing(WireRig* rig, int32_t process) {
+  const std::vector<std::string> transports = rig->wire(process).State().nic_workers[0].transports;
+  return std::find(transports.begin(), transports.end(), "memory") != transports.end();
+}
+
+// Where there are rings, what finds no room in them takes the network, and the order stays.
+void TestFullRings(const std::string& transports) {
+  WireRig rig(2, transports);
+  rig.Introduce();
+  rig.Message(0, 1, "");
+  rig.Message(1, 0, "");
+  CHECK(rig.ears(0).WaitMessages(1) && rig.ears(1).WaitMessages(1));
+  for (const int32_t process : {0, 1}) CHECK_EQ(HasRing(&rig, process), transports.empty());
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  rig.wire(1).Post([gone] { gone.wait(); });
+  constexpr size_t kMessages = 2000;
+  rig.On(0, [](UcxWire* wire) {
+    for (size_t i = 0; i < kMessages; ++i) {
+      const std::string text = std::to_string(i) + std::string(i % 500 == 0 ? 100000 : 700, '.');
+      wire->SendMessage(1, text.data(), text.size());
+    }
+  });
+  go.set_value();
+  CHECK(rig.ears(1).WaitMessages(kMessages + 1));
+  const auto messages = rig.ears(1).messages();
+  for (size_t i = 0; i < kMessages; ++i) CHECK_EQ(messages[i + 1].second.find(std::to_string(i) + "."), 0u);
+}
+
+void TestDescriptions() {
+  WireRig rig(2, "tcp");
+  CHECK(rig.wire(0).Describe(1).find("has not joined") != std::string::npos);
+  CHECK(rig.wire(0).Describe(2).find("does not exist") != std::string::npos);
+  CHECK(rig.wire(0).Describe(-1).find("does not exist") != std::string::npos);
+  CHECK(rig.wire(0).Describe(0).find("this one") != std::string::npos);
+  CHECK(rig.wire(0).AddPeer(1, "garbage").find("process 1") != std::string::npos);
+  const std::string good = rig.wire(1).addresses();
+  for (size_t length = 0; length < good.size(); ++length)
+    CHECK(!rig.wire(0).AddPeer(1, good.substr(0, length)).empty());
+  CHECK(!rig.wire(0).AddPeer(1, good + "x").empty());
+  CHECK(!rig.wire(0).AddPeer(0, good).empty());
+  rig.Introduce();
+  rig.Message(0, 1, "hello");
+  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.wire(0).Describe(1).find("process 1 (") == 0);
+  const auto state = rig.wire(0).State();
+  CHECK_EQ(state.messages_sent, 1);
+  CHECK_EQ(state.bytes_sent, 5);
+  CHECK_EQ(state.nic_workers.size(), 1u);
+  CHECK(!state.nic_workers[0].transports.empty() && state.nic_workers[0].transports[0].find("tcp/") == 0);
+  Ends ends;
+  rig.Send(0, 0, 1, {}, &ends, 0);
+  rig.Send(0, 2, 1, {}, &ends, 1);
+  rig.Receive(0, -1, 1, {}, &ends, 2);
+  for (int i = 0; i < 3; ++i) CHECK(ends.Wait(i) && ends.Of(i).code == Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  if (UcxLibrary().empty()) {
+    std::cout << "wire_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    return 77;
+  }
+  for (const std::string transports : {"tcp", ""}) {
+    const Context context("transports '" + transports + "'");
+    TestMessagesInOrder(transports);
+    TestRows(transports);
+    TestMoving(transports);
+    TestMatchingOrder(transports);
+    TestReceiverSetsThePace(transports);
+    TestOneAfterTheOther(transports);
+    TestBesideEachOther(transports);
+    TestLengths(transports);
+    TestCancelAndDrop(transports);
+    TestRenewed(transports);
+    TestFullRings(transports);
+  }
+  TestDescriptions();
+  return Finish("wire_test");
+}

@@ -1,0 +1,550 @@
+// The emulated GPU, through the driver's table, does what CUDA says of streams, events and errors: code that is right
+// on it is right on a GPU.
+#include "kernels/emulated_gpu.h"
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/driver.h"
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+using kernels::Driver;
+using kernels::Event;
+using kernels::Landing;
+using kernels::Move;
+using kernels::Stream;
+
+const Driver& Gpu() { return *fastjax_gpu_driver(); }
+
+#define CHECK_OK(call) CHECK_EQ((call), 0)
+
+// Opened once, by anyone.
+class Gate {
+ public:
+  void Open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+Stream NewStream() {
+  Stream stream = nullptr;
+  CHECK_OK(Gpu().CreateStream(&stream));
+  return stream;
+}
+
+Event NewEvent() {
+  Event event = nullptr;
+  CHECK_OK(Gpu().CreateEvent(&event));
+  return event;
+}
+
+void Then(Stream stream, std::function<void()> work) {
+  auto own = std::make_unique<std::function<void()>>(std::move(work));
+  const auto run = [](void* data) {
+    const std::unique_ptr<std::function<void()>> taken(static_cast<std::function<void()>*>(data));
+    (*taken)();
+  };
+  CHECK_OK(Gpu().CallHost(stream, run, own.release()));
+}
+
+bool IsReached(Event event) {
+  int reached = -1;
+  CHECK_OK(Gpu().QueryEvent(event, &reached));
+  return reached == 1;
+}
+
+// With a number of streams, destroyed with it.
+class Streams {
+ public:
+  explicit Streams(size_t count) {
+    while (streams_.size() < count) streams_.push_back(NewStream());
+  }
+  ~Streams() {
+    for (const Stream stream : streams_) {
+      CHECK_OK(Gpu().SynchronizeStream(stream));
+      CHECK_OK(Gpu().DestroyStream(stream));
+    }
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  Stream operator[](size_t i) const { return streams_[i]; }
+
+ private:
+  std::vector<Stream> streams_;
+};
+
+void TestDevices() {
+  CHECK_EQ(Gpu().version, kernels::kDriverVersion);
+  CHECK_EQ(std::string(Gpu().platform), "emulated");
+  int devices = 0;
+  CHECK_OK(Gpu().CountDevices(&devices));
+  CHECK_EQ(devices, kernels::emulatedDevices);
+  int device = 7;
+  CHECK_OK(Gpu().GetDevice(&device));
+  CHECK_EQ(device, kernels::kNoDevice);
+  for (const int bad : {-2, devices}) {
+    int count = 0;
+    CHECK_EQ(Gpu().SetDevice(bad), kernels::emulatedErrorInvalidDevice);
+    CHECK_EQ(Gpu().CountMultiprocessors(&count, bad), kernels::emulatedErrorInvalidDevice);
+  }
+  CHECK_OK(Gpu().SetDevice(3));
+  CHECK_OK(Gpu().GetDevice(&device));
+  CHECK_EQ(device, 3);
+  std::thread([] {
+    int of_thread = 7;
+    CHECK_OK(Gpu().GetDevice(&of_thread));
+    CHECK_EQ(of_thread, kernels::kNoDevice);
+    // Device 0 comes by itself, as with CUDA, and that is noted.
+    const int64_t strays = kernels::emulatedStrays();
+    CHECK_OK(Gpu().DestroyEvent(NewEvent()));
+    CHECK_OK(Gpu().GetDevice(&of_thread));
+    CHECK_EQ(of_thread, 0);
+    CHECK_EQ(kernels::emulatedStrays().load(), strays + 1);
+    CHECK_OK(Gpu().SetDevice(kernels::kNoDevice));
+    CHECK_OK(Gpu().GetDevice(&of_thread));
+    CHECK_EQ(of_thread, kernels::kNoDevice);
+  }).join();
+  CHECK_OK(Gpu().SetDevice(0));
+  int multiprocessors = 0;
+  CHECK_OK(Gpu().CountMultiprocessors(&multiprocessors, 0));
+  CHECK_GT(multiprocessors, 0);
+  CHECK_EQ(std::string(Gpu().ErrorText(kernels::emulatedErrorInvalidDevice)), "invalid device ordinal");
+  CHECK_EQ(std::string(Gpu().ErrorText(12345)), "unknown error");
+}
+
+void TestPeers() {
+  for (int time = 0; time < 2; ++time) {
+    for (const int peer : {0, 1, 15}) {
+      int possible = -1;
+      CHECK_OK(Gpu().EnablePeer(peer, &possible));
+      CHECK_EQ(possible, 1);
+    }
+  }
+  for (const int bad : {-1, 16}) {
+    int possible = -1;
+    CHECK_EQ(Gpu().EnablePeer(bad, &possible), kernels::emulatedErrorInvalidDevice);
+    CHECK_EQ(possible, 0);
+  }
+}
+
+void TestOrder() {
+  const Streams streams(1);
+  Gate gate;
+  std::vector<int> order;
+  Then(streams[0], [&] { gate.Pass(); });
+  for (int i = 0; i < 100; ++i) Then(streams[0], [&order, i] { order.push_back(i); });
+  gate.Open();
+  CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+  CHECK_EQ(order.size(), size_t{100});
+  for (size_t i = 0; i < order.size(); ++i) CHECK_EQ(order[i], static_cast<int>(i));
+}
+
+// An event is reached although the stream has more to do, and a stream is done when all of its work is.
+void TestSynchronize() {
+  const Streams streams(1);
+  const Event event = NewEvent();
+  Gate gates[2];
+  bool done = false;
+  Then(streams[0], [&] { gates[0].Pass(); });
+  CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+  Then(streams[0], [&] {
+    gates[1].Pass();
+    done = true;
+  });
+  gates[0].Open();
+  CHECK_OK(Gpu().SynchronizeEvent(event));
+  CHECK(IsReached(event));
+  gates[1].Open();
+  CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+  CHECK(done);
+  CHECK_OK(Gpu().DestroyEvent(event));
+}
+
+void TestEventNeverRecorded() {
+  const Streams streams(1);
+  const Event event = NewEvent();
+  CHECK(IsReached(event));
+  CHECK_OK(Gpu().SynchronizeEvent(event));
+  CHECK_OK(Gpu().WaitEvent(streams[0], event));
+  // A record after the wait is not what was waited for, although the wait has not come to its turn: else, a deadlock.
+  CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+  CHECK_OK(Gpu().SynchronizeEvent(event));
+  CHECK_OK(Gpu().DestroyEvent(event));
+}
+
+void TestQuery() {
+  const Streams streams(1);
+  const Event event = NewEvent();
+  Gate gates[2];
+  for (Gate& gate : gates) {
+    Then(streams[0], [&gate] { gate.Pass(); });
+    CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+    CHECK(!IsReached(event));
+    gate.Open();
+    CHECK_OK(Gpu().SynchronizeEvent(event));
+    CHECK(IsReached(event));
+  }
+  CHECK_OK(Gpu().DestroyEvent(event));
+}
+
+// One stream's work comes after another's: the second is empty of work of its own and would be first, were it not to
+// wait.
+void TestWait() {
+  const Streams streams(2);
+  for (int time = 0; time < 20; ++time) {
+    Gate gate;
+    int value = 0;
+    int seen = 0;
+    const Event event = NewEvent();
+    Then(streams[0], [&] {
+      gate.Pass();
+      value = 1;
+    });
+    CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+    CHECK_OK(Gpu().WaitEvent(streams[1], event));
+    Then(streams[1], [&] { seen = value; });
+    const Event after = NewEvent();
+    CHECK_OK(Gpu().RecordEvent(after, streams[1]));
+    CHECK(!IsReached(after));
+    gate.Open();
+    CHECK_OK(Gpu().SynchronizeEvent(after));
+    CHECK_EQ(seen, 1);
+    CHECK_OK(Gpu().DestroyEvent(event));
+    CHECK_OK(Gpu().DestroyEvent(after));
+  }
+}
+
+// A wait is for the record that was the last when it was made: neither for a later one, whose stream goes on only after
+// the waiting one has, nor content with a later one that is reached first.
+void TestRecordedAgain() {
+  const Streams streams(3);
+  const Event event = NewEvent();
+  const Event after = NewEvent();
+  Gate first;
+  Gate second;
+  bool first_done = false;
+  bool first_seen = false;
+  Then(streams[0], [&] {
+    first.Pass();
+    first_done = true;
+  });
+  CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+  CHECK_OK(Gpu().WaitEvent(streams[1], event));
+  Then(streams[1], [&] { first_seen = first_done; });
+  CHECK_OK(Gpu().RecordEvent(after, streams[1]));
+  CHECK_OK(Gpu().RecordEvent(event, streams[2]));  // reached at once
+  CHECK_OK(Gpu().SynchronizeEvent(event));
+  CHECK(IsReached(event));
+  CHECK(!IsReached(after));
+  Then(streams[2], [&] { second.Pass(); });
+  CHECK_OK(Gpu().RecordEvent(event, streams[2]));
+  CHECK(!IsReached(event));
+  first.Open();
+  CHECK_OK(Gpu().SynchronizeEvent(after));  // although the last record is not reached
+  CHECK(first_seen);
+  second.Open();
+  CHECK_OK(Gpu().SynchronizeEvent(event));
+  CHECK_OK(Gpu().DestroyEvent(event));
+  CHECK_OK(Gpu().DestroyEvent(after));
+}
+
+// Streams wait for each other in turns, which works only if they run at once.
+void TestStreamsRunAtOnce() {
+  const Streams streams(2);
+  constexpr size_t kTurns = 50;
+  std::array<Event, kTurns> events{};
+  for (Event& event : events) event = NewEvent();
+  int turns = 0;
+  for (size_t i = 0; i < kTurns; ++i) {
+    const Stream stream = streams[i % 2];
+    if (i > 0) CHECK_OK(Gpu().WaitEvent(stream, events[i - 1]));
+    Then(stream, [&turns, i] { turns += turns == static_cast<int>(i) ? 1 : 0; });
+    CHECK_OK(Gpu().RecordEvent(events[i], stream));
+  }
+  CHECK_OK(Gpu().SynchronizeEvent(events.back()));
+  CHECK_EQ(turns, static_cast<int>(kTurns));
+  Gate here;
+  Gate there;
+  Then(streams[0], [&] {
+    here.Open();
+    there.Pass();
+  });
+  Then(streams[1], [&] {
+    there.Open();
+    here.Pass();
+  });
+  for (size_t i = 0; i < 2; ++i) CHECK_OK(Gpu().SynchronizeStream(streams[i]));
+  for (const Event event : events) CHECK_OK(Gpu().DestroyEvent(event));
+}
+
+// Both are gone at once for the caller, and what was queued is done all the same.
+void TestDestroyWhileQueued() {
+  Gate gate;
+  Gate done;
+  int value = 0;
+  int seen = 0;
+  const Stream before = NewStream();
+  const Stream behind = NewStream();
+  const Event event = NewEvent();
+  Then(before, [&] {
+    gate.Pass();
+    value = 7;
+  });
+  CHECK_OK(Gpu().RecordEvent(event, before));
+  CHECK_OK(Gpu().WaitEvent(behind, event));
+  Then(behind, [&] {
+    seen = value;
+    done.Open();
+  });
+  CHECK_OK(Gpu().DestroyEvent(event));
+  CHECK_OK(Gpu().DestroyStream(before));
+  CHECK_OK(Gpu().DestroyStream(behind));
+  gate.Open();  // if destroying waited, this would never be reached
+  done.Pass();
+  CHECK_EQ(seen, 7);
+}
+
+// What CUDA refuses because handles are of another device.
+void TestOtherDevice() {
+  const Streams streams(1);
+  const Event event = NewEvent();
+  CHECK_OK(Gpu().SetDevice(1));
+  const Stream other = NewStream();
+  const Event other_event = NewEvent();
+  const std::byte src{5};
+  std::byte dst{0};
+  const Move move = {&dst, &src, kernels::NextBegin(0, &dst), 1};
+  CHECK_EQ(Gpu().RecordEvent(event, other), kernels::emulatedErrorInvalidResourceHandle);
+  CHECK_EQ(Gpu().MoveRows(&move, 1, move.begin + 1, nullptr, 1, streams[0]),
+           kernels::emulatedErrorInvalidResourceHandle);
+  CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+  CHECK(dst == std::byte{0});
+  // But these are allowed: waits across devices, copies and records on any stream.
+  CHECK_OK(Gpu().Copy(&dst, &src, 1, streams[0]));
+  CHECK_OK(Gpu().RecordEvent(event, streams[0]));
+  CHECK_OK(Gpu().WaitEvent(other, event));
+  CHECK_OK(Gpu().RecordEvent(other_event, other));
+  CHECK_OK(Gpu().SetDevice(0));
+  CHECK_OK(Gpu().SynchronizeEvent(other_event));
+  CHECK(dst == src);
+  CHECK_OK(Gpu().DestroyStream(other));
+  CHECK_OK(Gpu().DestroyEvent(event));
+  CHECK_OK(Gpu().DestroyEvent(other_event));
+}
+
+template <typename T>
+T* OnDevice(const std::vector<T>& values, Stream stream) {
+  void* memory = nullptr;
+  CHECK_OK(Gpu().Malloc(&memory, values.size() * sizeof(T)));
+  CHECK_OK(Gpu().Copy(memory, values.data(), values.size() * sizeof(T), stream));
+  CHECK_OK(Gpu().SynchronizeStream(stream));  // then the values may go
+  return static_cast<T*>(memory);
+}
+
+// A copy, a kernel that moves, one that sums, and a copy back, in order.
+void TestWork() {
+  const Streams streams(1);
+  const Stream stream = streams[0];
+  std::vector<float> values(5000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+  float* rows = OnDevice(values, stream);
+  float* moved = OnDevice(std::vector<float>(values.size()), stream);
+  float* sums = OnDevice(std::vector<float>(values.size()), stream);
+  const auto as_bytes = [](float* at) { return reinterpret_cast<std::byte*>(at); };
+  Move* moves = OnDevice<Move>({{as_bytes(moved), as_bytes(rows), kernels::NextBegin(0, moved), bytes}}, stream);
+  Landing* landings = OnDevice<Landing>({{as_bytes(sums), 0, bytes, 0, 2}}, stream);
+  const std::byte** sources = OnDevice<const std::byte*>({as_bytes(rows), as_bytes(moved)}, stream);
+  void* pinned = nullptr;
+  CHECK_OK(Gpu().MallocPinned(&pinned, static_cast<size_t>(bytes)));
+  CHECK_OK(Gpu().MoveRows(moves, 1, kernels::NextBegin(0, moved) + bytes, nullptr, 3, stream));
+  CHECK_OK(Gpu().SumRows(kernels::ElementKind::kF32, landings, sources, 1, bytes, nullptr, 3, stream));
+  CHECK_OK(Gpu().Copy(pinned, sums, static_cast<size_t>(bytes), stream));
+  bool right = false;
+  Then(stream, [&] {
+    right = true;
+    for (size_t i = 0; i < values.size(); ++i) right = right && static_cast<float*>(pinned)[i] == 2 * values[i];
+  });
+  CHECK_OK(Gpu().SynchronizeStream(stream));
+  CHECK(right);
+  for (void* memory : std::initializer_list<void*>{rows, moved, sums, moves, landings, sources}) {
+    CHECK_OK(Gpu().Free(memory));
+  }
+  CHECK_OK(Gpu().FreePinned(pinned));
+}
+
+// A launch takes its list along: the caller's is free again, whenever the stream comes to it.
+void TestListsByValue() {
+  const Streams streams(1);
+  const std::vector<std::byte> src(kernels::kFewMoves, std::byte{5});
+  std::vector<std::byte> dst(src.size());
+  std::vector<Move> moves;
+  int64_t end = 0;
+  for (size_t i = 0; i < src.size(); ++i) {
+    moves.push_back({&dst[i], &src[i], kernels::NextBegin(end, &dst[i]), 1});
+    end = moves.back().begin + 1;
+  }
+  const int64_t count = kernels::kFewMoves;
+  uint64_t closed = 1;
+  Gate gate;
+  Then(streams[0], [&] { gate.Pass(); });
+  CHECK_OK(Gpu().MoveFew(moves.data(), count, end, &closed, 3, streams[0]));
+  Then(streams[0], [&] { CHECK(dst != src && closed == 1); });
+  CHECK_OK(Gpu().MoveFew(moves.data(), count, end, nullptr, 3, streams[0]));
+  moves.assign(moves.size(), {nullptr, nullptr, 0, 1 << 20});
+  gate.Open();
+  CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+  CHECK(dst == src);
+}
+
+constexpr uint64_t kClosed = 1;
+
+// A launch loads its kernel for its device unless that has been done: on each device by itself.
+void TestLazyLoads() {
+  const std::byte src{5};
+  std::byte dst{0};
+  const Move move = {&dst, &src, kernels::NextBegin(0, &dst), 1};
+  for (const int device : {4, 5}) {
+    for (const bool loaded : {false, true}) {
+      CHECK_OK(Gpu().SetDevice(device + (loaded ? 2 : 0)));
+      if (loaded) CHECK_OK(Gpu().LoadKernels());
+      const Streams streams(1);
+      kernels::BarrierLine page[3] = {};
+      kernels::Barrier barrier = {};  // of one device
+      barrier.page = page;
+      barrier.devices = 1;
+      barrier.here = 1;
+      const kernels::FetchList list = {1, {}};
+      const int64_t before = kernels::emulatedLazyLoads();
+      for (int time = 0; time < 2; ++time) {
+        CHECK_OK(Gpu().MoveRows(&move, 1, move.begin + 1, nullptr, 1, streams[0]));
+        CHECK_OK(Gpu().MoveFew(&move, 1, move.begin + 1, nullptr, 1, streams[0]));
+        for (const auto kind : {kernels::ElementKind::kF16, kernels::ElementKind::kBF16, kernels::ElementKind::kF32,
+                                kernels::ElementKind::kF64}) {
+          CHECK_OK(Gpu().SumRows(kind, nullptr, nullptr, 0, 1, &kClosed, 1, streams[0]));
+        }
+        CHECK_OK(Gpu().Fetch(&list, 1, streams[0]));
+        CHECK_OK(Gpu().PassBarrier(&barrier, streams[0]));
+      }
+      CHECK_OK(Gpu().SynchronizeStream(streams[0]));
+      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 8);
+    }
+  }
+  CHECK_OK(Gpu().SetDevice(0));
+}
+
+void TestBadLaunches() {
+  const Streams streams(1);
+  const Move move = {};
+  const Landing landing = {};
+  const std::byte* const source = nullptr;
+  for (const int32_t blocks : {0, -1}) {
+    CHECK_EQ(Gpu().MoveRows(&move, 1, 16, nullptr, blocks, streams[0]), kernels::emulatedErrorInvalidConfiguration);
+    CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kBF16, &landing, &source, 1, 16, nullptr, blocks, streams[0]),
+             kernels::emulatedErrorInvalidConfiguration);
+    // Without bytes there is nothing to launch.
+    CHECK_OK(Gpu().MoveRows(nullptr, 0, 0, nullptr, blocks, streams[0]));
+    CHECK_OK(Gpu().SumRows(kernels::ElementKind::kBF16, nullptr, nullptr, 0, 0, nullptr, blocks, streams[0]));
+  }
+  const std::vector<Move> many(kernels::kFewMoves + 1);
+  CHECK_EQ(Gpu().MoveFew(many.data(), kernels::kFewMoves + 1, 16, nullptr, 1, streams[0]),
+           kernels::emulatedErrorInvalidValue);
+  CHECK_EQ(Gpu().MoveFew(many.data(), 1, 16, nullptr, 0, streams[0]), kernels::emulatedErrorInvalidConfiguration);
+  CHECK_OK(Gpu().MoveFew(nullptr, 0, 0, nullptr, 0, streams[0]));
+  CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kOpaque, &landing, &source, 1, 16, nullptr, 1, streams[0]),
+           kernels::emulatedErrorInvalidValue);
+}
+
+// Memory that is opened as if by another process: the same bytes, at another address where that is asked for, until it
+// is gone.
+void TestSharedMemory() {
+  for (const bool aliases : {false, true}) {
+    kernels::emulatedSharing().aliases = aliases;
+    void* memory = nullptr;
+    CHECK_OK(Gpu().Malloc(&memory, 10'000));
+    kernels::Allocation allocation;
+    CHECK_OK(Gpu().FindAllocation(&allocation, static_cast<std::byte*>(memory) + 9'999));
+    CHECK(allocation.base == memory);
+    CHECK_EQ(allocation.bytes, 10'000U);
+    kernels::MemoryHandle handle;
+    CHECK_OK(Gpu().ExportMemory(&handle, memory));
+    CHECK_NE(Gpu().ExportMemory(&handle, static_cast<std::byte*>(memory) + 1), 0);
+    void* opened = nullptr;
+    CHECK_OK(Gpu().OpenMemory(&opened, &handle));
+    CHECK_EQ(opened != memory, aliases);
+    CHECK_EQ(kernels::emulatedSharing().opened.load(), 1);
+    static_cast<std::byte*>(memory)[77] = std::byte{7};
+    CHECK(static_cast<std::byte*>(opened)[77] == std::byte{7});
+    CHECK_OK(Gpu().CloseMemory(opened));
+    CHECK_NE(Gpu().CloseMemory(opened), 0);
+    CHECK_EQ(kernels::emulatedSharing().opened.load(), 0);
+    CHECK_OK(Gpu().Free(memory));
+    CHECK_NE(Gpu().Free(memory), 0);
+    CHECK_NE(Gpu().OpenMemory(&opened, &handle), 0);
+    CHECK_NE(Gpu().FindAllocation(&allocation, memory), 0);
+    void* next = nullptr;
+    kernels::Allocation other;
+    CHECK_OK(Gpu().Malloc(&next, 10'000));
+    CHECK_OK(Gpu().FindAllocation(&other, next));
+    CHECK_NE(other.id, allocation.id);  // also if it is in the same place
+    CHECK_OK(Gpu().Free(next));
+  }
+  alignas(4096) static std::byte page[2 * 4096];
+  void* there = nullptr;
+  CHECK_NE(Gpu().RegisterHost(page + 1, 4096), 0);
+  CHECK_NE(Gpu().RegisterHost(page, 4095), 0);
+  CHECK_NE(Gpu().FindRegistered(&there, page), 0);
+  CHECK_OK(Gpu().RegisterHost(page, 4096));
+  CHECK_NE(Gpu().RegisterHost(page, 4096), 0);
+  CHECK_OK(Gpu().FindRegistered(&there, page));
+  CHECK(there == page);
+  CHECK_OK(Gpu().UnregisterHost(page));
+  CHECK_NE(Gpu().UnregisterHost(page), 0);
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestDevices();
+  fastjax::test::TestPeers();
+  fastjax::test::TestOrder();
+  fastjax::test::TestSynchronize();
+  fastjax::test::TestEventNeverRecorded();
+  fastjax::test::TestQuery();
+  fastjax::test::TestWait();
+  fastjax::test::TestRecordedAgain();
+  fastjax::test::TestStreamsRunAtOnce();
+  fastjax::test::TestDestroyWhileQueued();
+  fastjax::test::TestOtherDevice();
+  fastjax::test::TestWork();
+  fastjax::test::TestListsByValue();
+  fastjax::test::TestLazyLoads();
+  fastjax::test::TestBadLaunches();
+  fastjax::test::TestSharedMemory();
+  return fastjax::test::Finish("emulated_gpu_test");
+}

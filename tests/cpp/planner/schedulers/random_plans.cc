@@ -1,0 +1,215 @@
+// Plans random problems by every scheduler and checks each plan.
+//
+//   random_plans COUNT SEED [--threads N]            plans number 0 ... COUNT - 1 of SEED
+//   random_plans --replay SEED INDEX                 one of them, made smaller if it is wrong
+//   random_plans --digest COUNT SEED [--threads N]   prints one hash of all of them, and checks nothing
+//   random_plans --corpus FOLDER COUNT SEED          their inputs for plan_fuzz and table_fuzz, a file each
+//
+// A plan depends on SEED and its number only.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "choices.h"
+#include "digest.h"
+#include "last_words.h"
+#include "plan_checks.h"
+#include "problem.h"
+#include "shrink.h"
+#include "support/check.h"
+#include "table_checks.h"
+
+namespace fastjax::test {
+namespace {
+
+constexpr int32_t kMaxDevices = 320;
+constexpr int64_t kShare = 32;        // plans that a thread takes at a time
+constexpr int64_t kMostFailures = 5;  // after which no more are looked for
+
+Choices ChoicesOf(uint64_t seed, int64_t index) {
+  Digest digest;
+  digest.Add(seed);
+  digest.Add(static_cast<uint64_t>(index));
+  return Choices(digest.value());
+}
+
+planner::Scheduler SchedulerOf(int64_t index) {
+  return static_cast<planner::Scheduler>(index % static_cast<int64_t>(planner::SchedulerNames().size()));
+}
+
+Problem ProblemOf(uint64_t seed, int64_t index) {
+  Choices choices = ChoicesOf(seed, index);
+  return DrawProblem(SchedulerOf(index), kMaxDevices, &choices);
+}
+
+struct PlanNumber {
+  uint64_t seed;
+  int64_t index;
+};
+
+void SayNumber(const void* what) {
+  const auto* at = static_cast<const PlanNumber*>(what);
+  std::cerr << "random_plans --replay " << at->seed << " " << at->index << std::endl;
+}
+
+// work(index) for all of [0, count), each once, on any of the threads, until it says that it has seen enough.
+template <typename Work>
+void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
+  std::atomic<int64_t> next{0};
+  const auto run = [&] {
+    for (int64_t first; (first = next.fetch_add(kShare)) < count;) {
+      for (int64_t index = first; index < std::min(first + kShare, count); ++index) {
+        const PlanNumber number{seed, index};
+        const LastWords last_words(SayNumber, &number);
+        if (!work(index)) next = count;
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (int32_t i = 1; i < threads; ++i) others.emplace_back(run);
+  run();
+  for (std::thread& other : others) other.join();
+}
+
+int CheckAll(int64_t count, uint64_t seed, int32_t threads) {
+  std::atomic<int64_t> failures{0};
+  ForEach(count, threads, seed, [&](int64_t index) {
+    const Problem problem = ProblemOf(seed, index);
+    const std::string wrong = CheckProblem(problem);
+    if (wrong.empty()) return true;
+    std::ostringstream text;
+    text << wrong << "\n  random_plans --replay " << seed << " " << index << "\n";
+    Print(problem, &text);
+    std::cerr << text.str();
+    return ++failures < kMostFailures;
+  });
+  const long checks = GetCounts().checks + GetEndedCounts().checks;
+  std::cout << "random_plans: seed " << seed << ", " << count << " plans, " << checks << " checks, " << failures
+            << " wrong plans\n";
+  return checks > 0 && failures == 0 ? 0 : 1;
+}
+
+int PrintDigest(int64_t count, uint64_t seed, int32_t threads) {
+  std::atomic<uint64_t> sum{0};
+  ForEach(count, threads, seed, [&](int64_t index) {
+    Digest digest;
+    digest.Add(static_cast<uint64_t>(index));
+    digest.Add(DigestProblem(ProblemOf(seed, index)));
+    sum += digest.value();
+    return true;
+  });
+  std::cout << std::hex << std::setw(16) << std::setfill('0') << sum << "\n";
+  return 0;
+}
+
+void PrintTransfers(const Problem& problem) {
+  constexpr size_t kPrinted = 200;
+  planner::Planner plan(problem.topology, problem.scheduler, problem.row_bytes);
+  plan.Plan(problem.traffic.traffic.data());
+  std::vector<planner::Transfer> all;
+  plan.AppendTransfers(&all);
+  std::cerr << "  phase stage src dst origin target first_row rows src_row dst_row\n";
+  for (size_t i = 0; i < std::min(all.size(), kPrinted); ++i) {
+    const planner::Transfer& t = all[i];
+    std::cerr << "  " << static_cast<int>(t.phase) << " " << t.stage << " " << t.src << " " << t.dst << " " << t.origin
+              << " " << t.target << " " << t.first_row << " " << t.rows << " " << t.src_row << " " << t.dst_row << "\n";
+  }
+}
+
+int Replay(uint64_t seed, int64_t index) {
+  const PlanNumber number{seed, index};
+  const LastWords last_words(SayNumber, &number);
+  const Problem problem = ProblemOf(seed, index);
+  const std::string wrong = CheckProblem(problem);
+  Print(problem, &std::cerr);
+  if (wrong.empty()) {
+    std::cerr << "random_plans: nothing wrong\n";
+    return 0;
+  }
+  const std::string check = wrong.substr(0, wrong.find(": "));  // file and line: not to end with another mistake
+  const Problem small = Shrink(
+      problem, [&](const Problem& smaller) { return CheckProblem(smaller).compare(0, check.size(), check) == 0; });
+  std::cerr << wrong << "\nmade smaller: " << CheckProblem(small) << "\n";
+  Print(small, &std::cerr);
+  PrintTransfers(small);
+  return 1;
+}
+
+void WriteFile(const std::filesystem::path& path, const void* data, size_t size) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+  if (!file) {
+    std::cerr << "random_plans: cannot write " << path << "\n";
+    std::exit(1);
+  }
+}
+
+// What plan_fuzz and table_fuzz read: a byte for the scheduler and those that choices are made from; words.
+int WriteCorpus(const std::filesystem::path& folder, int64_t count, uint64_t seed) {
+  for (const char* target : {"plan_fuzz", "table_fuzz"}) std::filesystem::create_directories(folder / target);
+  for (int64_t index = 0; index < count; ++index) {
+    std::vector<uint8_t> bytes = {static_cast<uint8_t>(SchedulerOf(index))};
+    Choices choices = ChoicesOf(seed, index);
+    choices.RecordTo(&bytes);
+    const Problem problem = DrawProblem(SchedulerOf(index), kFuzzedDevices, &choices);
+    const std::string name = std::to_string(seed) + "-" + std::to_string(index);
+    WriteFile(folder / "plan_fuzz" / name, bytes.data(), bytes.size());
+    planner::Planner plan(problem.topology, problem.scheduler, problem.row_bytes);
+    plan.Plan(problem.traffic.traffic.data());
+    TableWriter table(&plan);
+    if (!table.Write(0)) continue;
+    WriteFile(folder / "table_fuzz" / name, table.words(), static_cast<size_t>(table.used()) * sizeof(int32_t));
+  }
+  return 0;
+}
+
+int Usage() {
+  std::cerr << "usage: random_plans COUNT SEED [--threads N]\n"
+               "       random_plans --digest COUNT SEED [--threads N]\n"
+               "       random_plans --replay SEED INDEX\n"
+               "       random_plans --corpus FOLDER COUNT SEED\n";
+  return 2;
+}
+
+int Main(std::vector<std::string> words) {
+  int32_t threads = 1;
+  const auto option = std::find(words.begin(), words.end(), "--threads");
+  if (option != words.end()) {
+    if (option + 1 == words.end()) return Usage();
+    threads = std::clamp(std::stoi(option[1]), 1, 1024);
+    words.erase(option, option + 2);
+  }
+  const auto number = [&](size_t i) { return static_cast<int64_t>(std::stoll(words[i])); };
+  const auto seed = [&](size_t i) { return static_cast<uint64_t>(std::stoull(words[i])); };
+  const std::string mode = words.empty() || words[0].substr(0, 2) != "--" ? "" : words[0];
+  if (mode.empty() && words.size() == 2) return CheckAll(number(0), seed(1), threads);
+  if (mode == "--digest" && words.size() == 3) return PrintDigest(number(1), seed(2), threads);
+  if (mode == "--replay" && words.size() == 3) return Replay(seed(1), number(2));
+  if (mode == "--corpus" && words.size() == 4) return WriteCorpus(words[1], number(2), seed(3));
+  return Usage();
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main(int argc, char** argv) {
+#ifdef __GLIBC__
+  // Planners come and go; what they had is kept, or most of the time would go to the kernel for fresh pages.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+  return fastjax::test::Main({argv + 1, argv + argc});
+}

@@ -1,0 +1,117 @@
+# random_plans, and the same program with the planner compiled in other ways: their plans must not differ by a bit.
+find_package(Threads REQUIRED)
+
+set(
+  random_plans_sources
+  last_words.cc
+  plan_checks.cc
+  problem.cc
+  random_traffic.cc
+  table_checks.cc
+)
+list(TRANSFORM random_plans_sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+set(tests_folder "${PROJECT_SOURCE_DIR}/tests/cpp")
+list(APPEND random_plans_sources "${tests_folder}/support/replay.cc" "${tests_folder}/support/replay_balance.cc")
+get_target_property(planner_sources fastjax_planner SOURCES)
+list(TRANSFORM planner_sources PREPEND "${PROJECT_SOURCE_DIR}/ffi/planner/")
+
+add_library(random_plans_checks OBJECT ${random_plans_sources})
+target_link_libraries(random_plans_checks PRIVATE fastjax_options)
+
+add_executable(random_plans random_plans.cc)
+target_link_libraries(random_plans PRIVATE random_plans_checks fastjax_options fastjax_planner Threads::Threads)
+add_test(
+  NAME random_plans
+  COMMAND random_plans 2000 1 --threads 2
+)
+set(digest_programs random_plans)
+
+# Without warnings: what some optimisations warn of is not what this is about.
+function(fastjax_add_planner_variant name)
+  add_library(fastjax_planner_${name} STATIC EXCLUDE_FROM_ALL ${planner_sources})
+  target_include_directories(fastjax_planner_${name} PRIVATE "${PROJECT_SOURCE_DIR}/ffi")
+  target_compile_options(fastjax_planner_${name} PRIVATE ${ARGN})
+  add_executable(random_plans_${name} random_plans.cc)
+  target_link_libraries(
+    random_plans_${name}
+    PRIVATE random_plans_checks fastjax_options fastjax_planner_${name} Threads::Threads
+  )
+  set(digest_programs ${digest_programs} random_plans_${name} PARENT_SCOPE)
+endfunction()
+
+fastjax_add_planner_variant(plain -O0 -funsigned-char -fwrapv)
+include(CheckCXXCompilerFlag)
+set(
+  native_flags
+  -O3
+  -march=native
+  -ffast-math
+  -ffp-contract=fast
+  -funroll-loops
+  -fsigned-char
+)
+check_cxx_compiler_flag("-march=native -ffp-contract=fast" FASTJAX_HAS_NATIVE)
+if(FASTJAX_HAS_NATIVE)
+  fastjax_add_planner_variant(native ${native_flags})
+endif()
+
+# The planner once more, with a scheduler of the tests' own: its file, and its line in toy_schedulers.inc.
+fastjax_scheduler_sources(
+  toy_sources
+  "${CMAKE_CURRENT_SOURCE_DIR}/toy_schedulers.inc"
+  "${CMAKE_CURRENT_SOURCE_DIR}/"
+)
+add_executable(toy_scheduler_test toy_scheduler_test.cc ${random_plans_sources} ${planner_sources} ${toy_sources})
+target_include_directories(toy_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
+target_compile_definitions(toy_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"toy_schedulers.inc\"")
+target_link_libraries(toy_scheduler_test PRIVATE fastjax_options)
+add_test(NAME toy_scheduler_test COMMAND toy_scheduler_test)
+
+# Another compiler, where there is one. A project has one compiler only, hence commands; sanitizers would have to match.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(others clang++)
+  foreach(version RANGE 24 14 -1)
+    list(APPEND others clang++-${version})
+  endforeach()
+else()
+  set(others g++)
+endif()
+find_program(FASTJAX_OTHER_CXX NAMES ${others} DOC "A compiler of another make, to compare plans with")
+if(FASTJAX_OTHER_CXX AND NOT FASTJAX_SANITIZE)
+  set(other_sources ${random_plans_sources} "${CMAKE_CURRENT_SOURCE_DIR}/random_plans.cc" ${planner_sources})
+  set(other_objects)
+  foreach(source IN LISTS other_sources)
+    cmake_path(GET source STEM stem)
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/other/${stem}.o")
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${CMAKE_CURRENT_BINARY_DIR}/other"
+      COMMAND
+        "${FASTJAX_OTHER_CXX}" -std=c++17 -O2 -pthread "-I${tests_folder}" "-I${PROJECT_SOURCE_DIR}/ffi" -MD -MF
+        "${object}.d" -c "${source}" -o "${object}"
+      DEPENDS "${source}"
+      DEPFILE "${object}.d"
+      COMMENT "Building ${stem}.cc with ${FASTJAX_OTHER_CXX}"
+      VERBATIM
+    )
+    list(APPEND other_objects "${object}")
+  endforeach()
+  set(other_program "${CMAKE_CURRENT_BINARY_DIR}/random_plans_other")
+  add_custom_command(
+    OUTPUT "${other_program}"
+    COMMAND "${FASTJAX_OTHER_CXX}" -pthread ${other_objects} -o "${other_program}"
+    DEPENDS ${other_objects}
+    VERBATIM
+  )
+  add_custom_target(random_plans_other_compiler ALL DEPENDS "${other_program}")
+  list(APPEND digest_programs "${other_program}")
+endif()
+
+list(TRANSFORM digest_programs REPLACE "^(random_plans.*)$" "$<TARGET_FILE:\\1>")
+list(JOIN digest_programs " " digest_programs)
+add_test(
+  NAME same_plans
+  COMMAND
+    "${CMAKE_COMMAND}" "-DPROGRAMS=${digest_programs}" "-DARGUMENTS=--digest 2000 1" "-DMORE=--threads 2" -P
+    "${CMAKE_CURRENT_SOURCE_DIR}/same_output.cmake"
+)

@@ -1,0 +1,139 @@
+#include "table_checks.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "digest.h"
+#include "planner/table.h"
+#include "support/check.h"
+#include "support/replay.h"
+#include "support/table_words.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Phase;
+using planner::Planner;
+using planner::Scheduler;
+using planner::TableView;
+using planner::Topology;
+using planner::Transfer;
+
+constexpr int32_t kUnwritten = 0x5A5A5A5A;
+constexpr int64_t kInt32Limit = int64_t{1} << 31;
+
+void CheckPeers(const Problem& problem, const TableView& table, int32_t device) {
+  const size_t devices = problem.topology.devices();
+  for (size_t peer = 0; peer < devices; ++peer) {
+    CHECK_EQ(table.sends(static_cast<int32_t>(peer)), problem.traffic.traffic[device * devices + peer]);
+    CHECK_EQ(table.receives(static_cast<int32_t>(peer)), problem.traffic.traffic[peer * devices + device]);
+  }
+}
+
+// The table of the way back holds the same transfers, last to first, with their ends and roles exchanged.
+void CheckWayBack(const Problem& problem, const TableWriter& writer, int32_t device) {
+  const int32_t devices = problem.topology.devices();
+  std::vector<int32_t> back(writer.words(), writer.words() + writer.used());
+  planner::TransposeTable(back.data());
+  if (!CHECK_EQ(std::string_view(TableView::Check(back.data(), writer.used(), devices, device)), "")) return;
+  const TableView ahead_table(writer.words());
+  const TableView back_table(back.data());
+  const int32_t entries = ahead_table.entries();
+  if (!CHECK_EQ(back_table.entries(), entries)) return;
+  CHECK_EQ(back_table.staging_rows(), ahead_table.staging_rows());
+  CHECK_NE(back_table.plan_hash(), ahead_table.plan_hash());
+  for (int32_t peer = 0; peer < devices; ++peer) {
+    CHECK_EQ(back_table.sends(peer), ahead_table.receives(peer));
+    CHECK_EQ(back_table.receives(peer), ahead_table.sends(peer));
+  }
+  for (int32_t i = 0; i < entries; ++i) {
+    Transfer expected = Reversed({ahead_table.entry(i)}).front();
+    if (expected.phase != Phase::kLocal) expected.stage = ahead_table.stages() - 1 - expected.stage;
+    if (!CHECK(Equal(back_table.entry(entries - 1 - i), expected))) return;
+  }
+}
+
+// A table holds exactly a device's transfers: those of `plan`, whose `all` are.
+void CheckTables(const Problem& problem, Planner* written_by, const Planner& plan, const std::vector<Transfer>& all) {
+  const int32_t devices = problem.topology.devices();
+  const auto by_device = ByDevice(devices, all);
+  TableWriter writer(written_by);
+  for (int32_t device = 0; device < devices; ++device) {
+    if (!CHECK(writer.Write(device))) return;
+    if (!CHECK_EQ(std::string_view(TableView::Check(writer.words(), writer.size(), devices, device)), "")) return;
+    const TableView table(writer.words());
+    const std::vector<int32_t>& mine = by_device[device];
+    if (!CHECK_EQ(table.entries(), static_cast<int64_t>(mine.size()))) return;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      if (!CHECK(Equal(table.entry(static_cast<int32_t>(i)), all[mine[i]]))) return;
+    }
+    CHECK_EQ(table.stages(), plan.num_stages());
+    CHECK_EQ(table.staging_rows(), plan.StagingRows(device));
+    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan.chosen()));
+    CheckPeers(problem, table, device);
+    CheckWayBack(problem, writer, device);
+  }
+  writer.CheckUnwritten();
+}
+
+void CheckNoTables(Planner* plan) {
+  TableWriter writer(plan);
+  for (int32_t device = 0; device < plan->topology().devices(); ++device) {
+    CHECK(!writer.Write(device));
+    CHECK_EQ(std::count(writer.words(), writer.words() + planner::kHeaderWords, 0), planner::kHeaderWords);
+  }
+  writer.CheckUnwritten();
+}
+
+}  // namespace
+
+TableWriter::TableWriter(Planner* plan)
+    : plan_(plan), words_(planner::TableWords(plan->topology(), plan->scheduler()), kUnwritten) {}
+
+bool TableWriter::Write(int32_t device) {
+  std::fill_n(words_.begin(), used_, kUnwritten);
+  const bool written = planner::WriteTable(plan_, device, words_.data());
+  used_ = written ? UsedWords(words_) : planner::kHeaderWords;
+  if (!CHECK_GE(used_, planner::kHeaderWords) || !CHECK_LE(used_, size())) used_ = planner::kHeaderWords;
+  return written;
+}
+
+void TableWriter::CheckUnwritten() const {
+  CHECK_EQ(std::count(words_.begin() + used_, words_.end(), kUnwritten), size() - used_);
+}
+
+bool AnyFailedNic(const Topology& topology) {
+  const auto& nics = topology.nic_bandwidths;
+  return std::find(nics.begin(), nics.end(), 0) != nics.end();
+}
+
+std::vector<int64_t> StagingRows(const Planner& plan) {
+  std::vector<int64_t> rows;
+  for (int32_t device = 0; device < plan.topology().devices(); ++device) rows.push_back(plan.StagingRows(device));
+  return rows;
+}
+
+std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<Transfer>& transfers) {
+  std::vector<std::vector<int32_t>> numbers(devices);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    numbers[transfers[i].src].push_back(static_cast<int32_t>(i));
+    if (transfers[i].dst != transfers[i].src) numbers[transfers[i].dst].push_back(static_cast<int32_t>(i));
+  }
+  return numbers;
+}
+
+void CheckAllTables(const Problem& problem, Planner* plan, const std::vector<Transfer>& all) {
+  const Matrix& traffic = problem.traffic.traffic;
+  const std::vector<int64_t> staging = StagingRows(*plan);
+  if (*std::max_element(traffic.begin(), traffic.end()) >= kInt32Limit) return CheckNoTables(plan);
+  if (*std::max_element(staging.begin(), staging.end()) < kInt32Limit) return CheckTables(problem, plan, *plan, all);
+  if (AnyFailedNic(problem.topology)) return CheckNoTables(plan);  // direct needs every device's own
+  Planner direct(problem.topology, Scheduler::kDirect, 1);
+  direct.Plan(traffic.data());
+  std::vector<Transfer> straight;
+  direct.AppendTransfers(&straight);
+  CheckTables(problem, plan, direct, straight);
+}
+
+}  // namespace fastjax::test

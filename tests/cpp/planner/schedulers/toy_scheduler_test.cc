@@ -1,0 +1,126 @@
+// That a scheduler is one file and one line: the planner with toy.cc and a list that names it, and nothing else.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "choices.h"
+#include "plan_checks.h"
+#include "planner/planner.h"
+#include "planner/scheduler_info.h"
+#include "planner/table.h"
+#include "problem.h"
+#include "support/check.h"
+#include "support/traffic.h"
+#include "table_checks.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Planner;
+using planner::Scheduler;
+using planner::SchedulerNames;
+using planner::Topology;
+
+constexpr int32_t kMostDevices = 64;
+
+// Numbers stand in tables, hashes and files: those of the product never change.
+void TestNumbers() {
+  constexpr std::string_view kNumbered[] = {"direct", "spreadout", "fast", "rails", "balanced", "relay", "auto"};
+  const auto& names = SchedulerNames();
+  const auto own = static_cast<size_t>(Scheduler::kToy);
+  if (!CHECK_EQ(names.size(), own + 1)) return;
+  CHECK_EQ(names[own], "toy");
+  if (!CHECK_GE(own, std::size(kNumbered))) return;
+  CHECK(std::equal(std::begin(kNumbered), std::end(kNumbered), names.begin()));
+  CHECK_EQ(planner::NumSchedulers(), static_cast<int32_t>(names.size()));
+}
+
+void TestTraits() {
+  const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(Scheduler::kToy).traits;
+  CHECK_EQ(traits.name, "toy");
+  CHECK_EQ(traits.description, "blocks go straight, the farthest first");
+  CHECK_EQ(traits.order, 15);
+  std::vector<std::string_view> names;
+  for (const Scheduler scheduler : AllSchedulers()) {
+    const planner::SchedulerInfo& info = planner::GetSchedulerInfo(scheduler);
+    names.push_back(info.traits.name);
+    CHECK(!info.traits.description.empty());
+    // One that chooses has no price of its own, and all others have one.
+    const bool chooses = info.traits.choosing == planner::Choosing::kChooses;
+    CHECK_EQ(info.planning_time == nullptr, chooses);
+    CHECK_EQ(info.pricing_time == nullptr, chooses);
+  }
+  std::sort(names.begin(), names.end());
+  CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
+}
+
+// The same checks that random plans of the product's schedulers pass.
+void TestRandomPlans(Scheduler scheduler) {
+  constexpr uint64_t kPlans = 300;
+  for (uint64_t seed = 0; seed < kPlans; ++seed) {
+    Choices choices(seed);
+    const Problem problem = DrawProblem(scheduler, kMostDevices, &choices);
+    std::ostringstream text;
+    Print(problem, &text);
+    const Context context(text.str());
+    CHECK_EQ(CheckProblem(problem), "");
+  }
+}
+
+void TestTables() {
+  const Topology topology = MakeTopology(3, 2);
+  const Case test_case = MakeCases(topology, 1, 3).front();
+  Planner plan(topology, Scheduler::kToy, 64);
+  plan.Plan(test_case.traffic.data());
+  TableWriter writer(&plan);
+  for (int32_t device = 0; device < topology.devices(); ++device) {
+    if (!CHECK(writer.Write(device))) return;
+    CHECK_EQ(std::string_view(planner::TableView::Check(writer.words(), writer.used(), topology.devices(), device)),
+             "");
+    const planner::TableView table(writer.words());
+    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(Scheduler::kToy));
+    CHECK(!table.stages_rows());
+  }
+}
+
+bool Among(const Planner& plan, Scheduler scheduler) {
+  return std::any_of(plan.choices()->begin(), plan.choices()->end(),
+                     [&](const planner::Choice& choice) { return choice.scheduler == scheduler; });
+}
+
+// `auto` looks at all that want to be considered and can be used, and at no other.
+void TestAuto(const Topology& topology, bool usable) {
+  const Case test_case = MakeCases(topology, 1, 3).front();
+  Planner plan(topology, Scheduler::kAuto, 64);
+  plan.Plan(test_case.traffic.data());
+  CHECK_EQ(plan.chosen() == Scheduler::kToy, usable);
+  for (const Scheduler scheduler : AllSchedulers()) {
+    const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(scheduler).traits;
+    const bool fits = usable || traits.nics == planner::NicNeed::kAnyOfServer;
+    CHECK_EQ(Among(plan, scheduler), fits && traits.choosing == planner::Choosing::kConsidered);
+  }
+  // Its table has room for any of them.
+  CHECK_EQ(planner::TableWords(topology, Scheduler::kAuto), planner::TableWords(topology, Scheduler::kToy));
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  namespace test = fastjax::test;
+  test::TestNumbers();
+  test::TestTraits();
+  test::TestTables();
+  test::TestRandomPlans(fastjax::planner::Scheduler::kToy);
+  test::TestRandomPlans(fastjax::planner::Scheduler::kAuto);
+  test::TestAuto(test::MakeTopology(3, 2), true);
+  auto failed = test::MakeTopology(3, 2);
+  failed.nic_bandwidths.assign(6, failed.scale_out_bandwidth);
+  failed.nic_bandwidths[4] = 0;
+  test::TestAuto(failed, false);
+  return test::Finish("toy_scheduler_test");
+}

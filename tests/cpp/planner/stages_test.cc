@@ -1,0 +1,148 @@
+// Stages: everything the matchings carry, cut so that work inside servers hides.
+#include "planner/stages.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "planner/balance.h"
+#include "support/check.h"
+#include "support/traffic.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::MatchingBuilder;
+using planner::Pricing;
+using planner::StageBuilder;
+using planner::Tiles;
+using planner::Topology;
+
+struct Built {
+  Built(const Topology& topology, int64_t row_bytes, const Matrix& traffic)
+      : pricing(topology, row_bytes),
+        tiles(topology, std::make_unique<planner::Balancer>(topology.devices_per_server)),
+        matchings(topology.servers),
+        stages(topology.servers) {
+    tiles.Plan(traffic.data());
+    matchings.Build(tiles.units(), pricing.startup_rows(), nullptr);
+    stages.Build(tiles, matchings.matchings(), pricing);
+  }
+
+  int64_t length() const {
+    int64_t sum = 0;
+    for (int32_t stage = 0; stage < stages.count(); ++stage) sum += stages.length(stage);
+    return sum;
+  }
+
+  Pricing pricing;
+  Tiles tiles;
+  MatchingBuilder matchings;
+  StageBuilder stages;
+};
+
+void CheckStages(const Topology& topology, const Built& built) {
+  const int32_t n = topology.servers;
+  const StageBuilder& stages = built.stages;
+  Matrix left(built.tiles.units(), built.tiles.units() + static_cast<size_t>(n) * n);
+  for (int32_t stage = 0; stage < stages.count(); ++stage) {
+    int64_t longest = 0;
+    for (int32_t s = 0; s < n; ++s) {
+      const int32_t d = stages.to(stage, s);
+      const int32_t from = stages.from(stage, s);
+      if (from != StageBuilder::kIdle) CHECK_EQ(stages.to(stage, from), s);
+      if (d == StageBuilder::kIdle) continue;
+      CHECK_NE(d, s);
+      CHECK_EQ(stages.from(stage, d), s);
+      int64_t& pair = left[static_cast<size_t>(s) * n + d];
+      CHECK_GT(pair, 0);
+      longest = std::max(longest, std::min(pair, stages.length(stage)));
+      pair = std::max<int64_t>(pair - stages.length(stage), 0);
+    }
+    CHECK_EQ(longest, stages.length(stage));
+  }
+  CHECK_EQ(*std::max_element(left.begin(), left.end()), 0);
+  CHECK_LE(stages.count(), planner::MaxStages(n));
+  CHECK_LE(stages.count(), built.matchings.matchings().count() + 2 * planner::kMaxCuts);
+}
+
+void TestAll() {
+  for (const auto& shape : {std::pair(1, 4), std::pair(2, 1), std::pair(2, 8), std::pair(3, 3), std::pair(9, 2)}) {
+    for (const int64_t latency : {int64_t{0}, int64_t{10'000}}) {
+      Topology topology = MakeTopology(shape.first, shape.second);
+      topology.scale_out_latency_ns = topology.scale_up_latency_ns = latency;
+      for (const int64_t row_bytes : {int64_t{1}, int64_t{1} << 22}) {
+        for (const Case& test_case : MakeCases(topology, 3)) {
+          const Context context(test_case.name);
+          CheckStages(topology, Built(topology, row_bytes, test_case.traffic));
+        }
+      }
+    }
+  }
+}
+
+Topology Instant(int32_t servers) {
+  Topology topology = MakeTopology(servers, 8);
+  topology.scale_up_latency_ns = topology.scale_out_latency_ns = 0;
+  return topology;
+}
+
+Matrix SingleFlow(const Topology& topology, int64_t rows) {
+  return Fill(topology, [&](int32_t i, int32_t j) { return i == 0 && j == topology.devices() - 1 ? rows : 0; });
+}
+
+// One flow is one matching, and all of it passes through its server's other devices: the first piece is short, and
+// pieces grow no faster than what they hide.
+void TestRamp() {
+  const Topology topology = Instant(2);
+  Built built(topology, 4096, SingleFlow(topology, 1 << 20));
+  CHECK_EQ(built.matchings.matchings().count(), 1);
+  const StageBuilder& stages = built.stages;
+  CHECK_GT(stages.count(), 16);
+  const int64_t total = built.length();
+  CHECK_LE(stages.length(0) * 128, total);
+  CHECK_LE(stages.length(stages.count() - 1) * 128, total);
+  for (int32_t stage = 0; stage + 1 < stages.count() / 2; ++stage) {
+    CHECK_LE(stages.length(stage + 1) * 7, stages.length(stage) * 9 + 9 + 7);
+    const int32_t back = stages.count() - 1 - stage;
+    CHECK_LE(stages.length(back - 1) * 7, stages.length(back) * 9 + 9 + 7);
+  }
+}
+
+void TestUncut() {
+  // Less than a start-up: cutting would cost more than it hides.
+  Topology topology = MakeTopology(2, 8);
+  CHECK_EQ(Built(topology, 1024, SingleFlow(topology, 800)).stages.count(), 1);
+  // Nothing to hide: one device in each server, or every row on its own rail already.
+  topology = Instant(2);
+  const Matrix on_rails =
+      Fill(topology, [&](int32_t i, int32_t j) { return topology.local_of(i) == topology.local_of(j) ? 10'000 : 0; });
+  CHECK_EQ(Built(topology, 4096, on_rails).stages.count(), 1);
+  topology.devices_per_server = 1;
+  const Matrix pair = {0, 1'000'000, 1'000'000, 0};
+  CHECK_EQ(Built(topology, 4096, pair).stages.count(), 1);
+}
+
+// Where servers are slower inside than between, pieces are equal instead of shrinking to nothing.
+void TestSlowInside() {
+  Topology topology = Instant(2);
+  topology.scale_up_bandwidth = topology.scale_out_bandwidth;
+  Built built(topology, 4096, SingleFlow(topology, 1 << 20));
+  for (int32_t stage = 1; stage + 1 < built.stages.count(); ++stage) {
+    CHECK_GE(built.stages.length(stage) * 40, built.length());
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestAll();
+  fastjax::test::TestRamp();
+  fastjax::test::TestUncut();
+  fastjax::test::TestSlowInside();
+  return fastjax::test::Finish("stages_test");
+}

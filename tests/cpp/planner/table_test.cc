@@ -1,0 +1,243 @@
+// Stage tables: they say what the plan says, fit, read backwards, and a damaged one is refused for the right reason.
+#include "planner/table.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/planner.h"
+#include "support/check.h"
+#include "support/replay.h"
+#include "support/table_words.h"
+#include "support/traffic.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Planner;
+using planner::Scheduler;
+using planner::TableView;
+using planner::Topology;
+using planner::Transfer;
+
+constexpr int32_t kUnwritten = 0x5A5A5A5A;
+
+std::vector<int32_t> MakeTable(Planner* plan, int32_t device) {
+  std::vector<int32_t> words(planner::TableWords(plan->topology(), plan->scheduler()), kUnwritten);
+  CHECK(WriteTable(plan, device, words.data()));
+  return words;
+}
+
+std::string Check(const std::vector<int32_t>& words, int32_t devices, int32_t device) {
+  return TableView::Check(words.data(), static_cast<int64_t>(words.size()), devices, device);
+}
+
+std::vector<Transfer> Entries(const std::vector<int32_t>& words) {
+  const TableView table(words.data());
+  std::vector<Transfer> entries;
+  for (int32_t i = 0; i < table.entries(); ++i) entries.push_back(table.entry(i));
+  return entries;
+}
+
+bool Same(const Transfer& a, const Transfer& b) {
+  return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
+         a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
+         a.dst_row == b.dst_row;
+}
+
+// Takes each device's entries in its own order and interleaves them as the whole plan does. The tables of all devices
+// are all there is to execute, so what is replayed must come from them.
+std::vector<Transfer> Merge(const std::vector<Transfer>& order, const std::vector<std::vector<Transfer>>& tables) {
+  std::vector<size_t> next(tables.size());
+  std::vector<Transfer> merged;
+  for (const Transfer& transfer : order) {
+    for (const int32_t device : {transfer.src, transfer.dst}) {
+      if (device == transfer.dst && transfer.src == transfer.dst) break;
+      if (!CHECK_LT(next[device], tables[device].size())) return merged;
+      const Transfer& entry = tables[device][next[device]++];
+      CHECK(Same(entry, transfer));
+      if (device == transfer.src) merged.push_back(entry);
+    }
+    if (transfer.src == transfer.dst) merged.push_back(tables[transfer.src][next[transfer.src]++]);
+  }
+  for (size_t device = 0; device < tables.size(); ++device) CHECK_EQ(next[device], tables[device].size());
+  return merged;
+}
+
+void CheckPeers(const Topology& topology, const Matrix& traffic, const TableView& table, int32_t device) {
+  const int32_t devices = topology.devices();
+  for (int32_t peer = 0; peer < devices; ++peer) {
+    CHECK_EQ(table.sends(peer), traffic[static_cast<size_t>(device) * devices + peer]);
+    CHECK_EQ(table.receives(peer), traffic[static_cast<size_t>(peer) * devices + device]);
+  }
+}
+
+void CheckTables(Planner* plan, const Matrix& traffic) {
+  const Topology& topology = plan->topology();
+  const int32_t devices = topology.devices();
+  plan->Plan(traffic.data());
+  std::vector<Transfer> all;
+  plan->AppendTransfers(&all);
+  std::vector<std::vector<Transfer>> tables;
+  std::vector<std::vector<Transfer>> reversed;
+  std::vector<int64_t> staging;
+  for (int32_t device = 0; device < devices; ++device) {
+    const std::vector<int32_t> words = MakeTable(plan, device);
+    CHECK_EQ(Check(words, devices, device), "");
+    const TableView table(words.data());
+    CHECK_EQ(table.stages(), plan->num_stages());
+    CHECK_EQ(table.staging_rows(), plan->StagingRows(device));
+    CHECK_EQ(table.plan_hash(), plan->hash());
+    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan->chosen()));
+    CheckPeers(topology, traffic, table, device);
+    CHECK_LE(UsedWords(words), static_cast<int64_t>(words.size()));
+    // What lies behind the last entry is neither written nor read.
+    const auto behind = words.begin() + UsedWords(words);
+    CHECK_EQ(std::count(behind, words.end(), kUnwritten), words.end() - behind);
+    tables.push_back(Entries(words));
+    reversed.push_back(Reversed(tables.back()));
+    staging.push_back(table.staging_rows());
+  }
+  CheckReplay(topology, traffic, Merge(all, tables), staging);
+  CheckReplay(topology, Transposed(topology, traffic), Merge(Reversed(all), reversed), staging);
+}
+
+void TestTables() {
+  const int32_t shapes[][2] = {{1, 1}, {1, 8}, {8, 1}, {2, 4}, {4, 2}, {3, 3}, {5, 2}, {4, 8}, {12, 1}};
+  for (const auto& shape : shapes) {
+    const Topology topology = MakeTopology(shape[0], shape[1]);
+    for (const Scheduler scheduler : AllSchedulers()) {
+      Planner plan(topology, scheduler, 1 << 20);
+      for (const Case& test_case : MakeCases(topology, shape[0] + 100 * shape[1])) {
+        const Context context(std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + ", " + test_case.name);
+        CheckTables(&plan, test_case.traffic);
+      }
+    }
+  }
+}
+
+void TestTooLarge() {
+  const Topology topology = MakeTopology(2, 2);
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  for (const Scheduler scheduler : AllSchedulers()) {
+    Planner plan(topology, scheduler, 1);
+    std::vector<int32_t> words(planner::TableWords(topology, scheduler), kUnwritten);
+    for (const int32_t target : {0, 1, 2}) {
+      const auto traffic = [&](int64_t rows) {
+        return Fill(topology, [=](int32_t i, int32_t j) { return i == 0 && j == target ? rows : 0; });
+      };
+      // The answer is the same for devices that have no part in the block, so that all of them stop.
+      const Matrix too_many = traffic(kLimit);
+      plan.Plan(too_many.data());
+      CHECK(!planner::Slicer(&plan).possible());
+      for (int32_t device = 0; device < 4; ++device) {
+        CHECK(!WriteTable(&plan, device, words.data()));
+        CHECK_EQ(std::count(words.begin(), words.begin() + planner::kHeaderWords, 0), planner::kHeaderWords);
+      }
+      const Matrix most = traffic(kLimit - 1);
+      plan.Plan(most.data());
+      for (int32_t device = 0; device < 4; ++device) {
+        CHECK(WriteTable(&plan, device, words.data()));
+        CHECK_EQ(Check(words, 4, device), "");
+      }
+    }
+  }
+  // Blocks that fit, in a staging buffer that does not: every device gets the table of the direct schedule.
+  Planner plan(topology, Scheduler::kFast, 1);
+  Planner direct(topology, Scheduler::kDirect, 1);
+  std::vector<int32_t> words(planner::TableWords(topology, Scheduler::kFast), kUnwritten);
+  const auto full = Fill(topology, [](int32_t, int32_t) { return kLimit - 1; });
+  plan.Plan(full.data());
+  direct.Plan(full.data());
+  planner::Slicer slicer(&plan);
+  CHECK(slicer.possible());
+  for (int32_t device = 0; device < 4; ++device) {
+    const planner::DeviceSlice slice = slicer.Of(device);
+    CHECK(slice.scheduler == Scheduler::kDirect);
+    CHECK_EQ(slice.staging_rows, 0);
+    CHECK_EQ(slice.plan_hash, direct.hash());
+    CHECK(WriteTable(&plan, device, words.data()));
+    CHECK_EQ(Check(words, 4, device), "");
+    std::vector<int32_t> expected(planner::TableWords(topology, Scheduler::kDirect), kUnwritten);
+    CHECK(WriteTable(&direct, device, expected.data()));
+    const auto used = planner::kHeaderWords + 2 * 4 + planner::kEntryWords * words[planner::kEntries];
+    CHECK(std::equal(words.begin(), words.begin() + used, expected.begin()));
+    CHECK_EQ(words[planner::kStagingRows], 0);
+  }
+}
+
+using Damage = std::function<void(std::vector<int32_t>*)>;
+
+void TestRefused() {
+  const Topology topology = MakeTopology(2, 4);
+  Planner plan(topology, Scheduler::kFast, 64);
+  const Matrix traffic = Fill(topology, [](int32_t i, int32_t j) { return 3 + (i * 7 + j * 5) % 11; });
+  plan.Plan(traffic.data());
+  const std::vector<int32_t> good = MakeTable(&plan, 0);
+  const auto refused = [&](const std::string& message, bool reseal, const Damage& damage) {
+    std::vector<int32_t> words = good;
+    damage(&words);
+    if (reseal) Reseal(&words);
+    CHECK_EQ(Check(words, 8, 0), "stage table: " + message);
+  };
+  const int32_t first_entry = planner::kHeaderWords + 2 * 8;
+  const std::vector<Transfer> entries = Entries(good);
+  const auto find = [&](auto matches) {
+    return first_entry +
+           planner::kEntryWords *
+               static_cast<int32_t>(std::find_if(entries.begin(), entries.end(), matches) - entries.begin());
+  };
+  const int32_t scale_out = find([](const Transfer& t) { return t.phase == planner::Phase::kScaleOut; });
+  const int32_t received = find([](const Transfer& t) { return t.dst == 0 && t.dst_row >= 0; });
+  const auto set = [](int32_t word, int32_t value) {
+    return [=](std::vector<int32_t>* words) { (*words)[word] = value; };
+  };
+
+  CHECK_EQ(Check(good, 8, 0), "");
+  refused("shorter than its header", false, [](auto* words) { words->resize(5); });
+  refused("not a stage table", false, set(planner::kMagic, 0));
+  refused("made for another number of devices", false, set(planner::kDevices, 4));
+  refused("made for another device", false, set(planner::kDevice, 1));
+  refused("more entries than words", false, set(planner::kEntries, 1 << 20));
+  refused("more entries than words", false, set(planner::kEntries, -1));
+  refused("a negative count in the header", false, set(planner::kStages, -1));
+  refused("a negative count in the header", false, set(planner::kStagingRows, -1));
+  refused("checksum does not match", false, set(planner::kEntries, good[planner::kEntries] - 1));
+  for (int32_t word = planner::kStages; word < UsedWords(good); ++word) {
+    refused("checksum does not match", false, set(word, good[word] ^ 0x40));
+  }
+  refused("a negative number of rows for a peer", true, set(planner::kHeaderWords + 3, -7));
+  refused("an entry's phase is unknown", true, set(scale_out, 4));
+  refused("an entry's phase is unknown", true, set(scale_out, -1));
+  refused("an entry's stage is out of range", true, set(scale_out + 1, good[planner::kStages]));
+  refused("an entry's stage is out of range", true, set(scale_out + 1, -1));
+  refused("an entry's stage is out of range", true, set(first_entry + 1, 0));  // a local entry has none
+  for (int32_t word = 2; word < 6; ++word) {
+    refused("an entry's device is out of range", true, set(scale_out + word, 8));
+    refused("an entry's device is out of range", true, set(scale_out + word, -1));
+  }
+  refused("an entry is of other devices", true, [&](std::vector<int32_t>* words) {
+    (*words)[scale_out + 2] = 3;
+    (*words)[scale_out + 3] = 7;
+  });
+  refused("an entry moves no rows", true, set(scale_out + 7, 0));
+  refused("an entry moves no rows", true, set(scale_out + 7, -5));
+  refused("an entry's rows are out of range", true, set(scale_out + 6, -1));
+  refused("an entry's rows are out of range", true, set(scale_out + 6, 0x7FFFFFFF));
+  refused("an entry's staging rows are out of range", true, set(received + 9, good[planner::kStagingRows]));
+  refused("an entry's staging rows are out of range", true, set(received + 9, -2));
+  refused("an entry's staging rows are out of range", true, set(received + 8, -2));
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestTables();
+  fastjax::test::TestTooLarge();
+  fastjax::test::TestRefused();
+  return fastjax::test::Finish("table_test");
+}

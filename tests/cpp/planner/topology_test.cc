@@ -1,0 +1,191 @@
+// Topologies from words, and plans for NICs that differ or have failed.
+#include "planner/topology.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "planner/planner.h"
+#include "planner/rate.h"
+#include "support/check.h"
+#include "support/replay.h"
+#include "support/traffic.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Phase;
+using planner::Planner;
+using planner::Scheduler;
+using planner::Topology;
+using planner::Transfer;
+
+using Words = std::vector<int64_t>;
+
+std::string Read(const Words& words) {
+  Topology topology;
+  return planner::ReadTopology(words.data(), static_cast<int64_t>(words.size()), &topology);
+}
+
+// Prices are right to a millionth, whether a row takes hours or a small part of a picosecond.
+void TestRates() {
+  using planner::Rate;
+  for (const int64_t row_bytes : {int64_t{1}, int64_t{7}, int64_t{4096}, (int64_t{1} << 40) - 1}) {
+    for (const int64_t bandwidth : {int64_t{1}, int64_t{1000}, int64_t{50'000'000'000}, int64_t{1} << 61}) {
+      const Rate rate(row_bytes, bandwidth);
+      const long double row = 1e12L * static_cast<long double>(row_bytes) / static_cast<long double>(bandwidth);
+      if (row > 5e17L) continue;  // six days: such rows are only compared
+      const int64_t rows = int64_t{1} << 50;
+      const auto time = static_cast<long double>(rate.Time(rows));
+      CHECK(time <= row * rows * (1 + 1e-9L) && time >= row * rows * (1 - 1e-6L));
+      // What fits into a time takes no longer, and one row more hardly less.
+      const int64_t fit = rate.Rows(rate.Time(1'000'000));
+      CHECK(rate.Time(fit) <= rate.Time(1'000'000) &&
+            static_cast<long double>(fit + 2) * row * (1 + 1e-6L) >= static_cast<long double>(rate.Time(1'000'000)));
+    }
+  }
+  CHECK_EQ(Rate(1, int64_t{1} << 61).Rows(planner::Picoseconds{1} << 120), int64_t{1} << 62);
+}
+
+void TestWords() {
+  const Words good = {2, 3, 400, 50, 1, 2, 3, 4};
+  Topology topology;
+  CHECK_EQ(std::string(planner::ReadTopology(good.data(), 8, &topology)), "");
+  CHECK_EQ(topology.servers, 2);
+  CHECK_EQ(topology.devices_per_server, 3);
+  CHECK_EQ(topology.scale_up_bandwidth, 400);
+  CHECK_EQ(topology.scale_out_bandwidth, 50);
+  CHECK_EQ(topology.scale_up_latency_ns, 1);
+  CHECK_EQ(topology.scale_out_latency_ns, 2);
+  CHECK_EQ(topology.transfer_overhead_ns, 3);
+  CHECK_EQ(topology.incast_loss_ppm, 4);
+  CHECK(topology.equal_nics());
+  CHECK_EQ(topology.fastest_nic(), 50);
+
+  Words nics = good;
+  nics.insert(nics.end(), {9, 0, 7, 0, 0, 30});
+  CHECK_EQ(std::string(planner::ReadTopology(nics.data(), 14, &topology)), "");
+  CHECK_EQ(topology.nic_bandwidth(2), 7);
+  CHECK_EQ(topology.fastest_nic(), 30);
+
+  const auto changed = [](Words words, size_t i, int64_t value) {
+    words[i] = value;
+    return words;
+  };
+  CHECK_EQ(Read({2, 3, 4}), "a topology has too few words");
+  CHECK_EQ(Read(changed(good, 0, 0)), "a topology has an impossible number of devices");
+  CHECK_EQ(Read(changed(good, 1, int64_t{1} << 40)), "a topology has an impossible number of devices");
+  CHECK_EQ(Read(changed(changed(good, 0, 1 << 12), 1, 1 << 12)), "a topology has an impossible number of devices");
+  CHECK_EQ(Read(changed(good, 2, 0)), "a bandwidth is not positive");
+  CHECK_EQ(Read(changed(good, 3, -1)), "a bandwidth is not positive");
+  CHECK_EQ(Read(changed(good, 6, -1)), "a latency is out of range");
+  CHECK_EQ(Read(changed(good, 7, 1'000'001)), "incast_loss is out of range");
+  CHECK_EQ(Read(changed(nics, 9, -1)), "a NIC's bandwidth is negative");
+  CHECK_EQ(Read(changed(nics, 13, 0)), "a server has no working NIC");
+  nics.pop_back();
+  CHECK_EQ(Read(nics), "nic_bandwidths does not have an entry for each device");
+}
+
+int64_t RailRate(const Topology& topology, int32_t source, int32_t target, int32_t rail) {
+  return std::min(topology.nic_bandwidth(topology.device(source, rail)),
+                  topology.nic_bandwidth(topology.device(target, rail)));
+}
+
+// Each rail carries its share of every pair, within a row, and NICs that have failed carry nothing.
+void CheckShares(const Topology& topology, const std::vector<Transfer>& transfers) {
+  const int32_t n = topology.servers;
+  const int32_t m = topology.devices_per_server;
+  Matrix sums(static_cast<size_t>(n) * n);
+  Matrix rails(sums.size() * m);
+  for (const Transfer& transfer : transfers) {
+    if (transfer.phase != Phase::kScaleOut) continue;
+    CHECK_GT(topology.nic_bandwidth(transfer.src), 0);
+    CHECK_GT(topology.nic_bandwidth(transfer.dst), 0);
+    const int32_t pair = topology.server_of(transfer.src) * n + topology.server_of(transfer.dst);
+    sums[pair] += transfer.rows;
+    rails[pair * m + topology.local_of(transfer.src)] += transfer.rows;
+  }
+  for (int32_t source = 0; source < n; ++source) {
+    for (int32_t target = 0; target < n; ++target) {
+      int64_t rates = 0;
+      for (int32_t rail = 0; rail < m; ++rail) rates += RailRate(topology, source, target, rail);
+      for (int32_t rail = 0; rail < m && rates > 0; ++rail) {
+        const int32_t pair = source * n + target;
+        const double share = static_cast<double>(sums[pair]) *
+                             static_cast<double>(RailRate(topology, source, target, rail)) / static_cast<double>(rates);
+        CHECK_LT(static_cast<double>(rails[pair * m + rail]), share + 1.000001);
+        CHECK_GT(static_cast<double>(rails[pair * m + rail]), share - 1.000001);
+      }
+    }
+  }
+}
+
+void CheckPlan(const Topology& topology, Scheduler scheduler, const Matrix& traffic) {
+  Planner plan(topology, scheduler, 512);
+  plan.Plan(traffic.data());
+  std::vector<Transfer> all;
+  plan.AppendTransfers(&all);
+  std::vector<int64_t> staging;
+  for (int32_t device = 0; device < topology.devices(); ++device) staging.push_back(plan.StagingRows(device));
+  CheckShape(topology, all, plan.num_stages());
+  CheckReplay(topology, traffic, all, staging);
+  CheckReplay(topology, Transposed(topology, traffic), Reversed(all), staging);
+  if (plan.chosen() == Scheduler::kFast) {
+    CheckOneToOne(topology, all);
+    CheckShares(topology, all);
+  }
+  CHECK_GE(plan.PredictedTime(), plan.LowerBound());
+  for (int32_t device = 0; device < topology.devices(); ++device) {
+    const auto mine =
+        std::count_if(all.begin(), all.end(), [&](const Transfer& t) { return t.src == device || t.dst == device; });
+    CHECK_EQ(plan.DeviceTransfers(device).size(), mine);
+  }
+}
+
+void TestUnequal() {
+  std::mt19937_64 random(4);
+  for (const auto& shape : {std::pair(2, 2), std::pair(2, 8), std::pair(3, 3), std::pair(4, 2), std::pair(5, 1)}) {
+    for (int32_t round = 0; round < 12; ++round) {
+      Topology topology = MakeTopology(shape.first, shape.second);
+      for (int32_t device = 0; device < topology.devices(); ++device) {
+        const int64_t rates[] = {50'000'000'000, 25'000'000'000, 13, 0};
+        topology.nic_bandwidths.push_back(rates[random() % (round % 2 == 0 ? 2 : 4)]);
+      }
+      for (int32_t server = 0; server < topology.servers; ++server) {
+        // One that works, on a rail of the server's own: there may be none that two servers share.
+        topology.nic_bandwidths[topology.device(server, server % topology.devices_per_server)] = 50'000'000'000;
+      }
+      for (const Case& test_case : MakeCases(topology, round)) {
+        for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kRails, Scheduler::kAuto}) {
+          const Context context(test_case.name + ", " + std::to_string(static_cast<int>(scheduler)));
+          CheckPlan(topology, scheduler, test_case.traffic);
+        }
+      }
+    }
+  }
+}
+
+// The slowest of a server's NICs does not hold up the others.
+void TestSlowNic() {
+  Topology topology = MakeTopology(2, 4);
+  topology.scale_out_latency_ns = topology.scale_up_latency_ns = 0;
+  topology.nic_bandwidths = {50, 50, 50, 10, 50, 50, 50, 50};
+  for (int64_t& rate : topology.nic_bandwidths) rate *= 1'000'000'000;
+  const Matrix traffic = Fill(topology, [](int32_t i, int32_t j) { return i < 4 && j >= 4 ? 100'000 : 0; });
+  Planner plan(topology, Scheduler::kFast, 4096);
+  plan.Plan(traffic.data());
+  CHECK_LT(plan.PredictedTime(), 1.1 * plan.LowerBound());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestRates();
+  fastjax::test::TestWords();
+  fastjax::test::TestUnequal();
+  fastjax::test::TestSlowNic();
+  return fastjax::test::Finish("topology_test");
+}

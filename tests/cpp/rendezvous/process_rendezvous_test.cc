@@ -1,0 +1,505 @@
+// ProcessRendezvous of processes: who met whom, what is done about mistakes, and that everybody hears of a failure.
+#include "rendezvous/process_rendezvous.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/process_metadata.h"
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Messages wait until the test delivers them.
+struct Mail {
+  struct Sent {
+    int32_t from;
+    int32_t to;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Sent> sent;
+};
+
+class PostWire final : public Wire {
+ public:
+  PostWire(Mail* post, int32_t process, int32_t processes) : post_(post), process_(process), processes_(processes) {}
+
+  int32_t process() const override { return process_; }
+  int32_t processes() const override { return processes_; }
+  void SetHandler(Handler* handler) override { handler_ = handler; }
+  bool Post(std::function<void()> task) override {
+    task();
+    return true;
+  }
+  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
+  std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
+  void SendMessage(int32_t process, const void* data, size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(data);
+    post_->sent.push_back({process_, process, {first, first + bytes}});
+  }
+  void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Cancel(Listener*) override {}
+  void Disconnect(int32_t process) override { disconnected.push_back(process); }
+  void Probe(int32_t process) override { probed.push_back(process); }
+  bool Silent(int32_t process) const override { return silent.count(process) != 0; }
+  void Drop(uint64_t, uint64_t) override {}
+
+  Handler* handler_ = nullptr;
+  std::set<int32_t> silent;
+  std::vector<int32_t> probed, disconnected;
+
+ private:
+  Mail* post_;
+  int32_t process_;
+  int32_t processes_;
+};
+
+// ProcessRendezvous of every process of a job.
+struct Job {
+  explicit Job(int32_t processes) {
+    for (int32_t p = 0; p < processes; ++p) {
+      wires.push_back(std::make_unique<PostWire>(&post, p, processes));
+      rendezvous.push_back(std::make_unique<ProcessRendezvous>(wires.back().get()));
+    }
+  }
+  // Until nobody says anything more.
+  void DeliverAll() {
+    while (!post.sent.empty()) DeliverNext();
+  }
+  void DeliverNext() {
+    const Mail::Sent sent = std::move(post.sent.front());
+    post.sent.pop_front();
+    rendezvous[sent.to]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+  }
+
+  Mail post;
+  std::vector<std::unique_ptr<PostWire>> wires;
+  std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
+};
+
+class Visitor final : public Participant {
+ public:
+  Visitor(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
+      : job_(job), process_(process), process_session_(std::move(session)) {
+    process_session_.participant = this;
+    for (int32_t other = 0; other < static_cast<int32_t>(job->wires.size()); ++other) {
+      if (other != process) process_session_.others.push_back(other);
+    }
+    ProcessMetadata message;
+    message.key = process_session_.key;
+    message.launch_id = process_session_.launch_id;
+    message.settings = process_session_.settings;
+    message.text = process_session_.text;
+    message.words = words.data();
+    message.num_words = static_cast<int64_t>(words.size());
+    Encode(message, &process_session_.bytes);
+  }
+  ~Visitor() override { Leave(); }
+
+  void Join() { job_->rendezvous[process_]->Join(&process_session_); }
+  void Leave() { job_->rendezvous[process_]->Leave(&process_session_); }
+  void OnMet() override {
+    ++met;
+    for (const auto& message : process_session_.messages) heard.push_back(message->metadata.words[0]);
+  }
+  void OnFailed(const Status& why) override {
+    ++failed;
+    status = why;
+    Leave();
+  }
+  void OnTick(std::chrono::steady_clock::time_point) override { ++ticks; }
+  ProcessSession& session() { return process_session_; }
+
+  int met = 0;
+  int failed = 0;
+  int ticks = 0;
+  Status status;
+  std::vector<int64_t> heard;
+
+ private:
+  Job* job_;
+  int32_t process_;
+  ProcessSession process_session_;
+};
+
+LaunchId In(int64_t run_id, int32_t copy = 0, int32_t copies = 1, int32_t round = 0) {
+  LaunchId launch_id;
+  launch_id.run_id = run_id;
+  launch_id.copy = copy;
+  launch_id.copies = copies;
+  launch_id.round = round;
+  return launch_id;
+}
+
+ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
+  ProcessSession session;
+  session.key = {call, 0};
+  session.launch_id = launch_id;
+  session.text = "exchange over axis 'x'";
+  session.prefix = "exchange: ";
+  session.timeout = 1500ms;
+  return session;
+}
+
+void TestMeet() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {10});
+  Visitor b(&job, 1, At(In(1)), {11});
+  Visitor c(&job, 2, At(In(1)), {12});
+  a.Join();
+  job.DeliverAll();  // the others are not there yet
+  b.Join();
+  job.DeliverAll();
+  CHECK_EQ(a.met + b.met + c.met, 0);
+  c.Join();
+  CHECK_EQ(c.met, 1);  // had early messages of both
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1 && c.met == 1);
+  CHECK((a.heard == std::vector<int64_t>{11, 12} && b.heard == std::vector<int64_t>{10, 12}));
+  const auto later = std::chrono::steady_clock::now() + 1h;
+  job.rendezvous[0]->OnTick(later);
+  CHECK(a.ticks == 1 && a.failed == 0);
+  CHECK_EQ(a.failed + b.failed + c.failed, 0);
+}
+
+// Runs, rounds and copies in any order never mix.
+void TestOrder() {
+  std::mt19937_64 random(2);
+  for (int trial = 0; trial < 200; ++trial) {
+    Job job(2);
+    std::vector<std::unique_ptr<Visitor>> all;
+    std::vector<Visitor*> order[2];
+    for (int32_t process = 0; process < 2; ++process) {
+      for (int64_t run = 0; run < 3; ++run) {
+        for (int32_t copy = 0; copy < 2; ++copy) {
+          for (int32_t round = 0; round < 2; ++round) {
+            all.push_back(std::make_unique<Visitor>(&job, process, At(In(run, copy, 2, round)),
+                                                    std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
+            order[process].push_back(all.back().get());
+          }
+        }
+      }
+      std::shuffle(order[process].begin(), order[process].end(), random);
+    }
+    for (size_t i = 0; i < order[0].size(); ++i) {
+      order[0][i]->Join();
+      if (random() % 2 == 0) job.DeliverAll();
+      order[1][i]->Join();
+      if (random() % 2 == 0 && !job.post.sent.empty()) job.DeliverNext();
+    }
+    job.DeliverAll();
+    for (const auto& visitor : all) {
+      const ProcessSession& session = visitor->session();
+      CHECK_EQ(visitor->met, 1);
+      CHECK(visitor->heard == std::vector<int64_t>{session.launch_id.run_id * 100 +
+                                                   int64_t{session.launch_id.copy} * 10 + session.launch_id.round});
+    }
+  }
+}
+
+void TestDifferentPrograms() {
+  Job job(2);
+  ProcessSession other = At(In(1));
+  other.text = "exchange over axis 'y'";
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, std::move(other), {1});
+  a.Join();
+  b.Join();
+  job.DeliverAll();
+  for (const Visitor* visitor : {&a, &b}) {
+    CHECK(visitor->met == 0 && visitor->failed == 1);
+    CHECK(Has(visitor->status.message, "axis 'x'") && Has(visitor->status.message, "axis 'y'"));
+    CHECK(Has(visitor->status.message, "same program"));
+  }
+  // The next one works.
+  Visitor c(&job, 0, At(In(2)), {1});
+  Visitor d(&job, 1, At(In(2)), {1});
+  c.Join();
+  d.Join();
+  job.DeliverAll();
+  CHECK(c.met == 1 && d.met == 1);
+}
+
+void TestDifferentSettings() {
+  Job job(2);
+  ProcessSession other = At(In(1));
+  other.settings = 5;
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, std::move(other), {1});
+  a.Join();
+  job.DeliverAll();
+  b.Join();
+  CHECK(b.failed == 1 && b.status.code == Code::kInvalidArgument);
+  CHECK(Has(b.status.message, "process 0 (test) plans with another topology, scheduler or row size"));
+  job.DeliverAll();
+  CHECK(a.failed == 1 && Has(a.status.message, "another topology, scheduler or row size"));
+}
+
+ProcessSession AtAnotherCall() {
+  ProcessSession elsewhere = At(In(1));
+  elsewhere.key.call = 4;
+  elsewhere.text = "exchange over axis 'z'";
+  return elsewhere;
+}
+
+// The one that is elsewhere has waited a little longer, and gives up first.
+void TestTimeoutOfBoth() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.rendezvous[1]->OnTick(now + 2s);
+  CHECK_EQ(b.failed, 1);
+  job.DeliverAll();
+  job.rendezvous[0]->OnTick(now + 2s);
+  CHECK_EQ(a.failed, 1);
+  CHECK(Has(a.status.message,
+            "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')"));
+}
+
+void TestTimeout() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, At(In(1)), {1});
+  Visitor c(&job, 2, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  c.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.rendezvous[0]->OnTick(now + 100ms);
+  CHECK_EQ(a.failed, 0);
+  job.rendezvous[0]->OnTick(now + 2s);
+  CHECK(a.failed == 1 && a.status.code == Code::kDeadlineExceeded);
+  CHECK(Has(a.status.message, "waited 1.5 s for process 2 (test) (which is at another call: exchange over axis 'z')"));
+  CHECK(!Has(a.status.message, "process 1"));
+  job.DeliverAll();
+  CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
+  CHECK(Has(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s"));
+  // One that is at the same call, in another launch.
+  Visitor next(&job, 1, At(In(2)), {1});
+  Visitor other(&job, 0, At(In(3)), {1});
+  next.Join();
+  job.DeliverAll();
+  other.Join();
+  job.rendezvous[0]->OnTick(now + 10s);
+  CHECK(Has(other.status.message, "process 1 (test) (which is at another launch of it)"));
+  // Who comes late is told at once.
+  Visitor late(&job, 2, At(In(1)), {1});
+  late.Join();
+  CHECK(late.failed == 1 && Has(late.status.message, "gave up"));
+  // And of one who is nowhere, nothing more is known.
+  Job empty(2);
+  Visitor alone(&empty, 0, At(In(9)), {1});
+  alone.Join();
+  empty.rendezvous[0]->OnTick(now + 10s);
+  CHECK(Has(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call"));
+  CHECK(Has(alone.status.message, "FASTJAX_TIMEOUT"));
+}
+
+// Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
+// whoever gives up first.
+void TestSilence() {
+  for (const bool answers : {true, false}) {
+    Job job(4);
+    Visitor a(&job, 0, At(In(1)), {1});
+    Visitor b(&job, 1, At(In(1)), {1});
+    Visitor d(&job, 3, AtAnotherCall(), {1});
+    for (Visitor* const visitor : {&a, &b, &d}) visitor->Join();
+    job.DeliverAll();
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto after : {300ms, 1000ms, 1200ms}) {
+      for (const int32_t process : {0, 1}) job.rendezvous[process]->OnTick(now + after);
+      if (after == 300ms) CHECK(job.wires[0]->probed.empty());
+    }
+    for (const int32_t process : {0, 1}) {
+      CHECK((job.wires[process]->probed == std::vector<int32_t>{2, 3}));
+      if (!answers) job.wires[process]->silent = {2};
+    }
+    CHECK_EQ(a.failed + b.failed, 0);
+    job.rendezvous[0]->OnTick(now + 2s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && b.failed == 1);
+    const std::vector<int32_t> left = answers ? std::vector<int32_t>{} : std::vector<int32_t>{2};
+    CHECK(job.wires[0]->disconnected == left && job.wires[1]->disconnected == left);
+  }
+}
+
+// However many rendezvous were given up, and whoever was early to them.
+void TestManyGivenUp() {
+  Job job(3);
+  for (int64_t run = 0; run < 300; ++run) {
+    Visitor a(&job, 0, At(In(run)), {1});
+    Visitor early(&job, 2, At(In(run)), {1});
+    early.Join();
+    a.Join();
+    job.DeliverAll();
+    job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && early.failed == 1);
+  }
+  for (int64_t run = 0; run < 300; ++run) {
+    Visitor late(&job, 1, At(In(run)), {1});
+    late.Join();
+    CHECK(late.met == 0 && late.failed == 1 && Has(late.status.message, "gave up"));
+  }
+  CHECK(job.post.sent.empty());
+}
+
+// A process whose own devices do not all come.
+void TestStayAway() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  Visitor b(&job, 1, At(In(1)), {1});
+  job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+  job.DeliverAll();
+  CHECK(a.failed == 1 && Has(a.status.message, "process 1 (test) gave up: waited for device 3"));
+}
+
+// A message to a session that was given up is answered, however late it arrives.
+void TestLateLetter() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  job.post.sent.clear();  // lost on the way, as if the other were not connected yet
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+  job.post.sent.clear();
+  Visitor b(&job, 1, At(In(1)), {1});
+  b.Join();
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Has(b.status.message, "gave up"));
+}
+
+void TestLost() {
+  Job job(3);
+  Visitor a(&job, 0, At(In(1)), {1});
+  Visitor b(&job, 1, At(In(1)), {1});
+  Visitor c(&job, 2, At(In(1)), {1});
+  for (Visitor* visitor : {&a, &b, &c}) visitor->Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1);
+  job.rendezvous[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
+  CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
+  CHECK(Has(a.status.message, "exchange: process 2 (test) is gone"));
+  for (const auto& sent : job.post.sent) CHECK(sent.to != 2);  // nothing is said to the lost
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Has(b.status.message, "process 2 (test) is gone"));
+}
+
+// Letters that are lost with a connection are sent again, whichever of them were.
+void TestRenewed() {
+  for (const bool first_lost : {false, true}) {
+    for (const bool second_lost : {false, true}) {
+      Job job(2);
+      Visitor a(&job, 0, At(In(1)), {1});
+      Visitor b(&job, 1, At(In(1)), {2});
+      a.Join();
+      b.Join();
+      const std::deque<Mail::Sent> sent = std::exchange(job.post.sent, {});
+      for (const Mail::Sent& message : sent) {
+        if (!(message.from == 0 ? first_lost : second_lost)) job.post.sent.push_back(message);
+      }
+      job.DeliverAll();
+      job.rendezvous[0]->OnRenewed(1, Status::Ok());
+      job.rendezvous[1]->OnRenewed(0, Status::Ok());
+      job.DeliverAll();
+      CHECK(a.met == 1 && b.met == 1 && a.failed + b.failed == 0);
+      CHECK(a.heard == std::vector<int64_t>{2} && b.heard == std::vector<int64_t>{1});
+    }
+  }
+  // The message, and the same again, before anybody is here.
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  job.rendezvous[0]->OnRenewed(1, Status::Unavailable("gave up the connection"));
+  CHECK_EQ(job.post.sent.size(), 2u);
+  job.DeliverAll();
+  Visitor b(&job, 1, At(In(1)), {2});
+  b.Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1);
+  b.Leave();
+  // Nothing of it is left to be taken for another.
+  Visitor c(&job, 1, At(In(2)), {2});
+  c.Join();
+  job.rendezvous[1]->OnTick(std::chrono::steady_clock::now() + 1h);
+  CHECK(c.failed == 1 && !Has(c.status.message, "which is at another"));
+  // An answer that was not needed, since the message had been on its way, is no second message.
+  Job late(2);
+  Visitor d(&late, 0, At(In(1)), {1});
+  Visitor e(&late, 1, At(In(1)), {2});
+  d.Join();
+  e.Join();
+  late.rendezvous[0]->OnRenewed(1, Status::Ok());
+  late.DeliverAll();
+  CHECK(d.met == 1 && e.met == 1 && d.failed + e.failed == 0);
+  // Rows that the other side gave up may be those of a session that had begun.
+  late.rendezvous[0]->OnRenewed(1, Status::Unavailable("process 1 (test) gave up the connection"));
+  CHECK(d.failed == 1 && Has(d.status.message, "exchange: process 1 (test) gave up the connection"));
+}
+
+void TestMistakes() {
+  Job job(2);
+  Visitor a(&job, 0, At(In(1)), {1});
+  a.Join();
+  const std::byte nonsense[24] = {};
+  job.rendezvous[0]->OnMessage(1, nonsense, sizeof(nonsense));
+  CHECK(a.failed == 1 && Has(a.status.message, "none of fastjax's"));
+  // The same message twice.
+  Job again(3);
+  Visitor b(&again, 0, At(In(1)), {1});
+  Visitor c(&again, 1, At(In(1)), {1});
+  b.Join();
+  c.Join();
+  const auto copy = again.post.sent;
+  again.DeliverAll();
+  for (const auto& sent : copy) {
+    if (sent.to == 0) again.rendezvous[0]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+  }
+  CHECK(b.failed == 1 && Has(b.status.message, "came twice"));
+  // A mistake that everybody finds is told to nobody.
+  Job alike(2);
+  Visitor d(&alike, 0, At(In(1)), {1});
+  d.Join();
+  alike.post.sent.clear();
+  alike.rendezvous[0]->FailAlike(&d.session(), Status::Invalid("sizes"));
+  CHECK(d.failed == 1 && alike.post.sent.empty());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestMeet();
+  fastjax::test::TestOrder();
+  fastjax::test::TestDifferentPrograms();
+  fastjax::test::TestDifferentSettings();
+  fastjax::test::TestTimeout();
+  fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestSilence();
+  fastjax::test::TestManyGivenUp();
+  fastjax::test::TestStayAway();
+  fastjax::test::TestLateLetter();
+  fastjax::test::TestLost();
+  fastjax::test::TestRenewed();
+  fastjax::test::TestMistakes();
+  return fastjax::test::Finish("process_rendezvous_test");
+}

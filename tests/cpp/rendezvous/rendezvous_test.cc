@@ -1,0 +1,538 @@
+// Where devices meet: in any order, on any threads, in several groups and launches at once; and what becomes of those
+// that wait for a device that never comes.
+#include "rendezvous/rendezvous.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "exchange/call_site.h"
+#include "exchange/status.h"
+#include "runtime/completer.h"
+#include "support/check.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// What a device brings: who it is and in which launch and repetition it thinks it is.
+struct LaunchId {
+  int64_t run_id = 0;
+  int32_t repetition = 0;
+  int32_t group = 0;
+  int32_t position = 0;
+};
+
+using ProcessSession = Rendezvous<LaunchId>;
+
+// A rendezvous that fails the operations of those who met wrongly.
+std::shared_ptr<ProcessSession> MakeMeeting(const std::shared_ptr<CallSite>& site, std::atomic<int64_t>* met,
+                                            bool complete_here = true) {
+  return ProcessSession::Create(site, [=](ProcessSession::Session* session, int32_t last) {
+    const LaunchId& first = session->args().front();
+    bool right = session->group() == first.group;
+    for (int32_t p = 0; p < site->group_size; ++p) {
+      const LaunchId& launch_id = session->args()[p];
+      right = right && launch_id.position == p && launch_id.group == first.group && launch_id.run_id == first.run_id &&
+              launch_id.repetition == first.repetition;
+    }
+    ++*met;
+    session->Finish(right ? Status::Ok() : Status::Internal("met others"), complete_here ? last : -1);
+  });
+}
+
+void Arrive(const std::shared_ptr<ProcessSession>& session, const LaunchId& launch_id, Completion done) {
+  session->Arrive(launch_id.run_id, launch_id.group, launch_id.position, launch_id, std::move(done));
+}
+
+// Launches of one program, each device of each on a thread of its own. With `wait` a device repeats the call once the
+// one before it is complete, as loops do; without, it does not wait.
+void CheckArrivals(int32_t groups, int32_t group_size, int32_t runs, int32_t repetitions, bool wait) {
+  const Context context(std::to_string(groups) + " groups of " + std::to_string(group_size) + ", " +
+                        std::to_string(runs) + " runs" + (wait ? ", waiting" : ""));
+  std::mt19937_64 random(1);
+  const auto site = MakeSite(groups, group_size, kNoTimeoutMs, &random);
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(site, &met);
+  const int32_t devices = site->partitions();
+  std::vector<Outcomes> outcomes;
+  for (int32_t i = 0; i < runs * devices; ++i) outcomes.emplace_back(repetitions);
+  RunThreads(runs * devices, [&](int32_t thread) {
+    const int32_t partition = thread % devices;
+    LaunchId launch_id{100 + thread / devices, 0, site->group_of[partition], site->position_of[partition]};
+    for (; launch_id.repetition < repetitions; ++launch_id.repetition) {
+      Arrive(session, launch_id, outcomes[thread].For(launch_id.repetition));
+      if (wait) outcomes[thread].Wait(launch_id.repetition);
+    }
+    outcomes[thread].WaitAll();
+  });
+  for (const Outcomes& of_device : outcomes) CHECK(of_device.all_ok());
+  CHECK_EQ(met.load(), int64_t{runs} * groups * repetitions);
+}
+
+void TestArrivals() {
+  for (const bool wait : {true, false}) {
+    CheckArrivals(1, 1, 3, 50, wait);
+    CheckArrivals(1, 8, 1, 200, wait);
+    CheckArrivals(2, 4, 3, 60, wait);
+    CheckArrivals(5, 2, 2, 60, wait);
+    CheckArrivals(1, 2, 12, 60, wait);
+  }
+}
+
+// One thread is enough to bring everyone, in any order: arriving never blocks.
+void TestOrders() {
+  std::mt19937_64 random(2);
+  const auto site = MakeSite(3, 4, kNoTimeoutMs, &random);
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(site, &met);
+  for (int64_t run = 0; run < 200; ++run) {
+    const Outcomes outcomes(site->partitions());
+    int64_t arrived = 0;
+    for (const int32_t partition : Numbers(site->partitions(), &random)) {
+      Arrive(session, {run, 0, site->group_of[partition], site->position_of[partition]}, outcomes.For(partition));
+      ++arrived;
+      CHECK_LE(met.load(), 3 * run + arrived / site->group_size);
+    }
+    CHECK_EQ(met.load(), 3 * (run + 1));
+    outcomes.WaitAll();
+    CHECK(outcomes.all_ok());
+  }
+}
+
+// Completions that wait for all others, as those of a program do that blocks in another collective.
+void CheckBlockedCompletions(bool complete_here) {
+  constexpr int32_t kDevices = 16;
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(MakeSite(1, kDevices), &met, complete_here);
+  for (int64_t run = 0; run < 20; ++run) {
+    Barrier all(kDevices);
+    const Outcomes outcomes(kDevices);
+    for (int32_t p = 0; p < kDevices; ++p) {
+      Arrive(session, {run, 0, 0, p}, [&all, done = outcomes.For(p)](const Status& status) {
+        all.Wait();
+        done(status);
+      });
+    }
+    outcomes.WaitAll();
+    CHECK(outcomes.all_ok());
+    std::set<std::thread::id> threads;
+    for (int32_t p = 0; p < kDevices; ++p) threads.insert(outcomes.thread(p));
+    CHECK_EQ(threads.size(), static_cast<size_t>(kDevices));
+    CHECK_EQ(threads.count(std::this_thread::get_id()), complete_here ? 1U : 0U);
+    if (complete_here) CHECK(outcomes.thread(kDevices - 1) == std::this_thread::get_id());
+  }
+}
+
+// An action that ends its session later, from elsewhere.
+void TestFinishLater() {
+  std::mt19937_64 random(3);
+  const auto site = MakeSite(2, 3);
+  std::vector<ProcessSession::Session*> sessions;
+  const auto session =
+      ProcessSession::Create(site, [&](ProcessSession::Session* session, int32_t) { sessions.push_back(session); });
+  const Outcomes outcomes(2 * 6);
+  for (int32_t repetition = 0; repetition < 2; ++repetition) {
+    for (int32_t partition = 0; partition < 6; ++partition) {
+      Arrive(session, {1, repetition, site->group_of[partition], site->position_of[partition]},
+             outcomes.For(6 * repetition + partition));
+    }
+  }
+  CHECK_EQ(sessions.size(), 4U);
+  for (int32_t i = 0; i < outcomes.count(); ++i) CHECK(!outcomes.called(i));
+  // Complete gatherings do not expire, however long their action takes.
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  for (const int32_t s : {2, 0, 3, 1}) sessions[s]->Finish(s == 3 ? Status::Invalid("third") : Status::Ok());
+  outcomes.WaitAll();
+  for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, i / 3 == 3 ? "third" : "");
+}
+
+std::string Timeout(const std::string& seconds, const std::string& missing, const std::string& here) {
+  return "exchange over axis 'x' (channel 7): waited " + seconds + " s for device(s) " + missing +
+         ", which did not arrive; device(s) " + here +
+         " did. Every device of the axis must reach the call: look for a cond or while_loop that takes another way on "
+         "those devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only "
+         "slow.";
+}
+
+bool IsTimeout(const Status& status, const std::string& message) {
+  const bool code = CHECK(status.code == Code::kDeadlineExceeded);
+  return CHECK_EQ(status.message, message) && code;
+}
+
+// Arrives alone and expects to be told so before arriving returns.
+Status ArriveLate(const std::shared_ptr<ProcessSession>& session, const LaunchId& launch_id) {
+  const Outcomes outcome(1);
+  Arrive(session, launch_id, outcome.For(0));
+  CHECK(outcome.called(0));
+  if (outcome.called(0)) CHECK(outcome.thread(0) == std::this_thread::get_id());
+  return outcome.status(0);
+}
+
+void Meet(const std::shared_ptr<ProcessSession>& session, int64_t run_id, int32_t group, int32_t group_size) {
+  const Outcomes outcomes(group_size);
+  for (int32_t p = group_size - 1; p >= 0; --p) Arrive(session, {run_id, 0, group, p}, outcomes.For(p));
+  outcomes.WaitAll();
+  CHECK(outcomes.all_ok());
+}
+
+// With the clock in hand.
+void TestExpiry() {
+  const auto site = MakeSite(2, 4);
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(site, &met);
+  const auto late = steady_clock::now() + 2 * milliseconds(kNoTimeoutMs);
+  CHECK(!session->Expire(late));
+
+  const Outcomes outcomes(4);
+  Arrive(session, {1, 0, 1, 3}, outcomes.For(0));
+  Arrive(session, {1, 0, 1, 1}, outcomes.For(1));
+  Arrive(session, {1, 0, 0, 2}, outcomes.For(2));
+  CHECK(session->Expire(steady_clock::now()));  // nothing is due, but there is something to wait for
+  CHECK(!outcomes.called(0) && !outcomes.called(1) && !outcomes.called(2));
+  // The other group of the same launch, and another launch, are complete and do not care.
+  for (const int32_t p : {0, 1, 3}) Arrive(session, {1, 0, 0, p}, [](const Status&) {});
+  Meet(session, 2, 1, 4);
+  outcomes.Wait(2);
+  CHECK(outcomes.status(2).ok());
+
+  CHECK(!session->Expire(late));
+  const std::string message = Timeout("3600.0", "0, 2 of group 1", "1, 3");
+  for (const int32_t i : {0, 1}) {
+    outcomes.Wait(i);
+    IsTimeout(outcomes.status(i), message);
+  }
+  // The late ones hear at once what they missed, once each; then the call site works again, in the same launch too.
+  IsTimeout(ArriveLate(session, {1, 0, 1, 0}), message);
+  IsTimeout(ArriveLate(session, {1, 0, 1, 2}), message);
+  Meet(session, 1, 1, 4);
+  Meet(session, 3, 1, 4);
+  CHECK(!session->Expire(late));
+}
+
+// What is written to stderr meanwhile.
+std::string Said(const std::function<void()>& work) {
+  std::FILE* const file = std::tmpfile();
+  std::fflush(stderr);
+  const int before = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  work();
+  std::fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::rewind(file);
+  std::string text;
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  std::fclose(file);
+  return text;
+}
+
+void TestHalfOfTheTime() {
+  for (const int64_t limit : {kNoTimeoutMs, int64_t{10'000}, int64_t{9'999}}) {
+    const auto site = MakeSite(1, 3);
+    site->timeout_ms = limit;
+    std::atomic<int64_t> met{0};
+    const auto session = MakeMeeting(site, &met);
+    const auto begin = steady_clock::now();
+    const Outcomes outcomes(2);
+    Arrive(session, {1, 0, 0, 0}, outcomes.For(0));
+    Arrive(session, {1, 0, 0, 2}, outcomes.For(1));
+    CHECK_EQ(Said([&] { session->Expire(begin + milliseconds(limit / 2 - 1000)); }), "");
+    const auto half = begin + milliseconds(limit / 2 + 1000);
+    const std::string text = Said([&] { CHECK(session->Expire(half)); });
+    const std::string all = limit == kNoTimeoutMs ? "3600.0" : "10.0";
+    const std::string waited = limit == kNoTimeoutMs ? "1800.0" : "5.0";
+    CHECK_EQ(text, limit < 10'000 ? ""
+                                  : "exchange over axis 'x' (channel 7): waited " + waited +
+                                        " s for device(s) 1, which did not arrive; device(s) 0, 2 did. Waiting on, "
+                                        "for " +
+                                        all + " s in all.\n");
+    CHECK_EQ(Said([&] { session->Expire(half); }), "");  // once
+    Arrive(session, {1, 0, 0, 1}, [](const Status&) {});
+    outcomes.WaitAll();
+    CHECK(outcomes.all_ok());
+  }
+}
+
+// Two repetitions of a loop time out while device 1 has seen neither.
+void TestExpiryOfRepetitions() {
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(MakeSite(1, 3), &met);
+  const Outcomes outcomes(4);
+  Arrive(session, {5, 0, 0, 0}, outcomes.For(0));
+  Arrive(session, {5, 1, 0, 0}, outcomes.For(1));
+  Arrive(session, {5, 0, 0, 2}, outcomes.For(2));
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  for (const int32_t i : {0, 1, 2}) outcomes.Wait(i);
+  const std::string both = Timeout("3600.0", "1", "0, 2");
+  const std::string one = Timeout("3600.0", "1, 2", "0");
+  IsTimeout(outcomes.status(0), both);
+  IsTimeout(outcomes.status(1), one);
+  IsTimeout(outcomes.status(2), both);
+  IsTimeout(ArriveLate(session, {5, 1, 0, 2}), one);
+  std::set<std::string> told;
+  for (int32_t repetition = 0; repetition < 2; ++repetition) {
+    told.insert(ArriveLate(session, {5, repetition, 0, 1}).message);
+  }
+  CHECK(told == (std::set<std::string>{both, one}));
+  Meet(session, 5, 0, 3);
+  CHECK_EQ(met.load(), 1);
+}
+
+// Devices that are played by one need no threads.
+void TestFinishHere() {
+  const auto site = MakeSite(1, 4);
+  const auto session = ProcessSession::Create(
+      site, [](ProcessSession::Session* session, int32_t) { session->FinishHere(Status::Internal("all")); });
+  for (int64_t run = 0; run < 3; ++run) {
+    const Outcomes outcomes(4);
+    for (int32_t p = 0; p < 4; ++p) {
+      CHECK(!outcomes.called(0));
+      Arrive(session, {run, 0, 0, p}, outcomes.For(p));
+    }
+    for (int32_t p = 0; p < 4; ++p) {
+      CHECK(outcomes.called(p));
+      CHECK_EQ(outcomes.status(p).message, "all");
+      CHECK(outcomes.thread(p) == std::this_thread::get_id());
+    }
+  }
+}
+
+// A device that cannot take part comes, whenever that is, and says why: all are told, when all have come.
+void TestRefusals() {
+  for (int32_t first = 0; first < 3; ++first) {
+    for (const bool second : {false, true}) {
+      const auto site = MakeSite(2, 3);
+      std::atomic<int64_t> met{0};
+      int32_t failed = 0;
+      std::string why;
+      const auto session = ProcessSession::Create(
+          site,
+          [&](ProcessSession::Session* session, int32_t last) {
+            ++met;
+            session->Finish(Status::Ok(), last);
+          },
+          kAllProcesses,
+          [&](const ProcessSession::Session&, const Status& status) {
+            ++failed;
+            why = status.message;
+            throw std::bad_alloc();  // nobody waits in vain for that
+          });
+      const Outcomes outcomes(3);
+      for (int32_t p = 0; p < 3; ++p) {
+        for (int32_t i = 0; i < p; ++i) CHECK(!outcomes.called(i));
+        if (p == first || (second && p > first)) {
+          session->Refuse(1, 1, p, Status::Unavailable("no room " + std::to_string(p)), outcomes.For(p));
+        } else {
+          Arrive(session, {1, 0, 1, p}, outcomes.For(p));
+        }
+      }
+      outcomes.WaitAll();
+      const std::string text = "exchange over axis 'x' (channel 7): device " + std::to_string(first) +
+                               " of group 1 cannot take part: no room " + std::to_string(first);
+      for (int32_t p = 0; p < 3; ++p) {
+        CHECK(outcomes.status(p).code == Code::kUnavailable);
+        CHECK_EQ(outcomes.status(p).message, text);
+      }
+      CHECK_EQ(why, text);
+      CHECK_EQ(failed, 1);
+      CHECK_EQ(met.load(), 0);
+      Meet(session, 1, 1, 3);  // the next repetition of the same launch
+      CHECK_EQ(met.load(), 1);
+    }
+  }
+}
+
+// Of one that cannot take part those are told too who waited in vain for others, and those who come late.
+void TestExpiryAfterARefusal() {
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(MakeSite(1, 3), &met);
+  const Outcomes outcomes(2);
+  session->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
+  Arrive(session, {1, 0, 0, 0}, outcomes.For(1));
+  CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
+  outcomes.WaitAll();
+  const std::string text = "exchange over axis 'x' (channel 7): device 2 cannot take part: no room. Besides: " +
+                           Timeout("3600.0", "1", "0, 2");
+  for (int32_t i = 0; i < 2; ++i) {
+    CHECK(outcomes.status(i).code == Code::kInternal);
+    CHECK_EQ(outcomes.status(i).message, text);
+  }
+  CHECK_EQ(ArriveLate(session, {1, 0, 0, 1}).message, text);
+  CHECK_EQ(met.load(), 0);
+}
+
+// Time-outs that nobody came late for are not kept for ever.
+void TestOldFailuresAreForgotten() {
+  std::atomic<int64_t> met{0};
+  const auto session = MakeMeeting(MakeSite(1, 2), &met);
+  constexpr int64_t kMany = 200;
+  const Outcomes outcomes(kMany);
+  for (int64_t run = 0; run < kMany; ++run) {
+    Arrive(session, {run, 0, 0, 0}, outcomes.For(static_cast<int32_t>(run)));
+    session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs));
+  }
+  outcomes.WaitAll();
+  CHECK(ArriveLate(session, {kMany - 1, 0, 0, 1}).code == Code::kDeadlineExceeded);
+  const Outcomes forgotten(2);
+  Arrive(session, {0, 0, 0, 1}, forgotten.For(1));
+  CHECK(!forgotten.called(1));
+  Arrive(session, {0, 0, 0, 0}, forgotten.For(0));
+  forgotten.WaitAll();
+  CHECK(forgotten.all_ok());
+}
+
+// By the watchdog's clock, which nothing but this may depend on.
+void TestWatchdog() {
+  std::atomic<int64_t> met{0};
+  const auto site = MakeSite(1, 3, 150);
+  const auto session = MakeMeeting(site, &met);
+  for (int64_t run = 0; run < 3; ++run) {
+    const auto before = steady_clock::now();
+    const Outcomes outcome(1);
+    Arrive(session, {run, 0, 0, 1}, outcome.For(0));
+    outcome.WaitAll();
+    CHECK(steady_clock::now() - before >= milliseconds(150));
+    const std::string message = Timeout("0.1", "0, 2", "1");
+    IsTimeout(outcome.status(0), message);
+    CHECK(outcome.thread(0) != std::this_thread::get_id());
+    IsTimeout(ArriveLate(session, {run, 0, 0, 0}), message);
+    IsTimeout(ArriveLate(session, {run, 0, 0, 2}), message);
+    // Long enough, in one of the rounds, for the watchdog to have gone to sleep.
+    if (run == 1) std::this_thread::sleep_for(milliseconds(2300));
+  }
+  CHECK_EQ(met.load(), 0);
+}
+
+// Many call sites that wait at once, each for its own time; all are told, some completions block others.
+void TestManyTimeouts() {
+  constexpr int32_t kSites = 20;
+  Barrier all(kSites);
+  const Outcomes outcomes(kSites);
+  std::vector<std::shared_ptr<ProcessSession>> rendezvous;
+  std::atomic<int64_t> met{0};
+  for (int32_t i = 0; i < kSites; ++i) rendezvous.push_back(MakeMeeting(MakeSite(1, 2, 100 + 10 * i), &met));
+  RunThreads(kSites, [&](int32_t i) {
+    Arrive(rendezvous[i], {1, 0, 0, i % 2}, [&all, done = outcomes.For(i)](const Status& status) {
+      all.Wait();
+      done(status);
+    });
+  });
+  outcomes.WaitAll();
+  for (int32_t i = 0; i < kSites; ++i) CHECK(outcomes.status(i).code == Code::kDeadlineExceeded);
+  CHECK_EQ(met.load(), 0);
+}
+
+// A program may be thrown away while devices wait: they are still told, and then nothing is left.
+void TestDroppedWhileWaiting() {
+  auto held = std::make_shared<int>(0);
+  const auto site = MakeSite(1, 2, 100);
+  auto session = ProcessSession::Create(
+      site, [held](ProcessSession::Session* session, int32_t) { session->Finish(Status::Ok()); });
+  const std::weak_ptr<ProcessSession> left = session;
+  const Outcomes outcome(1);
+  Arrive(session, {1, 0, 0, 0}, outcome.For(0));
+  session.reset();
+  CHECK(!left.expired());
+  outcome.WaitAll();
+  IsTimeout(outcome.status(0), Timeout("0.1", "1", "0"));
+  while (!left.expired() || held.use_count() > 1) std::this_thread::yield();
+}
+
+// The last owner may even be a completion.
+void TestDroppedByACompletion() {
+  for (const bool here : {true, false}) {
+    auto owner = std::make_shared<std::shared_ptr<ProcessSession>>();
+    const auto site = MakeSite(1, 2);
+    *owner = ProcessSession::Create(site, [here](ProcessSession::Session* session, int32_t last) {
+      session->Finish(Status::Ok(), here ? last : -1);
+    });
+    const std::weak_ptr<ProcessSession> left = *owner;
+    ProcessSession* session = owner->get();
+    const Outcomes outcomes(2);
+    session->Arrive(1, 0, 0, {}, outcomes.For(0));
+    session->Arrive(1, 0, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
+      owner->reset();
+      done(status);
+    });
+    outcomes.WaitAll();
+    CHECK(outcomes.all_ok());
+    while (!left.expired()) std::this_thread::yield();
+  }
+}
+
+// Tasks that all wait for each other, started from one another as well.
+void TestCompleter() {
+  for (int32_t round = 0; round < 10; ++round) {
+    constexpr int32_t kTasks = 40;
+    Barrier all(kTasks);
+    const Outcomes outcomes(kTasks);
+    for (int32_t i = 0; i < kTasks / 2; ++i) {
+      Completer::Get().Run([&, i] {
+        Completer::Get().Run([&all, i, done = outcomes.For(2 * i + 1)] {
+          all.Wait();
+          done(Status::Ok());
+        });
+        all.Wait();
+        outcomes.For(2 * i)(Status::Ok());
+      });
+    }
+    outcomes.WaitAll();
+    std::set<std::thread::id> threads;
+    for (int32_t i = 0; i < kTasks; ++i) threads.insert(outcomes.thread(i));
+    CHECK_EQ(threads.size(), static_cast<size_t>(kTasks));
+  }
+}
+
+// What a task holds is let go without a lock: its destructor may have more to run.
+void TestTasksAreDestroyedFreely() {
+  const Outcomes outcomes(20);
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    const auto run_another = [done = outcomes.For(i)](void*) { Completer::Get().Run([done] { done(Status::Ok()); }); };
+    Completer::Get().Run([held = std::shared_ptr<void>(nullptr, run_another)] {});
+  }
+  outcomes.WaitAll();
+  CHECK(outcomes.all_ok());
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestArrivals();
+  fastjax::test::TestOrders();
+  fastjax::test::CheckBlockedCompletions(true);
+  fastjax::test::CheckBlockedCompletions(false);
+  fastjax::test::TestFinishLater();
+  fastjax::test::TestExpiry();
+  fastjax::test::TestHalfOfTheTime();
+  fastjax::test::TestExpiryOfRepetitions();
+  fastjax::test::TestFinishHere();
+  fastjax::test::TestRefusals();
+  fastjax::test::TestExpiryAfterARefusal();
+  fastjax::test::TestOldFailuresAreForgotten();
+  fastjax::test::TestWatchdog();
+  fastjax::test::TestManyTimeouts();
+  fastjax::test::TestDroppedWhileWaiting();
+  fastjax::test::TestDroppedByACompletion();
+  fastjax::test::TestCompleter();
+  fastjax::test::TestTasksAreDestroyedFreely();
+  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
+  return fastjax::test::Finish("rendezvous_test");
+}

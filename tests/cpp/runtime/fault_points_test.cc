@@ -1,0 +1,72 @@
+// Fault points are reached where and when they are said to be, once, and never without being asked for.
+#include "runtime/fault_points.h"
+
+#include <cstdint>
+#include <string>
+
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Phase;
+
+int64_t stops = 0;
+void Stop() { ++stops; }
+
+// What one exchange passes.
+void Exchange(FaultPoints* points) {
+  points->AtMeet();
+  points->AtMet();
+  for (int32_t stage = 1; stage <= 2; ++stage) {
+    for (const Phase phase : {Phase::kLocal, Phase::kBalance, Phase::kScaleOut, Phase::kRedistribute}) {
+      points->AtStep(phase, stage);
+      points->AtStep(phase, stage);
+    }
+  }
+  points->AtEnd();
+}
+
+// Stops in each of three exchanges.
+void CheckStops(const char* wanted, int64_t first, int64_t second, int64_t third) {
+  FaultPoints points(wanted, &Stop);
+  for (const int64_t expected : {first, second, third}) {
+    stops = 0;
+    Exchange(&points);
+    CHECK_EQ(stops, expected);
+  }
+}
+
+void TestStops() {
+  CheckStops("", 0, 0, 0);
+  for (const char* place : {"meet", "met", "balance", "stage 1", "stage 2", "redistribution", "end"}) {
+    const std::string name(place);
+    CheckStops((name + "@0").c_str(), 1, 0, 0);
+    CheckStops((name + "@2").c_str(), 0, 0, 1);
+  }
+  CheckStops("met@0,stage 2@0,end@2", 2, 0, 1);
+}
+
+void TestWhatMeansNothing() {
+  for (const char* wanted : {"met", "met@", "@0", "met@x", "stage 3@0", "stage@0", "local@0", ",", "MET@0"}) {
+    CheckStops(wanted, 0, 0, 0);
+  }
+}
+
+// No exchange has begun yet.
+void TestBeforeTheFirstExchange() {
+  FaultPoints points("met@0,met@-1", &Stop);
+  stops = 0;
+  points.AtMet();
+  CHECK_EQ(stops, 0);
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestStops();
+  fastjax::test::TestWhatMeansNothing();
+  fastjax::test::TestBeforeTheFirstExchange();
+  return fastjax::test::Finish("fault_points_test");
+}

@@ -1,0 +1,53 @@
+// SipHash-2-4 against the test vectors of its authors.
+#include "runtime/keyed_hash.h"
+
+#include <numeric>
+#include <vector>
+
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+// Of the reference implementation's vectors (vectors_sip64): key 00 01 .. 0f, input 00 01 .. of so many bytes.
+struct Vector {
+  size_t bytes;
+  uint64_t hash;
+};
+constexpr Vector kVectors[] = {
+    {0, 0x726fdb47dd0e0e31}, {1, 0x74f839c593dc67fd}, {2, 0x0d6c8009d9a94f5a},  {3, 0x85676696d7fb7e2d},
+    {7, 0xab0200f58b01d137}, {8, 0x93f5f5799a932462}, {15, 0xa129ca6149be45e5},
+};
+
+void TestVectors() {
+  Secret secret{};
+  std::iota(secret.begin(), secret.end(), uint8_t{0});
+  std::vector<uint8_t> input(64);
+  std::iota(input.begin(), input.end(), uint8_t{0});
+  for (const Vector& vector : kVectors) CHECK_EQ(KeyedHash(secret, input.data(), vector.bytes), vector.hash);
+}
+
+void TestEveryBitCounts() {
+  Secret secret{};
+  std::vector<uint8_t> input(29, 7);
+  const uint64_t hash = KeyedHash(secret, input.data(), input.size());
+  for (size_t bit = 0; bit < input.size() * 8; ++bit) {
+    input[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    CHECK_NE(KeyedHash(secret, input.data(), input.size()), hash);
+    input[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+  }
+  for (size_t bit = 0; bit < secret.size() * 8; ++bit) {
+    secret[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    CHECK_NE(KeyedHash(secret, input.data(), input.size()), hash);
+    secret[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestVectors();
+  fastjax::test::TestEveryBitCounts();
+  return fastjax::test::Finish("keyed_hash_test");
+}

@@ -1,0 +1,241 @@
+// Statistics: what call sites note of their launches, and what is kept of it.
+#include "runtime/meter.h"
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "backends/memory/memory_backend.h"
+#include "planner/table.h"
+#include "runtime/statistics.h"
+#include "support/check.h"
+#include "support/exchange_rig.h"
+#include "support/job_rig.h"
+#include "support/network_rig.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+namespace {
+
+using memory::MemoryBackend;
+
+// Collects statistics, of nothing that was before.
+struct Collecting {
+  Collecting() {
+    Records::Get().Reset();
+    Records::Collect(true);
+  }
+  ~Collecting() { Records::Collect(false); }
+  Collecting(const Collecting&) = delete;
+  Collecting& operator=(const Collecting&) = delete;
+};
+
+void TestSkew() {
+  std::vector<int64_t> scratch;
+  const auto skew = [&](const std::vector<int64_t>& traffic, int32_t ranks) {
+    return SkewOf(traffic, ranks, &scratch);
+  };
+  CHECK_EQ(skew({0, 0, 0, 0}, 2), 1.0);
+  CHECK_EQ(skew({1, 1, 1, 1}, 2), 1.0);
+  CHECK_EQ(skew({0, 6, 0, 0}, 2), 2.0);
+  CHECK_EQ(skew({5}, 1), 1.0);
+  // Rank 0 sends 4 rows, and receives 6 of 12 rows, where 4 is the mean.
+  CHECK_EQ(skew({0, 3, 1, 4, 0, 0, 2, 0, 2}, 3), 1.5);
+  // Rank 2 sends 9.
+  CHECK_EQ(skew({1, 0, 0, 0, 1, 1, 3, 3, 3}, 3), 2.25);
+}
+
+void TestTimes() {
+  Times times;
+  for (const int64_t time : {5, 9, 1}) times.Add(time);
+  CHECK_EQ(times.count, 3);
+  CHECK_EQ(times.last, 1);
+  CHECK_EQ(times.total, 15);
+  CHECK_EQ(times.most, 9);
+}
+
+// By hand: what one launch leaves, the way there and back.
+void TestNotes() {
+  const Collecting collecting;
+  const std::vector<int64_t> sent = {1, 7, 2, 0};
+  std::vector<int32_t> table(planner::kHeaderWords);
+  table[planner::kStages] = 3;
+  table[planner::kSchedulerUsed] = static_cast<int32_t>(planner::Scheduler::kRails);
+  for (const bool reverse : {false, true}) {
+    Records::Get().Reset();
+    Meter meter(MakeSite(1, 2), SiteKind{PlanSource::kSelf, reverse, false});
+    for (const bool anew : {true, false, false}) {
+      Launch launch = meter.Begin();
+      CHECK(launch.metered);
+      const auto plan = [anew](bool* planned) {
+        *planned = anew;
+        return Status::Ok();
+      };
+      CHECK(PlanMetered(plan, &launch).ok());
+      meter.End(launch, Status::Ok(), SeenOf(sent.data(), 16, table.data()));
+    }
+    meter.End(meter.Begin(), Status::Internal("no"), {});
+    meter.Fail();
+    const std::vector<SiteReport> reports = Records::Get().Report();
+    CHECK_EQ(reports.size(), 1U);
+    const Statistics& statistics = reports.front().statistics;
+    CHECK(reports.front().active);
+    CHECK_EQ(statistics.exchanges, 3);
+    CHECK_EQ(statistics.failures, 2);
+    CHECK_EQ(statistics.plans_made, 1);
+    CHECK_EQ(statistics.plans_reused, 2);
+    CHECK_EQ(statistics.rows, 10);
+    CHECK_EQ(statistics.total_rows, 30);
+    CHECK_EQ(statistics.row_bytes, 16);
+    CHECK_EQ(statistics.total_bytes, 480);
+    CHECK_EQ(statistics.skew, 1.6);
+    CHECK_EQ(statistics.stages, 3);
+    CHECK_EQ(statistics.scheduler, static_cast<int32_t>(planner::Scheduler::kRails));
+    CHECK_EQ(statistics.planning.count, 3);
+    CHECK_EQ(statistics.exchange.count, 3);
+    CHECK(statistics.traffic == (reverse ? std::vector<int64_t>{1, 2, 7, 0} : sent));
+  }
+}
+
+// Launches that began while nothing was collected leave nothing, whenever they end; and the other way round.
+void TestSwitch() {
+  Records::Get().Reset();
+  Meter meter(MakeSite(1, 1), SiteKind{});
+  const int64_t sent = 4;
+  const Seen seen{&sent, 1};
+  const Launch before = meter.Begin();
+  CHECK(!before.metered);
+  Records::Collect(true);
+  const Launch during = meter.Begin();
+  meter.End(before, Status::Ok(), seen);
+  CHECK(Records::Get().Report().empty());
+  Records::Collect(false);
+  meter.Fail();
+  CHECK(Records::Get().Report().empty());
+  meter.End(during, Status::Ok(), seen);
+  const std::vector<SiteReport> reports = Records::Get().Report();
+  CHECK_EQ(reports.size(), 1U);
+  CHECK_EQ(reports.front().statistics.exchanges, 1);
+  CHECK_EQ(reports.front().statistics.failures, 0);
+  CHECK_EQ(reports.front().statistics.exchange.count, 0);  // it only plans
+}
+
+// Of call sites that are gone the newest are kept, those that are there whatever their number; order is that of
+// creation.
+void TestEnded() {
+  const Collecting collecting;
+  constexpr size_t kMore = 5;
+  Meter first(MakeSite(1, 1), SiteKind{});
+  std::vector<std::unique_ptr<Meter>> meters;
+  for (size_t i = 0; i < Records::kMaxEnded + kMore; ++i) {
+    meters.push_back(std::make_unique<Meter>(MakeSite(1, 1), SiteKind{}));
+  }
+  for (size_t i = meters.size(); i-- > 0;) meters[i]->Fail();
+  first.Fail();
+  std::vector<SiteReport> before = Records::Get().Report();
+  CHECK_EQ(before.size(), meters.size() + 1);
+  for (size_t i = 1; i < before.size(); ++i) CHECK(before[i - 1].number < before[i].number);
+  meters.clear();
+  std::vector<SiteReport> after = Records::Get().Report();
+  CHECK_EQ(after.size(), Records::kMaxEnded + 1);
+  CHECK_EQ(after.front().number, before.front().number);
+  CHECK(after.front().active);
+  CHECK(!after[1].active);
+  CHECK_EQ(after[1].number, before[1 + kMore].number);
+  CHECK_EQ(after.back().number, before.back().number);
+  Records::Get().Reset();
+  CHECK(Records::Get().Report().empty());
+  first.Fail();
+  after = Records::Get().Report();
+  CHECK_EQ(after.size(), 1U);
+  CHECK_EQ(after.front().statistics.failures, 1);
+}
+
+// Small ones on the thread of the last to arrive, large ones on the pool's.
+void TestExchangesInProcess() {
+  std::mt19937_64 random(1);
+  for (const int64_t row_bytes : {8, 40'000}) {
+    const Collecting collecting;
+    RigOptions options;
+    options.topology = MakeTopology(2, 2);
+    options.row_bytes = row_bytes;
+    const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return 1 + random() % 9; });
+    Rig rig(site, options, traffic, &random);
+    for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(exchange.get(), run, true).all_ok());
+    const std::vector<SiteReport> reports = Records::Get().Report();
+    CHECK_EQ(reports.size(), 1U);
+    const Statistics& statistics = reports.front().statistics;
+    CHECK(reports.front().kind.plan == PlanSource::kGiven);
+    CHECK(statistics.traffic == traffic);
+    CHECK_EQ(statistics.exchanges, 3);
+    CHECK_EQ(statistics.row_bytes, row_bytes);
+    CHECK_EQ(statistics.exchange.count, 3);
+    CHECK_EQ(statistics.planning.count, 0);
+    CHECK_EQ(statistics.scheduler, static_cast<int32_t>(options.scheduler));
+  }
+}
+
+void TestTimeoutIsAFailure() {
+  const Collecting collecting;
+  const auto site = MakeSite(1, 2, 50);
+  const auto exchange = MemoryBackend().OpenExchange(site, {});
+  const auto counts = MemoryBackend().OpenCounts(
+      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
+  const Outcomes outcomes(2);
+  exchange->Start(1, 0, {}, outcomes.For(0));
+  counts->Start(1, 0, {}, outcomes.For(1));
+  outcomes.WaitAll();
+  const std::vector<SiteReport> reports = Records::Get().Report();
+  CHECK_EQ(reports.size(), 2U);
+  for (const SiteReport& report : reports) {
+    CHECK_EQ(report.statistics.failures, 1);
+    CHECK_EQ(report.statistics.exchanges, 0);
+  }
+}
+
+// Every process of a job has statistics of its own, of the same traffic.
+void TestExchangesBetweenProcesses() {
+  const Collecting collecting;
+  std::mt19937_64 random(2);
+  RigOptions options;
+  options.topology = MakeTopology(2, 2);
+  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+    return Status::Ok();
+  };
+  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
+  const int32_t count = Deal(Owners::kServers, 2, &random, site.get());
+  CHECK_EQ(count, 2);
+  const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return 1 + random() % 9; });
+  Processes processes(count, 3);
+  Everywhere everywhere(&processes, site, options);
+  Rig rig(site, options, traffic, &random);
+  for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(&everywhere, run, true).all_ok());
+  const std::vector<SiteReport> reports = Records::Get().Report();
+  CHECK_EQ(reports.size(), 2U);
+  for (const SiteReport& report : reports) {
+    CHECK(report.kind.plan == PlanSource::kSelf);
+    CHECK(!report.kind.queues);
+    CHECK(report.statistics.traffic == traffic);
+    CHECK_EQ(report.statistics.exchanges, 3);
+    CHECK_EQ(report.statistics.plans_made, 1);
+    CHECK_EQ(report.statistics.plans_reused, 2);
+  }
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestSkew();
+  fastjax::test::TestTimes();
+  fastjax::test::TestNotes();
+  fastjax::test::TestSwitch();
+  fastjax::test::TestEnded();
+  fastjax::test::TestExchangesInProcess();
+  fastjax::test::TestTimeoutIsAFailure();
+  fastjax::test::TestExchangesBetweenProcesses();
+  return fastjax::test::Finish("meter_test");
+}

@@ -1,0 +1,140 @@
+// The least a test needs: checks that say where and what, a count, and an exit code.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_CHECK_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_CHECK_H_
+
+#include <atomic>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace fastjax::test {
+
+struct Counts {
+  long checks = 0;
+  long failures = 0;
+};
+
+// Of threads that have ended.
+struct EndedCounts {
+  std::atomic<long> checks{0};
+  std::atomic<long> failures{0};
+};
+
+inline EndedCounts& GetEndedCounts() {
+  static EndedCounts counts;
+  return counts;
+}
+
+// A thread counts for itself, so that checks cost the same on any number of them.
+struct ThreadCounts {
+  Counts counts;
+
+  ThreadCounts() = default;
+  ThreadCounts(const ThreadCounts&) = delete;
+  ThreadCounts& operator=(const ThreadCounts&) = delete;
+  ~ThreadCounts() {
+    GetEndedCounts().checks += counts.checks;
+    GetEndedCounts().failures += counts.failures;
+  }
+};
+
+inline Counts& GetCounts() {
+  static thread_local ThreadCounts own;
+  return own.counts;
+}
+
+// Says which case is checked, for as long as it lives; cases nest.
+class Context {
+ public:
+  explicit Context(std::string text) : outer_(Current()), text_(std::move(text)) { Current() = this; }
+  ~Context() { Current() = outer_; }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  static const Context*& Current() {
+    static thread_local const Context* current = nullptr;
+    return current;
+  }
+  const Context* outer() const { return outer_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  const Context* outer_;
+  std::string text_;
+};
+
+// While it lives, failures of this thread are its own: neither printed nor counted elsewhere. For tests of the checks.
+class Trial {
+ public:
+  Trial() : outer_(Current()) { Current() = this; }
+  ~Trial() { Current() = outer_; }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  static Trial*& Current() {
+    static thread_local Trial* current = nullptr;
+    return current;
+  }
+  void Note(const char* file, int line, const std::string& message) {
+    if (failures_++ == 0) first_ = std::string(file) + ":" + std::to_string(line) + ": " + message;
+  }
+  long failures() const { return failures_; }
+  const std::string& first() const { return first_; }
+
+ private:
+  Trial* outer_;
+  long failures_ = 0;
+  std::string first_;
+};
+
+inline void Fail(const char* file, int line, const std::string& message) {
+  constexpr long kPrinted = 20;
+  if (Trial::Current() != nullptr) return Trial::Current()->Note(file, line, message);
+  if (++GetCounts().failures > kPrinted) return;
+  std::ostringstream text;  // at once, so that threads do not mix their lines
+  text << file << ":" << line << ": " << message << "\n";
+  for (const Context* context = Context::Current(); context != nullptr; context = context->outer()) {
+    text << "  in " << context->text() << "\n";
+  }
+  std::cerr << text.str();
+}
+
+template <typename A, typename B, typename Compare>
+bool CheckCompare(const char* file, int line, const char* text, const A& a, const B& b, Compare compare) {
+  ++GetCounts().checks;
+  if (compare(a, b)) return true;
+  std::ostringstream message;
+  message << text << " is false: " << a << " and " << b;
+  Fail(file, line, message.str());
+  return false;
+}
+
+inline bool CheckTrue(const char* file, int line, const char* text, bool value) {
+  ++GetCounts().checks;
+  if (!value) Fail(file, line, std::string(text) + " is false");
+  return value;
+}
+
+// For main to return, when all other threads have been joined.
+inline int Finish(const char* name) {
+  const long checks = GetCounts().checks + GetEndedCounts().checks;
+  const long failures = GetCounts().failures + GetEndedCounts().failures;
+  std::cout << name << ": " << checks << " checks, " << failures << " failures\n";
+  return checks > 0 && failures == 0 ? 0 : 1;
+}
+
+}  // namespace fastjax::test
+
+#define FASTJAX_CHECK_COMPARE(a, op, b)                                          \
+  ::fastjax::test::CheckCompare(__FILE__, __LINE__, #a " " #op " " #b, (a), (b), \
+                                [](const auto& x, const auto& y) { return x op y; })
+#define CHECK(condition) ::fastjax::test::CheckTrue(__FILE__, __LINE__, #condition, static_cast<bool>(condition))
+#define CHECK_EQ(a, b) FASTJAX_CHECK_COMPARE(a, ==, b)
+#define CHECK_NE(a, b) FASTJAX_CHECK_COMPARE(a, !=, b)
+#define CHECK_LE(a, b) FASTJAX_CHECK_COMPARE(a, <=, b)
+#define CHECK_LT(a, b) FASTJAX_CHECK_COMPARE(a, <, b)
+#define CHECK_GE(a, b) FASTJAX_CHECK_COMPARE(a, >=, b)
+#define CHECK_GT(a, b) FASTJAX_CHECK_COMPARE(a, >, b)
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_CHECK_H_

@@ -1,0 +1,251 @@
+#include "support/exchange_rig.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace fastjax::test {
+namespace {
+
+using kernels::ElementKind;
+
+// Fast: most of what these tests do is to fill buffers.
+class Bits {
+ public:
+  explicit Bits(std::mt19937_64* random) : state_((*random)() | 1) {}
+  uint64_t operator()() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// Numbers that add up to numbers: neither infinities nor NaNs.
+void FillElements(ElementKind element, Buffer* buffer, std::mt19937_64* random) {
+  std::byte* const end = buffer->data() + buffer->bytes();
+  const auto fill = [&](auto value) {
+    for (std::byte* at = buffer->data(); end - at >= static_cast<std::ptrdiff_t>(sizeof(value()));
+         at += sizeof(value())) {
+      const auto next = value();
+      std::memcpy(at, &next, sizeof(next));
+    }
+  };
+  Bits bits(random);
+  const auto fraction = [&] { return static_cast<double>(bits() >> 12) * 0x1p-52 - 0.5; };
+  switch (element) {
+    case ElementKind::kOpaque:
+      return;
+    case ElementKind::kF16:
+    case ElementKind::kBF16:
+      return fill([&] { return static_cast<uint16_t>(bits() & 0xBFFF); });
+    case ElementKind::kF32:
+      return fill([&] { return static_cast<float>(fraction()); });
+    case ElementKind::kF64:
+      return fill(fraction);
+  }
+}
+
+template <typename T>
+void AddNumbers(std::byte* dst, const std::byte* src, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(sizeof(T))) {
+    T sum;
+    T value;
+    std::memcpy(&sum, dst + at, sizeof(T));
+    std::memcpy(&value, src + at, sizeof(T));
+    sum += value;
+    std::memcpy(dst + at, &sum, sizeof(T));
+  }
+}
+
+void AddElements(ElementKind element, std::byte* dst, const std::byte* src, int64_t bytes) {
+  if (element == ElementKind::kF32) return AddNumbers<float>(dst, src, bytes);
+  if (element == ElementKind::kF64) return AddNumbers<double>(dst, src, bytes);
+  kernels::Add(dst, src, static_cast<size_t>(bytes), element);
+}
+
+// Rows that land together. In positions.
+struct Landing {
+  int32_t origin;
+  int32_t target;
+  int64_t source_row;
+  int64_t destination_row;
+  int64_t rows;
+};
+
+bool Overlap(const std::vector<Landing>& landings) {
+  for (size_t i = 0; i < landings.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Landing& a = landings[i];
+      const Landing& b = landings[j];
+      if (a.target == b.target && a.destination_row < b.destination_row + b.rows &&
+          b.destination_row < a.destination_row + a.rows) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Buffer::Buffer(int64_t bytes, std::mt19937_64* random) : memory_(static_cast<size_t>(bytes + 2 * kGuard)) {
+  Bits bits(random);
+  for (size_t at = 0; at < memory_.size(); at += sizeof(uint64_t)) {
+    const uint64_t next = bits();
+    std::memcpy(memory_.data() + at, &next, std::min(sizeof(next), memory_.size() - at));
+  }
+}
+
+// Not the vectors' own: those compare byte by byte, which takes sanitizers most of the test's time.
+bool Buffer::operator==(const Buffer& other) const {
+  return memory_.size() == other.memory_.size() &&
+         std::memcmp(memory_.data(), other.memory_.data(), memory_.size()) == 0;
+}
+
+bool Buffer::SameGuards(const Buffer& other) const {
+  return bytes() == other.bytes() && std::equal(memory_.begin(), memory_.begin() + kGuard, other.memory_.begin()) &&
+         std::equal(memory_.end() - kGuard, memory_.end(), other.memory_.end() - kGuard);
+}
+
+Rig::Ints::Ints(const std::vector<int64_t>& values, std::mt19937_64* random) : wide(values) {
+  constexpr IntKind kKinds[] = {IntKind::kS32, IntKind::kU32, IntKind::kS64, IntKind::kU64};
+  kind = kKinds[(*random)() % 4];
+  for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(value));
+}
+
+IntView Rig::Ints::view() const {
+  const bool is_narrow = kind == IntKind::kS32 || kind == IntKind::kU32;
+  const void* data = is_narrow ? static_cast<const void*>(narrow.data()) : wide.data();
+  return {data, static_cast<int64_t>(wide.size()), kind};
+}
+
+Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic,
+         std::mt19937_64* random)
+    : site_(std::move(site)), options_(options), random_((*random)()) {
+  const Matrix exchanged = options.exchange.transposed_table ? Transposed(options.topology, traffic) : traffic;
+  const Tables tables = MakeTables(*site_, options.topology, options.scheduler, traffic);
+  std::vector<Layout> layouts;
+  std::vector<Layout> planned;
+  for (int32_t group = 0; group < site_->groups(); ++group) {
+    layouts.push_back(MakeLayout(*site_, exchanged, options.per_peer, options.overlap, &random_));
+    planned.push_back(options.exchange.transposed_table ? MakeLayout(*site_, traffic, options.per_peer, false, &random_)
+                                                        : layouts.back());
+  }
+  for (int32_t partition = 0; partition < site_->partitions(); ++partition) {
+    const auto position = static_cast<size_t>(site_->position_of[partition]);
+    const Metadata& metadata = layouts[site_->group_of[partition]][position];
+    ExchangeArgs args = metadata.Args(options.exchange.reverse);
+    args.row_bytes = options.row_bytes;
+    args.element = options.element;
+    Buffer source(args.source_rows * options.row_bytes, &random_);
+    Buffer destination(args.destination_rows * options.row_bytes, &random_);
+    FillElements(options.element, &source, &random_);
+    FillElements(options.element, &destination, &random_);
+    devices_.push_back({args, Ints(metadata.input_offsets, &random_), Ints(metadata.send_sizes, &random_),
+                        Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_),
+                        planned[site_->group_of[partition]][position].send_sizes, tables[position], source, source,
+                        destination, destination, destination});
+  }
+  for (int32_t group = 0; group < site_->groups(); ++group) Expect(group, layouts[group]);
+}
+
+IntView Rig::PlannedSizes(int32_t partition) const {
+  const std::vector<int64_t>& sizes = devices_[partition].planned_sizes;
+  return {sizes.data(), static_cast<int64_t>(sizes.size()), IntKind::kS64};
+}
+
+// Plain loops over what callers pass: no plan, no ranks but for the order of sums.
+void Rig::Expect(int32_t group, const Layout& layout) {
+  const bool reverse = options_.exchange.reverse;
+  std::vector<Landing> landings;
+  for (const Update& update : Updates(layout)) {
+    if (update.rows == 0) continue;
+    bytes_ += update.rows * options_.row_bytes;
+    if (reverse) {
+      landings.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
+    } else {
+      landings.push_back({update.sender, update.receiver, update.input_offset, update.output_offset, update.rows});
+    }
+  }
+  std::stable_sort(landings.begin(), landings.end(), [&](const Landing& a, const Landing& b) {
+    return site_->rank_of[a.origin] < site_->rank_of[b.origin];
+  });
+  const bool sums = reverse && Overlap(landings);
+  sums_ = sums_ || sums;
+  const auto each = [&](auto visit) {
+    for (const Landing& landing : landings) {
+      Device& to = devices_[PartitionOf(*site_, group, landing.target)];
+      const Device& from = devices_[PartitionOf(*site_, group, landing.origin)];
+      visit(to.expected.data() + landing.destination_row * options_.row_bytes,
+            from.source.data() + landing.source_row * options_.row_bytes, landing.rows * options_.row_bytes);
+    }
+  };
+  if (!sums) {
+    each([](std::byte* dst, const std::byte* src, int64_t bytes) { std::copy_n(src, bytes, dst); });
+    return;
+  }
+  each([](std::byte* dst, const std::byte*, int64_t bytes) { std::fill_n(dst, bytes, std::byte{0}); });
+  each([&](std::byte* dst, const std::byte* src, int64_t bytes) { AddElements(options_.element, dst, src, bytes); });
+}
+
+void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done) {
+  Device& device = devices_[partition];
+  ExchangeArgs args = device.args;
+  // Where there is no memory there is no address.
+  args.source = device.source.bytes() == 0 ? nullptr : device.source.data();
+  args.destination = device.destination.bytes() == 0 ? nullptr : device.destination.data();
+  args.input_offsets = device.input_offsets.view();
+  args.send_sizes = device.send_sizes.view();
+  args.output_offsets = device.output_offsets.view();
+  args.recv_sizes = device.recv_sizes.view();
+  args.table = device.table.data();
+  args.table_words = static_cast<int64_t>(device.table.size());
+  exchange->Start(run_id, partition, args, std::move(done));
+}
+
+Outcomes Rig::Run(Exchange* exchange, int64_t run_id, bool threads) {
+  Outcomes outcomes(site_->partitions());
+  const auto start = [&](int32_t partition) { Start(exchange, run_id, partition, outcomes.For(partition)); };
+  if (threads) {
+    RunThreads(site_->partitions(), start);
+  } else {
+    for (const int32_t partition : Numbers(site_->partitions(), &random_)) start(partition);
+  }
+  outcomes.WaitAll();
+  return outcomes;
+}
+
+bool Rig::IsRight() const {
+  return std::all_of(devices_.begin(), devices_.end(), [](const Device& device) {
+    return device.destination == device.expected && device.source == device.source_before;
+  });
+}
+
+bool Rig::IsUntouched() const {
+  return std::all_of(devices_.begin(), devices_.end(), [](const Device& device) {
+    return device.destination == device.destination_before && device.source == device.source_before;
+  });
+}
+
+bool Rig::GuardsAreWhole() const {
+  return std::all_of(devices_.begin(), devices_.end(), [](const Device& device) {
+    return device.destination.SameGuards(device.destination_before) && device.source == device.source_before;
+  });
+}
+
+void Rig::Reset() {
+  for (Device& device : devices_) device.destination = device.destination_before;
+}
+
+std::string Name(const RigOptions& options) {
+  return std::to_string(options.topology.servers) + "x" + std::to_string(options.topology.devices_per_server) + ", " +
+         std::string(planner::SchedulerNames()[static_cast<size_t>(options.scheduler)]) +
+         (options.exchange.reverse ? ", reverse" : "") + (options.exchange.transposed_table ? ", way back" : "") +
+         (options.overlap ? ", overlap" : "") + ", rows of " + std::to_string(options.row_bytes) + " bytes";
+}
+
+}  // namespace fastjax::test

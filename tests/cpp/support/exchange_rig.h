@@ -1,0 +1,116 @@
+// One exchange of one call site: buffers with guards around them, and what must be in them in the end.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_EXCHANGE_RIG_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_EXCHANGE_RIG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exchange/backend.h"
+#include "exchange/call_site.h"
+#include "kernels/copy.h"
+#include "planner/planner.h"
+#include "support/layout.h"
+#include "support/traffic.h"
+#include "support/transport_support.h"
+
+namespace fastjax::test {
+
+// Memory between guards, at an address that suits no type.
+class Buffer {
+ public:
+  Buffer(int64_t bytes, std::mt19937_64* random);
+  std::byte* data() { return memory_.data() + kGuard; }
+  const std::byte* data() const { return memory_.data() + kGuard; }
+  int64_t bytes() const { return static_cast<int64_t>(memory_.size()) - 2 * kGuard; }
+  bool operator==(const Buffer& other) const;
+  bool SameGuards(const Buffer& other) const;
+
+ private:
+  static constexpr int64_t kGuard = 67;
+  std::vector<std::byte> memory_;
+};
+
+inline ExchangeOptions Way(bool reverse, bool transposed_table) {
+  ExchangeOptions options;
+  options.reverse = reverse;
+  options.transposed_table = transposed_table;
+  return options;
+}
+
+struct RigOptions {
+  planner::Topology topology;
+  planner::Scheduler scheduler = planner::Scheduler::kFast;
+  int32_t per_peer = 1;
+  int64_t row_bytes = 8;
+  kernels::ElementKind element = kernels::ElementKind::kF32;
+  ExchangeOptions exchange;
+  bool overlap = false;  // of slices of the operand
+};
+
+class Rig {
+ public:
+  // `traffic` is what is planned; with a transposed table its transpose is exchanged.
+  Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic, std::mt19937_64* random);
+
+  // The table of a partition, to be damaged or made by others.
+  std::vector<int32_t>& table(int32_t partition) { return devices_[partition].table; }
+  // The sizes to plan with.
+  IntView PlannedSizes(int32_t partition) const;
+
+  void Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done);
+  // Starts every partition, in any order, on this thread or each on its own, and waits.
+  Outcomes Run(Exchange* exchange, int64_t run_id, bool threads);
+
+  // Slices landed on each other in some group.
+  bool sums() const { return sums_; }
+  int64_t bytes() const { return bytes_; }
+  bool IsRight() const;
+  bool IsUntouched() const;
+  bool GuardsAreWhole() const;
+  // As it was before the exchange.
+  void Reset();
+
+ private:
+  // Integers as a caller may have them.
+  struct Ints {
+    std::vector<int32_t> narrow;
+    std::vector<int64_t> wide;
+    IntKind kind = IntKind::kS64;
+    Ints(const std::vector<int64_t>& values, std::mt19937_64* random);
+    IntView view() const;
+  };
+  struct Device {
+    ExchangeArgs args;
+    Ints input_offsets;
+    Ints send_sizes;
+    Ints output_offsets;
+    Ints recv_sizes;
+    std::vector<int64_t> planned_sizes;
+    std::vector<int32_t> table;
+    Buffer source;
+    Buffer source_before;
+    Buffer destination;
+    Buffer destination_before;
+    Buffer expected;
+  };
+
+  void Expect(int32_t group, const Layout& layout);
+
+  std::shared_ptr<const CallSite> site_;
+  RigOptions options_;
+  std::mt19937_64 random_;
+  std::vector<Device> devices_;  // by partition
+  bool sums_ = false;
+  int64_t bytes_ = 0;
+};
+
+// The topology and the scheduler's name, for Context.
+std::string Name(const RigOptions& options);
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_EXCHANGE_RIG_H_

@@ -1,0 +1,104 @@
+// Devices of the emulated GPU that exchange rows as XLA has them do it: on streams that have work before the exchange,
+// and after.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_GPU_GPU_RIG_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_GPU_GPU_RIG_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/device/caller.h"
+#include "backends/gpu/device/gpu.h"
+#include "exchange/backend.h"
+#include "kernels/driver.h"
+#include "support/gpu/arena.h"
+
+namespace fastjax::test {
+
+// The driver of the emulated GPU, of which calls can be made to fail.
+class FaultyDriver {
+ public:
+  FaultyDriver();
+  const kernels::Driver* get() const { return &driver_; }
+
+  // The call after `calls` more fails, of those that put something on a stream or make something; -1: none.
+  static void FailAfter(int64_t calls);
+  // Puts an end to that; returns whether a call has failed.
+  static bool Stop();
+
+  // Counts these calls instead, and stops counting.
+  static void Count();
+  static int64_t Counted();
+
+ private:
+  kernels::Driver driver_;
+};
+
+// What a stream has to do until it is let go.
+class Computation {
+ public:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return over_; });
+  }
+  void LetGo() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+};
+
+// An exchange of which each partition calls from a stream of its own, or all from one. What comes before it on the
+// stream writes the source; what comes after it overwrites source and destination, once they have been saved. So what
+// is not ordered by the stream goes wrong.
+class StreamedExchange final : public Exchange {
+ public:
+  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange, int32_t partitions,
+                   bool one_stream);
+  ~StreamedExchange() override;
+
+  // The completion is called when the device's stream has come to its end.
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchange_->Refuse(run_id, partition, why, std::move(done));
+  }
+
+  // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
+  void UseArenas();
+  // A new one, for a partition that has nothing under way.
+  void RenewArena(int32_t partition);
+  const Arena& arena(int32_t partition) const { return *arenas_[static_cast<size_t>(partition)]; }
+  // What comes next on the partition's stream waits.
+  void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
+
+  // Of device memory, that a caller may still get; -1: any.
+  void LimitMemory(int64_t bytes) { memory_ = bytes; }
+  // The host lacks memory when a caller gets memory of its device for the so-many-th time; -1: never.
+  void ThrowAt(int64_t allocation) { throw_at_ = allocation; }
+
+ private:
+  struct Call;
+
+  const std::shared_ptr<gpu::Gpu> gpu_;
+  const std::unique_ptr<Exchange> exchange_;
+  std::vector<kernels::Stream> streams_;  // by partition
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::shared_ptr<Computation>> computations_;
+  const bool one_stream_;
+  int64_t memory_ = -1;
+  int64_t throw_at_ = -1;
+};
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_GPU_GPU_RIG_H_

@@ -1,0 +1,40 @@
+// Lists of moves, laid out as the transport lays them out, and traffic to make them of.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_GPU_DRIVER_LISTS_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_GPU_DRIVER_LISTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/moves.h"
+
+namespace fastjax::gpu_support {
+
+using Random = std::mt19937_64;
+
+int64_t Below(Random* random, int64_t limit);
+std::vector<std::byte> RandomBytes(size_t count, Random* random);
+
+// Runs to be moved, and the line that they lie on.
+struct MoveLine {
+  std::vector<kernels::Move> moves;
+  int64_t end = 0;
+  int64_t bytes = 0;
+
+  // Runs without bytes are left out.
+  void Add(std::byte* dst, const std::byte* src, int64_t run_bytes);
+};
+
+// As many blocks as the transport launches for a line of so many bytes, where it may launch `most`.
+int32_t BlocksFor(int64_t bytes, int32_t most);
+
+// Rows to each of `peers`, `total` of them together, by a popularity that falls as 1 / rank^exponent, in random order.
+std::vector<int64_t> ZipfRows(int32_t peers, double exponent, int64_t total, Random* random);
+
+// `parts` numbers of random size with the sum `total`; some may be zero.
+std::vector<int64_t> Split(int64_t total, int32_t parts, Random* random);
+
+}  // namespace fastjax::gpu_support
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_GPU_DRIVER_LISTS_H_

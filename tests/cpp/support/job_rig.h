@@ -1,0 +1,72 @@
+// The processes of a job, all in this one: wires, transports and call sites of each.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_JOB_RIG_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_JOB_RIG_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backends/network/network_backend.h"
+#include "exchange/backend.h"
+#include "support/device_plans.h"
+#include "support/exchange_rig.h"
+#include "support/loopback_wire.h"
+
+namespace fastjax::test {
+
+// The transports of all processes of a job.
+struct Processes {
+  using Make = std::function<std::shared_ptr<Backend>(std::shared_ptr<ProcessGroup>)>;
+
+  // `make`: what a process uses instead of its network transport alone.
+  explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
+      : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
+    for (int32_t p = 0; p < count; ++p) {
+      // The network owns its wires.
+      auto process_group =
+          std::make_shared<ProcessGroup>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
+      stations.push_back(process_group);
+      transports.push_back(make == nullptr ? std::make_shared<network::NetworkBackend>(process_group)
+                                           : make(process_group));
+    }
+  }
+
+  // Ends the wires' threads before what they call.
+  ~Processes() { own.reset(); }
+
+  std::unique_ptr<LoopbackNetwork> own;
+  LoopbackNetwork& network;
+  std::vector<std::shared_ptr<ProcessGroup>> stations;  // by process
+  std::vector<std::shared_ptr<Backend>> transports;
+};
+
+// One call site of a program, in every process: each has planned for itself.
+class Everywhere final : public Exchange {
+ public:
+  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
+      : site_(std::move(site)) {
+    for (auto& transport : processes->transports) {
+      ExchangeOptions options = rig.exchange;
+      if (rig.exchange.plan) {
+        options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
+      }
+      exchanges_.push_back(transport->OpenExchange(site_, options));
+    }
+  }
+  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
+    exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
+  }
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchanges_[site_->process_of[partition]]->Refuse(run_id, partition, why, std::move(done));
+  }
+
+ private:
+  std::shared_ptr<const CallSite> site_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+};
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_JOB_RIG_H_

@@ -1,0 +1,254 @@
+#include "support/replay.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Phase;
+using planner::Topology;
+using planner::Transfer;
+
+// One row of staging. Stages overlap when a plan is executed, so a row that was ever written is not free again.
+struct Slot {
+  bool written = false;
+  bool read = false;
+  int32_t stage = -1;
+  int32_t origin = -1;
+  int32_t target = -1;
+  int64_t row = -1;
+};
+
+using Staging = std::vector<std::vector<Slot>>;
+
+// What follows may look things up by device.
+bool CheckDevices(const Topology& topology, const Transfer& transfer) {
+  bool good = true;
+  for (const int32_t device : {transfer.src, transfer.dst, transfer.origin, transfer.target}) {
+    good = CHECK_GE(device, 0) && CHECK_LT(device, topology.devices()) && good;
+  }
+  return good;
+}
+
+bool ReadRow(const Transfer& transfer, int64_t i, Staging* staging) {
+  if (transfer.src_row == Transfer::kInPlace) return CHECK_EQ(transfer.src, transfer.origin);
+  std::vector<Slot>& slots = (*staging)[transfer.src];
+  const int64_t index = transfer.src_row + i;
+  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
+  Slot& slot = slots[index];
+  const bool good = CHECK(slot.written) && CHECK(!slot.read) && CHECK_EQ(slot.stage, transfer.stage) &&
+                    CHECK_EQ(slot.origin, transfer.origin) && CHECK_EQ(slot.target, transfer.target) &&
+                    CHECK_EQ(slot.row, transfer.first_row + i);
+  slot.read = true;
+  return good;
+}
+
+bool WriteRow(const Transfer& transfer, int64_t i, Staging* staging, std::vector<int32_t>* delivered) {
+  const int64_t row = transfer.first_row + i;
+  if (transfer.dst_row == Transfer::kInPlace) {
+    if (!CHECK_EQ(transfer.dst, transfer.target)) return false;
+    if (!CHECK_GE(row, 0) || !CHECK_LT(row, static_cast<int64_t>(delivered->size()))) return false;
+    return CHECK_EQ(++(*delivered)[row], 1);
+  }
+  std::vector<Slot>& slots = (*staging)[transfer.dst];
+  const int64_t index = transfer.dst_row + i;
+  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
+  const bool good = CHECK(!slots[index].written);
+  slots[index] = {true, false, transfer.stage, transfer.origin, transfer.target, row};
+  return good;
+}
+
+// Rows that one transfer wrote to staging, from the key of the map on.
+struct Held {
+  int64_t end;
+  const Transfer* writer;
+  int64_t row;  // of the block
+  bool read;
+};
+
+using RangeStaging = std::vector<std::map<int64_t, Held>>;
+
+// Consecutive rows of staging may have come by several transfers, and leave by several.
+bool ReadRange(const Transfer& transfer, RangeStaging* staging) {
+  if (transfer.src_row == Transfer::kInPlace) return CHECK_EQ(transfer.src, transfer.origin);
+  std::map<int64_t, Held>& held = (*staging)[transfer.src];
+  const int64_t end = transfer.src_row + transfer.rows;
+  for (int64_t at = transfer.src_row; at < end;) {
+    auto range = held.upper_bound(at);
+    if (!CHECK(range != held.begin())) return false;
+    --range;
+    const int64_t begin = range->first;
+    const Held found = range->second;
+    if (!CHECK_LT(at, found.end)) return false;
+    const bool good = CHECK(!found.read) && CHECK_EQ(found.writer->stage, transfer.stage) &&
+                      CHECK_EQ(found.writer->origin, transfer.origin) &&
+                      CHECK_EQ(found.writer->target, transfer.target) &&
+                      CHECK_EQ(found.row + at - begin, transfer.first_row + at - transfer.src_row);
+    if (!good) return false;
+    const int64_t until = std::min(end, found.end);
+    if (begin < at) range->second.end = at;
+    held.insert_or_assign(at, Held{until, found.writer, found.row + at - begin, true});
+    if (until < found.end) held.emplace(until, Held{found.end, found.writer, found.row + until - begin, false});
+    at = until;
+  }
+  return true;
+}
+
+using Range = std::pair<int64_t, int64_t>;
+
+bool WriteRange(const Transfer& transfer, int64_t staging_rows, RangeStaging* staging, std::vector<Range>* delivered) {
+  const int64_t row = transfer.first_row;
+  if (transfer.dst_row == Transfer::kInPlace) {
+    delivered->push_back({row, row + transfer.rows});
+    return CHECK_EQ(transfer.dst, transfer.target);
+  }
+  const int64_t begin = transfer.dst_row;
+  const int64_t end = begin + transfer.rows;
+  if (!CHECK_GE(begin, 0) || !CHECK_LE(end, staging_rows)) return false;
+  std::map<int64_t, Held>& held = (*staging)[transfer.dst];
+  const auto behind = held.lower_bound(begin);
+  if (behind != held.end() && !CHECK_LE(end, behind->first)) return false;
+  if (behind != held.begin() && !CHECK_LE(std::prev(behind)->second.end, begin)) return false;
+  held.emplace_hint(behind, begin, Held{end, &transfer, row, false});
+  return true;
+}
+
+void CheckTiles(std::vector<Range>* ranges, int64_t rows) {
+  std::sort(ranges->begin(), ranges->end());
+  int64_t covered = 0;
+  for (const Range& range : *ranges) {
+    if (!CHECK_EQ(range.first, covered)) return;
+    covered = range.second;
+  }
+  CHECK_EQ(covered, rows);
+}
+
+}  // namespace
+
+void CheckReplay(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
+                 const std::vector<int64_t>& staging_rows) {
+  const int32_t devices = topology.devices();
+  Staging staging(devices);
+  for (int32_t device = 0; device < devices; ++device) staging[device].resize(staging_rows[device]);
+  std::vector<std::vector<int32_t>> delivered(traffic.size());
+  for (size_t block = 0; block < traffic.size(); ++block) delivered[block].resize(traffic[block]);
+  for (const Transfer& transfer : transfers) {
+    if (!CheckDevices(topology, transfer) || !CHECK_GT(transfer.rows, 0)) return;
+    const size_t block = static_cast<size_t>(transfer.origin) * devices + transfer.target;
+    for (int64_t i = 0; i < transfer.rows; ++i) {
+      if (!ReadRow(transfer, i, &staging) || !WriteRow(transfer, i, &staging, &delivered[block])) return;
+    }
+  }
+  for (const auto& rows : delivered) {
+    if (!CHECK_EQ(std::count(rows.begin(), rows.end(), 1), static_cast<int64_t>(rows.size()))) return;
+  }
+  for (const auto& slots : staging) {
+    const auto stuck = [](const Slot& slot) { return slot.written && !slot.read; };
+    CHECK_EQ(std::count_if(slots.begin(), slots.end(), stuck), 0);
+  }
+}
+
+void CheckCoverage(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
+                   const std::vector<int64_t>& staging_rows) {
+  const int32_t devices = topology.devices();
+  RangeStaging staging(devices);
+  std::vector<std::vector<Range>> delivered(traffic.size());
+  std::vector<std::vector<Range>> crossed(traffic.size());
+  for (const Transfer& transfer : transfers) {
+    if (!CheckDevices(topology, transfer) || !CHECK_GT(transfer.rows, 0)) return;
+    const size_t block = static_cast<size_t>(transfer.origin) * devices + transfer.target;
+    if (!ReadRange(transfer, &staging)) return;
+    if (!WriteRange(transfer, staging_rows[transfer.dst], &staging, &delivered[block])) return;
+    if (topology.server_of(transfer.src) == topology.server_of(transfer.dst)) continue;
+    crossed[block].push_back({transfer.first_row, transfer.first_row + transfer.rows});
+  }
+  for (int32_t i = 0; i < devices; ++i) {
+    for (int32_t j = 0; j < devices; ++j) {
+      const size_t block = static_cast<size_t>(i) * devices + j;
+      CheckTiles(&delivered[block], traffic[block]);
+      CheckTiles(&crossed[block], topology.server_of(i) == topology.server_of(j) ? 0 : traffic[block]);
+    }
+  }
+  for (const auto& held : staging) {
+    const auto stuck = [](const auto& range) { return !range.second.read; };
+    CHECK_EQ(std::count_if(held.begin(), held.end(), stuck), 0);
+  }
+}
+
+void CheckShape(const Topology& topology, const std::vector<Transfer>& transfers, int32_t stages) {
+  std::vector<int32_t> carried;  // ascending, since stages are in order
+  std::tuple<int32_t, int32_t> previous = {-1, 0};
+  for (const Transfer& transfer : transfers) {
+    if (!CheckDevices(topology, transfer)) return;
+    const bool same_server = topology.server_of(transfer.src) == topology.server_of(transfer.dst);
+    const bool stays = topology.server_of(transfer.origin) == topology.server_of(transfer.target);
+    const std::tuple<int32_t, int32_t> place = {transfer.stage, static_cast<int32_t>(transfer.phase)};
+    CHECK(previous <= place);
+    previous = place;
+    CHECK_EQ(same_server, transfer.phase != Phase::kScaleOut);
+    CHECK_EQ(transfer.stage == -1, transfer.phase == Phase::kLocal);
+    CHECK_EQ(stays, transfer.phase == Phase::kLocal);
+    CHECK_GE(transfer.stage, -1);
+    CHECK_LT(transfer.stage, stages);
+    if (transfer.phase == Phase::kLocal) {
+      CHECK_EQ(transfer.src, transfer.origin);
+      CHECK_EQ(transfer.dst, transfer.target);
+    } else {
+      CHECK_NE(transfer.src, transfer.dst);
+    }
+    // A row is read from the operand by its first hop only and written to the output by its last hop only.
+    CHECK_EQ(transfer.src_row == Transfer::kInPlace, transfer.src == transfer.origin);
+    CHECK_EQ(transfer.dst_row == Transfer::kInPlace, transfer.dst == transfer.target);
+    if (transfer.phase == Phase::kBalance) CHECK_EQ(transfer.src, transfer.origin);
+    if (transfer.phase == Phase::kRedistribute) CHECK_EQ(transfer.dst, transfer.target);
+    if (transfer.phase != Phase::kScaleOut) continue;
+    CHECK_EQ(topology.server_of(transfer.src), topology.server_of(transfer.origin));
+    CHECK_EQ(topology.server_of(transfer.dst), topology.server_of(transfer.target));
+    if (carried.empty() || carried.back() != transfer.stage) carried.push_back(transfer.stage);
+  }
+  CHECK_EQ(static_cast<int32_t>(carried.size()), stages);
+}
+
+void CheckOneToOne(const Topology& topology, const std::vector<Transfer>& transfers) {
+  constexpr int32_t kNobody = -1;
+  std::vector<int32_t> receiver;  // of a device in the stage at hand
+  std::vector<int32_t> sender;
+  int32_t stage = -1;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.phase != Phase::kScaleOut) continue;
+    if (!CheckDevices(topology, transfer) || !CHECK_GE(transfer.stage, stage)) return;
+    if (transfer.stage != stage) {
+      stage = transfer.stage;
+      receiver.assign(topology.devices(), kNobody);
+      sender.assign(topology.devices(), kNobody);
+    }
+    CHECK_NE(topology.server_of(transfer.src), topology.server_of(transfer.dst));
+    if (receiver[transfer.src] != kNobody) CHECK_EQ(receiver[transfer.src], transfer.dst);
+    if (sender[transfer.dst] != kNobody) CHECK_EQ(sender[transfer.dst], transfer.src);
+    receiver[transfer.src] = transfer.dst;
+    sender[transfer.dst] = transfer.src;
+  }
+}
+
+std::vector<Transfer> Reversed(const std::vector<Transfer>& transfers) {
+  std::vector<Transfer> reversed(transfers.rbegin(), transfers.rend());
+  for (Transfer& transfer : reversed) {
+    std::swap(transfer.src, transfer.dst);
+    std::swap(transfer.origin, transfer.target);
+    std::swap(transfer.src_row, transfer.dst_row);
+    if (transfer.phase == Phase::kBalance) {
+      transfer.phase = Phase::kRedistribute;
+    } else if (transfer.phase == Phase::kRedistribute) {
+      transfer.phase = Phase::kBalance;
+    }
+  }
+  return reversed;
+}
+
+}  // namespace fastjax::test

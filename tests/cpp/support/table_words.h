@@ -1,0 +1,28 @@
+// Stage tables to be damaged.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_TABLE_WORDS_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_TABLE_WORDS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/hash.h"
+#include "planner/table.h"
+
+namespace fastjax::test {
+
+inline int64_t UsedWords(const std::vector<int32_t>& words) {
+  return planner::kHeaderWords + 2 * int64_t{words[planner::kDevices]} +
+         int64_t{planner::kEntryWords} * words[planner::kEntries];
+}
+
+// As a planner with a mistake would write it: everything but the mistake is consistent.
+inline void Reseal(std::vector<int32_t>* words) {
+  constexpr int64_t kAfter = planner::kChecksum + 1;
+  const uint64_t before = planner::HashInt32(words->data(), planner::kChecksum, planner::kTableMagic);
+  const uint64_t hash = planner::HashInt32(words->data() + kAfter, UsedWords(*words) - kAfter, before);
+  (*words)[planner::kChecksum] = static_cast<int32_t>(static_cast<uint32_t>(hash));
+}
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_TABLE_WORDS_H_
