@@ -46,6 +46,9 @@ CPP_EXTERNAL = {
 }
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
 CPP_PURE = ["planner", "planner/schedulers", "simulator"]
+# Folders of tests/cpp/ that ffi/ does not have: tests of benchmarks/cpp, and what tests of several
+# folders use.
+CPP_TESTS_BESIDE = ["benchmarks", "support"]
 
 # Modules and packages of fastjax/, lowest first. One may import those in the lines above its own;
 # those in one line know nothing of each other. A package counts as one, but for parts of it that
@@ -112,6 +115,23 @@ def cpp_violations(root: Path) -> Iterator[str]:
         code = re.sub(r"//.*", "", text)
         if folder in CPP_UNNAMED and (named := re.search(CPP_UNNAMED[folder], code)):
             yield f"{where}: names a backend: {named[0]}"
+
+
+def cpp_test_violations(root: Path) -> Iterator[str]:
+    """Yields C++ tests that lie in no folder of `root`/ffi, or include what is another's tests'."""
+    tests = root / "tests/cpp"
+    for path in sorted(tests.rglob("*")):
+        if path.suffix not in _CPP_SUFFIXES:
+            continue
+        folder = path.parent.relative_to(tests)
+        where = path.relative_to(root)
+        beside = folder.parts and folder.parts[0] in CPP_TESTS_BESIDE
+        if not beside and not (folder.parts and (root / "ffi" / folder).is_dir()):
+            yield f"{where}: ffi/ has no such folder"
+        for header in _INCLUDE.findall(path.read_text()):
+            others = header.startswith("../") or (tests / header).is_file()
+            if others and not header.startswith("support/"):
+                yield f"{where}: includes {header}, which is not in support/"
 
 
 def test_cpp_layers_have_one_direction():
@@ -230,6 +250,11 @@ def test_cpp_layers():
     assert list(cpp_violations(ROOT)) == []
 
 
+def test_cpp_tests_mirror_the_sources():
+    assert list((ROOT / "tests/cpp").rglob("*_test.cc"))
+    assert list(cpp_test_violations(ROOT)) == []
+
+
 def test_python_layers():
     assert (ROOT / "fastjax").is_dir()
     assert list(python_violations(ROOT)) == []
@@ -273,6 +298,35 @@ def test_cpp_checker_catches_names_of_backends(tmp_path: Path, folder: str):
     assert list(cpp_violations(tmp_path)) == []
     _write(tmp_path, {f"ffi/{folder}/a.h": "struct A {\n  const gpu::Caller* caller;\n};\n"})
     assert len(list(cpp_violations(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("a_test.cc", ""),
+        ("elsewhere/a_test.cc", ""),
+        ("backends/elsewhere/a.h", ""),
+        ("kernels/a_test.cc", '#include "backends/memory/rig.h"\n'),
+        ("kernels/a_test.cc", '#include "../backends/memory/rig.h"\n'),
+        ("support/a.cc", '#include "backends/memory/rig.h"\n'),
+    ],
+)
+def test_cpp_test_checker_catches(tmp_path: Path, file: str, text: str):
+    _write(tmp_path, {"ffi/kernels/a.cc": "", "ffi/backends/memory/a.cc": ""})
+    _write(tmp_path, {"tests/cpp/backends/memory/rig.h": "", f"tests/cpp/{file}": text})
+    (found,) = cpp_test_violations(tmp_path)
+    assert found.startswith(f"tests/cpp/{file}: ")
+
+
+def test_cpp_test_checker_allows(tmp_path: Path):
+    includes = '#include "backends/memory/a.h"\n#include "rig.h"\n#include "support/check.h"\n'
+    _write(tmp_path, {"ffi/backends/memory/a.h": "", "tests/cpp/support/gpu/rig_of_gpus.h": ""})
+    _write(tmp_path, {"tests/cpp/support/check.h": "", "tests/cpp/benchmarks/a_test.cc": ""})
+    _write(
+        tmp_path,
+        {"tests/cpp/backends/memory/rig.h": "", "tests/cpp/backends/memory/a_test.cc": includes},
+    )
+    assert list(cpp_test_violations(tmp_path)) == []
 
 
 def test_cpp_checker_allows(tmp_path: Path):
