@@ -40,14 +40,14 @@ std::vector<std::byte> RandomBytes(int64_t count, Random* random) {
 }
 
 // Memory whose first byte is at a multiple of kAlignment.
-class Arena {
+class AlignedMemory {
  public:
-  Arena(int64_t bytes, Random* random) : memory_(RandomBytes(bytes + kAlignment, random)) {
+  AlignedMemory(int64_t bytes, Random* random) : memory_(RandomBytes(bytes + kAlignment, random)) {
     const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory_.data()) % kAlignment);
     first_ = (kAlignment - at) % kAlignment;
   }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  AlignedMemory(const AlignedMemory&) = delete;
+  AlignedMemory& operator=(const AlignedMemory&) = delete;
 
   std::byte* data() { return memory_.data() + first_; }
   const std::vector<std::byte>& all() const { return memory_; }
@@ -95,7 +95,7 @@ int64_t RandomLength(Random* random) {
   }
 }
 
-void CheckMoves(const std::vector<Move>& moves, const Grid& grid, const Arena& dst) {
+void CheckMoves(const std::vector<Move>& moves, const Grid& grid, const AlignedMemory& dst) {
   const int64_t count = static_cast<int64_t>(moves.size());
   const int64_t end = moves.back().begin + moves.back().bytes;
   std::vector<std::byte> expected = dst.all();
@@ -120,9 +120,9 @@ void TestAlignments() {
     const Context context(std::to_string(bytes) + " bytes");
     const Grid grid = {1 + Below(&random, 3), Below(&random, 2) == 0 ? 32 : 64};
     for (int64_t from = 0; from < kAlignment; ++from) {
-      Arena src(from + bytes, &random);
+      AlignedMemory src(from + bytes, &random);
       for (int64_t to = 0; to < kAlignment; ++to) {
-        Arena dst(bytes + 3 * kAlignment, &random);
+        AlignedMemory dst(bytes + 3 * kAlignment, &random);
         std::byte* at = dst.data() + kAlignment + to;
         CheckMoves({{at, src.data() + from, kernels::NextBegin(0, at), bytes}}, grid, dst);
       }
@@ -174,8 +174,8 @@ void TestRandomMoves() {
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<Place> places = RandomPlaces(1 + Below(&random, trial % 10 == 0 ? 500 : 20), 1, 1, &random);
     const int64_t room = EndOf(places);
-    Arena dst(room + 64, &random);
-    Arena src(5 * kTileBytes + 64, &random);
+    AlignedMemory dst(room + 64, &random);
+    AlignedMemory src(5 * kTileBytes + 64, &random);
     const Grid grid = RandomGrid(&random);
     const Context context("trial " + std::to_string(trial) + ", " + Text(grid));
     // In any order of destinations: only the line is ordered.
@@ -233,7 +233,7 @@ void TestFindRun() {
 
 void TestNextBegin() {
   Random random(4);
-  Arena memory(64, &random);
+  AlignedMemory memory(64, &random);
   for (int64_t end = 0; end < 64; ++end) {
     for (int64_t phase = 0; phase < 32; ++phase) {
       int64_t wanted = end;
@@ -462,8 +462,8 @@ class SumTrial {
   Random* random_;
   int64_t alignment_;
   std::vector<Place> places_;
-  Arena dst_;
-  Arena src_;
+  AlignedMemory dst_;
+  AlignedMemory src_;
   const std::byte* values_ = nullptr;
   std::vector<std::byte> expected_;
   std::vector<Landing> landings_;
@@ -506,7 +506,7 @@ void TestSumAlignments() {
           std::memcpy(memory[i].data() + phases[i] + at, &small, sizeof(small));
         }
       }
-      Arena dst(length + 2 * kAlignment, &random);
+      AlignedMemory dst(length + 2 * kAlignment, &random);
       std::vector<std::byte> expected = dst.all();
       const Landing landing = {dst.data() + to, 0, length, 0, 2};
       std::vector<bool> either(static_cast<size_t>(length / kBytes));

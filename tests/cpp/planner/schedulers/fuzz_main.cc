@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "choices.h"
-#include "last_words.h"
+#include "crash_report.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -35,7 +35,7 @@ void Save(const void* what) {
 }
 
 void Run(const Input& input) {
-  const LastWords last_words(Save, &input);
+  const CrashReport report(Save, &input);
   LLVMFuzzerTestOneInput(input.data(), input.size());
 }
 

@@ -24,8 +24,8 @@
 #endif
 
 #include "choices.h"
+#include "crash_report.h"
 #include "digest.h"
-#include "last_words.h"
 #include "plan_checks.h"
 #include "problem.h"
 #include "shrink.h"
@@ -73,7 +73,7 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
     for (int64_t first; (first = next.fetch_add(kShare)) < count;) {
       for (int64_t index = first; index < std::min(first + kShare, count); ++index) {
         const PlanNumber number{seed, index};
-        const LastWords last_words(SayNumber, &number);
+        const CrashReport report(SayNumber, &number);
         if (!work(index)) next = count;
       }
     }
@@ -131,7 +131,7 @@ void PrintTransfers(const Problem& problem) {
 
 int Replay(uint64_t seed, int64_t index) {
   const PlanNumber number{seed, index};
-  const LastWords last_words(SayNumber, &number);
+  const CrashReport report(SayNumber, &number);
   const Problem problem = ProblemOf(seed, index);
   const std::string wrong = CheckProblem(problem);
   Print(problem, &std::cerr);

@@ -3,7 +3,7 @@ find_package(Threads REQUIRED)
 
 set(
   random_plans_sources
-  last_words.cc
+  crash_report.cc
   plan_checks.cc
   problem.cc
   random_traffic.cc
@@ -55,17 +55,17 @@ if(FASTJAX_HAS_NATIVE)
   fastjax_add_planner_variant(native ${native_flags})
 endif()
 
-# The planner once more, with a scheduler of the tests' own: its file, and its line in toy_schedulers.inc.
+# The planner once more, with a scheduler of the tests' own: its file, and its line in added_schedulers.inc.
 fastjax_scheduler_sources(
-  toy_sources
-  "${CMAKE_CURRENT_SOURCE_DIR}/toy_schedulers.inc"
+  added_sources
+  "${CMAKE_CURRENT_SOURCE_DIR}/added_schedulers.inc"
   "${CMAKE_CURRENT_SOURCE_DIR}/"
 )
-add_executable(toy_scheduler_test toy_scheduler_test.cc ${random_plans_sources} ${planner_sources} ${toy_sources})
-target_include_directories(toy_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
-target_compile_definitions(toy_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"toy_schedulers.inc\"")
-target_link_libraries(toy_scheduler_test PRIVATE fastjax_options)
-add_test(NAME toy_scheduler_test COMMAND toy_scheduler_test)
+add_executable(added_scheduler_test added_scheduler_test.cc ${random_plans_sources} ${planner_sources} ${added_sources})
+target_include_directories(added_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
+target_compile_definitions(added_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"added_schedulers.inc\"")
+target_link_libraries(added_scheduler_test PRIVATE fastjax_options)
+add_test(NAME added_scheduler_test COMMAND added_scheduler_test)
 
 # Another compiler, where there is one. A project has one compiler only, hence commands; sanitizers would have to match.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -97,7 +97,7 @@ struct StreamedExchange::Call {
   std::vector<std::byte> destination;  // what was in there after the exchange
   std::mutex mutex;
   std::vector<std::unique_ptr<std::byte[]>> memory;
-  Arena* arena = nullptr;
+  GuardedMemory* guarded = nullptr;
   int64_t limit = -1;
   int64_t throw_at = -1;
 
@@ -106,7 +106,7 @@ struct StreamedExchange::Call {
     if (static_cast<int64_t>(memory.size()) == throw_at) throw std::bad_alloc();
     if (limit >= 0 && static_cast<int64_t>(bytes) > limit) return nullptr;
     if (limit >= 0) limit -= static_cast<int64_t>(bytes);
-    if (arena != nullptr) return arena->Take(bytes);
+    if (guarded != nullptr) return guarded->Take(bytes);
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
   }
@@ -126,9 +126,9 @@ struct StreamedExchange::Call {
     for (const auto& block : memory) block[0] = std::byte{0xA7};
   }
   void End() const {
-    if (arena == nullptr) Before();
+    if (guarded == nullptr) Before();
     Copy(result, destination.data(), destination.size());
-    if (arena != nullptr) CHECK(arena->GuardsAreWhole());
+    if (guarded != nullptr) CHECK(guarded->GuardsAreWhole());
   }
 };
 
@@ -144,15 +144,16 @@ StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_pt
   fastjax_gpu_driver()->SetDevice(0);
 }
 
-void StreamedExchange::UseArenas() {
-  arenas_.clear();
-  for (size_t i = 0; i < streams_.size(); ++i) arenas_.push_back(std::make_unique<Arena>(static_cast<int32_t>(i)));
+void StreamedExchange::UseGuardedMemory() {
+  guarded_.clear();
+  for (size_t i = 0; i < streams_.size(); ++i)
+    guarded_.push_back(std::make_unique<GuardedMemory>(static_cast<int32_t>(i)));
 }
 
-void StreamedExchange::RenewArena(int32_t partition) {
-  auto& arena = arenas_[static_cast<size_t>(partition)];
-  arena = nullptr;
-  arena = std::make_unique<Arena>(partition);
+void StreamedExchange::RenewMemory(int32_t partition) {
+  auto& guarded = guarded_[static_cast<size_t>(partition)];
+  guarded = nullptr;
+  guarded = std::make_unique<GuardedMemory>(partition);
 }
 
 void StreamedExchange::Compute(int32_t partition, const std::shared_ptr<Computation>& computation) {
@@ -180,11 +181,11 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   call->source.assign(args.source, args.source + args.source_rows * args.row_bytes);
   call->destination.resize(static_cast<size_t>(args.destination_rows * args.row_bytes));
   call->result = args.destination;
-  if (!arenas_.empty()) {
-    call->arena = arenas_[static_cast<size_t>(partition)].get();
-    call->arena->Clear();
-    call->args.source = args.source = call->arena->Take(call->source.size());
-    call->args.destination = call->arena->Take(call->destination.size());
+  if (!guarded_.empty()) {
+    call->guarded = guarded_[static_cast<size_t>(partition)].get();
+    call->guarded->Clear();
+    call->args.source = args.source = call->guarded->Take(call->source.size());
+    call->args.destination = call->guarded->Take(call->destination.size());
     Call::Copy(call->args.destination, args.destination, call->destination.size());
     args.destination = call->args.destination;
   }

@@ -16,7 +16,7 @@
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "kernels/driver.h"
-#include "support/gpu/arena.h"
+#include "support/gpu/guarded_memory.h"
 
 namespace fastjax::test {
 
@@ -74,10 +74,10 @@ class StreamedExchange final : public Exchange {
   }
 
   // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
-  void UseArenas();
+  void UseGuardedMemory();
   // A new one, for a partition that has nothing under way.
-  void RenewArena(int32_t partition);
-  const Arena& arena(int32_t partition) const { return *arenas_[static_cast<size_t>(partition)]; }
+  void RenewMemory(int32_t partition);
+  const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
   // What comes next on the partition's stream waits.
   void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
 
@@ -92,7 +92,7 @@ class StreamedExchange final : public Exchange {
   const std::shared_ptr<gpu::Gpu> gpu_;
   const std::unique_ptr<Exchange> exchange_;
   std::vector<kernels::Stream> streams_;  // by partition
-  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::unique_ptr<GuardedMemory>> guarded_;
   std::vector<std::shared_ptr<Computation>> computations_;
   const bool one_stream_;
   int64_t memory_ = -1;

@@ -71,10 +71,10 @@ void TestLate() {
     CHECK_GE(SecondsSince(begin), 0.9);
     CHECK(outcomes.status(0).ok());  // for the host
     CHECK(!outcomes.called(1));
-    const auto memory = ring.job->exchange->arena(0).Content();
+    const auto memory = ring.job->exchange->memory(0).Content();
     computation->LetGo();
     outcomes.Wait(1);
-    CHECK(memory == ring.job->exchange->arena(0).Content());
+    CHECK(memory == ring.job->exchange->memory(0).Content());
     const std::vector<std::string> said = ring.RunUntilItWorks(4);
     CHECK(!said.empty());
     CHECK(Contains(said[0],

@@ -214,7 +214,7 @@ void TestStaleMemory() {
     CHECK_EQ(opened, 6);
     for (int run = 0; run < 20; ++run) {
       for (int32_t p = 0; p < 3; ++p) {
-        if (ring.random() % 2 == 0) ring.job->exchange->RenewArena(p);
+        if (ring.random() % 2 == 0) ring.job->exchange->RenewMemory(p);
       }
       ring.CheckWorks();
     }

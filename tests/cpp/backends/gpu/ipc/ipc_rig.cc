@@ -45,7 +45,7 @@ IpcJob::IpcJob(const std::shared_ptr<CallSite>& site, const RigOptions& options,
 std::unique_ptr<StreamedExchange> IpcJob::Open(const std::shared_ptr<CallSite>& site, const RigOptions& options) const {
   auto opened = std::make_unique<StreamedExchange>(gpu, std::make_unique<Everywhere>(processes.get(), site, options),
                                                    site->partitions(), false);
-  opened->UseArenas();
+  opened->UseGuardedMemory();
   return opened;
 }
 

@@ -1,4 +1,5 @@
-// That a scheduler is one file and one line: the planner with toy.cc and a list that names it, and nothing else.
+// That a scheduler is one file and one line: the planner with farthest_first.cc and a list that names it, and nothing
+// else.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -31,17 +32,17 @@ constexpr int32_t kMostDevices = 64;
 void TestNumbers() {
   constexpr std::string_view kNumbered[] = {"direct", "spreadout", "fast", "rails", "balanced", "relay", "auto"};
   const auto& names = SchedulerNames();
-  const auto own = static_cast<size_t>(Scheduler::kToy);
+  const auto own = static_cast<size_t>(Scheduler::kFarthestFirst);
   if (!CHECK_EQ(names.size(), own + 1)) return;
-  CHECK_EQ(names[own], "toy");
+  CHECK_EQ(names[own], "farthest_first");
   if (!CHECK_GE(own, std::size(kNumbered))) return;
   CHECK(std::equal(std::begin(kNumbered), std::end(kNumbered), names.begin()));
   CHECK_EQ(planner::NumSchedulers(), static_cast<int32_t>(names.size()));
 }
 
 void TestTraits() {
-  const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(Scheduler::kToy).traits;
-  CHECK_EQ(traits.name, "toy");
+  const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(Scheduler::kFarthestFirst).traits;
+  CHECK_EQ(traits.name, "farthest_first");
   CHECK_EQ(traits.description, "blocks go straight, the farthest first");
   CHECK_EQ(traits.order, 15);
   std::vector<std::string_view> names;
@@ -74,7 +75,7 @@ void TestRandomPlans(Scheduler scheduler) {
 void TestTables() {
   const Topology topology = MakeTopology(3, 2);
   const Case test_case = MakeCases(topology, 1, 3).front();
-  Planner plan(topology, Scheduler::kToy, 64);
+  Planner plan(topology, Scheduler::kFarthestFirst, 64);
   plan.Plan(test_case.traffic.data());
   TableWriter writer(&plan);
   for (int32_t device = 0; device < topology.devices(); ++device) {
@@ -82,7 +83,7 @@ void TestTables() {
     CHECK_EQ(std::string_view(planner::TableView::Check(writer.words(), writer.used(), topology.devices(), device)),
              "");
     const planner::TableView table(writer.words());
-    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(Scheduler::kToy));
+    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(Scheduler::kFarthestFirst));
     CHECK(!table.stages_rows());
   }
 }
@@ -97,14 +98,14 @@ void TestAuto(const Topology& topology, bool usable) {
   const Case test_case = MakeCases(topology, 1, 3).front();
   Planner plan(topology, Scheduler::kAuto, 64);
   plan.Plan(test_case.traffic.data());
-  CHECK_EQ(plan.chosen() == Scheduler::kToy, usable);
+  CHECK_EQ(plan.chosen() == Scheduler::kFarthestFirst, usable);
   for (const Scheduler scheduler : AllSchedulers()) {
     const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(scheduler).traits;
     const bool fits = usable || traits.nics == planner::NicNeed::kAnyOfServer;
     CHECK_EQ(Among(plan, scheduler), fits && traits.choosing == planner::Choosing::kConsidered);
   }
   // Its table has room for any of them.
-  CHECK_EQ(planner::TableWords(topology, Scheduler::kAuto), planner::TableWords(topology, Scheduler::kToy));
+  CHECK_EQ(planner::TableWords(topology, Scheduler::kAuto), planner::TableWords(topology, Scheduler::kFarthestFirst));
 }
 
 }  // namespace
@@ -115,12 +116,12 @@ int main() {
   test::TestNumbers();
   test::TestTraits();
   test::TestTables();
-  test::TestRandomPlans(fastjax::planner::Scheduler::kToy);
+  test::TestRandomPlans(fastjax::planner::Scheduler::kFarthestFirst);
   test::TestRandomPlans(fastjax::planner::Scheduler::kAuto);
   test::TestAuto(test::MakeTopology(3, 2), true);
   auto failed = test::MakeTopology(3, 2);
   failed.nic_bandwidths.assign(6, failed.scale_out_bandwidth);
   failed.nic_bandwidths[4] = 0;
   test::TestAuto(failed, false);
-  return test::Finish("toy_scheduler_test");
+  return test::Finish("added_scheduler_test");
 }

@@ -1,4 +1,4 @@
-#include "last_words.h"
+#include "crash_report.h"
 
 #include <csignal>
 #include <initializer_list>
@@ -17,16 +17,16 @@
 namespace fastjax::test {
 namespace {
 
-struct Words {
+struct Report {
   void (*say)(const void* what) = nullptr;
   const void* what = nullptr;
 };
-thread_local Words words;
+thread_local Report current;
 
 void Say() {
-  const Words last = words;
-  words.say = nullptr;  // once, also if saying it fails
-  if (last.say != nullptr) last.say(last.what);
+  const Report report = current;
+  current.say = nullptr;  // once, also if saying it fails
+  if (report.say != nullptr) report.say(report.what);
 }
 
 // Not safe in a signal handler, strictly; but there is nothing left to lose.
@@ -48,11 +48,11 @@ bool Install() {
 
 }  // namespace
 
-LastWords::LastWords(void (*say)(const void* what), const void* what) {
+CrashReport::CrashReport(void (*say)(const void* what), const void* what) {
   static const bool installed = Install();
-  if (installed) words = {say, what};
+  if (installed) current = {say, what};
 }
 
-LastWords::~LastWords() { words.say = nullptr; }
+CrashReport::~CrashReport() { current.say = nullptr; }
 
 }  // namespace fastjax::test

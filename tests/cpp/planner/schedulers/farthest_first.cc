@@ -1,4 +1,4 @@
-// A scheduler for toy_scheduler_test, complete: blocks go straight, in stages by distance, the farthest first. Its
+// A scheduler for added_scheduler_test, complete: blocks go straight, in stages by distance, the farthest first. Its
 // price is a lie, so that "auto" takes it wherever it may.
 #include <algorithm>
 #include <memory>
@@ -9,9 +9,9 @@
 namespace fastjax::planner {
 namespace {
 
-class Toy final : public Schedule {
+class FarthestFirst final : public Schedule {
  public:
-  explicit Toy(const Topology& topology) : topology_(topology) {}
+  explicit FarthestFirst(const Topology& topology) : topology_(topology) {}
 
   void Plan(const int64_t* traffic) override {
     const int32_t devices = topology_.devices();
@@ -51,7 +51,7 @@ class Toy final : public Schedule {
 };
 
 std::unique_ptr<Schedule> Make(const Topology& topology, int64_t /*row_bytes*/) {
-  return std::make_unique<Toy>(topology);
+  return std::make_unique<FarthestFirst>(topology);
 }
 
 // More than any other scheduler asks for, so that tables of "auto" show that it is asked.
@@ -63,8 +63,8 @@ Picoseconds OneNanosecond(const Topology& /*topology*/) { return 1000; }
 
 }  // namespace
 
-constexpr SchedulerInfo kToyScheduler = {
-    {"toy", "blocks go straight, the farthest first",
+constexpr SchedulerInfo kFarthestFirstScheduler = {
+    {"farthest_first", "blocks go straight, the farthest first",
      /*order=*/15, /*stages_rows=*/false, /*single_stage=*/false, NicNeed::kEachDevice, Choosing::kConsidered},
     Make,
     MaxEntries,

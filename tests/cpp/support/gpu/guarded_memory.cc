@@ -1,4 +1,4 @@
-#include "support/gpu/arena.h"
+#include "support/gpu/guarded_memory.h"
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ constexpr std::byte kGuardByte{0x5C};
 
 }  // namespace
 
-Arena::Arena(int32_t device) {
+GuardedMemory::GuardedMemory(int32_t device) {
   int before = 0;
   fastjax_gpu_driver()->GetDevice(&before);
   fastjax_gpu_driver()->SetDevice(device % 16);
@@ -26,16 +26,16 @@ Arena::Arena(int32_t device) {
   Clear();
 }
 
-Arena::~Arena() { fastjax_gpu_driver()->Free(memory_); }
+GuardedMemory::~GuardedMemory() { fastjax_gpu_driver()->Free(memory_); }
 
-void Arena::Clear() {
+void GuardedMemory::Clear() {
   used_ = 0;
   guards_.clear();
   Take(0);
 }
 
 // Null when there is no room left, as an allocator would have it.
-std::byte* Arena::Take(size_t bytes) {
+std::byte* GuardedMemory::Take(size_t bytes) {
   const size_t room = (bytes + kGuard + kAlignment - 1) / kAlignment * kAlignment;
   if (room > kBytes - used_) return nullptr;
   std::byte* const buffer = memory_ + used_;
@@ -45,12 +45,12 @@ std::byte* Arena::Take(size_t bytes) {
   return buffer;
 }
 
-bool Arena::GuardsAreWhole() const {
+bool GuardedMemory::GuardsAreWhole() const {
   return std::all_of(guards_.begin(), guards_.end(), [this](size_t at) {
     return std::all_of(memory_ + at, memory_ + at + kGuard, [](std::byte byte) { return byte == kGuardByte; });
   });
 }
 
-std::vector<std::byte> Arena::Content() const { return {memory_, memory_ + used_}; }
+std::vector<std::byte> GuardedMemory::Content() const { return {memory_, memory_ + used_}; }
 
 }  // namespace fastjax::test
