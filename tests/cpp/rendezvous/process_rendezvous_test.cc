@@ -21,8 +21,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // Messages wait until the test delivers them.
 struct Mail {
   struct Sent {
@@ -222,8 +220,8 @@ void TestDifferentPrograms() {
   job.DeliverAll();
   for (const Visitor* visitor : {&a, &b}) {
     CHECK(visitor->met == 0 && visitor->failed == 1);
-    CHECK(Has(visitor->status.message, "axis 'x'") && Has(visitor->status.message, "axis 'y'"));
-    CHECK(Has(visitor->status.message, "same program"));
+    CHECK(Contains(visitor->status.message, "axis 'x'") && Contains(visitor->status.message, "axis 'y'"));
+    CHECK_CONTAINS(visitor->status.message, "same program");
   }
   // The next one works.
   Visitor c(&job, 0, At(In(2)), {1});
@@ -244,9 +242,9 @@ void TestDifferentSettings() {
   job.DeliverAll();
   b.Join();
   CHECK(b.failed == 1 && b.status.code == Code::kInvalidArgument);
-  CHECK(Has(b.status.message, "process 0 (test) plans with another topology, scheduler or row size"));
+  CHECK_CONTAINS(b.status.message, "process 0 (test) plans with another topology, scheduler or row size");
   job.DeliverAll();
-  CHECK(a.failed == 1 && Has(a.status.message, "another topology, scheduler or row size"));
+  CHECK(a.failed == 1 && Contains(a.status.message, "another topology, scheduler or row size"));
 }
 
 ProcessSession AtAnotherCall() {
@@ -270,8 +268,8 @@ void TestTimeoutOfBoth() {
   job.DeliverAll();
   job.rendezvous[0]->OnTick(now + 2s);
   CHECK_EQ(a.failed, 1);
-  CHECK(Has(a.status.message,
-            "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')"));
+  CHECK_CONTAINS(a.status.message,
+                 "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')");
 }
 
 void TestTimeout() {
@@ -288,11 +286,12 @@ void TestTimeout() {
   CHECK_EQ(a.failed, 0);
   job.rendezvous[0]->OnTick(now + 2s);
   CHECK(a.failed == 1 && a.status.code == Code::kDeadlineExceeded);
-  CHECK(Has(a.status.message, "waited 1.5 s for process 2 (test) (which is at another call: exchange over axis 'z')"));
-  CHECK(!Has(a.status.message, "process 1"));
+  CHECK_CONTAINS(a.status.message,
+                 "waited 1.5 s for process 2 (test) (which is at another call: exchange over axis 'z')");
+  CHECK(!Contains(a.status.message, "process 1"));
   job.DeliverAll();
   CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
-  CHECK(Has(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s"));
+  CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s");
   // One that is at the same call, in another launch.
   Visitor next(&job, 1, At(In(2)), {1});
   Visitor other(&job, 0, At(In(3)), {1});
@@ -300,18 +299,18 @@ void TestTimeout() {
   job.DeliverAll();
   other.Join();
   job.rendezvous[0]->OnTick(now + 10s);
-  CHECK(Has(other.status.message, "process 1 (test) (which is at another launch of it)"));
+  CHECK_CONTAINS(other.status.message, "process 1 (test) (which is at another launch of it)");
   // Who comes late is told at once.
   Visitor late(&job, 2, At(In(1)), {1});
   late.Join();
-  CHECK(late.failed == 1 && Has(late.status.message, "gave up"));
+  CHECK(late.failed == 1 && Contains(late.status.message, "gave up"));
   // And of one who is nowhere, nothing more is known.
   Job empty(2);
   Visitor alone(&empty, 0, At(In(9)), {1});
   alone.Join();
   empty.rendezvous[0]->OnTick(now + 10s);
-  CHECK(Has(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call"));
-  CHECK(Has(alone.status.message, "FASTJAX_TIMEOUT"));
+  CHECK_CONTAINS(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call");
+  CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
 }
 
 // Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
@@ -358,7 +357,7 @@ void TestManyGivenUp() {
   for (int64_t run = 0; run < 300; ++run) {
     Visitor late(&job, 1, At(In(run)), {1});
     late.Join();
-    CHECK(late.met == 0 && late.failed == 1 && Has(late.status.message, "gave up"));
+    CHECK(late.met == 0 && late.failed == 1 && Contains(late.status.message, "gave up"));
   }
   CHECK(job.post.sent.empty());
 }
@@ -371,7 +370,7 @@ void TestStayAway() {
   Visitor b(&job, 1, At(In(1)), {1});
   job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
   job.DeliverAll();
-  CHECK(a.failed == 1 && Has(a.status.message, "process 1 (test) gave up: waited for device 3"));
+  CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
 }
 
 // A message to a session that was given up is answered, however late it arrives.
@@ -385,7 +384,7 @@ void TestLateLetter() {
   Visitor b(&job, 1, At(In(1)), {1});
   b.Join();
   job.DeliverAll();
-  CHECK(b.failed == 1 && Has(b.status.message, "gave up"));
+  CHECK(b.failed == 1 && Contains(b.status.message, "gave up"));
 }
 
 void TestLost() {
@@ -398,10 +397,10 @@ void TestLost() {
   CHECK(a.met == 1 && b.met == 1);
   job.rendezvous[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
   CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
-  CHECK(Has(a.status.message, "exchange: process 2 (test) is gone"));
+  CHECK_CONTAINS(a.status.message, "exchange: process 2 (test) is gone");
   for (const auto& sent : job.post.sent) CHECK(sent.to != 2);  // nothing is said to the lost
   job.DeliverAll();
-  CHECK(b.failed == 1 && Has(b.status.message, "process 2 (test) is gone"));
+  CHECK(b.failed == 1 && Contains(b.status.message, "process 2 (test) is gone"));
 }
 
 // Letters that are lost with a connection are sent again, whichever of them were.
@@ -441,7 +440,7 @@ void TestRenewed() {
   Visitor c(&job, 1, At(In(2)), {2});
   c.Join();
   job.rendezvous[1]->OnTick(std::chrono::steady_clock::now() + 1h);
-  CHECK(c.failed == 1 && !Has(c.status.message, "which is at another"));
+  CHECK(c.failed == 1 && !Contains(c.status.message, "which is at another"));
   // An answer that was not needed, since the message had been on its way, is no second message.
   Job late(2);
   Visitor d(&late, 0, At(In(1)), {1});
@@ -453,7 +452,7 @@ void TestRenewed() {
   CHECK(d.met == 1 && e.met == 1 && d.failed + e.failed == 0);
   // Rows that the other side gave up may be those of a session that had begun.
   late.rendezvous[0]->OnRenewed(1, Status::Unavailable("process 1 (test) gave up the connection"));
-  CHECK(d.failed == 1 && Has(d.status.message, "exchange: process 1 (test) gave up the connection"));
+  CHECK(d.failed == 1 && Contains(d.status.message, "exchange: process 1 (test) gave up the connection"));
 }
 
 void TestMistakes() {
@@ -462,7 +461,7 @@ void TestMistakes() {
   a.Join();
   const std::byte nonsense[24] = {};
   job.rendezvous[0]->OnMessage(1, nonsense, sizeof(nonsense));
-  CHECK(a.failed == 1 && Has(a.status.message, "none of fastjax's"));
+  CHECK(a.failed == 1 && Contains(a.status.message, "none of fastjax's"));
   // The same message twice.
   Job again(3);
   Visitor b(&again, 0, At(In(1)), {1});
@@ -474,7 +473,7 @@ void TestMistakes() {
   for (const auto& sent : copy) {
     if (sent.to == 0) again.rendezvous[0]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
   }
-  CHECK(b.failed == 1 && Has(b.status.message, "came twice"));
+  CHECK(b.failed == 1 && Contains(b.status.message, "came twice"));
   // A mistake that everybody finds is told to nobody.
   Job alike(2);
   Visitor d(&alike, 0, At(In(1)), {1});

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace fastjax::test {
@@ -116,6 +117,15 @@ inline bool CheckTrue(const char* file, int line, const char* text, bool value) 
   return value;
 }
 
+inline bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+inline bool CheckContains(const char* file, int line, std::string_view text, std::string_view part) {
+  ++GetCounts().checks;
+  if (Contains(text, part)) return true;
+  Fail(file, line, "'" + std::string(part) + "' is not in '" + std::string(text) + "'");
+  return false;
+}
+
 // For main to return, when all other threads have been joined.
 inline int Finish(const char* name) {
   const long checks = GetCounts().checks + GetEndedCounts().checks;
@@ -130,6 +140,7 @@ inline int Finish(const char* name) {
   ::fastjax::test::CheckCompare(__FILE__, __LINE__, #a " " #op " " #b, (a), (b), \
                                 [](const auto& x, const auto& y) { return x op y; })
 #define CHECK(condition) ::fastjax::test::CheckTrue(__FILE__, __LINE__, #condition, static_cast<bool>(condition))
+#define CHECK_CONTAINS(text, part) ::fastjax::test::CheckContains(__FILE__, __LINE__, (text), (part))
 #define CHECK_EQ(a, b) FASTJAX_CHECK_COMPARE(a, ==, b)
 #define CHECK_NE(a, b) FASTJAX_CHECK_COMPARE(a, !=, b)
 #define CHECK_LE(a, b) FASTJAX_CHECK_COMPARE(a, <=, b)

@@ -148,8 +148,8 @@ void TestFaults() {
         failed += whole ? 0 : 1;
         for (int32_t i = 0; i < outcomes.count() && !whole; ++i) {
           const std::string message = outcomes.status(i).message;
-          CHECK(message.find("emulated device ") != std::string::npos);
-          CHECK(message.find(": out of memory (2).") != std::string::npos);
+          CHECK_CONTAINS(message, "emulated device ");
+          CHECK_CONTAINS(message, ": out of memory (2).");
         }
         CHECK(rig.GuardsAreWhole());
         CHECK(!whole || rig.IsRight());
@@ -212,7 +212,7 @@ void TestNoMemory() {
         const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
         if (outcomes.all_ok()) continue;
         for (size_t i = 0; i < 3; ++i) {
-          if (outcomes.status(0).message.find(kTexts[i]) != std::string::npos) seen[i] = true;
+          if (Contains(outcomes.status(0).message, kTexts[i])) seen[i] = true;
         }
         CHECK(rig.IsUntouched());
       }
@@ -326,7 +326,7 @@ void TestMistakes() {
   rig.table(2)[planner::kChecksum] ^= 1;
   const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, true);
   for (int32_t i = 0; i < outcomes.count(); ++i) {
-    CHECK(outcomes.status(i).message.find("checksum does not match") != std::string::npos);
+    CHECK_CONTAINS(outcomes.status(i).message, "checksum does not match");
   }
   CHECK(rig.IsUntouched());
 }
@@ -354,7 +354,7 @@ void TestOneEnd() {
       rig.Reset();
       const Status status = rig.Run(setting.exchange.get(), 1, false).status(0);
       CHECK(!crosses || !status.ok());
-      if (status.message.find("disagree on what the first sends to the second. Pass what") != std::string::npos) {
+      if (Contains(status.message, "disagree on what the first sends to the second. Pass what")) {
         ++refused;
         CHECK(rig.IsUntouched());
       }
@@ -379,7 +379,7 @@ void TestLoopbackOfSeveralStreams() {
   StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(&exchange, 1, false);
-  CHECK(outcomes.status(0).message.find("ranks that one device plays must be on one stream.") != std::string::npos);
+  CHECK_CONTAINS(outcomes.status(0).message, "ranks that one device plays must be on one stream.");
   CHECK(rig.IsUntouched());
 }
 
@@ -475,7 +475,7 @@ void TestNoPeers() {
   const Setting setting = Open(site, options, Where::kPeers, &driver);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
-  CHECK(outcomes.status(0).message.find("cannot reach each other's memory") != std::string::npos);
+  CHECK_CONTAINS(outcomes.status(0).message, "cannot reach each other's memory");
   CHECK(rig.IsUntouched());
 }
 

@@ -30,8 +30,6 @@ using gpu::ProcessIdExchange;
 using gpu::nccl::NcclFabric;
 using planner::Scheduler;
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
   return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
@@ -148,7 +146,7 @@ void TestNoLibrary() {
   Job job(site, options, 2, 1, {"/nowhere/libnccl.so.2"});
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
-  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK(Has(outcomes.status(p).message, "/nowhere/libnccl.so.2"));
+  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "/nowhere/libnccl.so.2");
   CHECK(rig.IsUntouched());
 }
 
@@ -171,7 +169,7 @@ void TestMistakes() {
              [&](int32_t p) { (p == 0 ? other : rig).Start(job.exchange.get(), 1, p, outcomes.For(p)); });
   outcomes.WaitAll();
   for (int32_t p = 0; p < outcomes.count(); ++p) {
-    CHECK(Has(outcomes.status(p).message, "operands have other shapes or another type in another process"));
+    CHECK_CONTAINS(outcomes.status(p).message, "operands have other shapes or another type in another process");
     CHECK_EQ(outcomes.status(p).message, outcomes.status(0).message);
   }
   outcomes = rig.Run(job.exchange.get(), 2, true);
@@ -193,8 +191,8 @@ void TestRefusal() {
   for (const int32_t p : {0, 1, 3}) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
   outcomes.WaitAll();
   for (int32_t p = 0; p < 4; ++p) {
-    CHECK(Has(outcomes.status(p).message,
-              "device " + std::to_string(site->position_of[2]) + " cannot take part: no room"));
+    CHECK_CONTAINS(outcomes.status(p).message,
+                   "device " + std::to_string(site->position_of[2]) + " cannot take part: no room");
   }
   CHECK(rig.IsUntouched());
   CHECK(rig.Run(job.exchange.get(), 2, true).all_ok());
@@ -217,8 +215,8 @@ void TestOneIsMissing() {
   for (int32_t p = 0; p < site->partitions(); ++p) {
     if (site->process_of[p] != 0) continue;
     outcomes.Wait(p);
-    CHECK(Has(outcomes.status(p).message, "process 1"));
-    CHECK(Has(outcomes.status(p).message, "which did not reach this call"));
+    CHECK_CONTAINS(outcomes.status(p).message, "process 1");
+    CHECK_CONTAINS(outcomes.status(p).message, "which did not reach this call");
   }
 }
 
@@ -233,7 +231,7 @@ void TestNoId() {
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   Fake().fail_id = gpu::nccl::kSystemError;
   Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
-  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK(Has(outcomes.status(p).message, "could not make an id"));
+  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "could not make an id");
   outcomes = rig.Run(job.exchange.get(), 2, true);
   for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
   CHECK(rig.IsRight());
@@ -273,13 +271,14 @@ void TestLostMessage() {
   bool told = false;
   for (int32_t p = 0; p < site->partitions(); ++p) {
     if (site->group_of[p] == 0) CHECK_EQ(lost.status(p).message, "");  // for the host
-    told = told || (site->group_of[p] == 0 && Has(outcomes.status(p).message, " waited 5.0 s for messages of stage "));
+    told = told ||
+           (site->group_of[p] == 0 && Contains(outcomes.status(p).message, " waited 5.0 s for messages of stage "));
   }
   CHECK(told);
   // What the other process had put on its streams by then waits in vain as well, and is told likewise.
   const Outcomes after = run(4, {0, 1});
   for (int32_t p = 0; p < site->partitions(); ++p) {
-    CHECK(after.status(p).ok() || (site->group_of[p] == 0 && Has(after.status(p).message, " waited 5.0 s for ")));
+    CHECK(after.status(p).ok() || (site->group_of[p] == 0 && Contains(after.status(p).message, " waited 5.0 s for ")));
   }
   rig.Reset();
   CHECK(run(5, {1, 0}).all_ok());

@@ -87,7 +87,7 @@ void TestDamagedTables() {
     table[word] = static_cast<int32_t>(static_cast<uint32_t>(table[word]) ^ uint32_t{1} << setting.random() % 32);
     const Status status = CheckAllTold(rig.Run(setting.exchange.get(), ++run_id, round % 10 == 0));
     CHECK(status.code == Code::kInvalidArgument);
-    CHECK_NE(status.message.find(" is not usable: stage table: "), std::string::npos);
+    CHECK_CONTAINS(status.message, " is not usable: stage table: ");
     CHECK(rig.IsUntouched());
     table = good;
   }

@@ -28,8 +28,6 @@ namespace {
 
 using planner::Scheduler;
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 RigOptions Draw(std::mt19937_64* random) {
   const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
   RigOptions options;
@@ -103,7 +101,7 @@ void TestMistake() {
   rig->table(partition)[10] ^= 1;  // its checksum does not match any more
   const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
   for (int32_t p = 0; p < outcomes.count(); ++p) {
-    CHECK(Has(outcomes.status(p).message, "the plan of device 4 is not usable"));
+    CHECK_CONTAINS(outcomes.status(p).message, "the plan of device 4 is not usable");
   }
   CHECK(rig->GuardsAreWhole());
   auto next = setting.MakeRig();
@@ -133,8 +131,8 @@ void TestRefusal() {
     }
     outcomes.WaitAll();
     for (int32_t p = 0; p < 6; ++p) {
-      CHECK(Has(outcomes.status(p).message, " cannot take part: no room"));
-      CHECK_EQ(Has(outcomes.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+      CHECK_CONTAINS(outcomes.status(p).message, " cannot take part: no room");
+      CHECK_EQ(Contains(outcomes.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
     }
     CHECK(rig->IsUntouched());
     auto next = setting.MakeRig();
@@ -169,7 +167,7 @@ void TestNothingToTell() {
   undescribed.WaitAll();
   for (int32_t p = 0; p < 6; ++p) {
     CHECK(!undescribed.status(p).ok());
-    CHECK_EQ(Has(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
+    CHECK_EQ(Contains(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
   }
   counts[1] = nullptr;
   ProcessLaunches<CountsArgs, OneLaunch> entrance(
@@ -183,7 +181,7 @@ void TestNothingToTell() {
     if (setting.site->process_of[p] == 1) entrance.Arrive(2, p, {}, without.For(p));
   }
   without.WaitAll();
-  for (int32_t p = 0; p < 6; ++p) CHECK(Has(without.status(p).message, "bad_alloc"));
+  for (int32_t p = 0; p < 6; ++p) CHECK_CONTAINS(without.status(p).message, "bad_alloc");
 }
 
 // A program with other shapes in one process: nothing lands where there is no room for it.
@@ -201,7 +199,7 @@ void TestOtherShapes() {
   outcomes.WaitAll();
   for (int32_t p = 0; p < 6; ++p) {
     CHECK(outcomes.status(p).code == Code::kInvalidArgument);
-    CHECK(Has(outcomes.status(p).message, "other shapes or another type"));
+    CHECK_CONTAINS(outcomes.status(p).message, "other shapes or another type");
   }
   CHECK(rig->IsUntouched());
   CHECK(other.IsUntouched());
@@ -228,7 +226,7 @@ void TestAbsent() {
     outcomes.Wait(p);
     const Status status = outcomes.status(p);
     CHECK(status.code == Code::kDeadlineExceeded || status.code == Code::kUnavailable);
-    CHECK(Has(status.message, "waited 0.3 s for " + setting.processes->network.wire(0)->Describe(1)));
+    CHECK_CONTAINS(status.message, "waited 0.3 s for " + setting.processes->network.wire(0)->Describe(1));
   }
   CHECK(rig->IsUntouched());
 }
@@ -261,7 +259,7 @@ void TestStuck() {
   int64_t named = 0;
   for (int32_t p = 0; p < 6; ++p) {
     CHECK(!outcomes.status(p).ok());
-    named += Has(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
+    named += Contains(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
   }
   CHECK_GE(named, 2);
   CHECK_EQ(setting.processes->network.OpenRequests(), 0);
@@ -321,7 +319,7 @@ void TestClosedBeforeMet() {
   for (int32_t p = 0; p < 6; ++p) {
     outcomes.Wait(p);
     CHECK(outcomes.status(p).code == Code::kUnavailable);
-    CHECK(Has(outcomes.status(p).message, "(host a) closes its network"));
+    CHECK_CONTAINS(outcomes.status(p).message, "(host a) closes its network");
   }
   CHECK(rig->IsUntouched());
   auto next = setting.MakeRig();
@@ -332,7 +330,7 @@ void TestClosedBeforeMet() {
   for (int32_t p = 0; p < 6; ++p) {
     if (setting.site->process_of[p] != 0) continue;
     refused.Wait(p);
-    CHECK(Has(refused.status(p).message, "the network of this process has been closed"));
+    CHECK_CONTAINS(refused.status(p).message, "the network of this process has been closed");
   }
 }
 
@@ -348,7 +346,7 @@ void TestClosedUnderWay() {
   for (int32_t p = 0; p < 6; ++p) {
     outcomes.Wait(p);
     CHECK(outcomes.status(p).code == Code::kUnavailable);
-    CHECK(Has(outcomes.status(p).message, "(host c) closes its network. Waiting for"));
+    CHECK_CONTAINS(outcomes.status(p).message, "(host c) closes its network. Waiting for");
   }
   CHECK_EQ(setting.processes->network.OpenRequests(), 0);
 }

@@ -221,7 +221,7 @@ void TestDeath() {
   outcomes.WaitAll();
   const Status told = setting.Told(outcomes, 0);
   CHECK(told.code == Code::kUnavailable);
-  CHECK_NE(told.message.find("process 1 (host b) is gone: killed"), std::string::npos);
+  CHECK_CONTAINS(told.message, "process 1 (host b) is gone: killed");
 }
 
 // A message that is not as long as the plan says.
@@ -235,8 +235,8 @@ void TestWrongLength() {
     CHECK(told.code == Code::kInternal);
     const std::string text = told.message;
     CHECK_EQ(text.find(kPrefix + std::string("stage 1 of ")), 0U);
-    CHECK_NE(text.find(": device 0 could not receive from device 1 of process 1 (host b): got "), std::string::npos);
-    CHECK_NE(text.find(" bytes instead of "), std::string::npos);
+    CHECK_CONTAINS(text, ": device 0 could not receive from device 1 of process 1 (host b): got ");
+    CHECK_CONTAINS(text, " bytes instead of ");
     setting.exchange->Fail(1, kWhy);
     outcomes.WaitAll();
     CHECK(setting.rig->GuardsAreWhole());
@@ -270,9 +270,9 @@ void TestWaiting() {
     while (setting.network->OpenRequests() < 8 * 14) {
     }
     const std::string text = setting.exchange->Waiting(3);
-    CHECK_NE(text.find("1 message to receive from process 0 (host a): device 0; "), std::string::npos);
-    CHECK_NE(text.find("process 5 (host f): device 5; "), std::string::npos);
-    CHECK_NE(text.find("; and 8 more"), std::string::npos);
+    CHECK_CONTAINS(text, "1 message to receive from process 0 (host a): device 0; ");
+    CHECK_CONTAINS(text, "process 5 (host f): device 5; ");
+    CHECK_CONTAINS(text, "; and 8 more");
     setting.network->Hold(false);
     outcomes.WaitAll();
     CHECK(outcomes.all_ok());
@@ -299,7 +299,7 @@ void TestWaiting() {
     });
     const Outcomes outcomes = setting.Start(1);
     outcomes.WaitAll();
-    CHECK_NE(text.find(" copy jobs inside this process"), std::string::npos);
+    CHECK_CONTAINS(text, " copy jobs inside this process");
   }
 }
 

@@ -32,15 +32,9 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-bool Contains(const std::string& text, const std::string& part) {
-  if (Has(text, part)) return true;
-  std::fprintf(stderr, "'%s' is not in '%s'\n", part.c_str(), text.c_str());
-  return false;
-}
-
-bool AnyHas(const std::vector<std::string>& said, const std::string& part) {
+bool AnyContains(const std::vector<std::string>& said, const std::string& part) {
   for (const std::string& text : said) {
-    if (Has(text, part)) return true;
+    if (Contains(text, part)) return true;
   }
   for (const std::string& text : said) std::fprintf(stderr, "'%s' is not in '%s'\n", part.c_str(), text.c_str());
   return false;
@@ -77,11 +71,11 @@ void TestLate() {
     CHECK(memory == ring.job->exchange->memory(0).Content());
     const std::vector<std::string> said = ring.RunUntilItWorks(4);
     CHECK(!said.empty());
-    CHECK(Contains(said[0],
+    CHECK_CONTAINS(said[0],
                    "exchange over axis 'x' (channel 7): device 0 waited 1.0 s for device 1 to begin the exchange. Rows "
-                   "of that exchange are undefined;"));
-    CHECK(Contains(said[0], "raise the limit with fastjax.options(timeout=...)"));
-    CHECK(Has(said[1], "gave up: exchange") || Has(said[1], "the process of device 0 gave up an exchange."));
+                   "of that exchange are undefined;");
+    CHECK_CONTAINS(said[0], "raise the limit with fastjax.options(timeout=...)");
+    CHECK(Contains(said[1], "gave up: exchange") || Contains(said[1], "the process of device 0 gave up an exchange."));
     ring.CheckWorks();
   }
 }
@@ -133,7 +127,7 @@ void TestStopped(uint64_t step, const std::string& what) {
   outcomes.WaitAll();
   CHECK(ring.rig->GuardsAreWhole());
   const std::vector<std::string> said = ring.RunUntilItWorks(6);
-  CHECK(AnyHas(said, " waited 1.0 s for device 1 " + what));
+  CHECK(AnyContains(said, " waited 1.0 s for device 1 " + what));
   ring.CheckWorks();
 }
 
@@ -163,8 +157,8 @@ void TestAbsent() {
   ring.rig->Reset();
   ring.rig->Start(ring.job->exchange.get(), ++ring.run_id, 0, outcomes.For(0));
   outcomes.Wait(0);
-  CHECK(Contains(outcomes.status(0).message, "process 1"));
-  CHECK(Contains(outcomes.status(0).message, "which did not reach this call"));
+  CHECK_CONTAINS(outcomes.status(0).message, "process 1");
+  CHECK_CONTAINS(outcomes.status(0).message, "which did not reach this call");
   ring.rig->Start(ring.job->exchange.get(), ring.run_id, 1, outcomes.For(1));
   outcomes.Wait(1);
   CHECK(!outcomes.status(1).ok());
@@ -233,7 +227,7 @@ void TestWrongTable() {
     }
     if (table == good) continue;
     const Outcomes outcomes = rig.Run(job.exchange.get(), ++run_id, true);
-    CHECK(Contains(outcomes.status(p).message, "the plan moves rows that the exchange does not have."));
+    CHECK_CONTAINS(outcomes.status(p).message, "the plan moves rows that the exchange does not have.");
     CHECK(rig.GuardsAreWhole());
     table = good;
     bool works = false;

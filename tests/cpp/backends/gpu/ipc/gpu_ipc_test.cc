@@ -302,9 +302,9 @@ void TestRefusals() {
       CHECK_EQ(SaidByStats().size(), 2U);
       const std::vector<std::string> said = SaidByStats();
       const auto own = static_cast<size_t>(who);
-      CHECK(Has(said[own], "could not " + name) || said[own] == kNoAccess);
-      CHECK(Has(said[1 - own], "process " + std::to_string(who) + " cannot ") ||
-            Has(said[1 - own], "could not open another process's shared memory: "));
+      CHECK(Contains(said[own], "could not " + name) || said[own] == kNoAccess);
+      CHECK(Contains(said[1 - own], "process " + std::to_string(who) + " cannot ") ||
+            Contains(said[1 - own], "could not open another process's shared memory: "));
       CHECK_EQ(Fake().made.load(), made + 4);
       CHECK_EQ(BoardFiles(), 0);
     }

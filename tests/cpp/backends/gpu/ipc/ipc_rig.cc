@@ -85,8 +85,6 @@ std::vector<std::string> Ring::RunUntilItWorks(int attempts) {
   return said;
 }
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 int64_t BoardFiles() {
   const std::string own = "fastjax-" + std::to_string(getpid()) + "-";
   int64_t count = 0;

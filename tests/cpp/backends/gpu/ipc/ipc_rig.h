@@ -55,8 +55,6 @@ struct Ring {
   int64_t run_id = 0;
 };
 
-bool Has(const std::string& text, const std::string& part);
-
 // Files of this process's pages, which have one until everybody has opened them.
 int64_t BoardFiles();
 

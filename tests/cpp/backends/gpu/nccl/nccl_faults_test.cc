@@ -2,7 +2,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,12 +33,6 @@ using gpu::nccl::UniqueId;
 using gpu::nccl::UniqueIdExchange;
 
 constexpr int64_t kShortMs = 300;
-
-bool Contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return true;
-  std::fprintf(stderr, "'%s' is not in '%s'\n", part.c_str(), text.c_str());
-  return false;
-}
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -85,7 +78,7 @@ void TestNoLibrary() {
   const Outcomes outcomes = rig.Run(exchange.get(), 1, false);
   for (int32_t i = 0; i < 2; ++i) {
     CHECK(outcomes.status(i).code == Code::kUnavailable);
-    CHECK(Contains(outcomes.status(i).message, "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL"));
+    CHECK_CONTAINS(outcomes.status(i).message, "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL");
   }
   CHECK(rig.IsUntouched());
 }
@@ -97,9 +90,9 @@ void TestRefusals() {
     *failure = kSystemError;
     const Outcomes outcomes = four.Run();
     for (int32_t i = 0; i < outcomes.count(); ++i) {
-      CHECK(Contains(outcomes.status(i).message, "exchange over axis 'x' (channel 7): NCCL could not make "));
-      CHECK(Contains(outcomes.status(i).message, ": unhandled system error (2)"));
-      CHECK(Contains(outcomes.status(i).message, "NCCL_DEBUG=WARN"));
+      CHECK_CONTAINS(outcomes.status(i).message, "exchange over axis 'x' (channel 7): NCCL could not make ");
+      CHECK_CONTAINS(outcomes.status(i).message, ": unhandled system error (2)");
+      CHECK_CONTAINS(outcomes.status(i).message, "NCCL_DEBUG=WARN");
     }
     CHECK(four.rig->IsUntouched());
     CHECK(AreLive(0));
@@ -110,9 +103,9 @@ void TestRefusals() {
     *failure = kSystemError;
     const Outcomes outcomes = four.Run();
     for (int32_t i = 0; i < outcomes.count(); ++i) {
-      CHECK(Contains(outcomes.status(i).message,
+      CHECK_CONTAINS(outcomes.status(i).message,
                      "exchange over axis 'x' (channel 7): NCCL could not move messages: unhandled system error (2), "
-                     "last 'as the test wants it'"));
+                     "last 'as the test wants it'");
     }
     CHECK(four.rig->GuardsAreWhole());
     four.CheckWorks();
@@ -138,7 +131,7 @@ void TestDriverFaults() {
     CHECK(fails || whole);
     failed += whole ? 0 : 1;
     for (int32_t i = 0; i < outcomes.count() && !whole; ++i) {
-      CHECK(Contains(outcomes.status(i).message, ": out of memory (2)"));
+      CHECK_CONTAINS(outcomes.status(i).message, ": out of memory (2)");
     }
     CHECK(four.rig->GuardsAreWhole());
     CHECK(!whole || four.rig->IsRight());
@@ -162,9 +155,9 @@ void TestLostMessage() {
   for (int32_t i = 0; i < outcomes.count(); ++i) {
     const std::string message = outcomes.status(i).message;
     CHECK(outcomes.status(i).code == Code::kDeadlineExceeded);
-    CHECK(Contains(message, "exchange over axis 'x' (channel 7): device "));
-    CHECK(Contains(message, " waited 0.3 s for messages of stage 1, from or to device "));
-    CHECK(Contains(message, "raise the limit with fastjax.options(timeout=...)"));
+    CHECK_CONTAINS(message, "exchange over axis 'x' (channel 7): device ");
+    CHECK_CONTAINS(message, " waited 0.3 s for messages of stage 1, from or to device ");
+    CHECK_CONTAINS(message, "raise the limit with fastjax.options(timeout=...)");
   }
   CHECK(four.rig->IsUntouched());
   four.CheckWorks();
@@ -180,9 +173,9 @@ void TestAsynchronousError() {
   Fake().async_error = 0;
   const Outcomes outcomes = four.Run();
   for (int32_t i = 0; i < outcomes.count(); ++i) {
-    CHECK(Contains(outcomes.status(i).message,
+    CHECK_CONTAINS(outcomes.status(i).message,
                    "exchange over axis 'x' (channel 7): NCCL could not move messages: remote process exited or there "
-                   "was a network error (6)"));
+                   "was a network error (6)");
   }
   four.CheckWorks();
 }
@@ -211,7 +204,7 @@ void TestOthersAreTold() {
   });
   const std::string first = four.Run().status(0).message;
   const std::string second = rig.Run(other.get(), 101, true).status(0).message;
-  CHECK(Contains(first + second, " waited 0.3 s for messages of stage 1"));
+  CHECK_CONTAINS(first + second, " waited 0.3 s for messages of stage 1");
   // The other one has happened before, was in flight, or was refused since then: if it was undone, it has been told.
   CHECK(first.empty() || Contains(first, "exchange over axis 'x' (channel 7): "));
   CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
@@ -369,11 +362,11 @@ void TestAbsentProcess() {
   Pair pair(kShortMs);
   Status status = pair.a.Swap(1);
   CHECK(status.code == Code::kDeadlineExceeded);
-  CHECK(Contains(status.message,
-                 "exchange over axis 'x' (channel 7): NCCL could not make a communicator in time: other"));
+  CHECK_CONTAINS(status.message,
+                 "exchange over axis 'x' (channel 7): NCCL could not make a communicator in time: other");
   CHECK(AreLive(0));
   status = Pair(kShortMs).b.Swap(0);
-  CHECK(Contains(status.message, "exchange over axis 'x' (channel 7): nobody brought an id"));
+  CHECK_CONTAINS(status.message, "exchange over axis 'x' (channel 7): nobody brought an id");
 
   Pair other(kShortMs);
   other.CheckWorks();
@@ -381,10 +374,10 @@ void TestAbsentProcess() {
   other.a.Synchronize();
   status = other.a.Swap(1);
   CHECK(status.code == Code::kDeadlineExceeded);
-  CHECK(Contains(
+  CHECK_CONTAINS(
       status.message,
-      "exchange over axis 'x' (channel 7): device 0 waited 0.3 s for messages of stage 3, from or to device 1"));
-  CHECK(Contains(status.message, "processes that have stopped"));
+      "exchange over axis 'x' (channel 7): device 0 waited 0.3 s for messages of stage 3, from or to device 1");
+  CHECK_CONTAINS(status.message, "processes that have stopped");
 }
 
 // What a device computes before is no part of the wait for messages.
@@ -448,8 +441,8 @@ void TestLayouts() {
   const auto site = MakeSite(1, 2);
   {
     Process alone(site, 0, nullptr);
-    CHECK(
-        Contains(alone.Swap(1).message, "devices of other processes take part, and there is nothing to find these by"));
+    CHECK_CONTAINS(alone.Swap(1).message,
+                   "devices of other processes take part, and there is nothing to find these by");
   }
   const NcclSetting setting;
   const Caller callers[] = {{reinterpret_cast<kernels::Stream>(1), 3, nullptr},
@@ -458,8 +451,8 @@ void TestLayouts() {
   std::shared_ptr<Channel> channel;
   const Status status = setting.fabric->ChannelOf(*site, 0, layout, &channel);
   CHECK(status.code == Code::kInvalidArgument);
-  CHECK(
-      Contains(status.message, "device 0 and device 1 are both emulated device 3; messages go between different ones"));
+  CHECK_CONTAINS(status.message,
+                 "device 0 and device 1 are both emulated device 3; messages go between different ones");
 }
 
 }  // namespace

@@ -23,27 +23,25 @@ using gpu::nccl::Load;
 using kernels::ElementKind;
 using planner::Scheduler;
 
-bool Contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 // Before the fake is loaded.
 void TestLibraries() {
   std::string wrong;
   CHECK(Load({"libno_nccl_is_called_that.so.2"}, &wrong) == nullptr);
-  CHECK(Contains(wrong, "cannot load NCCL or RCCL (libno_nccl"));
-  CHECK(Contains(wrong, "pip install 'jax[cuda12]'"));
+  CHECK_CONTAINS(wrong, "cannot load NCCL or RCCL (libno_nccl");
+  CHECK_CONTAINS(wrong, "pip install 'jax[cuda12]'");
   CHECK(Load({}, &wrong) == nullptr);
-  CHECK(Contains(wrong, "no name of it was given"));
+  CHECK_CONTAINS(wrong, "no name of it was given");
   CHECK(Load({"libm.so.6"}, &wrong) == nullptr);
-  CHECK(Contains(wrong, "libm.so.6 is neither NCCL nor RCCL"));
+  CHECK_CONTAINS(wrong, "libm.so.6 is neither NCCL nor RCCL");
   CHECK(Load({FASTJAX_FAKE_NCCL_WITHOUT_ABORT}, &wrong) == nullptr);
-  CHECK(Contains(wrong, "lacks ncclCommAbort, which fastjax needs"));
+  CHECK_CONTAINS(wrong, "lacks ncclCommAbort, which fastjax needs");
 
   for (const auto& [version, text] : std::vector<std::pair<int, const char*>>{
            {2804, "is NCCL 2.8.4"}, {21705, "is NCCL 2.17.5"}, {30000, "is NCCL 3.0.0"}}) {
     Fake().version = version;
     CHECK(Load(FakeLibrary(), &wrong) == nullptr);
-    CHECK(Contains(wrong, text));
-    CHECK(Contains(wrong, "fastjax needs 2.18 or a newer 2.x: pip install"));
+    CHECK_CONTAINS(wrong, text);
+    CHECK_CONTAINS(wrong, "fastjax needs 2.18 or a newer 2.x: pip install");
   }
   Fake().version = 22707;
   const auto* const library = Load(FakeLibrary(), &wrong);

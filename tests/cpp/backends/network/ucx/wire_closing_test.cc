@@ -75,7 +75,7 @@ void TestClosingWaitsForTheHandler() {
       std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{2000}); });
   CHECK(rig.ears(0).WaitClosed());
   CHECK(rig.ears(0).closed().code == Code::kUnavailable);
-  CHECK(rig.ears(0).closed().message.find("has closed its network") != std::string::npos);
+  CHECK_CONTAINS(rig.ears(0).closed().message, "has closed its network");
   CHECK(ends.Wait(0) && ends.Of(0).message == rig.ears(0).closed().message);
   rig.Message(0, 1, "last words");
   CHECK(rig.ears(1).WaitMessages(1));

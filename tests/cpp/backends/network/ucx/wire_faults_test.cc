@@ -102,7 +102,7 @@ void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, siz
     rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
     CHECK(ends.Wait(quits) && ends.Wait(2 + quits));  // though the other is stopped
     CHECK(ends.Of(quits).code == Code::kUnavailable);
-    CHECK(ends.Of(quits).message.find("given up") != std::string::npos);
+    CHECK_CONTAINS(ends.Of(quits).message, "given up");
     (sender_gives_up ? data : into).Forbid();
     CHECK(rig.ears(quits).WaitTicks(2));
   }
@@ -259,10 +259,10 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
   for (int i = 0; i < 3; ++i) {
     CHECK(ends.Wait(i));
     CHECK(ends.Of(i).code == Code::kUnavailable);
-    CHECK(ends.Of(i).message.find("process 1 (") != std::string::npos);
+    CHECK_CONTAINS(ends.Of(i).message, "process 1 (");
   }
   into.Forbid();
-  CHECK(wire->Describe(1).find("failed") != std::string::npos);
+  CHECK_CONTAINS(wire->Describe(1), "failed");
   // Nobody is there any more, and that is said, too.
   wire->Post([&] { wire->SendMessage(1, "hello?", 6); });
   CHECK(ears.WaitLost(2));
@@ -289,9 +289,9 @@ void TestDeclaredLost() {
   rig.wire(0).PeerLost(1, "its heart stopped");
   CHECK(ends.Wait(0));
   CHECK(ends.Of(0).code == Code::kUnavailable);
-  CHECK(ends.Of(0).message.find("its heart stopped") != std::string::npos);
+  CHECK_CONTAINS(ends.Of(0).message, "its heart stopped");
   CHECK(rig.ears(0).WaitLost(1));
-  CHECK(rig.wire(0).Describe(1).find("its heart stopped") != std::string::npos);
+  CHECK_CONTAINS(rig.wire(0).Describe(1), "its heart stopped");
   rig.Send(0, 1, 3, Whole(&into), &ends, 1);
   CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
   rig.Message(0, 1, "x");
@@ -315,7 +315,7 @@ void TestRestarted() {
   other->SetHandler(&ears);
   CHECK_EQ(rig.wire(0).AddPeer(1, other->addresses()), "");
   CHECK(ends.Wait(0) && rig.ears(0).WaitLost(1));
-  CHECK(ends.Of(0).message.find("was restarted") != std::string::npos);
+  CHECK_CONTAINS(ends.Of(0).message, "was restarted");
   rig.Message(0, 1, "to the new one");
   CHECK_EQ(other->AddPeer(0, rig.wire(0).addresses()), "");
   CHECK(ears.WaitMessages(1));
@@ -489,15 +489,15 @@ void TestRefusals() {
   CHECK(wrong.find("libm.so.6 is not UCX's libucp") == 0);
   options.library = FASTJAX_OLD_UCX;
   CHECK(UcxWire::Open(options, &wrong) == nullptr);
-  CHECK(wrong.find("is UCX 1.12.3; fastjax needs 1.13") != std::string::npos);
+  CHECK_CONTAINS(wrong, "is UCX 1.12.3; fastjax needs 1.13");
   options = OptionsOf(0, 2, "nonsense");
   CHECK(UcxWire::Open(options, &wrong) == nullptr);
-  CHECK(wrong.find("with transports 'nonsense'") != std::string::npos);
+  CHECK_CONTAINS(wrong, "with transports 'nonsense'");
   options = OptionsOf(0, 2, "");
   options.nics = {"lo", "nosuchnic"};
   CHECK(UcxWire::Open(options, &wrong) == nullptr);
-  CHECK(wrong.find("'nosuchnic'") != std::string::npos);
-  CHECK(wrong.find("lo") != std::string::npos);  // what there is
+  CHECK_CONTAINS(wrong, "'nosuchnic'");
+  CHECK_CONTAINS(wrong, "lo");  // what there is
   options = OptionsOf(2, 2, "");
   CHECK(UcxWire::Open(options, &wrong) == nullptr);
   CHECK_EQ(wrong, "process 2 of 2 does not exist");

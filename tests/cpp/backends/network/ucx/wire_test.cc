@@ -50,13 +50,13 @@ void TestRenewed(const std::string& transports) {
   CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
   CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
   CHECK(rig.ears(0).renewed()[0].second.ok());
-  CHECK_NE(rig.ears(1).renewed()[0].second.message.find("lost or gave up the connection"), std::string::npos);
+  CHECK_CONTAINS(rig.ears(1).renewed()[0].second.message, "lost or gave up the connection");
   rig.Message(0, 1, "after");
   rig.Message(1, 0, "after");
   CHECK(rig.ears(1).WaitMessages(2) && rig.ears(0).WaitMessages(1));
   CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
   // Nothing more is said of what is over.
-  CHECK_EQ(rig.wire(1).Describe(0).find("gave up"), std::string::npos);
+  CHECK(!Contains(rig.wire(1).Describe(0), "gave up"));
 }
 
 void TestMessagesInOrder(const std::string& transports) {
@@ -264,8 +264,8 @@ void TestLengths(const std::string& transports) {
       CHECK(ends.Wait(cookie) && ends.Wait(cookie + 1));
       CHECK(ends.Of(cookie + 1).code == Code::kInternal);
       const std::string message = ends.Of(cookie + 1).message;
-      CHECK(message.find(std::to_string(sent) + " bytes") != std::string::npos);
-      CHECK(message.find(std::to_string(expected) + " were expected") != std::string::npos);
+      CHECK_CONTAINS(message, std::to_string(sent) + " bytes");
+      CHECK_CONTAINS(message, std::to_string(expected) + " were expected");
       CHECK(into == before);
       cookie += 2;
     }
@@ -335,11 +335,11 @@ void TestFullRings(const std::string& transports) {
 
 void TestDescriptions() {
   WireRig rig(2, "tcp");
-  CHECK(rig.wire(0).Describe(1).find("has not joined") != std::string::npos);
-  CHECK(rig.wire(0).Describe(2).find("does not exist") != std::string::npos);
-  CHECK(rig.wire(0).Describe(-1).find("does not exist") != std::string::npos);
-  CHECK(rig.wire(0).Describe(0).find("this one") != std::string::npos);
-  CHECK(rig.wire(0).AddPeer(1, "garbage").find("process 1") != std::string::npos);
+  CHECK_CONTAINS(rig.wire(0).Describe(1), "has not joined");
+  CHECK_CONTAINS(rig.wire(0).Describe(2), "does not exist");
+  CHECK_CONTAINS(rig.wire(0).Describe(-1), "does not exist");
+  CHECK_CONTAINS(rig.wire(0).Describe(0), "this one");
+  CHECK_CONTAINS(rig.wire(0).AddPeer(1, "garbage"), "process 1");
   const std::string good = rig.wire(1).addresses();
   for (size_t length = 0; length < good.size(); ++length)
     CHECK(!rig.wire(0).AddPeer(1, good.substr(0, length)).empty());
