@@ -13,6 +13,7 @@
 #include "support/check.h"
 #include "support/replay.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -117,10 +118,8 @@ void TestPlans(Search search) {
       const Context context(std::to_string(n) + "x" + std::to_string(shape[1]) + ", " + test_case.name);
       textbook.Decompose(test_case.traffic.data());
       const std::vector<Transfer> all = All(topology, &textbook);
-      std::vector<int64_t> staging;
-      for (int32_t device = 0; device < topology.devices(); ++device) staging.push_back(textbook.StagingRows(device));
       CheckShape(topology, all, textbook.num_stages());
-      CheckReplay(topology, test_case.traffic, all, staging);
+      CheckReplay(topology, test_case.traffic, all, StagingRows(textbook, topology.devices()));
       CheckOneToOne(topology, all);
       CHECK_LE(textbook.num_stages(), n * n - 2 * n + 2);
       CHECK_EQ(textbook.length(), BusiestRail(topology, test_case.traffic));

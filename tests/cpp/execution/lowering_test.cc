@@ -23,6 +23,7 @@
 #include "planner/table.h"
 #include "support/check.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace {
 long g_allocations = 0;
@@ -168,14 +169,7 @@ void TestSlicesAndTables() {
           CHECK_EQ(taken.stages, decoded.stages);
           CHECK_EQ(taken.staging_rows, decoded.staging_rows);
           CHECK(taken.scheduler == decoded.scheduler);
-          CHECK_EQ(taken.transfers.size(), decoded.transfers.size());
-          CHECK(std::equal(taken.transfers.begin(), taken.transfers.end(), decoded.transfers.begin(),
-                           [](const Transfer& a, const Transfer& b) {
-                             return std::tie(a.phase, a.stage, a.src, a.dst, a.origin, a.target, a.first_row, a.rows,
-                                             a.src_row, a.dst_row) == std::tie(b.phase, b.stage, b.src, b.dst, b.origin,
-                                                                               b.target, b.first_row, b.rows, b.src_row,
-                                                                               b.dst_row);
-                           }));
+          CHECK(AllEqual(taken.transfers, decoded.transfers));
         }
       }
     }

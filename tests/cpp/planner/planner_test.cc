@@ -13,6 +13,7 @@
 #include "support/check.h"
 #include "support/replay.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -26,23 +27,6 @@ using planner::Transfer;
 std::string Name(const Topology& topology, Scheduler scheduler, const std::string& traffic) {
   return std::string(planner::SchedulerNames()[static_cast<size_t>(scheduler)]) + ", " +
          std::to_string(topology.servers) + "x" + std::to_string(topology.devices_per_server) + ", " + traffic;
-}
-
-bool Same(const Transfer& a, const Transfer& b) {
-  return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
-         a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
-         a.dst_row == b.dst_row;
-}
-
-bool Same(const std::vector<Transfer>& a, const std::vector<Transfer>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Transfer& x, const Transfer& y) { return Same(x, y); });
-}
-
-std::vector<int64_t> StagingRows(Planner* plan) {
-  std::vector<int64_t> rows;
-  for (int32_t device = 0; device < plan->topology().devices(); ++device) rows.push_back(plan->StagingRows(device));
-  return rows;
 }
 
 // Rows from server to server, row-major.
@@ -127,9 +111,7 @@ void CheckDeviceLists(Planner* plan, const std::vector<Transfer>& all) {
     std::vector<Transfer> mine;
     std::copy_if(all.begin(), all.end(), std::back_inserter(mine),
                  [&](const Transfer& transfer) { return transfer.src == device || transfer.dst == device; });
-    const planner::TransferRange range = plan->DeviceTransfers(device);
-    const std::vector<Transfer> listed(range.begin(), range.end());
-    CHECK(Same(listed, mine));
+    CHECK(AllEqual(plan->DeviceTransfers(device), mine));
   }
 }
 
@@ -137,9 +119,8 @@ void CheckDeviceLists(Planner* plan, const std::vector<Transfer>& all) {
 void CheckPlan(const Topology& topology, Scheduler scheduler, int64_t row_bytes, const Case& test_case, Planner* plan) {
   const Context context(Name(topology, scheduler, test_case.name));
   plan->Plan(test_case.traffic.data());
-  std::vector<Transfer> all;
-  plan->AppendTransfers(&all);
-  const std::vector<int64_t> staging = StagingRows(plan);
+  const std::vector<Transfer> all = AllTransfers(plan);
+  const std::vector<int64_t> staging = StagingRows(*plan);
   CheckShape(topology, all, plan->num_stages());
   CheckReplay(topology, test_case.traffic, all, staging);
   CheckCoverage(topology, test_case.traffic, all, staging);
@@ -155,9 +136,7 @@ void CheckPlan(const Topology& topology, Scheduler scheduler, int64_t row_bytes,
   CHECK_EQ(cold.hash(), plan->hash());
   CheckDeviceLists(&cold, all);
   CheckDeviceLists(plan, all);
-  std::vector<Transfer> again;
-  plan->AppendTransfers(&again);
-  CHECK(Same(again, all));
+  CHECK(AllEqual(AllTransfers(plan), all));
 }
 
 void TestAllSchedulers() {
@@ -207,10 +186,9 @@ void TestHugeCounts() {
       for (const Case& test_case : cases) {
         const Context context(Name(topology, scheduler, "huge " + test_case.name));
         plan.Plan(test_case.traffic.data());
-        std::vector<Transfer> all;
-        plan.AppendTransfers(&all);
+        const std::vector<Transfer> all = AllTransfers(&plan);
         CheckShape(topology, all, plan.num_stages());
-        CheckCoverage(topology, test_case.traffic, all, StagingRows(&plan));
+        CheckCoverage(topology, test_case.traffic, all, StagingRows(plan));
         if (scheduler == Scheduler::kFast) CheckFast(topology, 1, test_case.traffic, all, plan.num_stages());
       }
     }

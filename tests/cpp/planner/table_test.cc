@@ -13,6 +13,7 @@
 #include "support/replay.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -42,12 +43,6 @@ std::vector<Transfer> Entries(const std::vector<int32_t>& words) {
   return entries;
 }
 
-bool Same(const Transfer& a, const Transfer& b) {
-  return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
-         a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
-         a.dst_row == b.dst_row;
-}
-
 // Takes each device's entries in its own order and interleaves them as the whole plan does. The tables of all devices
 // are all there is to execute, so what is replayed must come from them.
 std::vector<Transfer> Merge(const std::vector<Transfer>& order, const std::vector<std::vector<Transfer>>& tables) {
@@ -58,7 +53,7 @@ std::vector<Transfer> Merge(const std::vector<Transfer>& order, const std::vecto
       if (device == transfer.dst && transfer.src == transfer.dst) break;
       if (!CHECK_LT(next[device], tables[device].size())) return merged;
       const Transfer& entry = tables[device][next[device]++];
-      CHECK(Same(entry, transfer));
+      CHECK(Equal(entry, transfer));
       if (device == transfer.src) merged.push_back(entry);
     }
     if (transfer.src == transfer.dst) merged.push_back(tables[transfer.src][next[transfer.src]++]);
@@ -79,8 +74,7 @@ void CheckTables(Planner* plan, const Matrix& traffic) {
   const Topology& topology = plan->topology();
   const int32_t devices = topology.devices();
   plan->Plan(traffic.data());
-  std::vector<Transfer> all;
-  plan->AppendTransfers(&all);
+  const std::vector<Transfer> all = AllTransfers(plan);
   std::vector<std::vector<Transfer>> tables;
   std::vector<std::vector<Transfer>> reversed;
   std::vector<int64_t> staging;

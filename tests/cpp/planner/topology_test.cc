@@ -12,6 +12,7 @@
 #include "support/check.h"
 #include "support/replay.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -125,10 +126,8 @@ void CheckShares(const Topology& topology, const std::vector<Transfer>& transfer
 void CheckPlan(const Topology& topology, Scheduler scheduler, const Matrix& traffic) {
   Planner plan(topology, scheduler, 512);
   plan.Plan(traffic.data());
-  std::vector<Transfer> all;
-  plan.AppendTransfers(&all);
-  std::vector<int64_t> staging;
-  for (int32_t device = 0; device < topology.devices(); ++device) staging.push_back(plan.StagingRows(device));
+  const std::vector<Transfer> all = AllTransfers(&plan);
+  const std::vector<int64_t> staging = StagingRows(plan);
   CheckShape(topology, all, plan.num_stages());
   CheckReplay(topology, traffic, all, staging);
   CheckReplay(topology, Transposed(topology, traffic), Reversed(all), staging);

@@ -18,6 +18,7 @@
 #include "simulator/sharing.h"
 #include "support/check.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -229,8 +230,7 @@ void TestPlans() {
                             std::to_string(static_cast<int>(scheduler)));
       Planner plan(topology, scheduler, 4096);
       plan.Plan(traffic.data());
-      std::vector<Transfer> transfers;
-      plan.AppendTransfers(&transfers);
+      const std::vector<Transfer> transfers = AllTransfers(&plan);
       for (const double resolution : {0.0, 1e-3}) {
         const simulator::Messages messages = simulator::GatherMessages(transfers);
         Simulator simulator(simulator::Schedule(messages, topology, 4096, {}), resolution);

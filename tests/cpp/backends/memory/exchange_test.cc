@@ -7,7 +7,6 @@
 #include <new>
 #include <random>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "support/exchange_rig.h"
 #include "support/replay.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 #include "support/transport_support.h"
 
 namespace fastjax::test {
@@ -311,16 +311,11 @@ void TestBackwards() {
   planner::Planner plan(MakeTopology(3, 3), Scheduler::kFast, 4096);
   const Matrix traffic = Fill(plan.topology(), [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 11; });
   plan.Plan(traffic.data());
-  std::vector<Transfer> all;
-  plan.AppendTransfers(&all);
-  const auto fields = [](const Transfer& t) {
-    return std::tuple(t.phase, t.stage, t.src, t.dst, t.origin, t.target, t.first_row, t.rows, t.src_row, t.dst_row);
-  };
+  const std::vector<Transfer> all = AllTransfers(&plan);
   std::vector<Transfer> reversed = Reversed(all);
   for (size_t i = 0; i < all.size(); ++i) {
     if (reversed[i].stage >= 0) reversed[i].stage = plan.num_stages() - 1 - reversed[i].stage;
-    const Transfer back = planner::Transposed(all[all.size() - 1 - i], plan.num_stages());
-    CHECK(fields(back) == fields(reversed[i]));
+    CHECK(Equal(planner::Transposed(all[all.size() - 1 - i], plan.num_stages()), reversed[i]));
   }
 }
 

@@ -28,12 +28,6 @@ inline void AddTransfer(const planner::Transfer& transfer, Digest* digest) {
   }
 }
 
-inline bool Equal(const planner::Transfer& a, const planner::Transfer& b) {
-  return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
-         a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
-         a.dst_row == b.dst_row;
-}
-
 }  // namespace fastjax::test
 
 #endif  // FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_DIGEST_H_

@@ -14,6 +14,7 @@
 #include "planner/scheduler_info.h"
 #include "support/check.h"
 #include "support/replay.h"
+#include "support/transfers.h"
 #include "table_checks.h"
 
 namespace fastjax::test {
@@ -197,8 +198,7 @@ void CheckDelivery(const Problem& problem, const Planner& plan, const std::vecto
 void CheckPlanWith(const Problem& problem, const planner::MatchingList& given, planner::Seeding seeding, bool covers,
                    Planner* plan) {
   plan->PlanWith(problem.traffic.traffic.data(), given, seeding);
-  std::vector<Transfer> all;
-  plan->AppendTransfers(&all);
+  const std::vector<Transfer> all = AllTransfers(plan);
   CheckDelivery(problem, *plan, all);
   CheckPromises(problem, *plan, all);
   CheckAllTables(problem, plan, all);

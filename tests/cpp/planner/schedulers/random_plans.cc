@@ -30,6 +30,7 @@
 #include "problem.h"
 #include "shrink.h"
 #include "support/check.h"
+#include "support/transfers.h"
 #include "table_checks.h"
 
 namespace fastjax::test {
@@ -119,8 +120,7 @@ void PrintTransfers(const Problem& problem) {
   constexpr size_t kPrinted = 200;
   planner::Planner plan(problem.topology, problem.scheduler, problem.row_bytes);
   plan.Plan(problem.traffic.traffic.data());
-  std::vector<planner::Transfer> all;
-  plan.AppendTransfers(&all);
+  const std::vector<planner::Transfer> all = AllTransfers(&plan);
   std::cerr << "  phase stage src dst origin target first_row rows src_row dst_row\n";
   for (size_t i = 0; i < std::min(all.size(), kPrinted); ++i) {
     const planner::Transfer& t = all[i];

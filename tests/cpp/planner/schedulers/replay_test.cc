@@ -12,6 +12,7 @@
 #include "shrink.h"
 #include "support/check.h"
 #include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -35,8 +36,8 @@ struct Sound {
   explicit Sound(Scheduler scheduler = Scheduler::kFast) {
     Planner plan(topology, scheduler, 1 << 20);
     plan.Plan(traffic.data());
-    plan.AppendTransfers(&transfers);
-    for (int32_t device = 0; device < topology.devices(); ++device) staging.push_back(plan.StagingRows(device));
+    transfers = AllTransfers(&plan);
+    staging = StagingRows(plan);
     stages = plan.num_stages();
   }
 };

@@ -4,11 +4,11 @@
 #include <string_view>
 #include <vector>
 
-#include "digest.h"
 #include "planner/table.h"
 #include "support/check.h"
 #include "support/replay.h"
 #include "support/table_words.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -108,12 +108,6 @@ bool AnyFailedNic(const Topology& topology) {
   return std::find(nics.begin(), nics.end(), 0) != nics.end();
 }
 
-std::vector<int64_t> StagingRows(const Planner& plan) {
-  std::vector<int64_t> rows;
-  for (int32_t device = 0; device < plan.topology().devices(); ++device) rows.push_back(plan.StagingRows(device));
-  return rows;
-}
-
 std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<Transfer>& transfers) {
   std::vector<std::vector<int32_t>> numbers(devices);
   for (size_t i = 0; i < transfers.size(); ++i) {
@@ -131,9 +125,7 @@ void CheckAllTables(const Problem& problem, Planner* plan, const std::vector<Tra
   if (AnyFailedNic(problem.topology)) return CheckNoTables(plan);  // direct needs every device's own
   Planner direct(problem.topology, Scheduler::kDirect, 1);
   direct.Plan(traffic.data());
-  std::vector<Transfer> straight;
-  direct.AppendTransfers(&straight);
-  CheckTables(problem, plan, direct, straight);
+  CheckTables(problem, plan, direct, AllTransfers(&direct));
 }
 
 }  // namespace fastjax::test

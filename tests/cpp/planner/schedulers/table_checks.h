@@ -34,8 +34,6 @@ class TableWriter {
 
 bool AnyFailedNic(const planner::Topology& topology);
 
-std::vector<int64_t> StagingRows(const planner::Planner& plan);
-
 // By device, numbers of the transfers it takes part in.
 std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<planner::Transfer>& transfers);
 

@@ -1,0 +1,45 @@
+// The transfers of a plan, as lists to be looked at.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_TRANSFERS_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_TRANSFERS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "planner/planner.h"
+#include "planner/transfer.h"
+
+namespace fastjax::test {
+
+inline std::vector<planner::Transfer> AllTransfers(planner::Planner* plan) {
+  std::vector<planner::Transfer> all;
+  plan->AppendTransfers(&all);
+  return all;
+}
+
+// By device. `Plan`: a planner, or what else has staging rows.
+template <typename Plan>
+std::vector<int64_t> StagingRows(const Plan& plan, int32_t devices) {
+  std::vector<int64_t> rows;
+  for (int32_t device = 0; device < devices; ++device) rows.push_back(plan.StagingRows(device));
+  return rows;
+}
+inline std::vector<int64_t> StagingRows(const planner::Planner& plan) {
+  return StagingRows(plan, plan.topology().devices());
+}
+
+inline bool Equal(const planner::Transfer& a, const planner::Transfer& b) {
+  return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
+         a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
+         a.dst_row == b.dst_row;
+}
+// Of containers of transfers.
+template <typename A, typename B>
+bool AllEqual(const A& a, const B& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const planner::Transfer& x, const planner::Transfer& y) { return Equal(x, y); });
+}
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_TRANSFERS_H_
