@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
-#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -21,29 +19,10 @@
 #include "lowering_rig.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/traffic.h"
 #include "support/transfers.h"
-
-namespace {
-long g_allocations = 0;
-
-void* Allocate(std::size_t size) {
-  ++g_allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-}  // namespace
-
-// Staging memory, which pools keep, is asked for like this.
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return std::malloc(size); }
-void* operator new(std::size_t size) { return Allocate(size); }
-void* operator new[](std::size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace fastjax::test {
 namespace {
@@ -323,7 +302,7 @@ void TestWarm() {
   Side side(setting.PlansOf(0));
   const std::vector<std::vector<int32_t>>& tables = setting.tables;
   for (const bool warm : {false, true}) {
-    const long before = g_allocations;
+    const long before = Allocations();
     for (int32_t p = 0; p < 8; ++p) {
       DevicePlan& plan = side.plans[static_cast<size_t>(setting.site->rank_of[p])];
       if (plan.here) plan.Decode(tables[static_cast<size_t>(p)].data(), true);
@@ -332,10 +311,10 @@ void TestWarm() {
     const size_t steps = side.lowering.ByPipelineStep().size();
     side.placement.Release();
     side.lowering.LowerBlocks(setting.reaches[0], setting.traffic, side.placement);
-    const long allocations = g_allocations - before;
+    const long allocations = Allocations() - before;
     CHECK(ok);
     CHECK_GT(steps, 0U);
-    if (warm) CHECK_EQ(allocations, 0);
+    CHECK_EQ(allocations == 0, warm);
   }
 }
 

@@ -1,26 +1,12 @@
 // A planner that has seen its traffic once plans without allocating.
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/traffic.h"
-
-namespace {
-long g_allocations = 0;
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++g_allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace fastjax::test {
 namespace {
@@ -31,7 +17,7 @@ void TestWarm(planner::Scheduler scheduler) {
   std::vector<int32_t> words(planner::TableWords(topology, scheduler));
   const std::vector<Case> cases = MakeCases(topology, 1);
   for (const bool warm : {false, true}) {
-    const long before = g_allocations;
+    const long before = Allocations();
     bool written = true;
     for (const Case& test_case : cases) {
       plan.Plan(test_case.traffic.data());
@@ -39,9 +25,9 @@ void TestWarm(planner::Scheduler scheduler) {
         written = WriteTable(&plan, device, words.data()) && written;
       }
     }
-    const long allocations = g_allocations - before;
+    const long allocations = Allocations() - before;
     CHECK(written);
-    if (warm) CHECK_EQ(allocations, 0);
+    CHECK_EQ(allocations == 0, warm);
   }
 }
 

@@ -3,41 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/transport_support.h"
-
-namespace {
-std::atomic<long> g_arrays{0};  // that exist
-std::atomic<bool> g_no_memory{false};
-}  // namespace
-
-// Nothing but staging buffers is an array here.
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
-  void* memory = g_no_memory ? nullptr : std::malloc(size);
-  if (memory != nullptr) ++g_arrays;
-  return memory;
-}
-void* operator new[](std::size_t size) {
-  void* memory = operator new[](size, std::nothrow);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-void operator delete[](void* memory) noexcept {
-  if (memory != nullptr) --g_arrays;
-  std::free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept { operator delete[](memory); }
 
 namespace fastjax::test {
 namespace {
 
+// Nothing but staging buffers is an array here.
 void TestReuse() {
   StagingPool pool;
   StagingPool::Buffer small = pool.Take(1000);
@@ -54,13 +33,13 @@ void TestReuse() {
   StagingPool::Buffer second = pool.Take(10);
   CHECK(second.data() == of_large);
   CHECK_GE(second.bytes(), 5000);
-  CHECK_EQ(g_arrays.load(), 2);
+  CHECK_EQ(Arrays(), 2);
   pool.Return(std::move(first));
   pool.Return(std::move(second));
   // A larger one takes the place of one that is too small.
   StagingPool::Buffer larger = pool.Take(50'000);
   CHECK_GE(larger.bytes(), 50'000);
-  CHECK_EQ(g_arrays.load(), 2);
+  CHECK_EQ(Arrays(), 2);
   pool.Return(std::move(larger));
   pool.Return({});
   CHECK(pool.Take(50'000).data() != nullptr);
@@ -70,20 +49,20 @@ void TestBounded() {
   StagingPool pool;
   std::vector<StagingPool::Buffer> buffers;
   for (int i = 0; i < 50; ++i) buffers.push_back(pool.Take(100 + i));
-  CHECK_EQ(g_arrays.load(), 50);
+  CHECK_EQ(Arrays(), 50);
   for (StagingPool::Buffer& buffer : buffers) pool.Return(std::move(buffer));
   buffers.clear();
-  CHECK_LE(g_arrays.load(), 8);
-  CHECK_GT(g_arrays.load(), 0);
+  CHECK_LE(Arrays(), 8);
+  CHECK_GT(Arrays(), 0);
 }
 
 void TestNoMemory() {
   StagingPool pool;
-  g_no_memory = true;
+  auto no_memory = std::make_unique<NoStagingMemory>();
   StagingPool::Buffer none = pool.Take(100);
   CHECK(none.data() == nullptr);
   CHECK_EQ(none.bytes(), 0);
-  g_no_memory = false;
+  no_memory = nullptr;
   pool.Return(std::move(none));
   const StagingPool::Buffer some = pool.Take(100);
   CHECK(some.data() != nullptr);
@@ -107,14 +86,14 @@ void TestThreads() {
     }
   });
   CHECK_EQ(wrong.load(), 0);
-  CHECK_LE(g_arrays.load(), 8);
+  CHECK_LE(Arrays(), 8);
 }
 
 }  // namespace
 }  // namespace fastjax::test
 
 int main() {
-  const auto nothing_left = [] { CHECK_EQ(g_arrays.load(), 0); };
+  const auto nothing_left = [] { CHECK_EQ(fastjax::test::Arrays(), 0); };
   fastjax::test::TestReuse();
   nothing_left();
   fastjax::test::TestBounded();

@@ -1,11 +1,8 @@
 // What the transport refuses, without touching anything; and programs that are thrown away while it works for them.
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -17,27 +14,12 @@
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
 #include "support/transport_support.h"
-
-namespace {
-std::atomic<bool> g_no_memory{false};
-}  // namespace
-
-// Staging memory is what is asked for like this.
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
-  return g_no_memory ? nullptr : std::malloc(size);
-}
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void* operator new[](std::size_t size) {
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
 
 namespace fastjax::test {
 namespace {
@@ -211,10 +193,9 @@ void TestNoMemory() {
   Rig& rig = *setting.rig;
   int64_t staged = 0;
   for (int32_t p = 0; p < 8; ++p) staged += TableView(rig.table(p).data()).staging_rows();
-  // Only what the pool of staging buffers does not have must come from the system.
-  g_no_memory = true;
+  auto no_memory = std::make_unique<NoStagingMemory>();
   const Status status = CheckAllTold(rig.Run(setting.exchange.get(), 1, false));
-  g_no_memory = false;
+  no_memory = nullptr;
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kPrefix + std::string("no memory for ") + std::to_string(1000 * staged) +
                                " bytes of staging; use scheduler=\"direct\", which needs none.");

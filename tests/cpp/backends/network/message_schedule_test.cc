@@ -2,13 +2,10 @@
 #include "backends/network/message_schedule.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,6 +15,7 @@
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/layout.h"
@@ -25,29 +23,6 @@
 #include "support/table_words.h"
 #include "support/traffic.h"
 #include "support/transport_support.h"
-
-namespace {
-std::atomic<bool> g_no_memory{false};
-std::atomic<long> g_allocations{0};
-
-void* Allocate(std::size_t size) {
-  ++g_allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-}  // namespace
-
-// Staging memory is what is asked for like this.
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
-  return g_no_memory ? nullptr : std::malloc(size);
-}
-void* operator new(std::size_t size) { return Allocate(size); }
-void* operator new[](std::size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace fastjax::test {
 namespace {
@@ -300,7 +275,7 @@ void TestNoMemory() {
     }
   }
   MessageSchedule schedule;
-  g_no_memory = true;  // what the pool of staging buffers does not have
+  auto no_memory = std::make_unique<NoStagingMemory>();
   Status status = setting.Build(process, &schedule);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * staged) +
@@ -311,7 +286,7 @@ void TestNoMemory() {
   CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * arriving) +
                                " bytes of rows to be summed; exchange fewer rows at a time.");
   schedule.Release();
-  g_no_memory = false;
+  no_memory = nullptr;
   CHECK(setting.Build(process, &schedule).ok());
   schedule.Release();
 }
@@ -324,14 +299,14 @@ void TestWarm() {
     setting.Point(reverse);
     DecodeTables(setting.TablesOf(1), reverse, &setting.plans);
     for (const bool warm : {false, true}) {
-      const long before = g_allocations;
+      const long before = Allocations();
       const bool ok = schedule.Build(*setting.site, 0, 1, setting.args, setting.plans, setting.traffic).ok();
       schedule.Release();
       const bool sum_ok = schedule.BuildSum(*setting.site, 0, 1, setting.args, setting.traffic).ok();
       schedule.Release();
-      const long allocations = g_allocations - before;
+      const long allocations = Allocations() - before;
       CHECK(ok && sum_ok);
-      if (warm) CHECK_EQ(allocations, 0);
+      CHECK_EQ(allocations == 0, warm);
     }
   }
 }

@@ -1,14 +1,11 @@
 // What runners cost when nothing is new to them, and groups with more pairs of devices than 16 bits of a tag can tell
 // apart. On wires without threads: every call is this test's.
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <list>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,30 +15,13 @@
 #include "backends/network/runner.h"
 #include "exchange/group_traffic.h"
 #include "planner/planner.h"
+#include "support/allocations.h"
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/layout.h"
 #include "support/network_rig.h"
 #include "support/traffic.h"
 #include "support/transport_support.h"
-
-namespace {
-std::atomic<long> g_allocations{0};
-
-void* Allocate(std::size_t size) {
-  ++g_allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-}  // namespace
-
-void* operator new(std::size_t size) { return Allocate(size); }
-void* operator new[](std::size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace fastjax::test {
 namespace {
@@ -199,7 +179,7 @@ struct Job {
 
   // Returns what was allocated.
   long Run(uint64_t tag) {
-    const long before = g_allocations;
+    const long before = Allocations();
     int32_t ended = 0;
     for (int32_t p = 0; p < processes; ++p) {
       runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, [&ended](const Status& status) {
@@ -212,7 +192,7 @@ struct Job {
       busy = MoveOne(&hub);
       for (const auto& wire : wires) busy = wire->RunTasks() || busy;
     }
-    const long allocations = g_allocations - before;
+    const long allocations = Allocations() - before;
     CHECK_EQ(ended, processes);
     for (const Update& update : Updates(layout)) {
       for (int64_t row = 0; row < update.rows; ++row) {
