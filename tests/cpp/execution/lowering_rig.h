@@ -4,19 +4,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <vector>
 
-#include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
 #include "planner/planner.h"
 #include "support/check.h"
-#include "support/device_plans.h"
-#include "support/layout.h"
+#include "support/group_exchange.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 
@@ -28,28 +24,23 @@ enum class Domains : uint8_t {
 };
 
 // One exchange, as every process sees it.
-struct Setting {
+struct Setting : GroupExchange {
   Setting(const planner::Topology& topology, planner::Scheduler scheduler, const Matrix& rows, bool reverse,
           uint64_t seed, int64_t bytes = 4)
-      : random(seed), site(MakeSite(1, topology.devices(), 1000, &random)) {
-    layout = MakeLayout(*site, rows, 2, false, &random);
-    tables = MakeTables(*site, topology, scheduler, rows);
-    for (const Metadata& metadata : layout) {
-      args.push_back(metadata.Args(reverse));
-      args.back().row_bytes = bytes;
-    }
-    CHECK_EQ(traffic.Load(*site, 0, args, reverse).message, "");
-    backwards = reverse;
-    row_bytes = bytes;
+      : GroupExchange(topology.devices(), seed), backwards(reverse), row_bytes(bytes) {
+    Plan(topology, scheduler, rows, 2);
+    Bring(reverse, bytes);
   }
 
   // Deals devices to processes, and says which memory they reach.
   void Deal(int32_t count, Domains domains, int32_t per_server) {
     processes = count;
     process_of.clear();
+    site->process_of.resize(static_cast<size_t>(site->group_size));
     reaches.assign(static_cast<size_t>(count), Reach{});
     for (int32_t rank = 0; rank < site->group_size; ++rank) {
       process_of.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(count)));
+      site->process_of[site->partition(0, site->position_at[rank])] = process_of.back();
       const int32_t domain = domains == Domains::kProcess  ? process_of.back()
                              : domains == Domains::kDevice ? rank
                                                            : rank / per_server;
@@ -62,24 +53,13 @@ struct Setting {
   }
 
   DevicePlans PlansOf(int32_t process) const {
-    std::vector<const int32_t*> here(static_cast<size_t>(site->group_size), nullptr);
-    for (int32_t p = 0; p < site->group_size; ++p) {
-      const auto rank = static_cast<size_t>(site->rank_of[p]);
-      if (process_of[rank] == process) here[rank] = tables[static_cast<size_t>(p)].data();
-    }
     DevicePlans plans;
-    DecodeTables(here, backwards, &plans);
+    Decode(process, backwards, &plans);
     return plans;
   }
 
-  std::mt19937_64 random;
-  std::shared_ptr<CallSite> site;
-  Layout layout;
-  Tables tables;
-  std::vector<ExchangeArgs> args;
-  GroupTraffic traffic;
-  bool backwards = false;
-  int64_t row_bytes = 0;
+  bool backwards;
+  int64_t row_bytes;
   int32_t processes = 0;
   std::vector<int32_t> process_of;  // by rank
   std::vector<Reach> reaches;       // by process

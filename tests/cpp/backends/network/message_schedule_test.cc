@@ -11,18 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/group_traffic.h"
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "support/allocations.h"
 #include "support/check.h"
-#include "support/device_plans.h"
-#include "support/layout.h"
+#include "support/group_exchange.h"
 #include "support/network_rig.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {
@@ -35,62 +32,40 @@ using planner::Scheduler;
 const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
 
 // Buffers of their own for each device, which sanitizers watch the ends of.
-struct Setting {
+struct Setting : GroupExchange {
   Setting(const planner::Topology& t, Scheduler s, Owners owners, uint64_t seed, int64_t bytes = 4, int32_t updates = 2,
           bool overlap = false)
-      : random(seed), topology(t), scheduler(s), row_bytes(bytes), site(MakeSite(1, t.devices(), 1000, &random)) {
+      : GroupExchange(t.devices(), seed), topology(t), scheduler(s), row_bytes(bytes) {
     processes = Deal(owners, t.devices_per_server, &random, site.get());
-    Renew(Fill(topology, [&](int32_t, int32_t) { return random() % 12; }), updates, overlap);
-  }
-
-  void Renew(const Matrix& traffic_rows, int32_t updates, bool overlap) {
-    layout = MakeLayout(*site, traffic_rows, updates, overlap, &random);
-    tables = MakeTables(*site, topology, scheduler, traffic_rows);
+    Plan(t, s, Fill(t, [&](int32_t, int32_t) { return random() % 12; }), updates, overlap);
     Point(false);
   }
 
   // Makes arguments of the metadata, for one direction.
   void Point(bool reverse) {
-    args.clear();
+    Bring(reverse, row_bytes);
     buffers.clear();
-    for (const Metadata& metadata : layout) {
-      args.push_back(metadata.Args(reverse));
-      args.back().row_bytes = row_bytes;
-      args.back().element = kernels::ElementKind::kF32;
-      const auto make = [&](int64_t rows) {
-        buffers.push_back(std::make_unique<std::vector<std::byte>>(static_cast<size_t>(rows * row_bytes)));
-        return buffers.back()->data();
-      };
-      args.back().source = make(args.back().source_rows);
-      args.back().destination = make(args.back().destination_rows);
+    const auto make = [&](int64_t rows) {
+      buffers.push_back(std::make_unique<std::vector<std::byte>>(static_cast<size_t>(rows * row_bytes)));
+      return buffers.back()->data();
+    };
+    for (ExchangeArgs& device : args) {
+      device.element = kernels::ElementKind::kF32;
+      device.source = make(device.source_rows);
+      device.destination = make(device.destination_rows);
     }
-    CHECK_EQ(traffic.Load(*site, 0, args, reverse).message, "");
-  }
-
-  std::vector<const int32_t*> TablesOf(int32_t process) const {
-    std::vector<const int32_t*> here(static_cast<size_t>(site->group_size), nullptr);
-    for (int32_t p = 0; p < site->group_size; ++p) {
-      if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
-    }
-    return here;
   }
 
   Status Build(int32_t process, MessageSchedule* schedule, bool backwards = false) const {
-    DecodeTables(TablesOf(process), backwards, &plans);
+    Decode(process, backwards, &plans);
     return schedule->Build(*site, 0, process, args, plans, traffic);
   }
 
-  mutable std::mt19937_64 random;
   planner::Topology topology;
   Scheduler scheduler;
   int64_t row_bytes;
-  std::shared_ptr<CallSite> site;
   int32_t processes = 0;
-  Layout layout;
-  Tables tables;
-  std::vector<ExchangeArgs> args;
   std::vector<std::unique_ptr<std::vector<std::byte>>> buffers;
-  GroupTraffic traffic;
   mutable DevicePlans plans;  // of one process
 };
 
@@ -297,7 +272,7 @@ void TestWarm() {
     Setting setting(MakeTopology(4, 2), Scheduler::kFast, Owners::kServers, 5, 4, 2, reverse);
     MessageSchedule schedule;
     setting.Point(reverse);
-    DecodeTables(setting.TablesOf(1), reverse, &setting.plans);
+    setting.Decode(1, reverse, &setting.plans);
     for (const bool warm : {false, true}) {
       const long before = Allocations();
       const bool ok = schedule.Build(*setting.site, 0, 1, setting.args, setting.plans, setting.traffic).ok();

@@ -6,22 +6,18 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/network/message_schedule.h"
 #include "backends/network/runner.h"
-#include "exchange/group_traffic.h"
 #include "planner/planner.h"
 #include "support/allocations.h"
 #include "support/check.h"
-#include "support/device_plans.h"
-#include "support/layout.h"
+#include "support/group_exchange.h"
 #include "support/network_rig.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {
@@ -137,27 +133,23 @@ bool MoveOne(Hub* hub) {
 }
 
 // All processes of one group, whose rows hold the numbers of their first byte's place.
-struct Job {
-  Job(const planner::Topology& topology, Scheduler scheduler, const Matrix& rows, int32_t seed) : random(seed) {
-    site = MakeSite(1, topology.devices(), 1000, &random);
+struct Job : GroupExchange {
+  Job(const planner::Topology& topology, Scheduler scheduler, const Matrix& rows, int32_t seed)
+      : GroupExchange(topology.devices(), seed) {
     processes = Deal(Owners::kServers, topology.devices_per_server, &random, site.get());
-    layout = MakeLayout(*site, rows, 1, false, &random);
-    tables = MakeTables(*site, topology, scheduler, rows);
-    for (const Metadata& metadata : layout) {
-      ExchangeArgs device = metadata.Args(false);
-      device.row_bytes = 8;
+    Plan(topology, scheduler, rows, 1);
+    Bring(false, 8);
+    for (const ExchangeArgs& device : args) {
       sources.emplace_back(static_cast<size_t>(device.source_rows));
       outputs.emplace_back(static_cast<size_t>(device.destination_rows), -1);
       for (size_t i = 0; i < sources.back().size(); ++i) {
         sources.back()[i] = static_cast<int64_t>(sources.size() * 1'000'000 + i);
       }
-      args.push_back(device);
     }
     for (size_t p = 0; p < args.size(); ++p) {
       args[p].source = reinterpret_cast<const std::byte*>(sources[p].data());
       args[p].destination = reinterpret_cast<std::byte*>(outputs[p].data());
     }
-    CHECK_EQ(traffic.Load(*site, 0, args, false).message, "");
     hub.sends.reserve(10'000);
     hub.receives.reserve(10'000);
     for (int32_t process = 0; process < processes; ++process) {
@@ -165,11 +157,7 @@ struct Job {
       runners.push_back(std::make_unique<Runner>());
       schedules.push_back(std::make_unique<MessageSchedule>());
       plans.emplace_back();
-      std::vector<const int32_t*> here(args.size(), nullptr);
-      for (int32_t p = 0; p < site->group_size; ++p) {
-        if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
-      }
-      DecodeTables(here, false, &plans.back());
+      Decode(process, false, &plans.back());
       CHECK_EQ(schedules.back()->Build(*site, 0, process, args, plans.back(), traffic).message, "");
     }
   }
@@ -204,15 +192,9 @@ struct Job {
     return allocations;
   }
 
-  std::mt19937_64 random;
-  std::shared_ptr<CallSite> site;
   int32_t processes = 0;
-  Layout layout;
-  Tables tables;
   std::vector<std::vector<int64_t>> sources;
   std::vector<std::vector<int64_t>> outputs;
-  std::vector<ExchangeArgs> args;
-  GroupTraffic traffic;
   Hub hub;
   std::vector<std::unique_ptr<QueueWire>> wires;
   std::vector<std::unique_ptr<Runner>> runners;
