@@ -202,9 +202,7 @@ void TestExchangesBetweenProcesses() {
   std::mt19937_64 random(2);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
-    return Status::Ok();
-  };
+  options.exchange.plan = PlansItself();
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   const int32_t count = Deal(Owners::kServers, 2, &random, site.get());
   CHECK_EQ(count, 2);

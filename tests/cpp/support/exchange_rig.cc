@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "support/check.h"
+
 namespace fastjax::test {
 namespace {
 
@@ -219,6 +221,14 @@ Outcomes Rig::Run(Exchange* exchange, int64_t run_id, bool threads) {
   return outcomes;
 }
 
+void Rig::CheckRun(Exchange* exchange, int64_t run_id, bool threads, const char* file, int line) {
+  const Context context(std::string(file) + ":" + std::to_string(line));
+  const Outcomes outcomes = Run(exchange, run_id, threads);
+  CHECK(outcomes.all_ok());
+  for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
+  CHECK(IsRight());
+}
+
 bool Rig::IsRight() const {
   return std::all_of(devices_.begin(), devices_.end(), [](const Device& device) {
     return device.destination == device.expected && device.source == device.source_before;
@@ -239,6 +249,47 @@ bool Rig::GuardsAreWhole() const {
 
 void Rig::Reset() {
   for (Device& device : devices_) device.destination = device.destination_before;
+}
+
+void Vary(int32_t round, std::mt19937_64* random, RigOptions* options) {
+  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
+  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
+  options->per_peer = 1 + round % 3;
+  options->element = kKinds[round % 4];
+  options->row_bytes = kRowBytes[(*random)() % 4];
+}
+
+std::vector<RigOptions> OpaqueRows() {
+  std::vector<RigOptions> all;
+  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
+    for (const bool reverse : {false, true}) {
+      RigOptions options;
+      options.topology = MakeTopology(2, 3);
+      options.row_bytes = row_bytes;
+      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
+      options.exchange.reverse = reverse;
+      options.overlap = row_bytes == 0;
+      all.push_back(options);
+    }
+  }
+  return all;
+}
+
+SliceFunction PlansItself() {
+  return [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) { return Status::Ok(); };
+}
+
+RigOptions DrawOptions(std::mt19937_64* random) {
+  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
+  RigOptions options;
+  options.topology = MakeTopology(1 + below(4), 1 + below(4));
+  options.scheduler = AllSchedulers()[(*random)() % AllSchedulers().size()];
+  options.per_peer = 1 + below(3);
+  options.row_bytes = 8 * (1 + below(20));
+  options.exchange = Way(below(3) == 0, below(3) == 0);
+  options.overlap = options.exchange.reverse && below(2) == 0;
+  if (!options.exchange.transposed_table && below(2) == 0) options.exchange.plan = PlansItself();
+  return options;
 }
 
 std::string Name(const RigOptions& options) {

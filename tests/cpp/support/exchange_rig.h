@@ -64,6 +64,9 @@ class Rig {
   void Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done);
   // Starts every partition, in any order, on this thread or each on its own, and waits.
   Outcomes Run(Exchange* exchange, int64_t run_id, bool threads);
+  // The same, where nothing is to fail: what is wrong is said of the caller's line.
+  void CheckRun(Exchange* exchange, int64_t run_id, bool threads, const char* file = __builtin_FILE(),
+                int line = __builtin_LINE());
 
   // Slices landed on each other in some group.
   bool sums() const { return sums_; }
@@ -107,6 +110,19 @@ class Rig {
   bool sums_ = false;
   int64_t bytes_ = 0;
 };
+
+// Other element types, sizes of rows and numbers of updates in every round, of which there are many.
+void Vary(int32_t round, std::mt19937_64* random, RigOptions* options);
+
+// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
+std::vector<RigOptions> OpaqueRows();
+
+// Anything that the processes of a job may exchange, on sixteen devices at most. `exchange.plan` is that of
+// PlansItself, if they plan it.
+RigOptions DrawOptions(std::mt19937_64* random);
+
+// Says that an exchange plans itself, where each process makes the function that does.
+SliceFunction PlansItself();
 
 // The topology and the scheduler's name, for Context.
 std::string Name(const RigOptions& options);

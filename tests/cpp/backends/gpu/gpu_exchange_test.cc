@@ -12,7 +12,6 @@
 
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/loopback.h"
-#include "kernels/emulated_gpu.h"
 #include "planner/table.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
@@ -29,7 +28,6 @@ using gpu::Gpu;
 using gpu::GpuBackend;
 using gpu::LoopbackFabric;
 using gpu::PeerFabric;
-using kernels::ElementKind;
 using planner::Scheduler;
 
 // Of the driver, for a copy of its lists, a kernel, and coming and going with others.
@@ -66,17 +64,13 @@ void CheckExchanges(const RigOptions& options, Where where, int32_t groups, std:
     const Context context(Name(options) + Name(where) + ", " + test_case.name);
     Rig rig(site, options, test_case.traffic, random);
     ++run_id;
-    const Outcomes outcomes = rig.Run(setting.exchange.get(), run_id, run_id % 2 == 0);
-    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
-    CHECK(rig.IsRight());
+    rig.CheckRun(setting.exchange.get(), run_id, run_id % 2 == 0);
     *summed += rig.sums() ? 1 : 0;
   }
 }
 
 void TestExchanges() {
   std::mt19937_64 random(1);
-  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
-  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
   constexpr int32_t kShapes[][2] = {{1, 1}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
   int64_t summed = 0;
   int32_t round = 0;
@@ -90,9 +84,7 @@ void TestExchanges() {
           options.scheduler = scheduler;
           options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
           options.overlap = way >= 4;
-          options.per_peer = 1 + round % 3;
-          options.element = kKinds[round % 4];
-          options.row_bytes = kRowBytes[random() % 4];
+          Vary(round, &random, &options);
           CheckExchanges(options, where, 1 + round++ % 2, &random, &summed);
         }
       }
@@ -101,22 +93,11 @@ void TestExchanges() {
   CHECK_GT(summed, 20);  // otherwise sums are not tested
 }
 
-// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
 void TestOpaqueRows() {
   std::mt19937_64 random(2);
   int64_t summed = 0;
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
-    for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
-      for (const bool reverse : {false, true}) {
-        RigOptions options;
-        options.topology = MakeTopology(2, 3);
-        options.row_bytes = row_bytes;
-        options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
-        options.exchange.reverse = reverse;
-        options.overlap = row_bytes == 0;
-        CheckExchanges(options, where, 1, &random, &summed);
-      }
-    }
+    for (const RigOptions& options : OpaqueRows()) CheckExchanges(options, where, 1, &random, &summed);
   }
 }
 
@@ -140,7 +121,7 @@ void TestFaults() {
         const Setting setting = Open(site, options, where, driver.get());
         Rig rig(site, options, test_case.traffic, &random);
         FaultyDriver::FailAfter(calls);
-        Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+        const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
         fails = FaultyDriver::Stop();
         // What fails on the way out, when the thread's device is chosen again, harms nobody.
         const bool whole = outcomes.all_ok();
@@ -154,9 +135,7 @@ void TestFaults() {
         CHECK(rig.GuardsAreWhole());
         CHECK(!whole || rig.IsRight());
         rig.Reset();
-        outcomes = rig.Run(setting.exchange.get(), 2, false);
-        CHECK(outcomes.all_ok());
-        CHECK(rig.IsRight());
+        rig.CheckRun(setting.exchange.get(), 2, false);
       }
     }
   }
@@ -176,8 +155,7 @@ int64_t CallsAmong(int32_t devices, std::mt19937_64* random) {
   for (int64_t run = 1; run < 3; ++run) {
     rig.Reset();
     FaultyDriver::Count();
-    CHECK(rig.Run(setting.exchange.get(), run, false).all_ok());
-    CHECK(rig.IsRight());
+    rig.CheckRun(setting.exchange.get(), run, false);
   }
   return FaultyDriver::Counted();
 }
@@ -236,15 +214,13 @@ void TestThrown() {
       const Setting setting = Open(site, options, where);
       Rig rig(site, options, test_case.traffic, &random);
       setting.exchange->ThrowAt(thrown);
-      Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+      const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
       whole = outcomes.all_ok();
       CHECK(whole || outcomes.status(0).message.find("bad_alloc") != std::string::npos);
       CHECK(rig.GuardsAreWhole());
       setting.exchange->ThrowAt(-1);
       rig.Reset();
-      outcomes = rig.Run(setting.exchange.get(), 2, false);
-      CHECK(outcomes.all_ok());
-      CHECK(rig.IsRight());
+      rig.CheckRun(setting.exchange.get(), 2, false);
     }
     // Staging, and, where one call has the moves of all ranks, lists, besides the time when nothing was.
     CHECK_GT(thrown, where == Where::kPeers ? 1 : 2);
@@ -300,8 +276,7 @@ void TestLists() {
       const Setting setting = Open(site, options, Where::kPeers, &driver);
       Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 8000; }), &random);
       for (auto* const counter : {&asked.copies, &asked.pinned, &asked.few, &asked.many, &asked.sums}) *counter = 0;
-      CHECK(rig.Run(setting.exchange.get(), 1, false).all_ok());
-      CHECK(rig.IsRight());
+      rig.CheckRun(setting.exchange.get(), 1, false);
       const int64_t copies = many || rig.sums() ? 16 : 0;
       CHECK_EQ(asked.copies.load(), copies);
       CHECK_EQ(asked.pinned.load(), copies);
@@ -364,8 +339,7 @@ void TestOneEnd() {
   }
   CHECK_GT(refused, 4);
   rig.Reset();
-  CHECK(rig.Run(setting.exchange.get(), 2, false).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(setting.exchange.get(), 2, false);
 }
 
 // Ranks of a loopback are those of one stream.
@@ -498,7 +472,6 @@ int main() {
   TestOneCall();
   TestTally();
   TestNoPeers();
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return fastjax::test::Finish("gpu_exchange_test");
 }

@@ -52,29 +52,41 @@ struct Job {
   std::unique_ptr<StreamedExchange> exchange;
 };
 
-RigOptions Draw(std::mt19937_64* random) {
-  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
+RigOptions TwoServers(int32_t per_server) {
   RigOptions options;
-  options.topology = MakeTopology(1 + below(4), 1 + below(4));
-  options.scheduler = AllSchedulers()[(*random)() % AllSchedulers().size()];
-  options.per_peer = 1 + below(3);
-  options.row_bytes = 8 * (1 + below(20));
-  options.exchange = Way(below(3) == 0, below(3) == 0);
-  options.overlap = options.exchange.reverse && below(2) == 0;
-  if (!options.exchange.transposed_table && below(2) == 0) {
-    // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
-      return Status::Ok();
-    };
-  }
+  options.topology = MakeTopology(2, per_server);
   return options;
 }
+
+// Two processes, each of which has the devices of one server.
+struct TwoProcesses {
+  explicit TwoProcesses(uint64_t seed, RigOptions given = TwoServers(2), int64_t timeout_ms = kNoTimeoutMs,
+                        int32_t groups = 1, const std::vector<std::string>& library = FakeLibrary())
+      : random(seed),
+        options(std::move(given)),
+        site(MakeSite(groups, options.topology.devices(), timeout_ms, &random)),
+        processes(Deal(Owners::kServers, options.topology.devices_per_server, &random, site.get())),
+        job(site, options, processes, seed, library),
+        cases(MakeCases(options.topology, random())),
+        rig(site, options, cases.back().traffic, &random) {}
+
+  Outcomes Run(int64_t run_id) { return rig.Run(job.exchange.get(), run_id, true); }
+  void CheckRun(int64_t run_id) { rig.CheckRun(job.exchange.get(), run_id, true); }
+
+  std::mt19937_64 random;
+  RigOptions options;
+  std::shared_ptr<CallSite> site;
+  int32_t processes;
+  Job job;
+  std::vector<Case> cases;
+  Rig rig;
+};
 
 void TestExchanges() {
   std::mt19937_64 random(21);
   int64_t spread = 0;
   for (int trial = 0; trial < 25; ++trial) {
-    const RigOptions options = Draw(&random);
+    const RigOptions options = DrawOptions(&random);
     // As many partitions as there are emulated devices, at most.
     const int32_t groups = options.topology.devices() <= 8 ? static_cast<int32_t>(1 + random() % 2) : 1;
     const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
@@ -87,9 +99,7 @@ void TestExchanges() {
     for (const Case& test_case : MakeCases(options.topology, random())) {
       const Context inner(test_case.name);
       Rig rig(site, options, test_case.traffic, &random);
-      const Outcomes outcomes = rig.Run(job.exchange.get(), launch_id++ / 2, true);  // every run comes by twice
-      for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-      CHECK(rig.IsRight());
+      rig.CheckRun(job.exchange.get(), launch_id++ / 2, true);  // every run comes by twice
     }
   }
   CHECK_GE(spread, 12);
@@ -108,23 +118,15 @@ void TestNothingToSend() {
       return source == idle || target == idle ? 0 : 1 + source + target;
     });
     Rig rig(site, options, traffic, &random);
-    const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
-    for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-    CHECK(rig.IsRight());
+    rig.CheckRun(job.exchange.get(), 1, true);
   }
 }
 
 // Every process counts, and times until its work is on streams.
 void TestFigures() {
-  std::mt19937_64 random(24);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  Deal(Owners::kServers, 2, &random, site.get());
-  Job job(site, options, 2, 5);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  TwoProcesses two(24);
   Records::Collect(true);
-  for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(job.exchange.get(), run, true).all_ok());
+  for (int64_t run = 0; run < 3; ++run) CHECK(two.Run(run).all_ok());
   Records::Collect(false);
   const std::vector<SiteReport> reports = Records::Get().Report();
   CHECK_EQ(reports.size(), 2U);
@@ -138,82 +140,52 @@ void TestFigures() {
 
 // What a process lacks, all are told of.
 void TestNoLibrary() {
-  std::mt19937_64 random(22);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  Deal(Owners::kServers, 2, &random, site.get());
-  Job job(site, options, 2, 1, {"/nowhere/libnccl.so.2"});
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  const Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+  TwoProcesses two(22, TwoServers(2), kNoTimeoutMs, 1, {"/nowhere/libnccl.so.2"});
+  const Outcomes outcomes = two.Run(1);
   for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "/nowhere/libnccl.so.2");
-  CHECK(rig.IsUntouched());
+  CHECK(two.rig.IsUntouched());
 }
 
 // A mistake that every process finds: all say the same, and the next exchange works.
 void TestMistakes() {
-  std::mt19937_64 random(23);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
-    return Status::Ok();
-  };
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  Deal(Owners::kServers, 2, &random, site.get());
-  Job job(site, options, 2, 2);
-  const auto cases = MakeCases(options.topology, random());
-  Rig rig(site, options, cases.back().traffic, &random);
-  Rig other(site, options, cases.front().traffic, &random);
-  Outcomes outcomes(site->partitions());
-  RunThreads(site->partitions(),
-             [&](int32_t p) { (p == 0 ? other : rig).Start(job.exchange.get(), 1, p, outcomes.For(p)); });
+  RigOptions options = TwoServers(2);
+  options.exchange.plan = PlansItself();
+  TwoProcesses two(23, options);
+  Rig other(two.site, options, two.cases.front().traffic, &two.random);
+  const Outcomes outcomes(4);
+  RunThreads(4, [&](int32_t p) { (p == 0 ? other : two.rig).Start(two.job.exchange.get(), 1, p, outcomes.For(p)); });
   outcomes.WaitAll();
   for (int32_t p = 0; p < outcomes.count(); ++p) {
     CHECK_CONTAINS(outcomes.status(p).message, "operands have other shapes or another type in another process");
     CHECK_EQ(outcomes.status(p).message, outcomes.status(0).message);
   }
-  outcomes = rig.Run(job.exchange.get(), 2, true);
-  CHECK(outcomes.all_ok());
-  CHECK(rig.IsRight());
+  two.CheckRun(2);
 }
 
 // A device that cannot take part: all processes are told of it, and the next exchange works.
 void TestRefusal() {
-  std::mt19937_64 random(28);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  Deal(Owners::kServers, 2, &random, site.get());
-  Job job(site, options, 2, 7);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  TwoProcesses two(28);
   const Outcomes outcomes(4);
-  job.exchange->Refuse(1, 2, Status::Internal("no room"), outcomes.For(2));
-  for (const int32_t p : {0, 1, 3}) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
+  two.job.exchange->Refuse(1, 2, Status::Internal("no room"), outcomes.For(2));
+  for (const int32_t p : {0, 1, 3}) two.rig.Start(two.job.exchange.get(), 1, p, outcomes.For(p));
   outcomes.WaitAll();
   for (int32_t p = 0; p < 4; ++p) {
     CHECK_CONTAINS(outcomes.status(p).message,
-                   "device " + std::to_string(site->position_of[2]) + " cannot take part: no room");
+                   "device " + std::to_string(two.site->position_of[2]) + " cannot take part: no room");
   }
-  CHECK(rig.IsUntouched());
-  CHECK(rig.Run(job.exchange.get(), 2, true).all_ok());
-  CHECK(rig.IsRight());
+  CHECK(two.rig.IsUntouched());
+  two.CheckRun(2);
 }
 
 // A process that does not come is named, within the limit.
 void TestOneIsMissing() {
-  std::mt19937_64 random(24);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  const auto site = MakeSite(1, 4, 300, &random);
-  Deal(Owners::kServers, 2, &random, site.get());
-  Job job(site, options, 2, 3);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  const Outcomes outcomes(site->partitions());
-  for (int32_t p = 0; p < site->partitions(); ++p) {
-    if (site->process_of[p] == 0) rig.Start(job.exchange.get(), 1, p, outcomes.For(p));
+  TwoProcesses two(24, TwoServers(2), 300);
+  const Outcomes outcomes(4);
+  for (int32_t p = 0; p < 4; ++p) {
+    if (two.site->process_of[p] == 0) two.rig.Start(two.job.exchange.get(), 1, p, outcomes.For(p));
   }
-  for (int32_t p = 0; p < site->partitions(); ++p) {
-    if (site->process_of[p] != 0) continue;
+  for (int32_t p = 0; p < 4; ++p) {
+    if (two.site->process_of[p] != 0) continue;
     outcomes.Wait(p);
     CHECK_CONTAINS(outcomes.status(p).message, "process 1");
     CHECK_CONTAINS(outcomes.status(p).message, "which did not reach this call");
@@ -222,30 +194,18 @@ void TestOneIsMissing() {
 
 // One process cannot make an id, and the other waits for it in vain: the next exchange works.
 void TestNoId() {
-  std::mt19937_64 random(26);
-  RigOptions options;
-  options.topology = MakeTopology(2, 1);
-  const auto site = MakeSite(1, 2, 3000, &random);
-  Deal(Owners::kServers, 1, &random, site.get());
-  Job job(site, options, 2, 5);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  TwoProcesses two(26, TwoServers(1), 3000);
   Fake().fail_id = gpu::nccl::kSystemError;
-  Outcomes outcomes = rig.Run(job.exchange.get(), 1, true);
+  const Outcomes outcomes = two.Run(1);
   for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "could not make an id");
-  outcomes = rig.Run(job.exchange.get(), 2, true);
-  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-  CHECK(rig.IsRight());
+  two.CheckRun(2);
 }
 
 // A message that got lost is told to the next exchange of its group, whichever of the call site's jobs that comes by.
 void TestLostMessage() {
-  std::mt19937_64 random(25);
-  RigOptions options;
-  options.topology = MakeTopology(2, 1);
-  const auto site = MakeSite(2, 2, 5000, &random);
-  Deal(Owners::kServers, 1, &random, site.get());
-  Job job(site, options, 2, 4);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+  TwoProcesses two(25, TwoServers(1), 5000, 2);
+  const auto& site = two.site;
+  Rig& rig = two.rig;
   const auto run = [&](int64_t run_id, const std::vector<int32_t>& groups) {
     const Outcomes outcomes(site->partitions());
     // A process's device comes with a job that is free: groups have those of each other when they come in another
@@ -254,7 +214,7 @@ void TestLostMessage() {
       for (const int32_t group : groups) {
         for (int32_t p = 0; p < site->partitions(); ++p) {
           if (site->process_of[p] != process || site->group_of[p] != group) continue;
-          rig.Start(job.exchange.get(), run_id, p, outcomes.For(p));
+          rig.Start(two.job.exchange.get(), run_id, p, outcomes.For(p));
         }
       }
     }
@@ -301,8 +261,6 @@ int main() {
   TestNoId();
   TestLostMessage();
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("gpu_network_test");
 }

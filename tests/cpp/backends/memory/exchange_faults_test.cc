@@ -73,8 +73,7 @@ void TestDamagedTables() {
     CHECK(rig.IsUntouched());
     table = good;
   }
-  CHECK(rig.Run(setting.exchange.get(), ++run_id, false).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(setting.exchange.get(), ++run_id, false);
 }
 
 // Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is touched.
@@ -200,8 +199,7 @@ void TestNoMemory() {
   CHECK_EQ(status.message, kPrefix + std::string("no memory for ") + std::to_string(1000 * staged) +
                                " bytes of staging; use scheduler=\"direct\", which needs none.");
   CHECK(rig.IsUntouched());
-  CHECK(rig.Run(setting.exchange.get(), 2, false).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(setting.exchange.get(), 2, false);
 }
 
 // Devices missing from an exchange: nothing moves, the late ones are told, and the next exchange is not disturbed.
@@ -219,8 +217,7 @@ void TestMissingDevice() {
   CHECK(CheckAllTold(outcomes).code == Code::kDeadlineExceeded);
   CHECK(rig.IsUntouched());
   setting.site->timeout_ms = kNoTimeoutMs;
-  CHECK(rig.Run(setting.exchange.get(), 1, true).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(setting.exchange.get(), 1, true);
 }
 
 // A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
@@ -241,8 +238,7 @@ void TestRefusal() {
   CHECK_EQ(status.message, kPrefix + std::string("device ") + std::to_string(setting.site->position_of[5]) +
                                " cannot take part: no room");
   CHECK(rig.IsUntouched());
-  CHECK(rig.Run(setting.exchange.get(), 1, true).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(setting.exchange.get(), 1, true);
 }
 
 // The program is thrown away while one device waits: that device is still told.

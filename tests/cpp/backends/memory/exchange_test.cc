@@ -27,7 +27,6 @@
 namespace fastjax::test {
 namespace {
 
-using kernels::ElementKind;
 using memory::MemoryBackend;
 using planner::Scheduler;
 using planner::Transfer;
@@ -93,17 +92,13 @@ void CheckExchanges(const RigOptions& options, int32_t groups, std::mt19937_64* 
     Rig rig(site, options, test_case.traffic, random);
     const bool threads = ++run_id % 6 == 0;
     CheckCounts(*site, counts.get(), options, run_id, threads, random, &rig);
-    const Outcomes outcomes = rig.Run(exchange.get(), run_id, threads);
-    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
-    CHECK(rig.IsRight());
+    rig.CheckRun(exchange.get(), run_id, threads);
     *summed += rig.sums() ? 1 : 0;
   }
 }
 
 void TestExchanges() {
   std::mt19937_64 random(1);
-  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
-  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
   constexpr int32_t kShapes[][2] = {{1, 1}, {1, 4}, {2, 2}, {2, 4}, {4, 2}, {6, 1}, {3, 3}};
   int64_t summed = 0;
   int32_t round = 0;
@@ -117,9 +112,7 @@ void TestExchanges() {
             options.scheduler = scheduler;
             options.exchange = Way(reverse, transposed);
             options.overlap = overlap;
-            options.per_peer = 1 + round % 3;
-            options.element = kKinds[round % 4];
-            options.row_bytes = kRowBytes[random() % 4];
+            Vary(round, &random, &options);
             CheckExchanges(options, 1 + round++ % 2, &random, &summed);
           }
         }
@@ -150,9 +143,7 @@ void TestPlansItself() {
           ++run_id;
           Rig rig(site, options, test_case.traffic, &random);
           for (int32_t partition = 0; partition < site->partitions(); ++partition) rig.table(partition).clear();
-          const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 3 == 0);
-          for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
-          CHECK(rig.IsRight());
+          rig.CheckRun(exchange.get(), run_id, run_id % 3 == 0);
         }
       }
     }
@@ -180,21 +171,10 @@ void TestPlanningFails() {
   }
 }
 
-// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
 void TestOpaqueRows() {
   std::mt19937_64 random(2);
   int64_t summed = 0;
-  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
-    for (const bool reverse : {false, true}) {
-      RigOptions options;
-      options.topology = MakeTopology(2, 3);
-      options.row_bytes = row_bytes;
-      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
-      options.exchange.reverse = reverse;
-      options.overlap = row_bytes == 0;
-      CheckExchanges(options, 1, &random, &summed);
-    }
-  }
+  for (const RigOptions& options : OpaqueRows()) CheckExchanges(options, 1, &random, &summed);
 }
 
 // What the pool copies, and what is written past the caches: 50 KB to 13 MB.
@@ -215,8 +195,7 @@ void TestLarge() {
         Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
         for (int64_t run_id = 0; run_id < 2; ++run_id) {
           rig.Reset();
-          CHECK(rig.Run(exchange.get(), run_id, true).all_ok());
-          CHECK(rig.IsRight());
+          rig.CheckRun(exchange.get(), run_id, true);
         }
       }
     }

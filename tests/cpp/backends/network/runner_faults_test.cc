@@ -72,8 +72,7 @@ struct Setting {
   void CheckNextIsRight() {
     network->WaitQuiet();
     Renew();
-    CHECK(rig->Run(exchange.get(), 1'000'000, false).all_ok());
-    CHECK(rig->IsRight());
+    rig->CheckRun(exchange.get(), 1'000'000, false);
     CHECK_EQ(network->OpenRequests(), 0);
   }
 

@@ -21,7 +21,6 @@
 namespace fastjax::test {
 namespace {
 
-using kernels::ElementKind;
 using planner::Scheduler;
 
 struct Shape {
@@ -45,9 +44,7 @@ void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, st
   for (const Case& test_case : MakeCases(options.topology, (*random)())) {
     const Context inner(test_case.name);
     Rig rig(site, options, test_case.traffic, random);
-    const Outcomes outcomes = rig.Run(&exchange, ++run_id, false);
-    for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
-    CHECK(rig.IsRight());
+    rig.CheckRun(&exchange, ++run_id, false);
     *summed += rig.sums() ? 1 : 0;
   }
   CHECK_EQ(network.OpenRequests(), 0);
@@ -56,8 +53,6 @@ void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, st
 
 void TestExchanges() {
   std::mt19937_64 random(1);
-  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
-  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
   constexpr Shape kShapes[] = {{2, 1}, {2, 2}, {2, 4}, {4, 2}, {5, 1}, {3, 3}, {1, 4}};
   int64_t summed = 0;
   int32_t round = 0;
@@ -70,9 +65,7 @@ void TestExchanges() {
           options.scheduler = scheduler;
           options.exchange = Way(reverse, transposed);
           options.overlap = reverse && round % 3 == 0;
-          options.per_peer = 1 + round % 3;
-          options.element = kKinds[round % 4];
-          options.row_bytes = kRowBytes[random() % 4];
+          Vary(round, &random, &options);
           const Owners owners = shape.servers == 1 ? Owners::kHalves : static_cast<Owners>(random() % 4);
           CheckExchanges(options, owners, 1 + round++ % 2, &random, &summed);
         }
@@ -82,21 +75,10 @@ void TestExchanges() {
   CHECK_GT(summed, 50);  // otherwise sums are not tested
 }
 
-// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
 void TestOpaqueRows() {
   std::mt19937_64 random(2);
   int64_t summed = 0;
-  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
-    for (const bool reverse : {false, true}) {
-      RigOptions options;
-      options.topology = MakeTopology(2, 3);
-      options.row_bytes = row_bytes;
-      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
-      options.exchange.reverse = reverse;
-      options.overlap = row_bytes == 0;
-      CheckExchanges(options, Owners::kServers, 1, &random, &summed);
-    }
-  }
+  for (const RigOptions& options : OpaqueRows()) CheckExchanges(options, Owners::kServers, 1, &random, &summed);
 }
 
 // What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
@@ -121,8 +103,7 @@ void TestLarge() {
         sums += rig.sums() ? 1 : 0;
         for (int64_t run_id = 0; run_id < 2; ++run_id) {
           rig.Reset();
-          CHECK(rig.Run(&exchange, run_id, false).all_ok());
-          CHECK(rig.IsRight());
+          rig.CheckRun(&exchange, run_id, false);
         }
       }
     }
@@ -187,8 +168,7 @@ void TestWindows() {
       NetworkExchange exchange(&network, site, options.exchange, windows[0], windows[1]);
       for (int64_t run_id = 0; run_id < 5; ++run_id) {
         Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 90; }), &random);
-        CHECK(rig.Run(&exchange, run_id, false).all_ok());
-        CHECK(rig.IsRight());
+        rig.CheckRun(&exchange, run_id, false);
       }
       CHECK_GT(network.most_receives(), 0);
       // Of staged plans between servers: a message a stage, and no others.

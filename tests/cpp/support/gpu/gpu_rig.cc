@@ -6,7 +6,9 @@
 #include <new>
 #include <utility>
 
+#include "kernels/emulated_gpu.h"
 #include "support/check.h"
+#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {
@@ -56,6 +58,12 @@ class Chosen {
 };
 
 }  // namespace
+
+void CheckNoMisuse() {
+  CHECK_EQ(RepeatedCompletions().load(), 0);
+  CHECK_EQ(kernels::emulatedStrays().load(), 0);
+  CHECK_EQ(kernels::emulatedLazyLoads().load(), 0);
+}
 
 FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.SetDevice = FaultySetDevice;

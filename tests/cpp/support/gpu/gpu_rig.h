@@ -20,6 +20,10 @@
 
 namespace fastjax::test {
 
+// At the end of a program: no completion was called twice, no thread without a device called the driver, and no kernel
+// was loaded by its launch.
+void CheckNoMisuse();
+
 // The driver of the emulated GPU, of which calls can be made to fail.
 class FaultyDriver {
  public:

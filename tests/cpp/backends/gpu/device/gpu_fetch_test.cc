@@ -10,7 +10,6 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "kernels/driver.h"
-#include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/gpu/gpu_rig.h"
 
@@ -164,7 +163,6 @@ int main() {
   TestBlocks();
   TestOrder();
   TestFaults();
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("gpu_fetch_test");
 }

@@ -306,8 +306,6 @@ int main() {
   TestWrongTable();
   TestClosing();
   TestLetters();
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("gpu_ipc_faults_test");
 }

@@ -24,24 +24,6 @@ namespace {
 
 using kernels::emulatedSharing;
 
-RigOptions Draw(int trial, std::mt19937_64* random) {
-  const auto below = [&](uint64_t n) { return static_cast<int32_t>((*random)() % n); };
-  RigOptions options;
-  options.topology = MakeTopology(1 + below(4), 1 + below(4));
-  options.scheduler = AllSchedulers()[static_cast<size_t>(trial) % AllSchedulers().size()];
-  options.per_peer = 1 + below(3);
-  options.row_bytes = 8 * (1 + below(20));
-  options.exchange = Way(below(3) == 0, below(3) == 0);
-  options.overlap = options.exchange.reverse && below(2) == 0;
-  if (!options.exchange.transposed_table && below(2) == 0) {
-    // The real function is made for each process.
-    options.exchange.plan = [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
-      return Status::Ok();
-    };
-  }
-  return options;
-}
-
 // The watchdog holds the call sites that it looks at. If it is the last to, what one has opened is closed a little
 // later.
 bool NothingIsOpen() {
@@ -55,7 +37,8 @@ void TestExchanges(uint64_t seed, int32_t hosts) {
   for (int trial = 0; trial < 24; ++trial) {
     CHECK(NothingIsOpen());
     emulatedSharing().aliases = trial % 2 == 0;
-    const RigOptions options = Draw(trial, &random);
+    RigOptions options = DrawOptions(&random);
+    options.scheduler = AllSchedulers()[static_cast<size_t>(trial) % AllSchedulers().size()];
     const int32_t groups = options.topology.devices() <= 8 ? static_cast<int32_t>(1 + random() % 2) : 1;
     const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
     const int32_t count =
@@ -68,9 +51,7 @@ void TestExchanges(uint64_t seed, int32_t hosts) {
     for (const Case& test_case : MakeCases(options.topology, random())) {
       const Context inner(test_case.name);
       Rig rig(site, options, test_case.traffic, &random);
-      const Outcomes outcomes = rig.Run(job.exchange.get(), visit++ / 2, true);
-      for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-      CHECK(rig.IsRight());
+      rig.CheckRun(job.exchange.get(), visit++ / 2, true);
     }
     shared += emulatedSharing().opened > 0 ? 1 : 0;
     if (hosts == 1) CHECK_EQ(Fake().made.load(), made);
@@ -135,8 +116,7 @@ void TestAddresses() {
     IpcJob job(site, options, 2, random(), [](int32_t) { return ProcessSetup{1, true, LookingDriver()}; });
     Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
     opened_moves = 0;
-    CHECK(rig.Run(job.exchange.get(), 1, true).all_ok());
-    CHECK(rig.IsRight());
+    rig.CheckRun(job.exchange.get(), 1, true);
     CHECK_GT(opened_moves.load(), 0);
   }
 }
@@ -162,8 +142,7 @@ void TestLayouts() {
           Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
           for (int run = 0; run < 3; ++run) {
             rig.Reset();
-            CHECK(rig.Run(job.exchange.get(), run, true).all_ok());
-            CHECK(rig.IsRight());
+            rig.CheckRun(job.exchange.get(), run, true);
           }
           CHECK_EQ(emulatedSharing().opened > 0, processes == 4 || !two_hosts);
         }
@@ -197,8 +176,7 @@ void TestMany() {
     const bool first = random() % 3 != 0;
     Rig& one = first ? rig : other_rig;
     one.Reset();
-    CHECK(one.Run(first ? job.exchange.get() : other.get(), run, random() % 2 == 0).all_ok());
-    CHECK(one.IsRight());
+    one.CheckRun(first ? job.exchange.get() : other.get(), run, random() % 2 == 0);
   }
   CHECK_EQ(emulatedSharing().opened.load(), opened);  // what was opened once is found
 }
@@ -291,9 +269,7 @@ void TestRefusals() {
       const int made = Fake().made;
       for (int run = 0; run < 3; ++run) {
         rig.Reset();
-        const Outcomes outcomes = rig.Run(job.exchange.get(), run, true);
-        for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_EQ(outcomes.status(p).message, "");
-        CHECK(rig.IsRight());
+        rig.CheckRun(job.exchange.get(), run, true);
         if (run == 0) CHECK_GT(asked.load(), 0);
         if (run > 0) CHECK_EQ(asked.load(), 0);
         asked = 0;
@@ -346,8 +322,6 @@ int main() {
   TestRefusals();
   TestOffInOne();
   CHECK_EQ(BoardFiles(), 0);
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("gpu_ipc_test");
 }

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
 #include "support/gpu/nccl_rig.h"
@@ -188,8 +187,7 @@ void TestOthersAreTold() {
   const auto other = four.setting.Open(other_site, four.options.exchange);
   Rig rig(other_site, four.options, MakeCases(four.options.topology, 6).back().traffic, &four.random);
   four.CheckWorks();
-  CHECK(rig.Run(other.get(), 1, false).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(other.get(), 1, false);
   Fake().lost_sends = 1;
   Outcomes mine(4);
   Outcomes others(4);
@@ -210,8 +208,7 @@ void TestOthersAreTold() {
   CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
   four.CheckWorks();
   rig.Reset();
-  CHECK(rig.Run(other.get(), 102, true).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(other.get(), 102, true);
 }
 
 // ---- one process of several, by itself: what it puts on streams, message by message
@@ -475,8 +472,6 @@ int main() {
   TestLayouts();
   CHECK(AreLive(0));
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("nccl_faults_test");
 }

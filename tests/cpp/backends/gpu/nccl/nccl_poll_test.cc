@@ -10,7 +10,6 @@
 #include "backends/gpu/nccl/communicators.h"
 #include "backends/gpu/nccl/poll.h"
 #include "kernels/driver.h"
-#include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/transport_support.h"
@@ -172,6 +171,6 @@ int main() {
   TestDeadline();
   CHECK_EQ(Fake().live.load(), 0);
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
+  CheckNoMisuse();
   return Finish("nccl_poll_test");
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "backends/gpu/nccl/library.h"
-#include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
 #include "support/gpu/nccl_rig.h"
@@ -20,7 +19,6 @@ namespace fastjax::test {
 namespace {
 
 using gpu::nccl::Load;
-using kernels::ElementKind;
 using planner::Scheduler;
 
 // Before the fake is loaded.
@@ -56,8 +54,6 @@ void TestLibraries() {
 
 void TestExchanges() {
   std::mt19937_64 random(1);
-  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
-  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
   constexpr int32_t kShapes[][2] = {{1, 2}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
   int64_t summed = 0;
   int32_t round = 0;
@@ -70,9 +66,7 @@ void TestExchanges() {
         options.scheduler = scheduler;
         options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
         options.overlap = way >= 4;
-        options.per_peer = 1 + round % 3;
-        options.element = kKinds[round % 4];
-        options.row_bytes = kRowBytes[random() % 4];
+        Vary(round, &random, &options);
         const int32_t groups = options.topology.devices() <= 8 ? 1 + round++ % 2 : 1;
         const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
         const NcclSetting setting;
@@ -82,9 +76,7 @@ void TestExchanges() {
           const Context context(Name(options) + ", " + test_case.name);
           Rig rig(site, options, test_case.traffic, &random);
           ++run_id;
-          const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 2 == 0);
-          for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
-          CHECK(rig.IsRight());
+          rig.CheckRun(exchange.get(), run_id, run_id % 2 == 0);
           summed += rig.sums() ? 1 : 0;
         }
       }
@@ -105,8 +97,7 @@ void TestPeersFirst() {
   const NcclSetting setting(fastjax_gpu_driver(), {"libno_nccl_is_called_that.so.2"});
   const auto exchange = setting.Open(site, options.exchange);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  CHECK(rig.Run(exchange.get(), 1, false).all_ok());
-  CHECK(rig.IsRight());
+  rig.CheckRun(exchange.get(), 1, false);
 }
 
 // Call sites share communicators, and the last closes them.
@@ -122,8 +113,7 @@ void TestSharing() {
   const Case test_case = MakeCases(options.topology, random()).back();
   for (auto* exchange : {first.get(), second.get(), first.get()}) {
     Rig rig(site, options, test_case.traffic, &random);
-    CHECK(rig.Run(exchange, 1, true).all_ok());
-    CHECK(rig.IsRight());
+    rig.CheckRun(exchange, 1, true);
   }
   CHECK_EQ(Fake().made.load(), before + 4);
   first.reset();
@@ -149,9 +139,7 @@ void TestBesideEachOther() {
     const auto cases = MakeCases(options.topology, random());
     for (int64_t run_id = 1; run_id <= kRuns; ++run_id) {
       Rig rig(site, options, cases[static_cast<size_t>(run_id) % cases.size()].traffic, &random);
-      const Outcomes outcomes = rig.Run(exchange.get(), run_id, run_id % 2 == 0);
-      CHECK(outcomes.all_ok());
-      CHECK(rig.IsRight());
+      rig.CheckRun(exchange.get(), run_id, run_id % 2 == 0);
     }
   });
   CHECK(AreLive(0));
@@ -169,8 +157,6 @@ int main() {
   TestSharing();
   TestBesideEachOther();
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CHECK_EQ(RepeatedCompletions().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedStrays().load(), 0);
-  CHECK_EQ(fastjax::kernels::emulatedLazyLoads().load(), 0);
+  CheckNoMisuse();
   return Finish("nccl_test");
 }
