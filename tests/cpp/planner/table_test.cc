@@ -11,6 +11,7 @@
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/replay.h"
+#include "support/table_checks.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
 #include "support/transfers.h"
@@ -43,60 +44,20 @@ std::vector<Transfer> Entries(const std::vector<int32_t>& words) {
   return entries;
 }
 
-// Takes each device's entries in its own order and interleaves them as the whole plan does. The tables of all devices
-// are all there is to execute, so what is replayed must come from them.
-std::vector<Transfer> Merge(const std::vector<Transfer>& order, const std::vector<std::vector<Transfer>>& tables) {
-  std::vector<size_t> next(tables.size());
-  std::vector<Transfer> merged;
-  for (const Transfer& transfer : order) {
-    for (const int32_t device : {transfer.src, transfer.dst}) {
-      if (device == transfer.dst && transfer.src == transfer.dst) break;
-      if (!CHECK_LT(next[device], tables[device].size())) return merged;
-      const Transfer& entry = tables[device][next[device]++];
-      CHECK(Equal(entry, transfer));
-      if (device == transfer.src) merged.push_back(entry);
-    }
-    if (transfer.src == transfer.dst) merged.push_back(tables[transfer.src][next[transfer.src]++]);
-  }
-  for (size_t device = 0; device < tables.size(); ++device) CHECK_EQ(next[device], tables[device].size());
-  return merged;
-}
-
-void CheckPeers(const Topology& topology, const Matrix& traffic, const TableView& table, int32_t device) {
-  const int32_t devices = topology.devices();
-  for (int32_t peer = 0; peer < devices; ++peer) {
-    CHECK_EQ(table.sends(peer), traffic[static_cast<size_t>(device) * devices + peer]);
-    CHECK_EQ(table.receives(peer), traffic[static_cast<size_t>(peer) * devices + device]);
-  }
-}
-
+// The tables of all devices are all there is to execute: they hold the transfers that are replayed.
 void CheckTables(Planner* plan, const Matrix& traffic) {
   const Topology& topology = plan->topology();
-  const int32_t devices = topology.devices();
   plan->Plan(traffic.data());
   const std::vector<Transfer> all = AllTransfers(plan);
-  std::vector<std::vector<Transfer>> tables;
-  std::vector<std::vector<Transfer>> reversed;
-  std::vector<int64_t> staging;
-  for (int32_t device = 0; device < devices; ++device) {
-    const std::vector<int32_t> words = MakeTable(plan, device);
-    CHECK_EQ(Check(words, devices, device), "");
-    const TableView table(words.data());
-    CHECK_EQ(table.stages(), plan->num_stages());
-    CHECK_EQ(table.staging_rows(), plan->StagingRows(device));
-    CHECK_EQ(table.plan_hash(), plan->hash());
-    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan->chosen()));
-    CheckPeers(topology, traffic, table, device);
-    CHECK_LE(UsedWords(words), static_cast<int64_t>(words.size()));
-    // What lies behind the last entry is neither written nor read.
-    const auto behind = words.begin() + UsedWords(words);
-    CHECK_EQ(std::count(behind, words.end(), kUnwritten), words.end() - behind);
-    tables.push_back(Entries(words));
-    reversed.push_back(Reversed(tables.back()));
-    staging.push_back(table.staging_rows());
+  const std::vector<int64_t> staging = StagingRows(*plan);
+  CheckAllTables(traffic, plan, all);
+  TableWriter writer(plan);
+  for (int32_t device = 0; device < topology.devices(); ++device) {
+    CHECK(writer.Write(device));
+    writer.CheckUnwritten();
   }
-  CheckReplay(topology, traffic, Merge(all, tables), staging);
-  CheckReplay(topology, Transposed(topology, traffic), Merge(Reversed(all), reversed), staging);
+  CheckReplay(topology, traffic, all, staging);
+  CheckReplay(topology, Transposed(topology, traffic), Reversed(all), staging);
 }
 
 void TestTables() {

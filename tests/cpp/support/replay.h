@@ -1,4 +1,4 @@
-// Executes a plan, and knows nothing of how it was made.
+// Checks of a plan's transfers, which know nothing of how they were made.
 #ifndef FASTJAX_TESTS_CPP_SUPPORT_REPLAY_H_
 #define FASTJAX_TESTS_CPP_SUPPORT_REPLAY_H_
 

@@ -34,6 +34,11 @@ inline planner::Topology MakeTopology(int32_t servers, int32_t devices_per_serve
   return topology;
 }
 
+inline bool AnyFailedNic(const planner::Topology& topology) {
+  const auto& nics = topology.nic_bandwidths;
+  return std::find(nics.begin(), nics.end(), 0) != nics.end();
+}
+
 // value(source, target) for every pair of devices.
 template <typename Value>
 Matrix Fill(const planner::Topology& topology, Value value) {

@@ -28,6 +28,16 @@ inline std::vector<int64_t> StagingRows(const planner::Planner& plan) {
   return StagingRows(plan, plan.topology().devices());
 }
 
+// By device, numbers of the transfers it takes part in.
+inline std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<planner::Transfer>& transfers) {
+  std::vector<std::vector<int32_t>> numbers(devices);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    numbers[transfers[i].src].push_back(static_cast<int32_t>(i));
+    if (transfers[i].dst != transfers[i].src) numbers[transfers[i].dst].push_back(static_cast<int32_t>(i));
+  }
+  return numbers;
+}
+
 inline bool Equal(const planner::Transfer& a, const planner::Transfer& b) {
   return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
          a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&

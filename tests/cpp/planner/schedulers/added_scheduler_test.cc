@@ -15,8 +15,8 @@
 #include "planner/table.h"
 #include "problem.h"
 #include "support/check.h"
+#include "support/table_checks.h"
 #include "support/traffic.h"
-#include "table_checks.h"
 
 namespace fastjax::test {
 namespace {

@@ -14,8 +14,8 @@
 #include "planner/scheduler_info.h"
 #include "support/check.h"
 #include "support/replay.h"
+#include "support/table_checks.h"
 #include "support/transfers.h"
-#include "table_checks.h"
 
 namespace fastjax::test {
 namespace {
@@ -201,7 +201,7 @@ void CheckPlanWith(const Problem& problem, const planner::MatchingList& given, p
   const std::vector<Transfer> all = AllTransfers(plan);
   CheckDelivery(problem, *plan, all);
   CheckPromises(problem, *plan, all);
-  CheckAllTables(problem, plan, all);
+  CheckAllTables(problem.traffic.traffic, plan, all);
   if (!covers || seeding != planner::Seeding::kTake || plan->matchings() == nullptr) return;
   CHECK(plan->matchings()->to == given.to);
   CHECK(plan->matchings()->weights == given.weights);
@@ -248,7 +248,7 @@ std::string CheckProblem(const Problem& problem) {
   if (trial.failures() > 0) return trial.first();  // what follows looks things up by what the plan says
   CheckLists(&plan, all);
   CheckLoneDevices(problem, all);
-  CheckAllTables(problem, &plan, all);
+  CheckAllTables(problem.traffic.traffic, &plan, all);
   CheckPromises(problem, plan, all);
   if (TraitsOf(problem.scheduler).choosing == planner::Choosing::kChooses) CheckChoice(problem, &plan, all);
   const double predicted = plan.PredictedTime();

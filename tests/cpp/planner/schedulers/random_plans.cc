@@ -30,8 +30,8 @@
 #include "problem.h"
 #include "shrink.h"
 #include "support/check.h"
+#include "support/table_checks.h"
 #include "support/transfers.h"
-#include "table_checks.h"
 
 namespace fastjax::test {
 namespace {

@@ -1,17 +1,12 @@
 # random_plans, and the same program with the planner compiled in other ways: their plans must not differ by a bit.
 find_package(Threads REQUIRED)
 
-set(
-  random_plans_sources
-  crash_report.cc
-  plan_checks.cc
-  problem.cc
-  random_traffic.cc
-  table_checks.cc
-)
+set(random_plans_sources crash_report.cc plan_checks.cc problem.cc random_traffic.cc)
 list(TRANSFORM random_plans_sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
 set(tests_folder "${PROJECT_SOURCE_DIR}/tests/cpp")
-list(APPEND random_plans_sources "${tests_folder}/support/replay.cc" "${tests_folder}/support/replay_balance.cc")
+foreach(name IN ITEMS replay replay_balance table_checks)
+  list(APPEND random_plans_sources "${tests_folder}/support/${name}.cc")
+endforeach()
 get_target_property(planner_sources fastjax_planner SOURCES)
 list(TRANSFORM planner_sources PREPEND "${PROJECT_SOURCE_DIR}/ffi/planner/")
 

@@ -1,14 +1,13 @@
 // Checks of the stage tables that a plan is written to.
-#ifndef FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_TABLE_CHECKS_H_
-#define FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_TABLE_CHECKS_H_
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_TABLE_CHECKS_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_TABLE_CHECKS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "planner/planner.h"
-#include "planner/topology.h"
 #include "planner/transfer.h"
-#include "problem.h"
+#include "support/traffic.h"
 
 namespace fastjax::test {
 
@@ -32,16 +31,11 @@ class TableWriter {
   int64_t used_ = 0;
 };
 
-bool AnyFailedNic(const planner::Topology& topology);
-
-// By device, numbers of the transfers it takes part in.
-std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<planner::Transfer>& transfers);
-
 // Every device's table holds exactly its transfers, and fits, and turns into that of the way back. There are none where
 // a block is too large, and those of direct, if its NICs work, where only staging is: it depends on counts and topology
 // alone, and is the same for every device.
-void CheckAllTables(const Problem& problem, planner::Planner* plan, const std::vector<planner::Transfer>& all);
+void CheckAllTables(const Matrix& traffic, planner::Planner* plan, const std::vector<planner::Transfer>& all);
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_TABLE_CHECKS_H_
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_TABLE_CHECKS_H_

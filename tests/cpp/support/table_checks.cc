@@ -1,4 +1,4 @@
-#include "table_checks.h"
+#include "support/table_checks.h"
 
 #include <algorithm>
 #include <string_view>
@@ -23,17 +23,15 @@ using planner::Transfer;
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
 constexpr int64_t kInt32Limit = int64_t{1} << 31;
 
-void CheckPeers(const Problem& problem, const TableView& table, int32_t device) {
-  const size_t devices = problem.topology.devices();
+void CheckPeers(const Matrix& traffic, size_t devices, const TableView& table, int32_t device) {
   for (size_t peer = 0; peer < devices; ++peer) {
-    CHECK_EQ(table.sends(static_cast<int32_t>(peer)), problem.traffic.traffic[device * devices + peer]);
-    CHECK_EQ(table.receives(static_cast<int32_t>(peer)), problem.traffic.traffic[peer * devices + device]);
+    CHECK_EQ(table.sends(static_cast<int32_t>(peer)), traffic[device * devices + peer]);
+    CHECK_EQ(table.receives(static_cast<int32_t>(peer)), traffic[peer * devices + device]);
   }
 }
 
 // The table of the way back holds the same transfers, last to first, with their ends and roles exchanged.
-void CheckWayBack(const Problem& problem, const TableWriter& writer, int32_t device) {
-  const int32_t devices = problem.topology.devices();
+void CheckWayBack(const TableWriter& writer, int32_t devices, int32_t device) {
   std::vector<int32_t> back(writer.words(), writer.words() + writer.used());
   planner::TransposeTable(back.data());
   if (!CHECK_EQ(std::string_view(TableView::Check(back.data(), writer.used(), devices, device)), "")) return;
@@ -55,8 +53,8 @@ void CheckWayBack(const Problem& problem, const TableWriter& writer, int32_t dev
 }
 
 // A table holds exactly a device's transfers: those of `plan`, whose `all` are.
-void CheckTables(const Problem& problem, Planner* written_by, const Planner& plan, const std::vector<Transfer>& all) {
-  const int32_t devices = problem.topology.devices();
+void CheckTables(const Matrix& traffic, Planner* written_by, const Planner& plan, const std::vector<Transfer>& all) {
+  const int32_t devices = plan.topology().devices();
   const auto by_device = ByDevice(devices, all);
   TableWriter writer(written_by);
   for (int32_t device = 0; device < devices; ++device) {
@@ -70,9 +68,10 @@ void CheckTables(const Problem& problem, Planner* written_by, const Planner& pla
     }
     CHECK_EQ(table.stages(), plan.num_stages());
     CHECK_EQ(table.staging_rows(), plan.StagingRows(device));
+    if (written_by == &plan) CHECK_EQ(table.plan_hash(), plan.hash());
     CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(plan.chosen()));
-    CheckPeers(problem, table, device);
-    CheckWayBack(problem, writer, device);
+    CheckPeers(traffic, static_cast<size_t>(devices), table, device);
+    CheckWayBack(writer, devices, device);
   }
   writer.CheckUnwritten();
 }
@@ -103,29 +102,14 @@ void TableWriter::CheckUnwritten() const {
   CHECK_EQ(std::count(words_.begin() + used_, words_.end(), kUnwritten), size() - used_);
 }
 
-bool AnyFailedNic(const Topology& topology) {
-  const auto& nics = topology.nic_bandwidths;
-  return std::find(nics.begin(), nics.end(), 0) != nics.end();
-}
-
-std::vector<std::vector<int32_t>> ByDevice(int32_t devices, const std::vector<Transfer>& transfers) {
-  std::vector<std::vector<int32_t>> numbers(devices);
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    numbers[transfers[i].src].push_back(static_cast<int32_t>(i));
-    if (transfers[i].dst != transfers[i].src) numbers[transfers[i].dst].push_back(static_cast<int32_t>(i));
-  }
-  return numbers;
-}
-
-void CheckAllTables(const Problem& problem, Planner* plan, const std::vector<Transfer>& all) {
-  const Matrix& traffic = problem.traffic.traffic;
+void CheckAllTables(const Matrix& traffic, Planner* plan, const std::vector<Transfer>& all) {
   const std::vector<int64_t> staging = StagingRows(*plan);
   if (*std::max_element(traffic.begin(), traffic.end()) >= kInt32Limit) return CheckNoTables(plan);
-  if (*std::max_element(staging.begin(), staging.end()) < kInt32Limit) return CheckTables(problem, plan, *plan, all);
-  if (AnyFailedNic(problem.topology)) return CheckNoTables(plan);  // direct needs every device's own
-  Planner direct(problem.topology, Scheduler::kDirect, 1);
+  if (*std::max_element(staging.begin(), staging.end()) < kInt32Limit) return CheckTables(traffic, plan, *plan, all);
+  if (AnyFailedNic(plan->topology())) return CheckNoTables(plan);  // direct needs every device's own
+  Planner direct(plan->topology(), Scheduler::kDirect, 1);
   direct.Plan(traffic.data());
-  CheckTables(problem, plan, direct, AllTransfers(&direct));
+  CheckTables(traffic, plan, direct, AllTransfers(&direct));
 }
 
 }  // namespace fastjax::test
