@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "support/check.h"
+#include "support/random.h"
 
 namespace fastjax::test {
 namespace {
@@ -20,12 +20,6 @@ namespace {
 using kernels::FetchList;
 using kernels::kShareBytes;
 using kernels::Worker;
-
-using Random = std::mt19937_64;
-
-int64_t Below(Random* random, int64_t limit) {
-  return static_cast<int64_t>((*random)() % static_cast<uint64_t>(limit));
-}
 
 // Memory that ends where what is in it ends, so that the address sanitizer sees what reads too far; it begins `phase`
 // bytes after a multiple of 16.

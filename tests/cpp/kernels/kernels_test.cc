@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/check.h"
+#include "support/random.h"
 
 namespace fastjax::test {
 namespace {
@@ -22,12 +23,6 @@ using kernels::ElementKind;
 constexpr size_t kLine = 64;
 constexpr ElementKind kKinds[] = {ElementKind::kOpaque, ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32,
                                   ElementKind::kF64};
-
-std::vector<std::byte> RandomBytes(size_t count, std::mt19937_64* random) {
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>((*random)());
-  return bytes;
-}
 
 size_t Misaligned(const std::byte* at, size_t wanted) {
   return (kLine + wanted - reinterpret_cast<uintptr_t>(at) % kLine) % kLine;

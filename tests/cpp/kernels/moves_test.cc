@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/copy.h"
 #include "support/check.h"
+#include "support/random.h"
 
 namespace fastjax::test {
 namespace {
@@ -25,24 +25,10 @@ using kernels::Landing;
 using kernels::Move;
 using kernels::Worker;
 
-using Random = std::mt19937_64;
-
-int64_t Below(Random* random, int64_t limit) {
-  return static_cast<int64_t>((*random)() % static_cast<uint64_t>(limit));
-}
-
-std::vector<std::byte> RandomBytes(int64_t count, Random* random) {
-  std::vector<uint64_t> words(static_cast<size_t>(count) / 8 + 1);
-  for (uint64_t& word : words) word = (*random)();
-  std::vector<std::byte> bytes(static_cast<size_t>(count));
-  std::memcpy(bytes.data(), words.data(), bytes.size());
-  return bytes;
-}
-
 // Memory whose first byte is at a multiple of kAlignment.
 class AlignedMemory {
  public:
-  AlignedMemory(int64_t bytes, Random* random) : memory_(RandomBytes(bytes + kAlignment, random)) {
+  AlignedMemory(int64_t bytes, Random* random) : memory_(RandomBytes(static_cast<size_t>(bytes + kAlignment), random)) {
     const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory_.data()) % kAlignment);
     first_ = (kAlignment - at) % kAlignment;
   }

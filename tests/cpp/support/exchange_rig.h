@@ -111,6 +111,10 @@ class Rig {
   int64_t bytes_ = 0;
 };
 
+// Several launches at once, each a loop whose repetitions have other traffic; every third is of rows that long.
+void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options, int64_t long_row_bytes,
+                Exchange* exchange, std::mt19937_64* random);
+
 // Other element types, sizes of rows and numbers of updates in every round, of which there are many.
 void Vary(int32_t round, std::mt19937_64* random, RigOptions* options);
 

@@ -438,15 +438,10 @@ void TestTally() {
 // Devices that cannot reach each other's memory, and have nothing else between them.
 void TestNoPeers() {
   std::mt19937_64 random(6);
-  kernels::Driver driver = *fastjax_gpu_driver();
-  driver.EnablePeer = [](int, int* possible) {
-    *possible = 0;
-    return 0;
-  };
   RigOptions options;
   options.topology = MakeTopology(1, 2);
   const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
-  const Setting setting = Open(site, options, Where::kPeers, &driver);
+  const Setting setting = Open(site, options, Where::kPeers, DriverWithoutPeers());
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
   CHECK_CONTAINS(outcomes.status(0).message, "cannot reach each other's memory");

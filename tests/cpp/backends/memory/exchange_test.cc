@@ -202,10 +202,8 @@ void TestLarge() {
   }
 }
 
-// Two groups, several launches at once, each a loop with other traffic in every repetition, small and large.
-void CheckLoops(const ExchangeOptions& exchange_options, bool overlap) {
-  constexpr int32_t kRuns = 3;
-  constexpr int32_t kRepetitions = 8;
+// Loops of two groups.
+void TestLoops(const ExchangeOptions& exchange_options, bool overlap) {
   std::mt19937_64 random(4);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
@@ -214,24 +212,7 @@ void CheckLoops(const ExchangeOptions& exchange_options, bool overlap) {
   const Context context(Name(options));
   const auto site = MakeSite(2, 4, kNoTimeoutMs, &random);
   const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
-  std::vector<std::unique_ptr<Rig>> rigs;
-  std::vector<Outcomes> outcomes;
-  for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
-    options.row_bytes = i % 3 == 0 ? 4'000 : 16;
-    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
-    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
-    outcomes.emplace_back(site->partitions());
-  }
-  RunThreads(kRuns * site->partitions(), [&](int32_t thread) {
-    const int32_t run = thread / site->partitions();
-    const int32_t partition = thread % site->partitions();
-    for (int32_t i = run * kRepetitions; i < (run + 1) * kRepetitions; ++i) {
-      rigs[i]->Start(exchange.get(), run, partition, outcomes[i].For(partition));
-      outcomes[i].Wait(partition);
-    }
-  });
-  for (const Outcomes& of_exchange : outcomes) CHECK(of_exchange.all_ok());
-  for (const auto& rig : rigs) CHECK(rig->IsRight());
+  CheckLoops(site, options, 4'000, exchange.get(), &random);
 }
 
 // Many call sites at once, which share the pool's threads and staging memory.
@@ -308,10 +289,10 @@ int main() {
   fastjax::test::TestPlanningFails();
   fastjax::test::TestOpaqueRows();
   fastjax::test::TestLarge();
-  fastjax::test::CheckLoops(fastjax::test::Way(false, false), false);
-  fastjax::test::CheckLoops(fastjax::test::Way(false, true), false);
-  fastjax::test::CheckLoops(fastjax::test::Way(true, false), false);
-  fastjax::test::CheckLoops(fastjax::test::Way(true, true), true);
+  fastjax::test::TestLoops(fastjax::test::Way(false, false), false);
+  fastjax::test::TestLoops(fastjax::test::Way(false, true), false);
+  fastjax::test::TestLoops(fastjax::test::Way(true, false), false);
+  fastjax::test::TestLoops(fastjax::test::Way(true, true), true);
   fastjax::test::TestManySites();
   fastjax::test::TestBlockedCompletions();
   CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);

@@ -111,11 +111,8 @@ void TestLarge() {
   CHECK_GT(sums, 3);
 }
 
-// Two groups, several launches at once, each a loop with other traffic in every repetition, small and large: processes
-// take them up in orders of their own.
+// Loops of two groups: processes take their exchanges up in orders of their own.
 void TestManyAtOnce() {
-  constexpr int32_t kRuns = 3;
-  constexpr int32_t kRepetitions = 8;
   std::mt19937_64 random(4);
   RigOptions options;
   options.topology = MakeTopology(3, 2);
@@ -124,24 +121,7 @@ void TestManyAtOnce() {
   loopback.processes = Deal(Owners::kServers, 2, &random, site.get());
   LoopbackNetwork network(loopback);
   NetworkExchange exchange(&network, site, options.exchange);
-  std::vector<std::unique_ptr<Rig>> rigs;
-  std::vector<Outcomes> outcomes;
-  for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
-    options.row_bytes = i % 3 == 0 ? 8'000 : 16;
-    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
-    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
-    outcomes.emplace_back(site->partitions());
-  }
-  RunThreads(kRuns * site->partitions(), [&](int32_t thread) {
-    const int32_t run = thread / site->partitions();
-    const int32_t partition = thread % site->partitions();
-    for (int32_t i = run * kRepetitions; i < (run + 1) * kRepetitions; ++i) {
-      rigs[i]->Start(&exchange, i, partition, outcomes[i].For(partition));
-      outcomes[i].Wait(partition);
-    }
-  });
-  for (const Outcomes& of_exchange : outcomes) CHECK(of_exchange.all_ok());
-  for (const auto& rig : rigs) CHECK(rig->IsRight());
+  CheckLoops(site, options, 8'000, &exchange, &random);
   CHECK_EQ(network.OpenRequests(), 0);
 }
 

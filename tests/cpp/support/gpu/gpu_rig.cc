@@ -96,6 +96,20 @@ void FaultyDriver::Count() { FailAfter(kManyCalls); }
 
 int64_t FaultyDriver::Counted() { return kManyCalls - calls_left.exchange(-1); }
 
+kernels::Driver WithoutPeers(const kernels::Driver& driver) {
+  kernels::Driver without = driver;
+  without.EnablePeer = [](int, int* possible) {
+    *possible = 0;
+    return 0;
+  };
+  return without;
+}
+
+const kernels::Driver* DriverWithoutPeers() {
+  static const kernels::Driver driver = WithoutPeers(*fastjax_gpu_driver());
+  return &driver;
+}
+
 // What must live until the stream has come to the end of a call.
 struct StreamedExchange::Call {
   gpu::Caller caller;

@@ -43,6 +43,10 @@ class FaultyDriver {
   kernels::Driver driver_;
 };
 
+// `driver` without access to peers.
+kernels::Driver WithoutPeers(const kernels::Driver& driver);
+const kernels::Driver* DriverWithoutPeers();
+
 // What a stream has to do until it is let go.
 class Computation {
  public:

@@ -25,20 +25,6 @@ FakeNccl& Fake() {
 
 std::vector<std::string> FakeLibrary() { return {FASTJAX_FAKE_NCCL}; }
 
-kernels::Driver WithoutPeers(const kernels::Driver& driver) {
-  kernels::Driver without = driver;
-  without.EnablePeer = [](int, int* possible) {
-    *possible = 0;
-    return 0;
-  };
-  return without;
-}
-
-const kernels::Driver* DriverWithoutPeers() {
-  static const kernels::Driver driver = WithoutPeers(*fastjax_gpu_driver());
-  return &driver;
-}
-
 std::shared_ptr<Gpu> LastingGpu(const kernels::Driver* driver) {
   static std::mutex mutex;
   static auto* const lasting = new std::vector<std::shared_ptr<Gpu>>;

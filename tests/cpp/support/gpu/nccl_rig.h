@@ -21,10 +21,6 @@ namespace fastjax::test {
 FakeNccl& Fake();
 std::vector<std::string> FakeLibrary();
 
-// `driver` without access to peers.
-kernels::Driver WithoutPeers(const kernels::Driver& driver);
-const kernels::Driver* DriverWithoutPeers();
-
 // What it has of the driver, events and such, stays with it to the end of the process: so does it.
 std::shared_ptr<gpu::Gpu> LastingGpu(const kernels::Driver* driver);
 

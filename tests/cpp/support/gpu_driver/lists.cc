@@ -2,23 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 namespace fastjax::gpu_support {
-
-int64_t Below(Random* random, int64_t limit) {
-  return static_cast<int64_t>((*random)() % static_cast<uint64_t>(limit));
-}
-
-std::vector<std::byte> RandomBytes(size_t count, Random* random) {
-  std::vector<std::byte> bytes(count);
-  for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
-    const uint64_t word = (*random)();
-    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), count - at));
-  }
-  return bytes;
-}
 
 void MoveLine::Add(std::byte* dst, const std::byte* src, int64_t run_bytes) {
   if (run_bytes == 0) return;

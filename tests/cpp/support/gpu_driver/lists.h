@@ -4,17 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "kernels/moves.h"
+#include "support/random.h"
 
 namespace fastjax::gpu_support {
 
-using Random = std::mt19937_64;
-
-int64_t Below(Random* random, int64_t limit);
-std::vector<std::byte> RandomBytes(size_t count, Random* random);
+using test::Below;
+using test::Random;
+using test::RandomBytes;
 
 // Runs to be moved, and the line that they lie on.
 struct MoveLine {

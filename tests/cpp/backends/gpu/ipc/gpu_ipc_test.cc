@@ -217,13 +217,7 @@ std::vector<std::pair<std::string, Change>> Refusals() {
        [](auto* driver) { driver->OpenMemory = [](void**, const kernels::MemoryHandle*) { return Refuse(); }; }},
       {"register shared memory", [](auto* driver) { driver->RegisterHost = [](void*, size_t) { return Refuse(); }; }},
       {"find shared memory", [](auto* driver) { driver->FindRegistered = [](void**, void*) { return Refuse(); }; }},
-      {"no access between its own",
-       [](auto* driver) {
-         driver->EnablePeer = [](int, int* possible) {
-           *possible = 0;
-           return 0;
-         };
-       }},
+      {"no access between its own", [](auto* driver) { *driver = WithoutPeers(*driver); }},
   };
 }
 
