@@ -33,8 +33,7 @@ void TestNothingIsLeft() {
       descriptors = Entries("/proc/self/fd");
       threads = Entries("/proc/self/task");
     }
-    WireRig rig(2, round % 2 == 0 ? "tcp" : "");
-    rig.Introduce();
+    ConnectedRig rig(2, round % 2 == 0 ? "tcp" : "");
     Exchange(&rig, 0, 1, 1);
     if (round % 5 == 0) rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
   }
@@ -46,12 +45,11 @@ void TestClosing() {
   Ends ends;
   std::vector<std::byte> data(100000);
   {
-    WireRig rig(2, "tcp");
-    rig.Introduce();
+    ConnectedRig rig(2, "tcp");
     for (int i = 0; i < 20; ++i) rig.Message(0, 1, std::string(static_cast<size_t>(1000 * i), 'x'));
     rig.Close(0);
-    CHECK(rig.ears(1).WaitMessages(20));  // all of what was on its way
-    CHECK(rig.ears(1).WaitLost(1));
+    CHECK(rig.handler(1).WaitMessages(20));  // all of what was on its way
+    CHECK(rig.handler(1).WaitLost(1));
     CHECK(rig.wire(0).Close(std::chrono::milliseconds{0}));
     rig.wire(0).Post([] { std::abort(); });
     rig.Receive(1, 0, 3, Whole(&data), &ends, 0);
@@ -64,38 +62,36 @@ void TestClosing() {
 
 // The handler is told that the wire closes, and may go on until it is idle.
 void TestClosingWaitsForTheHandler() {
-  WireRig rig(2, "tcp");
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   Ends ends;
   std::vector<std::byte> data(100000);
   rig.Receive(0, 1, 2, Whole(&data), &ends, 0);
-  rig.ears(0).SetBusy(true);
+  rig.handler(0).SetBusy(true);
   std::future<bool> closed =
       std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{2000}); });
-  CHECK(rig.ears(0).WaitClosed());
-  CHECK(rig.ears(0).closed().code == Code::kUnavailable);
-  CHECK_CONTAINS(rig.ears(0).closed().message, "has closed its network");
-  CHECK(ends.Wait(0) && ends.Of(0).message == rig.ears(0).closed().message);
+  CHECK(rig.handler(0).WaitClosed());
+  CHECK(rig.handler(0).closed().code == Code::kUnavailable);
+  CHECK_CONTAINS(rig.handler(0).closed().message, "has closed its network");
+  CHECK(ends.Wait(0) && ends.Of(0).message == rig.handler(0).closed().message);
   rig.Message(0, 1, "last words");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   std::promise<void> ran;
   CHECK(rig.wire(0).Post([&] { ran.set_value(); }));
   ran.get_future().wait();
-  rig.ears(0).SetBusy(false);
+  rig.handler(0).SetBusy(false);
   CHECK(closed.get());
   CHECK(!rig.wire(0).Post([] { std::abort(); }));
 }
 
 // Also where the time is up: the connections are closed, but what comes back is still taken.
 void TestClosingOutlastsItsTime() {
-  WireRig rig(2, "tcp");
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
-  rig.ears(0).SetBusy(true);
+  rig.handler(0).SetBusy(true);
   std::future<bool> closed =
       std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{0}); });
-  CHECK(rig.ears(1).WaitLost(1));  // it is closed
+  CHECK(rig.handler(1).WaitLost(1));  // it is closed
   Ends ends;
   std::vector<std::byte> data(10);
   rig.Send(0, 1, 2, Whole(&data), &ends, 0);
@@ -103,8 +99,8 @@ void TestClosingOutlastsItsTime() {
   CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
   CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
   rig.Message(0, 1, "too late");
-  CHECK(rig.ears(0).WaitLost(1));
-  rig.ears(0).SetBusy(false);
+  CHECK(rig.handler(0).WaitLost(1));
+  rig.handler(0).SetBusy(false);
   CHECK(closed.get());
 }
 

@@ -82,8 +82,7 @@ class Stopped {
 // A large send is under way, and one behind it waits for its turn; then one side stops, and the other gives up and
 // takes its memory away.
 void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, size_t pieces) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Exchange(&rig, 0, 1, 1);
   Ends ends;
   Mapping data(kLarge), into(kLarge);
@@ -104,13 +103,13 @@ void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, siz
     CHECK(ends.Of(quits).code == Code::kUnavailable);
     CHECK_CONTAINS(ends.Of(quits).message, "given up");
     (sender_gives_up ? data : into).Forbid();
-    CHECK(rig.ears(quits).WaitTicks(2));
+    CHECK(rig.handler(quits).WaitTicks(2));
   }
   // The other side is told, its request ends too, and both can go on.
-  CHECK(rig.ears(1 - quits).WaitRenewed(1));
+  CHECK(rig.handler(1 - quits).WaitRenewed(1));
   CHECK(ends.Wait(1 - quits) && ends.Wait(3 - quits));
   CHECK(ends.Of(1 - quits).code == Code::kUnavailable);
-  CHECK(rig.ears(quits).lost().empty());
+  CHECK(rig.handler(quits).lost().empty());
   for (uint64_t tag = 10; tag < 14; ++tag) Exchange(&rig, tag % 2 == 0 ? 0 : 1, tag % 2 == 0 ? 1 : 0, tag);
   CHECK_EQ(ends.count(), 4);
 }
@@ -128,14 +127,14 @@ void TestGiveUpWaiting(const std::string& transports) {
   rig.Send(0, 1, 9, Whole(&data), &ends, 1);
   rig.Receive(0, 1, 9, Whole(&into), &ends, 2);
   rig.Message(0, 1, "after them");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
   CHECK(ends.Wait(1) && ends.Wait(2));
   CHECK(ends.Of(1).code == Code::kUnavailable && ends.Of(2).code == Code::kUnavailable);
   // What was sent before does not meet what is received after.
   auto fresh = Pattern(50000, 2);
   rig.Receive(1, 0, 9, Whole(&into), &ends, 3);
-  CHECK(rig.ears(1).WaitRenewed(1));
+  CHECK(rig.handler(1).WaitRenewed(1));
   if (ends.Has(3)) rig.Receive(1, 0, 9, Whole(&into), &ends, 4);
   const int64_t received = ends.Has(3) ? 4 : 3;
   rig.Send(0, 1, 9, Whole(&fresh), &ends, 5);
@@ -144,8 +143,7 @@ void TestGiveUpWaiting(const std::string& transports) {
 }
 
 void TestManyReconnections(const std::string& transports) {
-  WireRig rig(3, transports);
-  rig.Introduce();
+  ConnectedRig rig(3, transports);
   for (int round = 0; round < 30; ++round) {
     const int32_t quits = round % 3 == 0 ? 0 : 1;
     Exchange(&rig, 0, 2, static_cast<uint64_t>(round));  // others are not concerned
@@ -155,19 +153,19 @@ void TestManyReconnections(const std::string& transports) {
     for (const int32_t from : {0, 1}) {
       const std::string text = "round " + std::to_string(round);
       const auto heard = [&] {
-        const auto messages = rig.ears(1 - from).messages();
+        const auto messages = rig.handler(1 - from).messages();
         return !messages.empty() && messages.back().second == text;
       };
       while (!heard()) {
-        const size_t renewed = rig.ears(from).renewed().size();
+        const size_t renewed = rig.handler(from).renewed().size();
         rig.Message(from, 1 - from, text);
-        while (!heard() && rig.ears(from).renewed().size() == renewed) std::this_thread::yield();
+        while (!heard() && rig.handler(from).renewed().size() == renewed) std::this_thread::yield();
       }
     }
     Exchange(&rig, 0, 1, static_cast<uint64_t>(1000 + round));
     Exchange(&rig, 1, 0, static_cast<uint64_t>(2000 + round));
   }
-  CHECK(rig.ears(2).lost().empty());
+  CHECK(rig.handler(2).lost().empty());
 }
 
 struct Child {
@@ -236,14 +234,14 @@ Child Fork(const std::string& transports) {
 // A process that is killed while a receive from it is under way, another has been met by nothing, and a send waits.
 void TestKilled(const std::string& transports, const Child& child, const Child& again) {
   std::string wrong;
-  Ears ears;
+  RecordingHandler handler;
   const auto wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
   CHECK_EQ(wrong, "");
-  wire->SetHandler(&ears);
+  wire->SetHandler(&handler);
   WriteText(child.to, "start");
   WriteText(child.to, wire->addresses());
   CHECK_EQ(wire->AddPeer(1, ReadText(child.from)), "");
-  CHECK(ears.WaitMessages(1));
+  CHECK(handler.WaitMessages(1));
   Mapping into(kLarge), other(kLarge);
   std::vector<std::byte> data(100000);
   const auto first = into.Pieces(1), second = other.Pieces(1), third = Whole(&data);
@@ -255,7 +253,7 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
   });
   into.WaitForFirstByte();
   kill(child.pid, SIGKILL);
-  CHECK(ears.WaitLost(1));
+  CHECK(handler.WaitLost(1));
   for (int i = 0; i < 3; ++i) {
     CHECK(ends.Wait(i));
     CHECK(ends.Of(i).code == Code::kUnavailable);
@@ -265,13 +263,13 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
   CHECK_CONTAINS(wire->Describe(1), "failed");
   // Nobody is there any more, and that is said, too.
   wire->Post([&] { wire->SendMessage(1, "hello?", 6); });
-  CHECK(ears.WaitLost(2));
+  CHECK(handler.WaitLost(2));
   waitpid(child.pid, nullptr, 0);
   // Started again, with other addresses.
   WriteText(again.to, "start");
   WriteText(again.to, wire->addresses());
   CHECK_EQ(wire->AddPeer(1, ReadText(again.from)), "");
-  CHECK(ears.WaitMessages(2));
+  CHECK(handler.WaitMessages(2));
   WriteText(again.to, "exit");
   int status = -1;
   waitpid(again.pid, &status, 0);
@@ -280,8 +278,7 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
 }
 
 void TestDeclaredLost() {
-  WireRig rig(2, "tcp");
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   Ends ends;
   std::vector<std::byte> into(10);
@@ -290,46 +287,44 @@ void TestDeclaredLost() {
   CHECK(ends.Wait(0));
   CHECK(ends.Of(0).code == Code::kUnavailable);
   CHECK_CONTAINS(ends.Of(0).message, "its heart stopped");
-  CHECK(rig.ears(0).WaitLost(1));
+  CHECK(rig.handler(0).WaitLost(1));
   CHECK_CONTAINS(rig.wire(0).Describe(1), "its heart stopped");
   rig.Send(0, 1, 3, Whole(&into), &ends, 1);
   CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
   rig.Message(0, 1, "x");
-  CHECK(rig.ears(0).WaitLost(2));
+  CHECK(rig.handler(0).WaitLost(2));
   // It was not.
   CHECK_EQ(rig.wire(0).AddPeer(1, rig.wire(1).addresses()), "");
-  CHECK(rig.ears(1).WaitRenewed(1));
+  CHECK(rig.handler(1).WaitRenewed(1));
   Exchange(&rig, 0, 1, 4);
 }
 
 void TestRestarted() {
-  WireRig rig(2, "tcp");
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   Ends ends;
   std::vector<std::byte> into(10);
   rig.Receive(0, 1, 2, Whole(&into), &ends, 0);
   std::string wrong;
-  Ears ears;
+  RecordingHandler handler;
   const auto other = UcxWire::Open(OptionsOf(1, 2, "tcp"), &wrong);
-  other->SetHandler(&ears);
+  other->SetHandler(&handler);
   CHECK_EQ(rig.wire(0).AddPeer(1, other->addresses()), "");
-  CHECK(ends.Wait(0) && rig.ears(0).WaitLost(1));
+  CHECK(ends.Wait(0) && rig.handler(0).WaitLost(1));
   CHECK_CONTAINS(ends.Of(0).message, "was restarted");
   rig.Message(0, 1, "to the new one");
   CHECK_EQ(other->AddPeer(0, rig.wire(0).addresses()), "");
-  CHECK(ears.WaitMessages(1));
+  CHECK(handler.WaitMessages(1));
   // The old one is a stranger now.
   rig.Message(1, 0, "from the old one");
   other->Post([&] { other->SendMessage(0, "from the new one", 16); });
-  CHECK(rig.ears(0).WaitMessages(1));
-  CHECK_EQ(rig.ears(0).messages()[0].second, "from the new one");
+  CHECK(rig.handler(0).WaitMessages(1));
+  CHECK_EQ(rig.handler(0).messages()[0].second, "from the new one");
   CHECK(other->Close(std::chrono::milliseconds{1000}));
 }
 
 void TestWrongSecret(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   WireOptions options = OptionsOf(1, 2, transports);
   options.secret[7] ^= 1;
   std::string wrong;
@@ -353,7 +348,7 @@ void TestWrongSecret(const std::string& transports) {
   rig.Send(1, 0, 6, Whole(&data), &mine, 1);
   CHECK(mine.Wait(0) && mine.Of(0).ok());
   CHECK(into == data);
-  CHECK(rig.ears(0).messages().empty());
+  CHECK(rig.handler(0).messages().empty());
   CHECK(!ends.Has(0));  // nobody has asked for it
   CHECK(stranger->Close(std::chrono::milliseconds{1000}));
   CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
@@ -394,8 +389,7 @@ std::vector<sockaddr_in> Listening() {
 }
 
 void TestGarbage() {
-  WireRig rig(2, "tcp");
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   const auto ports = Listening();
   CHECK_GE(ports.size(), 2u);
@@ -415,24 +409,23 @@ void TestGarbage() {
   for (const int stranger : open) close(stranger);
   Exchange(&rig, 0, 1, 7);
   for (int process = 0; process < 2; ++process) {
-    CHECK(rig.ears(process).messages().empty());
-    CHECK(rig.ears(process).lost().empty());
+    CHECK(rig.handler(process).messages().empty());
+    CHECK(rig.handler(process).lost().empty());
   }
 }
 
 // After each time that something is given up there are other connections, and old ones do not pile up.
 void TestNewConnections() {
-  WireRig rig(2, "tcp", 2);  // of whose NIC workers one pair is used
-  rig.Introduce();
+  ConnectedRig rig(2, "tcp", 2);  // of whose NIC workers one pair is used
   Exchange(&rig, 0, 1, 1);
   Exchange(&rig, 1, 0, 2);
   size_t most = 0;
   for (uint64_t round = 0; round < 60; ++round) {
     const std::set<std::string> old = Sockets();
     const auto quits = static_cast<int32_t>(round % 2);
-    const size_t told = rig.ears(1 - quits).renewed().size();
+    const size_t told = rig.handler(1 - quits).renewed().size();
     rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
-    CHECK(rig.ears(1 - quits).WaitRenewed(told + 1));
+    CHECK(rig.handler(1 - quits).WaitRenewed(told + 1));
     Exchange(&rig, 0, 1, 100 + round);
     Exchange(&rig, 1, 0, 200 + round);
     const std::set<std::string> now = Sockets();
@@ -440,13 +433,12 @@ void TestNewConnections() {
     if (round == 20) most = now.size() + 4;  // closing takes a moment
     if (round > 20) CHECK_LE(now.size(), most);
   }
-  CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
+  CHECK(rig.handler(0).lost().empty() && rig.handler(1).lost().empty());
 }
 
 // A wire answers whatever its program does; one that is stopped does not, until it is given up.
 void TestSilence(const std::string& transports) {
-  WireRig rig(3, transports);
-  rig.Introduce();
+  ConnectedRig rig(3, transports);
   Exchange(&rig, 0, 1, 1);
   Exchange(&rig, 0, 2, 1);
   const auto probe = [&] {
@@ -463,18 +455,18 @@ void TestSilence(const std::string& transports) {
   {
     const Stopped stopped(&rig, 1);
     probe();
-    CHECK(rig.ears(0).WaitTicks(6));
-    for (int tick = 0; tick < 50 && silent(2); ++tick) CHECK(rig.ears(0).WaitTicks(1));  // a slow machine
+    CHECK(rig.handler(0).WaitTicks(6));
+    for (int tick = 0; tick < 50 && silent(2); ++tick) CHECK(rig.handler(0).WaitTicks(1));  // a slow machine
     CHECK(silent(1) && !silent(0) && !silent(2) && !silent(-1) && !silent(3));
     rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
     CHECK(!silent(1));
   }
-  CHECK(rig.ears(1).WaitRenewed(1));
+  CHECK(rig.handler(1).WaitRenewed(1));
   Exchange(&rig, 0, 1, 2);
   Exchange(&rig, 1, 0, 3);
   probe();
-  CHECK(rig.ears(0).WaitTicks(6));
-  for (int tick = 0; tick < 50 && silent(1); ++tick) CHECK(rig.ears(0).WaitTicks(1));
+  CHECK(rig.handler(0).WaitTicks(6));
+  for (int tick = 0; tick < 50 && silent(1); ++tick) CHECK(rig.handler(0).WaitTicks(1));
   CHECK(!silent(1));
 }
 

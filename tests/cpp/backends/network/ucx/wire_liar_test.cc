@@ -126,11 +126,11 @@ struct Victim {
     std::string wrong;
     wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
     CHECK_EQ(wrong, "");
-    wire->SetHandler(&ears);
+    wire->SetHandler(&handler);
   }
   ~Victim() { CHECK(wire->Close(std::chrono::milliseconds{1000})); }
 
-  Ears ears;
+  RecordingHandler handler;
   std::shared_ptr<UcxWire> wire;
 };
 
@@ -141,17 +141,17 @@ void TestGenerations() {
   CHECK_EQ(victim.wire->AddPeer(1, liar.addresses()), "");
   const std::string good = "one", bad = "two", after = "three", again = "four";
   liar.Say(good, 0, 0);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 1; }));
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
   liar.Say(bad, ~uint32_t{0}, 0);
   liar.Say(after, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 2; }));
-  CHECK_EQ(victim.ears.messages().back().second, after);
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  CHECK_EQ(victim.handler.messages().back().second, after);
   CHECK_EQ(victim.wire->State().refused, 1);
-  CHECK(victim.ears.renewed().empty());
+  CHECK(victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
   liar.Say(again, 1000, 0);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 3; }));
-  CHECK_EQ(victim.ears.renewed().size(), 1u);
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  CHECK_EQ(victim.handler.renewed().size(), 1u);
 }
 
 // What comes twice is not kept for a turn that has been.
@@ -163,8 +163,8 @@ void TestSequences() {
   liar.Say(first, 0, 0);
   liar.Say(first, 0, 0);
   liar.Say(second, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 2; }));
-  CHECK_EQ(victim.ears.messages().back().second, second);
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  CHECK_EQ(victim.handler.messages().back().second, second);
   CHECK_EQ(victim.wire->State().refused, 1);
 }
 
@@ -178,7 +178,7 @@ void TestRings() {
   CHECK(liar.OpenRing());
   const std::string first = "first", second = "second", third = "third";
   liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 1; }));
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
   ucx::Header forged = liar.HeaderOf(second, 0, 1);
   forged.tag += 1;
   liar.Whisper(forged, 0, second);
@@ -187,16 +187,16 @@ void TestRings() {
   liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);       // once more
   liar.Whisper(liar.HeaderOf(third, 0, 2), 0, third);       // before its turn
   liar.Say(second, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.ears.messages().size() == 3; }));
-  const auto messages = victim.ears.messages();
+  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  const auto messages = victim.handler.messages();
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
   CHECK_EQ(victim.wire->State().refused, 4);
-  CHECK(victim.ears.lost().empty() && victim.ears.renewed().empty());
+  CHECK(victim.handler.lost().empty() && victim.handler.renewed().empty());
   // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
   ucx::Header broken = liar.HeaderOf(first, 0, 3);
   broken.magic += 1;
   liar.Whisper(broken, 0, first);
-  CHECK(liar.DriveUntil([&] { return victim.ears.renewed().size() == 1; }));
+  CHECK(liar.DriveUntil([&] { return victim.handler.renewed().size() == 1; }));
 }
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.

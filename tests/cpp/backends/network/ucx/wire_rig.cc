@@ -41,42 +41,42 @@ long Ends::count() {
   return count_;
 }
 
-void Ears::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
+void RecordingHandler::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   messages_.emplace_back(process, std::string(reinterpret_cast<const char*>(data), bytes));
   changed_.notify_all();
 }
 
-void Ears::OnLost(int32_t process, const Status& status) {
+void RecordingHandler::OnLost(int32_t process, const Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   lost_.emplace_back(process, status);
   changed_.notify_all();
 }
 
-void Ears::OnRenewed(int32_t process, const Status& why) {
+void RecordingHandler::OnRenewed(int32_t process, const Status& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
   renewed_.emplace_back(process, why);
   changed_.notify_all();
 }
 
-void Ears::OnTick(std::chrono::steady_clock::time_point) {
+void RecordingHandler::OnTick(std::chrono::steady_clock::time_point) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++ticks_;
   changed_.notify_all();
 }
 
-void Ears::OnClosed(const Status& why) {
+void RecordingHandler::OnClosed(const Status& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
   closed_ = why;
   changed_.notify_all();
 }
 
-Status Ears::closed() {
+Status RecordingHandler::closed() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return closed_;
 }
 
-bool Ears::WaitTicks(int count) {
+bool RecordingHandler::WaitTicks(int count) {
   int from = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -85,17 +85,17 @@ bool Ears::WaitTicks(int count) {
   return WaitFor([this, count, from] { return ticks_ >= from + count; });
 }
 
-std::vector<std::pair<int32_t, std::string>> Ears::messages() {
+std::vector<std::pair<int32_t, std::string>> RecordingHandler::messages() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return messages_;
 }
 
-std::vector<std::pair<int32_t, Status>> Ears::lost() {
+std::vector<std::pair<int32_t, Status>> RecordingHandler::lost() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return lost_;
 }
 
-std::vector<std::pair<int32_t, Status>> Ears::renewed() {
+std::vector<std::pair<int32_t, Status>> RecordingHandler::renewed() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return renewed_;
 }
@@ -125,8 +125,8 @@ WireRig::WireRig(int32_t processes, const std::string& transports, size_t nic_wo
       std::cerr << "no wire: " << wrong << "\n";
       std::abort();
     }
-    ears_.push_back(std::make_unique<Ears>());
-    wires_.back()->SetHandler(ears_.back().get());
+    handlers_.push_back(std::make_unique<RecordingHandler>());
+    wires_.back()->SetHandler(handlers_.back().get());
   }
 }
 

@@ -1,4 +1,4 @@
-// Wires of one test process that talk to each other, and ears for what they say.
+// Wires of one test process that talk to each other, and handler for what they say.
 #ifndef FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
 #define FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
 
@@ -53,7 +53,7 @@ class Ends : public Listener, public Watched {
   long count_ = 0;
 };
 
-class Ears : public Handler, public Watched {
+class RecordingHandler : public Handler, public Watched {
  public:
   void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
   void OnLost(int32_t process, const Status& status) override;
@@ -100,7 +100,7 @@ class WireRig {
   ~WireRig();
 
   UcxWire& wire(int32_t process) { return *wires_[static_cast<size_t>(process)]; }
-  Ears& ears(int32_t process) { return *ears_[static_cast<size_t>(process)]; }
+  RecordingHandler& handler(int32_t process) { return *handlers_[static_cast<size_t>(process)]; }
   void Introduce();
   void Close(int32_t process);
 
@@ -116,8 +116,17 @@ class WireRig {
   const std::vector<Piece>& Keep(const std::vector<Piece>& pieces) { return kept_.emplace_back(pieces); }
 
   std::deque<std::vector<Piece>> kept_;  // until the last request has ended
-  std::vector<std::unique_ptr<Ears>> ears_;
+  std::vector<std::unique_ptr<RecordingHandler>> handlers_;
   std::vector<std::shared_ptr<UcxWire>> wires_;
+};
+
+// One whose wires know each other.
+class ConnectedRig : public WireRig {
+ public:
+  ConnectedRig(int32_t processes, const std::string& transports, size_t nic_workers = 1)
+      : WireRig(processes, transports, nic_workers) {
+    Introduce();
+  }
 };
 
 // Bytes that differ by seed and place.

@@ -36,25 +36,24 @@ std::string Joined(const std::vector<Piece>& pieces) {
 
 // What is given up ends at both sides, both hear of it without another word, and go on.
 void TestRenewed(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   rig.Message(0, 1, "before");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   Ends ends;
   auto data = Pattern(100000, 1);
   std::vector<std::byte> into(100000);
   rig.Send(0, 1, 1, Cut(&data, 100000, 1), &ends, 0);     // nobody wants it
   rig.Receive(1, 0, 2, Cut(&into, 100000, 1), &ends, 1);  // nobody sends it
   rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
-  CHECK(rig.ears(0).WaitRenewed(1) && rig.ears(1).WaitRenewed(1));
+  CHECK(rig.handler(0).WaitRenewed(1) && rig.handler(1).WaitRenewed(1));
   CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
   CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
-  CHECK(rig.ears(0).renewed()[0].second.ok());
-  CHECK_CONTAINS(rig.ears(1).renewed()[0].second.message, "lost or gave up the connection");
+  CHECK(rig.handler(0).renewed()[0].second.ok());
+  CHECK_CONTAINS(rig.handler(1).renewed()[0].second.message, "lost or gave up the connection");
   rig.Message(0, 1, "after");
   rig.Message(1, 0, "after");
-  CHECK(rig.ears(1).WaitMessages(2) && rig.ears(0).WaitMessages(1));
-  CHECK(rig.ears(0).lost().empty() && rig.ears(1).lost().empty());
+  CHECK(rig.handler(1).WaitMessages(2) && rig.handler(0).WaitMessages(1));
+  CHECK(rig.handler(0).lost().empty() && rig.handler(1).lost().empty());
   // Nothing more is said of what is over.
   CHECK(!Contains(rig.wire(1).Describe(0), "gave up"));
 }
@@ -73,17 +72,16 @@ void TestMessagesInOrder(const std::string& transports) {
   rig.Introduce();
   for (const std::string& text : texts) rig.Message(2, 1, text);
   for (const std::string& text : texts) rig.Message(1, 1, text);
-  CHECK(rig.ears(1).WaitMessages(3 * texts.size()));
+  CHECK(rig.handler(1).WaitMessages(3 * texts.size()));
   std::vector<std::vector<std::string>> got(3);
-  for (auto& [process, text] : rig.ears(1).messages()) got[static_cast<size_t>(process)].push_back(text);
+  for (auto& [process, text] : rig.handler(1).messages()) got[static_cast<size_t>(process)].push_back(text);
   for (const auto& from : got) CHECK(from == texts);
-  CHECK(rig.ears(1).lost().empty());
-  CHECK(rig.ears(1).WaitTicks(3));
+  CHECK(rig.handler(1).lost().empty());
+  CHECK(rig.handler(1).WaitTicks(3));
 }
 
 void TestRows(const std::string& transports) {
-  WireRig rig(2, transports, 2);
-  rig.Introduce();
+  ConnectedRig rig(2, transports, 2);
   Ends ends;
   int64_t cookie = 0;
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{8192}, size_t{8193}, size_t{100000}, size_t{20000000}}) {
@@ -114,8 +112,7 @@ void TestRows(const std::string& transports) {
 
 // What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
 void TestMoving(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Ends ends;
   auto data = Pattern(1020000, 1);
   std::vector<std::byte> into(1000000);
@@ -129,8 +126,7 @@ void TestMoving(const std::string& transports) {
 }
 
 void TestMatchingOrder(const std::string& transports) {
-  WireRig rig(3, transports);
-  rig.Introduce();
+  ConnectedRig rig(3, transports);
   Ends ends;
   std::vector<std::vector<std::byte>> data, into;
   constexpr int kEach = 30;
@@ -155,8 +151,7 @@ void TestMatchingOrder(const std::string& transports) {
 }
 
 void TestReceiverSetsThePace(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Ends ends;
   auto small = Pattern(8000, 1);
   auto large = Pattern(9000, 2);
@@ -165,8 +160,8 @@ void TestReceiverSetsThePace(const std::string& transports) {
   rig.Send(0, 1, 2, Whole(&small), &ends, 2);
   CHECK(ends.Wait(2));
   rig.Message(0, 1, "after them");
-  CHECK(rig.ears(1).WaitMessages(1));
-  CHECK(rig.ears(0).WaitTicks(3));
+  CHECK(rig.handler(1).WaitMessages(1));
+  CHECK(rig.handler(0).WaitTicks(3));
   CHECK(!ends.Has(1));
   CHECK_LT(rig.wire(0).State().bytes_sent, 9000);
   rig.Receive(1, 0, 1, Whole(&into_large), &ends, 3);
@@ -194,8 +189,7 @@ class Journal : public Ends {
 // of one host goes in chunks as well.
 void TestOneAfterTheOther(const std::string& transports) {
   constexpr size_t kBytes = 2000000, kSends = 4;
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Ends ends;
   Journal journal;
   std::vector<std::vector<std::byte>> data, into(kSends, std::vector<std::byte>(kBytes));
@@ -206,7 +200,7 @@ void TestOneAfterTheOther(const std::string& transports) {
     rig.Send(0, 1, 7, from[i], &ends, static_cast<int64_t>(i));
   }
   rig.Message(0, 1, "after the offers");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   std::vector<Piece> to;
   for (auto& each : into) to.push_back({each.data(), kBytes});
   rig.On(1, [&](UcxWire* wire) {
@@ -226,8 +220,7 @@ void TestOneAfterTheOther(const std::string& transports) {
 void TestBesideEachOther(const std::string& transports) {
   constexpr size_t kLong = 60000000, kShort = 200000;
   for (const uint64_t tag : {0, 1}) {
-    WireRig rig(2, transports);
-    rig.Introduce();
+    ConnectedRig rig(2, transports);
     Ends ends, others;
     Journal journal;
     auto data = Pattern(kLong + 20000, 1);
@@ -236,7 +229,7 @@ void TestBesideEachOther(const std::string& transports) {
     rig.Send(0, 1, 0, from, &ends, 0);
     rig.Send(0, 1, tag, from_short, tag == 0 ? &others : &ends, 1);
     rig.Message(0, 1, "after the offers");
-    CHECK(rig.ears(1).WaitMessages(1));
+    CHECK(rig.handler(1).WaitMessages(1));
     const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
     rig.On(1, [&](UcxWire* wire) {
       wire->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
@@ -250,8 +243,7 @@ void TestBesideEachOther(const std::string& transports) {
 }
 
 void TestLengths(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Ends ends;
   int64_t cookie = 0;
   for (const size_t sent : {size_t{100}, size_t{100000}}) {
@@ -273,8 +265,7 @@ void TestLengths(const std::string& transports) {
 }
 
 void TestCancelAndDrop(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   Ends ends, others;
   std::vector<std::byte> into(10000);
   auto data = Pattern(10000, 1);
@@ -290,7 +281,7 @@ void TestCancelAndDrop(const std::string& transports) {
   // What arrived, and what arrives after; with the tag's upper half.
   rig.Send(0, 1, 0x100000001, Whole(&data), &ends, 1);
   rig.Message(0, 1, "sent after it");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   CHECK(!ends.Has(1));
   rig.On(1, [&](UcxWire* wire) { wire->Drop(0x100000000, 0xffffffff00000000); });
   CHECK(ends.Wait(1));
@@ -311,11 +302,10 @@ bool HasRing(WireRig* rig, int32_t process) {
 
 // Where there are rings, what finds no room in them takes the network, and the order stays.
 void TestFullRings(const std::string& transports) {
-  WireRig rig(2, transports);
-  rig.Introduce();
+  ConnectedRig rig(2, transports);
   rig.Message(0, 1, "");
   rig.Message(1, 0, "");
-  CHECK(rig.ears(0).WaitMessages(1) && rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(0).WaitMessages(1) && rig.handler(1).WaitMessages(1));
   for (const int32_t process : {0, 1}) CHECK_EQ(HasRing(&rig, process), transports.empty());
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
@@ -328,8 +318,8 @@ void TestFullRings(const std::string& transports) {
     }
   });
   go.set_value();
-  CHECK(rig.ears(1).WaitMessages(kMessages + 1));
-  const auto messages = rig.ears(1).messages();
+  CHECK(rig.handler(1).WaitMessages(kMessages + 1));
+  const auto messages = rig.handler(1).messages();
   for (size_t i = 0; i < kMessages; ++i) CHECK_EQ(messages[i + 1].second.find(std::to_string(i) + "."), 0u);
 }
 
@@ -347,7 +337,7 @@ void TestDescriptions() {
   CHECK(!rig.wire(0).AddPeer(0, good).empty());
   rig.Introduce();
   rig.Message(0, 1, "hello");
-  CHECK(rig.ears(1).WaitMessages(1));
+  CHECK(rig.handler(1).WaitMessages(1));
   CHECK(rig.wire(0).Describe(1).find("process 1 (") == 0);
   const auto state = rig.wire(0).State();
   CHECK_EQ(state.messages_sent, 1);
