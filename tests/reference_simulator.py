@@ -126,16 +126,16 @@ def between(efficiency, senders):
     return efficiency(whole) * (1 - part) + efficiency(whole + 1) * part
 
 
-def capacity(link, senders, topology, efficiency, oversubscription):
+def capacity(link, senders, topology, fabric):
     if link == "core":
         nics = topology.nic_bandwidths or [topology.scale_out_bandwidth] * topology.num_devices
-        return sum(nics) / oversubscription if oversubscription > 1 else math.inf
+        return sum(nics) / fabric.oversubscription if fabric.oversubscription > 1 else math.inf
     tier, way, device = link
     if tier == "fabric":
         return topology.scale_up_bandwidth
     rate = (topology.nic_bandwidths or {}) and topology.nic_bandwidths[device]
     rate = rate or topology.scale_out_bandwidth
-    return rate * (between(efficiency, senders) if way == "in" else 1.0)
+    return rate * (between(fabric.incast.efficiency, senders) if way == "in" else 1.0)
 
 
 def count_senders(flowing, literally):
@@ -151,13 +151,10 @@ def count_senders(flowing, literally):
     return senders
 
 
-def share(flowing, topology, efficiency, literally, oversubscription):
+def share(flowing, topology, fabric):
     """Everybody's rate is raised together until a link is full; those on it stay as they are."""
-    senders = count_senders(flowing, literally)
-    left = {
-        link: capacity(link, worth, topology, efficiency, oversubscription)
-        for link, worth in senders.items()
-    }
+    senders = count_senders(flowing, fabric.incast.count == "senders")
+    left = {link: capacity(link, worth, topology, fabric) for link, worth in senders.items()}
     for served in range(3):
         rising = {m for m in flowing if FIRST_SERVED[m.phase] == served}
         for message in rising:
@@ -175,11 +172,7 @@ def share(flowing, topology, efficiency, literally, oversubscription):
 
 def simulate(
     plan,
-    *,
-    synchronization="credit",
-    efficiency=lambda _: 1.0,
-    literally=False,
-    oversubscription=1.0,
+    fabric,
     pieces=1,
 ):
     """When each message starts and ends, by phase, stage, piece, src and dst."""
@@ -193,10 +186,9 @@ def simulate(
     if at_once:
         follow_pieces(messages)
     else:
-        keep_in_step(messages, synchronization)
+        keep_in_step(messages, fabric.synchronization)
     post(posted, topology.transfer_overhead)
-    fabric = (topology, efficiency, literally, oversubscription)
-    _run(messages, lambda flowing: share(flowing, *fabric))
+    _run(messages, lambda flowing: share(flowing, topology, fabric))
     return {(m.phase, m.stage, m.piece, m.src, m.dst): (m.start, m.end) for m in messages}
 
 

@@ -1,8 +1,5 @@
 """Simulated exchanges: against closed forms, and against a slow simulator of the tests' own."""
 
-import functools
-import unittest.mock
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -26,7 +23,6 @@ from fastjax.simulation import (
     Incast,
     simulate_transfers,
 )
-from fastjax.simulation.simulator import _settings
 
 SCHEDULERS = ("direct", "spreadout", "rails", "balanced", "relay", "fast")
 
@@ -275,26 +271,16 @@ def test_nothing_to_move():
 # ---- against a simulator of the tests' own
 
 
-def exactly(plan, **options):
-    """Without putting ends together."""
-    with unittest.mock.patch.object(fastjax.simulation.simulator, "_RESOLUTION", 0.0):
-        return simulate(plan, **options)
-
-
-def compare(plan, pieces=1, **options):
-    incast = options.get("incast", INCAST["none"])
-    with unittest.mock.patch.object(
-        fastjax.simulation.simulator, "_settings", functools.partial(_settings, pieces=pieces)
-    ):
-        timeline = exactly(plan, **options)
-    expected = reference_simulator.simulate(
-        plan,
-        synchronization=options.get("synchronization", "credit"),
-        efficiency=incast.efficiency,
-        literally=incast.count == "senders",
-        oversubscription=options.get("oversubscription", 1.0),
-        pieces=pieces,
+def compare(plan, fabric, pieces=1):
+    timeline = simulate_transfers(
+        plan.transfers, plan.topology, row_bytes=plan.row_bytes, fabric=fabric, pieces=pieces
     )
+    if pieces == 1:
+        options = (fabric.synchronization, fabric.incast, fabric.oversubscription)
+        names = ("synchronization", "incast", "oversubscription")
+        same = simulate(plan, **dict(zip(names, options, strict=True)))
+        np.testing.assert_array_equal(timeline.messages, same.messages)
+    expected = reference_simulator.simulate(plan, fabric, pieces)
     keys = sorted(expected, key=lambda k: (k[1], k[0], k[3], k[4], k[2]))
     assert len(timeline.messages) == len(keys)
     for name, place in (("start", 0), ("end", 1)):
@@ -320,20 +306,14 @@ def test_plans_as_the_slow_simulator_plays_them(
     plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
     points = ((3, 0.7), (9, 0.4))
     incast = Incast("some", points, "made up", count) if count else INCAST["none"]
-    compare(
-        plan,
-        synchronization=synchronization,
-        incast=incast,
-        oversubscription=oversubscription,
-        pieces=pieces,
-    )
+    compare(plan, Fabric(synchronization, incast, oversubscription), pieces)
 
 
 @pytest.mark.parametrize("scheduler", ["fast", "rails", "balanced"])
 def test_unequal_and_failed_nics_as_the_slow_simulator_has_them(scheduler):
     topology = fabric_of(3, 3, nic_bandwidths=(1, 2, 0, 1, 1, 3, 2, 2, 1), scale_up_latency=0.5)
     traffic = np.random.default_rng(0).integers(0, 9, (9, 9))
-    compare(make_plan(traffic, topology, scheduler=scheduler))
+    compare(make_plan(traffic, topology, scheduler=scheduler), Fabric())
 
 
 @given(
@@ -353,12 +333,14 @@ def test_nothing_beats_the_lower_bound(problem, scheduler, synchronization, tran
         assert timeline.busy(link).max() <= timeline.completion_time * (1 + 1e-9)
 
 
-def test_large_pools_stay_close_to_what_is_exact():
+def test_large_pools_stay_close_to_what_is_exact(monkeypatch):
     # Above 1,024 flows that share links, several ends are put together.
     topology = Topology(6, 8)
     traffic = fastjax.traffic.pair_zipf(48, 5000, exponent=1.0, seed=3)
     plan = make_plan(traffic, topology, scheduler="direct", row_bytes=4096)
-    close, exact = simulate(plan), exactly(plan)
+    close = simulate(plan)
+    monkeypatch.setattr(fastjax.schedule.flows, "_RESOLUTION", 0.0)
+    exact = simulate(plan)
     assert np.any(close.messages["end"] != exact.messages["end"])
     apart = np.abs(close.messages["end"] - exact.messages["end"])
     assert apart.max() <= 0.005 * exact.completion_time
@@ -441,7 +423,7 @@ def test_text_says_what_was_assumed():
 
 
 def test_progress_rises_to_one(monkeypatch):
-    monkeypatch.setattr(fastjax.simulation.simulator, "_EVENTS_AT_ONCE", 5)
+    monkeypatch.setattr(fastjax.schedule.flows, "_EVENTS_AT_ONCE", 5)
     shares = []
     example(progress=shares.append)
     assert len(shares) > 10

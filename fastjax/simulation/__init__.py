@@ -1,16 +1,9 @@
 """What an exchange would cost on a fabric: plans simulated, flow by flow."""
 
-from fastjax.simulation.fabric import (
-    COUNTS,
-    INCAST,
-    PRESETS,
-    SYNCHRONIZATIONS,
-    Fabric,
-    Incast,
-    Preset,
-)
+from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE
+from fastjax.simulation.fabric import COUNTS, INCAST, PRESETS, Fabric, Incast, Preset
 from fastjax.simulation.simulator import simulate, simulate_transfers
-from fastjax.simulation.timeline import LINKS, MESSAGE_DTYPE, TIMED_DTYPE, Timeline
+from fastjax.simulation.timeline import LINKS, Timeline
 
 __all__ = [
     "COUNTS",

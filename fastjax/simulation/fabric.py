@@ -10,17 +10,8 @@ import operator
 from typing import Any
 
 from fastjax.errors import ArgumentError, OptionError
+from fastjax.schedule.flows import SYNCHRONIZATIONS
 from fastjax.topology import Topology
-
-SYNCHRONIZATIONS = ("credit", "barrier", "free", "window")
-"""How stages follow each other.
-
-"credit": a device sends for a stage when it has sent for the one before, and the device that it
-sends to has received for that; about so it is between GPUs. "window": when the same is true of the
-stage four before, so that four are under way and their start-ups overlap, while what one device
-sends to another still goes in order; so it is between CPU hosts. "barrier": when the stage before
-is over everywhere. "free": when it has sent for the one before, whatever receivers do.
-"""
 
 COUNTS = ("shares", "senders")
 """How senders that meet at a NIC are counted.
@@ -233,4 +224,4 @@ PRESETS = {
 """Clusters by name."""
 
 
-__all__ = ["COUNTS", "INCAST", "PRESETS", "SYNCHRONIZATIONS", "Fabric", "Incast", "Preset"]
+__all__ = ["COUNTS", "INCAST", "PRESETS", "Fabric", "Incast", "Preset"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,13 @@ from fastjax import _core
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
+from fastjax.schedule.flows import Progress, play, simulation_of
 from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
-from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
-from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
+from fastjax.simulation.fabric import Fabric, Incast
+from fastjax.simulation.timeline import Timeline
 from fastjax.topology import Topology
 
-# Of the busiest link's time: what may lie between ends that are put together in exchanges of many
-# flows (ffi/simulator/simulator.h).
-_RESOLUTION = 1e-3
-_EVENTS_AT_ONCE = 20_000
 _MOST_PIECES = 64
-_PHASES = ("local", "balance", "scale-out", "redistribute")
-
-Progress = Callable[[float], None]
 
 
 def simulate(
@@ -69,8 +62,8 @@ def simulate(
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
     fabric = Fabric(synchronization, incast, oversubscription)
-    core = _core.Simulation(
-        plan.transfers.view(np.uint8), *_settings(plan.topology, plan.row_bytes, fabric)
+    core = simulation_of(
+        plan.transfers, plan.topology, plan.row_bytes, **_settings(plan.topology, fabric)
     )
     return _timeline(
         core,
@@ -132,8 +125,13 @@ def simulate_transfers(
     fabric = fabric or Fabric()
     packed = _check_transfers(transfers, topology)
     try:
-        core = _core.Simulation(
-            packed.view(np.uint8), *_settings(topology, row_bytes, fabric, balance_first, pieces)
+        core = simulation_of(
+            packed,
+            topology,
+            int(row_bytes),
+            balance_first=bool(balance_first),
+            pieces=int(pieces),
+            **_settings(topology, fabric),
         )
     except ValueError as error:
         raise ArgumentError(f"transfers: {error}.") from None
@@ -150,71 +148,31 @@ def simulate_transfers(
     )
 
 
-def _settings(
-    topology: Topology,
-    row_bytes: int,
-    fabric: Fabric,
-    balance_first: bool = False,
-    pieces: int = 1,
-) -> tuple[Any, ...]:
-    """What the compiled simulator is told, after the transfers."""
+def _settings(topology: Topology, fabric: Fabric) -> dict[str, Any]:
+    """What the compiled simulator is told of the fabric."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
     counts = range(1, min(most, topology.num_devices) + 1)
-    return (
-        topology.words,
-        int(row_bytes),
-        SYNCHRONIZATIONS.index(fabric.synchronization),
-        bool(balance_first),
-        int(pieces),
-        float(fabric.oversubscription),
-        [incast.efficiency(count) for count in counts],
-        incast.count == "senders",
-        _RESOLUTION,
-    )
+    return {
+        "synchronization": fabric.synchronization,
+        "oversubscription": float(fabric.oversubscription),
+        "efficiencies": [incast.efficiency(count) for count in counts],
+        "whole_senders": incast.count == "senders",
+    }
 
 
 def _timeline(
     core: _core.Simulation, transfers: np.ndarray, *, progress: Progress | None, **about: Any
 ) -> Timeline:
     """Runs the simulation."""
-    while not core.advance(_EVENTS_AT_ONCE):
-        if progress is not None:
-            progress(core.done)
-    columns = core.columns()
-    messages = np.empty(len(columns["phase"]), MESSAGE_DTYPE)
-    for name, column in columns.items():
-        messages[name] = column
-    if core.first_stuck >= 0:
-        stuck = messages[core.first_stuck]
-        raise ArgumentError(
-            f"transfers wait for each other: among others what device {stuck['src']} sends to "
-            f"device {stuck['dst']} in phase {stuck['phase']} ({_PHASES[stuck['phase']]}) of stage "
-            f"{stuck['stage']}."
-        )
-    if progress is not None:
-        progress(1.0)
-    for shared in (messages, timed := _timed(transfers, messages, *core.of_transfers())):
-        shared.flags.writeable = False
+    flows = play(core, transfers, progress)
     return Timeline(
-        transfers=timed,
-        messages=messages,
-        completion_time=float(messages["end"].max(initial=0.0)),
+        transfers=flows.transfers,
+        messages=flows.messages,
+        completion_time=flows.end,
         **about,
     )
-
-
-def _timed(
-    transfers: np.ndarray, messages: np.ndarray, first: np.ndarray, last: np.ndarray
-) -> np.ndarray:
-    timed = np.zeros(len(transfers), TIMED_DTYPE)
-    for name in TRANSFER_DTYPE.fields or ():
-        timed[name] = transfers[name]
-    moved = first >= 0
-    timed["start"][moved] = messages["start"][first[moved]]
-    timed["end"][moved] = messages["end"][last[moved]]
-    return timed
 
 
 def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
