@@ -370,7 +370,7 @@ def test_cpp_checker_allows(tmp_path: Path):
         ("host/planner.py", "import jax"),
         ("simulation/a.py", "from jax import numpy"),
         ("traced/exchange.py", "from fastjax.host import plan"),
-        ("schedule/steps.py", "from fastjax.host.plan import Plan"),
+        ("schedule/flows.py", "from fastjax.host.plan import Plan"),
         ("cli/bench/command.py", "from fastjax.cli.calibrate import fit"),
         ("cli/shared/units.py", "from fastjax.cli.bench import command"),
         ("cli/shared/units.py", "import fastjax.cli"),

@@ -1,25 +1,57 @@
-"""Pictures of plans: what is drawn is what the plan does, when it does it in lock step."""
+"""Pictures of plans: what is drawn is what the plan does, when the simulator has it done."""
 
 import sys
 
+import hypothesis
 import matplotlib.figure
 import numpy as np
 import pytest
-from pictures import bars, overlaps, rounded, texts
-from plan_problems import SCHEDULERS
+from pictures import bars, texts
+from plan_problems import SCHEDULERS, problems, scheduled, topologies
 
 import fastjax
-from fastjax import Topology, make_plan, traffic
+from fastjax import Topology, make_plan, simulate, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import draw_plan, plot_plan
-from fastjax.schedule.steps import shares_of, steps_of
-from fastjax.schedule.transfers import BALANCE, PHASES, SCALE_OUT
+from fastjax.plot.stages import shares_of, spans_of
+from fastjax.schedule.flows import play_by_barrier
+from fastjax.schedule.transfers import PHASES, REDISTRIBUTE, SCALE_OUT
 
 
-def swatches(ax):
-    """The colour that each server has beside the axis."""
-    patches = sorted((p for p in ax.patches if p.get_x() < 0), key=lambda p: p.get_y())
-    return [rounded(patch.get_facecolor()) for patch in patches]
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(problem=problems(topologies((2, 4), (1, 3))))
+def test_shares_and_spans_of_every_stage(scheduler, problem):
+    """Added up one transfer after the other."""
+    plan = scheduled(problem, scheduler)
+    m, flows = plan.topology.devices_per_server, play_by_barrier(plan)
+    timeline = simulate(plan, synchronization="barrier")
+    np.testing.assert_array_equal(flows.messages, timeline.messages)
+    assert flows.end == timeline.completion_time
+    for phase in PHASES:
+        rows, begin, end = {}, {}, {}
+        for t in timeline.transfers[timeline.transfers["phase"] == phase]:
+            other = t["origin"] if phase == REDISTRIBUTE else t["target"]
+            key = (int(t["stage"]), int(t["src"]) // m, int(other) // m)
+            rows[key] = rows.get(key, 0) + int(t["rows"])
+            begin[key] = min(begin.get(key, np.inf), t["start"])
+            end[key] = max(end.get(key, 0), t["end"])
+        shares = shares_of(plan, flows, phase)
+        keys = sorted(rows)
+        assert list(zip(shares.stage, shares.server, shares.other, strict=True)) == keys
+        np.testing.assert_array_equal(shares.start, [begin[key] for key in keys])
+        np.testing.assert_array_equal(shares.end, [end[key] for key in keys])
+        together = [[rows[k] for k in keys if k[:2] == key[:2]] for key in keys]
+        before = [[rows[k] for k in keys if k[:2] == key[:2] and k < key] for key in keys]
+        total = np.array([sum(each) for each in together])
+        np.testing.assert_allclose(shares.share * total, [rows[key] for key in keys])
+        np.testing.assert_allclose(shares.below * total, [sum(each) for each in before], atol=1e-6)
+        for stage, (first, last) in enumerate(zip(*spans_of(plan, flows, phase), strict=True)):
+            chosen = (timeline.messages["phase"] == phase) & (timeline.messages["stage"] == stage)
+            assert first == timeline.messages["ready"][chosen].min(initial=np.inf) or not any(
+                chosen
+            )
+            assert last == timeline.messages["end"][chosen].max(initial=0)
 
 
 def test_bars_are_the_stages():
@@ -27,42 +59,17 @@ def test_bars_are_the_stages():
         traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
     )
     figure = plot_plan(plan)
-    _, right = figure.axes[:2]
-    drawn = bars(right)
-    colours = swatches(right)
-    assert len(set(colours)) == 3
-    steps = steps_of(plan)
-    wanted = 0
+    drawn, flows = bars(figure.axes[1]), play_by_barrier(plan)
     for phase in PHASES:
-        shares = shares_of(plan, phase)
-        wanted += len(shares.stage)
-        assert len(shares.stage)
-        for stage, server, other, seconds in zip(
-            shares.stage, shares.server, shares.other, shares.seconds, strict=True
-        ):
-            begin = steps.begin(phase, stage) * 1e6
-            matches = [
-                bar
-                for bar in drawn
-                if np.allclose(bar[:2], (begin, begin + seconds * 1e6))
-                and server <= bar[2] < bar[3] <= server + 1
-                and bar[4] == colours[other]
-            ]
-            assert matches, (phase, stage, server, other)
-    assert len(drawn) == wanted
-    names = [label.get_text() for label in right.get_yticklabels()]
-    assert names == ["server 0", "server 1", "server 2"]
-    assert right.get_xlim()[1] >= steps.end * 1e6
+        shares = shares_of(plan, flows, phase)
+        edges = (shares.start * 1e6, shares.end * 1e6, shares.server)
+        for begin, end, server in zip(*edges, strict=True):
+            fits = [np.allclose(b[:2], (begin, end)) and int(b[2]) == server for b in drawn]
+            drawn.pop(fits.index(True))
+    assert drawn == []
     title = figure.get_suptitle()
     assert f"fast: 3 x 4 devices, {plan.num_stages} stages" in title
     assert f"{plan.predicted_time() / plan.lower_bound():.2f} x the lower bound" in title
-
-
-def test_bars_of_one_lane_do_not_overlap():
-    plan = make_plan(
-        traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
-    )
-    assert list(overlaps(bars(plot_plan(plan).axes[1]))) == []
 
 
 def test_heat_map_is_the_traffic():
@@ -80,19 +87,13 @@ def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
     left, right = plot_plan(plan).axes[:2]
     blocks = matrix.reshape(40, 4, 40, 4).sum(axis=(1, 3))
     np.testing.assert_array_equal(left.images[0].get_array(), blocks)
-    assert len(swatches(right)) == len(set(swatches(right))) == 40
-    drawn = bars(right)
-    lanes = {int(np.floor(bar[2])) for bar in drawn}
-    assert lanes == {-2, *range(40), 41}
-    assert {"balance", "redistribute"} <= set(texts(right))
+    flows, drawn = play_by_barrier(plan), bars(right)
+    assert {int(np.floor(bar[2])) for bar in drawn} == {-2, *range(40), 41}
     between = [bar for bar in drawn if 0 <= bar[2] < 40]
-    assert len(between) == len(shares_of(plan, SCALE_OUT).stage)
-    labels = right.get_yticklabels()
-    assert 10 <= len(labels) <= 20
-    steps = steps_of(plan)
-    inside = [bar for bar in drawn if bar[2] < 0]
-    widths = [bar[1] - bar[0] for bar in inside]
-    np.testing.assert_allclose(widths, steps.seconds[BALANCE] * 1e6, atol=1e-6)
+    assert len(between) == len(shares_of(plan, flows, SCALE_OUT).stage)
+    inside = [bar[:2] for bar in drawn if bar[2] > 40]
+    spans = np.array(spans_of(plan, flows, REDISTRIBUTE)) * 1e6
+    np.testing.assert_allclose(inside, spans.T, atol=1e-6)
 
 
 def test_local_rows_that_do_not_fit_beside_the_stages():

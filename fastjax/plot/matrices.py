@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastjax.plot.drawing import matplotlib, note
+from fastjax.plot.stages import spans_of
 from fastjax.plot.traffic import add_scale, show_rows
-from fastjax.schedule.steps import steps_of
+from fastjax.schedule.flows import Flows
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import Schedule
 
@@ -28,7 +29,7 @@ class Run:
     Attributes:
       first, last: the stages.
       rows: what each server sends to each; shape (servers, servers).
-      seconds: how long the stages take in lock step.
+      seconds: from when the first of them could begin to when the last is over.
     """
 
     first: int
@@ -41,11 +42,11 @@ class Run:
         return f"{stages}: {self.seconds * 1e6:.3g} µs"
 
 
-def stage_runs(plan: Schedule) -> list[Run]:
+def stage_runs(plan: Schedule, flows: Flows) -> list[Run]:
     """The stages; chunks of one matching are one run."""
     topology = plan.topology
     sent = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
-    seconds = steps_of(plan).seconds[SCALE_OUT]
+    begin, end = spans_of(plan, flows, SCALE_OUT)
     ends = [sent[end] // topology.devices_per_server for end in ("src", "dst")]
     # By stage, and not all at once: n x n cells for every stage may not fit.
     order = np.argsort(sent["stage"], kind="stable")
@@ -56,10 +57,10 @@ def stage_runs(plan: Schedule) -> list[Run]:
         np.add.at(rows, (ends[0][part], ends[1][part]), sent["rows"][part])
         if runs and _within(rows, runs[-1].rows):
             before = runs.pop()
-            run = Run(before.first, stage, before.rows + rows, before.seconds + seconds[stage])
+            first, rows = before.first, before.rows + rows
         else:
-            run = Run(stage, stage, rows, float(seconds[stage]))
-        runs.append(run)
+            first = stage
+        runs.append(Run(first, stage, rows, float(end[stage] - begin[first])))
     return runs
 
 
@@ -67,9 +68,9 @@ def _within(rows: np.ndarray, others: np.ndarray) -> bool:
     return not (rows > 0)[others == 0].any()
 
 
-def draw_matrices(plan: Schedule, ax: Axes) -> None:
+def draw_matrices(plan: Schedule, flows: Flows, ax: Axes) -> None:
     """A small matrix of servers for each stage, or run of stages, with how long it takes."""
-    runs = stage_runs(plan)
+    runs = stage_runs(plan, flows)
     if not runs:
         note(ax, "nothing crosses servers")
         return

@@ -15,6 +15,7 @@ from fastjax.plot.matrices import draw_matrices
 from fastjax.plot.nics import draw_nics
 from fastjax.plot.stages import draw_exchanged, draw_stages
 from fastjax.plot.traffic import draw_tiles, draw_traffic
+from fastjax.schedule.flows import Flows, play_by_barrier
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
@@ -22,18 +23,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _draw_time(plan: Schedule, ax: Axes) -> None:
-    (draw_stages if _is_staged(plan) else draw_exchanged)(plan, ax)
+def _draw_time(plan: Schedule, flows: Flows, ax: Axes) -> None:
+    if _is_staged(plan):
+        draw_stages(plan, flows, ax)
+    else:
+        draw_exchanged(plan, ax)
 
 
-_DRAWN = {
-    "traffic": draw_traffic,
-    "tiles": draw_tiles,
-    "nics": draw_nics,
-    "matrices": draw_matrices,
-    "stages": _draw_time,
-}
-PANELS = tuple(_DRAWN)
+_DRAWN = {"traffic": draw_traffic, "tiles": draw_tiles, "nics": draw_nics}
+_DRAWN_BY_TIME = {"matrices": draw_matrices, "stages": _draw_time}
+PANELS = (*_DRAWN, *_DRAWN_BY_TIME)
 """What `Plan.plot` can show."""
 
 _WITHOUT_SCALE_OUT = ("traffic", "stages")
@@ -49,11 +48,13 @@ def plot_plan(plan: Schedule, ax: tuple[Axes, Axes] | None = None) -> Figure:
     server that rows go to. Above those, paler, is what balances the rows of a stage beforehand, in
     the colour of the server they are for, and below what hands out the rows that have arrived, in
     the colour of the server they come from. With many servers, these two have one track each for
-    all. Bars are as wide as the track's busiest device takes: the transfers are played in lock
-    step, all devices wait for each other between steps, which last as long as the busiest device of
-    all. Planning is not in the picture, and `Plan.predicted_time`, which includes it, is not had
-    from the transfers: the two differ somewhat. With one server, nothing is staged, and the right
-    shows what each device sends and receives.
+    all. Times are simulated (`fastjax.simulate` with `synchronization="barrier"`): a stage begins
+    when the one before is over everywhere, and what balances and redistributes goes on meanwhile,
+    so that bars of two stages may lie over each other, the earlier one on top. A bar reaches from
+    when the first of its rows flow to when the last have come. Planning is not in the picture, and
+    `Plan.predicted_time`, which includes it, is not had from the transfers: the two differ
+    somewhat. With one server, nothing is staged, and the right shows what each device sends and
+    receives.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -100,8 +101,12 @@ def plot_panels(
         raise ArgumentError(
             f"ax must be one of the axes for each panel, {len(panels)} in all, got {len(axes)}."
         )
+    flows = play_by_barrier(plan) if set(panels) & set(_DRAWN_BY_TIME) else None
     for panel, place in zip(panels, axes, strict=True):
-        _DRAWN[panel](plan, place)
+        if flows is not None and panel in _DRAWN_BY_TIME:
+            _DRAWN_BY_TIME[panel](plan, flows, place)
+        else:
+            _DRAWN[panel](plan, place)
     return axes[0].figure
 
 

@@ -1,7 +1,8 @@
-"""The stages of a plan in lock step, and what devices send where nothing is staged."""
+"""The stages of a plan, as they would be with barriers; and what devices send without any."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,15 +17,8 @@ from fastjax.plot.drawing import (
     matplotlib,
     without_frame,
 )
-from fastjax.schedule.steps import (
-    BALANCE,
-    PHASES,
-    REDISTRIBUTE,
-    SCALE_OUT,
-    Steps,
-    shares_of,
-    steps_of,
-)
+from fastjax.schedule.flows import Flows
+from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
@@ -39,21 +33,76 @@ _PALE = 0.5
 _GREY = "0.6"
 
 
-def draw_stages(plan: Schedule, ax: Axes) -> None:
-    """The stages in lock step: a track for each server, a bar for each server that it sends to."""
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """What each server does in each stage of a phase, by the other server that it is about.
+
+    The server is the one that sends, or inside which rows move. The other one is where they are
+    going, or, for redistribution, where they come from. All arrays have one entry for each.
+
+    Attributes:
+      stage, server, other: which.
+      share: of the rows that the server moves in this stage; those of one stage sum to 1.
+      below: the shares of the other servers before this one, summed.
+      start, end: seconds at which the first of the rows flow, and the last have come.
+    """
+
+    stage: np.ndarray
+    server: np.ndarray
+    other: np.ndarray
+    share: np.ndarray
+    below: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def shares_of(plan: Schedule, flows: Flows, phase: int) -> Shares:
+    """What each server does in the stages of one phase."""
+    local, servers = plan.topology.devices_per_server, plan.topology.servers
+    timed = flows.transfers
+    moved = timed[(timed["phase"] == phase) & (timed["src"] != timed["dst"])]
+    server = moved["src"] // local
+    other = moved["origin" if phase == REDISTRIBUTE else "target"] // local
+    key = (moved["stage"].astype(np.int64) * servers + server) * servers + other
+    groups, index = np.unique(key, return_inverse=True)
+    rows = np.bincount(index, weights=moved["rows"], minlength=len(groups))
+    pairs, first, pair = np.unique(groups // servers, return_index=True, return_inverse=True)
+    share = rows / np.bincount(pair, weights=rows, minlength=len(pairs))[pair]
+    before = np.cumsum(share) - share
+    start, end = np.full(len(groups), np.inf), np.zeros(len(groups))
+    np.minimum.at(start, index, moved["start"])
+    np.maximum.at(end, index, moved["end"])
+    which = pairs[pair]
+    return Shares(
+        which // servers,
+        which % servers,
+        groups % servers,
+        share,
+        before - before[first][pair],
+        start,
+        end,
+    )
+
+
+def draw_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
+    """A track for each server, and a bar for each server that it sends to in a stage.
+
+    Args:
+      plan: the plan.
+      flows: its transfers, played.
+      ax: where it is drawn.
+    """
     servers = plan.topology.servers
-    steps = steps_of(plan)
     detailed = servers <= _MOST_DETAILED_SERVERS
     colours = colours_of(servers)
     if detailed:
         for phase, band in _BANDS.items():
-            _add_bars(plan, steps, phase, band, colours, ax)
+            _add_bars(shares_of(plan, flows, phase), band, colours, ax, faint=phase != SCALE_OUT)
     else:
-        _add_bars(plan, steps, SCALE_OUT, _WHOLE_TRACK, colours, ax)
+        _add_bars(shares_of(plan, flows, SCALE_OUT), _WHOLE_TRACK, colours, ax)
         for phase, track in ((BALANCE, -2), (REDISTRIBUTE, servers + 1)):
-            begin = steps.begin(phase, np.arange(plan.num_stages))
-            lasting = steps.seconds[phase] * 1e6
-            add_boxes(ax, begin * 1e6, lasting, track + 0.06, 0.88, _GREY)
+            begin, end = (edge * 1e6 for edge in spans_of(plan, flows, phase))
+            add_boxes(ax, begin, end - begin, track + 0.06, 0.88, _GREY)
             ax.text(-0.018, track + 0.5, PHASES[phase], **beside(ax), ha="right", va="center")
     for server in range(servers):
         ax.add_patch(
@@ -61,36 +110,52 @@ def draw_stages(plan: Schedule, ax: Axes) -> None:
                 (-0.012, server + 0.06), 0.008, 0.88, color=colours[server], **beside(ax)
             )
         )
-    _finish_stages(plan, steps, ax, detailed)
+    _finish_stages(plan, flows, ax, detailed)
+
+
+def spans_of(plan: Schedule, flows: Flows, phase: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds at which each stage of a phase starts anywhere, and is over everywhere.
+
+    Where a stage has nothing of the phase, both are 0.
+    """
+    messages = flows.messages[flows.messages["phase"] == phase]
+    start, end = np.full(plan.num_stages, np.inf), np.zeros(plan.num_stages)
+    np.minimum.at(start, messages["stage"], messages["ready"])
+    np.maximum.at(end, messages["stage"], messages["end"])
+    return np.where(np.isinf(start), 0.0, start), end
 
 
 def _add_bars(
-    plan: Schedule,
-    steps: Steps,
-    phase: int,
+    shares: Shares,
     band: tuple[float, float],
     colours: np.ndarray,
     ax: Axes,
+    *,
+    faint: bool = False,
 ) -> None:
-    """What one phase has each server do: a bar for each other server that it is about."""
-    shares = shares_of(plan, phase)
+    """What one phase has each server do: a bar for each other server that it is about.
+
+    Where bars of two stages meet, the earlier one is on top.
+    """
     top, height = band
+    later_first = np.argsort(-shares.stage, kind="stable")
+    shares = Shares(**{name: each[later_first] for name, each in vars(shares).items()})
     add_boxes(
         ax,
-        steps.begin(phase, shares.stage) * 1e6,
-        shares.seconds * 1e6,
+        shares.start * 1e6,
+        (shares.end - shares.start) * 1e6,
         shares.server + top + height * shares.below,
         height * shares.share,
-        colours[shares.other],
-        alpha=1.0 if phase == SCALE_OUT else _PALE,
+        (1 - _PALE * (1 - colours) if faint else colours)[shares.other],
     )
 
 
-def _finish_stages(plan: Schedule, steps: Steps, ax: Axes, detailed: bool) -> None:
-    servers, end = plan.topology.servers, float(steps.start[-1]) * 1e6
-    done, bound = steps.end * 1e6, plan.lower_bound()
-    for start in steps.start[1:-1] * 1e6 if len(steps.start) < 60 else ():
-        ax.axvline(start, color="0.85", lw=0.5, zorder=0)
+def _finish_stages(plan: Schedule, flows: Flows, ax: Axes, detailed: bool) -> None:
+    servers, messages = plan.topology.servers, flows.messages
+    end = float(messages["end"][messages["phase"] != LOCAL].max(initial=0)) * 1e6
+    done, bound = flows.end * 1e6, plan.lower_bound()
+    for barrier in spans_of(plan, flows, SCALE_OUT)[1] * 1e6 if plan.num_stages < 60 else ():
+        ax.axvline(barrier, color="0.85", lw=0.5, zorder=0)
     if done > end * (1 + 1e-9):
         ax.axvspan(end, done, color="0.93", zorder=0)
         if done > 1.03 * end:
@@ -106,7 +171,7 @@ def _finish_stages(plan: Schedule, steps: Steps, ax: Axes, detailed: bool) -> No
     extra = 0 if detailed else 2
     ax.set_ylim(servers + extra, -extra)
     ax.set_xlim(0, max(done, bound * 1e6) * 1.01)
-    ax.set_xlabel("µs after planning, in lock step")
+    ax.set_xlabel("µs after planning, simulated with a barrier after each stage")
     ax.set_ylabel("" if detailed else "from server", labelpad=28 if not detailed else 4)
     without_frame(ax, "bottom")
     small = detailed and np.isin(plan.transfers["phase"], (BALANCE, REDISTRIBUTE)).any()
@@ -140,4 +205,4 @@ def draw_exchanged(plan: Schedule, ax: Axes) -> None:
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
 
 
-__all__ = ["draw_exchanged", "draw_stages"]
+__all__ = ["Shares", "draw_exchanged", "draw_stages", "shares_of", "spans_of"]

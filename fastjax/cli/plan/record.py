@@ -19,7 +19,6 @@ from fastjax.cli.shared.statistics import (
     traffic_section,
     traffic_statistics,
 )
-from fastjax.schedule.steps import steps_of
 from fastjax.schedule.transfers import SCALE_OUT
 
 SCHEMA = "fastjax-plan-1"
@@ -41,7 +40,7 @@ def _plan(plan: fastjax.Plan) -> dict[str, Any]:
     transfers = plan.transfers
     kept = transfers["src"] == transfers["dst"]
     rows = [int(transfers["rows"][(transfers["phase"] == p) & ~kept].sum()) for p in range(4)]
-    length = round(float(steps_of(plan).rows[SCALE_OUT].sum()))
+    length = round(_length(plan))
     bound = _length_bound(plan)
     number = scheduler_traits.ALL[plan.scheduler].number
     return {
@@ -59,6 +58,21 @@ def _plan(plan: fastjax.Plan) -> dict[str, Any]:
         "rows_kept": int(transfers["rows"][kept].sum()),
         "table_bytes": _core.table_words(plan.topology.words, number) * 4,
     }
+
+
+def _length(plan: fastjax.Plan) -> float:
+    """Rows of the fastest NIC that stages take together, each as long as its busiest NIC."""
+    topology, devices = plan.topology, plan.topology.num_devices
+    sent = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
+    nics = np.array(topology.nic_bandwidths or [1.0] * devices)
+    relative = np.divide(nics.max(), nics, out=np.full(devices, np.inf), where=nics > 0)
+    stage = sent["stage"].astype(np.int64)
+    longest = np.zeros(plan.num_stages)
+    for end in ("src", "dst"):
+        keys, index = np.unique(stage * devices + sent[end], return_inverse=True)
+        rows = np.bincount(index, weights=sent["rows"], minlength=len(keys))
+        np.maximum.at(longest, keys // devices, rows * relative[keys % devices])
+    return float(longest.sum())
 
 
 def _length_bound(plan: fastjax.Plan) -> float:
