@@ -114,10 +114,10 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 
 # Files whose tests run no JAX program: planner, simulator, pictures, benchmarks and checks of the sources. What they say
 # does not change with JAX's version.
-WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid barrier_model bound cli_progress cli_simulate \
+WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid bound cli_progress cli_simulate \
   cluster_faults gap_benchmark gpu_allocators gpu_build gpu_check gpu_code gpu_settings layers optimal paper_benchmark \
   perfetto plan_checker plan_panels planner_benchmarks plot prices simulated_cluster simulated_transfers simulation \
-  steps timeline_plot traffic_files traffic_generators)
+  timeline_plot traffic_files traffic_generators)
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import barrier
 import numpy as np
 import records
 import resumed
@@ -23,7 +22,8 @@ from auto_tables import SCHEMA, TOLERANCE, Cell, page
 from workloads import WORKLOADS
 
 import fastjax
-from fastjax import Plan, Topology, make_plan
+from fastjax import Plan, Topology, make_plan, simulate
+from fastjax.schedule.transfers import SCALE_OUT
 
 TIE = 0.001
 TOPOLOGIES = ("1x8", "2x4", "3x5", "8x1", "4x4", "2x8", "4x8", "8x8", "16x8")
@@ -48,14 +48,26 @@ def problem(key: dict[str, Any]) -> tuple[np.ndarray, Topology, int]:
     return traffic, topology, row_bytes
 
 
-def times(plan: Plan, with_barriers: bool) -> dict[str, float]:
+def is_one_to_one(plan: Plan) -> bool:
+    """Whether a device sends to one device at most in each stage, and receives from one at most.
+
+    Only then do prediction and simulation mean the same: what meeting senders lose is not.
+    """
+    out = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
+    flows = np.unique(np.stack([out["stage"], out["src"], out["dst"]]), axis=1)
+    senders, receivers = flows[[0, 1]], flows[[0, 2]]
+    return all(np.unique(ends, axis=1).shape == ends.shape for ends in (senders, receivers))
+
+
+def times(plan: Plan, simulated: bool) -> dict[str, float]:
+    """What is predicted of a plan, and simulated of it with a barrier after each stage."""
     found = {"predicted": plan.predicted_time(), "stages": plan.num_stages}
-    if with_barriers and barrier.is_one_to_one(plan):
-        found["lockstep"], found["overlapped"] = barrier.completion_times(plan)
+    if simulated and is_one_to_one(plan):
+        found["simulated"] = simulate(plan, synchronization="barrier").completion_time
     return found
 
 
-def measure(key: dict[str, Any], with_barriers: bool = True) -> Cell:
+def measure(key: dict[str, Any], simulated: bool = True) -> Cell:
     """One cell: all contestants, how far what auto takes is behind the best, and what looking took.
 
     Both as shares of the best one's time.
@@ -66,7 +78,7 @@ def measure(key: dict[str, Any], with_barriers: bool = True) -> Cell:
         return make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
 
     chosen = plan("auto")
-    found = {name: times(plan(name), with_barriers) for name in contestants()}
+    found = {name: times(plan(name), simulated) for name in contestants()}
     predicted = {name: each["predicted"] for name, each in found.items()}
     least = min(predicted.values())
     best = next(name for name, seconds in predicted.items() if seconds <= least * (1 + TIE))
@@ -101,12 +113,12 @@ def identity(key: dict[str, Any]) -> str:
     return json.dumps([key[name] for name in names])
 
 
-def fingerprint(with_barriers: bool) -> str:
+def fingerprint(simulated: bool) -> str:
     """Changes when the planner does, or what is asked of it."""
     package, here = Path(fastjax.__file__).parent, Path(__file__).parent
     sources = [Path(fastjax._core.__file__), *sorted(package.rglob("*.py"))]
-    sources += [here / name for name in ("auto_grid.py", "barrier.py", "workloads.py")]
-    return resumed.digest(sources, with_barriers)
+    sources += [here / name for name in ("auto_grid.py", "workloads.py")]
+    return resumed.digest(sources, simulated)
 
 
 def finished(path: Path, wanted: str) -> dict[str, Cell]:
@@ -118,10 +130,10 @@ def run(options: argparse.Namespace) -> list[Cell]:
     """All cells, from the file of those that are done where it has them."""
     return resumed.run(
         keys(options),
-        lambda key: measure(key, options.barriers),
+        lambda key: measure(key, options.simulated),
         identity,
         part=resumed.part_of(options.json) if options.json else None,
-        state=fingerprint(options.barriers),
+        state=fingerprint(options.simulated),
     )
 
 
@@ -132,7 +144,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes a device")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--no-barriers", dest="barriers", action="store_false")
+    parser.add_argument("--no-simulation", dest="simulated", action="store_false")
     parser.add_argument("--json", type=Path, help="file for the record")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or min(options.sizes) < 1:

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import barrier
 import gap_tables
 import numpy as np
 import records
 from frontier import PER_SERVER, server_rows
 from workloads import WORKLOADS
 
-from fastjax import Topology, make_plan
+from fastjax import Topology, make_plan, simulate
 from fastjax.errors import UnsupportedError
 
 ROWS = 100_000  # of a device: so many that rounding to whole rows does not show
@@ -80,7 +79,7 @@ def measure(
     lengths = plan.matchings[1]
     cost = startup * len(lengths) + int(lengths.sum())
     best = solvers().solve_stages(rows, startup_rows=startup, time_limit=time_limit)
-    seconds = barrier.completion_times(plan)[1]
+    seconds = simulate(plan, synchronization="barrier").completion_time
     fluid = fluid_bound(traffic, topology, row_bytes)
     check(cost, best.bound, "fast costs")
     check(seconds, fluid or 0.0, "an exchange takes")

@@ -101,8 +101,8 @@ def page(record: dict[str, Any], title: str) -> str:
         "what no stages cost less than, proved. Matchings and lengths are means."
     )
     fluid = (
-        "Time of the whole exchange, by the barrier model (overlapped), against the *fluid bound*: "
-        "rows may be cut and relayed at will, nothing costs a start-up. *simple*: "
+        "Time of the whole exchange, simulated with a barrier after each stage, against the *fluid "
+        "bound*: rows may be cut and relayed at will, nothing costs a start-up. *simple*: "
         "`Plan.lower_bound()`. Nothing here is a time of this machine."
     )
     parts = [f"# {title}", about, "## By servers", stages(cells, "servers")]

@@ -4,15 +4,18 @@ import json
 
 import auto_grid
 import auto_tables
+import numpy as np
 import pytest
 import to_markdown
+
+from fastjax import Topology, make_plan
 
 SMALL = ["--topologies", "2x4", "--fabrics", "450:50", "--workloads", "single flow", "uniform"]
 SMALL += ["--sizes", "1024", "1048576"]
 
 
 def cell(behind=0.0, **changes):
-    found = {"predicted": 1.0, "stages": 2, "overlapped": 0.8, "lockstep": 1.25}
+    found = {"predicted": 1.0, "stages": 2, "simulated": 0.8}
     return {
         "topology": "2x4",
         "fabric": "450:50",
@@ -39,7 +42,7 @@ def test_auto_grid_measures_all_schedulers():
     assert share == pytest.approx(found["auto"] / min(predicted) - 1)
     assert found["looking"] > 0
     assert predicted[list(found["schedulers"]).index(found["best"])] <= min(predicted) * 1.001
-    assert found["schedulers"]["fast"]["overlapped"] >= found["lower_bound"]
+    assert found["schedulers"]["fast"]["simulated"] >= found["lower_bound"]
     # Device 0 sends to 8 devices, 4 of them elsewhere, over 4 NICs: 4 MiB each.
     assert found["lower_bound"] == pytest.approx(2**22 / 12.5e9)
 
@@ -48,7 +51,7 @@ def test_auto_grid_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
     path, measured = tmp_path / "grid.json", []
     part = tmp_path / "grid.json.part"
 
-    def stop_at_third(key, with_barriers):
+    def stop_at_third(key, simulated):
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(key)
@@ -97,9 +100,18 @@ def test_auto_grid_verdict(behind, status, monkeypatch, capsys):
 def test_auto_grid_tables():
     cells = [cell(), cell(topology="1x8", best="direct"), cell(topology="8x8", best="direct")]
     assert "| uniform | 450:50 | fast 1, direct 1 |" in auto_tables.winners(cells)
-    table = auto_tables.model_against_barriers(cells)
-    assert "| fast | overlapped | 3 | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 |" in table
-    assert "| fast | lockstep | 3 | 0.800 |" in table
+    table = auto_tables.model_against_simulator(cells)
+    assert "| fast | 3 | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 |" in table
+
+
+def test_plans_are_simulated_where_no_senders_meet():
+    topology, traffic = Topology(2, 2), np.ones((4, 4), int)
+    for scheduler, simulated in (("fast", True), ("spreadout", True), ("direct", False)):
+        plan = make_plan(traffic, topology, scheduler=scheduler)
+        assert ("simulated" in auto_grid.times(plan, True)) == simulated
+        assert "simulated" not in auto_grid.times(plan, False)
+    alone = make_plan(np.eye(4, dtype=int), topology, scheduler="direct")
+    assert "simulated" in auto_grid.times(alone, True)
 
 
 def test_its_page():

@@ -1,18 +1,18 @@
 """The bounds that docs/design/stages.md proves, on traffic made to come close to them.
 
-Times are those of benchmarks/barrier.py, which shares nothing with the planner.
+Times are simulated, with a barrier after each stage.
 """
 
 import dataclasses
 
-import barrier
 import numpy as np
 import plan_problems as pp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastjax import Topology, make_plan, traffic
+from fastjax import Topology, make_plan, simulate, traffic
+from fastjax.schedule.transfers import BALANCE, REDISTRIBUTE, SCALE_OUT
 
 ROUNDING = 1 + 1e-9
 
@@ -41,44 +41,34 @@ def busiest_rail(rows, topology):
     return int(max(rail.sum(axis=0).max(), rail.sum(axis=1).max()))
 
 
+def busiest(plan, phase, rate):
+    """Seconds that the busiest device of each server needs for each stage of a phase."""
+    topology = plan.topology
+    moves = plan.transfers[plan.transfers["phase"] == phase]
+    rows = np.zeros((2, plan.num_stages, topology.num_devices))
+    for way, end in enumerate(("src", "dst")):
+        np.add.at(rows[way], (moves["stage"], moves[end]), moves["rows"])
+    by_server = rows.reshape(2, -1, topology.servers, topology.devices_per_server)
+    return by_server.max(axis=(0, 3)) * plan.row_bytes / rate
+
+
 @settings(deadline=None, max_examples=150)
 @given(problems())
 def test_completion_is_bounded(problem):
     topology, rows, row_bytes = problem
     plan = make_plan(rows, topology, scheduler="fast", row_bytes=row_bytes)
-    pieces = barrier.cut_into_pieces(plan.transfers, topology, row_bytes)
-    time = barrier.overlapped_time(pieces)
-    length = pieces.scale_out.sum()
-    kappa = (
-        (topology.devices_per_server - 1)
-        * topology.scale_out_bandwidth
-        / topology.scale_up_bandwidth
-    )
-    work = (pieces.balance.sum(axis=0) + pieces.redistribute.sum(axis=0) + pieces.local).max()
+    rho = topology.scale_out_bandwidth / topology.scale_up_bandwidth
+    kappa = (topology.devices_per_server - 1) * rho
+    stages = busiest(plan, SCALE_OUT, topology.scale_out_bandwidth).max(axis=1)
 
     # A stage takes kappa times its length inside a server at most, either way.
-    limit = kappa * pieces.scale_out[:, None] * ROUNDING
-    assert (pieces.balance <= limit).all()
-    assert (pieces.redistribute <= limit).all()
+    for phase in (BALANCE, REDISTRIBUTE):
+        inside = busiest(plan, phase, topology.scale_up_bandwidth)
+        assert (inside <= kappa * stages[:, None] * ROUNDING).all()
 
-    # As built: what balances ahead, the stages between, what is left to redistribute.
-    ahead = np.cumsum(pieces.balance, axis=0).max(axis=1, initial=0)
-    behind = np.cumsum(pieces.redistribute[::-1], axis=0)[::-1].max(axis=1, initial=0)
-    ends = np.cumsum(pieces.scale_out)
-    begins = ends - pieces.scale_out
-    chains = [
-        ahead[u] + ends[v] - begins[u] + behind[v]
-        for u in range(len(ends))
-        for v in range(u, len(ends))
-    ]
-    assert time <= max(max(chains, default=0), work) * ROUNDING
-    if kappa <= 1:
-        exposed = 2 * kappa * pieces.scale_out.max(initial=0)
-        assert time <= max(length + exposed, work) * ROUNDING
-
-    # In closed form.
-    rho = topology.scale_out_bandwidth / topology.scale_up_bandwidth
-    least = max(length, plan.lower_bound())
+    time = simulate(plan, synchronization="barrier").completion_time
+    least = max(stages.sum(), plan.lower_bound())
+    assert plan.lower_bound() <= time * ROUNDING
     assert time <= (1 + 2 * kappa + rho) * least * ROUNDING
 
 
@@ -103,20 +93,20 @@ def test_length_and_start_ups_are_bounded(problem, startup):
         assert float(weights.sum()) <= busiest * (1 + 1 / 127) + coarse + 1
 
 
+def times(servers, rows):
+    """By barrier and by credit, as multiples of the lower bound."""
+    topology = Topology(servers, 8, scale_up_latency=0.0, scale_out_latency=0.0)
+    plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
+    found = (simulate(plan, synchronization=by).completion_time for by in ("barrier", "credit"))
+    return [seconds / plan.lower_bound() for seconds in found]
+
+
 @pytest.mark.parametrize("servers", [2, 4, 8])
 def test_a_single_flow_is_cut_finely(servers):
     """The worst case of the serial schedule: 2.56 times the bound at 450 : 50 GB/s."""
-    topology = Topology(servers, 8, scale_up_latency=0.0, scale_out_latency=0.0)
-    rows = traffic.single_flow(8 * servers, 200_000)
-    plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
-    lockstep, overlapped = barrier.completion_times(plan)
-    assert overlapped <= 1.02 * plan.lower_bound()
-    assert lockstep <= 1.10 * plan.lower_bound()
+    assert max(times(servers, traffic.single_flow(8 * servers, 200_000))) <= 1.02
 
 
 @pytest.mark.parametrize(("servers", "most"), [(2, 1.07), (4, 1.03), (8, 1.03)])
 def test_a_hot_receiver_stays_busy(servers, most):
-    topology = Topology(servers, 8, scale_up_latency=0.0, scale_out_latency=0.0)
-    rows = traffic.hot_receiver(8 * servers, 200_000)
-    plan = make_plan(rows, topology, scheduler="fast", row_bytes=512)
-    assert max(barrier.completion_times(plan)) <= most * plan.lower_bound()
+    assert max(times(servers, traffic.hot_receiver(8 * servers, 200_000))) <= most
