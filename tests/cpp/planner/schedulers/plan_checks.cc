@@ -33,19 +33,19 @@ struct Promises {
   std::string_view scheduler;
   bool one_to_one;
   bool balanced;
+  bool own_nics;        // rows cross over the NIC of the device that they come from, and are balanced nowhere
   bool never_cheapest;  // by the cost model there always is another as cheap that "auto" considers
 };
 constexpr Promises kPromises[] = {
-    {"spreadout", true, false, false},
-    {"fast", true, true, false},
-    {"rails", false, false, true},
-    {"balanced", false, true, false},
+    {"spreadout", true, false, true, false}, {"fast", true, true, false, false},
+    {"rails", false, false, false, true},    {"balanced", false, true, false, false},
+    {"relay", false, false, true, false},    {"direct", false, false, true, false},
 };
 
 Promises PromisesOf(std::string_view scheduler) {
   const auto* found = std::find_if(std::begin(kPromises), std::end(kPromises),
                                    [&](const Promises& known) { return known.scheduler == scheduler; });
-  return found == std::end(kPromises) ? Promises{scheduler, false, false, false} : *found;
+  return found == std::end(kPromises) ? Promises{scheduler, false, false, false, false} : *found;
 }
 
 const planner::SchedulerTraits& TraitsOf(Scheduler scheduler) { return planner::GetSchedulerInfo(scheduler).traits; }
@@ -122,11 +122,19 @@ void CheckTraits(const Planner& plan, const std::vector<Transfer>& all) {
   for (const Transfer& transfer : all) CHECK(transfer.src == transfer.origin && transfer.dst == transfer.target);
 }
 
+void CheckOwnNics(const std::vector<Transfer>& all) {
+  for (const Transfer& transfer : all) {
+    CHECK(transfer.phase != planner::Phase::kBalance);
+    if (transfer.phase == planner::Phase::kScaleOut) CHECK_EQ(transfer.src, transfer.origin);
+  }
+}
+
 void CheckPromises(const Problem& problem, const Planner& plan, const std::vector<Transfer>& all) {
   CheckTraits(plan, all);
   const Promises promises = PromisesOf(Name(plan.chosen()));
   if (promises.one_to_one) CheckOneToOne(problem.topology, all);
   if (promises.balanced) CheckBalance(problem.topology, problem.traffic.traffic, all);
+  if (promises.own_nics) CheckOwnNics(all);
 }
 
 // Where the cost model's numbers suffice: it takes no NIC to be slower than a millionth of the fastest, and adds up
