@@ -116,7 +116,7 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 # does not change with JAX's version.
 WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid bound cli_progress cli_simulate \
   cluster_faults gap_benchmark gpu_allocators gpu_build gpu_check gpu_code gpu_settings layers optimal paper_benchmark \
-  perfetto plan_checker plan_panels planner_benchmarks plot prices simulated_cluster simulated_transfers simulation \
+  perfetto plan_oracle plan_panels planner_benchmarks plot prices simulated_cluster simulated_transfers simulation \
   timeline_plot traffic_files traffic_generators)
 
 .PHONY: pytest-jax

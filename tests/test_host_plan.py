@@ -5,52 +5,47 @@ import re
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import plan_checker as pc
+import plan_oracle as po
 import pytest
-from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, topologies
+from plan_problems import SCHEDULERS, make_traffic, problems, scheduled
 
-from fastjax import Topology, _core, make_plan, traffic
+from fastjax import Topology, make_plan, traffic
 from fastjax.errors import ArgumentError, TopologyError
 
 ROW = 4096
 
 
+def backwards(transfers, num_stages):
+    """The same transfers read backwards: those of the transposed traffic."""
+    back = transfers[::-1].copy()
+    names = transfers.dtype.names
+    for one, other in (("src", "dst"), ("origin", "target"), ("src_row", "dst_row")):
+        if one in names:
+            back[one], back[other] = back[other].copy(), back[one].copy()
+    back["phase"] = np.array([po.LOCAL, po.REDISTRIBUTE, po.SCALE_OUT, po.BALANCE])[back["phase"]]
+    back["stage"] = np.where(back["phase"] == po.LOCAL, -1, num_stages - 1 - back["stage"])
+    return back
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=50)
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(problem=problems(largest=500))
 def test_transposed_plans_are_the_plan_read_backwards(scheduler, problem):
     plan = scheduled(problem, scheduler)
     back = plan.transpose()
     np.testing.assert_array_equal(back.traffic, plan.traffic.T)
-    np.testing.assert_array_equal(back.transfers, pc.transposed(plan.transfers, plan.num_stages))
-    shape = plan.topology.servers, plan.topology.devices_per_server
-    pc.check_transfers(back.traffic, *shape, back.transfers, back.num_stages)
+    np.testing.assert_array_equal(back.transfers, backwards(plan.transfers, plan.num_stages))
     assert (back.scheduler, back.num_stages) == (plan.scheduler, plan.num_stages)
     assert back.predicted_time() == plan.predicted_time()
     np.testing.assert_array_equal(back.transpose().transfers, plan.transfers)
     np.testing.assert_array_equal(back.transpose().traffic, plan.traffic)
     assert not back.transfers.flags.writeable
     assert not back.traffic.flags.writeable
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(problem=problems(topologies((1, 4), (1, 4)), largest=500))
-def test_tables_of_transposed_plans(scheduler, problem):
-    plan = scheduled(problem, scheduler)
-    back = plan.transpose()
-    devices = plan.topology.num_devices
-    tables = [back.stage_table(device) for device in range(devices)]
-    for device, words in enumerate(tables):
-        assert _core.check_table(words, devices, device) == ""
-        _, sends, receives, entries = pc.decode_table(words)
-        np.testing.assert_array_equal(sends, plan.traffic[:, device])
-        np.testing.assert_array_equal(receives, plan.traffic[device])
-        there = pc.decode_table(plan.stage_table(device))[3]
-        np.testing.assert_array_equal(entries, pc.transposed(there, plan.num_stages))
-        twice = back.transpose().stage_table(device)
-        np.testing.assert_array_equal(twice, plan.stage_table(device))
-    pc.join_tables(back.transfers, tables)
+    for device in range(plan.topology.num_devices):
+        words = plan.stage_table(device)
+        there, other = (po.decode_table(each)[3] for each in (words, back.stage_table(device)))
+        np.testing.assert_array_equal(other, backwards(there, plan.num_stages))
+        np.testing.assert_array_equal(back.transpose().stage_table(device), words)
 
 
 @hypothesis.given(problem=problems(largest=10**5))
@@ -69,7 +64,7 @@ def test_matchings_cover_the_traffic(problem):
             receivers = matching[senders]
             assert len(set(receivers.tolist())) == len(receivers)
             carried[senders, receivers] += weight
-        assert (carried >= -(-pc.server_matrix(made.traffic, n, m) // m)).all()
+        assert (carried >= -(-po.server_matrix(made.traffic, n, m) // m)).all()
 
 
 @pytest.mark.parametrize("scheduler", ["direct", "spreadout", "rails"])
@@ -99,7 +94,7 @@ def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make
             matrix = make(8 * servers, rows, seed)
             topology = Topology(servers, 8, scale_out_latency=latency)
             plan = make_plan(matrix, topology, scheduler="fast", row_bytes=4096)
-            rails = -(-pc.server_matrix(matrix, servers, 8) // 8)
+            rails = -(-po.server_matrix(matrix, servers, 8) // 8)
             bound = max(rails.sum(axis=0).max(), rails.sum(axis=1).max())
             _, weights = plan.matchings
             assert plan.num_matchings <= most
@@ -134,10 +129,10 @@ def test_plans_that_begin_with_another(scheduler, shape):
     for matrix in _drifting(*shape):
         settings = {"scheduler": scheduler, "row_bytes": ROW, "previous": plan}
         plan = make_plan(matrix, topology, **settings)
-        pc.check_plan(plan, shortest=n <= 16)
+        po.check_plan(plan)
         again = make_plan(matrix, topology, **settings)
         assert again.transfers.tobytes() == plan.transfers.tobytes()
-        rails = -(-pc.server_matrix(matrix, n, m) // m)
+        rails = -(-po.server_matrix(matrix, n, m) // m)
         targets, weights = plan.matchings
         carried = np.zeros((n, n), np.int64)
         for matching, weight in zip(targets, weights, strict=True):
@@ -154,7 +149,7 @@ def test_the_previous_plan_may_be_of_anything_with_as_many_servers():
     nothing = make_plan(np.zeros((10, 10), int), Topology(5, 2), scheduler="fast")
     for previous in (one_rail, back, none, nothing):
         plan = make_plan(matrix, Topology(5, 2), scheduler="fast", previous=previous)
-        pc.check_plan(plan)
+        po.check_plan(plan)
 
 
 def test_matchings_of_the_same_traffic_are_taken_over():
@@ -211,29 +206,6 @@ def test_explanation_of_a_hot_nic():
     assert "balanced over its server's NICs, it would be 1.50 x." in text
     text = make_plan(np.eye(4, dtype=int), Topology(2, 2)).explain()
     assert "No rows cross between servers." in text
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize(("n", "m"), [(3, 7), (5, 3), (7, 1), (1, 7)])
-@pytest.mark.parametrize(
-    "kind", ["zeros", "only local", "only self", "only cross", "single flow", "skewed"]
-)
-def test_odd_shapes(scheduler, n, m, kind):
-    matrix = make_traffic(kind, n, m, 99, np.random.default_rng(n))
-    plan = make_plan(matrix, Topology(n, m), scheduler=scheduler, row_bytes=ROW)
-    pc.check_plan(plan)
-    cross = pc.server_matrix(matrix, n, m).any()
-    assert (plan.num_stages > 0) == cross
-    assert (plan.lower_bound() > 0) == (matrix - np.diag(np.diag(matrix))).any()
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_more_than_2_to_the_31_rows_in_all(scheduler):
-    """Every block fits int32, the sums do not."""
-    matrix = np.full((12, 12), 2**29)
-    plan = make_plan(matrix, Topology(3, 4), scheduler=scheduler, row_bytes=64)
-    pc.check_plan(plan)
-    assert plan.traffic.sum() > 2**36
 
 
 def test_more_devices_than_can_be_planned_for():

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plan_checker as pc
+import plan_oracle as po
 import pytest
 import reference
 from plan_problems import SCHEDULERS, traced_tables
@@ -51,7 +51,7 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
         for device, words in enumerate(got):
             assert _core.check_table(words, 8, device) == ""
             assert _core.scheduler_names()[words[9]] == plan.scheduler
-            used = pc.HEADER_WORDS + 16 + 10 * words[3]
+            used = po.HEADER_WORDS + 16 + 10 * words[3]
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
         chosen.add(plan.scheduler)
     assert len(chosen) >= 3

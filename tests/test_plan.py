@@ -1,16 +1,17 @@
-"""Plans on the host: what they do, how short they are, and that they are the same everywhere."""
+"""Plans on the host: that they deliver, what is predicted of them, and what is refused.
 
-import hashlib
+What schedulers promise beyond that, and that a plan depends on nothing but its problem, is checked
+over random problems in C++ (tests/cpp/plan_checks.cc).
+"""
+
 import re
 
 import hypothesis
-import hypothesis.strategies as st
 import jax.numpy as jnp
 import numpy as np
-import plan_checker as pc
+import plan_oracle as po
 import pytest
-from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, topologies, traced_tables
-from scipy.optimize import linprog
+from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, traced_tables
 
 import fastjax
 from fastjax import Topology, make_plan
@@ -19,71 +20,18 @@ from fastjax.errors import ArgumentError, OptionError
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.given(problem=problems())
-def test_plan_delivers_every_row_once(scheduler, problem):
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(problem=problems(largest=500))
+def test_plans_deliver_every_row_once(scheduler, problem):
     plan = scheduled(problem, scheduler)
-    pc.check_plan(plan)
+    po.check_plan(plan)
     np.testing.assert_array_equal(plan.traffic, problem[1])
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=40)
-@hypothesis.given(problem=problems(largest=2**40))
-def test_plan_of_huge_blocks(scheduler, problem):
-    pc.check_plan(scheduled(problem, scheduler))
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize(("n", "m"), [(1, 4), (2, 1), (3, 2), (4, 3)])
-def test_plan_of_the_largest_blocks_that_are_allowed(scheduler, n, m):
-    size = n * m
-    traffic = np.full((size, size), 2**62 // size**2)
-    pc.check_plan(make_plan(traffic, Topology(n, m), scheduler=scheduler))
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("row_bytes", [1, 2**40 - 1])
-@pytest.mark.parametrize("latency", [0, 3600])
-@pytest.mark.parametrize("scale_out", [1, 2.0**61])
-@pytest.mark.parametrize("scale_up", [1, 2.0**61])
-def test_plan_for_rates_at_their_limits(scale_up, scale_out, latency, row_bytes):
-    topology = Topology(
-        3,
-        3,
-        scale_up_bandwidth=scale_up,
-        scale_out_bandwidth=scale_out,
-        scale_up_latency=latency,
-        scale_out_latency=latency,
-    )
-    for rows in (1, 2**40, 2**62 // 81):
-        plan = make_plan(np.full((9, 9), rows), topology, scheduler="fast", row_bytes=row_bytes)
-        pc.check_plan(plan)
-        assert plan.num_stages <= 9 - 6 + 2 + 32
-        assert plan.predicted_time() >= plan.lower_bound() * (1 - 1e-12)
-
-
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(problem=problems(topologies((7, 12), (1, 2)), largest=40))
-def test_fast_plan_of_many_servers(problem):
-    topology, _, _ = problem
-    plan = scheduled(problem, "fast")
-    # Matchings may run out before the rows do from 10 servers on; then stages may be longer.
-    pc.check_plan(plan, shortest=topology.servers < 10)
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.given(problem=problems())
-def test_plan_read_backwards_is_a_plan_of_the_transpose(scheduler, problem):
-    plan = scheduled(problem, scheduler)
-    topology = plan.topology
-    shape = topology.servers, topology.devices_per_server
-    back = pc.transposed(plan.transfers, plan.num_stages)
-    pc.check_transfers(plan.traffic.T, *shape, back, plan.num_stages)
-    if plan.scheduler in ("fast", "spreadout"):
-        pc.check_one_to_one(back)
-    if plan.scheduler == "fast":
-        pc.check_balance(plan.traffic.T, *shape, back)
-        pc.check_shortest(plan.traffic.T, *shape, back, startup_rows=pc.startup_rows(plan))
+def test_plan_of_the_largest_blocks_that_are_allowed(scheduler):
+    traffic = np.full((6, 6), 2**62 // 36)
+    po.check_plan(make_plan(traffic, Topology(3, 2), scheduler=scheduler))
 
 
 @pytest.mark.parametrize(
@@ -132,40 +80,9 @@ def test_long_stages_are_cut_where_balance_can_hide_behind_them():
     assert make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=1).num_stages < stages
 
 
-def _fewest_moves(tile, quotas):
-    """Transport of least cost: a row i -> j that rail k carries moves [k != i] + [k != j] times."""
-    m = len(quotas)
-    i, j, k = np.indices((m, m, m)).reshape(3, -1)
-    blocks = (np.arange(m * m)[:, None] == i * m + j).astype(float)
-    rails = (np.arange(m)[:, None] == k).astype(float)
-    found = linprog(
-        (k != i) * 1.0 + (k != j),
-        A_eq=np.concatenate([blocks, rails]),
-        b_eq=np.concatenate([tile.ravel(), quotas]),
-        method="highs",
-    )
-    assert found.success, found.message
-    return found.fun
-
-
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(problem=problems(topologies((2, 3))))
-def test_fast_moves_the_fewest_rows_inside_servers(problem):
-    plan = scheduled(problem, "fast")
-    n, m = plan.topology.servers, plan.topology.devices_per_server
-    moves = plan.transfers
-    tiles = plan.traffic.reshape(n, m, n, m).swapaxes(1, 2)
-    for s, d in [(s, d) for s in range(n) for d in range(n) if s != d]:
-        of_pair = moves[(moves["origin"] // m == s) & (moves["target"] // m == d)]
-        crossing = of_pair[of_pair["phase"] == pc.SCALE_OUT]
-        quotas = np.bincount(crossing["src"] % m, weights=crossing["rows"], minlength=m)
-        moved = of_pair["rows"].sum() - crossing["rows"].sum()
-        assert moved == pytest.approx(_fewest_moves(tiles[s, d], quotas))
-
-
 def _lower_bound(topology, traffic, row_bytes):
     n, m = topology.servers, topology.devices_per_server
-    servers = pc.server_matrix(traffic, n, m)
+    servers = po.server_matrix(traffic, n, m)
     server_rows = max(servers.sum(0).max(), servers.sum(1).max())
     devices = traffic - np.diag(np.diag(traffic))
     device_rows = max(devices.sum(0).max(), devices.sum(1).max())
@@ -235,37 +152,6 @@ def test_predicted_time_of_a_pipeline():
     assert plan.predicted_time() == pytest.approx((5 + 0.25) + (4000 + 0.25))
 
 
-def _fingerprint(plan):
-    parts = [plan.transfers.tobytes()]
-    parts += [plan.stage_table(r).tobytes() for r in range(plan.topology.num_devices)]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.given(problem=problems(largest=10**4))
-def test_the_same_plan_twice(scheduler, problem):
-    assert _fingerprint(scheduled(problem, scheduler)) == _fingerprint(
-        scheduled(problem, scheduler)
-    )
-
-
-@hypothesis.settings(max_examples=40)
-@hypothesis.given(problem=problems(topologies((1, 4)), largest=500), data=st.data())
-def test_tables_do_not_depend_on_what_was_asked_before(problem, data):
-    """Server pairs are balanced when the first device that needs them asks."""
-    devices = problem[0].num_devices
-    for scheduler in SCHEDULERS:
-        plain = scheduled(problem, scheduler)
-        expected = [plain.stage_table(r) for r in range(devices)]
-        asked = scheduled(problem, scheduler)
-        order = data.draw(st.permutations(range(devices)))
-        if data.draw(st.booleans()):
-            asked.predicted_time()
-        for r in order:
-            np.testing.assert_array_equal(asked.stage_table(r), expected[r])
-        np.testing.assert_array_equal(asked.transfers, plain.transfers)
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("shape", [(1, 8), (2, 4), (4, 2), (8, 1)])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -281,8 +167,8 @@ def test_a_planner_that_planned_something_else_before(scheduler, shape, rng):
         same = "direct" if scheduler == "auto" and shape[0] == 1 else scheduler
         plan = make_plan(traffic, topology, scheduler=same, row_bytes=4096)
         for r in range(8):
-            header, _, _, entries = pc.decode_table(got[r])
-            used = pc.HEADER_WORDS + 16 + entries.size * len(pc.ENTRY_FIELDS)
+            header, _, _, entries = po.decode_table(got[r])
+            used = po.HEADER_WORDS + 16 + 10 * entries.size
             assert header[3] == entries.size
             np.testing.assert_array_equal(got[r][:used], plan.stage_table(r)[:used])
 

@@ -10,7 +10,7 @@ import zipfile
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import plan_checker as pc
+import plan_oracle as po
 import pytest
 from plan_problems import SCHEDULERS, problems, scheduled
 
@@ -62,7 +62,7 @@ def test_loaded_plans_that_began_with_another(tmp_path, scheduler, rows):
     plan = make_plan(second, topology, scheduler=scheduler, row_bytes=4096, previous=before)
     loaded = reloaded(plan, tmp_path)
     assert_same(plan, loaded)
-    pc.check_plan(loaded)
+    po.check_plan(loaded)
     settings = {"scheduler": scheduler, "row_bytes": 4096}
     after = make_plan(third, topology, previous=loaded, **settings)
     assert_same(after, make_plan(third, topology, previous=plan, **settings))
