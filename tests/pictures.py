@@ -7,22 +7,16 @@ from fastjax.simulation import MESSAGE_DTYPE, TIMED_DTYPE, Fabric, Timeline
 
 
 def bars(ax):
-    """Every bar: (left, right, top, bottom) in units of the axes, and its colour."""
+    """Every bar: (left, right, top, bottom) in units of the axes."""
     found = []
     for collection in ax.collections:
         if isinstance(collection, LineCollection):
             continue
         assert isinstance(collection, PolyCollection)
-        colours = collection.get_facecolor()
-        for i, path in enumerate(collection.get_paths()):
+        for path in collection.get_paths():
             (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
-            found.append((left, right, top, bottom, rounded(colours[i % len(colours)])))
+            found.append((left, right, top, bottom))
     return found
-
-
-def rounded(colour):
-    """A colour that can be compared."""
-    return tuple(np.round(np.asarray(colour)[:3], 6).tolist())
 
 
 def overlaps(drawn):

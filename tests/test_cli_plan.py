@@ -34,10 +34,9 @@ def test_plan_of_generated_traffic(capsys, tmp_path):
     assert found["plan"]["stages"] == plan.num_stages
     assert found["plan"]["matchings"] == plan.num_matchings
     assert found["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
+    assert found["time"]["planning_us"] == pytest.approx(plan.planning_time() * 1e6)
     assert found["explanation"] == plan.explain()
     assert value(out, "rows") == "8000 of 4 KiB, 31.25 MiB in all"
-    assert value(out, "devices") == "16 in 4 x 4, servers x devices of each"
-    assert value(out, "scheduler") == "fast"
     assert out.endswith(f"\n\n{plan.explain().rstrip()}\n")
 
 
@@ -58,7 +57,7 @@ def test_plan_of_generated_traffic(capsys, tmp_path):
 def test_everything_that_can_be_generated(capsys, tmp_path, name):
     path = tmp_path / "plan.json"
     arguments = "--devices 6 --rows 99 --seed 5 --exponent 1.5 --servers 2 --scheduler direct"
-    out = run(capsys, "--generate", name, arguments, "--json", path)
+    run(capsys, "--generate", name, arguments, "--json", path)
     options = {"exponent": 1.5} if name in ("pair-zipf", "expert-popularity") else {}
     if name in ("pair-zipf", "expert-popularity", "permutation"):
         options["seed"] = 5
@@ -68,7 +67,8 @@ def test_everything_that_can_be_generated(capsys, tmp_path, name):
         matrix.sum(axis=0).max(), matrix.sum(axis=1).max()
     )
     assert record(path)["traffic"]["gini_pairs"] == pytest.approx(traffic.gini(matrix))
-    assert value(out, "source") == f"{name} --devices 6 --rows 99 --exponent 1.5 --seed 5"
+    source = f"{name} --devices 6 --rows 99 --exponent 1.5 --seed 5"
+    assert record(path)["traffic"]["source"] == source
 
 
 def test_figures_of_a_plan_done_by_hand():
@@ -159,7 +159,7 @@ def test_trace_file_of_all_ranks(capsys, trace, tmp_path):
 
 def test_the_fabric_can_be_set(capsys, tmp_path):
     path = tmp_path / "plan.json"
-    out = run(
+    run(
         capsys,
         "--generate uniform --devices 4 --rows 400 --servers 2 --scheduler fast",
         "--scale-up-bandwidth 1e9 --scale-out-bandwidth 2e8",
@@ -177,7 +177,6 @@ def test_the_fabric_can_be_set(capsys, tmp_path):
     plan = make_plan(traffic.uniform(4, 400), topology, scheduler="fast", row_bytes=4096)
     assert record(path)["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
     assert record(path)["fabric"]["scale_out_latency"] == 0.5
-    assert "time, for 1 GB/s a device inside servers and 0.2 between them" in out
 
 
 def test_nothing_to_exchange(capsys):
@@ -216,14 +215,13 @@ def test_length_where_nics_differ():
     assert found["plan"]["length_rows"] == 30 * 4
 
 
-def test_planning_time_is_part_of_the_prediction(capsys, tmp_path):
-    path = tmp_path / "plan.json"
-    out = run(capsys, "--generate uniform --devices 64 --servers 8 --scheduler fast --json", path)
-    plan = make_plan(traffic.uniform(64, 4096), Topology(8, 8), scheduler="fast", row_bytes=4096)
-    found = record(path)["time"]
-    assert found["planning_us"] == pytest.approx(plan.planning_time() * 1e6)
-    assert 0 < found["planning_us"] < found["predicted_us"]
-    assert value(out, "planning") == f"{plan.planning_time() * 1e6:.1f} µs of that, about"
+def test_length_is_that_of_the_busiest_end():
+    """A NIC that receives from two takes as long as both."""
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 2], matrix[1, 2] = 5, 7
+    for way in (matrix, matrix.T):
+        plan = make_plan(way, Topology(2, 2), scheduler="direct")
+        assert plan_record.record(plan, "here")["plan"]["length_rows"] == 12
 
 
 def test_drawing(capsys, tmp_path):

@@ -10,16 +10,12 @@ def test_progress_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     arguments = "simulate --generate uniform --devices 4 --rows 40 --servers 2 --schedulers"
     assert main([*arguments.split(), "fast", "direct"]) == 0
-    drawn = capsys.readouterr().err.split("\r")
-    # Two schedulers, and three things to try: NICs, links inside servers, larger exchanges.
-    begun = [line.rstrip() for line in drawn if line.strip()]
-    assert begun[0] == f"{'.' * 30}   0% fast"
-    assert f"{'#' * 6}{'.' * 24}  20% direct" in begun
-    assert f"{'#' * 12}{'.' * 18}  40% NICs twice as fast" in begun
-    assert begun[-1] == f"{'#' * 30} 100% exchanges 4 times as large, per byte"
-    assert drawn[-1] == ""
-    assert drawn[-2].strip() == ""
-    assert len(drawn[-2]) >= len(begun[-1])
+    *drawn, last = capsys.readouterr().err.split("\r")
+    shares = [int(share) for share in re.findall(r"(\d+)%", " ".join(drawn))]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0, 100)
+    assert any(line.rstrip().endswith("20% direct") for line in drawn)
+    assert last == drawn[-1].strip() == ""
 
 
 def test_the_bar_goes_before_an_error(capsys, monkeypatch):

@@ -87,7 +87,6 @@ def test_command(tmp_path, capsys, monkeypatch):
     record = json.loads(path.read_text())
     assert len(record["cells"]) == 2 * 2 * len(gap.PRICES)
     assert gap_tables.page(record, "How far fast is from the best") == shown.removesuffix("\n")
-    assert f"| 2 | {DEAR} | 4 | 4 | 0.00% | 0.00% | 0.00% | 0.00% | 1.0 | 1.0 |" in shown
 
 
 def test_fluid_bound_that_was_not_solved(monkeypatch):

@@ -14,6 +14,7 @@ from fastjax import Topology, make_plan, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import PANELS
 from fastjax.plot.matrices import stage_runs
+from fastjax.plot.nics import nic_seconds
 from fastjax.schedule.flows import play_by_barrier
 from fastjax.schedule.transfers import SCALE_OUT
 
@@ -58,7 +59,6 @@ def test_tiles_are_what_devices_hold_before_and_after(scheduler):
 def test_nics_before_and_after():
     nics = (50e9,) * 3 + (25e9,) + (0,) + (50e9,) * 7
     plan = plan_of(nic_bandwidths=nics)
-    ax = panel(plan, "nics")
     loads = np.zeros((2, 2, 12))  # after, received, device
     for i in range(12):
         for j in range(12):
@@ -66,18 +66,11 @@ def test_nics_before_and_after():
     for _, _, src, dst, _, _, _, rows in crossing(plan):
         loads[1, 0, src] += rows
         loads[1, 1, dst] += rows
-    drawn = bars(ax)
-    for after, width in enumerate((0.9, 0.45)):
-        for device in range(12):
-            mine = [
-                b for b in drawn if np.allclose(b[:2], (device - width / 2, device + width / 2))
-            ]
-            heights = sorted((bottom, top) for _, _, bottom, top, _ in mine)
-            wanted = loads[after, :, device] * 4096 / (nics[device] or np.inf) * 1e6
-            np.testing.assert_allclose(heights, [(-wanted[1], 0), (0, wanted[0])], atol=1e-9)
-    marked = [text for text in ax.texts if text.get_text() == "x"]
-    assert [text.get_position()[0] for text in marked] == [4]
-    assert loads[1, :, 4].sum() == 0 < loads[0, :, 4].sum()
+    wanted = loads * 4096 / np.where(np.array(nics) > 0, nics, np.nan)
+    assert loads[1, :, 4].sum() == 0 < loads[0, :, 4].min()
+    wanted[1, :, 4] = 0
+    np.testing.assert_allclose(nic_seconds(plan), wanted)
+    assert len(bars(panel(plan, "nics"))) == 4 * 12
 
 
 @pytest.mark.parametrize("scheduler", ["fast", "spreadout", "rails", "direct"])
@@ -103,12 +96,7 @@ def test_matrices_are_the_stages(scheduler):
     ax = panel(plan, "matrices")
     cells = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
     assert np.nansum(cells) == wanted.sum()
-    assert [text.split(":")[1] for text in texts(ax)] == [
-        f" {run.seconds * 1e6:.3g} µs" for run in runs
-    ]
-    for run, patch in zip(runs, ax.patches, strict=True):
-        left, top = (round(edge + 0.5) for edge in patch.get_xy())
-        np.testing.assert_array_equal(cells[top : top + 4, left : left + 4], run.rows)
+    assert texts(ax) == [str(run) for run in runs]
 
 
 def test_chunks_of_a_stage_are_one_matrix():
@@ -116,7 +104,6 @@ def test_chunks_of_a_stage_are_one_matrix():
     assert plan.num_stages > 1
     (run,) = stage_runs(plan, play_by_barrier(plan))
     assert str(run).startswith(f"0-{plan.num_stages - 1}: ")
-    assert panel(plan, "matrices").get_title().startswith("runs of stages: ")
 
 
 @pytest.mark.parametrize(("servers", "most"), [(26, 18), (40, 12)])
@@ -125,19 +112,8 @@ def test_many_stages_show_the_longest(servers, most):
     runs = stage_runs(plan, play_by_barrier(plan))
     assert len(runs) > most
     ax = panel(plan, "matrices")
-    assert ax.get_title().startswith(f"the {most} longest of {len(runs)} stages")
     longest = sorted(runs, key=lambda run: run.seconds)[-most:]
     assert texts(ax) == [str(run) for run in sorted(longest, key=lambda run: run.first)]
-
-
-def test_all_panels_are_shown_where_something_crosses():
-    plan = plan_of()
-    titles = [ax.get_title().split()[0] for ax in plan.plot().axes if ax.get_title()]
-    assert sorted(titles) == ["load", "rows", "rows", "scale-out", "stages:"]
-    one = plan_of(servers=1).plot()
-    assert len(one.axes[0].images) == 1
-    assert len(one.axes[1].containers) == 2
-    assert "fast: 3 x 4 devices" in plan.plot().get_suptitle()
 
 
 @pytest.mark.parametrize("name", ["tiles", "nics", "matrices"])
@@ -170,7 +146,7 @@ def test_axes_for_other_panels():
 @pytest.mark.parametrize(
     ("scheduler", "servers", "devices"),
     [
-        *(("fast", *shape) for shape in [(1, 1), (1, 8), (2, 1), (13, 1)]),
+        *(("fast", *shape) for shape in [(1, 1), (2, 1), (13, 1)]),
         *((scheduler, 4, 2) for scheduler in SCHEDULERS),
     ],
 )

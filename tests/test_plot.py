@@ -76,9 +76,6 @@ def test_heat_map_is_the_traffic():
     matrix = traffic.expert_popularity(8, 300)
     left = plot_plan(make_plan(matrix, Topology(2, 4))).axes[0]
     np.testing.assert_array_equal(left.images[0].get_array(), matrix)
-    assert left.get_xlabel() == "to server"
-    one = plot_plan(make_plan(matrix, Topology(1, 8))).axes[0]
-    assert one.get_ylabel() == "from device"
 
 
 def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
@@ -126,20 +123,6 @@ def test_axes_of_ones_own():
     assert len(axes[0].images) == 1
     assert bars(axes[1])
     assert figure.get_suptitle() == ""
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "servers", "devices"),
-    [
-        *(("fast", *shape) for shape in [(1, 1), (1, 8), (2, 1), (13, 1)]),
-        *((scheduler, 4, 2) for scheduler in SCHEDULERS),
-    ],
-)
-def test_every_shape_can_be_drawn(tmp_path, scheduler, servers, devices):
-    matrix = traffic.pair_zipf(servers * devices, 100)
-    plan = make_plan(matrix, Topology(servers, devices), scheduler=scheduler, row_bytes=64)
-    draw_plan(plan, tmp_path / "plan.svg")
-    assert "<svg" in (tmp_path / "plan.svg").read_text()
 
 
 @pytest.mark.parametrize(
