@@ -80,26 +80,6 @@ def test_long_stages_are_cut_where_balance_can_hide_behind_them():
     assert make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=1).num_stages < stages
 
 
-def _lower_bound(topology, traffic, row_bytes):
-    n, m = topology.servers, topology.devices_per_server
-    servers = po.server_matrix(traffic, n, m)
-    server_rows = max(servers.sum(0).max(), servers.sum(1).max())
-    devices = traffic - np.diag(np.diag(traffic))
-    device_rows = max(devices.sum(0).max(), devices.sum(1).max())
-    out, up = topology.scale_out_bandwidth, topology.scale_up_bandwidth
-    return row_bytes * max(server_rows / m / out, device_rows / (up + out))
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.given(problem=problems(largest=10**6))
-def test_lower_bound_and_predicted_time(scheduler, problem):
-    topology, traffic, row_bytes = problem
-    plan = scheduled(problem, scheduler)
-    bound = _lower_bound(topology, traffic, row_bytes)
-    assert plan.lower_bound() == pytest.approx(bound, rel=1e-12, abs=0)
-    assert plan.predicted_time() >= bound * (1 - 1e-12)
-
-
 def test_predicted_time_of_one_block():
     """By hand: 1000 rows of 8 bytes, 1 us to start and 1 B/ns between servers."""
     rates = {"scale_out_bandwidth": 1e9, "scale_out_latency": 1e-6, "transfer_overhead": 0}

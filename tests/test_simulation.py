@@ -1,4 +1,7 @@
-"""Simulated exchanges: against closed forms, and against a slow simulator of the tests' own."""
+"""Simulated exchanges: against closed forms, and against a slow simulator of the tests' own.
+
+That links are shared fairly and senders counted as they should be, simulator_test.cc checks in C++.
+"""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -27,11 +30,6 @@ from fastjax.simulation import (
 SCHEDULERS = ("direct", "spreadout", "rails", "balanced", "relay", "fast")
 
 
-def ends(timeline):
-    """When what devices send each other has come, by sender and receiver."""
-    return {(int(m["src"]), int(m["dst"])): float(m["end"]) for m in timeline.messages}
-
-
 # ---- closed forms
 
 
@@ -43,30 +41,6 @@ def test_one_flow_takes_a_start_up_and_its_bytes():
     assert timeline.completion_time == 12.5
     assert timeline.transfers["end"] == timeline.messages["end"]
     assert timeline.transfers["start"] == 0.5
-
-
-def test_inside_a_server_the_fabric_counts():
-    topology = fabric_of(1, 2, scale_up_latency=0.25)
-    timeline = simulate_transfers(straight({(0, 1): 20}, phase=LOCAL, stage=-1), topology)
-    assert timeline.completion_time == 2.25
-
-
-def test_flows_share_a_link_evenly_and_what_is_left_goes_to_the_rest():
-    # Three into device 3: a third each. Device 0 sends to device 1 besides, with what it has left.
-    topology = fabric_of(4, 1)
-    timeline = simulate_transfers(straight({(0, 3): 1, (1, 3): 1, (2, 3): 1, (0, 1): 2}), topology)
-    assert ends(timeline) == pytest.approx({(0, 3): 3, (1, 3): 3, (2, 3): 3, (0, 1): 3})
-
-
-def test_what_one_flow_leaves_speeds_up_the_others():
-    # Halves until the short one ends at 2; then the long one alone: 2 + 3 rows.
-    timeline = simulate_transfers(straight({(0, 2): 1, (1, 2): 4}), fabric_of(3, 1))
-    assert ends(timeline) == pytest.approx({(0, 2): 2, (1, 2): 5})
-
-
-def test_both_directions_work_at_once():
-    timeline = simulate_transfers(straight({(0, 1): 3, (1, 0): 3}), fabric_of(2, 1))
-    assert timeline.completion_time == 3
 
 
 def test_a_core_that_is_short_is_shared_by_all():
@@ -107,22 +81,6 @@ def test_senders_can_be_counted_literally(count):
     pairs = straight({(i, j): 1 for i in range(8) for j in range(8, 16)})
     timeline = simulate_transfers(pairs, fabric_of(16, 1), fabric=Fabric(incast=half))
     assert timeline.completion_time == pytest.approx({"shares": 8, "senders": 16}[count])
-
-
-def test_one_sender_is_one_however_it_is_counted():
-    # As above, where device 4 has one sender, which has 3/4 left for it.
-    halves = Incast("half", ((2, 0.5),), "made up", count="senders")
-    pairs = straight({(0, 3): 4, (0, 4): 4, (1, 3): 4})
-    timeline = simulate_transfers(pairs, fabric_of(5, 1), fabric=Fabric(incast=halves))
-    assert ends(timeline) == pytest.approx({(0, 3): 16, (0, 4): 4 / 0.75, (1, 3): 16})
-
-
-def test_a_sender_of_two_stages_at_once_is_one():
-    # What belongs to no stage and what belongs to the first are two messages.
-    halves = Incast("half", ((2, 0.5),), "made up", count="senders")
-    pairs = moves((SCALE_OUT, -1, 0, 1, 0, 1, 0, 4), (SCALE_OUT, 0, 0, 1, 0, 1, 4, 4))
-    timeline = simulate_transfers(pairs, fabric_of(2, 1), fabric=Fabric(incast=halves))
-    assert timeline.messages["end"].tolist() == [8, 8]
 
 
 @pytest.mark.parametrize("name", ["infiniband", "roce"])
@@ -370,11 +328,6 @@ def test_timed_transfers_are_those_of_the_plan():
     assert timeline.total_time == timeline.planning_time + timeline.completion_time
     with pytest.raises(ValueError, match="read-only"):
         timeline.messages["end"] = 0
-
-
-def test_the_same_plan_gives_the_same_times():
-    one, other = example()[1], example()[1]
-    np.testing.assert_array_equal(one.messages, other.messages)
 
 
 def test_limits_add_up():
