@@ -22,7 +22,6 @@ class Traits:
       number: that of the compiled scheduler that makes its plans.
       needs_own_nics: whether every device's own NIC must work; rows go round those that have failed
         otherwise.
-      single_stage: whether all that leaves its server is posted at once, in one stage.
       chooses: whether its plans are those of another one.
       solves: whether it solves for its stages, which takes seconds, on the host only.
     """
@@ -31,7 +30,6 @@ class Traits:
     description: str
     number: int
     needs_own_nics: bool
-    single_stage: bool
     chooses: bool
     solves: bool = False
 
@@ -44,9 +42,7 @@ def collect(compiled: Sequence[_core.SchedulerTraits]) -> dict[str, Traits]:
     """
     numbered = sorted(enumerate(compiled), key=lambda pair: pair[1].order)
     found = {
-        its.name: Traits(
-            its.name, its.description, number, its.needs_own_nics, its.single_stage, its.chooses
-        )
+        its.name: Traits(its.name, its.description, number, its.needs_own_nics, its.chooses)
         for number, its in numbered
     }
     description = "as fast, with the best stages that a solver found"

@@ -27,7 +27,7 @@ def test_traits_come_by_number():
     for name, its in COMPILED.items():
         ours = scheduler_traits.ALL[name]
         assert _core.scheduler_names()[ours.number] == name
-        for field in ("description", "needs_own_nics", "single_stage", "chooses"):
+        for field in ("description", "needs_own_nics", "chooses"):
             assert getattr(ours, field) == getattr(its, field)
 
 
@@ -43,7 +43,6 @@ def test_one_more_is_known_by_what_it_says():
         description="nothing arrives",
         order=COMPILED["fast"].order + 1,
         needs_own_nics=True,
-        single_stage=False,
         chooses=False,
     )
     found = scheduler_traits.collect([*COMPILED.values(), more])
