@@ -15,11 +15,12 @@ import multiprocess
 import numpy as np
 import pytest
 import reference
+from refusals import refused
 from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax import Topology, config, loopback
-from fastjax.errors import ArgumentError, OptionError
+from fastjax.errors import ArgumentError
 
 EMULATED = os.environ.get("FASTJAX_EMULATE_GPU") == "1"
 # Slow enough that schedulers differ in what they are predicted to take.
@@ -295,8 +296,7 @@ def test_on_and_off(rng):
 
 
 def test_the_switch_takes_a_bool():
-    with pytest.raises(ArgumentError, match="on must be True or False, got 'yes'"):
-        fastjax.collect_stats("yes")  # pyright: ignore[reportArgumentType]
+    refused(ArgumentError, lambda: fastjax.collect_stats("yes"), "on must be", "got 'yes'")
     assert not fastjax._core.collecting()
 
 
@@ -443,12 +443,9 @@ def test_figures_from_several_threads(rng):
 
 
 def test_environment():
-    assert not config.stats_from_environment({})
-    assert not config.stats_from_environment({"FASTJAX_STATS": ""})
-    assert not config.stats_from_environment({"FASTJAX_STATS": "0"})
+    for value in ({}, {"FASTJAX_STATS": ""}, {"FASTJAX_STATS": "0"}):
+        assert not config.stats_from_environment(value)
     assert config.stats_from_environment({"FASTJAX_STATS": "1"})
-    with pytest.raises(OptionError, match="FASTJAX_STATS must be 0 or 1, got 'yes'"):
-        config.stats_from_environment({"FASTJAX_STATS": "yes"})
 
 
 @pytest.mark.parametrize("value", ["0", "1"])

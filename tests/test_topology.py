@@ -1,7 +1,8 @@
 """Topologies: what they refuse, and how meshes and groups become one."""
 
-import re
+import math
 import types
+from functools import partial
 
 import hypothesis
 import hypothesis.strategies as st
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
+from refusals import bounds, keywords, refusals
 
 from fastjax import Topology
 from fastjax.errors import TopologyError
@@ -24,59 +26,50 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize("field", ["servers", "devices_per_server"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, 2**20])
-def test_refuses_counts(field, value):
-    message = f"{field} must be an integer from 1 to 2**20 - 1, got {value!r}."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(**{"servers": 1, "devices_per_server": 1, field: value})
+NAN, INF = math.nan, math.inf
+BELOW_1, ABOVE_1 = math.nextafter(1, 0), math.nextafter(1, 2)
+BANDWIDTHS = [0, BELOW_1, -1e9, NAN, INF, 2.0**62], [1, math.nextafter(2.0**62, 0)]
+LATENCIES = [math.nextafter(0, -1), math.nextafter(3600, INF), NAN, INF], [0, 3600]
 
 
-@pytest.mark.parametrize("field", ["scale_up_bandwidth", "scale_out_bandwidth"])
-@pytest.mark.parametrize("value", [0, 0.5, -1e9, float("nan"), float("inf"), 2.0**62])
-def test_refuses_bandwidths(field, value):
-    message = f"{field} must be bytes/s, at least 1 and below 2**62, got {value!r}."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(1, 1, **{field: value})
+def with_nics(*nics):
+    return lambda: Topology(2, 2, nic_bandwidths=nics)
 
 
-@pytest.mark.parametrize("field", ["scale_up_latency", "scale_out_latency", "transfer_overhead"])
-@pytest.mark.parametrize("value", [-1e-9, 3600.5, float("nan"), float("inf")])
-def test_refuses_latencies(field, value):
-    message = f"{field} must be seconds, from 0 to 3600, got {float(value)!r}."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(1, 1, **{field: value})
+COUNT = [0, -1, 2.5, 2**20], [1, 2**20 - 1]
 
-
-@pytest.mark.parametrize(
-    ("placement", "got"),
-    [
-        ((0, 1, 2), "(0, 1, 2)"),
-        ((0, 1, 2, 2), "(0, 1, 2, 2)"),
-        ([1, 2, 3, 4], "(1, 2, 3, 4)"),
-        ((-1, 0, 1, 2), "(-1, 0, 1, 2)"),
-    ],
+test_bounds = bounds(
+    TopologyError,
+    ("servers", lambda v: Topology(v, 1), *COUNT),
+    ("devices_per_server", lambda v: Topology(1, v), *COUNT),
+    *keywords(
+        partial(Topology, 1, 1),
+        scale_up_bandwidth=BANDWIDTHS,
+        scale_out_bandwidth=BANDWIDTHS,
+        scale_up_latency=LATENCIES,
+        scale_out_latency=LATENCIES,
+        transfer_overhead=LATENCIES,
+        incast_loss=([math.nextafter(0, -1), ABOVE_1, NAN, "half", None], [0, 1]),
+    ),
+    (
+        *("nic_bandwidths", lambda v: with_nics(50e9, 50e9, v, 50e9)()),
+        *([-1.0, *BANDWIDTHS[0][1:]], [0, *BANDWIDTHS[1]]),
+    ),
+    *keywords(
+        partial(Topology, 2, 2),
+        placement=([(0, 1, 2), (0, 1, 2, 2), (1, 2, 3, 4), (-1, 0, 1, 2)], [(3, 2, 1, 0)]),
+    ),
 )
-def test_refuses_placements(placement, got):
-    message = f"placement must name each of the 4 devices once, got {got}."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(2, 2, placement=placement)
 
-
-@pytest.mark.parametrize("value", [-0.1, 1.01, float("nan"), "half", None])
-def test_refuses_incast_losses(value):
-    message = f"incast_loss must be from 0 to 1, got {value!r}."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology(1, 1, incast_loss=value)
-
-
-def test_the_limits_are_allowed():
-    largest = np.nextafter(2.0**62, 0)
-    for topology in (
-        Topology(2**20 - 1, 1, scale_up_bandwidth=1, scale_out_latency=3600),
-        Topology(1, 2**20 - 1, scale_out_bandwidth=largest, scale_up_latency=0),
-    ):
-        assert topology.num_devices == 2**20 - 1
+test_refused_nics = refusals(
+    TopologyError,
+    (with_nics(*[50e9] * 3), "nic_bandwidths", "each of the 4 devices, got 3"),
+    (with_nics(), "nic_bandwidths", "each of the 4 devices, got 0"),
+    (with_nics(*["fast"] * 4), "nic_bandwidths must be bytes/s, got ('fast', 'fast'"),
+    (lambda: Topology(2, 2, nic_bandwidths={1: 2}), "nic_bandwidths must be bytes/s, got {1: 2}"),
+    (with_nics(50e9, 0, 0, 0), "server 1 (devices 2 to 3)", "nic_bandwidths"),
+    (with_nics(0, 0, 1, 1), "server 0 (devices 0 to 1)", "nic_bandwidths"),
+)
 
 
 def test_words():
@@ -231,24 +224,18 @@ def test_from_a_mesh_of_one_process():
     assert Topology.from_mesh(mesh, ("b", "a")) == Topology(1, 8)
 
 
-def test_from_mesh_refuses_axes_that_are_not_there():
-    message = "the mesh has axes ('x', 'y'), not 'z'."
-    mesh = fake_mesh([[0, 1]], ("x", "y"))
-    for axis_name in ("z", ("x", "z")):
-        with pytest.raises(TopologyError, match=re.escape(message)):
-            Topology.from_mesh(mesh, axis_name)
+LINE_OF_TWO = fake_mesh([[0, 1]], ("x", "y"))
 
 
-def test_from_mesh_refuses_a_mesh_without_devices():
-    mesh = AbstractMesh((2,), ("x",))
-    message = "an AbstractMesh has no devices; pass the Mesh itself."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        Topology.from_mesh(mesh, "x")
-
-
-def test_from_mesh_refuses_what_is_no_mesh():
-    with pytest.raises(TopologyError, match=r"mesh must be a jax.sharding.Mesh, got str\."):
-        Topology.from_mesh("x", fake_mesh([[0, 1]], ("x", "y")))
+test_refused_meshes = refusals(
+    TopologyError,
+    (lambda: Topology.from_mesh(LINE_OF_TWO, "z"), "('x', 'y'), not 'z'"),
+    (lambda: Topology.from_mesh(LINE_OF_TWO, ("x", "z")), "('x', 'y'), not 'z'"),
+    (lambda: Topology.from_mesh(AbstractMesh((2,), ("x",)), "x"), "an AbstractMesh has no devices"),
+    (lambda: Topology.from_mesh("x", LINE_OF_TWO), "mesh must be", "got str"),
+    (lambda: fit_to_groups(Topology(2, 4), 4, None), "2 x 4 = 8 devices", "axis has 4"),
+    (lambda: fit_to_groups(Topology(2, 4), 4, ((0, 1), (2, 3))), "= 8", "axis has 4"),
+)
 
 
 def test_no_groups():
@@ -288,13 +275,6 @@ def test_groups(placement, groups, servers, per_server, rank_of):
     nics = (25e9,) * (servers * per_server)
     assert fitted == Topology(servers, per_server, **RATES, nic_bandwidths=nics)
     assert ranks == rank_of
-
-
-@pytest.mark.parametrize("groups", [None, ((0, 1), (2, 3))])
-def test_topology_must_fit_the_axis(groups):
-    message = "the topology has 2 x 4 = 8 devices, the axis has 4."
-    with pytest.raises(TopologyError, match=re.escape(message)):
-        fit_to_groups(Topology(2, 4), 4, groups)
 
 
 @pytest.mark.parametrize("nics", [None, (3e9, 0.0, 5e9, 7e9, 11e9, 13e9)])
