@@ -4,7 +4,6 @@ import contextlib
 import copy
 import json
 import pickle
-import re
 import zipfile
 
 import hypothesis
@@ -13,6 +12,7 @@ import numpy as np
 import plan_oracle as po
 import pytest
 from plan_problems import SCHEDULERS, problems, scheduled
+from refusals import refused
 
 from fastjax import Plan, Topology, _core, make_plan, traffic
 from fastjax.errors import ArgumentError
@@ -116,117 +116,98 @@ def change(path, facts, arrays):
         np.savez(file, **parts)
 
 
-TOPOLOGY = {"servers": 3, "devices_per_server": 2}
+def of_topology(**changed):
+    return {"topology": {"servers": 3, "devices_per_server": 2} | changed}
+
+
+def matched(which, targets, weight, kind=np.int16):
+    targets = np.array([targets], kind)
+    return {f"{which}_targets": targets, f"{which}_weights": np.array([weight])}
+
+
+FAILED = {"nic_bandwidths": [1, 1, 1, 1, 1, 0]}
+ABSENT = "is not a file in the archive"
 
 
 @pytest.mark.parametrize(
-    ("facts", "arrays", "message"),
+    ("facts", "told"),
     [
-        ({"format": "fastjax-plan-file-0"}, {}, "format 'fastjax-plan-file-0', not 'fastjax-plan-"),
-        ({"format": None}, {}, "'format'"),
-        ({"stages": None}, {}, "'stages'"),
-        ({"stages": "many"}, {}, "invalid literal for int() with base 10: 'many'"),
-        ({"row_bytes": float("inf")}, {}, "cannot convert float infinity to integer"),
-        ({"row_bytes": 0}, {}, "row_bytes must be an integer from 1 to 2**40 - 1, got 0."),
-        ({"scheduler": "best"}, {}, "scheduler must be one of auto, "),
-        ({"topology": 7}, {}, "must be a mapping"),
-        ({"topology": {"servers": 3}}, {}, "devices_per_server"),
-        ({"topology": TOPOLOGY | {"colour": 1}}, {}, "unexpected keyword argument 'colour'"),
-        ({"topology": TOPOLOGY | {"servers": 0}}, {}, "servers must be an integer from 1"),
-        ({"topology": TOPOLOGY | {"servers": 2}}, {}, "matchings of 2 servers have shape "),
-        (
-            {"topology": TOPOLOGY | {"nic_bandwidths": [1, 1, 1, 1, 1, 0]}, "scheduler": "direct"},
-            {},
-            "that of device 5 has failed",
-        ),
-        ({}, {"facts": None}, "facts is not a file in the archive"),
-        ({}, {"traffic": None}, "traffic is not a file in the archive"),
-        ({}, {"given_weights": None}, "given_weights is not a file in the archive"),
-        ({}, {"traffic": np.ones((4, 4), int)}, "traffic must have shape (6, 6) for a topology of"),
-        ({}, {"traffic": np.ones((6, 6))}, "traffic must be integers (rows), got float64."),
-        ({}, {"traffic": -np.ones((6, 6), int)}, "traffic must be 0 or more, got traffic[0, 0]"),
-        (
-            {},
-            {"found_targets": np.zeros((1, 3)), "found_weights": np.ones(1, int)},
-            "matchings are float64 and int64, not a matrix of int16 and a vector of int64",
-        ),
-        ({}, {"given_weights": np.ones((1, 1), int)}, "matchings are int16 and int64, not a "),
-        ({}, {"given_weights": np.ones(99, int)}, "99 matchings of 3 servers have shape "),
-        (
-            {},
-            {"given_targets": np.zeros((1, 3), np.int16), "given_weights": np.ones(1, int)},
-            "matchings are not one-to-one",
-        ),
-        (
-            {},
-            {
-                "given_targets": np.array([[1, 3, 0]], np.int16),
-                "given_weights": np.ones(1, int),
-            },
-            "matchings are not one-to-one",
-        ),
-        (
-            {},
-            {
-                "given_targets": np.array([[1, 2, 0]], np.int16),
-                "given_weights": np.zeros(1, int),
-            },
-            "a matching's weight is not positive",
-        ),
+        ({"format": "fastjax-plan-file-0"}, "format 'fastjax-plan-file-0', not 'fastjax-plan-"),
+        ({"format": None}, "'format'"),
+        ({"stages": None}, "'stages'"),
+        ({"stages": "many"}, "invalid literal for int() with base 10: 'many'"),
+        ({"row_bytes": float("inf")}, "cannot convert float infinity to integer"),
+        ({"row_bytes": 0}, "row_bytes must be an integer from 1 to 2**40 - 1, got 0."),
+        ({"scheduler": "best"}, "scheduler must be one of auto, "),
+        ({"topology": 7}, "must be a mapping"),
+        ({"topology": {"servers": 3}}, "devices_per_server"),
+        (of_topology(colour=1), "unexpected keyword argument 'colour'"),
+        (of_topology(servers=0), "servers must be an integer from 1"),
+        (of_topology(servers=2), "matchings of 2 servers have shape "),
+        (of_topology(**FAILED) | {"scheduler": "direct"}, "that of device 5 has failed"),
     ],
+    ids=str,
 )
-def test_files_with_other_contents(saved, facts, arrays, message):
-    change(saved, facts, arrays)
-    with pytest.raises(ArgumentError, match=re.escape(message)) as caught:
-        Plan.load(saved)
-    assert str(caught.value).startswith(f"{saved} is no plan of fastjax: ")
+def test_files_with_other_facts(saved, facts, told):
+    change(saved, facts, {})
+    refused(ArgumentError, lambda: Plan.load(saved), f"{saved} is no plan of fastjax: ", told)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"facts": None}, f"facts {ABSENT}"),
+        ({"traffic": None}, f"traffic {ABSENT}"),
+        ({"given_weights": None}, f"given_weights {ABSENT}"),
+        ({"traffic": np.ones((4, 4), int)}, "traffic must have shape (6, 6) for a topology of"),
+        ({"traffic": np.ones((6, 6))}, "traffic must be integers (rows), got float64."),
+        ({"traffic": -np.ones((6, 6), int)}, "traffic must be 0 or more, got traffic[0, 0]"),
+        (matched("found", [0, 0, 0], 1, float), "matchings are float64 and int64, not a matrix"),
+        ({"given_weights": np.ones((1, 1), int)}, "matchings are int16 and int64, not a "),
+        ({"given_weights": np.ones(99, int)}, "99 matchings of 3 servers have shape "),
+        (matched("given", [0, 0, 0], 1), "matchings are not one-to-one"),
+        (matched("given", [1, 3, 0], 1), "matchings are not one-to-one"),
+        (matched("given", [1, 2, 0], 0), "a matching's weight is not positive"),
+    ],
+    ids=lambda v: "" if isinstance(v, dict) else v,
+)
+def test_files_with_other_arrays(saved, arrays, told):
+    change(saved, {}, arrays)
+    refused(ArgumentError, lambda: Plan.load(saved), f"{saved} is no plan of fastjax: ", told)
 
 
 @pytest.mark.parametrize(
     ("facts", "arrays"),
     [
         ({"stages": 1}, {}),
-        ({}, {"found_weights": np.ones(1, int), "found_targets": np.array([[1, 2, 0]], np.int16)}),
+        ({}, matched("found", [1, 2, 0], 1)),
         ({}, {"traffic": np.arange(36).reshape(6, 6)}),
     ],
 )
 def test_plans_that_would_be_others(saved, facts, arrays):
     change(saved, facts, arrays)
-    message = f"{saved} is a plan of a version of fastjax that plans otherwise; make it anew with "
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        Plan.load(saved)
+    refused(ArgumentError, lambda: Plan.load(saved), f"{saved} is a plan of a version of fastjax")
+
+
+EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"PK",
-        b"no plan at all\n" * 99,
-        b"\x93NUMPY",
-        b"PK\x05\x06" + bytes(18),  # an archive of nothing
-    ],
+    "content", [b"", b"PK", b"no plan at all\n" * 99, b"\x93NUMPY", EMPTY_ARCHIVE]
 )
 def test_files_of_other_kinds(tmp_path, content):
     path = tmp_path / "other"
     path.write_bytes(content)
-    with pytest.raises(ArgumentError, match="other is no plan of fastjax: "):
-        Plan.load(path)
+    refused(ArgumentError, lambda: Plan.load(path), "other is no plan of fastjax: ")
 
 
-def test_arrays_that_are_no_archive(tmp_path):
+def test_arrays_that_are_no_archive_of_plain_arrays(tmp_path):
     path = tmp_path / "array.npy"
     np.save(path, np.ones(3))
-    message = r"array\.npy is no plan of fastjax: not an archive of arrays$"
-    with pytest.raises(ArgumentError, match=message):
-        Plan.load(path)
-
-
-def test_objects_are_not_unpickled(tmp_path):
+    refused(ArgumentError, lambda: Plan.load(path), "array.npy is no plan", "not an archive of")
     path = tmp_path / "objects.npz"
     np.savez(path, facts=np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ArgumentError, match="Object arrays cannot be loaded"):
-        Plan.load(path)
+    refused(ArgumentError, lambda: Plan.load(path), "Object arrays cannot be loaded")
 
 
 @LOADING
@@ -289,5 +270,5 @@ def test_a_pickle_of_another_version(monkeypatch):
     plan = make_plan(np.ones((4, 4), int), Topology(2, 2), scheduler="fast")
     written = pickle.dumps(plan)
     monkeypatch.setattr(_core.HostPlan, "num_stages", 99)
-    with pytest.raises(ArgumentError, match="the pickle is a plan of a version of fastjax that"):
-        pickle.loads(written)
+    told = "the pickle is a plan of a version of fastjax"
+    refused(ArgumentError, lambda: pickle.loads(written), told)

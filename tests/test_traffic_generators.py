@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from functools import partial
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from refusals import bounds, keywords, refusals
 
 from fastjax import Topology, make_plan
 from fastjax import traffic as ft
@@ -288,57 +290,57 @@ def test_gini_of_known_counts():
     assert ft.gini([[1, 3]]) == 0.25
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ft.zipf(0, 1), "count must be an integer, 1 or more; got 0"),
-        (lambda: ft.zipf(3, -1), "exponent must be a number, from 0 to 20; got -1"),
-        (lambda: ft.zipf(3, 21), "exponent must be a number, from 0 to 20; got 21"),
-        (lambda: ft.zipf(3, math.nan), "exponent must be a number"),
-        (lambda: ft.zipf(3, "1"), "exponent must be a number, from 0 to 20; got '1'"),
-        (lambda: ft.uniform(0, 1), "devices must be an integer, 1 or more; got 0"),
-        (lambda: ft.uniform(2, -1), "rows must be an integer, 0 or more; got -1"),
-        (lambda: ft.uniform(2, 1.5), "rows must be an integer, 0 or more; got 1.5"),
-        (lambda: ft.uniform(2, True), "rows must be an integer"),
-        (lambda: ft.uniform(2, 2**52 + 1), r"2 devices with .* rows each are more than 2\*\*53"),
-        (lambda: ft.pair_zipf(1, 1, self_pairs=False), "needs 2 devices or more, got 1"),
-        (lambda: ft.pair_zipf(2, 1, exponent=-1), "exponent must be"),
-        (lambda: ft.expert_popularity(2, 1, experts_per_device=0), "experts_per_device must be"),
-        (lambda: ft.expert_popularity(2, 1, top_k=0), "top_k must be an integer, 1 or more"),
-        (lambda: ft.expert_popularity(2, 1, top_k=2**53), r"more than 2\*\*53 rows"),
-        (lambda: ft.expert_popularity(2, 1, sigma=-1), "sigma must be a number, from 0 to 50"),
-        (
-            lambda: ft.expert_popularity(2, 1, tilt=0),
-            r"tilt must be a number, from 1e-06 to 1e\+12",
-        ),
-        (lambda: ft.expert_popularity(2, 1, tilt=math.inf), "tilt must be"),
-        (
-            lambda: ft.expert_popularity(2, 1, popularity="normal"),
-            "popularity must be 'zipf' or 'lognormal', got 'normal'",
-        ),
-        (lambda: ft.drift(-1, 2, 1), "steps must be an integer, 0 or more"),
-        (lambda: ft.drift(1, 2, 1, rho=1.1), "rho must be a number, from 0 to 1; got 1.1"),
-        (lambda: ft.drift(1, 2, 1, sigma=51), "sigma must be a number, from 0 to 50"),
-        (lambda: ft.drift(1, 2, 1, tilt=-1), "tilt must be"),
-        (lambda: ft.drift(1, 2, 1, experts_per_device=0), "experts_per_device must be"),
-        (lambda: ft.single_flow(2, 1, sender=2), "sender must be an integer, from 0 to 1; got 2"),
-        (lambda: ft.single_flow(2, 1, receiver=-1), "receiver must be an integer, from 0 to 1"),
-        (lambda: ft.hot_receiver(2, 1, receiver=2), "receiver must be an integer, from 0 to 1"),
-        (lambda: ft.hot_receiver(2, 1, share=1.1), "share must be a number, from 0 to 1; got 1.1"),
-        (lambda: ft.hot_sender(2, 1, sender=2), "sender must be an integer, from 0 to 1; got 2"),
-        (lambda: ft.hot_sender(0, 1), "devices must be an integer, 1 or more"),
-        (lambda: ft.permutation(0, 1), "devices must be an integer, 1 or more"),
-        (lambda: ft.staggered(0, 1), "devices must be an integer, 1 or more"),
-        (lambda: ft.concentrated(0, 1, 1), "servers must be an integer, 1 or more"),
-        (lambda: ft.concentrated(1, 0, 1), "devices_per_server must be an integer, 1 or more"),
-        (lambda: ft.gini([]), "counts must be one number or more"),
-        (lambda: ft.gini([1, -1]), "each finite and 0 or more"),
-        (lambda: ft.gini([1, math.nan]), "each finite and 0 or more"),
-    ],
+NAN, INF = math.nan, math.inf
+POSITIVE = [0, -1, 1.0, True], [1]
+BELOW_0, ABOVE_1 = math.nextafter(0, -1), math.nextafter(1, 2)
+PORTION = [BELOW_0, ABOVE_1, NAN], [0, 1]
+EXPONENT = [BELOW_0, math.nextafter(20, INF), NAN, "1"], [0, 20]
+SIGMA = [BELOW_0, math.nextafter(50, INF), NAN], [0, 50]
+TILT = [math.nextafter(1e-6, 0), math.nextafter(1e12, INF), INF], [1e-6, 1e12]
+DEVICE = [-1, 2], [0, 1]
+
+test_bounds = bounds(
+    ArgumentError,
+    ("count", lambda v: ft.zipf(v, 1), *POSITIVE),
+    ("exponent", lambda v: ft.zipf(3, v), *EXPONENT),
+    ("devices", lambda v: ft.uniform(v, 1), *POSITIVE),
+    ("devices", lambda v: ft.hot_sender(v, 1), *POSITIVE),
+    ("devices", lambda v: ft.permutation(v, 1), *POSITIVE),
+    ("devices", lambda v: ft.staggered(v, 1), *POSITIVE),
+    ("rows", lambda v: ft.uniform(2, v), [-1, 1.5, True], [0, 2**52]),
+    ("servers", lambda v: ft.concentrated(v, 1, 1), *POSITIVE),
+    ("devices_per_server", lambda v: ft.concentrated(1, v, 1), *POSITIVE),
+    ("steps", lambda v: list(ft.drift(v, 2, 1)), [-1], [0]),
+    *keywords(partial(ft.pair_zipf, 2, 1), exponent=EXPONENT),
+    *keywords(
+        partial(ft.expert_popularity, 2, 1),
+        experts_per_device=POSITIVE,
+        top_k=POSITIVE,
+        sigma=SIGMA,
+        tilt=TILT,
+        popularity=(["normal"], ["zipf", "lognormal"]),
+    ),
+    *keywords(
+        lambda **options: next(ft.drift(1, 2, 1, **options)),
+        rho=PORTION,
+        sigma=SIGMA,
+        tilt=TILT,
+        experts_per_device=POSITIVE,
+    ),
+    *keywords(partial(ft.single_flow, 2, 1), sender=DEVICE, receiver=DEVICE),
+    *keywords(partial(ft.hot_receiver, 2, 1), receiver=DEVICE, share=PORTION),
+    *keywords(partial(ft.hot_sender, 2, 1), sender=DEVICE),
 )
-def test_what_is_out_of_bounds_is_refused(call, message):
-    with pytest.raises(ArgumentError, match=message):
-        call()
+
+test_refused = refusals(
+    ArgumentError,
+    (lambda: ft.uniform(2, 2**52 + 1), "2 devices", "rows each are more than 2**53"),
+    (lambda: ft.expert_popularity(2, 1, top_k=2**53), "more than 2**53 rows"),
+    (lambda: ft.pair_zipf(1, 1, self_pairs=False), "needs 2 devices or more, got 1"),
+    (lambda: ft.gini([]), "counts must be one number or more"),
+    (lambda: ft.gini([1, -1]), "counts must be", "each finite and 0 or more"),
+    (lambda: ft.gini([1, math.nan]), "counts must be", "each finite and 0 or more"),
+)
 
 
 @pytest.mark.parametrize(
