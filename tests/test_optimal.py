@@ -1,16 +1,20 @@
 """Solved stages and fluid bounds against brute force and each other."""
 
 import itertools
-import re
+import math
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import bounds, keywords, refusals, refused
 from scipy.optimize import linprog
 
 from fastjax import Topology, make_plan, optimal, traffic
-from fastjax.errors import ArgumentError
+from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.optimal import fluid as fluid_solver
+from fastjax.optimal import stages as stage_solver
 
 
 def covered(rows, targets, lengths):
@@ -94,28 +98,41 @@ def test_frontier_falls():
         assert optimal.min_stages(rows, length).num_stages == count
 
 
-@pytest.mark.parametrize(
-    ("rows", "arguments", "message"),
-    [
-        (np.ones((2, 3), int), {}, "rows must be a square matrix, got shape (2, 3)."),
-        (np.zeros((2, 2)), {}, "rows must be integers (rows), got float64."),
-        ([[0, -1], [0, 0]], {}, "rows must be 0 or more, got rows[0, 1] = -1."),
-        ([[1, 0], [0, 0]], {}, "rows must have a zero diagonal, got rows[0, 0] = 1"),
-        ([[0, 2**52], [0, 0]], {}, "rows must add up to at most 2**52 in each line"),
-        ([[0, 1], [0]], {}, "rows must be a matrix"),
-        ([[0, 1], [1, 0]], {"startup_rows": -1}, "startup_rows must be rows, from 0 to 2**62"),
-        ([[0, 1], [1, 0]], {"time_limit": 0}, "time_limit must be seconds, above 0 and finite"),
-        ([[0, 1], [1, 0]], {"max_stages": 0}, "max_stages must be an integer of at least 1"),
-    ],
+def stages(rows=((0, 1), (1, 0)), startup_rows=1, **options):
+    return lambda: optimal.solve_stages(rows, startup_rows=startup_rows, **options)
+
+
+def fluid(devices=4, **options):
+    rows = np.ones((devices, devices), int)
+    return lambda: optimal.fluid_lower_bound(rows, Topology(2, 2), **options)
+
+
+TIMES = [0, -1, math.nan, math.inf], [60]
+
+STARTUP = [-1, math.nextafter(2**62, math.inf)], [0]
+
+test_bounds = bounds(
+    ArgumentError,
+    *keywords(
+        lambda **options: stages(**options)(),
+        startup_rows=STARTUP,
+        time_limit=TIMES,
+        max_stages=([0], [2]),
+    ),
+    *keywords(lambda **options: fluid(**options)(), row_bytes=([0, 1.5], [1]), time_limit=TIMES),
+    ("max_length", lambda v: optimal.min_stages([[0, 3], [1, 0]], v), [2], [3]),
+    ("rows must add", lambda v: stages([[0, v], [0, 0]])(), [2**51 + 1], [2**51]),
 )
-def test_refuses_stages(rows, arguments, message):
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        optimal.solve_stages(rows, **({"startup_rows": 1} | arguments))
 
-
-def test_refuses_lengths_that_cannot_be():
-    with pytest.raises(ArgumentError, match="max_length must be an integer from 3"):
-        optimal.min_stages(np.array([[0, 3], [1, 0]]), 2)
+test_refused = refusals(
+    ArgumentError,
+    (stages(np.ones((2, 3), int)), "rows must be a square matrix, got shape (2, 3)."),
+    (stages(np.zeros((2, 2))), "rows must be integers (rows), got float64."),
+    (stages([[0, -1], [0, 0]]), "rows must be 0 or more, got rows[0, 1] = -1."),
+    (stages([[1, 0], [0, 0]]), "rows must have a zero diagonal, got rows[0, 0] = 1"),
+    (stages([[0, 1], [0]]), "rows must be a matrix"),
+    (fluid(3), "traffic must have shape (4, 4) for a topology of 2 x 2"),
+)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
@@ -139,18 +156,21 @@ def test_fluid_bound_knows_slow_servers():
     assert fluid == pytest.approx(3000 * 4096 / 60e9, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"traffic": np.ones((3, 3), int)},
-            "traffic must have shape (4, 4) for a topology of 2 x 2",
-        ),
-        ({"row_bytes": 0}, "row_bytes must be an integer of 1 or more, got 0."),
-        ({"time_limit": -1}, "time_limit must be seconds, above 0 and finite, got -1."),
-    ],
-)
-def test_refuses_fluids(arguments, message):
-    given_ = {"traffic": np.ones((4, 4), int), "topology": Topology(2, 2)} | arguments
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        optimal.fluid_lower_bound(**given_)
+class NotDone:
+    """What a solver answers whose time is up."""
+
+    status, message = 1, "Time limit reached"
+    cover, lower = None, 0
+
+
+def test_time_that_does_not_suffice(monkeypatch):
+    monkeypatch.setattr(fluid_solver, "_solve", lambda *_: NotDone)
+    refused(UnsupportedError, fluid(), "within the time limit of 60.0 s", "Time limit reached")
+    monkeypatch.setattr(stage_solver, "shortest_cover", lambda *_: NotDone)
+    rows = [[0, 5, 1], [1, 0, 5], [5, 1, 0]]
+    refused(UnsupportedError, lambda: optimal.frontier(rows, time_limit=3), "not proved in 3 s")
+
+
+def test_without_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    refused(UnsupportedError, fluid(), "pip install 'fastjax[optimal]'")

@@ -4,8 +4,6 @@ What schedulers promise beyond that, and that a plan depends on nothing but its 
 over random problems in C++ (tests/cpp/plan_checks.cc).
 """
 
-import re
-
 import hypothesis
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ from plan_problems import SCHEDULERS, make_traffic, problems, scheduled, traced_
 
 import fastjax
 from fastjax import Topology, make_plan
-from fastjax.errors import ArgumentError, OptionError
 
 
 @pytest.mark.sanitize
@@ -151,75 +148,6 @@ def test_a_planner_that_planned_something_else_before(scheduler, shape, rng):
             used = po.HEADER_WORDS + 16 + 10 * entries.size
             assert header[3] == entries.size
             np.testing.assert_array_equal(got[r][:used], plan.stage_table(r)[:used])
-
-
-def _change(row, column, value, dtype=np.int64):
-    traffic = np.ones((4, 4), dtype)
-    traffic[row, column] = value
-    return traffic
-
-
-@pytest.mark.parametrize(
-    ("traffic", "arguments", "error", "message"),
-    [
-        (
-            np.ones((4, 3), int),
-            {},
-            ArgumentError,
-            "traffic must have shape (4, 4) for a topology of 2 x 2 devices, got (4, 3).",
-        ),
-        (np.ones((1, 4, 4), int), {}, ArgumentError, "got (1, 4, 4)."),
-        (7, {}, ArgumentError, "got ()."),
-        (np.ones((4, 4)), {}, ArgumentError, "traffic must be integers (rows), got float64."),
-        (np.ones((4, 4), bool), {}, ArgumentError, "traffic must be integers (rows), got bool."),
-        (
-            _change(2, 3, -5),
-            {},
-            ArgumentError,
-            "traffic must be 0 or more, got traffic[2, 3] = -5.",
-        ),
-        (
-            _change(1, 0, 2**62 // 16 + 1),
-            {},
-            ArgumentError,
-            "traffic has more rows than int64 can add up.",
-        ),
-        (
-            _change(1, 0, 2**64 - 1, np.uint64),
-            {},
-            ArgumentError,
-            "traffic has more rows than int64 can add up.",
-        ),
-        (
-            np.ones((4, 4), int),
-            {"row_bytes": 0},
-            ArgumentError,
-            "row_bytes must be an integer from 1 to 2**40 - 1, got 0.",
-        ),
-        (
-            np.ones((4, 4), int),
-            {"row_bytes": 2**40},
-            ArgumentError,
-            "row_bytes must be an integer from 1 to 2**40 - 1, got 1099511627776.",
-        ),
-        (np.ones((4, 4), int), {"row_bytes": 1.5}, ArgumentError, "2**40 - 1, got 1.5."),
-        (
-            np.ones((4, 4), int),
-            {"scheduler": "slow"},
-            OptionError,
-            f"scheduler must be one of {', '.join(fastjax.schedulers())}; got 'slow'.",
-        ),
-    ],
-)
-def test_make_plan_refuses(traffic, arguments, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        make_plan(traffic, Topology(2, 2), **arguments)
-
-
-def test_make_plan_refuses_what_is_no_topology():
-    message = "topology must be a fastjax.Topology, got (2, 2)."
-    with pytest.raises(ArgumentError, match=re.escape(message)):
-        make_plan(np.ones((4, 4), int), (2, 2))
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", ">i4", "u8", "i8"])
