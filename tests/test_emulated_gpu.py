@@ -14,7 +14,7 @@ CHOSEN = {
     "test_exchange": ("scheduler or traffic or data_type", 60),
     "test_gpu": ("(rank and float32) or planned or bad", 10),
     "test_transforms": ("gradients or bad", 15),
-    "test_errors": ("gradients or bad", 30),
+    "test_errors": ("gradient or bad or damaged", 34),
     "test_overlaps": ("refuses or looks", 7),
 }
 

@@ -298,17 +298,6 @@ def test_gradient_under_vmap_of_everything(rng):
             np.testing.assert_allclose(g[:, b], e, rtol=1e-5)
 
 
-def test_vmap_over_the_exchanged_axis_is_refused():
-    x = jnp.zeros((4, 8, 2))
-    sizes = jnp.zeros((4, 4), jnp.int32)
-    f = jax.vmap(exchange, axis_name="x")
-    with pytest.raises(fastjax.errors.ArgumentError, match="axis 'x' is a vmap axis"):
-        f(x, x, sizes, sizes, sizes, sizes)
-    plan = jax.vmap(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table, axis_name="x")
-    with pytest.raises(fastjax.errors.ArgumentError, match="axis 'x' is a vmap axis"):
-        plan(sizes)
-
-
 def rounds(operand, output, arrays, step):
     """The same exchange again and again, each time on what the last one left."""
     rows = operand.shape[0]
