@@ -16,7 +16,7 @@ def refused(error: type[Exception], call: Callable[[], Any], *fragments: str) ->
     text = str(caught.value)
     assert caught.type is error, text
     for fragment in fragments:
-        assert fragment in text
+        assert fragment in text, f"{fragment!r} is not in {text!r}"
     return text
 
 

@@ -1,9 +1,12 @@
 """Custom calls that fastjax never makes itself: the handlers refuse them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refusals, refused
 
 import fastjax  # registers the handlers
 from fastjax.traced.contract import CALLS, Metadata
@@ -57,140 +60,139 @@ def raw_call(target, result, operands, **attributes):
     return jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **good))(*operands)
 
 
-WORDS = jax.ShapeDtypeStruct((48,), jnp.int32)
+WORDS = fastjax._core.table_words(TOPOLOGY, 0)
+ROWS = jax.ShapeDtypeStruct((1, 1), jnp.float32)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "text"),
-    [
-        ({"channel": None}, "a call site's attributes are incomplete"),
-        ({"program": None}, "a call site's attributes are incomplete"),
-        ({"shapes": None}, "a call site's attributes are incomplete"),
-        ({"processes": np.array([0], np.int64)}, "processes and rails must be given"),
-        (
-            {"processes": np.array([0], np.int64), "rails": np.array([-1], np.int64)},
-            "processes and rails must be given for every device",
-        ),
-        (
-            {"processes": np.array([0], np.int64), "rails": np.array([0], np.int64)},
-            "this process has opened no network",
-        ),
-        ({"group_size": np.int64(0)}, "replica_groups and group_size disagree"),
-        ({"group_size": np.int64(2)}, "replica_groups and group_size disagree"),
-        ({"replica_groups": np.array([1], np.int64)}, "must name every partition once"),
-        ({"rank_of": np.array([1], np.int64)}, "rank_of must be a permutation"),
-        ({"scheduler": None}, "a plan's attributes are incomplete"),
-        ({"topology": None}, "a plan's attributes are incomplete"),
-        ({"row_bytes": None}, "a plan's attributes are incomplete"),
-        ({"topology": np.array(WITH_NICS, np.int64)}, "topology does not fit the group"),
-        ({"topology": np.array(TOPOLOGY[:7], np.int64)}, "a topology has too few words"),
-        *(
-            ({"topology": np.array(words, np.int64)}, message)
-            for words, message in (
-                ((0, *TOPOLOGY[1:]), "a topology has an impossible number of devices"),
-                ((1, 2**21, *TOPOLOGY[2:]), "a topology has an impossible number of devices"),
-                ((1, 1, 0, *TOPOLOGY[3:]), "a bandwidth is not positive"),
-                ((1, 1, 1, 0, *TOPOLOGY[4:]), "a bandwidth is not positive"),
-                ((1, 1, 1, 1, -1, 1, 1, 1), "a latency is out of range"),
-                ((1, 1, 1, 1, 1, 1, 2**62, 1), "a latency is out of range"),
-                ((1, 1, 1, 1, 1, 1, 1, 10**6 + 1), "incast_loss is out of range"),
-                ((*TOPOLOGY, 1, 1), "nic_bandwidths does not have an entry for each device"),
-                ((*TOPOLOGY, -1), "a NIC's bandwidth is negative"),
-                ((*WITH_NICS, 1, 0), "a server has no working NIC"),
-            )
-        ),
-        ({"scheduler": np.int64(99)}, "topology does not fit the group"),
-    ],
+def table(words=WORDS):
+    return jax.ShapeDtypeStruct((words,), jnp.int32)
+
+
+TABLE = table()
+
+
+def plan(result=TABLE, **attributes):
+    target = "fastjax_plan_v1"
+    return lambda: raw_call(target, result, operands_of(target), **attributes)
+
+
+def exchange(attributes=None, **operands):
+    target = "fastjax_plan_exchange_v1"
+    return lambda: raw_call(target, ROWS, operands_of(target, **operands), **(attributes or {}))
+
+
+def loopback(attributes=None, **operands):
+    """Of one rank. The platform "none" is as where fastjax was built without its library."""
+    target, result = "fastjax_loopback_v1", jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
+    ranks = [operands.get(name, OPERANDS[name][None]) for name in CALLS[target].operands]
+
+    def call():
+        fastjax._core.set_gpu_options("none", "/no/libfastjax_none.so", 0, [])
+        return raw_call(target, result, ranks, **(attributes or {}))
+
+    return call
+
+
+def loopback_plan(sizes=INTEGERS[None], result=TABLE, **attributes):
+    return lambda: raw_call("fastjax_loopback_plan_v1", result, [sizes], **attributes)
+
+
+def integers(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def topology(*words):
+    return plan(topology=integers(*words))
+
+
+SITE = "a call site's attributes are incomplete"
+PLAN = "a plan's attributes are incomplete"
+GROUPS = "replica_groups and group_size disagree"
+NETWORK = "processes and rails must be given for every device"
+DEVICES = "a topology has an impossible number of devices"
+
+test_impossible_attributes = refusals(
+    jax.errors.JaxRuntimeError,
+    *((plan(**{name: None}), SITE) for name in ("channel", "program", "shapes")),
+    (loopback({"platform": None}), SITE),
+    *((plan(**{name: None}), PLAN) for name in ("scheduler", "topology", "row_bytes")),
+    (loopback({"topology": None}), PLAN),
+    (loopback_plan(scheduler=None), PLAN),
+    (exchange({"reverse": None}), "an exchange's attributes are incomplete"),
+    (loopback({"reverse": None}), "an exchange's attributes are incomplete"),
+    (loopback({"platform": "none"}), "cannot load fastjax's GPU library"),
+    (plan(processes=integers(0)), NETWORK),
+    (plan(processes=integers(0), rails=integers(-1)), NETWORK),
+    (plan(processes=integers(0), rails=integers(0)), "this process has opened no network"),
+    (plan(group_size=np.int64(0)), GROUPS),
+    (plan(group_size=np.int64(2)), GROUPS),
+    (plan(replica_groups=integers(1)), "must name every partition once"),
+    (plan(rank_of=integers(1)), "rank_of must be a permutation"),
+    (topology(*WITH_NICS), "topology does not fit the group"),
+    (plan(scheduler=np.int64(99)), "topology does not fit the group"),
+    (topology(*TOPOLOGY[:7]), "a topology has too few words"),
+    (topology(0, *TOPOLOGY[1:]), DEVICES),
+    (topology(1, 2**21, *TOPOLOGY[2:]), DEVICES),
+    (topology(1, 1, 0, *TOPOLOGY[3:]), "a bandwidth is not positive"),
+    (topology(1, 1, 1, 0, *TOPOLOGY[4:]), "a bandwidth is not positive"),
+    (topology(1, 1, 1, 1, -1, 1, 1, 1), "a latency is out of range"),
+    (topology(1, 1, 1, 1, 1, 1, 2**62, 1), "a latency is out of range"),
+    (topology(1, 1, 1, 1, 1, 1, 1, 10**6 + 1), "incast_loss is out of range"),
+    (topology(*TOPOLOGY, 1, 1), "nic_bandwidths does not have an entry for each device"),
+    (topology(*TOPOLOGY, -1), "a NIC's bandwidth is negative"),
+    (topology(*WITH_NICS, 1, 0), "a server has no working NIC"),
+    *((loopback_plan(rank=np.int64(rank)), "there is no such rank") for rank in (-1, 1)),
 )
-def test_calls_with_impossible_attributes(attributes, text):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-        raw_call("fastjax_plan_v1", WORDS, operands_of("fastjax_plan_v1"), **attributes)
 
 
-def test_exchanges_with_impossible_attributes():
-    target, result = "fastjax_plan_exchange_v1", jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    operands = operands_of(target)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="an exchange's attributes are incomplete"):
-        raw_call(target, result, operands, reverse=None)
-    assert raw_call(target, result, operands).shape == (1, 1)
+def test_attributes_at_their_bounds():
+    assert exchange()().shape == (1, 1)
+    assert loopback_plan()().shape == (WORDS,)
+    for words in ((1, 1, 1, 1, 0, 0, 0, 0), (1, 1, 1, 1, 1, 1, 1, 10**6), (*TOPOLOGY, 0)):
+        assert topology(*words)().shape == (WORDS,)
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize(
-    ("name", "operand"),
-    [
-        ("source", jnp.zeros((1, 2))),
-        ("input_offsets", jnp.zeros(1)),
-        ("send_sizes", jnp.zeros(2, jnp.int32)),
-        ("recv_sizes", jnp.zeros((1, 1), jnp.int32)),
-        ("partition", jnp.ones((), jnp.uint32)),
-        ("partition", jnp.zeros((), jnp.int32)),
-    ],
+WRONG = "an_operation over axis 'x' (channel 1): unexpected operands"
+DEVICE = "device 0 cannot take part: unexpected operands"
+UNKNOWN = "a device that does not know its number cannot take part: unexpected operands"
+
+test_unexpected_operands = pytest.mark.sanitize(
+    refusals(
+        jax.errors.JaxRuntimeError,
+        (exchange(source=jnp.zeros((1, 2))), DEVICE),
+        (exchange(input_offsets=jnp.zeros(1)), DEVICE),
+        (exchange(send_sizes=jnp.zeros(2, jnp.int32)), DEVICE),
+        (exchange(recv_sizes=jnp.zeros((1, 1), jnp.int32)), DEVICE),
+        (exchange(partition=jnp.ones((), jnp.uint32)), UNKNOWN),
+        (exchange(partition=jnp.zeros((), jnp.int32)), UNKNOWN),
+        *((plan(table(words)), DEVICE) for words in (WORDS - 1, WORDS + 1)),
+    )
 )
-def test_calls_with_unexpected_operands(name, operand):
-    target, result = "fastjax_plan_exchange_v1", jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    operands = operands_of(target, **{name: operand})
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=r"INVALID_ARGUMENT: an_operation over axis"
-    ):
-        jax.block_until_ready(raw_call(target, result, operands))
-    short = jax.ShapeDtypeStruct((3,), jnp.int32)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        jax.block_until_ready(raw_call("fastjax_plan_v1", short, operands_of("fastjax_plan_v1")))
 
-
-def loopback_arrays(target, **others):
-    """Its result's type, and its operands: those of one rank."""
-    exchange = target == "fastjax_loopback_v1"
-    result = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32) if exchange else WORDS
-    names = CALLS[target].operands
-    return result, [others.get(name, OPERANDS[name][None]) for name in names]
-
-
-@pytest.mark.parametrize(
-    ("target", "attributes", "text"),
-    [
-        ("fastjax_loopback_v1", {"platform": None}, "a call site's attributes are incomplete"),
-        ("fastjax_loopback_v1", {"topology": None}, "a plan's attributes are incomplete"),
-        ("fastjax_loopback_v1", {"reverse": None}, "an exchange's attributes are incomplete"),
-        ("fastjax_loopback_v1", {"platform": "none"}, "cannot load fastjax's GPU library"),
-        ("fastjax_loopback_plan_v1", {"rank": np.int64(1)}, "there is no such rank"),
-        ("fastjax_loopback_plan_v1", {"rank": np.int64(-1)}, "there is no such rank"),
-        ("fastjax_loopback_plan_v1", {"scheduler": None}, "a plan's attributes are incomplete"),
-    ],
+test_unexpected_operands_of_loopback = refusals(
+    jax.errors.JaxRuntimeError,
+    (loopback(source=jnp.zeros((2, 1, 1))), WRONG),
+    (loopback(source=jnp.zeros(1)), WRONG),
+    (loopback(source=jnp.zeros((1, 1, 2))), WRONG),
+    (loopback(input_offsets=jnp.zeros((1, 1))), WRONG),
+    (loopback(send_sizes=jnp.zeros((2, 1), jnp.int32)), WRONG),
+    (loopback(output_offsets=jnp.zeros((1, 2), jnp.int32)), WRONG),
+    (loopback(recv_sizes=jnp.zeros(1, jnp.int32)), WRONG),
+    (loopback_plan(jnp.zeros((1, 1))), WRONG),
+    (loopback_plan(jnp.zeros((2, 1), jnp.int32)), WRONG),
+    (loopback_plan(jnp.int32(1)), WRONG),
+    (loopback_plan(result=table(WORDS + 1)), WRONG),
 )
-def test_loopback_with_impossible_attributes(target, attributes, text, tmp_path):
-    # As where fastjax was built without a platform's library.
-    fastjax._core.set_gpu_options("none", str(tmp_path / "libfastjax_none.so"), 0, [])
-    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-        raw_call(target, *loopback_arrays(target), **attributes)
 
 
-def test_a_tally_of_gpus_that_there_are_none_of(tmp_path):
-    fastjax._core.set_gpu_options("none", str(tmp_path / "libfastjax_none.so"), 0, [])
-    with pytest.raises(RuntimeError, match="cannot load fastjax's GPU library"):
-        fastjax._core.gpu_tally("none")
+def test_a_tally_of_gpus_that_there_are_none_of():
+    fastjax._core.set_gpu_options("none", "/no/libfastjax_none.so", 0, [])
+    tally = partial(fastjax._core.gpu_tally, "none")
+    refused(RuntimeError, tally, "cannot load fastjax's GPU library")
 
 
-@pytest.mark.parametrize(
-    ("name", "operand"),
-    [
-        ("source", jnp.zeros((2, 1, 1))),
-        ("source", jnp.zeros(1)),
-        ("source", jnp.zeros((1, 1, 2))),
-        ("input_offsets", jnp.zeros((1, 1))),
-        ("send_sizes", jnp.zeros((2, 1), jnp.int32)),
-        ("output_offsets", jnp.zeros((1, 2), jnp.int32)),
-        ("recv_sizes", jnp.zeros(1, jnp.int32)),
-    ],
-)
-def test_loopback_with_unexpected_operands(name, operand):
-    target = "fastjax_loopback_v1"
-    with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        raw_call(target, *loopback_arrays(target, **{name: operand}))
-
-
-@pytest.mark.parametrize("sizes", [jnp.zeros((1, 1)), jnp.zeros((2, 1), jnp.int32), jnp.int32(1)])
-def test_loopback_plan_with_unexpected_operands(sizes):
-    with pytest.raises(jax.errors.JaxRuntimeError, match="unexpected operands"):
-        raw_call("fastjax_loopback_plan_v1", WORDS, [sizes])
+def test_a_library_that_is_another():
+    library = np._core._multiarray_umath.__file__
+    fastjax._core.set_gpu_options("another", library, 0, [])
+    tally = partial(fastjax._core.gpu_tally, "another")
+    refused(RuntimeError, tally, f"{library} is not a GPU library of fastjax's")
