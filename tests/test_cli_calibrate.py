@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.stats
+from refusals import bounds, keywords, refusals, refused
 
 import fastjax
 from fastjax import Topology, calibration
@@ -464,29 +465,38 @@ def test_more_devices_than_there_are(unmeasured, capsys):
     assert "needs 64 cpu devices, but JAX has started with 8" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"devices": 1}, "--devices must be 2 or more, got 1."),
-        ({"servers": 3}, "--servers 3 does not divide 8 devices."),
-        ({"servers": 0}, "--servers 0 does not divide 8 devices."),
-        ({"repetitions": 2}, "--repetitions must be 3 or more, got 2."),
-        ({"sizes": (1024, 2048)}, "multiples of 1024 bytes, got 1024 2048."),
-        ({"sizes": (1024, 2048, 2048)}, "multiples of 1024 bytes, got 1024 2048 2048."),
-        ({"sizes": (1024, 2048, 3000)}, "multiples of 1024 bytes, got 1024 2048 3000."),
-        ({"sizes": (0, 1024, 2048)}, "multiples of 1024 bytes, got 0 1024 2048."),
-        ({"given": ("scale_up_latency",)}, "--set wants NAME=NUMBER, got 'scale_up_latency'."),
-        ({"given": ("servers=2",)}, "--set servers=2: the rates are scale_up_bandwidth, "),
-    ],
+Options = calibrate.CalibrateOptions
+
+
+def given(*texts):
+    return lambda: Options(given=texts)
+
+
+def of_sizes(*sizes):
+    return (lambda: Options(sizes=sizes)), "multiples of 1024", f"got {' '.join(map(str, sizes))}"
+
+
+test_bounds_of_options = bounds(
+    OptionError,
+    *keywords(Options, devices=([1, 0, -8], [2]), repetitions=([2], [3])),
 )
-def test_refuses_options(options, message):
-    with pytest.raises(OptionError, match=re.escape(message)):
-        calibrate.CalibrateOptions(**options)
+
+test_refused_options = refusals(
+    OptionError,
+    (lambda: Options(servers=3), "--servers 3 does not divide 8 devices"),
+    (lambda: Options(servers=0), "--servers 0 does not divide 8 devices"),
+    of_sizes(1024, 2048),
+    of_sizes(1024, 2048, 2048),
+    of_sizes(1024, 2048, 3000),
+    of_sizes(0, 1024, 2048),
+    (given("scale_up_latency"), "--set wants NAME=NUMBER, got 'scale_up_latency'"),
+    (given("scale_up_latency=x"), "--set wants NAME=NUMBER, got 'scale_up_latency=x'"),
+    (given("servers=2"), "--set servers=2: the rates are scale_up_bandwidth, "),
+)
 
 
-def test_refuses_rates_that_cannot_be():
-    with pytest.raises(TopologyError, match="scale_up_latency must be seconds, from 0 to 3600"):
-        calibrate.CalibrateOptions(given=("scale_up_latency=-1",))
+def test_rates_that_cannot_be():
+    refused(TopologyError, given("scale_up_latency=-1"), "scale_up_latency must be seconds")
 
 
 def test_options_of_the_command_line():
@@ -511,9 +521,7 @@ def test_options_of_the_command_line():
 
 
 def test_unknown_options(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["calibrate", "--fly"])
-    assert ended.value.code == 2
+    assert refused(SystemExit, lambda: main(["calibrate", "--fly"])) == "2"
     assert "--fly" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from emulated_cluster import (
 )
 from emulated_cluster.fabric import TRUNK, Fabric
 from emulated_cluster.system import ClusterError
+from refusals import bounds, keywords, refusals
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -407,49 +408,47 @@ def test_no_such_namespace() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "bounds"),
-    [
-        ("servers", 1, "2 to 200"),
-        ("servers", 201, "2 to 200"),
-        ("rails", 0, "1 to 100"),
-        ("rails", 101, "1 to 100"),
-        ("rate", 999_999, "1000000 to 100000000000"),
-        ("mtu", 575, "576 to 65000"),
-        ("port_buffer", 9013, "9014 to 1073741824"),
-        ("nic_buffer", 9013, "9014 to 1073741824"),
-        ("delay", -0.001, "0 to 0.1"),
-        ("delay", 0.2, "0 to 0.1"),
-    ],
+BUFFER = [9013, 2**30 + 1], [9014, 2**30]
+
+test_bounds_of_a_fabric = bounds(
+    ClusterError,
+    *keywords(
+        Fabric,
+        servers=([1, 201], [2, 200]),
+        rails=([0, 101], [1, 100]),
+        rate=([999_999, 10**11 + 1], [10**6, 10**11]),
+        mtu=([575, 65001], [576, 65000]),
+        port_buffer=BUFFER,
+        nic_buffer=BUFFER,
+        delay=([-0.001, 0.2], [0, 0.1]),
+    ),
 )
-def test_bounds_of_a_fabric(field: str, value: int, bounds: str) -> None:
-    with pytest.raises(ClusterError, match=f"{field} must be from {bounds}, got {value}"):
-        Fabric(**{field: value})
 
 
-@pytest.mark.parametrize("name", ["", "a-b", "A", "toolongname", "../x"])
-def test_names_of_a_fabric(name: str) -> None:
-    with pytest.raises(ClusterError, match="name must be one to eight of a-z and 0-9"):
-        Fabric(name=name)
+def named(name: str) -> Callable[[], object]:
+    return lambda: Fabric(name=name)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rate": "fast"}, "--rate must be like 100kbit, 100mbit, 100gbit; got 'fast'"),
-        ({"port_buffer": "1.5m"}, "--port-buffer must be like 100, 100k, 100m; got '1.5m'"),
-        ({"workloads": ("all",)}, "--workloads all: there are pair-zipf, expert, balanced"),
-        ({"schedulers": ("best",)}, "--schedulers best: there are auto"),
-        ({"row_bytes": 6}, "--row-bytes must be a multiple of 4, got 6"),
-        ({"rounds": 0}, "--rounds must be above 0"),
-        ({"baseline_rounds": 0}, "--baseline-rounds must be above 0"),
-        ({"seconds": 0.0}, "--seconds must be above 0"),
-        ({"timeout": 0.0}, "--timeout must be above 0"),
-    ],
+def benchmark(**settings: Any) -> Callable[[], object]:
+    return lambda: options.BenchOptions(**settings).fabric()
+
+
+test_refused_options = refusals(
+    ClusterError,
+    *(
+        (named(name), "name must be one to eight of a-z and 0-9")
+        for name in ("", "a-b", "A", "toolongname", "../x")
+    ),
+    (benchmark(rate="fast"), "--rate must be like 100kbit, 100mbit, 100gbit; got 'fast'"),
+    (benchmark(port_buffer="1.5m"), "--port-buffer must be like 100, 100k, 100m; got '1.5m'"),
+    (benchmark(workloads=("all",)), "--workloads all: there are pair-zipf, expert, balanced"),
+    (benchmark(schedulers=("best",)), "--schedulers best: there are auto"),
+    (benchmark(row_bytes=6), "--row-bytes must be a multiple of 4, got 6"),
+    (benchmark(rounds=0), "--rounds must be above 0"),
+    (benchmark(baseline_rounds=0), "--baseline-rounds must be above 0"),
+    (benchmark(seconds=0.0), "--seconds must be above 0"),
+    (benchmark(timeout=0.0), "--timeout must be above 0"),
 )
-def test_options_that_cannot_be(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ClusterError, match=message):
-        options.BenchOptions(**settings).fabric()
 
 
 @pytest.mark.parametrize("workload", sorted(work.WORKLOADS))

@@ -13,6 +13,7 @@ import multiprocess
 import numpy as np
 import pytest
 from fake_network import FakeClient, FakeCore
+from refusals import refused
 
 import fastjax
 from fastjax import jax_compat, network
@@ -99,8 +100,7 @@ def test_the_secret_of_whoever_came_first_is_taken(job, client, core):
 @pytest.mark.parametrize("secret", [b"short", b""])
 def test_a_secret_that_is_none_is_refused(job, client, core, secret):
     client.values[f"{PREFIX}/secret"] = secret
-    with pytest.raises(UnsupportedError, match="the job's secret in jax"):
-        network.ensure_open()
+    refused(UnsupportedError, network.ensure_open, "the job's secret in jax")
     assert core.opened == []
 
 
@@ -169,8 +169,7 @@ def test_a_process_that_cannot_be_talked_to_is_lost(job, client, core, data, why
 
 def test_a_restarted_process_is_refused(job, client, core):
     client.values[f"{PREFIX}/process/1"] = record()
-    with pytest.raises(UnsupportedError, match="process 1 has joined this job's exchanges before"):
-        network.ensure_open()
+    refused(UnsupportedError, network.ensure_open, "process 1 has joined this job's exchanges")
     assert core.closed == [0.0]
     assert client.values[f"{PREFIX}/process/1"] == record()
     assert job.at_exit == []
@@ -178,8 +177,7 @@ def test_a_restarted_process_is_refused(job, client, core):
 
 def test_without_a_job(job, core, monkeypatch):
     monkeypatch.setattr(jax_compat, "job", lambda: None)
-    with pytest.raises(UnsupportedError, match=r"call jax.distributed.initialize\(\) first"):
-        network.ensure_open()
+    refused(UnsupportedError, network.ensure_open, "call jax.distributed.initialize() first")
     assert core.opened == []
 
 
@@ -189,39 +187,26 @@ def test_this_process_has_no_job():
 
 def test_a_network_that_does_not_open_is_reported_to_all(job, client, core, monkeypatch):
     monkeypatch.setenv("FASTJAX_UCX_NICS", "broken")
-    texts = []
-    for _ in range(2):
-        with pytest.raises(UnsupportedError) as caught:
-            network.ensure_open()
-        texts.append(str(caught.value))
-    assert (
-        texts[0]
-        == texts[1]
-        == (
-            "the network between processes cannot be opened: no device broken. The UCX library is "
-            f"{job.library} (FASTJAX_UCX_LIBRARY; FASTJAX_UCX_LIBRARY=wheel takes that of the "
-            "libucx wheel), FASTJAX_UCX_NICS: broken, FASTJAX_UCX_TRANSPORTS: UCX chooses."
-        )
-    )
+    told = "cannot be opened: no device broken", f"is {job.library} (", "FASTJAX_UCX_NICS: broken"
+    text = refused(UnsupportedError, network.ensure_open, *told)
+    assert refused(UnsupportedError, network.ensure_open) == text
     assert len(core.opened) == 1  # what failed is not tried again
-    assert Record.unpack(client.values[f"{PREFIX}/process/1"]).error == texts[0]
+    assert Record.unpack(client.values[f"{PREFIX}/process/1"]).error == text
     assert job.at_exit == []
 
 
 def test_a_wrong_environment_is_reported_to_all(job, client, core, monkeypatch):
     monkeypatch.setenv("FASTJAX_UCX_NICS", "a,,b")
-    with pytest.raises(OptionError, match="FASTJAX_UCX_NICS must be"):
-        network.ensure_open()
-    assert "FASTJAX_UCX_NICS must be" in Record.unpack(client.values[f"{PREFIX}/process/1"]).error
+    text = refused(OptionError, network.ensure_open, "FASTJAX_UCX_NICS must be", "got 'a,,b'")
+    assert Record.unpack(client.values[f"{PREFIX}/process/1"]).error == text
     assert core.opened == []
 
 
 @pytest.mark.parametrize("fails_at", ["secret", "process/1"])
 def test_a_coordinator_that_fails(job, client, core, fails_at):
     client.broken = f"{PREFIX}/{fails_at}"
-    message = "the job's coordinator 127.0.0.1:1234 failed: UNAVAILABLE: gone"
-    with pytest.raises(UnsupportedError, match=message):
-        network.ensure_open()
+    told = "coordinator 127.0.0.1:1234 failed: UNAVAILABLE: gone"
+    refused(UnsupportedError, network.ensure_open, told)
     assert len(core.opened) == len(core.closed) == (fails_at == "process/1")
 
 
@@ -240,8 +225,7 @@ def test_store_passes_on_what_it_does_not_know(client):
     assert store.get("a", 1e-9) is None
     client.broken = f"{PREFIX}/a"
     for use in (lambda: store.put("a", b""), lambda: store.get("a", 1)):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
-            use()
+        refused(jax.errors.JaxRuntimeError, use, "UNAVAILABLE")
 
 
 def leave(job):
