@@ -62,10 +62,13 @@ def test_offsets_beyond_int32_in_a_batch_are_refused():
 
 
 def test_a_batch_of_more_rows_than_int32_counts_is_refused():
-    def elements(count):
-        rows = jax.ShapeDtypeStruct((8, count, 2**20, 1), jnp.float32)
+    """Whether or not there is something in the rows."""
+
+    def elements(count, width=1):
+        rows = jax.ShapeDtypeStruct((8, count, 2**20, width), jnp.float32)
         sizes = jax.ShapeDtypeStruct((8, count, 8), jnp.int32)
         return lambda: jax.eval_shape(spmd(jax.vmap(exchange)).mapped, rows, rows, *[sizes] * 4)
 
-    elements(2**11 - 1)()
+    for width in (0, 1):
+        elements(2**11 - 1, width)()
     refused(ArgumentError, elements(2**11), "vmap of 2048 elements makes one exchange of 2048 x 1")

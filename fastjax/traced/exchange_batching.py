@@ -72,7 +72,7 @@ def _batch_folded(
     input_offsets = _offsets_in_batch(input_offsets, send_sizes, operand_rows)
     output_offsets = _offsets_in_batch(output_offsets, send_sizes, output_rows)
     folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
-    merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
+    merged = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in (source, base)]
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
     result = fast_ragged_all_to_all_p.bind(*operands, **params)
     return result.reshape(size, base_rows, *result.shape[1:]), 0
