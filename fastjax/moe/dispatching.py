@@ -174,7 +174,7 @@ def _room(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float
     is_number = isinstance(buffer_factor, (int, float, np.number))
     if isinstance(buffer_factor, bool) or not is_number or not 0 < buffer_factor < math.inf:
         raise ArgumentError(f"buffer_factor must be a positive number, got {buffer_factor!r}.")
-    return min(tokens * top_k * devices, math.ceil(buffer_factor * tokens * top_k))
+    return math.ceil(min(buffer_factor, devices) * tokens * top_k)
 
 
 def _refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
