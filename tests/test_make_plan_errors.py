@@ -31,10 +31,11 @@ test_bounds = bounds(
         partial(make_plan, ONES, SQUARE),
         row_bytes=([0, -1, 1.5, 2**40], [1, 2**40 - 1]),
         previous=([7, ONES], [None]),
+        time_limit=([0, -1.0, math.nan], [math.nextafter(0, 1), math.inf]),
     ),
     *keywords(
         partial(make_plan, ONES, SQUARE, scheduler="optimal"),
-        time_limit=([0, -1.0, math.nan, math.inf], [math.nextafter(0, 1)]),
+        time_limit=([math.inf], [math.nextafter(0, 1)]),
     ),
     ("topology", lambda v: make_plan(ONES, v), [(2, 2), None], [SQUARE]),
     ("device must be from 0 to 3", lambda v: planning()().stage_table(v), [-1, 4], [0, 3]),
@@ -57,8 +58,9 @@ test_refused_traffic = refusals(
 )
 
 
-def test_the_largest_traffic():
-    assert with_block(1, 0, MOST)().traffic.max() == MOST
+def test_traffic_at_its_bounds():
+    for rows in (0, MOST):
+        assert with_block(1, 0, rows)().traffic[1, 0] == rows
 
 
 def test_a_previous_plan_of_other_servers():

@@ -94,6 +94,10 @@ test_refused_when_traced = refusals(
 )
 
 
+def test_one_choice_is_enough():
+    assert traced(ids=IDS[..., :1])().shape == X.shape
+
+
 def test_other_errors_are_those_of_exchanges():
     refused(NameError, traced(axis_name="nowhere"), "nowhere")
     refused(errors.OptionError, traced(scheduler="magic"), "scheduler must be one of", "magic")

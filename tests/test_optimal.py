@@ -109,7 +109,7 @@ def fluid(devices=4, **options):
 
 TIMES = [0, -1, math.nan, math.inf], [60]
 
-STARTUP = [-1, math.nextafter(2**62, math.inf)], [0]
+STARTUP = [-1, math.nextafter(2**62, math.inf)], [0, 2**62]
 
 test_bounds = bounds(
     ArgumentError,
@@ -117,10 +117,10 @@ test_bounds = bounds(
         lambda **options: stages(**options)(),
         startup_rows=STARTUP,
         time_limit=TIMES,
-        max_stages=([0], [2]),
+        max_stages=([0], [1]),
     ),
     *keywords(lambda **options: fluid(**options)(), row_bytes=([0, 1.5], [1]), time_limit=TIMES),
-    ("max_length", lambda v: optimal.min_stages([[0, 3], [1, 0]], v), [2], [3]),
+    ("max_length", lambda v: optimal.min_stages([[0, 3], [1, 0]], v), [2, 2**62 + 1], [3, 2**62]),
     ("rows must add", lambda v: stages([[0, v], [0, 0]])(), [2**51 + 1], [2**51]),
 )
 
