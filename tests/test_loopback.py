@@ -27,7 +27,9 @@ def test_every_scheduler(rng, scheduler, shape, updates):
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float16", "float64", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int4", "int8", "bfloat16", "float16", "float64", "complex64"]
+)
 def test_types_and_rows_of_any_size(rng, dtype):
     meta = reference.packed(reference.random_sizes(rng, 6, 6))
     with jax.enable_x64(True):

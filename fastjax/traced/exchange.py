@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from fastjax.traced import exchange_batching, exchange_gradients
 from fastjax.traced.axes import Axes, Groups, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
 from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -86,7 +87,7 @@ def fast_ragged_all_to_all(
     else:
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
-    carried, restore = _byte_sized(operand, output)
+    carried, restore = byte_sized(operand, output)
     operands = jax_compat.vary_together([*carried, *metadata, *tables], axes)
     result = fast_ragged_all_to_all_p.bind(
         *operands,
@@ -133,21 +134,6 @@ def _spec_of(
             f"exchange for {axes} and {groups}."
         )
     return plan.spec
-
-
-def _byte_sized(
-    operand: jax.Array, output: jax.Array
-) -> tuple[tuple[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Types narrower than a byte (int4, ...) travel in one byte an element, exactly."""
-    dtype = operand.dtype
-    name = dtype.name
-    if "int" in name and name.removeprefix("u") in ("int1", "int2", "int4"):
-        wide = jnp.uint8 if name.startswith("u") else jnp.int8
-    elif name.startswith("float4"):
-        wide = jnp.float16
-    else:
-        return (operand, output), lambda result: result
-    return (operand.astype(wide), output.astype(wide)), lambda result: result.astype(dtype)
 
 
 ad.primitive_jvps[fast_ragged_all_to_all_p] = exchange_gradients.jvp

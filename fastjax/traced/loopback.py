@@ -14,6 +14,7 @@ from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 from fastjax.traced import custom_calls
 from fastjax.traced.contract import LOOPBACK, LOOPBACK_PLAN, Metadata
+from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -67,14 +68,15 @@ def loopback_ragged_all_to_all(
             "operand and output must agree in their type and behind their rows, got "
             f"{operand.dtype}{list(operand.shape)} and {output.dtype}{list(output.shape)}."
         )
-    return _exchange_p.bind(
-        operand,
-        output,
+    carried, restore = byte_sized(operand, output)
+    result = _exchange_p.bind(
+        *carried,
         *metadata,
         spec=spec,
         timeout_ms=config.current().timeout_ms,
         check_overlaps=config.current().check_overlaps,
     )
+    return restore(result)
 
 
 def loopback_plan(
