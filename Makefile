@@ -121,7 +121,7 @@ WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid bound cl
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter
-	@if grep -lE '^ *(import|from) (jax|spmd|multiprocess|exchanges)\b' $(WITHOUT_JAX); then \
+	@if grep -lE '^ *(import|from) (jax|spmd|multiprocess|exchange_checks|exchange_jobs)\b' $(WITHOUT_JAX); then \
 	  echo "these run JAX: take them out of WITHOUT_JAX" >&2; exit 1; fi
 	$(MAKE) pytest TESTS="$(filter-out $(WITHOUT_JAX),$(sort $(wildcard tests/test_*.py))) $(NOTEBOOKS)"
 

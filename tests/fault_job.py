@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import exchanges
 import jax
 import multiprocess
 import numpy as np
 import reference
+from exchange_checks.backends import spread
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
@@ -68,7 +68,7 @@ class Exchange:
         program = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
         self._operand = operand
         self._expected = reference.exchange(operand, output, meta)
-        self._args = exchanges.spread(mesh, (operand, output, *meta.arrays()))
+        self._args = spread(mesh, (operand, output, *meta.arrays()))
         self._run = program.lower(*self._args).compile()
 
     def __call__(self) -> dict[str, Any]:

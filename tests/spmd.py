@@ -25,13 +25,14 @@ def mesh_of(
     *,
     explicit: bool = False,
     order: list[int] | None = None,
+    platform: str = PLATFORM,
 ) -> jax.sharding.Mesh:
     """A mesh of the test's devices; `order` permutes them."""
     kind = AxisType.Explicit if explicit else AxisType.Auto
     count = int(np.prod(shape))
-    found = jax.devices(PLATFORM)
-    if PLATFORM != "cpu" and len(found) < max(count, *(order or [0]), 0):
-        pytest.skip(f"needs {count} devices; JAX has {len(found)} of {PLATFORM}")
+    found = jax.devices(platform)
+    if platform != "cpu" and len(found) < max(count, *(order or [0]), 0):
+        pytest.skip(f"needs {count} devices; JAX has {len(found)} of {platform}")
     devices = np.array(found)[order or slice(None)][:count]
     return jax.sharding.Mesh(devices.reshape(shape), names, axis_types=(kind,) * len(shape))
 

@@ -1,29 +1,12 @@
 """Plans made early and used often: plan=, transpose(), and how often anything is planned."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import reference
-from plan_problems import SCHEDULERS
 from spmd import mesh_of, spmd
 
 import fastjax
-
-TOPOLOGIES = [fastjax.Topology(1, 8), fastjax.Topology(2, 4), fastjax.Topology(4, 2)]
-
-
-def way_back(meta):
-    """The exchange that returns every row to where it came from."""
-    back = reference.Metadata(
-        meta.output_offsets, meta.recv_sizes, meta.input_offsets, meta.send_sizes
-    )
-    swapped = lambda a: a.T.copy()  # noqa: E731  # offsets as the other side sees them
-    return reference.Metadata(
-        swapped(back.input_offsets), back.send_sizes, swapped(back.output_offsets), back.recv_sizes
-    )
 
 
 def setting(rng):
@@ -31,47 +14,6 @@ def setting(rng):
     n, m = reference.rows_needed(meta)
     x = rng.normal(size=(8, n, 3)).astype(np.float32)
     return meta, x, (m, 3)
-
-
-def layer(x, weights, send, back, out_shape, plan):
-    """Dispatch, an expert, combine: as a Mixture-of-Experts layer does it."""
-    exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
-    rows = exchange(x, jnp.zeros(out_shape, x.dtype), *send, plan=plan)
-    rows = jnp.sin(rows) * weights
-    return exchange(rows, jnp.zeros_like(x), *back, plan=None if plan is None else plan.transpose())
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: f"{t.servers} servers")
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_one_planning_serves_dispatch_combine_and_both_gradients(rng, topology, scheduler):
-    meta, x, out_shape = setting(rng)
-    back = way_back(meta)
-    weights = rng.normal(size=(8, *out_shape)).astype(np.float32)
-
-    def local(x, weights, send, back):
-        plan = fastjax.plan_ragged_all_to_all(
-            send[1], axis_name="x", topology=topology, scheduler=scheduler
-        )
-        loss = lambda x, w: jnp.sum(layer(x, w, send, back, out_shape, plan) ** 2)  # noqa: E731
-        return jax.value_and_grad(loss, (0, 1))(x, weights)
-
-    run = spmd(local)
-    args = (x, weights, meta.arrays(), back.arrays())
-    before = fastjax.planning_count()
-    (value, grads) = jax.block_until_ready(run(*args))
-    assert fastjax.planning_count() - before == 1
-
-    def expected_loss(x, w):
-        rows = reference.exchange_in_jax(x, jnp.zeros((8, *out_shape)), meta)
-        returned = reference.exchange_in_jax(jnp.sin(rows) * w, jnp.zeros_like(x), back)
-        return jnp.sum(returned**2)
-
-    expected, expected_grads = jax.value_and_grad(expected_loss, (0, 1))(
-        jnp.asarray(x), jnp.asarray(weights)
-    )
-    np.testing.assert_allclose(np.sum(value), expected, rtol=1e-5)
-    for g, e in zip(grads, expected_grads, strict=True):
-        np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-6)
 
 
 def test_a_value_and_its_gradient_are_planned_once_even_without_a_plan(rng):
@@ -88,24 +30,6 @@ def test_a_value_and_its_gradient_are_planned_once_even_without_a_plan(rng):
     before = fastjax.planning_count()
     jax.block_until_ready(run(x, *meta.arrays()))
     assert fastjax.planning_count() - before == 1
-
-
-def test_the_way_back_undoes_the_way_there(rng):
-    meta, x, out_shape = setting(rng)
-    back = way_back(meta)
-    covered = np.zeros_like(x, dtype=bool)
-    for i, start, _, _, rows in reference.moves(meta):
-        covered[i, start : start + rows] = True
-    for topology in TOPOLOGIES:
-
-        def local(x, send, back, topology=topology):
-            plan = fastjax.plan_ragged_all_to_all(send[1], axis_name="x", topology=topology)
-            exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
-            rows = exchange(x, jnp.zeros(out_shape, x.dtype), *send, plan=plan)
-            return exchange(rows, jnp.zeros_like(x), *back, plan=plan.transpose())
-
-        got = spmd(local)(x, meta.arrays(), back.arrays())
-        np.testing.assert_array_equal(got, np.where(covered, x, 0))
 
 
 def test_transpose_twice_is_the_plan_itself():

@@ -5,13 +5,13 @@ import re
 import time
 from unittest import mock
 
-import exchanges
 import jax
 import jax.numpy as jnp
 import multiprocess
 import numpy as np
 import pytest
 import reference
+from exchange_checks.backends import same, spread
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
@@ -19,52 +19,6 @@ from spmd import mesh_of, spmd
 import fastjax
 
 # (processes, devices of each). One process needs no network, and shows that the checks are right.
-SHAPES = [(1, 4), (2, 2), (4, 2), (2, 4)]
-CASES = [
-    pytest.param(name, shape, id=f"{name}-{shape[0]}x{shape[1]}")
-    for shape in SHAPES
-    for name in exchanges.CHECKS
-    if shape[0] > 1 or name != "state_of_the_network"
-]
-
-
-@functools.cache
-def results_of(shape):
-    """One job for all checks: starting one takes much longer than an exchange."""
-    names = [case.values[0] for case in CASES if case.values[1] == shape]
-    try:
-        return multiprocess.run(
-            exchanges.__file__,
-            "run_all",
-            processes=shape[0],
-            devices=shape[1],
-            arguments={"names": names},
-        )
-    except multiprocess.JobError as error:  # of every test, and not tried again for each
-        return error
-
-
-def outcomes(name, shape):
-    """What a check returned in each process."""
-    results = results_of(shape)
-    if isinstance(results, multiprocess.JobError):
-        raise results
-    assert len(results) == shape[0]
-    assert [result[name]["error"] for result in results] == [""] * shape[0]
-    return [result[name]["value"] for result in results]
-
-
-@pytest.mark.parametrize(("name", "shape"), CASES)
-def test_exchange(name, shape):
-    values = outcomes(name, shape)
-    if name == "an_error_everywhere":
-        last = shape[0] * shape[1] - 1
-        assert f"on device {last}, send_sizes[0] = -1; a size must be 0 or more" in values[0]
-        assert len(set(values)) == 1
-    elif name == "state_of_the_network":
-        assert [(value["open"], value["refused"]) for value in values] == [(True, "0")] * shape[0]
-    elif name == "expert_parallel_layer":
-        assert values == [1] * shape[0]  # plans
 
 
 GROUPS = {"all": [[0, 1, 2, 3]], "halves": [[0, 1], [2, 3]], "strided": [[0, 2], [1, 3]]}
@@ -132,7 +86,7 @@ def over_all_devices():
     meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
     data = reference.data(rng, meta)
     run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
-    args = exchanges.spread(mesh, (*data, *meta.arrays()))
+    args = spread(mesh, (*data, *meta.arrays()))
     return run, args, reference.exchange(*data, meta)
 
 
@@ -144,7 +98,7 @@ def compiled_differently():
     def exchange(name):
         multihost_utils.sync_global_devices(name)
         try:
-            exchanges.same(run(*args), expected)
+            same(run(*args), expected)
         except jax.errors.JaxRuntimeError as error:
             failed[name] = str(error)
 
@@ -181,7 +135,7 @@ def test_processes_need_not_compile_alike():
 def leaving(how):
     """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
     run, args, expected = over_all_devices()
-    exchanges.same(run(*args), expected)
+    same(run(*args), expected)
     launched = multiprocess.folder() / "launched"
     if jax.process_index() == 0:
         run(*args)  # nobody keeps it
@@ -196,7 +150,7 @@ def leaving(how):
         time.sleep(0.001)
     time.sleep(0.5)  # process 0 is at its end
     try:
-        exchanges.same(run(*args), expected)
+        same(run(*args), expected)
     except jax.errors.JaxRuntimeError as error:
         return {"text": str(error)}
     return {"text": "right"}

@@ -44,63 +44,6 @@ def expected_gradients(operand, output, meta, weights, groups=None):
     )(jnp.asarray(operand), jnp.asarray(output))
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("groups", [None, GROUPS], ids=["all", "groups"])
-@pytest.mark.parametrize("topology", [None, STAGED], ids=["one server", "two servers"])
-def test_gradients_with_empty_slices_and_groups(rng, check_vma, groups, topology):
-    meta, operand, output = case(rng, 8, groups)
-    weights = rng.normal(size=output.shape).astype(np.float32)
-    got = gradients(
-        functools.partial(exchange, axis_index_groups=groups, topology=topology),
-        operand,
-        output,
-        meta.arrays(),
-        weights,
-        check_vma=check_vma,
-    )
-    expected = expected_gradients(operand, output, meta, weights, groups)
-    for g, e in zip(got, expected, strict=True):
-        np.testing.assert_allclose(g, e, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
-@pytest.mark.parametrize("topology", [None, STAGED], ids=["one server", "two servers"])
-def test_gradients_of_a_slice_sent_to_everyone_add_up(rng, dtype, topology):
-    """Small integers: sums are exact in every type, so the order of summation does not show."""
-    meta = reference.packed(np.full((8, 8), 3))
-    meta.input_offsets[:] = np.arange(8)[:, None] % 2
-    operand, output = (np.round(x) for x in reference.data(rng, meta, (5,)))
-    weights = rng.integers(-1, 2, output.shape).astype(np.float32)
-
-    def local(operand, output, weights, *arrays):
-        f = lambda a: exchange(a, output, *arrays, topology=topology)  # noqa: E731
-        return jax.vjp(f, operand)[1](weights.astype(operand.dtype))[0]
-
-    cast = jnp.dtype(dtype)
-    got = spmd(local)(operand.astype(cast), output.astype(cast), weights, *meta.arrays())
-    expected = np.zeros_like(operand)
-    for i, start, j, landing, rows in reference.moves(meta):
-        expected[i, start : start + rows] += weights[j, landing : landing + rows]
-    np.testing.assert_array_equal(np.asarray(got).astype(np.float32), expected)
-
-
-def test_complex_gradients_of_overlapping_slices(rng):
-    meta = reference.packed(np.full((8, 8), 3))
-    meta.input_offsets[:] = 1
-    operand, output = (x + 1j * x[..., ::-1] for x in reference.data(rng, meta))
-    operand, output = operand.astype("c8"), output.astype("c8")
-    ct = rng.integers(-2, 3, output.shape).astype("c8") * (1 + 1j)
-
-    def local(operand, output, ct, *arrays):
-        return jax.vjp(lambda a: exchange(a, output, *arrays), operand)[1](ct)[0]
-
-    got = spmd(local)(operand, output, ct.astype("c8"), *meta.arrays())
-    expected = np.zeros_like(operand)
-    for i, start, j, landing, rows in reference.moves(meta):
-        expected[i, start : start + rows] += ct[j, landing : landing + rows]
-    np.testing.assert_array_equal(got, expected)
-
-
 def test_gradient_with_a_fresh_output_under_check_vma(rng):
     """jax.lax types this result as equal on all devices, and its gradients are wrong."""
     meta, operand, output = case(rng)
@@ -296,6 +239,26 @@ def test_gradient_under_vmap_of_everything(rng):
         parts = (jnp.asarray(operand[:, b]), jnp.asarray(output[:, b]))
         for g, e in zip(got, jax.grad(loss, (0, 1))(*parts), strict=True):
             np.testing.assert_allclose(g[:, b], e, rtol=1e-5)
+
+
+def test_vmap_looks_for_overlaps_in_each_element(rng):
+    """Elements of a batch land at the same offsets, each in its own output."""
+    meta = reference.packed(rng.integers(1, 6, (8, 8)), gap=5)
+    operand, output = reference.data(rng, meta)
+    good = reference.packed(meta.send_sizes)
+    # The last row that device 6 has for device 2 lands on the first one of device 1.
+    meta.output_offsets[6, 2] = meta.output_offsets[1, 2] - meta.send_sizes[6, 2] + 1
+    text = "device 6 and device 1 both write row"
+
+    def batched(*args):
+        return jax.vmap(exchange)(*(jnp.stack([a, a]) for a in args))
+
+    with fastjax.options(check_overlaps=True):
+        got = spmd(batched)(operand, output, *good.arrays())
+        with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+            jax.block_until_ready(spmd(batched)(operand, output, *meta.arrays()))
+    expected = reference.exchange(operand, output, good)
+    np.testing.assert_array_equal(got, np.stack([expected, expected], 1))
 
 
 def rounds(operand, output, arrays, step):

@@ -223,7 +223,9 @@ class Lineup:
             *("-o", "markers=gpu", "--import-mode=importlib", "-p", "no:cacheprovider"),
             *(*self._test_plugins(), "-ra", "-v"),
             *(("-m", "not gpu") if self.emulated else ("-k", "not cpu")),
-            *("tests/test_gpu.py", "tests/test_loopback.py", "tests/test_gpu_processes.py"),
+            *("tests/test_gpu.py", "tests/test_loopback.py"),
+            # Those of emulated GPUs are run by all tests, and take longer than this part may.
+            *(() if self.emulated else ("tests/test_exchange_checks.py",)),
         )
         # Others use the GPU too.
         environment = self._environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -1,0 +1,10 @@
+"""Exchanges that every backend must carry out: one list of checks, against numpy.
+
+`listed.CHECKS` is the list. What a check may know of a backend is in `backends`. Which backends
+there are, and what each of them cannot do, is in test_exchange_checks.py.
+"""
+
+from exchange_checks import gradients, groups, mistakes, programs, values
+from exchange_checks.listed import CHECKS
+
+__all__ = ["CHECKS", "gradients", "groups", "mistakes", "programs", "values"]

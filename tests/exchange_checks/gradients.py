@@ -1,0 +1,96 @@
+"""Gradients: of rows and of outputs, of groups, of slices that were sent to several devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+
+from exchange_checks.backends import Backend, close, same
+from exchange_checks.cases import Case, drawn, of_type
+from exchange_checks.listed import check
+
+
+def _options(backend: Backend) -> list[dict[str, Any]]:
+    groups = np.arange(backend.size).reshape(backend.servers, -1).T.tolist()
+    return [
+        {"groups": given, "topology": topology}
+        for given in (None, groups)
+        for topology in (backend.topologies()[0], backend.topology)
+    ]
+
+
+@check
+def gradients(backend: Backend, rng: np.random.Generator) -> None:
+    """Also with empty slices and with groups."""
+    _gradients(backend, rng)
+
+
+@check(needs=lambda backend: backend.processes == 1)
+def gradients_without_check_vma(backend: Backend, rng: np.random.Generator) -> None:
+    _gradients(backend, rng, check_vma=False)
+
+
+def _gradients(backend: Backend, rng: np.random.Generator, check_vma: bool = True) -> None:
+    rows = 10 * backend.size  # of all, so that what is expected is compiled once
+    cases = [drawn(rng, backend.size, rows=rows, **options) for options in _options(backend)]
+    for case in cases:
+        case.operand, case.output = case.operand / 8, case.output / 8
+    weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
+
+    def loss(exchange: Any, operand: Any, output: Any, weights: Any) -> Any:
+        return jnp.sum(weights * jnp.sin(exchange(operand, output)))
+
+    def program(exchange: Any, data: Any, weights: Any) -> Any:
+        results = []
+        for (operand, output, *arrays), weight, case in zip(data, weights, cases, strict=True):
+            one = lambda a, b, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
+            results.append(jax.grad(loss, (1, 2))(one, operand, output, weight))
+        return results
+
+    run = backend.compiled(program, check_vma=check_vma)
+    results = run([case.arguments() for case in cases], weights)
+    for result, case, weight in zip(results, cases, weights, strict=True):
+        one = lambda a, b, c=case: reference.exchange_in_jax(a, b, c.meta, c.members)  # noqa: E731
+        wanted = jax.grad(loss, (1, 2))(
+            one, jnp.asarray(case.operand), jnp.asarray(case.output), weight
+        )
+        for got, expected in zip(result, wanted, strict=True):
+            close(got, expected)
+
+
+@check(sanitized=True)
+def gradients_of_a_slice_sent_to_everyone(backend: Backend, rng: np.random.Generator) -> None:
+    """They add up. Small integers: sums are exact in every type, in any order."""
+    size = backend.size
+    meta = reference.packed(np.full((size, 2 * size), 3))
+    meta.input_offsets[:] = np.arange(size)[:, None] % 2
+    cases, cotangents = [], []
+    for dtype in ("float32", "float16", "bfloat16", "float8_e4m3fn", "complex64"):
+        for topology in (backend.topologies()[0], backend.topology):
+            data = (of_type(np.round(rows), dtype) for rows in reference.data(rng, meta, (5,)))
+            cases.append(Case(meta, *data, options={"topology": topology}))
+            whole = rng.integers(-1, 2, (2, *cases[-1].output.shape))
+            of_both = whole[0] + 1j * whole[1] if dtype == "complex64" else whole[0]
+            cotangents.append(of_type(of_both, dtype))
+
+    def program(exchange: Any, data: Any, cotangents: Any) -> Any:
+        results = []
+        for (operand, output, *arrays), ct, case in zip(data, cotangents, cases, strict=True):
+            one = lambda a, b=output, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
+            results.append(jax.vjp(one, operand)[1](ct)[0])
+        return results
+
+    results = backend.compiled(program)([case.arguments() for case in cases], cotangents)
+    for result, case, ct in zip(results, cases, cotangents, strict=True):
+        expected = np.zeros(case.operand.shape, "c16")
+        for i, start, j, landing, rows in reference.moves(meta):
+            expected[i, start : start + rows] += ct[j, landing : landing + rows].astype("c16")
+        same(result, _narrowed(expected, case.operand.dtype))
+
+
+def _narrowed(numbers: np.ndarray, dtype: Any) -> np.ndarray:
+    return (numbers if dtype == np.complex64 else numbers.real).astype(dtype)

@@ -1,0 +1,203 @@
+"""Programs around exchanges: loops, plans that are used again, several under way at once."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import moe_reference
+import numpy as np
+import reference
+
+import fastjax
+import fastjax.moe
+from exchange_checks.backends import SCHEDULERS, Backend, close, same
+from exchange_checks.cases import drawn
+from exchange_checks.listed import check
+
+
+@check(sanitized=True)
+def scan(backend: Backend, rng: np.random.Generator) -> None:
+    size, steps = backend.size, 5
+    metas = [reference.packed(reference.random_sizes(rng, size, size)) for _ in range(steps)]
+    rows = max(max(reference.rows_needed(meta)) for meta in metas)
+    operand, output = rng.integers(-9, 10, (2, size, rows, 2)).astype(np.float32)
+    by_step = [np.stack(arrays) for arrays in zip(*(meta.arrays() for meta in metas), strict=True)]
+
+    def program(exchange: Any, operand: Any, output: Any, arrays: Any) -> Any:
+        def step(carried: Any, now: Any) -> Any:
+            return exchange(operand + carried, carried, *now, scheduler="fast"), None
+
+        # Steps come first, also where devices did.
+        arrays = [jnp.moveaxis(a, -2, 0) for a in arrays]
+        return jax.lax.scan(step, output, arrays)[0]
+
+    by_device = [np.moveaxis(array, 0, 1) for array in by_step]
+    result = backend.compiled(program)(operand, output, by_device)
+    expected = output
+    for meta in metas:
+        expected = reference.exchange(operand + expected, expected, meta)
+    same(result, expected)
+
+
+@check(sanitized=True)
+def several_in_one_program(backend: Backend, rng: np.random.Generator) -> None:
+    """With collectives of XLA between them, whose order is not ours."""
+    schedulers = ("fast", "direct", "rails")
+    cases = [drawn(rng, backend.size, scheduler=scheduler) for scheduler in schedulers]
+
+    def program(exchange: Any, data: Any) -> Any:
+        results = [exchange(*args, **case.options) for args, case in zip(data, cases, strict=True)]
+        return results, [jax.lax.psum(args[0].sum(), "x") for args in data]
+
+    results, sums = backend.compiled(program)([case.arguments() for case in cases])
+    for result, total, case in zip(results, sums, cases, strict=True):
+        same(result, case.expected())
+        for shard in total.addressable_shards:
+            np.testing.assert_allclose(shard.data, case.operand.sum(dtype=float), rtol=1e-3)
+
+
+@check(sanitized=True)
+def programs_in_flight(backend: Backend, rng: np.random.Generator) -> None:
+    """Two programs, launched by turns without waiting; one process has other things to do too."""
+    launched = []
+    for scheduler in ("fast", "direct"):
+        case = drawn(rng, backend.size, most=40, trailing=(16,), scheduler=scheduler)
+        run = backend.compiled(lambda exchange, *args, o=case.options: exchange(*args, **o))
+        launched.append((run, case))
+    results = []
+    for turn in range(6):
+        if jax.process_index() == turn % backend.processes:
+            jax.jit(lambda x, t=turn: x * t)(np.ones(3))
+        results += [(run(*case.arguments()), case) for run, case in launched]
+    for result, case in results:
+        same(result, case.expected())
+
+
+def way_back(meta: reference.Metadata) -> reference.Metadata:
+    """The exchange that returns every row to where it came from; one update for each peer."""
+    offsets = (np.ascontiguousarray(a.T) for a in (meta.output_offsets, meta.input_offsets))
+    there, home = offsets
+    return reference.Metadata(there, meta.recv_sizes, home, meta.send_sizes)
+
+
+@check
+def planned_reused_and_transposed(backend: Backend, rng: np.random.Generator) -> None:
+    """Out and back: what comes back is what was sent."""
+    for topology in backend.topologies():
+        case = drawn(rng, backend.size, updates=1)
+        home, back = np.zeros_like(case.operand), way_back(case.meta)
+
+        def program(exchange: Any, args: Any, home: Any, back: Any, at: Any = topology) -> Any:
+            operand, output, *out = args
+            plan = fastjax.plan_ragged_all_to_all(
+                out[1], axis_name="x", scheduler="fast", topology=at
+            )
+            first = exchange(operand, output, *out, plan=plan)
+            again = exchange(2 * operand, first, *out, plan=plan)
+            return first, again, exchange(again, home, *back, plan=plan.transpose())
+
+        first, again, returned = backend.compiled(program)(case.arguments(), home, back.arrays())
+        expected = case.expected()
+        same(first, expected)
+        expected = reference.exchange(2 * case.operand, expected, case.meta)
+        same(again, expected)
+        sent = np.zeros(home.shape[:2], bool)
+        for i, start, _, _, rows in reference.moves(case.meta):
+            sent[i, start : start + rows] = True
+        same(returned, np.where(sent[..., None], 2 * case.operand, home))
+
+
+@check(needs=lambda backend: backend.size > 1)
+def one_planning_serves_a_layer_and_its_gradients(
+    backend: Backend, rng: np.random.Generator
+) -> list[int]:
+    """Dispatch, an expert, combine: as a Mixture-of-Experts layer does it."""
+    return [_planned_layer(backend, rng, topology) for topology in backend.topologies()[:3]]
+
+
+def _planned_layer(backend: Backend, rng: np.random.Generator, topology: fastjax.Topology) -> int:
+    """One for every scheduler, each with traffic of its own; returns how many plans were made."""
+    # As many rows each, so that what is expected is compiled once.
+    rows = 5 * backend.size
+    cases = [drawn(rng, backend.size, updates=1, rows=rows) for _ in SCHEDULERS]
+    backs = [way_back(case.meta) for case in cases]
+    weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
+
+    def layer(x: Any, weights: Any, out: Any, home: Any) -> Any:
+        rows = jnp.sin(out(x, jnp.zeros_like(weights))) * weights
+        return jnp.sum(home(rows, jnp.zeros_like(x)) ** 2)
+
+    def one(exchange: Any, scheduler: str, x: Any, weights: Any, send: Any, back: Any) -> Any:
+        plan = fastjax.plan_ragged_all_to_all(
+            send[1], axis_name="x", topology=topology, scheduler=scheduler
+        )
+        out = lambda x, y: exchange(x, y, *send, plan=plan)  # noqa: E731
+        home = lambda x, y: exchange(x, y, *back, plan=plan.transpose())  # noqa: E731
+        return jax.grad(layer, (0, 1))(x, weights, out, home)
+
+    def program(exchange: Any, data: Any) -> Any:
+        return [one(exchange, *args) for args in zip(SCHEDULERS, *data, strict=True)]
+
+    run = backend.compiled(program)
+    sent = [case.meta.arrays() for case in cases], [back.arrays() for back in backs]
+    before = fastjax.planning_count()
+    results = jax.block_until_ready(run(([case.operand for case in cases], weights, *sent)))
+    planned = fastjax.planning_count() - before
+    for result, case, back, weight in zip(results, cases, backs, weights, strict=True):
+        expected = jax.grad(layer, (0, 1))(
+            jnp.asarray(case.operand),
+            jnp.asarray(weight),
+            functools.partial(reference.exchange_in_jax, meta=case.meta),
+            functools.partial(reference.exchange_in_jax, meta=back),
+        )
+        for got, wanted in zip(result, expected, strict=True):
+            close(got, wanted)
+    assert planned == len(SCHEDULERS)
+    return planned
+
+
+@check
+def expert_parallel_layer(backend: Backend, rng: np.random.Generator) -> int:
+    """A layer and its gradients against one device; how many plans each process made."""
+    size = backend.size
+    x, router, experts = moe_reference.problem(rng, size, 12, 2 * size)
+    spread_out = jax.tree.map(lambda a: a.reshape(size, 2, *a.shape[1:]), experts)
+    routers = np.broadcast_to(router, (size, *router.shape))
+
+    def program(_: Any, x: Any, router: Any, experts: Any) -> Any:
+        def loss(x: Any, router: Any, experts: Any) -> Any:
+            result, _ = moe_reference.layer(
+                x,
+                router,
+                experts,
+                2,
+                functools.partial(fastjax.moe.dispatch, num_experts=2 * size, axis_name="x"),
+                fastjax.moe.combine,
+                jax.lax.ragged_dot,
+            )
+            return jnp.sum(result**2), result
+
+        (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, router, experts)
+        return result, *grads
+
+    before = fastjax.planning_count()
+    got = jax.block_until_ready(backend.compiled(program)(x, routers, spread_out))
+    planned = fastjax.planning_count() - before
+
+    def dense(x: Any, routers: Any, experts: Any) -> Any:
+        one = functools.partial(moe_reference.dense, experts=experts, top_k=2)
+        result = jax.vmap(one)(x, routers)
+        return jnp.sum(result**2), result
+
+    whole = jax.jit(jax.value_and_grad(dense, (0, 1, 2), has_aux=True))
+    (_, result), grads = whole(x, routers, experts)
+    of_experts = jax.tree.map(lambda a, b: a.reshape(b.shape), grads[2], spread_out)
+    for one, wanted in zip(
+        jax.tree.leaves(got), jax.tree.leaves((result, *grads[:2], of_experts)), strict=True
+    ):
+        close(one, wanted, 1e-5)
+    assert planned == 1
+    return planned

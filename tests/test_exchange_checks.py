@@ -1,0 +1,110 @@
+"""One list of checks (exchange_checks), on every backend (exchange_jobs)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import exchange_jobs
+import multiprocess
+import pytest
+from exchange_checks import CHECKS
+from exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS, UCX, WITHOUT_NCCL
+from gpu_check import lineup, machine
+from gpu_support import device_of
+
+COLLECTIVE = re.compile(
+    r".*\b(?:all-(?:reduce|gather|to-all)|collective-\w+|reduce-scatter)(?:-start)?\(.*"
+)
+
+
+def marks(configuration: str, name: str) -> list[Any]:
+    found = []
+    if configuration == "cpu memory" and CHECKS[name].sanitized:
+        found.append(pytest.mark.sanitize)
+    if configuration in ON_GPUS:
+        found.append(pytest.mark.gpu)
+    job = CONFIGURATIONS[configuration].job
+    if job is not None:
+        # One worker waits for a job, as long as that may take.
+        group = next(name for name, made in CONFIGURATIONS.items() if made.job is job)
+        found += [pytest.mark.timeout(job.seconds + 20), pytest.mark.xdist_group(group)]
+    return found
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(
+            configuration, name, id=f"{configuration}: {name}", marks=marks(configuration, name)
+        )
+        for configuration, made in (ON_CPUS | ON_GPUS).items()
+        for name in made.checks()
+    ]
+
+
+@pytest.mark.parametrize(("configuration", "name"), cases())
+def test_exchanges(configuration, name):
+    made = CONFIGURATIONS[configuration]
+    if configuration in ON_GPUS:
+        device_of("gpu")
+    if why := lacking(made):
+        pytest.skip(why)
+    if made.job is None:
+        made.run(name)
+        return
+    results = [result[configuration][name] for result in in_processes(made.job)]
+    assert [result["error"] for result in results] == [""] * made.backend.processes
+    values = [result["value"] for result in results]
+    assert values == values[:1] * len(values)
+
+
+def lacking(made):
+    """What this machine has not."""
+    if made.shares_a_gpu and machine.nccl()[1] < lineup.NCCL_OF_SHARED_GPUS:
+        return f"NCCL {machine.nccl()[1]} has no two processes share a GPU; 2.30.3 does"
+    if made.backend.processes > 1 and not machine.has_ucx():
+        return "processes find each other by UCX, and there is no libucx here"
+    return ""
+
+
+def in_processes(job):
+    of_job = {name: made for name, made in CONFIGURATIONS.items() if made.job is job}
+    names = (name for name, made in of_job.items() if not lacking(made))
+    results = exchange_jobs.outcomes(job, tuple(names))
+    if isinstance(results, multiprocess.JobError):
+        raise results
+    return results
+
+
+@pytest.mark.parametrize(
+    "configuration", [n for n, made in ON_CPUS.items() if made.job is not None and not made.cannot]
+)
+def test_a_job_is_of_the_backend_that_it_is_for(configuration):
+    job = CONFIGURATIONS[configuration].job
+    emulated = job.environment["FASTJAX_EMULATE_GPU"] == "1"
+    for result in in_processes(job):
+        assert result[configuration]["used"] == {
+            "network": not emulated,
+            "messages refused": False,
+            "GPU": emulated,
+        }
+
+
+def test_what_gpus_do_by_shared_memory_needs_no_collective_of_xla_on_cpu(tmp_path):
+    """It would be NCCL's on GPUs, also in the job that shares memory so as to need none."""
+    name = exchange_jobs.AS_BY_SHARED_MEMORY
+    if why := lacking(CONFIGURATIONS[name]):
+        pytest.skip(why)
+    results = multiprocess.run(
+        exchange_jobs.__file__,
+        "run_all",
+        processes=2,
+        devices=1,
+        arguments={"names": [name]},
+        environment={**UCX, "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+    )
+    for check in WITHOUT_NCCL:
+        assert [result[name][check]["error"] for result in results] == ["", ""]
+    programs = [file.read_text() for file in tmp_path.glob("*after_optimizations.txt")]
+    assert any("fastjax" in program for program in programs)
+    assert [line for program in programs for line in COLLECTIVE.findall(program)] == []
