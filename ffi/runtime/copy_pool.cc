@@ -32,8 +32,7 @@ int UsableProcessors() {
 }  // namespace
 
 void CopyJob::Clear() {
-  ops_.clear();
-  ends_.clear();
+  count_ = 0;
   step_ops_.clear();
   pid_ = 0;
   failed_.store(false, std::memory_order_relaxed);
@@ -45,14 +44,42 @@ void CopyJob::Add(const CopyOp& op) {
   if (op.bytes == 0) return;
   step_bytes_so_far_ += op.bytes;
   total_bytes_ += op.bytes;
-  ops_.push_back(op);
-  ends_.push_back(step_bytes_so_far_);
+  Grow(count_ + 1);
+  ops_[count_] = op;
+  ends_[count_++] = step_bytes_so_far_;
 }
 
 void CopyJob::EndStep() {
   step_bytes_so_far_ = 0;
   const size_t begin = step_ops_.empty() ? 0 : step_ops_.back();
-  if (ops_.size() > begin) step_ops_.push_back(ops_.size());
+  if (count_ > begin) step_ops_.push_back(count_);
+}
+
+void CopyJob::Grow(size_t count) {
+  if (ops_.size() >= count) return;
+  ops_.resize(std::max(count, 2 * ops_.size()));
+  ends_.resize(ops_.size());
+}
+
+// Sorts by counting: there are few steps and many copies.
+void CopyJob::AddSteps(const std::vector<OfStep>& copies, int32_t steps) {
+  next_.assign(static_cast<size_t>(steps) + 1, Next{});
+  for (const OfStep& copy : copies) next_[static_cast<size_t>(copy.step) + 1].op += copy.op.bytes > 0 ? 1 : 0;
+  next_[0].op = count_;
+  for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+    if (next_[step + 1].op > 0) step_ops_.push_back(next_[step].op + next_[step + 1].op);
+    next_[step + 1].op += next_[step].op;
+  }
+  count_ = next_.back().op;
+  Grow(count_);
+  for (const OfStep& copy : copies) {
+    if (copy.op.bytes == 0) continue;
+    Next& next = next_[static_cast<size_t>(copy.step)];
+    next.bytes += copy.op.bytes;
+    total_bytes_ += copy.op.bytes;
+    ops_[next.op] = copy.op;
+    ends_[next.op++] = next.bytes;
+  }
 }
 
 void CopyJob::RunInline() {
@@ -64,7 +91,8 @@ void CopyJob::RunInline() {
 }
 
 void CopyJob::AddTo(ProcessReader* reader) const {
-  for (const CopyOp& op : ops_) {
+  for (size_t i = 0; i < count_; ++i) {
+    const CopyOp& op = ops_[i];
     reader->Add(op.dst, reinterpret_cast<uintptr_t>(op.src), static_cast<size_t>(op.bytes));
   }
 }

@@ -26,6 +26,13 @@ class CopyJob {
   void ReadFrom(int64_t pid) { pid_ = pid; }
   void Add(const CopyOp& op);
   void EndStep();
+  // A copy of the `step`th of several steps.
+  struct OfStep {
+    int32_t step;
+    CopyOp op;
+  };
+  // Adds `steps` steps, whose copies come in any order. Those of one step keep the order in which they come.
+  void AddSteps(const std::vector<OfStep>& copies, int32_t steps);
 
   int64_t bytes() const { return total_bytes_; }
   int64_t steps() const { return static_cast<int64_t>(step_ops_.size()); }
@@ -46,7 +53,16 @@ class CopyJob {
   void CopyRange(int64_t begin, int64_t end);
   bool NextStep();  // false after the last one
   void BeginStep(size_t step);
+  void Grow(size_t count);  // room for so many copies
 
+  // While several steps are added: where the next copy of one of them goes, and how many bytes those before it have.
+  struct Next {
+    size_t op = 0;
+    int64_t bytes = 0;
+  };
+
+  std::vector<Next> next_;
+  size_t count_ = 0;  // of copies; the vectors keep what they have grown to, so that nothing is cleared twice
   std::vector<CopyOp> ops_;
   std::vector<int64_t> ends_;     // ends_[i]: bytes of the step up to and including ops_[i]
   std::vector<size_t> step_ops_;  // one past the last op of each step

@@ -26,7 +26,8 @@ using kernels::Destination;
 // too early, twice to different places or not at all shows at the end.
 class Chain {
  public:
-  Chain(int64_t bytes, int32_t steps, int64_t largest_piece, uint64_t seed)
+  // With `mixed`, the copies of all steps are added at once, in any order, and every other step is empty.
+  Chain(int64_t bytes, int32_t steps, int64_t largest_piece, uint64_t seed, bool mixed)
       : buffers_(static_cast<size_t>(steps) + 1, std::vector<std::byte>(static_cast<size_t>(bytes) + 2 * kGuard)) {
     std::mt19937_64 random(seed);
     for (auto& buffer : buffers_) {
@@ -37,9 +38,16 @@ class Chain {
     }
     expected_ = buffers_;
     for (int32_t step = 0; step < steps; ++step) {
+      const size_t first = copies_.size();
       AddStep(static_cast<size_t>(step), bytes, largest_piece, &random);
+      if (mixed) continue;
+      for (size_t i = first; i < copies_.size(); ++i) job_.Add(copies_[i].op);
       job_.EndStep();
     }
+    if (!mixed) return;
+    copies_.push_back({1, {nullptr, nullptr, 0, Destination::kCached}});
+    std::shuffle(copies_.begin(), copies_.end(), random);
+    job_.AddSteps(copies_, 2 * steps);
   }
 
   CopyJob* job() { return &job_; }
@@ -68,8 +76,9 @@ class Chain {
     end = 0;
     for (const int32_t i : Numbers(static_cast<int32_t>(pieces.size()), random)) {
       const Destination destination = (*random)() % 2 == 0 ? Destination::kCached : Destination::kStreamed;
-      job_.Add({buffers_[step + 1].data() + kGuard + end, buffers_[step].data() + kGuard + source[i], pieces[i],
-                destination});
+      copies_.push_back({static_cast<int32_t>(2 * step),
+                         {buffers_[step + 1].data() + kGuard + end, buffers_[step].data() + kGuard + source[i],
+                          pieces[i], destination}});
       std::copy_n(expected_[step].begin() + kGuard + source[i], pieces[i], expected_[step + 1].begin() + kGuard + end);
       end += pieces[i];
     }
@@ -77,6 +86,7 @@ class Chain {
 
   std::vector<std::vector<std::byte>> buffers_;
   std::vector<std::vector<std::byte>> expected_;
+  std::vector<CopyJob::OfStep> copies_;
   CopyJob job_;
 };
 
@@ -100,9 +110,10 @@ constexpr Size kSizes[] = {
 };
 
 void TestInline() {
-  for (const Size& size : kSizes) {
+  for (size_t i = 0; i < 2 * std::size(kSizes); ++i) {
+    const Size& size = kSizes[i / 2];
     const Context context(std::to_string(size.bytes) + " bytes in " + std::to_string(size.steps) + " steps");
-    Chain chain(size.bytes, size.steps, size.largest_piece, 1);
+    Chain chain(size.bytes, size.steps, size.largest_piece, 1, i % 2 == 1);
     CHECK_EQ(chain.job()->bytes(), size.bytes * size.steps);
     CHECK_EQ(chain.job()->steps(), size.steps);
     CHECK(!chain.IsRight());
@@ -118,8 +129,8 @@ void TestPool() {
   std::vector<std::unique_ptr<Chain>> chains;
   for (int32_t i = 0; i < kStarters * kCount; ++i) {
     const Size& size = kSizes[i % kCount];
-    chains.push_back(
-        std::make_unique<Chain>(size.bytes, size.steps, size.largest_piece, static_cast<uint64_t>(100 + i)));
+    chains.push_back(std::make_unique<Chain>(size.bytes, size.steps, size.largest_piece, static_cast<uint64_t>(100 + i),
+                                             i % 2 == 1));
   }
   for (int32_t round = 0; round < 4; ++round) {
     const Outcomes outcomes(static_cast<int32_t>(chains.size()));
@@ -165,7 +176,7 @@ void TestFromDone() {
   };
   for (int32_t i = 0; i < kJobs; ++i) {
     auto repeat = std::make_shared<Repeat>();
-    repeat->chain = std::make_unique<Chain>(200'000, 4, 30'000, static_cast<uint64_t>(i));
+    repeat->chain = std::make_unique<Chain>(200'000, 4, 30'000, static_cast<uint64_t>(i), i % 2 == 1);
     repeat->rounds = kRounds;
     repeat->wrong = &wrong;
     repeat->finished = outcomes.For(i);
