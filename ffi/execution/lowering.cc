@@ -1,7 +1,6 @@
 #include "execution/lowering.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
 namespace fastjax {
@@ -9,39 +8,11 @@ namespace fastjax {
 using planner::Phase;
 using planner::Transfer;
 
-void Numbering::Clear() {
-  values_.clear();
-  ++round_;
-}
-
-void Numbering::Add(int32_t value) {
-  Known& known = known_[PlaceOf(value)];
-  if (known.round == round_ && known.value == value) return;
-  known = {value, 0, round_};
-  values_.push_back(value);
-}
-
-void Numbering::Number() {
-  std::sort(values_.begin(), values_.end());
-  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
-  for (size_t i = 0; i < values_.size(); ++i) {
-    known_[PlaceOf(values_[i])] = {values_[i], static_cast<int32_t>(i), round_};
-  }
-}
-
-int32_t Numbering::NumberOf(int32_t value) const {
-  const Known& known = known_[PlaceOf(value)];
-  if (known.value == value) return known.number;
-  return static_cast<int32_t>(std::lower_bound(values_.begin(), values_.end(), value) - values_.begin());
-}
-
 void Lowering::Clear() {
-  plan_stages_ = 0;
+  pipeline_ = {};
   plan_pipeline_steps_ = 1;
-  lead_ = 0;
-  last_stage_.fill(-1);
   devices_.clear();
-  blocks_.clear();
+  taken_.clear();
   stages_.Clear();
   pipeline_steps_.Clear();
   entries_.clear();
@@ -64,18 +35,14 @@ void Lowering::Begin(const Reach& reach) {
 
 Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Placement& placement) {
   Begin(reach);
+  pipeline_ = Pipeline(plans);
+  if (!pipeline_.possible()) return placement.Refuse();
   for (const int32_t rank : devices_) {
     const DevicePlan& plan = plans[static_cast<size_t>(rank)];
-    if (Status status = Take(reach, plan, rank, placement); !status.ok()) return status;
+    if (!Take(reach, plan, rank, placement)) return placement.Refuse();
     device_end_.push_back(entries_.size());
   }
-  for (int32_t phase = 0; phase < kPhases; ++phase) {
-    const int32_t last = last_stage_[static_cast<size_t>(phase)];
-    if (last < 0) continue;
-    plan_pipeline_steps_ = std::max(plan_pipeline_steps_, PipelineStepOf(static_cast<Phase>(phase), last) + 1);
-  }
-  // No plan has as many.
-  if (plan_pipeline_steps_ > std::numeric_limits<int32_t>::max()) return placement.Refuse();
+  if (plan_pipeline_steps_ > Pipeline::kMaxSteps) return placement.Refuse();
   if (placement.row_bytes() == 0) {  // nothing to move
     stages_.Clear();
     return Status::Ok();
@@ -85,24 +52,28 @@ Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Place
 }
 
 // A transfer stands in the plans of both its ends. A message is of both; where one end reaches the other's memory, the
-// sender copies.
-Status Lowering::Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement) {
-  plan_stages_ = std::max(plan_stages_, plan.stages);
-  if (plan.stages_rows()) lead_ = 1;
-  for (const Transfer& transfer : plan.transfers) {
-    int32_t& last = last_stage_[static_cast<size_t>(transfer.phase)];
-    last = std::max(last, transfer.stage);
+// sender copies. Returns false where `placement` does.
+bool Lowering::Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement) {
+  return plan.ForEachTransfer([&](const Transfer& transfer) {
+    plan_pipeline_steps_ = std::max(plan_pipeline_steps_, pipeline_.StepOf(transfer.phase, transfer.stage) + 1);
     const bool copies = reach.Copies(transfer.src, transfer.dst);
-    if (transfer.src != rank && (transfer.dst != rank || copies)) continue;
-    if (Status status = placement.Check(transfer); !status.ok()) return status;
-    AddEntry(transfer.src != rank ? Action::kReceive : copies ? Action::kCopy : Action::kSend, transfer);
-  }
-  return Status::Ok();
+    if (transfer.src != rank && (transfer.dst != rank || copies)) return true;
+    if (!placement.Allows(transfer)) return false;
+    // Written where it stays, field by field. push_back would have it made elsewhere and then copied in larger parts,
+    // for which the processor waits until all fields have left its store buffer. It is so wherever steps are listed.
+    taken_.emplace_back() = transfer;
+    AddEntry(transfer.src != rank ? Action::kReceive
+             : copies             ? Action::kCopy
+                                  : Action::kSend,
+             transfer, taken_.size() - 1);
+    return true;
+  });
 }
 
-void Lowering::AddEntry(Action action, const Transfer& transfer) {
+void Lowering::AddEntry(Action action, const Transfer& transfer, size_t at) {
   const int32_t kind = static_cast<int32_t>(action) * kPhases + static_cast<int32_t>(transfer.phase);
-  entries_.push_back({&transfer, kind, transfer.stage, action == Action::kReceive ? transfer.src : transfer.dst});
+  const int32_t peer = action == Action::kReceive ? transfer.src : transfer.dst;
+  entries_.emplace_back() = {static_cast<int32_t>(at), kind, transfer.stage, peer};
   stages_.Add(transfer.stage);
 }
 
@@ -111,11 +82,10 @@ void Lowering::LowerBlocks(const Reach& reach, const GroupTraffic& traffic, cons
   if (placement.row_bytes() > 0) {
     for (int32_t origin = 0; origin < ranks_; ++origin) TakeBlocks(reach, traffic, origin);
   }
-  // Entries point at blocks, so they are added when all blocks are in their places.
   for (const int32_t rank : devices_) {
-    for (const Transfer& block : blocks_) {
-      if (block.src == rank) AddEntry(Action::kSend, block);
-      if (block.dst == rank) AddEntry(Action::kReceive, block);
+    for (size_t block = 0; block < taken_.size(); ++block) {
+      if (taken_[block].src == rank) AddEntry(Action::kSend, taken_[block], block);
+      if (taken_[block].dst == rank) AddEntry(Action::kReceive, taken_[block], block);
     }
     device_end_.push_back(entries_.size());
   }
@@ -127,7 +97,7 @@ void Lowering::TakeBlocks(const Reach& reach, const GroupTraffic& traffic, int32
   const auto take = [&](int32_t target) {
     const int64_t rows = traffic.rows(origin, target);
     if (rows == 0 || reach.Copies(origin, target)) return;
-    blocks_.push_back(
+    taken_.push_back(
         {Phase::kLocal, -1, origin, target, origin, target, 0, rows, Transfer::kInPlace, Transfer::kInPlace});
   };
   if (NumberOf(origin) < 0) {
@@ -208,30 +178,16 @@ void Lowering::AddSteps(int32_t kind, int32_t here, size_t first, size_t last) {
     if (i == first || entries_[i - 1].key != entry.key || entries_[i - 1].peer != entry.peer) {
       const int32_t stage = entry.key - kind * stages;
       const int32_t pipeline_step = pipeline_step_of_[PlaceOf(phase, stage)];
-      steps_.push_back({action, phase, stage, pipeline_step, here, entry.peer, -1, -1,
-                        static_cast<int64_t>(sorted_transfers_.size()), 0});
+      steps_.emplace_back() = {
+          action, phase, stage, pipeline_step, here, entry.peer, -1, -1, static_cast<int64_t>(sorted_transfers_.size()),
+          0};
     }
     ++steps_.back().transfers;
-    sorted_transfers_.push_back(entry.transfer);
+    sorted_transfers_.push_back(taken_[static_cast<size_t>(entry.transfer)]);
   }
 }
 
-// What feeds a stage comes one pipeline step before it, and what drains it one after, so that three stages are under
-// way at a time. Where no row rests on the way, nothing feeds or drains them.
-int64_t Lowering::PipelineStepOf(Phase phase, int32_t stage) const {
-  switch (phase) {
-    case Phase::kLocal:
-      return 0;
-    case Phase::kBalance:
-      return stage;
-    case Phase::kScaleOut:
-      return int64_t{stage} + lead_;
-    case Phase::kRedistribute:
-      return int64_t{stage} + lead_ + 1;
-  }
-  return 0;
-}
-
+// By the phases and stages that have transfers here.
 void Lowering::FindPipelineSteps() {
   const int32_t stages = stages_.count();
   pipeline_step_of_.assign(kPhases * stages_.values().size(), -1);
@@ -242,7 +198,7 @@ void Lowering::FindPipelineSteps() {
       const auto stage = static_cast<int32_t>(i) % stages;
       const auto phase = static_cast<Phase>(static_cast<int32_t>(i) / stages);
       visit(&pipeline_step_of_[i],
-            static_cast<int32_t>(PipelineStepOf(phase, stages_.values()[static_cast<size_t>(stage)])));
+            static_cast<int32_t>(pipeline_.StepOf(phase, stages_.values()[static_cast<size_t>(stage)])));
     }
   };
   for_each([&](int32_t*, int32_t pipeline_step) { pipeline_steps_.Add(pipeline_step); });

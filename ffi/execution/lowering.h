@@ -3,7 +3,6 @@
 #ifndef FASTJAX_EXECUTION_LOWERING_H_
 #define FASTJAX_EXECUTION_LOWERING_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -11,7 +10,10 @@
 #include "exchange/group_traffic.h"
 #include "exchange/status.h"
 #include "execution/device_plan.h"
+#include "execution/numbering.h"
+#include "execution/pipeline.h"
 #include "execution/placement.h"
+#include "planner/table.h"
 #include "planner/transfer.h"
 
 namespace fastjax {
@@ -29,7 +31,6 @@ struct Reach {
 // domains one end sends a message and the other receives it.
 enum class Action : uint8_t { kReceive, kSend, kCopy };
 inline constexpr int32_t kActions = 3;
-inline constexpr int32_t kPhases = 4;
 
 // The rows that one device hands to another in one phase of one stage.
 struct Step {
@@ -45,68 +46,12 @@ struct Step {
   int64_t transfers;
 };
 
-// Transfers of one step, in the order of the plan, which is the same at both ends of a message.
-class StepTransfers {
- public:
-  class Iterator {
-   public:
-    explicit Iterator(const planner::Transfer* const* at) : at_(at) {}
-    const planner::Transfer& operator*() const { return **at_; }
-    Iterator& operator++() {
-      ++at_;
-      return *this;
-    }
-    bool operator!=(const Iterator& other) const { return at_ != other.at_; }
-
-   private:
-    const planner::Transfer* const* at_;
-  };
-
-  StepTransfers(const planner::Transfer* const* first, int64_t count) : first_(first), last_(first + count) {}
-  Iterator begin() const { return Iterator(first_); }
-  Iterator end() const { return Iterator(last_); }
-
- private:
-  const planner::Transfer* const* first_;
-  const planner::Transfer* const* last_;
-};
-
-// Gives numbers, in order, to those values that are in use: what a plan says of how many there are must not decide how
-// much memory is taken.
-class Numbering {
- public:
-  void Clear();
-  void Add(int32_t value);
-  // To be called after all values have been added.
-  void Number();
-  // Returns the number of a value that has been added.
-  int32_t NumberOf(int32_t value) const;
-  const std::vector<int32_t>& values() const { return values_; }
-  int32_t count() const { return static_cast<int32_t>(values_.size()); }
-
- private:
-  // What was added last of the values of one place, and later one of them with its number: plans rarely have so many
-  // that two share a place.
-  struct Known {
-    int32_t value = 0;
-    int32_t number = 0;
-    uint64_t round = 0;  // that it is of: what is left from earlier ones does not count
-  };
-  static constexpr size_t kPlaces = 1024;
-  static size_t PlaceOf(int32_t value) { return static_cast<uint32_t>(value) % kPlaces; }
-
-  uint64_t round_ = 1;  // Each Clear begins one.
-  std::vector<int32_t> values_;
-  std::array<Known, kPlaces> known_;
-};
-
 // Reused from exchange to exchange without allocating once it has seen the largest.
 class Lowering {
  public:
   // Forgets all steps.
   void Clear();
-  // Refuses plans that `placement` refuses. What it is given must stay as it is as long as steps are in use. There are
-  // no steps where rows have no bytes.
+  // Refuses plans that `placement` refuses. There are no steps where rows have no bytes.
   Status Lower(const Reach& reach, const DevicePlans& plans, const Placement& placement);
 
   // For rows that land on each other: every block that has to arrive before it is summed, as it is in another domain
@@ -117,8 +62,10 @@ class Lowering {
 
   // In order of action, phase, device that is here, stage and peer.
   const std::vector<Step>& steps() const { return steps_; }
-  StepTransfers TransfersOf(const Step& step) const {
-    return {sorted_transfers_.data() + step.first_transfer, step.transfers};
+  // In the order of the plan, which is the same at both ends of a message.
+  planner::TransferRange TransfersOf(const Step& step) const {
+    const planner::Transfer* const first = sorted_transfers_.data() + step.first_transfer;
+    return {first, first + step.transfers};
   }
   // Ranks of the devices that are here, in order.
   const std::vector<int32_t>& devices() const { return devices_; }
@@ -130,7 +77,7 @@ class Lowering {
   // what is in earlier ones.
   const std::vector<int32_t>& pipeline_steps() const { return pipeline_steps_.values(); }
   // Both count over the plans of the devices here.
-  int32_t plan_stages() const { return plan_stages_; }
+  int32_t plan_stages() const { return pipeline_.plan_stages(); }
   int64_t plan_pipeline_steps() const { return plan_pipeline_steps_; }
   // Finds what hands on what: gates, and what opens them and waits for them, for those who do not go by pipeline step.
   void LinkGates();
@@ -142,10 +89,11 @@ class Lowering {
   const std::vector<int32_t>& ByPipelineStep();
 
  private:
+  // What a device here does of a transfer.
   struct Entry {
-    const planner::Transfer* transfer;
-    int32_t key;    // its kind; once stages have their numbers, its kind * stages + stage
-    int32_t stage;  // of the plan
+    int32_t transfer;  // its place among those taken
+    int32_t key;       // its kind; once stages have their numbers, its kind * stages + stage
+    int32_t stage;     // of the plan
     int32_t peer;
   };
 
@@ -155,9 +103,9 @@ class Lowering {
   static constexpr size_t kFewEntries = 32;
 
   void Begin(const Reach& reach);
-  Status Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement);
+  bool Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement);
   void TakeBlocks(const Reach& reach, const GroupTraffic& traffic, int32_t origin);
-  void AddEntry(Action action, const planner::Transfer& transfer);
+  void AddEntry(Action action, const planner::Transfer& transfer, size_t at);
   void Arrange();
   void SortDevice(size_t first, size_t last);
   template <typename Key>
@@ -169,16 +117,13 @@ class Lowering {
   void MakeSteps();
   void AddSteps(int32_t kind, int32_t here, size_t first, size_t last);
   size_t GateOf(planner::Phase fed_by, int32_t rank, int32_t stage) const;
-  int64_t PipelineStepOf(planner::Phase phase, int32_t stage) const;
 
   int32_t ranks_ = 0;
-  int32_t plan_stages_ = 0;
-  int32_t lead_ = 0;                         // pipeline steps by which balance goes before the scale-out of its stage
-  std::array<int32_t, kPhases> last_stage_;  // by phase, of the transfers of the devices here; -1: none
+  Pipeline pipeline_;
   int64_t plan_pipeline_steps_ = 1;
   std::vector<int32_t> devices_;
   std::vector<int32_t> number_of_;
-  std::vector<planner::Transfer> blocks_;  // to be summed
+  std::vector<planner::Transfer> taken_;  // in the order of the plans; or blocks to be summed
   Numbering stages_;
   Numbering pipeline_steps_;
   std::vector<int32_t> pipeline_step_of_;  // by phase and stage; -1: none
@@ -187,7 +132,7 @@ class Lowering {
   std::vector<size_t> kind_begin_;         // by device and kind, and behind the last kind
   std::vector<Entry> scratch_;
   std::vector<size_t> begin_;
-  std::vector<const planner::Transfer*> sorted_transfers_;
+  std::vector<planner::Transfer> sorted_transfers_;  // step by step
   std::vector<Step> steps_;
   std::vector<int32_t> gates_;
   std::vector<int32_t> by_pipeline_step_;

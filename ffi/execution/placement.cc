@@ -6,8 +6,6 @@
 namespace fastjax {
 namespace {
 
-using planner::Transfer;
-
 // Rows that land in memory larger than the caches are better written past them.
 constexpr int64_t kStreamBytes = 8 << 20;
 
@@ -61,18 +59,6 @@ Status Placement::TakeStaging(const DevicePlans& plans, StagingMemory* memory) {
 void Placement::Release() {
   if (staging_.bytes() > 0) StagingPool::Get().Return(std::move(staging_));
   staging_ = {};
-}
-
-bool Placement::InStaging(int32_t rank, int64_t row, int64_t rows) const {
-  return row >= 0 && (staging_rows_[rank] < 0 || rows <= staging_rows_[rank] - row);
-}
-
-Status Placement::Check(const Transfer& t) const {
-  const int64_t block_rows = traffic_->rows(t.origin, t.target);
-  const bool valid = t.rows > 0 && t.first_row >= 0 && t.rows <= block_rows && t.first_row <= block_rows - t.rows &&
-                     (t.src_row == Transfer::kInPlace ? t.src == t.origin : InStaging(t.src, t.src_row, t.rows)) &&
-                     (t.dst_row == Transfer::kInPlace ? t.dst == t.target : InStaging(t.dst, t.dst_row, t.rows));
-  return valid ? Status::Ok() : Refuse();
 }
 
 }  // namespace fastjax

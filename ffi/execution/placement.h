@@ -47,7 +47,7 @@ class Placement {
   // The table came through the user's program: whatever it says, nothing outside blocks and staging may be touched.
   // The staging of devices that are not reached from here is for their processes to check. The rest is for transfers
   // that this one accepts.
-  Status Check(const planner::Transfer& transfer) const;
+  bool Allows(const planner::Transfer& transfer) const;
   // What is said of a plan that is not this exchange's.
   Status Refuse() const;
 
@@ -81,6 +81,18 @@ class Placement {
   std::vector<int64_t> staging_rows_;   // by rank; -1: not reached from here
   std::vector<std::byte*> staging_at_;  // by rank
 };
+
+inline bool Placement::InStaging(int32_t rank, int64_t row, int64_t rows) const {
+  return row >= 0 && (staging_rows_[rank] < 0 || rows <= staging_rows_[rank] - row);
+}
+
+inline bool Placement::Allows(const planner::Transfer& t) const {
+  constexpr int64_t kInPlace = planner::Transfer::kInPlace;
+  const int64_t block_rows = traffic_->rows(t.origin, t.target);
+  return t.rows > 0 && t.first_row >= 0 && t.rows <= block_rows && t.first_row <= block_rows - t.rows &&
+         (t.src_row == kInPlace ? t.src == t.origin : InStaging(t.src, t.src_row, t.rows)) &&
+         (t.dst_row == kInPlace ? t.dst == t.target : InStaging(t.dst, t.dst_row, t.rows));
+}
 
 template <typename Visit>
 void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {

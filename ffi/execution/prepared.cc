@@ -18,7 +18,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   *alike = false;
   if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;
   for (const int32_t rank : ranks) {
-    plans_[static_cast<size_t>(rank)].Decode(args[site.position_at[rank]].table, options.backwards());
+    plans_[static_cast<size_t>(rank)].View(args[site.position_at[rank]].table, options.backwards());
   }
   return Status::Ok();
 }

@@ -12,19 +12,6 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-enum EntryWord : int32_t {
-  kPhaseWord = 0,
-  kStageWord = 1,
-  kSrcWord = 2,
-  kDstWord = 3,
-  kOriginWord = 4,
-  kTargetWord = 5,
-  kFirstRowWord = 6,
-  kRowsWord = 7,
-  kSrcRowWord = 8,
-  kDstRowWord = 9,
-};
-
 int64_t EntriesBegin(int64_t devices) { return kHeaderWords + 2 * devices; }
 
 // Returns the checksum of all words in use, except the word that holds it.
@@ -32,32 +19,6 @@ int32_t Checksum(const int32_t* words, int64_t end) {
   const uint64_t before = HashInt32(words, kChecksum, kTableMagic);
   const uint64_t hash = HashInt32(words + kChecksum + 1, end - kChecksum - 1, before);
   return static_cast<int32_t>(static_cast<uint32_t>(hash));
-}
-
-void WriteEntry(const Transfer& transfer, int32_t* words) {
-  words[kPhaseWord] = static_cast<int32_t>(transfer.phase);
-  words[kStageWord] = transfer.stage;
-  words[kSrcWord] = transfer.src;
-  words[kDstWord] = transfer.dst;
-  words[kOriginWord] = transfer.origin;
-  words[kTargetWord] = transfer.target;
-  words[kFirstRowWord] = static_cast<int32_t>(transfer.first_row);
-  words[kRowsWord] = static_cast<int32_t>(transfer.rows);
-  words[kSrcRowWord] = static_cast<int32_t>(transfer.src_row);
-  words[kDstRowWord] = static_cast<int32_t>(transfer.dst_row);
-}
-
-Transfer ReadEntry(const int32_t* words) {
-  return {static_cast<Phase>(words[kPhaseWord]),
-          words[kStageWord],
-          words[kSrcWord],
-          words[kDstWord],
-          words[kOriginWord],
-          words[kTargetWord],
-          words[kFirstRowWord],
-          words[kRowsWord],
-          words[kSrcRowWord],
-          words[kDstRowWord]};
 }
 
 void WritePeers(const Planner& planner, int32_t device, int32_t* words) {
@@ -166,17 +127,6 @@ bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   return true;
 }
 
-Transfer Transposed(const Transfer& transfer, int32_t stages) {
-  Transfer back = transfer;
-  std::swap(back.src, back.dst);
-  std::swap(back.origin, back.target);
-  std::swap(back.src_row, back.dst_row);
-  if (transfer.phase == Phase::kBalance) back.phase = Phase::kRedistribute;
-  if (transfer.phase == Phase::kRedistribute) back.phase = Phase::kBalance;
-  if (transfer.phase != Phase::kLocal) back.stage = stages - 1 - transfer.stage;
-  return back;
-}
-
 void TransposeTable(int32_t* words) {
   const TableView table(words);
   const int32_t devices = words[kDevices];
@@ -212,15 +162,6 @@ const char* TableView::Check(const int32_t* words, int64_t num_words, int32_t de
     if (*wrong != '\0') return wrong;
   }
   return "";
-}
-
-Transfer TableView::entry(int32_t i) const {
-  return ReadEntry(words_ + EntriesBegin(words_[kDevices]) + int64_t{kEntryWords} * i);
-}
-
-void TableView::CopyTo(Transfer* to) const {
-  const int32_t* entry = words_ + EntriesBegin(words_[kDevices]);
-  for (int32_t i = 0; i < entries(); ++i, entry += kEntryWords) to[i] = ReadEntry(entry);
 }
 
 }  // namespace fastjax::planner

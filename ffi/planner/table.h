@@ -2,6 +2,7 @@
 #ifndef FASTJAX_PLANNER_TABLE_H_
 #define FASTJAX_PLANNER_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -28,6 +29,19 @@ enum HeaderWord : int32_t {
   kPlanHashHigh = 7,
   kChecksum = 8,  // of every other word in use
   kSchedulerUsed = 9,
+};
+
+enum EntryWord : int32_t {
+  kPhaseWord = 0,
+  kStageWord = 1,
+  kSrcWord = 2,
+  kDstWord = 3,
+  kOriginWord = 4,
+  kTargetWord = 5,
+  kFirstRowWord = 6,
+  kRowsWord = 7,
+  kSrcRowWord = 8,
+  kDstRowWord = 9,
 };
 
 // Whether the scheduler has rows rest on devices between their origin and their target.
@@ -68,8 +82,47 @@ int64_t TableWords(const Topology& topology, Scheduler scheduler);
 // an all-zero header, where there are no slices.
 [[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
 
+// The rows of what is written must be numbers that int32 has.
+inline void WriteEntry(const Transfer& transfer, int32_t* words) {
+  words[kPhaseWord] = static_cast<int32_t>(transfer.phase);
+  words[kStageWord] = transfer.stage;
+  words[kSrcWord] = transfer.src;
+  words[kDstWord] = transfer.dst;
+  words[kOriginWord] = transfer.origin;
+  words[kTargetWord] = transfer.target;
+  words[kFirstRowWord] = static_cast<int32_t>(transfer.first_row);
+  words[kRowsWord] = static_cast<int32_t>(transfer.rows);
+  words[kSrcRowWord] = static_cast<int32_t>(transfer.src_row);
+  words[kDstRowWord] = static_cast<int32_t>(transfer.dst_row);
+}
+
+inline Transfer ReadEntry(const int32_t* words) {
+  return {static_cast<Phase>(words[kPhaseWord]),
+          words[kStageWord],
+          words[kSrcWord],
+          words[kDstWord],
+          words[kOriginWord],
+          words[kTargetWord],
+          words[kFirstRowWord],
+          words[kRowsWord],
+          words[kSrcRowWord],
+          words[kDstRowWord]};
+}
+
 // The transfer on the way back: of the plan read backwards, which has so many stages.
-Transfer Transposed(const Transfer& transfer, int32_t stages);
+inline Transfer Transposed(const Transfer& transfer, int32_t stages) {
+  constexpr Phase kBack[] = {Phase::kLocal, Phase::kRedistribute, Phase::kScaleOut, Phase::kBalance};
+  return {kBack[static_cast<size_t>(transfer.phase)],
+          transfer.phase == Phase::kLocal ? transfer.stage : stages - 1 - transfer.stage,
+          transfer.dst,
+          transfer.src,
+          transfer.target,
+          transfer.origin,
+          transfer.first_row,
+          transfer.rows,
+          transfer.dst_row,
+          transfer.src_row};
+}
 
 // Turns a table that WriteTable wrote into that of the transposed traffic.
 void TransposeTable(int32_t* words);
@@ -95,9 +148,9 @@ class TableView {
   }
   int64_t sends(int32_t peer) const { return words_[kHeaderWords + peer]; }
   int64_t receives(int32_t peer) const { return words_[kHeaderWords + words_[kDevices] + peer]; }
-  Transfer entry(int32_t i) const;
-  // Decodes all entries into to[0, entries()).
-  void CopyTo(Transfer* to) const;
+  Transfer entry(int32_t i) const { return ReadEntry(entry_words() + int64_t{kEntryWords} * i); }
+  // Those of the first entry; the others follow.
+  const int32_t* entry_words() const { return words_ + kHeaderWords + 2 * int64_t{words_[kDevices]}; }
 
  private:
   const int32_t* words_;

@@ -1,44 +1,38 @@
 #include "backends/memory/job_builder.h"
 
-#include <algorithm>
-#include <cstdint>
-
 namespace fastjax::memory {
-namespace {
-
-// No stage of a plan is without a transfer.
-bool StagesHaveTransfers(const DevicePlans& plans) {
-  int64_t stages = 0;
-  int64_t transfers = 0;
-  for (const DevicePlan& plan : plans) {
-    stages = std::max<int64_t>(stages, plan.stages);
-    transfers += static_cast<int64_t>(plan.transfers.size());
-  }
-  return stages <= transfers;
-}
-
-}  // namespace
 
 Status JobBuilder::Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
                          const GroupTraffic& traffic) {
   job_.Clear();
+  copies_.clear();
+  pipeline_steps_.Clear();
   placement_.Begin(site, args, args.front().row_bytes, traffic);
-  if (!StagesHaveTransfers(plans)) return placement_.Refuse();
+  const Pipeline pipeline(plans);
+  if (!pipeline.possible()) return placement_.Refuse();
   if (Status status = placement_.TakeStaging(plans); !status.ok()) return status;
-  reach_.here.assign(plans.size(), 1);
-  reach_.domain_of.assign(plans.size(), 0);
-  if (Status status = lowering_.Lower(reach_, plans, placement_); !status.ok()) return status;
-  int32_t pipeline_step = 0;
-  for (const int32_t i : lowering_.ByPipelineStep()) {
-    const Step& step = lowering_.steps()[static_cast<size_t>(i)];
-    if (step.pipeline_step != pipeline_step) job_.EndStep();
-    pipeline_step = step.pipeline_step;
-    for (const planner::Transfer& transfer : lowering_.TransfersOf(step)) {
-      placement_.ForEachCopy(transfer, [this](const CopyOp& op) { job_.Add(op); });
-    }
+  for (int32_t rank = 0; rank < site.group_size; ++rank) {
+    if (!Take(plans[static_cast<size_t>(rank)], rank, pipeline)) return placement_.Refuse();
   }
-  job_.EndStep();
+  pipeline_steps_.Number();
+  for (CopyJob::OfStep& copy : copies_) copy.step = pipeline_steps_.NumberOf(copy.step);
+  job_.AddSteps(copies_, pipeline_steps_.count());
   return Status::Ok();
+}
+
+// All devices are here and share one memory, so everything is copied. Nothing needs to know which copies are of one
+// Step: no gates are waited for, and no messages sent.
+bool JobBuilder::Take(const DevicePlan& plan, int32_t rank, const Pipeline& pipeline) {
+  return plan.ForEachTransfer([&](const planner::Transfer& transfer) {
+    // A transfer stands in the plans of both its ends; the sender's counts.
+    if (transfer.src != rank) return true;
+    const int64_t pipeline_step = pipeline.StepOf(transfer.phase, transfer.stage);
+    if (pipeline_step >= Pipeline::kMaxSteps || !placement_.Allows(transfer)) return false;
+    const auto step = static_cast<int32_t>(pipeline_step);
+    pipeline_steps_.Add(step);
+    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { copies_.emplace_back() = {step, op}; });
+    return true;
+  });
 }
 
 }  // namespace fastjax::memory

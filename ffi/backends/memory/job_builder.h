@@ -2,11 +2,13 @@
 #ifndef FASTJAX_BACKENDS_MEMORY_JOB_BUILDER_H_
 #define FASTJAX_BACKENDS_MEMORY_JOB_BUILDER_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
-#include "execution/lowering.h"
+#include "execution/numbering.h"
+#include "execution/pipeline.h"
 #include "execution/placement.h"
 #include "runtime/copy_pool.h"
 
@@ -26,10 +28,12 @@ class JobBuilder {
   void Release() { placement_.Release(); }
 
  private:
+  bool Take(const DevicePlan& plan, int32_t rank, const Pipeline& pipeline);
+
   CopyJob job_;
   Placement placement_;
-  Reach reach_;  // All devices are here and share one memory.
-  Lowering lowering_;
+  std::vector<CopyJob::OfStep> copies_;  // in the order of the plans
+  Numbering pipeline_steps_;             // those that have copies
 };
 
 }  // namespace fastjax::memory

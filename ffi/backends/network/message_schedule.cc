@@ -63,11 +63,11 @@ void MessageSchedule::AddStep(const Step& step) {
   const int32_t queue = QueueOf(step);
   const auto index = static_cast<int32_t>(rows_.size());
   if (rounds_.empty() || rounds_.back().queue != queue || steps()[index - 1].stage != step.stage) {
-    rounds_.push_back({index, 0, queue, step.waits});
+    rounds_.emplace_back() = {index, 0, queue, step.waits};
   }
   ++rounds_.back().steps;
   const size_t first = step.action == Action::kCopy ? copies_.size() : pieces_.size();
-  rows_.push_back({static_cast<int32_t>(rounds_.size()) - 1, static_cast<int32_t>(first), 0, 0});
+  rows_.emplace_back() = {static_cast<int32_t>(rounds_.size()) - 1, static_cast<int32_t>(first), 0, 0};
 }
 
 void MessageSchedule::AddRows(const Step& step) {
@@ -98,7 +98,7 @@ void MessageSchedule::AddPiece(std::byte* data, int64_t bytes) {
       return;
     }
   }
-  pieces_.push_back({data, static_cast<size_t>(bytes)});
+  pieces_.emplace_back() = {data, static_cast<size_t>(bytes)};
   ++step.count;
 }
 
@@ -126,7 +126,7 @@ void MessageSchedule::FindQueues() {
 }
 
 void MessageSchedule::LinkGates() {
-  for (const int32_t missing : lowering_.gates()) gates_.push_back({missing, -1, -1});
+  for (const int32_t missing : lowering_.gates()) gates_.emplace_back() = {missing, -1, -1};
   for (size_t i = 0; i < rounds_.size(); ++i) {
     const Round& round = rounds_[i];
     if (round.waits < 0) continue;

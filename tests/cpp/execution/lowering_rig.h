@@ -58,6 +58,10 @@ struct Setting : GroupExchange {
     return plans;
   }
 
+  std::vector<int32_t>& TableOf(int32_t rank) {
+    return tables[static_cast<size_t>(site->position_at[static_cast<size_t>(rank)])];
+  }
+
   bool backwards;
   int64_t row_bytes;
   int32_t processes = 0;

@@ -21,6 +21,7 @@
 #include "planner/table.h"
 #include "support/allocations.h"
 #include "support/check.h"
+#include "support/device_plans.h"
 #include "support/traffic.h"
 #include "support/transfers.h"
 
@@ -127,7 +128,7 @@ void TestUnstagedPlans() {
   }
 }
 
-// What an exchange that plans itself takes from the planner is what others decode from tables.
+// What an exchange that plans itself takes from the planner is what others find in tables.
 void TestSlicesAndTables() {
   std::mt19937_64 random(3);
   for (const Scheduler scheduler : AllSchedulers()) {
@@ -141,14 +142,19 @@ void TestSlicesAndTables() {
         CHECK(WriteTable(&planner, device, words.data()));
         for (const bool backwards : {false, true}) {
           DevicePlan taken;
-          DevicePlan decoded;
+          DevicePlan viewed;
           taken.Take(slicer.Of(device), backwards);
-          decoded.Decode(words.data(), backwards);
-          CHECK(taken.here && decoded.here);
-          CHECK_EQ(taken.stages, decoded.stages);
-          CHECK_EQ(taken.staging_rows, decoded.staging_rows);
-          CHECK(taken.scheduler == decoded.scheduler);
-          CHECK(AllEqual(taken.transfers, decoded.transfers));
+          viewed.View(words.data(), backwards);
+          CHECK(taken.here && viewed.here);
+          CHECK_EQ(taken.stages, viewed.stages);
+          CHECK_EQ(taken.staging_rows, viewed.staging_rows);
+          CHECK(taken.scheduler == viewed.scheduler);
+          std::vector<Transfer> planned;
+          for (const Transfer& transfer : slicer.Of(device).transfers) {
+            planned.push_back(backwards ? planner::Transposed(transfer, taken.stages) : transfer);
+          }
+          CHECK(AllEqual(TransfersOf(taken), planned));
+          CHECK(AllEqual(TransfersOf(viewed), planned));
         }
       }
     }
@@ -216,25 +222,35 @@ void TestHostilePlans() {
   CHECK_EQ(side.Lower(setting, 0).message, "");
   const size_t steps = side.lowering.steps().size();
   const int64_t staged = side.plans[2].staging_rows;
+  // The first entry of rank 2 for rows that it hands on in this phase.
   const auto find = [&](Phase phase) {
-    auto& transfers = side.plans[2].transfers;
-    const auto found = std::find_if(transfers.begin(), transfers.end(),
-                                    [&](const Transfer& t) { return t.phase == phase && t.src == 2; });
-    CHECK(found != transfers.end());
-    return &*found;
+    const planner::TableView table(setting.TableOf(2).data());
+    for (int32_t i = 0; i < table.entries(); ++i) {
+      const Transfer transfer = table.entry(i);
+      if (transfer.phase == phase && transfer.src == 2) return i;
+    }
+    CHECK(false);
+    return 0;
+  };
+  const auto write = [&](int32_t entry, const Transfer& transfer) {
+    std::vector<int32_t>& words = setting.TableOf(2);
+    planner::WriteEntry(transfer, words.data() + planner::kHeaderWords + 2 * 8 + planner::kEntryWords * entry);
   };
   const auto refused = [&](Phase phase, const std::function<void(Transfer*)>& damage) {
-    Transfer* const transfer = find(phase);
-    const Transfer good = *transfer;
-    damage(transfer);
+    const int32_t entry = find(phase);
+    const Transfer good = planner::TableView(setting.TableOf(2).data()).entry(entry);
+    Transfer bad = good;
+    damage(&bad);
+    write(entry, bad);
     const Status status = side.Lower(setting, 0);
     CHECK(status.code == Code::kInvalidArgument);
     CHECK_EQ(status.message, kRefusal);
     CHECK(side.lowering.steps().empty());
-    *transfer = good;
+    write(entry, good);
     side.placement.Release();
   };
-  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  // What a table can say at most.
+  constexpr int64_t kHuge = std::numeric_limits<int32_t>::max();
   refused(Phase::kLocal, [](Transfer* t) { t->first_row += 1; });
   refused(Phase::kLocal, [](Transfer* t) { t->first_row = -1; });
   refused(Phase::kLocal, [](Transfer* t) { t->rows = 0; });
@@ -244,17 +260,25 @@ void TestHostilePlans() {
   refused(Phase::kBalance, [](Transfer* t) { t->dst_row = kHuge; });
   refused(Phase::kRedistribute, [&](Transfer* t) { t->src_row = staged - t->rows + 1; });
   refused(Phase::kRedistribute, [](Transfer* t) { t->src_row = -2; });
+  // More stages than transfers.
+  int32_t& stages = setting.TableOf(2)[planner::kStages];
+  const int32_t planned_stages = std::exchange(stages, 10'000);
+  Side claims(setting.PlansOf(0));
+  CHECK_EQ(claims.Lower(setting, 0).message, kRefusal);
+  stages = planned_stages;
   // More pipeline steps than can be numbered.
   refused(Phase::kRedistribute, [](Transfer* t) { t->stage = std::numeric_limits<int32_t>::max() - 1; });
   // A stage far off is only one more of those in use.
   const int64_t gates = static_cast<int64_t>(side.lowering.gates().size());
-  Transfer* const far = find(Phase::kScaleOut);
-  far->stage = std::numeric_limits<int32_t>::max() - 2;
+  constexpr int32_t kFar = std::numeric_limits<int32_t>::max() - 2;
+  Transfer far = planner::TableView(setting.TableOf(2).data()).entry(find(Phase::kScaleOut));
+  far.stage = kFar;
+  write(find(Phase::kScaleOut), far);
   CHECK_EQ(gates, 0);
   CHECK_EQ(side.Lower(setting, 0).message, "");
   CHECK_EQ(side.lowering.gates().size(), 2 * 8 * side.lowering.stages().size());
   CHECK_LE(side.lowering.stages().size(), steps);
-  CHECK_EQ(side.lowering.stages().back(), far->stage);
+  CHECK_EQ(side.lowering.stages().back(), kFar);
   CHECK_EQ(side.lowering.ByPipelineStep().size(), side.lowering.steps().size());
 }
 
@@ -270,7 +294,10 @@ void TestNothing() {
   CHECK(side.lowering.ByPipelineStep().empty());
   CHECK(side.lowering.stages().empty());
   CHECK_GT(side.lowering.plan_stages(), 0);
-  for (Transfer& transfer : side.plans[1].transfers) transfer.rows = 100;
+  std::vector<int32_t>& words = setting.TableOf(1);
+  for (int32_t i = 0; i < words[planner::kEntries]; ++i) {
+    words[static_cast<size_t>(planner::kHeaderWords + 2 * 4 + planner::kEntryWords * i + planner::kRowsWord)] = 100;
+  }
   CHECK_EQ(side.Lower(setting, 0).message, kRefusal);
 }
 
@@ -305,7 +332,7 @@ void TestWarm() {
     const long before = Allocations();
     for (int32_t p = 0; p < 8; ++p) {
       DevicePlan& plan = side.plans[static_cast<size_t>(setting.site->rank_of[p])];
-      if (plan.here) plan.Decode(tables[static_cast<size_t>(p)].data(), true);
+      if (plan.here) plan.View(tables[static_cast<size_t>(p)].data(), true);
     }
     const bool ok = side.Lower(setting, 0).ok();
     const size_t steps = side.lowering.ByPipelineStep().size();

@@ -16,12 +16,21 @@
 namespace fastjax::test {
 
 // `tables` by rank, null for devices of other processes.
-inline void DecodeTables(const std::vector<const int32_t*>& tables, bool backwards, DevicePlans* plans) {
+inline void ViewTables(const std::vector<const int32_t*>& tables, bool backwards, DevicePlans* plans) {
   plans->resize(tables.size());
   for (size_t rank = 0; rank < tables.size(); ++rank) {
     (*plans)[rank].here = false;
-    if (tables[rank] != nullptr) (*plans)[rank].Decode(tables[rank], backwards);
+    if (tables[rank] != nullptr) (*plans)[rank].View(tables[rank], backwards);
   }
+}
+
+inline std::vector<planner::Transfer> TransfersOf(const DevicePlan& plan) {
+  std::vector<planner::Transfer> transfers;
+  plan.ForEachTransfer([&](const planner::Transfer& transfer) {
+    transfers.push_back(transfer);
+    return true;
+  });
+  return transfers;
 }
 
 // For an exchange that plans itself. Groups and launches may plan at once; a planner serves one at a time.

@@ -45,7 +45,7 @@ struct GroupExchange {
     for (int32_t p = 0; p < site->group_size; ++p) {
       if (site->process_of[site->partition(0, p)] == process) here[site->rank_of[p]] = tables[p].data();
     }
-    DecodeTables(here, backwards, plans);
+    ViewTables(here, backwards, plans);
   }
 
   std::mt19937_64 random;

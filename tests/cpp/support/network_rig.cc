@@ -151,7 +151,7 @@ void NetworkExchange::Begin(Side* side, int32_t group, const std::shared_ptr<Gat
     side->free.push_back(part);
     for (const int32_t position : here) gathering->done[position](status);
   };
-  DecodeTables(part->tables, options_.backwards(), &part->plans);
+  ViewTables(part->tables, options_.backwards(), &part->plans);
   GroupTraffic& traffic = part->traffic;
   Status status = traffic.Load(*site_, group, part->args, options_.reverse);
   if (status.ok()) {
