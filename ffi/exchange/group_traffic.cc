@@ -112,8 +112,7 @@ Status GroupTraffic::CheckTables(const CallSite& site, int32_t group, const std:
     if (hash_of(args[p]) != hash_of(args.front())) {
       return Status::Invalid(site.Prefix() + site.DeviceName(group, p) + " holds another plan than " +
                              site.DeviceName(group, 0) +
-                             ". Pass every device the plan of one "
-                             "plan_ragged_all_to_all call.");
+                             ". Pass every device the plan of one plan_ragged_all_to_all call.");
     }
     if (args[p].table == nullptr) continue;
     if (Status status = CheckPlanned(site, group, p, args[p].table, transposed_table); !status.ok()) return status;
@@ -131,8 +130,8 @@ Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t p
     return Status::Invalid(site.Prefix() + "the plan does not fit: it is for " + std::to_string(planned) +
                            " rows from " + site.DeviceName(group, position) + " to " + site.DeviceName(group, q) +
                            ", send_sizes has " + std::to_string(sent) +
-                           ". Plan with the send_sizes of this exchange, and pass plan.transpose() for the way "
-                           "back.");
+                           ". Plan with the send_sizes of this exchange, "
+                           "and pass plan.transpose() for the way back.");
   }
   return Status::Ok();
 }
@@ -177,8 +176,8 @@ Status GroupTraffic::Refuse(const Landing& earlier, const Landing& later, int32_
   const std::string rows = last == later.first ? "row " + std::to_string(last)
                                                : "rows " + std::to_string(later.first) + " to " + std::to_string(last);
   return Status::Invalid(site_->Prefix() + who + rows + " of the output of " + name(target) + (twice ? " twice" : "") +
-                         ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of its "
-                         "own.");
+                         ": output_offsets overlap, and which rows stay is not defined. "
+                         "Give every slice rows of its own.");
 }
 
 }  // namespace fastjax

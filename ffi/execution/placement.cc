@@ -13,8 +13,8 @@ constexpr int64_t kStreamBytes = 8 << 20;
 
 Status Placement::Refuse() const {
   return Status::Invalid(site_->Prefix() +
-                         "the plan moves rows that the exchange does not have. Pass what "
-                         "plan_ragged_all_to_all returned, unchanged.");
+                         "the plan moves rows that the exchange does not have. "
+                         "Pass what plan_ragged_all_to_all returned, unchanged.");
 }
 
 void Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,

@@ -46,9 +46,8 @@ void RegisterGpu(nb::module_* module) {
         return dict;
       },
       nb::arg("platform"),
-      "What exchanges have put on the streams of 'cuda' or 'rocm', or of the emulated GPUs of 'cpu', so far: launches "
-      "of "
-      "kernels, messages, and bytes that were packed, sent, copied straight, unpacked and summed.");
+      "What exchanges have put on the streams of 'cuda' or 'rocm', or of the emulated GPUs of 'cpu', so far: "
+      "launches of kernels, messages, and bytes that were packed, sent, copied straight, unpacked and summed.");
   m.def(
       "set_emulated_faults",
       [](int pinned, int lost) {

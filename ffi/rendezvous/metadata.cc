@@ -97,8 +97,8 @@ Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& sessi
       });
   if (status.ok() && !same) {
     return Status::Invalid(session.prefix +
-                           "operands have other shapes or another type in another process. Every process must run the "
-                           "same program, with the same arguments.");
+                           "operands have other shapes or another type in another process. "
+                           "Every process must run the same program, with the same arguments.");
   }
   return status;
 }

@@ -143,9 +143,8 @@ void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t
   message->memory.resize((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (bytes > 0) std::memcpy(message->memory.data(), data, bytes);
   if (!Decode(reinterpret_cast<const std::byte*>(message->memory.data()), bytes, &message->metadata)) {
-    return OnLost(process, Status::Internal(wire_->Describe(process) +
-                                            " sent a message that is none of fastjax's; do all processes run the "
-                                            "same version?"));
+    return OnLost(process, Status::Internal(wire_->Describe(process) + " sent a message that is none of fastjax's; "
+                                                                       "do all processes run the same version?"));
   }
   if (message->metadata.kind != Kind::kGiveUp) return Receive(process, std::move(message));
   OnGiveUp(process, message->metadata);
@@ -197,8 +196,8 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
   if (theirs.settings != session->settings) {
     return refuse(Status::Invalid(
         session->prefix + who() +
-        " plans with another topology, scheduler or row size; fastjax.options, FASTJAX_SCHEDULER and the "
-        "calibration of the machine must be the same in every process."));
+        " plans with another topology, scheduler or row size; "
+        "fastjax.options, FASTJAX_SCHEDULER and the calibration of the machine must be the same in every process."));
   }
   if (session->messages[place] != nullptr) {
     if (theirs.kind == Kind::kMeetAgain) SendAgain(*session, session->others[place], Kind::kMeetAnswer);
@@ -327,8 +326,8 @@ std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
   text += ", which did not reach this call: " + session.text + ".";
   if (elsewhere) return text + kSameProgram;
   return text +
-         " Look for a process that died, stopped or runs another program; if it is only slow, raise the limit "
-         "with fastjax.options(timeout=...) or FASTJAX_TIMEOUT.";
+         " Look for a process that died, stopped or runs another program; "
+         "if it is only slow, raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT.";
 }
 
 }  // namespace fastjax

@@ -45,8 +45,9 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived) {
   return Waited(site, members, group, arrived, site.timeout_ms) +
-         " Every device of the axis must reach the call: look for a cond or while_loop that takes another way on those "
-         "devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
+         " Every device of the axis must reach the call: "
+         "look for a cond or while_loop that takes another way on those devices, "
+         "or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
 }
 
 std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,

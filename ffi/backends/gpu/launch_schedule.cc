@@ -206,8 +206,8 @@ Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
     if (!agree) {
       return Status::Invalid(site_->Prefix() + "the tables of ranks " + std::to_string(any.ranks.first) + " and " +
                              std::to_string(any.ranks.second) +
-                             " disagree on what the first sends to the second. Pass what "
-                             "plan_ragged_all_to_all returned, unchanged.");
+                             " disagree on what the first sends to the second. "
+                             "Pass what plan_ragged_all_to_all returned, unchanged.");
     }
     const int32_t call = layout_->call_of[static_cast<size_t>(any.ranks.second)];
     AddMove(call, &ListsOf(pipeline_step, call).deliver, own_received_[i].data, any.data, any.bytes);

@@ -5,8 +5,8 @@ namespace fastjax::network {
 
 std::shared_ptr<JobWire> OpenWire(const WireOptions& /*options*/, std::string* wrong) {
   *wrong =
-      "this fastjax was built without UCX (FASTJAX_UCX=OFF), and exchanges between processes need it. Install a "
-      "fastjax that was built with UCX's headers, or run in one process.";
+      "this fastjax was built without UCX (FASTJAX_UCX=OFF), and exchanges between processes need it. "
+      "Install a fastjax that was built with UCX's headers, or run in one process.";
   return nullptr;
 }
 

@@ -41,8 +41,8 @@ Status PeerFabric::ChannelOf(const CallSite& site, int32_t /*group*/, const Layo
                              std::shared_ptr<Channel>* channel) {
   *channel = nullptr;
   return Status::Unavailable(site.Prefix() +
-                             "devices of this process cannot reach each other's memory, and there is nothing else to "
-                             "move rows by, such as NCCL.");
+                             "devices of this process cannot reach each other's memory, "
+                             "and there is nothing else to move rows by, such as NCCL.");
 }
 
 }  // namespace fastjax::gpu

@@ -13,8 +13,8 @@ constexpr std::chrono::microseconds kPollQuiet{200};
 constexpr const char* kAfter =
     " Rows of that exchange are undefined; the processes share their devices' memory anew for the next one.";
 constexpr const char* kAdvice =
-    " Look for devices or processes that have stopped, or raise the limit with fastjax.options(timeout=...) or "
-    "FASTJAX_TIMEOUT if they are only slow.";
+    " Look for devices or processes that have stopped, "
+    "or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
 
 // What the page's first word says when it is closed: by whom, and exchanges from which number on may be undefined.
 constexpr int kWhoBits = 16;

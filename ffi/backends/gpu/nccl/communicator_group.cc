@@ -13,8 +13,8 @@ constexpr std::chrono::milliseconds kPollClose{5};
 constexpr const char* kAfter =
     " The communicators were aborted, and rows of that exchange are undefined; the next one makes new ones.";
 constexpr const char* kAdvice =
-    " Look for devices or processes that have stopped, or raise the limit with fastjax.options(timeout=...) or "
-    "FASTJAX_TIMEOUT if they are only slow.";
+    " Look for devices or processes that have stopped, "
+    "or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
 constexpr const char* kOfOthers = "messages in flight were given up, since another exchange of these devices failed: ";
 
 // Whether there could be another thread. If not, it is left undone, and whoever waits for it finds that out.

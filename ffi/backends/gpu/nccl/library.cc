@@ -12,8 +12,8 @@ namespace fastjax::gpu::nccl {
 namespace {
 
 constexpr const char* kInstall =
-    "pip install 'jax[cuda12]' or 'jax[cuda13]' brings NCCL, and ROCm 6 or newer has RCCL; name one that lies "
-    "elsewhere with FASTJAX_NCCL_LIBRARY";
+    "pip install 'jax[cuda12]' or 'jax[cuda13]' brings NCCL, and ROCm 6 or newer has RCCL; "
+    "name one that lies elsewhere with FASTJAX_NCCL_LIBRARY";
 
 std::string PathOf(const void* address) {
   Dl_info info;
