@@ -60,7 +60,7 @@ class LaunchSchedule {
   }
   const std::vector<kernels::Move>& moves(int32_t call) const { return moves_[static_cast<size_t>(call)]; }
   // The messages of one pipeline step, between calls.
-  const Message* messages(int32_t pipeline_step) const {
+  const MessageEnd* messages(int32_t pipeline_step) const {
     return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
   }
   int64_t num_messages(int32_t pipeline_step) const {
@@ -138,7 +138,7 @@ class LaunchSchedule {
   std::vector<std::vector<kernels::Move>> moves_;  // by call
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
-  std::vector<Message> messages_;
+  std::vector<MessageEnd> messages_;
   std::vector<int64_t> first_message_;  // by pipeline step
   std::vector<SumList> sum_;            // by call
 };

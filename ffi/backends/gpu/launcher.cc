@@ -66,7 +66,7 @@ Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
 Status Launcher::End() {
   if (layout_->memory_group == nullptr) return Status::Ok();
   streams_.clear();
-  for (const DeviceCall& call : calls_) streams_.push_back(call.caller->stream);
+  for (const CallResources& call : calls_) streams_.push_back(call.caller->stream);
   return layout_->memory_group->Launched(streams_);
 }
 
@@ -75,10 +75,10 @@ Status Launcher::End() {
 void Launcher::Settle() {
   ipc::MemoryGroup* const memory_group = layout_->memory_group.get();
   if (memory_group != nullptr) memory_group->Close();  // streams may wait for other processes
-  for (const DeviceCall& call : calls_) {
+  for (const CallResources& call : calls_) {
     if (call.side != nullptr) gpu_->driver().SynchronizeStream(call.side);
   }
-  for (const DeviceCall& call : calls_) gpu_->driver().SynchronizeStream(call.caller->stream);
+  for (const CallResources& call : calls_) gpu_->driver().SynchronizeStream(call.caller->stream);
   if (memory_group == nullptr) return;
   memory_group->Withdraw(layout_->step);
   memory_group->GiveUp();
@@ -89,7 +89,7 @@ Status Launcher::Prepare(const Layout& layout) {
   talks_.assign(layout.calls.size(), 0);
   sides_.assign(layout.calls.size(), nullptr);
   for (const Caller* caller : layout.calls) {
-    DeviceCall call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
+    CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &call.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
@@ -102,7 +102,7 @@ Status Launcher::Prepare(const Layout& layout) {
 }
 
 void Launcher::Clear() {
-  for (DeviceCall& call : calls_) {
+  for (CallResources& call : calls_) {
     gpu_->ReturnEvent(call.caller->device, call.event);
     gpu_->ReturnPinned(call.caller->device, call.pinned, call.caller->stream);
   }
@@ -120,7 +120,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   const bool gated = layout_->memory_group != nullptr && !(schedule.moves(call).empty() && sums.landings.empty());
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
-  DeviceCall& own = calls_[static_cast<size_t>(call)];
+  CallResources& own = calls_[static_cast<size_t>(call)];
   std::byte* const there = own.caller->allocate(bytes);
   if (there == nullptr) {
     return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
@@ -132,7 +132,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
 
 // One copy for all lists of a call.
 Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there,
-                           DeviceCall* call) {
+                           CallResources* call) {
   const int32_t device = call->caller->device;
   const size_t bytes = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
   if (Status status = gpu_->TakePinned(device, bytes, &call->pinned); !status.ok()) return status;
@@ -167,7 +167,7 @@ Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_ste
     tally_.copied += copy.bytes;
   }
   for (int32_t call = 0; call < calls; ++call) {
-    const DeviceCall& own = calls_[static_cast<size_t>(call)];
+    const CallResources& own = calls_[static_cast<size_t>(call)];
     if (talks_[static_cast<size_t>(call)] == 0) continue;
     if (Status status = Follow(own, own.side, own.caller->stream); !status.ok()) return status;
     const MoveList& unpack = schedule.at(pipeline_step, call).unpack;
@@ -179,7 +179,7 @@ Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_ste
 
 Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
   std::fill(talks_.begin(), talks_.end(), 0);
-  const Message* const messages = schedule.messages(pipeline_step);
+  const MessageEnd* const messages = schedule.messages(pipeline_step);
   const int64_t count = schedule.num_messages(pipeline_step);
   for (int64_t i = 0; i < count; ++i) {
     talks_[static_cast<size_t>(messages[i].call)] = 1;
@@ -187,7 +187,7 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
     tally_.sent += messages[i].sends ? messages[i].bytes : 0;
   }
   for (int32_t call = 0; call < schedule.calls(); ++call) {
-    const DeviceCall& own = calls_[static_cast<size_t>(call)];
+    const CallResources& own = calls_[static_cast<size_t>(call)];
     const MoveList& deliver = schedule.at(pipeline_step, call).deliver;
     if (deliver.count > 0) talks_[static_cast<size_t>(call)] = 1;
     if (talks_[static_cast<size_t>(call)] == 0) continue;
@@ -205,7 +205,7 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
 Status Launcher::Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
   ++tally_.kernels;
-  const DeviceCall& own = calls_[static_cast<size_t>(call)];
+  const CallResources& own = calls_[static_cast<size_t>(call)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
@@ -219,7 +219,7 @@ Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
   if (sums.landings.empty()) return Status::Ok();
   ++tally_.kernels;
   for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
-  const DeviceCall& own = calls_[static_cast<size_t>(call)];
+  const CallResources& own = calls_[static_cast<size_t>(call)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(
@@ -229,27 +229,27 @@ Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
 }
 
 // Returns as many blocks as find a tile each: a few runs need not occupy a GPU.
-int32_t Launcher::BlocksFor(const DeviceCall& call, int64_t bytes) const {
+int32_t Launcher::BlocksFor(const CallResources& call, int64_t bytes) const {
   const int64_t tiles = (bytes + kernels::kSmallTileBytes - 1) / kernels::kSmallTileBytes;
   return static_cast<int32_t>(std::clamp<int64_t>(tiles, 1, call.blocks));
 }
 
 // What is put on `then` from now on waits for what is on `first`.
-Status Launcher::Follow(const DeviceCall& call, kernels::Stream first, kernels::Stream then) {
+Status Launcher::Follow(const CallResources& call, kernels::Stream first, kernels::Stream then) {
   DeviceScope scope(*gpu_);
   if (Status status = Record(call, first, &scope); !status.ok()) return status;
   return Wait(call, then, call);
 }
 
 // The call's event stands for what is on the stream. Chooses the call's device.
-Status Launcher::Record(const DeviceCall& call, kernels::Stream stream, DeviceScope* scope) {
+Status Launcher::Record(const CallResources& call, kernels::Stream stream, DeviceScope* scope) {
   const int32_t device = call.caller->device;
   if (Status status = scope->Choose(device); !status.ok()) return status;
   return gpu_->Check(gpu_->driver().RecordEvent(call.event, stream), device, "record an event");
 }
 
 // A stream of the call's, whose device has been chosen, waits for what the other's event stands for.
-Status Launcher::Wait(const DeviceCall& call, kernels::Stream stream, const DeviceCall& other) {
+Status Launcher::Wait(const CallResources& call, kernels::Stream stream, const CallResources& other) {
   return gpu_->Check(gpu_->driver().WaitEvent(stream, other.event), call.caller->device, "wait for an event");
 }
 
@@ -278,7 +278,7 @@ Status Launcher::PassBarriers(uint64_t step) {
 Status Launcher::JoinHere() {
   if (calls_.size() < 2) return Status::Ok();
   DeviceScope scope(*gpu_);
-  const DeviceCall& first = calls_.front();
+  const CallResources& first = calls_.front();
   for (auto call = calls_.begin() + 1; call != calls_.end(); ++call) {
     if (Status status = Record(*call, call->caller->stream, &scope); !status.ok()) return status;
   }

@@ -22,7 +22,7 @@ class Launcher {
 
  private:
   // What a call has besides its stream.
-  struct DeviceCall {
+  struct CallResources {
     const Caller* caller;
     kernels::Stream side;  // messages go on it
     kernels::Event event;
@@ -37,7 +37,7 @@ class Launcher {
   Status Put(const LaunchSchedule& schedule, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const LaunchSchedule& schedule, int32_t call);
-  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, DeviceCall* call);
+  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, CallResources* call);
   Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
   Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
   Status Sum(const LaunchSchedule& schedule, int32_t call);
@@ -45,18 +45,18 @@ class Launcher {
   Status JoinHere();
   Status PassBarriers(uint64_t step);
   Status End();
-  Status Follow(const DeviceCall& call, kernels::Stream first, kernels::Stream then);
-  Status Record(const DeviceCall& call, kernels::Stream stream, DeviceScope* scope);
-  Status Wait(const DeviceCall& call, kernels::Stream stream, const DeviceCall& other);
+  Status Follow(const CallResources& call, kernels::Stream first, kernels::Stream then);
+  Status Record(const CallResources& call, kernels::Stream stream, DeviceScope* scope);
+  Status Wait(const CallResources& call, kernels::Stream stream, const CallResources& other);
   Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
-  int32_t BlocksFor(const DeviceCall& call, int64_t bytes) const;
+  int32_t BlocksFor(const CallResources& call, int64_t bytes) const;
   void Settle();
   void Clear();
 
   Gpu* const gpu_;
   const Layout* layout_ = nullptr;
   Tally tally_;  // of this exchange
-  std::vector<DeviceCall> calls_;
+  std::vector<CallResources> calls_;
   std::vector<uint8_t> talks_;  // by call: has messages in this pipeline step
   std::vector<kernels::Stream> sides_;
   std::vector<kernels::Stream> streams_;

@@ -12,7 +12,7 @@
 namespace fastjax::gpu {
 
 // Bytes that lie in one piece, at the end that is here.
-struct Message {
+struct MessageEnd {
   bool sends;
   int32_t here;  // rank
   int32_t peer;  // rank
@@ -27,7 +27,7 @@ class Channel {
   virtual ~Channel() = default;
   // Puts messages, which move together, on the streams of their calls. Both ends list those from one device to another
   // in the same order, in groups that agree.
-  virtual Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) = 0;
+  virtual Status Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) = 0;
 };
 
 }  // namespace fastjax::gpu

@@ -43,7 +43,7 @@ CommunicatorGroup::~CommunicatorGroup() {
   for (PendingMessages& pending : pending_) pending.ReturnEvents(gpu_.get(), members());
 }
 
-Status CommunicatorGroup::Move(const std::shared_ptr<Report>& report, const Message* messages, int64_t count,
+Status CommunicatorGroup::Move(const std::shared_ptr<Report>& report, const MessageEnd* messages, int64_t count,
                                const std::vector<kernels::Stream>& streams) {
   std::unique_lock<std::mutex> calling(calling_);
   if (Status status = AwaitRoom(report.get(), &calling); !status.ok()) return status;

@@ -28,7 +28,7 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
 
   // For a call site's group. An error is the caller's alone, and ends the group of communicators; what happens later is
   // reported.
-  Status Move(const std::shared_ptr<Report>& report, const Message* messages, int64_t count,
+  Status Move(const std::shared_ptr<Report>& report, const MessageEnd* messages, int64_t count,
               const std::vector<kernels::Stream>& streams);
   bool has_failed() const;
   const std::vector<Member>& members() const { return communicators_->members(); }

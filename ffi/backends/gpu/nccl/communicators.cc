@@ -42,7 +42,7 @@ Status Communicators::Init(int32_t ranks, const UniqueId& id, Clock::time_point 
   return status.ok() ? ended : status;
 }
 
-Status Communicators::Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams,
+Status Communicators::Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams,
                            int64_t timeout_ms) {
   const auto deadline = waiter_->Now() + std::chrono::milliseconds(timeout_ms);
   DeviceScope scope(*gpu_);
@@ -50,7 +50,7 @@ Status Communicators::Move(const Message* messages, int64_t count, const std::ve
   Status status;
   int32_t call = -1;
   for (int64_t i = 0; i < count && status.ok(); ++i) {
-    const Message& message = messages[i];
+    const MessageEnd& message = messages[i];
     if (message.call != call) status = scope.Choose(members_[static_cast<size_t>(message.call)].device);
     call = message.call;
     if (status.ok()) status = Put(message, streams[static_cast<size_t>(call)]);
@@ -59,7 +59,7 @@ Status Communicators::Move(const Message* messages, int64_t count, const std::ve
   return status.ok() ? ended : status;
 }
 
-Status Communicators::Put(const Message& message, kernels::Stream stream) {
+Status Communicators::Put(const MessageEnd& message, kernels::Stream stream) {
   const Comm comm = comms_[static_cast<size_t>(message.call)];
   const auto bytes = static_cast<size_t>(message.bytes);
   return Check(message.sends ? library_->Send(message.data, bytes, kInt8, message.peer, comm, stream)

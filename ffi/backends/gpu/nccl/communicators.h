@@ -42,7 +42,8 @@ class Communicators {
 
   // Puts messages on streams, by call, all in one group: calls are members. Deadline exceeded: another process has not
   // come to it.
-  Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams, int64_t timeout_ms);
+  Status Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams,
+              int64_t timeout_ms);
   // What has gone wrong meanwhile.
   Status Health() const;
   // When nothing is in flight. Waits a little for other processes.
@@ -61,7 +62,7 @@ class Communicators {
         waiter_(waiter) {}
 
   Status Init(int32_t ranks, const UniqueId& id, Clock::time_point deadline);
-  Status Put(const Message& message, kernels::Stream stream);
+  Status Put(const MessageEnd& message, kernels::Stream stream);
   Status End(const char* what, Clock::time_point deadline);
   Status Await(const char* what, Clock::time_point deadline) const;
   Status Check(Result result, const char* what, Comm comm) const;

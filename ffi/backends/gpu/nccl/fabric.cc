@@ -9,7 +9,7 @@ class NcclFabric::Line final : public Channel {
  public:
   Line(const CallSite& site, int32_t group) : report_(std::make_shared<Report>(site, group)) {}
 
-  Status Move(const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) override {
+  Status Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) override {
     if (communicator_group_ == nullptr)
       return Status::Internal(report_->site().Prefix() + "there are no communicators.");
     if (Status status = Failure(); !status.ok()) return status;

@@ -4,20 +4,20 @@
 
 namespace fastjax::gpu::nccl {
 Status PendingMessages::Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report,
-                              const Message* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
+                              const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
   report_ = std::move(report);
   calls_.resize(members.size());
   peers_.clear();
   pipeline_step_ = messages[0].pipeline_step;
   began_ = false;
-  for (DeviceCall& call : calls_) call.pending = false;
+  for (PendingCall& call : calls_) call.pending = false;
   for (int64_t i = 0; i < count; ++i) {
     calls_[static_cast<size_t>(messages[i].call)].pending = true;
     peers_.emplace_back(messages[i].call, messages[i].peer);
   }
   DeviceScope scope(*gpu);
   for (size_t i = 0; i < calls_.size(); ++i) {
-    DeviceCall& call = calls_[i];
+    PendingCall& call = calls_[i];
     if (!call.pending) continue;
     const int32_t device = members[i].device;
     Status status = scope.Choose(device);
@@ -57,14 +57,14 @@ bool PendingMessages::IsReached(const Gpu& gpu, kernels::Event event) {
 
 bool PendingMessages::HasLanded(const Gpu& gpu) const {
   return std::all_of(calls_.begin(), calls_.end(),
-                     [&](const DeviceCall& call) { return !call.pending || IsReached(gpu, call.ended); });
+                     [&](const PendingCall& call) { return !call.pending || IsReached(gpu, call.ended); });
 }
 
 bool PendingMessages::IsLate(const Gpu& gpu, Clock::time_point now) {
   if (!began_) {
     since_ = now;
     began_ = std::all_of(calls_.begin(), calls_.end(),
-                         [&](const DeviceCall& call) { return !call.pending || IsReached(gpu, call.began); });
+                         [&](const PendingCall& call) { return !call.pending || IsReached(gpu, call.began); });
   }
   return began_ && now - since_ >= std::chrono::milliseconds(report_->site().timeout_ms);
 }

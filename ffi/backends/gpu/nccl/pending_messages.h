@@ -24,7 +24,7 @@ class PendingMessages {
   using Clock = std::chrono::steady_clock;
 
   // Marks on the streams where the messages begin and where they end.
-  Status Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report, const Message* messages,
+  Status Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report, const MessageEnd* messages,
                int64_t count, const std::vector<kernels::Stream>& streams);
   Status End(Gpu* gpu, const std::vector<Member>& members, const std::vector<kernels::Stream>& streams);
   void ReturnEvents(Gpu* gpu, const std::vector<Member>& members);
@@ -37,7 +37,7 @@ class PendingMessages {
   Report* report() const { return report_.get(); }
 
  private:
-  struct DeviceCall {
+  struct PendingCall {
     kernels::Event began = nullptr;
     kernels::Event ended = nullptr;
     bool pending = false;
@@ -46,7 +46,7 @@ class PendingMessages {
   static bool IsReached(const Gpu& gpu, kernels::Event event);
 
   std::shared_ptr<Report> report_;
-  std::vector<DeviceCall> calls_;                   // by member
+  std::vector<PendingCall> calls_;                  // by member
   std::vector<std::pair<int32_t, int32_t>> peers_;  // call, rank at the other end
   int32_t pipeline_step_ = 0;
   bool began_ = false;

@@ -89,13 +89,14 @@ std::string UcxWire::Start(const WireOptions& options) {
   }
   addresses.read_probe = parts_.read_probe;
   std::vector<int> descriptors;
-  gates_.reserve(nics.size());
+  message_targets_.reserve(nics.size());
   for (const std::string& nic : nics) {
     const auto index = static_cast<int32_t>(parts_.nic_workers.size());
     auto nic_worker = NicWorker::Open(*parts_.library, {index, nic, options.transports, options.processes}, &wrong);
     if (nic_worker == nullptr) return wrong;
-    gates_.push_back({this, nic_worker.get()});
-    if (nic_worker->SetReceiver(&OnActiveMessage, &gates_.back()) != UCS_OK) return "UCX refuses active messages";
+    message_targets_.push_back({this, nic_worker.get()});
+    if (nic_worker->SetReceiver(&OnActiveMessage, &message_targets_.back()) != UCS_OK)
+      return "UCX refuses active messages";
     descriptors.push_back(nic_worker->event_fd());
     addresses.nic_workers.push_back(nic_worker->address());
     parts_.nic_workers.push_back(std::move(nic_worker));

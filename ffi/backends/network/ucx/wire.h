@@ -51,7 +51,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
 
  private:
   // Where a NIC worker's active messages go.
-  struct Gate {
+  struct MessageTarget {
     UcxWire* wire;
     NicWorker* nic_worker;
   };
@@ -96,7 +96,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   ControlMessages control_messages_;
   Loop loop_;
   std::string addresses_;
-  std::vector<Gate> gates_;
+  std::vector<MessageTarget> message_targets_;
   std::vector<Arrival> arrivals_, from_rings_;
   std::atomic<Handler*> handler_{nullptr};
   Phase phase_ = Phase::kOpen;

@@ -16,19 +16,19 @@ constexpr uint32_t kMostAhead = 1 << 16;
 
 ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t header_length, void* data,
                                       size_t length, const ucp_am_recv_param_t* param) {
-  const auto* const gate = static_cast<Gate*>(argument);
+  const auto* const target = static_cast<MessageTarget*>(argument);
   Arrival arrival;
   if (header_length == sizeof(Header)) std::memcpy(&arrival.header, header, sizeof(Header));
-  if (header_length != sizeof(Header) || !gate->wire->Genuine(arrival.header, length)) {
-    ++gate->wire->parts_.counters.refused;
+  if (header_length != sizeof(Header) || !target->wire->Genuine(arrival.header, length)) {
+    ++target->wire->parts_.counters.refused;
     return UCS_OK;  // UCX drops it
   }
-  arrival.nic_worker = gate->nic_worker;
+  arrival.nic_worker = target->nic_worker;
   arrival.length = length;
   arrival.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const bool kept = arrival.rendezvous || (length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
   if (kept) arrival.data = data;
-  gate->wire->arrivals_.push_back(arrival);
+  target->wire->arrivals_.push_back(arrival);
   return kept ? UCS_INPROGRESS : UCS_OK;
 }
 

@@ -24,7 +24,7 @@ namespace {
 using gpu::Caller;
 using gpu::Channel;
 using gpu::Layout;
-using gpu::Message;
+using gpu::MessageEnd;
 using gpu::nccl::kRemoteError;
 using gpu::nccl::kSystemError;
 using gpu::nccl::NcclFabric;
@@ -278,8 +278,8 @@ class Process {
     }
     if (status.ok()) status = fabric_.ChannelOf(*site_, 0, layout_, &channel_);
     if (!status.ok()) return status;
-    const Message messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
-                                {false, rank_, peer, 0, in_.data(), 1024, 2}};
+    const MessageEnd messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
+                                   {false, rank_, peer, 0, in_.data(), 1024, 2}};
     return channel_->Move(messages, 2, {stream_});
   }
   void Synchronize() {

@@ -17,7 +17,7 @@
 namespace fastjax::test {
 namespace {
 
-using gpu::Message;
+using gpu::MessageEnd;
 using gpu::nccl::Clock;
 using gpu::nccl::Communicators;
 using gpu::nccl::Library;
@@ -91,8 +91,8 @@ class Process {
 
   Status Swap(int64_t timeout_ms) {
     const auto bytes = static_cast<int64_t>(out_.size());
-    const Message messages[] = {{true, rank_, 1 - rank_, 0, out_.data(), bytes, 0},
-                                {false, rank_, 1 - rank_, 0, in_.data(), bytes, 0}};
+    const MessageEnd messages[] = {{true, rank_, 1 - rank_, 0, out_.data(), bytes, 0},
+                                   {false, rank_, 1 - rank_, 0, in_.data(), bytes, 0}};
     return communicators_->Move(messages, 2, {stream_}, timeout_ms);
   }
   void Close() { communicators_->Close(); }
