@@ -160,6 +160,8 @@ test_unexpected_operands = pytest.mark.sanitize(
     refusals(
         jax.errors.JaxRuntimeError,
         (exchange(source=jnp.zeros((1, 2))), DEVICE),
+        (exchange(base=jnp.zeros((2, 1))), DEVICE),
+        (exchange(base=jnp.zeros((0, 1))), DEVICE),
         (exchange(input_offsets=jnp.zeros(1)), DEVICE),
         (exchange(send_sizes=jnp.zeros(2, jnp.int32)), DEVICE),
         (exchange(recv_sizes=jnp.zeros((1, 1), jnp.int32)), DEVICE),
@@ -174,6 +176,8 @@ test_unexpected_operands_of_loopback = refusals(
     (loopback(source=jnp.zeros((2, 1, 1))), WRONG),
     (loopback(source=jnp.zeros(1)), WRONG),
     (loopback(source=jnp.zeros((1, 1, 2))), WRONG),
+    (loopback(base=jnp.zeros((1, 2, 1))), WRONG),
+    (loopback(base=jnp.zeros((0, 1, 1))), WRONG),
     (loopback(input_offsets=jnp.zeros((1, 1))), WRONG),
     (loopback(send_sizes=jnp.zeros((2, 1), jnp.int32)), WRONG),
     (loopback(output_offsets=jnp.zeros((1, 2), jnp.int32)), WRONG),

@@ -15,7 +15,7 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   const ffi::AnyBuffer& result = buffers.result;
   if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
       send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
-      RowBytes(source) != RowBytes(result)) {
+      RowBytes(source) != RowBytes(result) || buffers.base.size_bytes() != result.size_bytes()) {
     return false;
   }
   args->source = static_cast<const std::byte*>(source.untyped_data());

@@ -80,6 +80,7 @@ bool LoopbackCall::Decode(const ExchangeBuffers& buffers) {
     if (rows->dimensions().size() < 2 || rows->dimensions().front() != ranks) return false;
   }
   if (row_bytes(buffers.source) != row_bytes(buffers.result)) return false;
+  if (buffers.base.size_bytes() != buffers.result.size_bytes()) return false;
   all_.source = static_cast<const std::byte*>(buffers.source.untyped_data());
   all_.source_rows = buffers.source.dimensions()[1];
   all_.destination = static_cast<std::byte*>(buffers.result.untyped_data());
