@@ -5,6 +5,7 @@
 
 #include "exchange/counts.h"
 #include "rendezvous/counts.h"
+#include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -12,69 +13,52 @@ namespace fastjax {
 namespace {
 
 // The last device to arrive has everyone's counts before it: it plans once and writes every device's table.
-class DeviceCounts final : public Counts {
- public:
-  DeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan)
-      : state_(std::make_shared<State>(std::move(site), std::move(plan))),
-        rendezvous_(Rendezvous<CountsArgs>::Create(
-            state_->site,
-            [state = state_](auto* session, int32_t last) { session->Finish(state->Plan(*session), last); },
-            kAllProcesses, [state = state_](const auto&, const Status&) { state->meter.Fail(); })) {}
+struct CountsState {
+  using Session = Rendezvous<CountsArgs>::Session;
 
-  void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+  CountsState(std::shared_ptr<const CallSite> s, PlanFunction p)
+      : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
+
+  void Execute(const std::shared_ptr<CountsState>& /*self*/, Session* session, int32_t last) {
+    session->Finish(Plan(*session), last);
   }
 
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  Status Plan(const Session& session) {
+    // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
+    const std::lock_guard<std::mutex> lock(mutex);
+    Launch launch = meter.Begin();
+    Status status = Guarded([&] { return Plan(session, &launch); });
+    const int32_t* const table = session.args().front().table_words;
+    meter.End(launch, status,
+              status.ok() && launch.metered ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
+    return status;
   }
 
- private:
-  struct State {
-    State(std::shared_ptr<const CallSite> s, PlanFunction p)
-        : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
-
-    Status Plan(const Rendezvous<CountsArgs>::Session& session) {
-      // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
-      const std::lock_guard<std::mutex> lock(mutex);
-      Launch launch = meter.Begin();
-      Status status = Guarded([&] { return Plan(session, &launch); });
-      const int32_t* const table = session.args().front().table_words;
-      meter.End(launch, status,
-                status.ok() && launch.metered ? SeenOf(traffic.data(), site->plan_row_bytes, table) : Seen{});
-      return status;
+  Status Plan(const Session& session, Launch* launch) {
+    Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
+    if (!summed.ok()) return summed;
+    tables.clear();
+    for (int32_t p = 0; p < site->group_size; ++p) {
+      tables.push_back({site->rank_of[p], session.args()[p].table_words});
     }
+    Status planned = PlanMetered([&](bool* anew) { return plan(traffic.data(), tables, anew); }, launch);
+    return planned.ok() ? HandOverTables(session.args()) : planned;
+  }
 
-    Status Plan(const Rendezvous<CountsArgs>::Session& session, Launch* launch) {
-      Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
-      if (!summed.ok()) return summed;
-      tables.clear();
-      for (int32_t p = 0; p < site->group_size; ++p) {
-        tables.push_back({site->rank_of[p], session.args()[p].table_words});
-      }
-      Status planned = PlanMetered([&](bool* anew) { return plan(traffic.data(), tables, anew); }, launch);
-      return planned.ok() ? HandOverTables(session.args()) : planned;
-    }
-
-    const std::shared_ptr<const CallSite> site;
-    const PlanFunction plan;
-    Meter meter;
-    std::mutex mutex;
-    std::vector<int64_t> traffic;
-    std::vector<int64_t> sizes;
-    std::vector<LocalTable> tables;
-  };
-
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Rendezvous<CountsArgs>> rendezvous_;
+  const std::shared_ptr<const CallSite> site;
+  const PlanFunction plan;
+  Meter meter;
+  std::mutex mutex;
+  std::vector<int64_t> traffic;
+  std::vector<int64_t> sizes;
+  std::vector<LocalTable> tables;
 };
 
 }  // namespace
 
 std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return std::make_unique<DeviceCounts>(std::move(site), std::move(plan));
+  return std::make_unique<DeviceOperation<Counts, CountsArgs, CountsState>>(
+      std::make_shared<CountsState>(std::move(site), std::move(plan)));
 }
 
 }  // namespace fastjax

@@ -8,6 +8,7 @@
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
+#include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -16,79 +17,56 @@ namespace {
 
 using Session = Rendezvous<ExchangeArgs>::Session;
 
+// One device plays all ranks.
+bool IsOneCall(const Session& session) {
+  const DeviceContext* const first = session.args().front().context;
+  return std::all_of(session.args().begin(), session.args().end(),
+                     [&](const ExchangeArgs& args) { return args.context == first; });
+}
+
 // The device that arrives last puts everybody's work on the streams.
-class GpuExchange final : public Exchange {
- public:
-  GpuExchange(std::shared_ptr<Gpu> gpu, std::shared_ptr<Fabric> fabric, std::shared_ptr<const CallSite> site,
-              ExchangeOptions options)
-      : state_(std::make_shared<State>(std::move(gpu), std::move(fabric), std::move(site), std::move(options))),
-        rendezvous_(Rendezvous<ExchangeArgs>::Create(
-            state_->site,
-            [state = state_](Session* session, int32_t last) {
-              const bool one_call = IsOneCall(*session);
-              const Status status = state->Execute(*session);
-              one_call ? session->FinishHere(status) : session->Finish(status, last);
-            },
-            kAllProcesses, [state = state_](const Session&, const Status&) { state->meter.Fail(); })) {}
-
-  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+struct ExchangeState {
+  ExchangeState(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
+      : gpu(std::move(g)),
+        fabric(std::move(f)),
+        site(std::move(s)),
+        options(std::move(o)),
+        meter(site, options, true),
+        ranks(static_cast<size_t>(site->group_size)),
+        work(gpu.get(), fabric.get(), &channels) {
+    std::iota(ranks.begin(), ranks.end(), 0);
   }
 
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  void Execute(const std::shared_ptr<ExchangeState>& /*self*/, Session* session, int32_t last) {
+    const bool one_call = IsOneCall(*session);
+    const Status status = Execute(*session);
+    one_call ? session->FinishHere(status) : session->Finish(status, last);
   }
 
- private:
-  // One device plays all ranks.
-  static bool IsOneCall(const Session& session) {
-    const DeviceContext* const first = session.args().front().context;
-    return std::all_of(session.args().begin(), session.args().end(),
-                       [&](const ExchangeArgs& args) { return args.context == first; });
+  // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
+  Status Execute(const Session& session) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    Launch launch = meter.Begin();
+    Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
+    meter.End(launch, status, status.ok() ? work.seen() : Seen{});
+    return status;
   }
 
-  struct State {
-    State(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
-        : gpu(std::move(g)),
-          fabric(std::move(f)),
-          site(std::move(s)),
-          options(std::move(o)),
-          meter(site, options, true),
-          ranks(static_cast<size_t>(site->group_size)),
-          work(gpu.get(), fabric.get(), &channels) {
-      std::iota(ranks.begin(), ranks.end(), 0);
-    }
+  Status PrepareAndLaunch(const Session& session, Launch* launch) {
+    bool alike = true;  // there are no other processes
+    Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike, launch);
+    return status.ok() ? work.Launch(*site, session.group()) : status;
+  }
 
-    // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
-    Status Execute(const Session& session) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      Launch launch = meter.Begin();
-      Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
-      meter.End(launch, status, status.ok() ? work.seen() : Seen{});
-      return status;
-    }
-
-    Status PrepareAndLaunch(const Session& session, Launch* launch) {
-      bool alike = true;  // there are no other processes
-      Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike, launch);
-      return status.ok() ? work.Launch(*site, session.group()) : status;
-    }
-
-    const std::shared_ptr<Gpu> gpu;
-    const std::shared_ptr<Fabric> fabric;
-    const std::shared_ptr<const CallSite> site;
-    const ExchangeOptions options;
-    Meter meter;
-    std::vector<int32_t> ranks;  // all
-    std::mutex mutex;
-    Channels channels;
-    Work work;
-  };
-
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
+  const std::shared_ptr<Gpu> gpu;
+  const std::shared_ptr<Fabric> fabric;
+  const std::shared_ptr<const CallSite> site;
+  const ExchangeOptions options;
+  Meter meter;
+  std::vector<int32_t> ranks;  // all
+  std::mutex mutex;
+  Channels channels;
+  Work work;
 };
 
 }  // namespace
@@ -98,7 +76,8 @@ std::unique_ptr<Counts> GpuBackend::OpenCounts(std::shared_ptr<const CallSite> s
 }
 
 std::unique_ptr<Exchange> GpuBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return std::make_unique<GpuExchange>(gpu_, fabric_, std::move(site), std::move(options));
+  return std::make_unique<DeviceOperation<Exchange, ExchangeArgs, ExchangeState>>(
+      std::make_shared<ExchangeState>(gpu_, fabric_, std::move(site), std::move(options)));
 }
 
 }  // namespace fastjax::gpu

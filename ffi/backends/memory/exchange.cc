@@ -9,6 +9,7 @@
 #include "backends/memory/memory_backend.h"
 #include "execution/prepared.h"
 #include "execution/sum.h"
+#include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -27,125 +28,103 @@ struct Work {
   JobBuilder builder;
 };
 
-class InProcessExchange final : public Exchange {
- public:
-  InProcessExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options)
-      : state_(std::make_shared<State>(std::move(site), std::move(options))),
-        rendezvous_(Rendezvous<ExchangeArgs>::Create(
-            state_->site, [state = state_](Session* session, int32_t last) { state->Execute(state, session, last); },
-            kAllProcesses, [state = state_](const Session&, const Status&) { state->meter.Fail(); })) {}
-
-  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], args, std::move(done));
+struct ExchangeState {
+  ExchangeState(std::shared_ptr<const CallSite> s, ExchangeOptions o)
+      : site(std::move(s)),
+        options(std::move(o)),
+        meter(site, options, false),
+        ranks(static_cast<size_t>(site->group_size)) {
+    std::iota(ranks.begin(), ranks.end(), 0);
   }
 
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    const CallSite& site = *state_->site;
-    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
+  void Execute(const std::shared_ptr<ExchangeState>& self, Session* session, int32_t last) {
+    const Launch launch = meter.Begin();
+    std::unique_ptr<Work> work;
+    const Status status = Guarded([&] {
+      work = TakeWork();
+      work->launch = launch;
+      return Prepare(work.get(), session);
+    });
+    if (status.ok() && work->builder.job()->bytes() > kInlineBytes && HandOver(self, session, &work)) return;
+    if (status.ok()) work->builder.job()->RunInline();
+    status.ok() ? Note(*work) : meter.End(launch, status, {});
+    ReturnWork(std::move(work));
+    session->Finish(status, last);
   }
 
- private:
-  struct State {
-    State(std::shared_ptr<const CallSite> s, ExchangeOptions o)
-        : site(std::move(s)),
-          options(std::move(o)),
-          meter(site, options, false),
-          ranks(static_cast<size_t>(site->group_size)) {
-      std::iota(ranks.begin(), ranks.end(), 0);
-    }
-
-    void Execute(const std::shared_ptr<State>& self, Session* session, int32_t last) {
-      const Launch launch = meter.Begin();
-      std::unique_ptr<Work> work;
-      const Status status = Guarded([&] {
-        work = TakeWork();
-        work->launch = launch;
-        return Prepare(work.get(), session);
+  // Has the pool do the work and end the session; false where the pool cannot take it.
+  bool HandOver(const std::shared_ptr<ExchangeState>& self, Session* session, std::unique_ptr<Work>* work) {
+    Work* const raw = work->release();
+    const Status taken = Guarded([&] {
+      CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
+        self->Note(*raw);
+        self->ReturnWork(std::unique_ptr<Work>(raw));
+        session->Finish(Status::Ok());
       });
-      if (status.ok() && work->builder.job()->bytes() > kInlineBytes && HandOver(self, session, &work)) return;
-      if (status.ok()) work->builder.job()->RunInline();
-      status.ok() ? Note(*work) : meter.End(launch, status, {});
-      ReturnWork(std::move(work));
-      session->Finish(status, last);
-    }
-
-    // Has the pool do the work and end the session; false where the pool cannot take it.
-    bool HandOver(const std::shared_ptr<State>& self, Session* session, std::unique_ptr<Work>* work) {
-      Work* const raw = work->release();
-      const Status taken = Guarded([&] {
-        CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
-          self->Note(*raw);
-          self->ReturnWork(std::unique_ptr<Work>(raw));
-          session->Finish(Status::Ok());
-        });
-        return Status::Ok();
-      });
-      if (!taken.ok()) work->reset(raw);
-      return taken.ok();
-    }
-
-    void Note(const Work& work) { meter.End(work.launch, Status::Ok(), work.prepared.seen()); }
-
-    Status Prepare(Work* work, Session* session) const {
-      const auto& args = session->args();
-      work->builder.job()->Clear();
-      bool alike = true;  // there are no other processes
-      Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
-      if (!status.ok()) return status;
-      GroupTraffic& traffic = work->prepared.traffic();
-      if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
-      return work->builder.Build(*site, args, work->prepared.plans(), traffic);
-    }
-
-    // Rare (a slice that was sent to several devices, on the way back), hence not staged.
-    Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
-      if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
-      for (int32_t target = 0; target < site->group_size; ++target) {
-        SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
-                    [&](int32_t origin, const Run& run, int64_t) {
-                      const ExchangeArgs& from = args[site->position_at[origin]];
-                      return from.source + run.source_row * from.row_bytes;
-                    });
-      }
       return Status::Ok();
+    });
+    if (!taken.ok()) work->reset(raw);
+    return taken.ok();
+  }
+
+  void Note(const Work& work) { meter.End(work.launch, Status::Ok(), work.prepared.seen()); }
+
+  Status Prepare(Work* work, Session* session) const {
+    const auto& args = session->args();
+    work->builder.job()->Clear();
+    bool alike = true;  // there are no other processes
+    Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
+    if (!status.ok()) return status;
+    GroupTraffic& traffic = work->prepared.traffic();
+    if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
+    return work->builder.Build(*site, args, work->prepared.plans(), traffic);
+  }
+
+  // Rare (a slice that was sent to several devices, on the way back), hence not staged.
+  Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
+    if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
+    for (int32_t target = 0; target < site->group_size; ++target) {
+      SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
+                  [&](int32_t origin, const Run& run, int64_t) {
+                    const ExchangeArgs& from = args[site->position_at[origin]];
+                    return from.source + run.source_row * from.row_bytes;
+                  });
     }
+    return Status::Ok();
+  }
 
-    std::unique_ptr<Work> TakeWork() {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (free.empty()) {
-        free.reserve(++works);  // returning one must not want memory: devices wait for what comes after it
-        return std::make_unique<Work>();
-      }
-      auto work = std::move(free.back());
-      free.pop_back();
-      return work;
+  std::unique_ptr<Work> TakeWork() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (free.empty()) {
+      free.reserve(++works);  // returning one must not want memory: devices wait for what comes after it
+      return std::make_unique<Work>();
     }
+    auto work = std::move(free.back());
+    free.pop_back();
+    return work;
+  }
 
-    void ReturnWork(std::unique_ptr<Work> work) {
-      if (work == nullptr) return;
-      work->builder.Release();
-      const std::lock_guard<std::mutex> lock(mutex);
-      free.push_back(std::move(work));
-    }
+  void ReturnWork(std::unique_ptr<Work> work) {
+    if (work == nullptr) return;
+    work->builder.Release();
+    const std::lock_guard<std::mutex> lock(mutex);
+    free.push_back(std::move(work));
+  }
 
-    const std::shared_ptr<const CallSite> site;
-    const ExchangeOptions options;
-    Meter meter;
-    std::vector<int32_t> ranks;  // all
-    std::mutex mutex;
-    size_t works = 0;  // made so far
-    std::vector<std::unique_ptr<Work>> free;
-  };
-
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Rendezvous<ExchangeArgs>> rendezvous_;
+  const std::shared_ptr<const CallSite> site;
+  const ExchangeOptions options;
+  Meter meter;
+  std::vector<int32_t> ranks;  // all
+  std::mutex mutex;
+  size_t works = 0;  // made so far
+  std::vector<std::unique_ptr<Work>> free;
 };
 
 }  // namespace
 
 std::unique_ptr<Exchange> MemoryBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return std::make_unique<InProcessExchange>(std::move(site), std::move(options));
+  return std::make_unique<DeviceOperation<Exchange, ExchangeArgs, ExchangeState>>(
+      std::make_shared<ExchangeState>(std::move(site), std::move(options)));
 }
 
 }  // namespace fastjax::memory
