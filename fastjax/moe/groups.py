@@ -24,9 +24,9 @@ StateT = TypeVar("StateT")
 
 
 def grouped_map(
-    function: Callable[[jax.Array, Any], jax.Array],
+    function: Function,
     rows: jax.Array,
-    params: Any,
+    params: Params,
     group_sizes: jax.Array,
 ) -> jax.Array:
     """Applies to each row what its group does, tile by tile: a whole expert in one go.

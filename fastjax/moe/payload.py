@@ -79,10 +79,13 @@ def _exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.A
     )
 
 
+Residuals = tuple[Way, TracedPlan, jax.Array]  # what the backward pass of an exchange needs
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _send_scaled(
     length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
-) -> Any:
+) -> jax.Array:
     """Every row has a scale of its own, and travels with it."""
     del way_back
     packed = _exchange(_packed(rows, payload), length, way, plan)
@@ -91,13 +94,13 @@ def _send_scaled(
 
 def _send_scaled_forward(
     length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
-) -> Any:
+) -> tuple[Any, Residuals]:
     sent = _send_scaled(length, payload, rows, way, way_back, plan)
     return sent, (way_back, plan, jnp.zeros((rows.shape[0], 0)))
 
 
 def _send_scaled_backward(
-    length: int, payload: np.dtype, residuals: Any, ct: jax.Array
+    length: int, payload: np.dtype, residuals: Residuals, ct: jax.Array
 ) -> tuple[jax.Array, None, None, None]:
     del length, payload
     way_back, plan, sent = residuals
@@ -121,7 +124,7 @@ def _packed(rows: jax.Array, payload: np.dtype) -> jax.Array:
     )
 
 
-def _unpacked(packed: jax.Array, payload: np.dtype, dtype: np.dtype) -> Any:
+def _unpacked(packed: jax.Array, payload: np.dtype, dtype: np.dtype) -> jax.Array:
     """Rows that were packed; zero where there was none."""
     elements, scale = packed[:, :-_SCALE_BYTES], packed[:, -_SCALE_BYTES:]
     wide = jax.lax.bitcast_convert_type(elements, payload).astype(jnp.float32)

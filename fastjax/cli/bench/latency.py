@@ -20,7 +20,11 @@ EMPTY_SAME = "empty call, same arguments"
 
 
 def measure(
-    mesh: jax.sharding.Mesh, servers: Sequence[int], row_bytes: int, dtype: Any, rounds: int
+    mesh: jax.sharding.Mesh,
+    servers: Sequence[int],
+    row_bytes: int,
+    dtype: jax.typing.DTypeLike,
+    rounds: int,
 ) -> dict[str, Timing]:
     """Times an exchange of one row for each peer, planning included, under "auto".
 

@@ -33,7 +33,7 @@ class Scheme:
     """
 
     name: str
-    exchange: Callable[..., Any]
+    exchange: Callable[..., jax.Array]
     topology: fastjax.Topology | None = None
     plan: dict[str, Any] | None = None
 

@@ -43,7 +43,7 @@ def to_json(record: dict[str, Any]) -> str:
     return re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 
 
-def write_json(path: Path, record: Any) -> None:
+def write_json(path: Path, record: object) -> None:
     """Writes a record, into a new folder where there is none."""
     make_folder_of(path)
     path.write_text(json.dumps(record, indent=1) + "\n")

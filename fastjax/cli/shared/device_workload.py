@@ -94,7 +94,7 @@ class DeviceWorkload:
         """Rows that each device sends to each, one device's after the other's."""
         return self._meta[1]
 
-    def run(self, program: Exchange, *more: Any) -> None:
+    def run(self, program: Exchange, *more: object) -> None:
         """Runs a program on the arrays, and waits for it."""
         self._output = program(self._operand, self._output, *self._meta, *more)
         self._output.block_until_ready()
@@ -106,7 +106,7 @@ class DeviceWorkload:
         # Views are dropped again at once: memory that numpy still sees is not reused.
         return sum(self._wrong_in(shard) for shard in self._output.addressable_shards)
 
-    def _wrong_in(self, shard: Any) -> int:
+    def _wrong_in(self, shard: jax.Shard) -> int:
         device = (shard.index[0].start or 0) // self.output_rows
         return workloads.wrong_rows(np.asarray(shard.data), self._want[device])
 
