@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import multiprocess
 import numpy as np
 import reference
-from exchanges import SCHEDULERS, same, spread
+from exchange_checks.backends import SCHEDULERS, same, spread
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
