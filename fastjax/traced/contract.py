@@ -136,6 +136,11 @@ EXCHANGE = CustomCall(
     (*_CALL_SITE, *_PROCESSES, dataclasses.replace(_TOPOLOGY, added=True), *_EXCHANGE),
     in_place="base",
 )
+INDEXED_EXCHANGE = dataclasses.replace(
+    EXCHANGE,
+    target="fastjax_indexed_exchange_v1",
+    operands=(*_ROWS, *Metadata._fields, "table", "indices", "partition"),
+)
 PLAN_EXCHANGE = CustomCall(
     "fastjax_plan_exchange_v1",
     (*_ROWS, *Metadata._fields, "partition"),
@@ -156,13 +161,23 @@ LOOPBACK_PLAN = CustomCall(
 EMPTY = CustomCall("fastjax_empty_v1", ("anything",))
 
 CALLS = {
-    call.target: call for call in (PLAN, EXCHANGE, PLAN_EXCHANGE, LOOPBACK, LOOPBACK_PLAN, EMPTY)
+    call.target: call
+    for call in (
+        PLAN,
+        EXCHANGE,
+        INDEXED_EXCHANGE,
+        PLAN_EXCHANGE,
+        LOOPBACK,
+        LOOPBACK_PLAN,
+        EMPTY,
+    )
 }
 
 __all__ = [
     "CALLS",
     "EMPTY",
     "EXCHANGE",
+    "INDEXED_EXCHANGE",
     "LOOPBACK",
     "LOOPBACK_PLAN",
     "PLAN",

@@ -38,7 +38,7 @@ def _batch_data_only(
     size: int, values: Values, dims: Dims, params: ExchangeParams
 ) -> tuple[jax.Array, int]:
     """The same rows of every element travel together: the batch becomes part of the row."""
-    data = [_batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
+    data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
     return fast_ragged_all_to_all_p.bind(*data, *values[2:], **params), 1
 
 
@@ -57,7 +57,7 @@ def _batch_folded(
     size: int, values: Values, dims: Dims, params: ExchangeParams
 ) -> tuple[jax.Array, int]:
     """The batch becomes one exchange of stacked rows, with `size` times the updates."""
-    source, base = (_batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
+    source, base = (batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
     source_rows, base_rows = source.shape[1], base.shape[1]
     operand_rows, output_rows = (
         (base_rows, source_rows) if params["reverse"] else (source_rows, base_rows)
@@ -67,10 +67,10 @@ def _batch_folded(
             f"vmap of {size} elements makes one exchange of {size} x "
             f"{max(operand_rows, output_rows)} rows, more than int32 counts; map over fewer."
         )
-    metadata = [_batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
+    metadata = [batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
     input_offsets, send_sizes, output_offsets, recv_sizes = metadata
-    input_offsets = _offsets_in_batch(input_offsets, send_sizes, operand_rows)
-    output_offsets = _offsets_in_batch(output_offsets, send_sizes, output_rows)
+    input_offsets = offsets_in_batch(input_offsets, send_sizes, operand_rows)
+    output_offsets = offsets_in_batch(output_offsets, send_sizes, output_rows)
     folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     merged = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in (source, base)]
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
@@ -78,7 +78,7 @@ def _batch_folded(
     return result.reshape(size, base_rows, *result.shape[1:]), 0
 
 
-def _offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
+def offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     """Offsets, shape (entries, batch), as rows of the stacked batch, int32.
 
     A slice that leaves its element would land in another one's rows, where nobody could tell: its
@@ -96,12 +96,12 @@ def _clipped(array: jax.Array) -> jax.Array:
     return jnp.clip(array, max(limits.min, -1), min(limits.max, 2**31 - 1)).astype(jnp.int32)
 
 
-def _batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array:
-    """The value with its batch dimension, made if need be, at `at`."""
+def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array:
+    """Returns the value with its batch dimension, made if need be, at `at`."""
     if dim is None:
         shape = (*value.shape[:at], size, *value.shape[at:])
         return jnp.broadcast_to(jnp.expand_dims(value, at), shape)
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = ["batch"]
+__all__ = ["batch", "batch_at", "offsets_in_batch"]

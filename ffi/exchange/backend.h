@@ -75,6 +75,9 @@ struct ExchangeOptions {
   bool transposed_table = false;
   // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
   bool check_overlaps = false;
+  // Rows of operand space are named by indices: entry e of a device's slices is the row `indices[e]` of its array. In
+  // reverse, rows with one index are summed.
+  bool indexed = false;
   // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
   // on its own would only make the devices meet twice.
   SliceFunction plan;
@@ -90,6 +93,9 @@ struct ExchangeArgs {
   int64_t destination_rows = 0;
   int64_t row_bytes = 0;
   kernels::ElementKind element = kernels::ElementKind::kOpaque;
+  // Where the exchange is indexed, by this device if it is of this process: as many as the operand space has rows.
+  const int32_t* indices = nullptr;
+  int64_t indexed_rows = 0;  // rows of the array that they index
   IntView input_offsets;
   IntView send_sizes;
   IntView output_offsets;

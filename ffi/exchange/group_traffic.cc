@@ -24,6 +24,7 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
   const size_t total = static_cast<size_t>(updates_) * static_cast<size_t>(devices_);
   for (auto* values : {&input_offsets_, &send_sizes_, &output_offsets_, &recv_sizes_}) values->resize(total);
   sent_.resize(static_cast<size_t>(devices_) * static_cast<size_t>(devices_));
+  indices_.resize(static_cast<size_t>(devices_));
   for (int32_t p = 0; p < devices_; ++p) {
     const size_t at = Index(site.rank_of[p], 0);
     args[p].input_offsets.CopyTo(input_offsets_.data() + at);
@@ -35,6 +36,8 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
     const int64_t operand_rows = reverse ? args[p].destination_rows : args[p].source_rows;
     const int64_t output_rows = reverse ? args[p].source_rows : args[p].destination_rows;
     if (Status status = CheckDevice(site, group, p, operand_rows, output_rows); !status.ok()) return status;
+    if (Status status = CheckIndices(site, group, p, args[p]); !status.ok()) return status;
+    indices_[static_cast<size_t>(site.rank_of[p])] = args[p].indices;
   }
   for (int32_t sender = 0; sender < devices_; ++sender) {
     for (int32_t receiver = 0; receiver < devices_; ++receiver) {
@@ -73,6 +76,22 @@ Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t po
                     " reach beyond the output of " + site.DeviceName(group, static_cast<int32_t>(u / per_peer_)) +
                     ", which has " + std::to_string(output_rows) +
                     " rows. output_offsets count rows of the receiver's output, as seen by the sender.");
+    }
+  }
+  return Status::Ok();
+}
+
+// Of entries that no slice has, indices are not looked at.
+Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, int32_t position,
+                                  const ExchangeArgs& args) const {
+  if (args.indices == nullptr) return Status::Ok();
+  for (int64_t u = 0; u < updates_; ++u) {
+    const size_t at = Index(site.rank_of[position], u);
+    for (int64_t i = input_offsets_[at]; i < input_offsets_[at] + send_sizes_[at]; ++i) {
+      if (args.indices[i] >= 0 && args.indices[i] < args.indexed_rows) continue;
+      return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, position) + ", " +
+                             Entry("indices", i, args.indices[i]) + " is not one of the " +
+                             std::to_string(args.indexed_rows) + " rows.");
     }
   }
   return Status::Ok();

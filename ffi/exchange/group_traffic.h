@@ -58,6 +58,7 @@ class GroupTraffic {
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
+  Status CheckIndices(const CallSite& site, int32_t group, int32_t position, const ExchangeArgs& args) const;
   Status CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
                       bool transposed_table) const;
   Status CheckPair(const CallSite& site, int32_t group, int32_t sender, int32_t receiver) const;
@@ -74,8 +75,9 @@ class GroupTraffic {
   std::vector<int64_t> send_sizes_;
   std::vector<int64_t> output_offsets_;
   std::vector<int64_t> recv_sizes_;
-  std::vector<int64_t> sent_;      // rank x rank
-  std::vector<Landing> landings_;  // on one device, in order
+  std::vector<int64_t> sent_;            // rank x rank
+  std::vector<const int32_t*> indices_;  // by rank; null where there are none, or in another process
+  std::vector<Landing> landings_;        // on one device, in order
 };
 
 template <typename Visit>
@@ -93,7 +95,14 @@ void GroupTraffic::ForEachRun(int32_t origin, int32_t target, int64_t first, int
     const int64_t take = size - skip < rows ? size - skip : rows;
     const int64_t in = input_offsets_[at] + skip;
     const int64_t out = output_offsets_[at] + skip;
-    visit(reverse_ ? Run{out, in, take} : Run{in, out, take});
+    const int32_t* const indices = indices_[static_cast<size_t>(sender)];
+    if (indices == nullptr) {
+      visit(reverse_ ? Run{out, in, take} : Run{in, out, take});
+    } else {
+      for (int64_t i = 0; i < take; ++i) {
+        visit(reverse_ ? Run{out + i, indices[in + i], 1} : Run{indices[in + i], out + i, 1});
+      }
+    }
     first += take;
     rows -= take;
   }

@@ -44,6 +44,8 @@ Contract Declare() {
   Contract contract;
   contract.plan = {"fastjax_plan_v1", NamesOf<PlanOperands>(), {site, processes, planning, experts}};
   contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
+  contract.indexed_exchange = {
+      "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};
   contract.plan_exchange = {
       "fastjax_plan_exchange_v1", NamesOf<PlanExchangeOperands>(), {site, processes, planning, exchange}};
   contract.loopback = {"fastjax_loopback_v1", NamesOf<LoopbackOperands>(), {site, planning, exchange}};

@@ -78,13 +78,14 @@ struct CustomCall {
 struct Contract {
   CustomCall plan;
   CustomCall exchange;
+  CustomCall indexed_exchange;
   CustomCall plan_exchange;
   CustomCall loopback;
   CustomCall loopback_plan;
   CustomCall empty;
 
   std::vector<const CustomCall*> calls() const {
-    return {&plan, &exchange, &plan_exchange, &loopback, &loopback_plan, &empty};
+    return {&plan, &exchange, &indexed_exchange, &plan_exchange, &loopback, &loopback_plan, &empty};
   }
 };
 

@@ -35,6 +35,14 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   return true;
 }
 
+void DecodeIndices(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
+  if (!buffers.indices.has_value()) return;
+  int64_t* const rows = reverse ? &args->destination_rows : &args->source_rows;
+  args->indexed_rows = *rows;
+  *rows = static_cast<int64_t>(buffers.indices->element_count());
+  args->indices = buffers.indices->typed_data();
+}
+
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
                                                     const std::shared_ptr<const CallSite>& site, bool plans) {
   ExchangeOptions options;

@@ -14,13 +14,14 @@ struct ExchangeSite {
   static ffi::TypeId id;
   HandedOver handed_over;
   std::shared_ptr<const CallSite> site;
+  bool reverse = false;
   std::unique_ptr<fastjax::Exchange> exchange;
 };
 
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const ffi::Dictionary& dictionary,
-                                                 bool plans) {
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const ffi::Dictionary& dictionary, bool plans,
+                                                 bool indexed = false) {
   const auto attrs = DecodeAttributes(call, dictionary);
   if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
   auto site = DecodeCallSite(*attrs);
@@ -29,8 +30,10 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const f
   if (Status found = FindBackend(**site, &backend); !found.ok()) return ffi::Unexpected(ToError(found));
   auto options = DecodeExchangeOptions(*attrs, *site, plans);
   if (!options.has_value()) return ffi::Unexpected(options.error());
+  options->indexed = indexed;
   auto state = std::make_unique<ExchangeSite>();
   state->site = *site;
+  state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(*site, std::move(*options));
   state->handed_over.Publish();
   return state;
@@ -38,6 +41,10 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const f
 
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) {
   return Open(GetContract().exchange, attrs, false);
+}
+
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexed(ffi::Dictionary attrs) {
+  return Open(GetContract().indexed_exchange, attrs, false, true);
 }
 
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) {
@@ -55,6 +62,7 @@ ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::Ru
     state->exchange->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
     return future;
   }
+  DecodeIndices(buffers, state->reverse, &args);
   // XLA was asked to give result and base one buffer; it is free not to.
   if (buffers.base.untyped_data() != args.destination) {
     std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
@@ -64,11 +72,14 @@ ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::Ru
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiateIndexed, InstantiateIndexed, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlanning, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
 
 auto BindContext() { return ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>(); }
 
 XLA_FFI_DEFINE_HANDLER(kExecute, Gathered<ExchangeOperands>(Execute), BindCall<ExchangeOperands>(BindContext()));
+XLA_FFI_DEFINE_HANDLER(kExecuteIndexed, Gathered<IndexedExchangeOperands>(Execute),
+                       BindCall<IndexedExchangeOperands>(BindContext()));
 XLA_FFI_DEFINE_HANDLER(kExecutePlanning, Gathered<PlanExchangeOperands>(Execute),
                        BindCall<PlanExchangeOperands>(BindContext()));
 
@@ -79,6 +90,12 @@ constexpr const char* kTypeName = "fastjax_exchange_site_v1";
 Bundle Exchange() {
   return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiate, kTypeName); },
           [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName); }};
+}
+
+Bundle IndexedExchange() {
+  return {
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateIndexed, kTypeName); },
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteIndexed, kTypeName); }};
 }
 
 Bundle PlanExchange() {

@@ -15,7 +15,8 @@ struct Bundle {
 // On CPUs.
 Bundle Plan();
 Bundle Exchange();
-Bundle PlanExchange();  // an exchange that plans itself: the devices meet once instead of twice
+Bundle IndexedExchange();  // of rows that indices name
+Bundle PlanExchange();     // an exchange that plans itself: the devices meet once instead of twice
 
 // On GPUs, of both vendors.
 Bundle GpuPlan();

@@ -14,6 +14,7 @@ namespace fastjax::handlers {
 namespace ffi = ::xla::ffi;
 
 using Table = ffi::BufferR1<ffi::DataType::S32>;
+using Indices = ffi::BufferR1<ffi::DataType::S32>;
 
 template <typename... Types>
 struct TypeList {
@@ -38,6 +39,7 @@ struct ExchangeBuffers {
   ffi::AnyBuffer recv_sizes;
   std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
   std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
+  std::optional<Indices> indices = std::nullopt;           // of rows, where the exchange is indexed
 };
 
 struct LoopbackOperands {
@@ -81,6 +83,22 @@ struct ExchangeOperands {
                         const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
                         const ffi::AnyBuffer& partition) {
     return {result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, partition, table};
+  }
+};
+
+struct IndexedExchangeOperands {
+  static constexpr const char* kNames[] = {"source",     "base",  "input_offsets", "send_sizes", "output_offsets",
+                                           "recv_sizes", "table", "indices",       "partition"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
+                         Table, Indices, ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = ExchangeBuffers;
+
+  static Buffers Gather(const Result& result, const ffi::AnyBuffer& source, const ffi::AnyBuffer& base,
+                        const ffi::AnyBuffer& input_offsets, const ffi::AnyBuffer& send_sizes,
+                        const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
+                        const Indices& indices, const ffi::AnyBuffer& partition) {
+    return {result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, partition, table, indices};
   }
 };
 

@@ -189,6 +189,7 @@ nb::dict Registrations() {
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::Plan());
   targets[contract.exchange.target] = ToDict(handlers::Exchange());
+  targets[contract.indexed_exchange.target] = ToDict(handlers::IndexedExchange());
   targets[contract.plan_exchange.target] = ToDict(handlers::PlanExchange());
   targets[contract.loopback.target] = ToDict(handlers::EmulatedLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::EmulatedLoopbackPlan());

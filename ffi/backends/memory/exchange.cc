@@ -76,7 +76,7 @@ struct ExchangeState {
     Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
-    if (options.reverse && traffic.LandingsOverlap()) return Sum(traffic, args);
+    if (options.reverse && (options.indexed || traffic.LandingsOverlap())) return Sum(traffic, args);
     return work->builder.Build(*site, args, work->prepared.plans(), traffic);
   }
 

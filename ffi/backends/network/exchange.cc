@@ -94,7 +94,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     *alike = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
-    if (options_->reverse && traffic.LandingsOverlap()) {
+    if (options_->reverse && (options_->indexed || traffic.LandingsOverlap())) {
       return schedule_.BuildSum(call, group(), process, args(), traffic);
     }
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);

@@ -1,0 +1,168 @@
+"""An exchange of rows that indices name: a row that goes to several places is not copied first.
+
+Backward, rows that have one index are summed where they come home, in float32 or as they are, by
+rank of the device that they come from and then in the order of its slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypedDict, Unpack
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+
+from fastjax import config, jax_compat
+from fastjax.traced import custom_calls
+from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
+from fastjax.traced.contract import INDEXED_EXCHANGE, Metadata
+from fastjax.traced.exchange_batching import batch_at, offsets_in_batch
+from fastjax.traced.plan import TracedPlan
+from fastjax.traced.plan_spec import PlanSpec
+
+indexed_exchange_p = Primitive("indexed_exchange")
+"""The primitive: on CPU devices only.
+
+Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes, table, indices.
+"""
+
+
+class _Params(TypedDict):
+    axis_name: Axes
+    axis_index_groups: Groups
+    spec: PlanSpec
+    transposed_plan: bool
+    reverse: bool
+    timeout_ms: int
+
+
+def indexed_exchange(
+    source: jax.Array,
+    base: jax.Array,
+    way: Metadata[jax.Array],
+    indices: jax.Array,
+    plan: TracedPlan,
+    *,
+    reverse: bool = False,
+) -> jax.Array:
+    """Exchanges rows `source[indices]`; in reverse, sums what comes home into `base[indices]`.
+
+    Args:
+      source: rows to send.
+      base: what the result holds where no row arrives; in reverse, where none comes home.
+      way: offsets and sizes of the way there: input_offsets count indices.
+      indices: int32, shape (entries,): rows of the operand, in reverse of the result.
+      plan: of the way there.
+      reverse: whether rows go home.
+
+    Returns:
+      Of the shape of `base`. No derivative is defined.
+    """
+    operands = jax_compat.vary_together([source, base, *way, plan.table, indices], plan.axis_name)
+    return indexed_exchange_p.bind(
+        *operands,
+        axis_name=plan.axis_name,
+        axis_index_groups=plan.axis_index_groups,
+        spec=plan.spec,
+        transposed_plan=plan.transposed,
+        reverse=reverse,
+        timeout_ms=config.current().timeout_ms,
+    )
+
+
+@indexed_exchange_p.def_impl
+def _impl(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("an indexed exchange must be used within a mapped context, in shard_map.")
+
+
+@indexed_exchange_p.def_effectful_abstract_eval
+def _abstract_eval(
+    source: jax_compat.Aval,
+    base: jax_compat.Aval,
+    *rest: jax_compat.Aval,
+    axis_name: Axes,
+    **_: object,
+) -> tuple[jax_compat.Aval, set[Any]]:
+    axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *rest)))
+    result = jax_compat.with_vma(base.update(weak_type=False), axes)
+    return result, jax_compat.axis_effects(axis_name)
+
+
+def _lowering(
+    ctx: jax_compat.LoweringContext,
+    *operands: jax_compat.MlirValue,
+    platform: str,
+    **params: Unpack[_Params],
+) -> list[jax_compat.MlirValue]:
+    spec = params["spec"]
+    attributes = custom_calls.mesh_call_site(
+        ctx,
+        "fast_ragged_all_to_all",
+        params["axis_name"],
+        params["axis_index_groups"],
+        spec,
+        params["timeout_ms"],
+        platform,
+    )
+    attributes |= {
+        "reverse": params["reverse"],
+        "transposed_table": params["transposed_plan"],
+        "check_overlaps": False,
+        "topology": custom_calls.planning(spec)["topology"],
+    }
+    return custom_calls.emit(ctx, INDEXED_EXCHANGE, operands, attributes)
+
+
+def _batch(
+    axis_data: Any,
+    values: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    **params: Unpack[_Params],
+) -> tuple[jax.Array, int]:
+    refuse_mapped_axis(axis_data, params["axis_name"])
+    size = axis_data.size
+    if all(dim is None for dim in dims[2:]):
+        data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
+        return indexed_exchange_p.bind(*data, *values[2:], **params), 1
+    if dims[6] is not None:
+        return _one_by_one(values, dims, params), 0
+    return _folded(size, values, dims, params), 0
+
+
+def _one_by_one(
+    values: Sequence[jax.Array], dims: Sequence[int | None], params: _Params
+) -> jax.Array:
+    batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
+
+    def element(parts: list[jax.Array]) -> jax.Array:
+        part = iter(parts)
+        operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
+        return indexed_exchange_p.bind(*operands, **params)
+
+    return jax.lax.map(element, batched)
+
+
+def _folded(
+    size: int, values: Sequence[jax.Array], dims: Sequence[int | None], params: _Params
+) -> jax.Array:
+    """One exchange of stacked rows; the indices of each element are those of its own."""
+    source, base, indices = (batch_at(values[i], dims[i], size, 0) for i in (0, 1, 7))
+    indexed, plain = (base, source) if params["reverse"] else (source, base)
+    metadata = [batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
+    input_offsets, send_sizes, output_offsets, recv_sizes = metadata
+    input_offsets = offsets_in_batch(input_offsets, send_sizes, indices.shape[1])
+    output_offsets = offsets_in_batch(output_offsets, send_sizes, plain.shape[1])
+    folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    first = jnp.arange(size, dtype=indices.dtype)[:, None] * indexed.shape[1]
+    merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
+    operands = [*merged, *folded, values[6], (indices + first).reshape(-1)]
+    operands = jax_compat.vary_together(operands, params["axis_name"])
+    result = indexed_exchange_p.bind(*operands, **params)
+    return result.reshape(size, base.shape[1], *result.shape[1:])
+
+
+jax_compat.set_lowering(indexed_exchange_p, _lowering)
+jax_compat.set_batcher(indexed_exchange_p, _batch)
+
+__all__ = ["indexed_exchange", "indexed_exchange_p"]

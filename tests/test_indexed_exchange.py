@@ -1,0 +1,120 @@
+"""Exchanges of rows that indices name, against numpy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from spmd import spmd
+
+import fastjax
+from fastjax.traced.contract import Metadata
+from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.plan import plan_ragged_all_to_all
+
+TOPOLOGY = fastjax.Topology(2, 4)
+
+
+def program(*, reverse=False, scheduler=None):
+    def run(source, base, indices, *meta):
+        way = Metadata(*meta)
+        plan = plan_ragged_all_to_all(
+            way.send_sizes, axis_name="x", topology=TOPOLOGY, scheduler=scheduler
+        )
+        return indexed_exchange(source, base, way, indices, plan, reverse=reverse)
+
+    return run
+
+
+def drawn(rng, rows=7, updates=2):
+    """Sizes, indices of `rows` rows, and operands whose sums are exact."""
+    meta = reference.packed(reference.random_sizes(rng, 8, 8 * updates), gap=1)
+    entries, room = (a.shape[1] for a in reference.data(rng, meta))
+    indices = rng.integers(0, rows, (8, entries)).astype(np.int32)
+    source = rng.integers(-9, 9, (8, rows, 3)).astype(np.float32)
+    there = rng.integers(-9, 9, (8, room, 3)).astype(np.float32)
+    return meta, indices, source, there
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("scheduler", ["direct", "fast", "rails"])
+def test_there(rng, scheduler):
+    meta, indices, source, base = drawn(rng)
+    got = spmd(program(scheduler=scheduler))(source, base, indices, *meta.arrays())
+    copies = np.take_along_axis(source, indices[..., None], 1)
+    np.testing.assert_array_equal(got, reference.exchange(copies, base, meta))
+
+
+def summed(arriving, indices, meta, rows):
+    """What comes home of each entry that is in a slice, added up by index."""
+    home = np.zeros((*indices.shape, arriving.shape[-1]), np.float32)
+    size = 8
+    per_peer = meta.send_sizes.shape[1] // size
+    total = np.zeros((size, rows, arriving.shape[-1]), np.float32)
+    for device, update in np.ndindex(meta.send_sizes.shape):
+        first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
+        there = meta.output_offsets[device, update]
+        peer = update // per_peer
+        home[device, first : first + count] = arriving[peer, there : there + count]
+        np.add.at(
+            total[device],
+            indices[device, first : first + count],
+            home[device, first : first + count],
+        )
+    return total
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+def test_home_again_and_summed(rng, dtype):
+    meta, indices, source, there = drawn(rng)
+    rows = source.shape[1]
+    base = np.zeros((8, rows, 3), dtype)
+    run = spmd(program(reverse=True))
+    got = run(there.astype(dtype), base, indices, *meta.arrays())
+    np.testing.assert_array_equal(
+        np.asarray(got).astype(np.float32), summed(there, indices, meta, rows)
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("batched", ["all", "rows"])
+def test_in_a_batch(rng, batched, reverse):
+    meta, indices, source, there = drawn(rng)
+    elements = []
+    for number in range(2):
+        if batched == "all":
+            indices = (indices + number) % source.shape[1]
+        scale = np.float32(number + 1)
+        base = np.zeros_like(source) if reverse else there
+        moved = there * scale if reverse else source * scale
+        elements.append((moved, base, indices, *meta.arrays()))
+    stacked = [np.stack(parts, 1) for parts in zip(*elements, strict=True)]
+    axes = (0, 0, *([None] * 5)) if batched == "rows" else 0
+    if batched == "rows":
+        stacked[2:] = [array[:, 0] for array in stacked[2:]]
+    run = spmd(jax.vmap(program(reverse=reverse), in_axes=axes))
+    got = np.asarray(run(*stacked))
+    one = spmd(program(reverse=reverse))
+    for number, element in enumerate(elements):
+        np.testing.assert_array_equal(got[:, number], one(*element))
+
+
+@pytest.mark.parametrize("wrong", [-1, 7])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_index_of_no_row_is_refused(rng, wrong, reverse):
+    meta, indices, source, there = drawn(rng)
+    device, update = np.argwhere(meta.send_sizes > 0)[0]
+    at = meta.input_offsets[device, update]
+    base = np.zeros_like(source) if reverse else there
+    moved = there if reverse else source
+    run = functools.partial(spmd(program(reverse=reverse)), moved, base)
+    right = run(indices, *meta.arrays())
+    bad = indices.copy()
+    bad[device, at] = wrong
+    text = rf"on device {device}, indices\[{at}\] = {wrong} is not one of the 7 rows"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+        jax.block_until_ready(run(bad, *meta.arrays()))
+    np.testing.assert_array_equal(run(indices, *meta.arrays()), right)
