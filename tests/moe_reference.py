@@ -53,6 +53,18 @@ def layer(x: Any, router: Any, experts: Any, top_k: int, dispatch: Any, combine:
     return combine(rows, handle, weights), handle
 
 
+def by_collectives(x: Any, ids: Any, weights: Any, kept: Any, *, num_experts: int, axis: str):
+    """Dispatch to experts that change nothing, and combine: by all_gather and masks."""
+    devices = jax.lax.axis_size(axis)
+    here = num_experts // devices
+    mine = jax.lax.axis_index(axis) * here + jnp.arange(here)
+    every = jax.lax.all_gather((x, ids, weights, kept), axis, tiled=True)
+    chosen = (every[1][:, :, None] == mine) & every[3][:, :, None]
+    share = (every[2][:, :, None] * chosen).sum(1)
+    parts = jnp.einsum("te,td->td", share, every[0])
+    return jax.lax.psum_scatter(parts, axis, tiled=True)
+
+
 def problem(rng: np.random.Generator, devices: int, tokens: int, num_experts: int) -> Any:
     """Tokens, router and experts, with some experts more popular than others."""
     width, inner = 6, 10

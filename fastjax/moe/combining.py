@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import payload, types
+from fastjax.moe import arguments, inside_servers, payload, to_experts
+from fastjax.moe.crossing import cross_weights, home
 from fastjax.moe.handle import Handle
 
 
@@ -24,13 +23,15 @@ def combine(
     """Returns what experts made of tokens, weighted and added up for each token.
 
     Undoes `dispatch`, along its plan, which was made for rows as wide as those dispatched. Sums are
-    made in float32 or wider, or in integers where all are, in the order of a token's choices, so
-    they come out the same every time. Choices that were dropped count as zero.
+    made in float32 or wider, or in integers where all are, in a fixed order, so they come out the
+    same every time. Choices that were dropped count as zero. Where `dispatch` deduplicated tokens,
+    each server's part is summed there, and rounded once, to rows' type or payload_dtype.
 
     Args:
       rows: one for each that `dispatch` returned, in the same place, shape (room, any width).
       handle: that of the `dispatch`.
-      weights: of each token's choices, shape (tokens, k); 1 if left out.
+      weights: of each token's choices, shape (tokens, k); if left out those that `dispatch` was
+        given, or 1.
       payload_dtype: type that rows travel in; see `dispatch`.
 
     Returns:
@@ -49,33 +50,17 @@ def combine(
             f"rows must have the shape ({handle.rows}, width) of what was dispatched, got "
             f"{rows.shape}."
         )
-    choices = (handle.tokens, handle.top_k)
-    each = jnp.ones(choices, rows.dtype) if weights is None else jnp.asarray(weights)
-    if each.shape != choices:
-        raise ArgumentError(
-            f"weights must have one for each of the (tokens, k) = {choices} choices, got shape "
-            f"{each.shape}."
-        )
+    if weights is not None:
+        weights = arguments.check_weights(weights, handle.choices)
     travels_in = payload.check(payload_dtype, rows.dtype)
-    returned = payload.send(
-        rows,
-        handle.tokens * handle.top_k,
-        handle.back,
-        handle.there,
-        handle.plan.transpose(),
-        travels_in,
-    )
-    returned = returned.at[handle.place].get(unique_indices=True, mode="promise_in_bounds")
-    returned = returned.reshape(*choices, rows.shape[1])
-    returned, each = jax_compat.vary_together([returned, each], handle.plan.axis_name)
-    each = jnp.where(handle.kept, each, 0)  # of choices that go nowhere, it may be anything
-    wide = types.promoted(_summed_in(rows.dtype), _summed_in(each.dtype))
-    total = (returned.astype(wide) * each.astype(wide)[..., None]).sum(1)
-    return total.astype(rows.dtype)
-
-
-def _summed_in(dtype: np.dtype) -> np.dtype:
-    """A type that holds all of this one's values, of 32 bits or more."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-    return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
+    if handle.crossing is None:
+        each = handle.weights if weights is None else weights
+        return to_experts.add_up(rows, handle.route, each, travels_in).astype(rows.dtype)
+    each = handle.weights
+    if weights is not None:
+        landed = cross_weights(weights, handle.crossing)
+        each = inside_servers.send_weights(landed, handle.route)
+    sums = inside_servers.add_up(rows, handle.route, each)
+    if not jnp.issubdtype(sums.dtype, jnp.floating):
+        travels_in = sums.dtype
+    return home(sums, handle.crossing, rows.dtype, travels_in).astype(rows.dtype)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.errors import ArgumentError
-from fastjax.moe import checkpoint, payload, routing
+from fastjax.moe import (
+    arguments,
+    checkpoint,
+    choosing,
+    payload,
+    to_experts,
+)
+from fastjax.moe.by_server import beside_rows, dispatch_by_server
 from fastjax.moe.handle import Handle
+from fastjax.moe.servers import Servers
+from fastjax.moe.to_experts import Experts, Over
 from fastjax.topology import AxisName, Topology
-from fastjax.traced.axes import position, resolve_axis
-from fastjax.traced.plan import plan_sizes
+from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
 
 
@@ -33,11 +39,14 @@ def dispatch(
     buffer_factor: float | None = None,
     alignment: int = 1,
     payload_dtype: DTypeLike | None = None,
+    weights: jax.Array | None = None,
+    deduplicate: bool | None = None,
 ) -> tuple[jax.Array, jax.Array, Handle]:
     """Sends tokens to the devices of the experts that they chose.
 
     To be called inside `jax.shard_map`. Device d of the axis, or of its group, holds the experts
     from d * num_experts / devices on. Plans once: `combine` and both gradients use that plan.
+    Deduplicated tokens need a second plan, inside servers.
 
     Args:
       x: tokens of this device, shape (tokens, width).
@@ -56,12 +65,17 @@ def dispatch(
       payload_dtype: floating-point type that rows travel in, and then are x's again; by default
         x's. What it cannot hold, float16's infinities say, is lost. In a type of one byte (fp8)
         rows have a scale each, gradients are sent in x's type, and there is no forward mode.
+      weights: of each token's choices, shape (tokens, k), for `combine`, which then needs none.
+        Deduplicated tokens take them along.
+      deduplicate: whether a token goes once to each server that has experts of its, and is copied
+        there; what they make of it is then summed there before it comes back. By default where the
+        cost model predicts that it is faster, so not on one server. There is no forward mode.
 
     Returns:
       Three things:
 
-      - rows: what arrived, by local expert and then by sender, shape (room, width); zero where
-        nothing did.
+      - rows: what arrived, by local expert and then by sender, or by the device of this server that
+        it crossed to, shape (room, width); zero where nothing did.
       - group_sizes: int32, shape (experts of a device,): rows of each local expert with padding,
         for `jax.lax.ragged_dot`.
       - handle: for `combine`; it also tells what was dropped.
@@ -74,127 +88,37 @@ def dispatch(
     """
     axes, groups, devices = resolve_axis(axis_name, axis_index_groups)
     x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
-    _check_tokens(x, expert_ids)
-    _check_experts(num_experts, devices)
-    _check_count("alignment", alignment)
+    arguments.check_tokens(x, expert_ids)
+    arguments.check_experts(num_experts, devices)
+    arguments.check_count("alignment", alignment)
+    arguments.check_deduplicate(deduplicate)
     tokens, top_k = expert_ids.shape
+    weights = None if weights is None else arguments.check_weights(weights, (tokens, top_k))
     here = num_experts // devices
-    room = _room(tokens, top_k, here, devices, buffer_factor)
-    rows = -(-(room + here * (alignment - 1)) // alignment) * alignment
-    _check_range(rows, devices * tokens * top_k)
+    available = arguments.room_of(tokens, top_k, here, devices, buffer_factor)
+    rows = -(-(available + here * (alignment - 1)) // alignment) * alignment
+    arguments.check_range(rows, devices * tokens * top_k)
     travels_in = payload.check(payload_dtype, x.dtype)
+    may_drop = available < devices * tokens * top_k  # with room for all, the program need not look
+    experts = Experts(num_experts, rows, alignment, may_drop)
 
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], axes)
-    by_expert = routing.by_expert(expert_ids, num_experts)
-    counts = jax.lax.all_gather(by_expert.counts, axes, axis_index_groups=groups)
-    may_drop = room < devices * tokens * top_k  # with room for all, the program need not look
-    routes = routing.find(counts, position(axes, groups), rows, alignment, may_drop=may_drop)
     row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
-    plan = plan_sizes(
-        _refusing(routes.there.send_sizes, by_expert.wrong),
-        axes,
-        groups,
-        make_spec(axes, groups, topology, scheduler, row_bytes),
-        num_experts,
-    )
-    kept = _kept(by_expert, routes)
-    handle = Handle(
-        kept=kept[by_expert.place].reshape(tokens, top_k),
-        dropped=(by_expert.counts - routes.kept).sum(dtype=jnp.int32),
-        group_rows=routes.group_rows,
-        plan=plan,
-        order=by_expert.order,
-        place=by_expert.place,
-        there=routes.there,
-        back=routes.back,
-        tokens=tokens,
-        top_k=top_k,
-        rows=rows,
-    )
-    handle, group_sizes = checkpoint.named((handle, routes.group_sizes))
-    sent = payload.send(
-        _spread(x, handle), rows, handle.there, handle.back, handle.plan, travels_in
-    )
-    return sent, group_sizes, handle
-
-
-def _check_tokens(x: jax.Array, expert_ids: jax.Array) -> None:
-    if x.ndim != 2:
-        raise ArgumentError(f"x must be tokens, shape (tokens, width), got shape {x.shape}.")
-    if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0] or expert_ids.shape[1] < 1:
-        raise ArgumentError(
-            f"expert_ids must have the experts of each of x's {x.shape[0]} tokens, shape "
-            f"({x.shape[0]}, k), got shape {expert_ids.shape}."
+    spec = make_spec(axes, groups, topology, scheduler, row_bytes)
+    servers = Servers(spec.topology, spec.rank_of, num_experts)
+    beside = beside_rows(top_k, weights, servers)
+    crossing_bytes = max(1, payload.layout(x.shape[1], travels_in, x.dtype, beside).row_bytes)
+    if deduplicate is None:
+        work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
+        deduplicate = choosing.crosses_once(servers, work, spec.scheduler)
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], axes)
+    if deduplicate and servers.count > 1:
+        over = Over(axes, groups, dataclasses.replace(spec, row_bytes=crossing_bytes))
+        inside = servers.inside(axes, groups, row_bytes)
+        return dispatch_by_server(
+            x, expert_ids, weights, experts, servers, over, inside, travels_in
         )
-    if not np.issubdtype(expert_ids.dtype, np.integer):
-        raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ArgumentError(f"{name} must be a positive integer, got {value!r}.")
-    if value >= 2**31:
-        raise ArgumentError(f"{name} must be below 2^31, got {value}.")
-
-
-def _check_experts(num_experts: int, devices: int) -> None:
-    _check_count("num_experts", num_experts)
-    if num_experts % devices:
-        raise ArgumentError(
-            f"num_experts must be a multiple of the {devices} devices that share them, as many on "
-            f"each; got {num_experts}."
-        )
-
-
-def _check_range(rows: int, choices: int) -> None:
-    if choices >= 2**31:
-        raise ArgumentError(
-            f"the devices have {choices} choices together, more than int32 counts; dispatch fewer "
-            "tokens at a time."
-        )
-    if rows >= 2**31:
-        raise ArgumentError(
-            f"a device would have room for {rows} rows, more than int32 counts; give a smaller "
-            "buffer_factor or alignment, or dispatch fewer tokens at a time."
-        )
-
-
-def _room(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float | None) -> int:
-    """Rows that a device has room for, without padding.
-
-    Args:
-      tokens: of a device.
-      top_k: choices of a token.
-      here: experts of a device.
-      devices: those that share the experts.
-      buffer_factor: see `dispatch`.
-    """
-    if buffer_factor is None:
-        return tokens * min(top_k, here) * devices
-    is_number = isinstance(buffer_factor, (int, float, np.number))
-    if isinstance(buffer_factor, bool) or not is_number or not 0 < buffer_factor < math.inf:
-        raise ArgumentError(f"buffer_factor must be a positive number, got {buffer_factor!r}.")
-    return math.ceil(min(buffer_factor, devices) * tokens * top_k)
-
-
-def _refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
-    """Sizes that the planner refuses where a token chose an expert that there is not."""
-    return send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
-
-
-def _kept(by_expert: routing.Sorted, routes: routing.Routes) -> jax.Array:
-    """Which of the sorted choices go to their experts."""
-    experts = jnp.minimum(by_expert.experts, routes.kept.shape[0] - 1)
-    nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - routes.starts[experts]
-    return (by_expert.experts < routes.kept.shape[0]) & (nth < routes.kept[experts])
-
-
-def _spread(x: jax.Array, handle: Handle) -> jax.Array:
-    """A row for each choice, by expert."""
-    # Not x[order // k]: the transpose of that adds rows up in no certain order.
-    each = jnp.broadcast_to(x[:, None], (handle.tokens, handle.top_k, x.shape[1]))
-    return (
-        each.reshape(handle.tokens * handle.top_k, x.shape[1])
-        .at[handle.order]
-        .get(unique_indices=True, mode="promise_in_bounds")
-    )
+    over = Over(axes, groups, spec)
+    found = to_experts.find_route(expert_ids, experts, over)
+    handle = Handle(found.route.kept, found.dropped, found.group_rows, weights, found.route, None)
+    handle, group_sizes = checkpoint.named((handle, found.group_sizes))
+    return to_experts.send(x, handle.route, travels_in), group_sizes, handle

@@ -14,8 +14,68 @@ Way = Metadata[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
+class Route:
+    """How choices get to their experts, a row for each, and back.
+
+    Attributes:
+      kept: bool, shape (tokens, k): which choices go.
+      plan: of both exchanges, and of their gradients.
+      order: int32, shape (tokens * k,): the choice that comes n-th by expert.
+      place: int32, shape (tokens * k,): where each choice is then.
+      there, back: offsets and sizes.
+      tokens, top_k: how many.
+      rows: of the buffer that they arrive in.
+    """
+
+    kept: jax.Array
+    plan: TracedPlan
+    order: jax.Array
+    place: jax.Array
+    there: Way
+    back: Way
+    tokens: int
+    top_k: int
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """How tokens get to the other servers that have experts of theirs, one row each, and back.
+
+    A row that crosses is an entry of the list of its device's: by server, then by token.
+
+    Attributes:
+      plan: of both exchanges, and of their gradients.
+      there, back: offsets and sizes, one for each device.
+      token: int32, shape (entries,): the token of each entry.
+      server: int32, shape (entries,): and the server that it goes to.
+      entry: int32, shape (tokens, servers): the entry of a token for a server, if it goes there.
+      goes: bool, shape (tokens, servers): whether it does; not to its own.
+      chosen: int32, shape (tokens, k): the server of each choice, or `servers` for none.
+      here: int32: the server of this device.
+      landing: the most rows that arrive.
+    """
+
+    plan: TracedPlan
+    there: Way
+    back: Way
+    token: jax.Array
+    server: jax.Array
+    entry: jax.Array
+    goes: jax.Array
+    chosen: jax.Array
+    here: jax.Array
+    landing: int
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return self.goes.shape[-1]
+
+
+@dataclasses.dataclass(frozen=True)
 class Handle:
-    """What `combine` has to know of a `dispatch`: a pytree, of this device's integers.
+    """What `combine` has to know of a `dispatch`: a pytree.
 
     Attributes:
       kept: bool, shape (tokens, k): which choices went to their experts; where not, `combine` adds
@@ -23,24 +83,46 @@ class Handle:
       dropped: int32: how many choices of this device found no room. Those of expert -1 want none.
       group_rows: int32, shape (experts of a device,): rows that arrived for each local expert,
         without padding.
-      plan: of both exchanges, and of their gradients.
     """
 
     kept: jax.Array
     dropped: jax.Array
     group_rows: jax.Array
-    plan: TracedPlan
-    order: jax.Array  # (tokens * k,): the choice that comes n-th by expert
-    place: jax.Array  # (tokens * k,): where each choice is then
-    there: Way
-    back: Way
-    tokens: int
-    top_k: int
-    rows: int  # of a device's buffer
+    weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
+    route: Route  # to experts: of this device's tokens, or of those that landed on it
+    crossing: Crossing | None  # to other servers before that, where tokens cross once
+
+    @property
+    def plan(self) -> TracedPlan:
+        """The plan of what crosses servers, and of its way back and all gradients."""
+        return self.route.plan if self.crossing is None else self.crossing.plan
+
+    @property
+    def rows(self) -> int:
+        """Rows of a device's buffer."""
+        return self.route.rows
+
+    @property
+    def choices(self) -> tuple[int, int]:
+        """Tokens of this device, and choices of each."""
+        tokens, top_k = self.kept.shape[-2:]
+        return tokens, top_k
 
 
 jax.tree_util.register_dataclass(
-    Handle,
-    data_fields=["kept", "dropped", "group_rows", "plan", "order", "place", "there", "back"],
+    Route,
+    data_fields=["kept", "plan", "order", "place", "there", "back"],
     meta_fields=["tokens", "top_k", "rows"],
+)
+jax.tree_util.register_dataclass(
+    Crossing,
+    data_fields=[
+        *("plan", "there", "back", "token", "server", "entry", "goes", "chosen", "here"),
+    ],
+    meta_fields=["landing"],
+)
+jax.tree_util.register_dataclass(
+    Handle,
+    data_fields=["kept", "dropped", "group_rows", "weights", "route", "crossing"],
+    meta_fields=[],
 )

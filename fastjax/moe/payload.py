@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.typing import DTypeLike
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe.handle import Way
+from fastjax.moe.packing import Layout
 from fastjax.traced.exchange import fast_ragged_all_to_all
 from fastjax.traced.plan import TracedPlan
 
@@ -35,7 +37,7 @@ def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
             "payload_dtype must be a floating-point type with a sign, of a byte or more, got "
             f"{payload}."
         )
-    if _has_scales(payload, dtype) and dtype.itemsize > 4:
+    if has_scales(payload, dtype) and dtype.itemsize > 4:
         raise ArgumentError(
             f"payload_dtype {payload} has scales in float32, whose range is not that of {dtype}; "
             "make rows float32, or take a wider payload_dtype."
@@ -45,7 +47,7 @@ def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
 
 def row_bytes(width: int, payload: np.dtype, dtype: np.dtype) -> int:
     """Bytes of a row of `width` elements on its way."""
-    return width * payload.itemsize + (_SCALE_BYTES if _has_scales(payload, dtype) else 0)
+    return width * payload.itemsize + (_SCALE_BYTES if has_scales(payload, dtype) else 0)
 
 
 def send(
@@ -56,19 +58,20 @@ def send(
     Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
     travel in that of rows, as if rows had not been rounded.
     """
-    if not _has_scales(payload, rows.dtype):
-        return _exchange(rows.astype(payload), length, way, plan).astype(rows.dtype)
+    if not has_scales(payload, rows.dtype):
+        return exchange(rows.astype(payload), length, way, plan).astype(rows.dtype)
     leaves, structure = jax.tree.flatten((rows, way, way_back, plan))
     leaves = jax_compat.vary_together(leaves, plan.axis_name)
     return _send_scaled(length, payload, *jax.tree.unflatten(structure, leaves))
 
 
-def _has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
+def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
     """Whether rows have to be made smaller or larger to fit."""
     return payload.itemsize == 1 and payload != dtype
 
 
-def _exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.Array:
+def exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.Array:
+    """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero."""
     return fast_ragged_all_to_all(
         rows,
         jnp.zeros((length, *rows.shape[1:]), rows.dtype),
@@ -88,8 +91,8 @@ def _send_scaled(
 ) -> jax.Array:
     """Every row has a scale of its own, and travels with it."""
     del way_back
-    packed = _exchange(_packed(rows, payload), length, way, plan)
-    return _unpacked(packed, payload, rows.dtype)
+    words, how = packed(rows, payload)
+    return unpacked(exchange(words, length, way, plan), how, rows.dtype)[0]
 
 
 def _send_scaled_forward(
@@ -104,28 +107,45 @@ def _send_scaled_backward(
 ) -> tuple[jax.Array, None, None, None]:
     del length, payload
     way_back, plan, sent = residuals
-    return _exchange(ct, sent.shape[0], way_back, plan.transpose()), None, None, None
+    return exchange(ct, sent.shape[0], way_back, plan.transpose()), None, None, None
 
 
 _send_scaled.defvjp(_send_scaled_forward, _send_scaled_backward)
 
 
-def _packed(rows: jax.Array, payload: np.dtype) -> jax.Array:
-    """Rows as bytes: their elements, over a scale that makes the largest fit, and that scale."""
+def layout(
+    width: int, payload: np.dtype, dtype: np.dtype, beside: tuple[tuple[int, np.dtype], ...] = ()
+) -> Layout:
+    """How rows of `dtype` are packed that travel in `payload`, with what is beside them."""
+    scale = ((1, np.dtype(np.float32)),) if has_scales(payload, dtype) else ()
+    return Layout(width, payload, (*scale, *beside))
+
+
+def packed(
+    rows: jax.Array, payload: np.dtype, beside: Sequence[jax.Array] = ()
+) -> tuple[jax.Array, Layout]:
+    """Rows as they travel, in `payload`; in one of a byte, over a scale that makes the largest fit.
+
+    Returns:
+      Unsigned integers, shape (count, words), and how they are to be unpacked.
+    """
+    columns = tuple((array.shape[1], array.dtype) for array in beside)
+    how = layout(rows.shape[1], payload, rows.dtype, columns)
+    if not has_scales(payload, rows.dtype):
+        return how.pack(rows.astype(payload), beside), how
     wide = rows.astype(jnp.float32)
     largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
     scale = largest / float(jnp.finfo(payload).max)
     # Processors may take anything smaller for zero.
     scale = jnp.maximum(scale, float(jnp.finfo(jnp.float32).tiny))
     scale = jnp.where(jnp.isfinite(largest), scale, 1)
-    elements = jax.lax.bitcast_convert_type((wide / scale).astype(payload), jnp.uint8)
-    return jnp.concatenate(
-        [elements, jax.lax.bitcast_convert_type(scale, jnp.uint8).reshape(-1, _SCALE_BYTES)], 1
-    )
+    return how.pack((wide / scale).astype(payload), [scale, *beside]), how
 
 
-def _unpacked(packed: jax.Array, payload: np.dtype, dtype: np.dtype) -> jax.Array:
-    """Rows that were packed; zero where there was none."""
-    elements, scale = packed[:, :-_SCALE_BYTES], packed[:, -_SCALE_BYTES:]
-    wide = jax.lax.bitcast_convert_type(elements, payload).astype(jnp.float32)
-    return (wide * jax.lax.bitcast_convert_type(scale, jnp.float32)[:, None]).astype(dtype)
+def unpacked(words: jax.Array, how: Layout, dtype: np.dtype) -> tuple[jax.Array, list[jax.Array]]:
+    """Rows of `dtype` that were packed, and what was beside them; zero where there was none."""
+    rows, beside = how.unpack(words)
+    if not has_scales(how.dtype, dtype):
+        return rows.astype(dtype), beside
+    scale, *beside = beside
+    return (rows.astype(jnp.float32) * scale).astype(dtype), beside

@@ -33,9 +33,22 @@ class Sorted:
     wrong: jax.Array
 
 
-def by_expert(expert_ids: jax.Array, num_experts: int) -> Sorted:
-    """Sorts choices by expert, those of one expert by token."""
-    chosen = expert_ids.reshape(-1)
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Choices of a device, checked.
+
+    Attributes:
+      experts: int32, shape (tokens, k); num_experts where a choice goes nowhere.
+      wrong: an expert that there is not, or 0.
+    """
+
+    experts: jax.Array
+    wrong: jax.Array
+
+
+def check(expert_ids: jax.Array, num_experts: int) -> Choices:
+    """Which choices there are experts for."""
+    chosen = expert_ids
     if chosen.dtype.itemsize < 4:  # which may not hold num_experts; wider types hold it
         chosen = chosen.astype(jnp.int32)
     exists = chosen < num_experts
@@ -46,14 +59,29 @@ def by_expert(expert_ids: jax.Array, num_experts: int) -> Sorted:
         chosen = jnp.abs(jnp.maximum(chosen, -_MOST))
     largest = jnp.where(wrong, jnp.minimum(chosen, _MOST), 0)
     experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
+    return Choices(experts, largest.max(initial=0).astype(jnp.int32))
+
+
+def by_expert(choices: Choices, num_experts: int) -> Sorted:
+    """Sorts choices by expert, those of one expert by token."""
+    experts = choices.experts.reshape(-1)
     order = jnp.argsort(experts, stable=True).astype(jnp.int32)
     return Sorted(
         order,
         jnp.argsort(order).astype(jnp.int32),
         experts[order],
         jnp.zeros_like(experts, shape=num_experts + 1).at[experts].add(1)[:num_experts],
-        largest.max(initial=0).astype(jnp.int32),
+        choices.wrong,
     )
+
+
+def kept(by_expert: Sorted, going: jax.Array, num_experts: int) -> jax.Array:
+    """Which choices go, if of each expert's only the first `going` do: in their own order."""
+    starts = _before(by_expert.counts, 0)
+    experts = jnp.minimum(by_expert.experts, num_experts - 1)
+    nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - starts[experts]
+    goes = (by_expert.experts < num_experts) & (nth < going[experts])
+    return goes[by_expert.place]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +91,13 @@ class Routes:
     Attributes:
       there, back: offsets and sizes.
       group_rows, group_sizes: rows of each local expert, without and with padding.
-      starts: first of this device's sorted choices for each expert, shape (num_experts,).
-      kept: how many of those go, shape (num_experts,).
+      kept: how many of this device's choices of each expert go, shape (num_experts,).
     """
 
     there: Way
     back: Way
     group_rows: jax.Array
     group_sizes: jax.Array
-    starts: jax.Array
     kept: jax.Array
 
 
@@ -100,7 +126,6 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
         flat(back),
         group_rows[me],
         group_sizes[me],
-        starts[me].reshape(-1),
         kept[me].reshape(-1),
     )
 

@@ -1,6 +1,8 @@
-"""Types of results."""
+"""Types of results and sums."""
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,3 +14,15 @@ def promoted(one: DTypeLike, other: DTypeLike) -> np.dtype:
     """The type that JAX has for both together, also where `jax_numpy_dtype_promotion` is strict."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(one, other)
+
+
+def summed_in(*dtypes: np.dtype) -> np.dtype:
+    """A type that holds all values of these, of 32 bits or more."""
+    wide = [_at_least_32_bits(dtype) for dtype in dtypes]
+    return functools.reduce(promoted, wide)
+
+
+def _at_least_32_bits(dtype: np.dtype) -> np.dtype:
+    if dtype.itemsize >= 4:
+        return dtype
+    return np.dtype(np.float32 if jnp.issubdtype(dtype, jnp.floating) else np.int32)

@@ -1,0 +1,91 @@
+"""What `dispatch` and `combine` are given, checked."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax.errors import ArgumentError
+
+
+def check_tokens(x: jax.Array, expert_ids: jax.Array) -> None:
+    """Refuses tokens or choices of another shape or type."""
+    if x.ndim != 2:
+        raise ArgumentError(f"x must be tokens, shape (tokens, width), got shape {x.shape}.")
+    if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0] or expert_ids.shape[1] < 1:
+        raise ArgumentError(
+            f"expert_ids must have the experts of each of x's {x.shape[0]} tokens, shape "
+            f"({x.shape[0]}, k), got shape {expert_ids.shape}."
+        )
+    if not np.issubdtype(expert_ids.dtype, np.integer):
+        raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuses what is no positive int32."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ArgumentError(f"{name} must be a positive integer, got {value!r}.")
+    if value >= 2**31:
+        raise ArgumentError(f"{name} must be below 2^31, got {value}.")
+
+
+def check_experts(num_experts: int, devices: int) -> None:
+    """Refuses experts that do not divide over the devices."""
+    check_count("num_experts", num_experts)
+    if num_experts % devices:
+        raise ArgumentError(
+            f"num_experts must be a multiple of the {devices} devices that share them, as many on "
+            f"each; got {num_experts}."
+        )
+
+
+def check_range(rows: int, choices: int) -> None:
+    """Refuses more rows or choices than int32 counts."""
+    if choices >= 2**31:
+        raise ArgumentError(
+            f"the devices have {choices} choices together, more than int32 counts; dispatch fewer "
+            "tokens at a time."
+        )
+    if rows >= 2**31:
+        raise ArgumentError(
+            f"a device would have room for {rows} rows, more than int32 counts; give a smaller "
+            "buffer_factor or alignment, or dispatch fewer tokens at a time."
+        )
+
+
+def room_of(tokens: int, top_k: int, here: int, devices: int, buffer_factor: float | None) -> int:
+    """Rows that a device has room for, without padding.
+
+    Args:
+      tokens: of a device.
+      top_k: choices of a token.
+      here: experts of a device.
+      devices: those that share the experts.
+      buffer_factor: see `dispatch`.
+    """
+    if buffer_factor is None:
+        return tokens * min(top_k, here) * devices
+    is_number = isinstance(buffer_factor, (int, float, np.number))
+    if isinstance(buffer_factor, bool) or not is_number or not 0 < buffer_factor < math.inf:
+        raise ArgumentError(f"buffer_factor must be a positive number, got {buffer_factor!r}.")
+    return math.ceil(min(buffer_factor, devices) * tokens * top_k)
+
+
+def check_weights(weights: jax.Array, choices: tuple[int, int]) -> jax.Array:
+    """Weights of each token's choices."""
+    weights = jnp.asarray(weights)
+    if weights.shape != choices:
+        raise ArgumentError(
+            f"weights must have one for each of the (tokens, k) = {choices} choices, got shape "
+            f"{weights.shape}."
+        )
+    return weights
+
+
+def check_deduplicate(deduplicate: object) -> None:
+    """Refuses what is neither yes nor no nor left out."""
+    if deduplicate is not None and not isinstance(deduplicate, bool):
+        raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")

@@ -1,0 +1,302 @@
+"""One row for each token and other server that has experts of its, there and back.
+
+A token's row crosses once to each of those servers, with the numbers of its experts there and its
+weights in the same message. It lands where NICs are balanced (`landing`), is copied to its experts
+inside the server (`to_experts`), and what they made of it is added up there before one row goes
+back. The gradients take the same ways, and add up in the same order: nothing is scattered.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax import jax_compat
+from fastjax.moe import landing, payload, types
+from fastjax.moe.handle import Crossing, Way
+from fastjax.moe.servers import Servers
+from fastjax.moe.to_experts import Over, refusing
+from fastjax.traced.axes import position
+from fastjax.traced.plan import plan_sizes
+
+
+class Landed(NamedTuple):
+    """What is on a device of a token's server: its own tokens, and behind them those that crossed.
+
+    Attributes:
+      x: rows, shape (tokens + landing, width).
+      expert_ids: int32, shape (tokens + landing, k): as the server numbers its experts; -1 where a
+        choice is of another server.
+      weights: shape (tokens + landing, k), or None.
+    """
+
+    x: jax.Array
+    expert_ids: jax.Array
+    weights: jax.Array | None
+
+
+def find_crossing(
+    experts: jax.Array,
+    wrong: jax.Array,
+    servers: Servers,
+    over: Over,
+) -> Crossing:
+    """Which tokens go to which servers, and where they land; planned.
+
+    Args:
+      experts: int32, shape (tokens, k), varying over the axes; num_experts where a choice goes
+        nowhere.
+      wrong: an expert that there is not, or 0.
+      servers: where experts are.
+      over: the devices.
+    """
+    tokens, top_k = experts.shape
+    me = position(over.axes, over.groups)
+    rank = jnp.asarray(np.array(servers.rank_of, np.int32))[me]
+    here = rank // servers.devices
+    chosen = jnp.asarray(servers.server_of_expert())[experts]
+    every = jnp.arange(servers.count, dtype=jnp.int32)
+    goes = (chosen[:, :, None] == every).any(1) & (every != here)
+    wanted = goes.sum(0, dtype=jnp.int32)
+    by_position = jax.lax.all_gather(wanted, over.axes, axis_index_groups=over.groups)
+    sent = landing.rows_to_devices(by_position[servers.position_at], servers)
+    there, back = _ways(sent, rank, np.array(servers.rank_of))
+    entry = jnp.cumsum(wanted) - wanted + jnp.cumsum(goes, axis=0, dtype=jnp.int32) - goes
+    entry = jnp.where(goes, entry, 0)
+    sizes = refusing(there.send_sizes, wrong)
+    token, server = _list(goes, entry, min(top_k, servers.count - 1))
+    return Crossing(
+        plan=plan_sizes(sizes, over.axes, over.groups, over.spec, servers.num_experts),
+        there=there,
+        back=back,
+        token=token,
+        server=server,
+        entry=entry,
+        goes=goes,
+        chosen=chosen,
+        here=here,
+        landing=landing.room(tokens, servers),
+    )
+
+
+def _ways(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Way, Way]:
+    """Offsets and sizes of this device, by position, of what is `sent`, by rank.
+
+    Rows lie in lists, by server and so by rank, and land by the rank that they come from.
+    """
+    listed = jnp.cumsum(sent, axis=1, dtype=sent.dtype) - sent
+    landed = jnp.cumsum(sent, axis=0, dtype=sent.dtype) - sent
+    there = Way(listed[rank], sent[rank], landed[rank], sent[:, rank])
+    back = Way(landed[:, rank], sent[:, rank], listed[:, rank], sent[rank])
+    by_position = lambda way: Way(*(array[rank_of] for array in way))  # noqa: E731
+    return by_position(there), by_position(back)
+
+
+def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.Array]:
+    """Tokens and servers of all entries; of those that are not in use, the first of each.
+
+    Args:
+      goes: see `Crossing`.
+      entry: see `Crossing`.
+      each: the most entries of a token.
+    """
+    tokens, servers = goes.shape
+    number = jnp.arange(tokens * servers, dtype=jnp.int32).reshape(goes.shape)
+    at = jnp.where(goes, entry, tokens * each)
+    listed = jnp.zeros_like(entry, shape=tokens * each).at[at].set(number, mode="drop")
+    return listed // servers, listed % servers
+
+
+def cross(
+    x: jax.Array,
+    weights: jax.Array | None,
+    numbers: tuple[jax.Array, jax.Array],
+    crossing: Crossing,
+    travels_in: np.dtype,
+) -> Landed:
+    """Sends tokens to the other servers that have experts of theirs.
+
+    Args:
+      x: tokens, shape (tokens, width).
+      weights: of each choice, shape (tokens, k); None if they do not travel with the tokens.
+      numbers: see `numbers_of`; of no columns if they need not travel.
+      crossing: the way.
+      travels_in: the type that rows travel in.
+
+    Returns:
+      What landed.
+    """
+    each = jnp.zeros((x.shape[0], 0), jnp.float32) if weights is None else weights
+    values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing)
+    leaves, structure = jax.tree.flatten(values)
+    leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
+    varied: Any = jax.tree.unflatten(structure, leaves)
+    made: Any = _cross(travels_in, *varied)
+    rows, each, ids = made
+    return Landed(rows, ids.astype(jnp.int32) - 1, None if weights is None else each)
+
+
+def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
+    """Sends the weights of tokens after them: shape (tokens + landing, k)."""
+    nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
+    numbers = nothing.astype(jnp.uint8), jnp.zeros((len(crossing.token), 0), jnp.uint8)
+    landed = cross(nothing, weights, numbers, crossing, nothing.dtype)
+    assert landed.weights is not None
+    return landed.weights
+
+
+def numbers_of(
+    experts: jax.Array, crossing: Crossing, servers: Servers
+) -> tuple[jax.Array, jax.Array]:
+    """The numbers that experts have in the own server, and in that of each entry; 0 for none.
+
+    One more than they are, so that rows that nobody wrote have none, in as few bytes as will do.
+
+    Args:
+      experts: int32, shape (tokens, k); num_experts where a choice goes nowhere.
+      crossing: the way.
+      servers: where experts are.
+    """
+    numbers = jnp.asarray((servers.number_in_server() + 1).astype(number_type(servers)))
+    number = numbers[experts]
+    of = lambda number, chosen, server: jnp.where(chosen == server, number, 0)  # noqa: E731
+    token = crossing.token
+    own = of(number, crossing.chosen, crossing.here)
+    there = of(number[token], crossing.chosen[token], crossing.server[:, None])
+    return own.astype(number.dtype), there.astype(number.dtype)
+
+
+def number_type(servers: Servers) -> np.dtype:
+    """The type that the numbers of a server's experts travel in."""
+    return np.min_scalar_type(servers.experts)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cross(
+    travels_in: np.dtype,
+    x: jax.Array,
+    weights: jax.Array,
+    own_numbers: jax.Array,
+    numbers: jax.Array,
+    crossing: Crossing,
+) -> Any:
+    listed = [array.at[crossing.token].get(mode="promise_in_bounds") for array in (x, weights)]
+    words, how = payload.packed(listed[0], travels_in, (listed[1], numbers))
+    arrived = _exchange_there(words, crossing)
+    rows, (each, ids) = payload.unpacked(arrived, how, x.dtype)
+    return tuple(jnp.concatenate(pair) for pair in ((x, rows), (weights, each), (own_numbers, ids)))
+
+
+def _cross_forward(travels_in: np.dtype, *values: Any) -> Any:
+    x, weights, *_, crossing = values
+    empty = [array[:0] for array in (x, weights)]
+    return _cross(travels_in, *values), (empty, crossing)
+
+
+def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
+    """What landed was read at its origin: its cotangents go back there and are added up."""
+    (x, weights), crossing = residuals
+    x_ct, weights_ct, _ = cts
+    tokens = crossing.goes.shape[0]
+    moved, weighted = (
+        jnp.issubdtype(a.dtype, jnp.inexact) and a.shape[1] > 0 for a in (x, weights)
+    )
+    empty = jnp.zeros((tokens + crossing.landing, 0), jnp.float32)
+    rows, each = x_ct if moved else empty, weights_ct if weighted else empty
+    # One byte is too coarse for them.
+    coarse = payload.has_scales(travels_in, x.dtype)
+    home_in = rows.dtype if coarse or not moved else travels_in
+    words, how = payload.packed(rows[tokens:], home_in, (each[tokens:],))
+    returned = _exchange_back(words, crossing)
+    back, (each_back,) = payload.unpacked(returned, how, rows.dtype)
+    x_ct = _added_up(rows[:tokens], back, crossing).astype(x.dtype) if moved else None
+    weights_ct = _of_choices(each[:tokens], each_back, crossing) if weighted else None
+    return x_ct, weights_ct, None, None, None
+
+
+def _exchange_there(words: jax.Array, crossing: Crossing) -> jax.Array:
+    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan)
+
+
+def _exchange_back(words: jax.Array, crossing: Crossing) -> jax.Array:
+    entries = crossing.token.shape[0]
+    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose())
+
+
+_cross.defvjp(_cross_forward, _cross_backward)
+
+
+@jax.named_scope("moe_home")
+def home(sums: jax.Array, crossing: Crossing, dtype: np.dtype, travels_in: np.dtype) -> jax.Array:
+    """Adds up for each token what its servers made of it.
+
+    Args:
+      sums: of each row that `cross` landed, wide, shape (tokens + landing, width).
+      crossing: the way that the rows came.
+      dtype: what gradients travel in where `travels_in` is of one byte.
+      travels_in: the type that sums travel in.
+
+    Returns:
+      Shape (tokens, width), of the type of `sums`; added up in the order of servers.
+    """
+    leaves, structure = jax.tree.flatten((sums, crossing))
+    leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
+    return _home(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _home(dtype: np.dtype, travels_in: np.dtype, sums: jax.Array, crossing: Crossing) -> Any:
+    del dtype
+    tokens = crossing.goes.shape[0]
+    words, how = payload.packed(sums[tokens:], travels_in)
+    returned = _exchange_back(words, crossing)
+    back, _ = payload.unpacked(returned, how, sums.dtype)
+    return _added_up(sums[:tokens], back, crossing)
+
+
+def _home_forward(
+    dtype: np.dtype, travels_in: np.dtype, sums: jax.Array, crossing: Crossing
+) -> Any:
+    return _home(dtype, travels_in, sums, crossing), crossing
+
+
+def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, ct: jax.Array) -> Any:
+    """Each server's part has the token's cotangent, which crosses to it once."""
+    there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
+    listed = ct.at[crossing.token].get(mode="promise_in_bounds")
+    words, how = payload.packed(listed, there_in)
+    arrived = _exchange_there(words, crossing)
+    rows, _ = payload.unpacked(arrived, how, ct.dtype)
+    return jnp.concatenate([ct, rows]), None
+
+
+_home.defvjp(_home_forward, _home_backward)
+
+
+def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
+    """The parts of each token, summed wide in the order of servers: its own, and those entries."""
+    wide = types.summed_in(own.dtype)
+    total = jnp.zeros_like(own, wide)
+    for server in range(crossing.servers):
+        there = entries.at[crossing.entry[:, server]].get(mode="promise_in_bounds")
+        there = jnp.where(crossing.goes[:, server, None], there, 0)
+        total += jnp.where(crossing.here == server, own, there).astype(wide)
+    return total
+
+
+def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
+    """What each choice's server says of it: shape (tokens, k)."""
+    server = jnp.minimum(crossing.chosen, crossing.servers - 1)
+    entry = jnp.take_along_axis(crossing.entry, server, 1)
+    columns = own.shape[1]
+    there = entries.reshape(-1)[entry * columns + jnp.arange(columns)]
+    there = jnp.where(jnp.take_along_axis(crossing.goes, server, 1), there, 0)
+    exists = crossing.chosen < crossing.servers
+    return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)
+
+
+__all__ = ["Landed", "cross", "find_crossing", "home"]

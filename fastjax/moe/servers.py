@@ -1,0 +1,103 @@
+"""How experts and devices are spread over servers: what is known when a program is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from fastjax import scheduler_traits
+from fastjax.moe.to_experts import Over
+from fastjax.topology import Topology
+from fastjax.traced.axes import Axes, Groups
+from fastjax.traced.plan_spec import PlanSpec
+
+_MOST_SHARES = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Servers:
+    """The servers of an axis, or of each of its groups.
+
+    Attributes:
+      topology: the fabric of one group, server-major.
+      rank_of: server-major number of each position of the group.
+      num_experts: of a group's devices together.
+    """
+
+    topology: Topology
+    rank_of: tuple[int, ...]
+    num_experts: int
+
+    @property
+    def count(self) -> int:
+        """Servers of a group."""
+        return self.topology.servers
+
+    @property
+    def devices(self) -> int:
+        """Devices of each server."""
+        return self.topology.devices_per_server
+
+    @property
+    def position_at(self) -> np.ndarray:
+        """The position of each rank, shape (ranks,)."""
+        return np.argsort(self.rank_of)
+
+    @property
+    def experts(self) -> int:
+        """Experts of each server."""
+        return self.num_experts // self.count
+
+    def server_of_expert(self) -> np.ndarray:
+        """The server of each expert, and behind them `count`, for choices that go nowhere."""
+        return np.append(self._rank_of_expert() // self.devices, self.count).astype(np.int32)
+
+    def number_in_server(self) -> np.ndarray:
+        """The number of each expert in its server, and behind them -1."""
+        here = self.num_experts // len(self.rank_of)
+        local = self._rank_of_expert() % self.devices * here + np.arange(self.num_experts) % here
+        return np.append(local, -1).astype(np.int32)
+
+    def _rank_of_expert(self) -> np.ndarray:
+        here = self.num_experts // len(self.rank_of)
+        return np.repeat(np.array(self.rank_of), here)
+
+    def inside(self, axes: Axes, groups: Groups, row_bytes: int) -> Over:
+        """The devices of each server, by rank, which send each other all at once."""
+        all_groups = groups or (tuple(range(jax.lax.axis_size(axes))),)
+        at = self.position_at.reshape(self.count, self.devices)
+        inner = tuple(
+            tuple(group[position] for position in server) for group in all_groups for server in at
+        )
+        one = dataclasses.replace(self.topology, servers=1, nic_bandwidths=None)
+        direct = scheduler_traits.FALLBACK
+        return Over(axes, inner, PlanSpec(one, tuple(range(self.devices)), direct, row_bytes))
+
+    def rail_shares(self) -> np.ndarray:
+        """How much of what one server sends another each rail carries, in whole shares.
+
+        A rail is as fast as the slower of its two NICs; where all have failed somewhere, rails are
+        taken to be equal, and the planner sends rows round.
+
+        Returns:
+          Shares, int32, shape (servers, servers, devices of a server), of source and target server;
+          those of one pair are at most 2^15 together.
+        """
+        n, m = self.count, self.devices
+        nics = self.topology.nic_bandwidths
+        if nics is None:
+            return np.ones((n, n, m), np.int32)
+        speed = np.array(nics, np.float64).reshape(n, m)
+        rail = np.minimum(speed[:, None], speed[None, :])
+        rail = np.where(rail.max(2, keepdims=True) > 0, rail, 1)
+        if (rail == rail[..., :1]).all():
+            return np.ones((n, n, m), np.int32)
+        most = _MOST_SHARES // m
+        return np.maximum(np.rint(rail / rail.max(2, keepdims=True) * most), rail > 0).astype(
+            np.int32
+        )
+
+
+__all__ = ["Servers"]

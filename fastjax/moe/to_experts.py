@@ -1,0 +1,153 @@
+"""A row for each choice to the device of its expert, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax import jax_compat
+from fastjax.moe import payload, routing, types
+from fastjax.moe.handle import Route
+from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.plan import plan_sizes
+from fastjax.traced.plan_spec import PlanSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """The devices that exchange.
+
+    Attributes:
+      axes: mesh axes.
+      groups: groups of their positions, or None.
+      spec: what the planner is told.
+    """
+
+    axes: Axes
+    groups: Groups
+    spec: PlanSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """The experts of devices that exchange with each other, and what goes to them.
+
+    Attributes:
+      count: experts of these devices together.
+      rows: room of each device.
+      alignment: each expert's rows are padded to a multiple of it.
+      may_drop: whether there may be more rows than room.
+    """
+
+    count: int
+    rows: int
+    alignment: int
+    may_drop: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Routed:
+    """What is known once all choices are counted.
+
+    Attributes:
+      route: there and back.
+      dropped: choices of this device that found no room.
+      group_rows, group_sizes: rows of each local expert, without and with padding.
+    """
+
+    route: Route
+    dropped: jax.Array
+    group_rows: jax.Array
+    group_sizes: jax.Array
+
+
+def find_route(expert_ids: jax.Array, experts: Experts, over: Over) -> Routed:
+    """Sorts choices, has all devices know how many go where, and plans.
+
+    Args:
+      expert_ids: shape (tokens, k), varying over the axes; -1 for choices that go nowhere.
+      experts: of the devices of a group.
+      over: the devices.
+    """
+    tokens, top_k = expert_ids.shape
+    by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
+    counts = jax.lax.all_gather(by_expert.counts, over.axes, axis_index_groups=over.groups)
+    routes = routing.find(
+        counts,
+        position(over.axes, over.groups),
+        experts.rows,
+        experts.alignment,
+        may_drop=experts.may_drop,
+    )
+    sizes = refusing(routes.there.send_sizes, by_expert.wrong)
+    route = Route(
+        kept=routing.kept(by_expert, routes.kept, experts.count).reshape(tokens, top_k),
+        plan=plan_sizes(sizes, over.axes, over.groups, over.spec, experts.count),
+        order=by_expert.order,
+        place=by_expert.place,
+        there=routes.there,
+        back=routes.back,
+        tokens=tokens,
+        top_k=top_k,
+        rows=experts.rows,
+    )
+    dropped = (by_expert.counts - routes.kept).sum(dtype=jnp.int32)
+    return Routed(route, dropped, routes.group_rows, routes.group_sizes)
+
+
+def refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
+    """Sizes that the planner refuses where a token chose an expert that there is not."""
+    return send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
+
+
+def send(x: jax.Array, route: Route, travels_in: np.dtype) -> jax.Array:
+    """The rows of tokens at their experts, shape (route.rows, width)."""
+    return payload.send(
+        _spread(x, route), route.rows, route.there, route.back, route.plan, travels_in
+    )
+
+
+def add_up(
+    rows: jax.Array, route: Route, weights: jax.Array | None, travels_in: np.dtype
+) -> jax.Array:
+    """The rows of experts at their tokens, weighted and added up, in a type that sums are made in.
+
+    Args:
+      rows: shape (route.rows, width).
+      route: that of `send`.
+      weights: of each choice, shape (tokens, k); 1 if left out.
+      travels_in: the type that rows travel in.
+    """
+    choices = (route.tokens, route.top_k)
+    each = jnp.ones(choices, rows.dtype) if weights is None else weights
+    returned = payload.send(
+        rows,
+        route.tokens * route.top_k,
+        route.back,
+        route.there,
+        route.plan.transpose(),
+        travels_in,
+    )
+    returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")
+    returned = returned.reshape(*choices, rows.shape[1])
+    returned, each = jax_compat.vary_together([returned, each], route.plan.axis_name)
+    each = jnp.where(route.kept, each, 0)  # of choices that go nowhere, it may be anything
+    wide = types.summed_in(rows.dtype, each.dtype)
+    return (returned.astype(wide) * each.astype(wide)[..., None]).sum(1)
+
+
+def _spread(x: jax.Array, route: Route) -> jax.Array:
+    """A row for each choice, by expert."""
+    # Not x[order // k]: the transpose of that adds rows up in no certain order.
+    each = jnp.broadcast_to(x[:, None], (route.tokens, route.top_k, x.shape[1]))
+    return (
+        each.reshape(route.tokens * route.top_k, x.shape[1])
+        .at[route.order]
+        .get(unique_indices=True, mode="promise_in_bounds")
+    )
+
+
+__all__ = ["Experts", "Over", "Routed", "add_up", "find_route", "refusing", "send"]

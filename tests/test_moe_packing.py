@@ -1,0 +1,51 @@
+"""Rows with what belongs to them: no bit is lost on the way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastjax.moe.packing import Layout
+
+DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float32", "complex64")
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    width=st.integers(0, 5),
+    beside=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(("uint8", "uint16", "int32", "float32"))),
+        max_size=3,
+    ),
+    rows=st.integers(0, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_comes_back_as_it_was(dtype, width, beside, rows, seed):
+    rng = np.random.default_rng(seed)
+    layout = Layout(width, jnp.dtype(dtype), tuple((n, np.dtype(name)) for n, name in beside))
+    draw = lambda n, name: jnp.asarray(rng.integers(0, 2, (rows, n))).astype(name)  # noqa: E731
+    data, others = draw(width, dtype), [draw(*each) for each in beside]
+    packed = layout.pack(data, others)
+    assert packed.shape[1] * packed.dtype.itemsize == layout.row_bytes
+    got, got_others = layout.unpack(packed)
+    for one, other in zip([got, *got_others], [data, *others], strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_not_a_number_keeps_its_bits(dtype):
+    bits = np.array([[0x7F81, 0xFFC1, 0x7F80]], np.uint16)
+    if dtype == jnp.float32:
+        bits = bits.astype(np.uint32) << 16 | 1
+    rows = jax.lax.bitcast_convert_type(jnp.asarray(bits), dtype)
+    packed = jax.jit(Layout(3, jnp.dtype(dtype)).pack)(rows)
+    np.testing.assert_array_equal(packed, bits)
+
+
+def test_as_few_bytes_as_will_do():
+    beside = ((8, np.dtype(np.uint8)), (8, np.dtype(np.float32)))
+    assert Layout(2048, jnp.dtype(jnp.bfloat16), beside).row_bytes == 4096 + 8 + 32
+    assert Layout(3, jnp.dtype(jnp.bfloat16), ((1, np.dtype(np.uint8)),)).row_bytes == 8
