@@ -1,4 +1,4 @@
-"""`python benchmarks/emulated_cluster [bench|train|probe|down] [--help]`; bench by default."""
+"""`python benchmarks/emulated_cluster [bench|layer|train|probe|down]`; bench by default."""
 
 import signal
 import sys
@@ -11,9 +11,15 @@ if not __package__:  # run as a folder: ours are found from the one above, the l
 
 import records
 
-from emulated_cluster import bench, probe, report, system, training
+from emulated_cluster import bench, layer, probe, report, system, training
 from emulated_cluster.fabric import cluster
-from emulated_cluster.options import BenchOptions, FabricOptions, ProbeOptions, TrainingOptions
+from emulated_cluster.options import (
+    BenchOptions,
+    FabricOptions,
+    LayerOptions,
+    ProbeOptions,
+    TrainingOptions,
+)
 from emulated_cluster.system import ClusterError
 
 PROGRAM = "python benchmarks/emulated_cluster"
@@ -26,6 +32,15 @@ def run_bench(options: BenchOptions) -> int:
     if options.json is not None:
         records.write(options.json, record)
     return 1 if report.wrong(record) else 0
+
+
+def run_layer(options: LayerOptions) -> int:
+    """Measures a layer; the exit status is 1 if a token is wrong."""
+    record = layer.run(options)
+    sys.stdout.write(layer.page(record, "A layer of experts in an emulated cluster"))
+    if options.json is not None:
+        records.write(options.json, record)
+    return 1 if layer.wrong(record) else 0
 
 
 def run_training(options: TrainingOptions) -> int:
@@ -54,6 +69,7 @@ def run_down(options: FabricOptions) -> int:
 
 COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
     "bench": (BenchOptions, run_bench),
+    "layer": (LayerOptions, run_layer),
     "train": (TrainingOptions, run_training),
     "probe": (ProbeOptions, run_probe),
     "down": (FabricOptions, run_down),

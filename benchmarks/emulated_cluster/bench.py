@@ -154,7 +154,7 @@ def _merge(parts: list[dict[str, Any]], limit: float, total: int) -> dict[str, A
     if skipped:
         return {"skipped": skipped[0]}
     runs = list(zip(*(part["runs"] for part in parts), strict=True))
-    merged = [_merge_run(run) for run in runs]
+    merged = [merge_run(run) for run in runs]
     seconds = [run["seconds"] for run in merged]
     # By server and cable, of a mean run.
     sent = np.mean([[part["sent"] for part in run] for run in runs], axis=0)
@@ -176,7 +176,8 @@ def _merge(parts: list[dict[str, Any]], limit: float, total: int) -> dict[str, A
     }
 
 
-def _merge_run(run: tuple[dict[str, Any], ...]) -> dict[str, float]:
+def merge_run(run: tuple[dict[str, Any], ...]) -> dict[str, float]:
+    """One run as all processes saw it."""
     first = min(run, key=lambda part: part["start"])
     last = max(run, key=lambda part: part["end"])
     seconds = last["end"] - first["start"]

@@ -129,6 +129,50 @@ class TrainingOptions(PlannedOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerOptions(PlannedOptions):
+    """Measures a layer's dispatch and combine in an emulated cluster, as root on Linux.
+
+    Tokens that cross once to each server, and once for each choice, side by side.
+    """
+
+    layers: tuple[str, ...] = ("64:8:0", "64:8:0.8", "8:2:0")
+    """Experts, choices of a token and Zipf exponent of experts' popularity, of each layer."""
+    schemes: tuple[str, ...] = ("once", "each choice", "each choice, direct", "chosen")
+    """What to compare."""
+    backward: bool = False
+    """Whether to take the gradients too."""
+    seconds: float = 1.0
+    """The line-rate limit of each layer's dispatch and combine: its tokens are chosen so."""
+    rounds: int = 5
+    """Times that each scheme runs, in turn with the others."""
+    row_bytes: int = 4096
+    """Bytes of a row."""
+    seed: int = 0
+    """Of the choices."""
+    timeout: float = 1800.0
+    """Seconds that the whole job may take."""
+    json: Path | None = None
+    """File for the full record."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
+
+        Raises:
+          ClusterError: an option is out of bounds.
+        """
+        for name in ("rounds", "seconds", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ClusterError(f"--{name} must be above 0.")
+        if self.row_bytes < 4 or self.row_bytes % 4:
+            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+        for layer in self.layers:
+            if not re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", layer):
+                raise ClusterError(
+                    f"--layers {layer}: want experts:choices:exponent, like 64:8:0.8."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchOptions(PlannedOptions):
     """Measures exchanges between JAX processes in an emulated cluster, as root on Linux.
 

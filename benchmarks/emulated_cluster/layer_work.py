@@ -1,0 +1,84 @@
+"""What the tokens of a layer choose, and what must cross for it."""
+
+import dataclasses
+
+import numpy as np
+
+from fastjax.traffic import zipf
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer of experts that do nothing, so that only what is sent takes time.
+
+    Attributes:
+      servers, rails: of the cluster; a device for each rail.
+      experts: of all devices together.
+      top_k: choices of a token.
+      exponent: of the Zipf law of experts' popularity; 0: all alike.
+      tokens: of a device.
+      row_bytes: of a token, a multiple of 4.
+      seed: of the choices.
+    """
+
+    servers: int
+    rails: int
+    experts: int
+    top_k: int
+    exponent: float
+    tokens: int
+    row_bytes: int
+    seed: int
+
+    @property
+    def devices(self) -> int:
+        """Of all servers."""
+        return self.servers * self.rails
+
+    def choices(self) -> np.ndarray:
+        """Experts of all tokens, different ones: int32, shape (devices, tokens, k)."""
+        rng = np.random.default_rng(self.seed)
+        share = rng.permutation(zipf(self.experts, self.exponent))
+        shape = (self.devices, self.tokens, self.experts)
+        keys = rng.gumbel(size=shape) + np.log(share)
+        return np.argsort(-keys, axis=-1)[..., : self.top_k].astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """Rows between servers in one exchange: in all, and of the busiest server, in or out."""
+
+    total: int
+    busiest: int
+
+    def seconds(self, layer: Layer, rate: int) -> float:
+        """The line-rate limit of dispatch and combine together."""
+        return 2 * self.busiest * layer.row_bytes * 8 / (layer.rails * rate)
+
+
+def crossings(layer: Layer, choices: np.ndarray) -> dict[str, Crossing]:
+    """What crosses if a token crosses once to each server, and if once for each choice."""
+    per_server = layer.experts // layer.servers
+    chosen = (choices // per_server)[..., None] == np.arange(layer.servers)
+    counts = {"once": chosen.any(2), "each choice": chosen.sum(2)}
+    return {name: _crossing(layer, rows) for name, rows in counts.items()}
+
+
+def _crossing(layer: Layer, rows: np.ndarray) -> Crossing:
+    pairs = rows.reshape(layer.servers, -1, layer.servers).sum(1)
+    np.fill_diagonal(pairs, 0)
+    return Crossing(int(pairs.sum()), int(max(pairs.sum(0).max(), pairs.sum(1).max())))
+
+
+def of_seconds(layer: Layer, rate: int, seconds: float) -> Layer:
+    """The layer with so many tokens that the limit of crossing once is about `seconds`."""
+    model = dataclasses.replace(layer, tokens=1024)
+    limit = crossings(model, model.choices())["once"].seconds(model, rate)
+    return dataclasses.replace(layer, tokens=max(1, round(model.tokens * seconds / limit)))
+
+
+def room_factor(layer: Layer, choices: np.ndarray) -> float:
+    """The buffer_factor with which nothing is dropped."""
+    per_device = layer.experts // layer.devices
+    arriving = np.bincount((choices // per_device).reshape(-1), minlength=layer.devices)
+    return float(arriving.max() / (layer.tokens * layer.top_k))
