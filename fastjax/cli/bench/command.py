@@ -141,7 +141,7 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
     if options.baselines:
         compared += schemes.today(traffic)
-    programs = {s.key: workload.program(s.exchange) for s in compared}
+    programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
     wrong = {}
     for scheme in compared:
         wrong[scheme.key] = workload.count_wrong(programs[scheme.key])
@@ -151,7 +151,7 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     }
     copy = Copy(int(traffic.sum()) * options.row_bytes)
     copy()  # its buffers are new
-    copy_scheme = schemes.Scheme(schemes.COPY, copy)
+    copy_scheme = schemes.Scheme(schemes.COPY, None)
     runs[copy_scheme.key] = copy
     timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=step)
     copy.close()

@@ -27,13 +27,13 @@ class Scheme:
 
     Attributes:
       name: what it is called, a scheduler's name if it is ours.
-      exchange: the exchange as one device calls it.
+      exchange: the exchange as one device calls it; None for the copy, which is none.
       topology: the servers that ours is told of; None for others.
       plan: what is known of the plan; None for others.
     """
 
     name: str
-    exchange: Callable[..., jax.Array]
+    exchange: Callable[..., jax.Array] | None
     topology: fastjax.Topology | None = None
     plan: dict[str, Any] | None = None
 
