@@ -200,12 +200,16 @@ def custom_call(
     return result
 
 
-def set_lowering(primitive: Primitive, rule: LoweringRule) -> None:
-    """Lowers a primitive by rule(ctx, *values, platform=..., **params) wherever fastjax can.
+def set_lowering(
+    primitive: Primitive,
+    rule: LoweringRule,
+    platforms: Sequence[str] = ("cpu", "cuda", "rocm"),
+) -> None:
+    """Lowers a primitive by rule(ctx, *values, platform=..., **params) on those platforms.
 
     JAX would lower equal call sites once and share the result; each of ours needs a channel.
     """
-    for platform in ("cpu", "cuda", "rocm"):
+    for platform in platforms:
         lowering = functools.partial(rule, platform=platform)
         mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
 

@@ -118,3 +118,15 @@ def test_an_index_of_no_row_is_refused(rng, wrong, reverse):
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
         jax.block_until_ready(run(bad, *meta.arrays()))
     np.testing.assert_array_equal(run(indices, *meta.arrays()), right)
+
+
+def test_an_index_of_another_element_of_a_batch_is_refused(rng):
+    """In a batch, the rows of all elements lie behind each other."""
+    meta, indices, source, base = drawn(rng)
+    device, update = np.argwhere(meta.send_sizes > 0)[0]
+    bad = np.stack([indices, indices], 1)
+    bad[device, 0, meta.input_offsets[device, update]] = source.shape[1]
+    stacked = [np.stack([a, a], 1) for a in (source, base, *meta.arrays())]
+    run = spmd(lambda i, s, b, *m: jax.vmap(program())(s, b, i, *m))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"= -1 is not one of the 14 rows"):
+        jax.block_until_ready(run(bad, *stacked))

@@ -62,11 +62,7 @@ def _batch_folded(
     operand_rows, output_rows = (
         (base_rows, source_rows) if params["reverse"] else (source_rows, base_rows)
     )
-    if size * max(operand_rows, output_rows) >= 2**31:
-        raise ArgumentError(
-            f"vmap of {size} elements makes one exchange of {size} x "
-            f"{max(operand_rows, output_rows)} rows, more than int32 counts; map over fewer."
-        )
+    check_batch_rows(size, max(operand_rows, output_rows))
     metadata = [batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
     input_offsets, send_sizes, output_offsets, recv_sizes = metadata
     input_offsets = offsets_in_batch(input_offsets, send_sizes, operand_rows)
@@ -76,6 +72,15 @@ def _batch_folded(
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
     result = fast_ragged_all_to_all_p.bind(*operands, **params)
     return result.reshape(size, base_rows, *result.shape[1:]), 0
+
+
+def check_batch_rows(size: int, rows: int) -> None:
+    """Refuses batches whose rows int32 does not count when they are stacked."""
+    if size * rows >= 2**31:
+        raise ArgumentError(
+            f"vmap of {size} elements makes one exchange of {size} x {rows} rows, more than int32 "
+            "counts; map over fewer."
+        )
 
 
 def offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
@@ -104,4 +109,4 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = ["batch", "batch_at", "offsets_in_batch"]
+__all__ = ["batch", "batch_at", "check_batch_rows", "offsets_in_batch"]

@@ -1,7 +1,7 @@
 """An exchange of rows that indices name: a row that goes to several places is not copied first.
 
-Backward, rows that have one index are summed where they come home, in float32 or as they are, by
-rank of the device that they come from and then in the order of its slices.
+In reverse, rows that have one index are summed where they come home, in their own type, by rank of
+the device that they come from and then in the order of its slices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastjax import config, jax_compat
 from fastjax.traced import custom_calls
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import INDEXED_EXCHANGE, Metadata
-from fastjax.traced.exchange_batching import batch_at, offsets_in_batch
+from fastjax.traced.exchange_batching import batch_at, check_batch_rows, offsets_in_batch
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -46,7 +46,7 @@ def indexed_exchange(
     *,
     reverse: bool = False,
 ) -> jax.Array:
-    """Exchanges rows `source[indices]`; in reverse, sums what comes home into `base[indices]`.
+    """Exchanges rows `source[indices]`; in reverse, rows of the result are sums of what comes home.
 
     Args:
       source: rows to send.
@@ -119,13 +119,15 @@ def _batch(
     values: Sequence[jax.Array],
     dims: Sequence[int | None],
     **params: Unpack[_Params],
-) -> tuple[jax.Array, int]:
+) -> tuple[jax.Array, int | None]:
     refuse_mapped_axis(axis_data, params["axis_name"])
     size = axis_data.size
+    if all(dim is None for dim in dims):
+        return indexed_exchange_p.bind(*values, **params), None
     if all(dim is None for dim in dims[2:]):
         data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
         return indexed_exchange_p.bind(*data, *values[2:], **params), 1
-    if dims[6] is not None:
+    if dims[6] is not None or dims[5 if params["transposed_plan"] else 3] is None:
         return _one_by_one(values, dims, params), 0
     return _folded(size, values, dims, params), 0
 
@@ -154,15 +156,19 @@ def _folded(
     input_offsets = offsets_in_batch(input_offsets, send_sizes, indices.shape[1])
     output_offsets = offsets_in_batch(output_offsets, send_sizes, plain.shape[1])
     folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    check_batch_rows(size, max(indices.shape[1], indexed.shape[1], plain.shape[1]))
+    # One that is of no row must not become one of another element's.
+    exists = (indices >= 0) & (indices < indexed.shape[1])
     first = jnp.arange(size, dtype=indices.dtype)[:, None] * indexed.shape[1]
+    indices = jnp.where(exists, indices + first, -1)
     merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
-    operands = [*merged, *folded, values[6], (indices + first).reshape(-1)]
+    operands = [*merged, *folded, values[6], indices.reshape(-1)]
     operands = jax_compat.vary_together(operands, params["axis_name"])
     result = indexed_exchange_p.bind(*operands, **params)
     return result.reshape(size, base.shape[1], *result.shape[1:])
 
 
-jax_compat.set_lowering(indexed_exchange_p, _lowering)
+jax_compat.set_lowering(indexed_exchange_p, _lowering, platforms=("cpu",))
 jax_compat.set_batcher(indexed_exchange_p, _batch)
 
 __all__ = ["indexed_exchange", "indexed_exchange_p"]

@@ -36,7 +36,6 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
     const int64_t operand_rows = reverse ? args[p].destination_rows : args[p].source_rows;
     const int64_t output_rows = reverse ? args[p].source_rows : args[p].destination_rows;
     if (Status status = CheckDevice(site, group, p, operand_rows, output_rows); !status.ok()) return status;
-    if (Status status = CheckIndices(site, group, p, args[p]); !status.ok()) return status;
     indices_[static_cast<size_t>(site.rank_of[p])] = args[p].indices;
   }
   for (int32_t sender = 0; sender < devices_; ++sender) {
@@ -81,10 +80,17 @@ Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t po
   return Status::Ok();
 }
 
+Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args) const {
+  for (int32_t p = 0; p < devices_; ++p) {
+    if (args[p].indices == nullptr) continue;
+    if (Status status = CheckIndices(site, group, p, args[p]); !status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
 // Of entries that no slice has, indices are not looked at.
 Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, int32_t position,
                                   const ExchangeArgs& args) const {
-  if (args.indices == nullptr) return Status::Ok();
   for (int64_t u = 0; u < updates_; ++u) {
     const size_t at = Index(site.rank_of[position], u);
     for (int64_t i = input_offsets_[at]; i < input_offsets_[at] + send_sizes_[at]; ++i) {

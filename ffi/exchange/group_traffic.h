@@ -30,6 +30,9 @@ class GroupTraffic {
   Status CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                      bool transposed_table) const;
 
+  // Checks the indices of the devices of this process; those of others are not known here.
+  Status CheckIndices(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args) const;
+
   // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
   const int64_t* sent() const { return sent_.data(); }
 
@@ -99,8 +102,9 @@ void GroupTraffic::ForEachRun(int32_t origin, int32_t target, int64_t first, int
     if (indices == nullptr) {
       visit(reverse_ ? Run{out, in, take} : Run{in, out, take});
     } else {
-      for (int64_t i = 0; i < take; ++i) {
-        visit(reverse_ ? Run{out + i, indices[in + i], 1} : Run{indices[in + i], out + i, 1});
+      for (int64_t i = 0, run; i < take; i += run) {
+        for (run = 1; i + run < take && indices[in + i + run] == indices[in + i] + run;) ++run;
+        visit(reverse_ ? Run{out + i, indices[in + i], run} : Run{indices[in + i], out + i, run});
       }
     }
     first += take;

@@ -16,6 +16,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   for (DevicePlan& plan : plans_) plan.here = false;
   if (options.plan) return Plan(options, ranks, launch);
   *alike = false;
+  if (Status status = traffic_.CheckIndices(site, group, args); !status.ok()) return status;
   if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;
   for (const int32_t rank : ranks) {
     plans_[static_cast<size_t>(rank)].View(args[site.position_at[rank]].table, options.backwards());

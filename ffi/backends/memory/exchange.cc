@@ -80,7 +80,7 @@ struct ExchangeState {
     return work->builder.Build(*site, args, work->prepared.plans(), traffic);
   }
 
-  // Rare (a slice that was sent to several devices, on the way back), hence not staged.
+  // Rows come straight from their origins, without staging, and are summed by one thread.
   Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
     if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
     for (int32_t target = 0; target < site->group_size; ++target) {
