@@ -98,6 +98,7 @@ LOOPBACK = {
     "output_slices_that_overlap_with_a_plan": _NO_AXIS,
     "gradients_that_cannot_be_summed": _NO_AXIS,
     "expert_parallel_layer": _NO_AXIS,
+    "deduplicated_layer": _NO_AXIS,
     "gradients": _NO_GRADIENTS,
     "gradients_without_check_vma": _NO_GRADIENTS,
     "gradients_of_a_slice_sent_to_everyone": _NO_GRADIENTS,

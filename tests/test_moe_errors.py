@@ -58,11 +58,13 @@ test_bounds = bounds(
             [math.nextafter(0, 1), sys.float_info.max],
         ),
         payload_dtype=(["nonsense"], ["bfloat16"]),
+        deduplicate=([0, 1, "yes"], [True, False, None]),
     ),
 )
 
 IN_INT32 = X.astype(np.int32)
 ROOM = "a device would have room for 2147483648 rows, more than int32 counts"
+TWO = fastjax.Topology(2, 4)
 PAYLOAD = "with a sign, of a byte or more, got "
 
 
@@ -86,6 +88,18 @@ test_refused_when_traced = refusals(
     (
         traced(combine=lambda rows, _: moe.combine(rows, None)),
         "handle must come from fastjax.moe.dispatch, got NoneType",
+    ),
+    (
+        traced(weights=jnp.ones((4, 3))),
+        "weights must have one for each of the (tokens, k) = (4, 2) choices, got shape (4, 3)",
+    ),
+    (
+        traced(weights=jnp.ones((4, 2), jnp.complex64), deduplicate=True, topology=TWO),
+        "weights must be real to travel with deduplicated tokens, got complex64",
+    ),
+    (
+        traced(**combining(jnp.ones((4, 2), jnp.complex64)), deduplicate=True, topology=TWO),
+        "weights must be real to travel with deduplicated tokens, got complex64",
     ),
     (
         traced(**combining(jnp.ones((4, 3)))),

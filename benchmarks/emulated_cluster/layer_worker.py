@@ -76,7 +76,7 @@ def _measure(
         program = _program(layer, mesh, options, backward=backward)
         compiled = program.lower(*operands).compile()
         barrier()
-        found[name] = {"wrong": _wrong(compiled(*operands), operands, layer), "runs": []}
+        found[name] = {"wrong": _wrong(compiled(*operands), operands), "runs": []}
         programs[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*operands))
     rng = np.random.default_rng(layer.seed)
     for _ in range(rounds):
@@ -121,9 +121,8 @@ def _program(
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec))
 
 
-def _wrong(results: Any, operands: tuple[jax.Array, ...], layer: layer_work.Layer) -> int:
+def _wrong(results: Any, operands: tuple[jax.Array, ...]) -> int:
     """Tokens of this process that are not the sum of their weights times themselves."""
-    del layer
     x, _, weights = operands
     result = results[0] if isinstance(results, tuple) else results
     wrong = 0

@@ -167,9 +167,16 @@ class LayerOptions(PlannedOptions):
             raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
         for layer in self.layers:
             if not re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", layer):
+                raise ClusterError(f"--layers {layer}: want experts:choices:exponent, 64:8:0.8.")
+            experts, top_k = map(int, layer.split(":")[:2])
+            devices = self.servers * self.rails
+            if experts % devices or not 1 <= top_k <= experts:
                 raise ClusterError(
-                    f"--layers {layer}: want experts:choices:exponent, like 64:8:0.8."
+                    f"--layers {layer}: want experts that divide over {devices} devices, and 1 to "
+                    f"{experts} choices."
                 )
+        if self.servers < 2:
+            raise ClusterError("--servers must be 2 or more: nothing crosses otherwise.")
 
 
 @dataclasses.dataclass(frozen=True)

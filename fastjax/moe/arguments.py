@@ -89,3 +89,15 @@ def check_deduplicate(deduplicate: object) -> None:
     """Refuses what is neither yes nor no nor left out."""
     if deduplicate is not None and not isinstance(deduplicate, bool):
         raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")
+
+
+def check_travelling(weights: jax.Array, deduplicate: bool | None) -> bool | None:
+    """Whether to deduplicate tokens with these weights, which complex ones cannot travel with."""
+    if not jnp.issubdtype(weights.dtype, jnp.complexfloating):
+        return deduplicate
+    if deduplicate:
+        raise ArgumentError(
+            f"weights must be real to travel with deduplicated tokens, got {weights.dtype}; give "
+            "deduplicate=False."
+        )
+    return False

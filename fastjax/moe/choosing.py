@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from fastjax import scheduler_traits
 from fastjax.host.plan import make_plan
 from fastjax.moe.servers import Servers
 from fastjax.topology import Topology
@@ -39,7 +40,8 @@ def crosses_once(servers: Servers, tokens: Tokens, scheduler: str) -> bool:
     if servers.count == 1 or tokens.top_k == 1 or tokens.count == 0:
         return False
     once, each = predicted_times(servers.topology, servers.num_experts, tokens, scheduler)
-    return once < each
+    # In whole nanoseconds: processes must decide alike, and their hosts may round differently.
+    return round(once * 1e9) < round(each * 1e9)
 
 
 @functools.lru_cache(maxsize=256)
@@ -60,7 +62,7 @@ def predicted_times(
     ) * np.kron(1 - np.eye(n, dtype=np.int64), np.ones((m, m), np.int64))
     one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
     once = seconds(crossing, topology, scheduler, tokens.crossing_bytes)
-    inside = seconds(_even(chosen, m), one, "direct", tokens.row_bytes)
+    inside = seconds(_even(chosen, m), one, scheduler_traits.FALLBACK, tokens.row_bytes)
     return once + inside, seconds(each, topology, scheduler, tokens.row_bytes)
 
 

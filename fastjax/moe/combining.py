@@ -58,9 +58,10 @@ def combine(
         return to_experts.add_up(rows, handle.route, each, travels_in).astype(rows.dtype)
     each = handle.weights
     if weights is not None:
+        arguments.check_travelling(weights, True)
         landed = cross_weights(weights, handle.crossing)
         each = inside_servers.send_weights(landed, handle.route)
     sums = inside_servers.add_up(rows, handle.route, each)
-    if not jnp.issubdtype(sums.dtype, jnp.floating):
+    if not jnp.issubdtype(rows.dtype, jnp.floating):
         travels_in = sums.dtype
     return home(sums, handle.crossing, rows.dtype, travels_in).astype(rows.dtype)

@@ -65,7 +65,9 @@ def find_crossing(
     by_position = jax.lax.all_gather(wanted, over.axes, axis_index_groups=over.groups)
     sent = landing.rows_to_devices(by_position[servers.position_at], servers)
     there, back = _ways(sent, rank, np.array(servers.rank_of))
-    entry = jnp.cumsum(wanted) - wanted + jnp.cumsum(goes, axis=0, dtype=jnp.int32) - goes
+    counted = goes.astype(jnp.int32)
+    first = jnp.cumsum(wanted, dtype=jnp.int32) - wanted
+    entry = first + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
     entry = jnp.where(goes, entry, 0)
     sizes = refusing(there.send_sizes, wrong)
     token, server = _list(goes, entry, min(top_k, servers.count - 1))
@@ -184,22 +186,31 @@ def _cross(
     numbers: jax.Array,
     crossing: Crossing,
 ) -> Any:
-    listed = [array.at[crossing.token].get(mode="promise_in_bounds") for array in (x, weights)]
-    words, how = payload.packed(listed[0], travels_in, (listed[1], numbers))
-    arrived = _exchange_there(words, crossing)
-    rows, (each, ids) = payload.unpacked(arrived, how, x.dtype)
-    return tuple(jnp.concatenate(pair) for pair in ((x, rows), (weights, each), (own_numbers, ids)))
+    own_weights, listed_weights = _by_server(weights, crossing)
+    listed = x.at[crossing.token].get(mode="promise_in_bounds")
+    words, how = payload.packed(listed, travels_in, (listed_weights, numbers))
+    rows, (each, ids) = payload.unpacked(_exchange_there(words, crossing), how, x.dtype)
+    return tuple(
+        jnp.concatenate(pair) for pair in ((x, rows), (own_weights, each), (own_numbers, ids))
+    )
+
+
+def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
+    """The weights of choices of this server, and of those of each entry's; 0 for all others."""
+    if weights.shape[1] == 0:
+        return weights, jnp.zeros_like(weights, shape=(crossing.token.shape[0], 0))
+    chosen, token = crossing.chosen, crossing.token
+    own = jnp.where(chosen == crossing.here, weights, 0)
+    return own, jnp.where(chosen[token] == crossing.server[:, None], weights[token], 0)
 
 
 def _cross_forward(travels_in: np.dtype, *values: Any) -> Any:
     x, weights, *_, crossing = values
-    empty = [array[:0] for array in (x, weights)]
-    return _cross(travels_in, *values), (empty, crossing)
+    return _cross(travels_in, *values), (x[:0], weights[:0], crossing)
 
 
 def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
-    """What landed was read at its origin: its cotangents go back there and are added up."""
-    (x, weights), crossing = residuals
+    x, weights, crossing = residuals
     x_ct, weights_ct, _ = cts
     tokens = crossing.goes.shape[0]
     moved, weighted = (
@@ -210,12 +221,42 @@ def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     # One byte is too coarse for them.
     coarse = payload.has_scales(travels_in, x.dtype)
     home_in = rows.dtype if coarse or not moved else travels_in
-    words, how = payload.packed(rows[tokens:], home_in, (each[tokens:],))
-    returned = _exchange_back(words, crossing)
-    back, (each_back,) = payload.unpacked(returned, how, rows.dtype)
-    x_ct = _added_up(rows[:tokens], back, crossing).astype(x.dtype) if moved else None
-    weights_ct = _of_choices(each[:tokens], each_back, crossing) if weighted else None
-    return x_ct, weights_ct, None, None, None
+    returned: Any = _return(home_in, rows, each, crossing)
+    rows_back, each_back = returned
+    return (
+        rows_back.astype(x.dtype) if moved else None,
+        each_back if weighted else None,
+        *(None, None, None),
+    )
+
+
+_cross.defvjp(_cross_forward, _cross_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _return(travels_in: np.dtype, rows: jax.Array, each: jax.Array, crossing: Crossing) -> Any:
+    """The transpose of `_cross`: at their origin rows are added up and weights are picked."""
+    tokens = crossing.goes.shape[0]
+    words, how = payload.packed(rows[tokens:], travels_in, (each[tokens:],))
+    back, (each_back,) = payload.unpacked(_exchange_back(words, crossing), how, rows.dtype)
+    added = _added_up(rows[:tokens], back, crossing)
+    return added, _of_choices(each[:tokens], each_back, crossing)
+
+
+def _return_forward(travels_in: np.dtype, *values: Any) -> Any:
+    return _return(travels_in, *values), (values[0][:0], values[-1])
+
+
+def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
+    like, crossing = residuals
+    rows_ct, each_ct = cts
+    numbers = [jnp.zeros((len(a), 0), jnp.uint8) for a in (rows_ct, crossing.token)]
+    landed: Any = _cross(travels_in, rows_ct.astype(like.dtype), each_ct, *numbers, crossing)
+    rows, each, _ = landed
+    return rows, each, None
+
+
+_return.defvjp(_return_forward, _return_backward)
 
 
 def _exchange_there(words: jax.Array, crossing: Crossing) -> jax.Array:
@@ -265,16 +306,31 @@ def _home_forward(
 
 
 def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, ct: jax.Array) -> Any:
-    """Each server's part has the token's cotangent, which crosses to it once."""
     there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
-    listed = ct.at[crossing.token].get(mode="promise_in_bounds")
-    words, how = payload.packed(listed, there_in)
-    arrived = _exchange_there(words, crossing)
-    rows, _ = payload.unpacked(arrived, how, ct.dtype)
-    return jnp.concatenate([ct, rows]), None
+    return _fan_out(there_in, ct, crossing), None
 
 
 _home.defvjp(_home_forward, _home_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fan_out(travels_in: np.dtype, ct: jax.Array, crossing: Crossing) -> Any:
+    """To each server of a token its cotangent, which crosses once."""
+    listed = ct.at[crossing.token].get(mode="promise_in_bounds")
+    words, how = payload.packed(listed, travels_in)
+    rows, _ = payload.unpacked(_exchange_there(words, crossing), how, ct.dtype)
+    return jnp.concatenate([ct, rows])
+
+
+def _fan_out_forward(travels_in: np.dtype, ct: jax.Array, crossing: Crossing) -> Any:
+    return _fan_out(travels_in, ct, crossing), crossing
+
+
+def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, ct: jax.Array) -> Any:
+    return _home(travels_in, travels_in, ct, crossing), None
+
+
+_fan_out.defvjp(_fan_out_forward, _fan_out_backward)
 
 
 def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
@@ -293,10 +349,20 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
     server = jnp.minimum(crossing.chosen, crossing.servers - 1)
     entry = jnp.take_along_axis(crossing.entry, server, 1)
     columns = own.shape[1]
-    there = entries.reshape(-1)[entry * columns + jnp.arange(columns)]
+    if columns == 0:
+        return own
+    there = entries.reshape(-1)[entry * columns + jnp.arange(columns, dtype=jnp.int32)]
     there = jnp.where(jnp.take_along_axis(crossing.goes, server, 1), there, 0)
     exists = crossing.chosen < crossing.servers
     return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)
 
 
-__all__ = ["Landed", "cross", "find_crossing", "home"]
+__all__ = [
+    "Landed",
+    "cross",
+    "cross_weights",
+    "find_crossing",
+    "home",
+    "number_type",
+    "numbers_of",
+]

@@ -107,6 +107,8 @@ def dispatch(
     servers = Servers(spec.topology, spec.rank_of, num_experts)
     beside = beside_rows(top_k, weights, servers)
     crossing_bytes = max(1, payload.layout(x.shape[1], travels_in, x.dtype, beside).row_bytes)
+    if weights is not None:
+        deduplicate = arguments.check_travelling(weights, deduplicate)
     if deduplicate is None:
         work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
         deduplicate = choosing.crosses_once(servers, work, spec.scheduler)

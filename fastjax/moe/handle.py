@@ -10,7 +10,7 @@ from fastjax.traced.contract import Metadata
 from fastjax.traced.plan import TracedPlan
 
 Way = Metadata[jax.Array]
-"""Offsets and sizes of one direction: int32, shape (devices * experts of a device,) each."""
+"""Offsets and sizes of one direction: int32, for each device, or each device's experts."""
 
 
 @dataclasses.dataclass(frozen=True)

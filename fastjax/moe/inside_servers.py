@@ -1,7 +1,8 @@
 """Rows to the experts of their server, a copy for each, and what experts made of them back, summed.
 
 Rows are named by indices, so no array has a row for each choice; weights are multiplied where the
-experts are, and sums are in float32 or wider, in the order of devices and experts.
+experts are, and sums are in float32 or wider: in the order of devices and experts on CPU devices, of
+choices on others.
 """
 
 from __future__ import annotations

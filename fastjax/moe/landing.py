@@ -26,7 +26,7 @@ def rows_to_devices(wanted: jax.Array, servers: Servers) -> jax.Array:
       int32, shape (ranks, ranks), of source and target; none inside a server.
     """
     n, m = servers.count, servers.devices
-    apart = ~np.eye(n, dtype=bool)
+    apart = 1 - np.eye(n, dtype=np.int32)
     have = jnp.moveaxis(wanted.reshape(n, m, n), 1, 2) * apart[..., None]  # source, target, device
     share = quotas(have.sum(-1, dtype=have.dtype), servers)
     kept = jnp.minimum(have, share)

@@ -67,7 +67,8 @@ def send(
 
 def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
     """Whether rows have to be made smaller or larger to fit."""
-    return payload.itemsize == 1 and payload != dtype
+    is_float = jnp.issubdtype(payload, jnp.floating)
+    return is_float and payload.itemsize == 1 and payload != dtype
 
 
 def exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.Array:

@@ -162,7 +162,22 @@ def _planned_layer(backend: Backend, rng: np.random.Generator, topology: fastjax
 @check
 def expert_parallel_layer(backend: Backend, rng: np.random.Generator) -> int:
     """A layer and its gradients against one device; how many plans each process made."""
+    planned = _layer(backend, rng, deduplicate=False)
+    assert planned == 1
+    return planned
+
+
+@check
+def deduplicated_layer(backend: Backend, rng: np.random.Generator) -> None:
+    """The same of tokens that cross once; also to servers of several processes."""
+    for servers in {2, backend.size} if backend.size % 2 == 0 else {backend.size}:
+        topology = fastjax.Topology(servers, backend.size // servers)
+        assert _layer(backend, rng, deduplicate=True, topology=topology) >= 1
+
+
+def _layer(backend: Backend, rng: np.random.Generator, **options: Any) -> int:
     size = backend.size
+    dispatch = functools.partial(fastjax.moe.dispatch, axis_name="x", **options)
     x, router, experts = moe_reference.problem(rng, size, 12, 2 * size)
     spread_out = jax.tree.map(lambda a: a.reshape(size, 2, *a.shape[1:]), experts)
     routers = np.broadcast_to(router, (size, *router.shape))
@@ -174,7 +189,7 @@ def expert_parallel_layer(backend: Backend, rng: np.random.Generator) -> int:
                 router,
                 experts,
                 2,
-                functools.partial(fastjax.moe.dispatch, num_experts=2 * size, axis_name="x"),
+                functools.partial(dispatch, num_experts=2 * size),
                 fastjax.moe.combine,
                 jax.lax.ragged_dot,
             )
@@ -199,5 +214,4 @@ def expert_parallel_layer(backend: Backend, rng: np.random.Generator) -> int:
         jax.tree.leaves(got), jax.tree.leaves((result, *grads[:2], of_experts)), strict=True
     ):
         close(one, wanted, 1e-5)
-    assert planned == 1
     return planned
