@@ -4,6 +4,7 @@ A traffic matrix has in row i, column j the rows that device i sends to device j
 (devices, devices), in the server-major numbering of `fastjax.Topology`. numpy only.
 """
 
+from fastjax.traffic.experts import ROUTINGS, Routing
 from fastjax.traffic.files import read_matrix, write_matrix
 from fastjax.traffic.generators import drift, expert_popularity, pair_zipf, uniform, zipf
 from fastjax.traffic.patterns import (
@@ -19,7 +20,9 @@ from fastjax.traffic.skew import gini
 from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
 
 __all__ = [
+    "ROUTINGS",
     "Exchange",
+    "Routing",
     "RoutingRecord",
     "concentrated",
     "drift",
