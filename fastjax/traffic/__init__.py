@@ -7,6 +7,7 @@ A traffic matrix has in row i, column j the rows that device i sends to device j
 from fastjax.traffic.experts import ROUTINGS, Routing
 from fastjax.traffic.files import read_matrix, write_matrix
 from fastjax.traffic.generators import drift, expert_popularity, pair_zipf, uniform, zipf
+from fastjax.traffic.layers import LayerTraffic, layer_traffic
 from fastjax.traffic.patterns import (
     concentrated,
     hot_receiver,
@@ -15,21 +16,24 @@ from fastjax.traffic.patterns import (
     single_flow,
     staggered,
 )
-from fastjax.traffic.routing import Exchange, traffic_from_routing
+from fastjax.traffic.routing import Exchange, choices_from_routing, traffic_from_routing
 from fastjax.traffic.skew import gini
 from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
 
 __all__ = [
     "ROUTINGS",
     "Exchange",
+    "LayerTraffic",
     "Routing",
     "RoutingRecord",
+    "choices_from_routing",
     "concentrated",
     "drift",
     "expert_popularity",
     "gini",
     "hot_receiver",
     "hot_sender",
+    "layer_traffic",
     "pair_zipf",
     "permutation",
     "read_matrix",

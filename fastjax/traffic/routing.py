@@ -1,9 +1,9 @@
-"""The traffic of the exchanges in a routing trace."""
+"""The traffic of the exchanges in a routing trace, and the choices that it comes from."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,14 +72,77 @@ def traffic_from_routing(
       ArgumentError: the experts do not divide over the devices; a record has an unknown rank or
         expert; or a device has no record of an exchange.
     """
+    _check_experts(devices, num_experts)
+    found: dict[Exchange, np.ndarray] = {}
+    senders: dict[Exchange, set[int]] = {}
+    for exchange, device, record in _by_exchange(records, devices, num_experts, ranks):
+        traffic = found.setdefault(exchange, np.zeros((devices, devices), np.int64))
+        traffic[device] = _sent(record, devices, num_experts, deduplicate)
+        senders.setdefault(exchange, set()).add(device)
+    if require_all:
+        _check_complete(senders, devices, ranks)
+    return {exchange: found[exchange] for exchange in sorted(found, key=lambda e: e.order)}
+
+
+def choices_from_routing(
+    records: Iterable[RoutingRecord],
+    *,
+    devices: int,
+    num_experts: int,
+    ranks: Sequence[int] | None = None,
+    require_all: bool = True,
+) -> dict[Exchange, np.ndarray]:
+    """The experts that tokens chose in every layer of a trace, for `layer_traffic`.
+
+    Args:
+      records: see `traffic_from_routing`. All that are not left out are kept in memory.
+      devices: see `traffic_from_routing`.
+      num_experts: experts of a layer.
+      ranks: see `traffic_from_routing`.
+      require_all: see `traffic_from_routing`.
+
+    Returns:
+      For each exchange, in order: experts of each device's tokens, int64, shape (devices, tokens,
+      k). Devices with fewer tokens, and tokens with fewer choices, than others are filled up with
+      -1.
+
+    Raises:
+      ArgumentError: as `traffic_from_routing`.
+    """
+    _check_experts(devices, num_experts)
+    found: dict[Exchange, dict[int, np.ndarray]] = {}
+    for exchange, device, record in _by_exchange(records, devices, num_experts, ranks):
+        found.setdefault(exchange, {})[device] = record.top_indices
+    if require_all:
+        _check_complete({e: set(of) for e, of in found.items()}, devices, ranks)
+    return {e: _side_by_side(found[e], devices) for e in sorted(found, key=lambda e: e.order)}
+
+
+def _side_by_side(of_device: dict[int, np.ndarray], devices: int) -> np.ndarray:
+    """One array of what devices have, filled up with -1."""
+    tokens, top_k = np.max([choices.shape for choices in of_device.values()], axis=0)
+    choices = np.full((devices, tokens, top_k), -1, np.int64)
+    for device, own in of_device.items():
+        choices[device, : own.shape[0], : own.shape[1]] = own
+    return choices
+
+
+def _check_experts(devices: int, num_experts: int) -> None:
     devices = checks.integer("devices", devices, 1)
     num_experts = checks.integer("num_experts", num_experts, 1)
     if num_experts % devices:
         raise ArgumentError(f"{num_experts} experts do not divide over {devices} devices.")
+
+
+def _by_exchange(
+    records: Iterable[RoutingRecord],
+    devices: int,
+    num_experts: int,
+    ranks: Sequence[int] | None,
+) -> Iterator[tuple[Exchange, int, RoutingRecord]]:
+    """Records of the group, with the exchange and the device that they are of."""
     device_of = _device_of(devices, ranks)
     repeats: collections.Counter[tuple[Any, ...]] = collections.Counter()
-    found: dict[Exchange, np.ndarray] = {}
-    senders: dict[Exchange, set[int]] = {}
     for record in records:
         if record.rank not in device_of:
             if ranks is not None:
@@ -91,13 +154,13 @@ def traffic_from_routing(
         name = (record.step, record.block, record.mtp_idx, record.layer)
         exchange = Exchange(*name, repeats[name, record.rank])
         repeats[name, record.rank] += 1
-        traffic = found.setdefault(exchange, np.zeros((devices, devices), np.int64))
-        device = device_of[record.rank]
-        traffic[device] = _sent(exchange, record, devices, num_experts, deduplicate)
-        senders.setdefault(exchange, set()).add(device)
-    if require_all:
-        _check_complete(senders, devices, ranks)
-    return {exchange: found[exchange] for exchange in sorted(found, key=lambda e: e.order)}
+        experts = record.top_indices
+        if experts.size and experts.max() >= num_experts:
+            raise ArgumentError(
+                f"{exchange}, rank {record.rank}: a token has expert {experts.max()}; num_experts "
+                f"is {num_experts}."
+            )
+        yield exchange, device_of[record.rank], record
 
 
 def _device_of(devices: int, ranks: Sequence[int] | None) -> dict[int, int]:
@@ -109,17 +172,9 @@ def _device_of(devices: int, ranks: Sequence[int] | None) -> dict[int, int]:
     return device_of
 
 
-def _sent(
-    exchange: Exchange, record: RoutingRecord, devices: int, num_experts: int, deduplicate: bool
-) -> np.ndarray:
+def _sent(record: RoutingRecord, devices: int, num_experts: int, deduplicate: bool) -> np.ndarray:
     """Rows that the record's rank sends to each device."""
-    experts = record.top_indices
-    if experts.size and experts.max() >= num_experts:
-        raise ArgumentError(
-            f"{exchange}, rank {record.rank}: a token has expert {experts.max()}; num_experts is "
-            f"{num_experts}."
-        )
-    owners = experts // (num_experts // devices)
+    owners = record.top_indices // (num_experts // devices)
     if deduplicate:
         owners = np.sort(owners, axis=1)
         owners = owners[np.diff(owners, axis=1, prepend=-1) > 0]
@@ -142,4 +197,4 @@ def _check_complete(
             )
 
 
-__all__ = ["Exchange", "traffic_from_routing"]
+__all__ = ["Exchange", "choices_from_routing", "traffic_from_routing"]
