@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     source = sources.load(options)
-    topology = rates.topology(options, source)
+    topology = rates.topology(options, len(source.matrix), source.servers)
     plan = fastjax.make_plan(
         source.matrix, topology, scheduler=options.scheduler, row_bytes=source.row_bytes
     )

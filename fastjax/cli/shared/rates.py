@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 import fastjax
-from fastjax.cli.shared.sources import Source
 from fastjax.errors import OptionError
 
 # Options of the fabric: what they are, and the power of ten that they are shown in.
@@ -37,13 +36,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def topology(
-    options: argparse.Namespace, source: Source, defaults: dict[str, float] | None = None
+    options: argparse.Namespace,
+    devices: int,
+    servers: int,
+    defaults: dict[str, float] | None = None,
 ) -> fastjax.Topology:
-    """The servers that the traffic is split over, at the rates of the options.
+    """The servers that devices are split into, at the rates of the options.
 
     Args:
       options: of the command line, with those of `add_options`.
-      source: the traffic.
+      devices: how many.
+      servers: likewise.
       defaults: rates where no option says otherwise; those of `Topology` for what they lack.
 
     Raises:
@@ -53,9 +56,8 @@ def topology(
     given = {name: getattr(options, name) for name in RATES}
     rates: dict[str, Any] = dict(defaults or {})
     rates |= {name: rate for name, rate in given.items() if rate is not None}
-    devices = source.matrix.shape[0]
     nics = _nics(options.failed_nics, devices, rates.get("scale_out_bandwidth"))
-    return fastjax.Topology(source.servers, devices // source.servers, **rates, nic_bandwidths=nics)
+    return fastjax.Topology(servers, devices // servers, **rates, nic_bandwidths=nics)
 
 
 def _nics(failed: list[int], devices: int, rate: float | None) -> tuple[float, ...] | None:

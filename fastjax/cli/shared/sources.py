@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -108,11 +108,12 @@ def load(options: argparse.Namespace, devices_per_server: int | None = None) -> 
     else:
         row_bytes = 1 if options.row_bytes is None else options.row_bytes
         matrix, name = _from_matrix(options, row_bytes)
-    servers = _servers(options.servers, matrix.shape[0], devices_per_server)
+    servers = number_of_servers(options.servers, matrix.shape[0], devices_per_server)
     return Source(matrix, name, row_bytes, servers)
 
 
-def _servers(servers: int | None, devices: int, devices_per_server: int | None) -> int:
+def number_of_servers(servers: int | None, devices: int, devices_per_server: int | None) -> int:
+    """How many servers devices are split into: as many as asked for, or of the preset's size."""
     if servers is None:
         if devices_per_server is None:
             raise OptionError("want --servers, or a --preset, which says how large servers are.")
@@ -143,7 +144,7 @@ def _generate(
         raise OptionError("--generate needs --devices.")
     if options.seed < 0:
         raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
-    servers = _servers(options.servers, options.devices, devices_per_server)
+    servers = number_of_servers(options.servers, options.devices, devices_per_server)
     used = " ".join(f"--{n} {getattr(options, n)}" for n in ("devices", "rows", "exponent", "seed"))
     return _GENERATORS[options.generate](options, servers), f"{options.generate} {used}"
 
@@ -155,17 +156,21 @@ def _is_trace(path: Path) -> bool:
     return first.lstrip().startswith("{")
 
 
+def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord]:
+    """The records of the step and layer that options ask for."""
+    return (
+        record
+        for record in traffic.read_routing_trace(options.file)
+        if options.trace_step in (None, record.step) and options.trace_layer in (None, record.layer)
+    )
+
+
 def _from_trace(options: argparse.Namespace) -> tuple[np.ndarray, str]:
     for name in ("devices", "num_experts"):
         if getattr(options, name) is None:
             raise OptionError(f"{options.file}: a trace needs --{name.replace('_', '-')}.")
     found = traffic.traffic_from_routing(
-        (
-            record
-            for record in traffic.read_routing_trace(options.file)
-            if options.trace_step in (None, record.step)
-            and options.trace_layer in (None, record.layer)
-        ),
+        trace_records(options),
         devices=options.devices,
         num_experts=options.num_experts,
         deduplicate=options.deduplicate,
@@ -177,4 +182,4 @@ def _from_trace(options: argparse.Namespace) -> tuple[np.ndarray, str]:
     return found[exchange], f"{options.file}, {exchange}{of}"
 
 
-__all__ = ["Source", "add_options", "load"]
+__all__ = ["Source", "add_options", "load", "number_of_servers", "trace_records"]

@@ -12,10 +12,10 @@ import fastjax
 from fastjax import scheduler_traits
 from fastjax.cli.shared import commands, rates, sources, text
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.simulate import costs, verdict
+from fastjax.cli.simulate import costs, layer_report, layer_source, verdict
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.scheduling import check_scheduler_fits
-from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
+from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric, Preset
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,10 +27,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fastjax simulate",
         description="Plans one exchange with several schedulers, simulates each plan on a cluster, "
-        "and says which is best, what limits it and what would help. Nothing is measured.",
+        "and says which is best, what limits it and what would help. Or dispatch and combine of a "
+        "layer of experts, with tokens that cross once and not. Nothing is measured.",
     )
     add = parser.add_argument
     sources.add_options(parser)
+    layer_source.add_options(parser)
     known = "; ".join(f"{name}: {preset.source}" for name, preset in PRESETS.items())
     add(
         "--preset",
@@ -83,13 +85,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     preset = PRESETS[options.preset] if options.preset else None
+    if layer_source.asked(options):
+        _run_layer(options, preset)
+        return
     source = sources.load(options, preset.devices_per_server if preset else None)
-    topology = rates.topology(options, source, preset.rates if preset else None)
-    fabric = Fabric(
-        options.synchronization,
-        options.incast or (preset.incast if preset else "none"),
-        options.oversubscription,
+    topology = rates.topology(
+        options, len(source.matrix), source.servers, preset.rates if preset else None
     )
+    fabric = _fabric(options, preset)
     names = options.schedulers or _that_fit(topology)
     cases = verdict.cases(topology, fabric, source.row_bytes)
     progress = Progress(len(names) + len(cases))
@@ -106,6 +109,35 @@ def _run(options: argparse.Namespace) -> None:
     _write_files(options, best, record)
     sys.stdout.write(f"{text.as_text({'traffic': costs.traffic_section(record)})}\n\n")
     sys.stdout.write(f"{costs.table(record)}\n\n")
+    sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
+    sys.stdout.write("\n".join(record["verdict"]) + "\n")
+
+
+def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
+    return Fabric(
+        options.synchronization,
+        options.incast or (preset.incast if preset else "none"),
+        options.oversubscription,
+    )
+
+
+def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
+    for name in ("draw", "draw_loads", "draw_plan", "perfetto"):
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"--{name.replace('_', '-')} is of one exchange, a layer has several."
+            )
+    source = layer_source.load(options, preset.devices_per_server if preset else None)
+    topology = rates.topology(
+        options, len(source.choices), source.servers, preset.rates if preset else None
+    )
+    names = options.schedulers or _that_fit(topology)
+    work = layer_report.Work(source, topology, _fabric(options, preset))
+    record = layer_report.record(work, layer_report.simulate(work, names), options.preset)
+    if options.json is not None:
+        commands.write_json(options.json, record)
+    sys.stdout.write(f"{text.as_text({'layer': layer_report.layer_section(record)})}\n\n")
+    sys.stdout.write(f"{layer_report.table(record)}\n\n")
     sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
     sys.stdout.write("\n".join(record["verdict"]) + "\n")
 

@@ -193,7 +193,7 @@ def table(record: Mapping[str, Any]) -> str:
     """A line for each scheduler."""
     rows = [_COLUMNS, *map(_cells, record["schedulers"])]
     bound = units.seconds(record["lower_bound_us"] * 1e-6)
-    return "\n".join([f"cost; lower bound: {bound}", *_aligned(rows), _CAPTION])
+    return "\n".join([f"cost; lower bound: {bound}", *aligned(rows), _CAPTION])
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lines of columns: the first and the last to the left, what lies between to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -245,6 +245,7 @@ def assumptions(record: Mapping[str, Any]) -> Section:
 __all__ = [
     "SCHEMA",
     "Cost",
+    "aligned",
     "assumptions",
     "best_of",
     "limited_by",

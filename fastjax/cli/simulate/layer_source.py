@@ -1,0 +1,137 @@
+"""A layer of experts for the command: the options that say which, and loading it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import numpy as np
+
+from fastjax import traffic
+from fastjax.cli.shared import sources
+from fastjax.errors import OptionError
+
+_DEFAULT_ROW_BYTES = 4096
+_ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
+_OF_ROUTING = ("top_k", "groups", "top_groups")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSource:
+    """A layer that the command works on.
+
+    Attributes:
+      choices: experts of each device's tokens, shape (devices, tokens, k).
+      num_experts: of the layer.
+      row_bytes: bytes of a token's row.
+      servers: that the devices are split into.
+      name: where it is from.
+    """
+
+    choices: np.ndarray
+    num_experts: int
+    row_bytes: int
+    servers: int
+    name: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which layer."""
+    add = parser.add_argument_group(
+        "a layer of experts: dispatch and combine, deduplicated and not"
+    ).add_argument
+    add(
+        "--layer",
+        action="store_true",
+        help="of a trace, with --num-experts; or of routing that is made up, by --model or by "
+        "--num-experts and --top-k, with --exponent, popularity by Zipf's law, and --seed",
+    )
+    known = "; ".join(f"{name}: {r.source}" for name, r in traffic.ROUTINGS.items())
+    add("--model", choices=list(traffic.ROUTINGS), help=f"route as it does. {known}")
+    add("--tokens", type=int, metavar="N", default=4096, help="of a device; default: 4096")
+    add("--top-k", type=int, metavar="K", help="experts of a token")
+    add("--groups", type=int, metavar="G", help="equal runs of experts, default: 1")
+    add("--top-groups", type=int, metavar="N", help="groups that a token may choose from")
+
+
+def asked(options: argparse.Namespace) -> bool:
+    """Whether the options ask for a layer."""
+    given = [name for name in ("model", *_OF_ROUTING) if getattr(options, name) is not None]
+    if given and not (options.layer or options.model):
+        raise OptionError(f"--{given[0].replace('_', '-')} is of a layer; want --layer too.")
+    return options.layer or options.model is not None
+
+
+def load(options: argparse.Namespace, devices_per_server: int | None) -> LayerSource:
+    """The layer that options, of `add_options` and of `sources`, ask for.
+
+    Raises:
+      ArgumentError: what the trace says is wrong.
+      OptionError: so is what the options say, or how they fit together.
+      OSError: the trace cannot be read.
+    """
+    if options.generate is not None or options.deduplicate:
+        name = "generate" if options.generate is not None else "deduplicate"
+        raise OptionError(f"--{name} is of one exchange, not of a --layer.")
+    if options.devices is None:
+        raise OptionError("a layer needs --devices.")
+    if options.seed < 0:
+        raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
+    servers = sources.number_of_servers(options.servers, options.devices, devices_per_server)
+    if options.file is not None:
+        return _from_trace(options, servers)
+    routing = _routing(options)
+    used = " ".join(
+        f"--{name} {getattr(options, name)}" for name in ("devices", "tokens", "exponent", "seed")
+    )
+    choices = routing.choices(
+        options.devices, options.tokens, exponent=options.exponent, seed=options.seed
+    )
+    row_bytes = _DEFAULT_ROW_BYTES if routing.width is None else routing.width * _ELEMENT_BYTES
+    row_bytes = row_bytes if options.row_bytes is None else options.row_bytes
+    name = f"made up{f' as {options.model} routes' if options.model else ''}, {used}"
+    return LayerSource(choices, routing.num_experts, row_bytes, servers, name)
+
+
+def _routing(options: argparse.Namespace) -> traffic.Routing:
+    """The model's, or the one that options describe."""
+    given = {name: getattr(options, name) for name in ("num_experts", *_OF_ROUTING)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.model is not None:
+        if given:
+            raise OptionError(
+                f"--model says it itself: no --{next(iter(given)).replace('_', '-')}."
+            )
+        return traffic.ROUTINGS[options.model]
+    if not {"num_experts", "top_k"} <= set(given):
+        raise OptionError("a layer needs a trace, --model, or --num-experts and --top-k.")
+    given.setdefault("top_groups", given.get("groups", 1))
+    return traffic.Routing(**given)
+
+
+def _from_trace(options: argparse.Namespace, servers: int) -> LayerSource:
+    for name in ("model", *_OF_ROUTING):
+        if getattr(options, name) is not None:
+            raise OptionError(f"{options.file}: a trace says itself what --model would.")
+    if options.num_experts is None:
+        raise OptionError(f"{options.file}: a trace needs --num-experts.")
+    found = traffic.choices_from_routing(
+        sources.trace_records(options), devices=options.devices, num_experts=options.num_experts
+    )
+    if not found:
+        raise OptionError(f"{options.file}: no record of that step and layer.")
+    exchange = max(found, key=lambda e: _busiest(found[e], options.num_experts))
+    of = f", the busiest of {len(found)}" if len(found) > 1 else ""
+    row_bytes = _DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
+    name = f"{options.file}, {exchange}{of}"
+    return LayerSource(found[exchange], options.num_experts, row_bytes, servers, name)
+
+
+def _busiest(choices: np.ndarray, num_experts: int) -> int:
+    """Rows of the busiest device, sent or received."""
+    chosen = choices >= 0
+    owners = choices[chosen] // (num_experts // len(choices))
+    return max(int(chosen.sum((1, 2)).max()), int(np.bincount(owners, minlength=1).max()))
+
+
+__all__ = ["LayerSource", "add_options", "asked", "load"]

@@ -1,0 +1,140 @@
+"""What a layer's dispatch and combine cost with a scheduler, deduplicated and not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+import fastjax
+from fastjax import scheduler_traits
+from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.simulation import Fabric, simulate_transfers
+from fastjax.traffic import LayerTraffic
+
+
+@dataclasses.dataclass(frozen=True)
+class RowBytes:
+    """Bytes of rows.
+
+    Attributes:
+      row: of one that goes to an expert, or comes back.
+      crossing: of one that crosses once, with the numbers of its experts and their weights.
+    """
+
+    row: int
+    crossing: int
+
+
+def row_bytes(row: int, top_k: int, experts_of_server: int) -> RowBytes:
+    """Bytes of rows whose weights are of 4 bytes, as `fastjax.moe` packs them."""
+    number = np.min_scalar_type(experts_of_server).itemsize
+    return RowBytes(row, row + top_k * (4 + number))
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A dispatch or a combine.
+
+    Attributes:
+      seconds: that it takes, without planning.
+      over_nics: bytes that cross from server to server.
+      inside: bytes that move between devices of a server, staging included.
+    """
+
+    seconds: float
+    over_nics: int
+    inside: int
+
+    def __add__(self, other: Way) -> Way:
+        return Way(
+            self.seconds + other.seconds,
+            self.over_nics + other.over_nics,
+            self.inside + other.inside,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer simulated.
+
+    Attributes:
+      asked: the scheduler that was asked for.
+      taken: the one that planned what crosses.
+      deduplicated: whether a token crosses once to each server.
+      planning: seconds of planning, by the cost model; the way back uses the same plan.
+      dispatch: the way to the experts.
+      combine: the way back.
+    """
+
+    asked: str
+    taken: str
+    deduplicated: bool
+    planning: float
+    dispatch: Way
+    combine: Way
+
+    @property
+    def seconds(self) -> float:
+        """Planning, dispatch and combine."""
+        return self.planning + self.dispatch.seconds + self.combine.seconds
+
+
+def each_choice(
+    scheduler: str, layer: LayerTraffic, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
+) -> Layer:
+    """A row for each choice, straight to the device of its expert."""
+    plan = fastjax.make_plan(layer.each, topology, scheduler=scheduler, row_bytes=size.row)
+    there, back = (_way(p, size.row, fabric) for p in (plan, plan.transpose()))
+    return Layer(scheduler, plan.scheduler, False, plan.planning_time(), there, back)
+
+
+def once(
+    scheduler: str, layer: LayerTraffic, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
+) -> Layer:
+    """A row for each server that a token goes to, and then one for each choice inside servers.
+
+    One follows the other: the exchange inside a server begins when all that crosses has landed.
+    """
+    plan = fastjax.make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=size.crossing)
+    inside = _inside(layer, topology, size.row)
+    there = _way(plan, size.crossing, fabric) + _together(inside, size.row, fabric)
+    back = _way(plan.transpose(), size.row, fabric) + _together(
+        [p.transpose() for p in inside], size.row, fabric
+    )
+    planning = plan.planning_time() + max(p.planning_time() for p in inside)
+    return Layer(scheduler, plan.scheduler, True, planning, there, back)
+
+
+def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
+    """The plan of each server's own exchange, which `fastjax.moe` does all at once."""
+    m = topology.devices_per_server
+    one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
+    blocks = (
+        layer.inside[first : first + m, first : first + m]
+        for first in range(0, m * topology.servers, m)
+    )
+    return [
+        fastjax.make_plan(block, one, scheduler=scheduler_traits.FALLBACK, row_bytes=bytes_)
+        for block in blocks
+    ]
+
+
+def _together(plans: Sequence[fastjax.Plan], bytes_: int, fabric: Fabric) -> Way:
+    """Of exchanges that begin together and do not touch."""
+    ways = [_way(plan, bytes_, fabric) for plan in plans]
+    return Way(max(way.seconds for way in ways), 0, sum(way.inside for way in ways))
+
+
+def _way(plan: fastjax.Plan, bytes_: int, fabric: Fabric) -> Way:
+    moves = plan.transfers
+    seconds = simulate_transfers(
+        moves, plan.topology, row_bytes=bytes_, fabric=fabric, name=plan.scheduler
+    ).completion_time
+    rows = np.where(moves["src"] != moves["dst"], moves["rows"], 0)
+    out = moves["phase"] == SCALE_OUT
+    return Way(seconds, int(rows[out].sum()) * bytes_, int(rows[~out].sum()) * bytes_)
+
+
+__all__ = ["Layer", "RowBytes", "Way", "each_choice", "once", "row_bytes"]

@@ -1,0 +1,220 @@
+"""The command line: what dispatch and combine of a layer would cost, deduplicated and not."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+from commands import record, run_command, value, write_trace
+
+import fastjax
+from fastjax import Topology, make_plan
+from fastjax.cli import main
+from fastjax.cli.shared import units
+from fastjax.cli.simulate import layer_report
+from fastjax.simulation import PRESETS
+from fastjax.traffic import ROUTINGS, gini, layer_traffic
+
+run = functools.partial(run_command, command="simulate")
+
+# Rates at which numbers are round, and nothing but bytes takes time.
+PLAIN = (
+    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
+    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000"
+)
+
+
+def seconds(plan):
+    return fastjax.simulate(plan, incast=PRESETS["h200"].incast).completion_time
+
+
+def rows_shown(text):
+    """The table's cells."""
+    lines = text.split("inside servers\n")[1].split("a row for each choice, or")[0].splitlines()
+    return [re.split(r"  +", line.strip()) for line in lines]
+
+
+def test_table_has_what_simulate_says(capsys, tmp_path):
+    path = tmp_path / "new" / "layer.json"
+    arguments = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5 --seed 3"
+    out = run(capsys, arguments, "--preset h200 --json", path)
+    routing = ROUTINGS["mixtral-8x7b"]
+    choices = routing.choices(8, 600, exponent=0.5, seed=3)
+    layer = layer_traffic(choices, servers=2, num_experts=8)
+    rates = PRESETS["h200"].rates
+    topology, one = (Topology(n, 4, **rates) for n in (2, 1))
+    row, packed = 8192, 8192 + 2 * 5
+    inside = [
+        make_plan(
+            layer.inside[first : first + 4, first : first + 4],
+            one,
+            scheduler="direct",
+            row_bytes=row,
+        )
+        for first in (0, 4)
+    ]
+    found = record(path)
+    assert found["schema"] == layer_report.SCHEMA
+    named = [name for name in fastjax.schedulers() if name not in ("auto", "optimal")]
+    asked = [(entry["asked"], entry["deduplicated"]) for entry in found["schedulers"]]
+    assert asked == [(name, way) for name in [*named, "auto"] for way in (False, True)]
+    totals = []
+    for entry in found["schedulers"]:
+        once = entry["deduplicated"]
+        traffic, size = (layer.crossing, packed) if once else (layer.each, row)
+        plan = make_plan(traffic, topology, scheduler=entry["asked"], row_bytes=size)
+        there = seconds(plan) + once * max(seconds(p) for p in inside)
+        planning = plan.planning_time() + once * max(p.planning_time() for p in inside)
+        assert entry["scheduler"] == plan.scheduler
+        assert entry["planning_us"] == pytest.approx(planning * 1e6)
+        assert entry["dispatch"]["time_us"] == pytest.approx(there * 1e6)
+        if not once:  # on the way back, deduplicated rows are smaller than the plan supposes
+            back = seconds(plan.transpose())
+            assert entry["combine"]["time_us"] == pytest.approx(back * 1e6)
+        parts = (entry["dispatch"]["time_us"], entry["combine"]["time_us"], entry["planning_us"])
+        assert entry["time_with_planning_us"] == pytest.approx(sum(parts))
+        totals.append(sum(parts))
+        out_of = traffic[:4, 4:].sum() + traffic[4:, :4].sum()
+        assert entry["dispatch"]["bytes_over_nics"] == out_of * size
+        assert entry["combine"]["bytes_over_nics"] == out_of * row
+    best = min(totals)
+    for entry, cells in zip(found["schedulers"], rows_shown(out), strict=True):
+        total = entry["time_with_planning_us"]
+        assert entry["by_best"] == pytest.approx(total / best)
+        name, taken = entry["asked"], entry["scheduler"]
+        ways = entry["dispatch"], entry["combine"]
+        assert cells == [
+            name if name == taken else f"{name} ({taken})",
+            "server" if entry["deduplicated"] else "choice",
+            *(units.seconds(way["time_us"] * 1e-6) for way in ways),
+            units.seconds(total * 1e-6),
+            f"{total / best:.3f}",
+            units.size(sum(way["bytes_over_nics"] for way in ways)),
+            units.size(sum(way["bytes_inside_servers"] for way in ways)),
+        ]
+    of = found["layer"]
+    assert of["crossing_row_bytes"] == packed
+    assert of["crossing_per_token"]["once"] == pytest.approx(layer.crossing.sum() / 4800)
+    assert of["gini_experts"] == pytest.approx(gini(np.bincount(choices.ravel())))
+    assert value(out, "source").startswith("made up as mixtral-8x7b routes, --devices 8 --tokens")
+
+
+def test_a_layer_by_hand(capsys, tmp_path):
+    """1000 tokens want all of 4 experts, two on each of two servers of one device.
+
+    A row for each choice is 2000 rows over each NIC, at 1e5 rows/s; deduplicated, 1000, of which
+    each has 20 bytes more on the way out, for four weights and four numbers.
+    """
+    path = tmp_path / "layer.json"
+    arguments = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
+    out = run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
+    each, once = record(path)["schedulers"]
+    assert each["dispatch"]["time_us"] == pytest.approx(20_000)
+    assert each["combine"]["time_us"] == pytest.approx(20_000)
+    assert once["dispatch"]["time_us"] == pytest.approx(10_200)
+    assert once["combine"]["time_us"] == pytest.approx(10_000)
+    assert each["dispatch"]["bytes_over_nics"] == 4_000_000
+    assert once["dispatch"]["bytes_over_nics"] == 2_040_000
+    assert each["combine"]["bytes_inside_servers"] == once["combine"]["bytes_inside_servers"] == 0
+    assert record(path)["layer"]["crossing_per_token"] == {"each": 2.0, "once": 1.0}
+    assert "2.00 for a token, or deduplicated 1.00, of 1020 B out and 1000 B back" in out
+    assert record(path)["verdict"] == [
+        "Best: direct, deduplicated, 20.2 ms with planning, both ways.",
+        "Deduplicated, it takes 0.51 x as long as with a row for each choice.",
+        "By default moe.dispatch deduplicates here, which is as good, within 3%.",
+    ]
+    assert out.endswith("\n".join(record(path)["verdict"]) + "\n")
+
+
+def test_what_moves_inside_servers_follows_what_crosses(capsys, tmp_path):
+    """One token of each of two devices wants the server's other device: 1 ms after nothing."""
+    path = tmp_path / "layer.json"
+    arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
+    out = run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
+    (entry,) = record(path)["schedulers"]
+    assert entry["dispatch"]["time_us"] == pytest.approx(1000)
+    assert entry["dispatch"]["bytes_inside_servers"] == 2_000_000
+    assert out.endswith("With one server there is nothing to deduplicate.\n")
+    arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
+    run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
+    _, once = record(path)["schedulers"]
+    # 1020 bytes a token over the NIC, then its own tokens and those that landed to the other one.
+    assert once["dispatch"]["time_us"] == pytest.approx(10_200 + 2_000)
+    assert once["combine"]["time_us"] == pytest.approx(10_000 + 2_000)
+    assert once["dispatch"]["bytes_inside_servers"] == 4 * 2_000_000
+
+
+def test_where_the_default_is_wrong(capsys):
+    """All of a token's experts are on one device of many servers, which nobody expects."""
+    arguments = "--layer --num-experts 64 --top-k 4 --groups 16 --top-groups 1 --devices 16"
+    rates = "--servers 16 --scale-out-bandwidth 50e9 --row-bytes 100 --tokens 2000 --exponent 0"
+    words = run(capsys, arguments, rates, "--schedulers auto").splitlines()[-3:]
+    assert words[0].startswith("Best: ")
+    (more,) = re.findall(
+        r"here, which takes (\d+)% more: say deduplicate=(?:True|False)\.", words[2]
+    )
+    assert int(more) > 3
+
+
+def test_a_layer_of_a_trace(capsys, tmp_path):
+    path, trace = tmp_path / "layer.json", write_trace(tmp_path / "trace")
+    arguments = "--layer --devices 2 --num-experts 2 --servers 2 --schedulers direct --json"
+    out = run(capsys, trace, arguments, path)
+    assert value(out, "source") == f"{trace}, step 1, decoder layer 4, the busiest of 4"
+    layer = record(path)["layer"]
+    assert layer["tokens"] == 10
+    assert layer["row_bytes"] == 4096
+    assert layer["crossing_per_token"] == {"each": 1.0, "once": 1.0}
+    out = run(capsys, trace, arguments, path, "--trace-step 0 --trace-layer 3")
+    assert value(out, "source") == f"{trace}, step 0, decoder layer 3"
+    assert record(path)["layer"]["crossing_per_token"] == {"each": 1.0, "once": 0.5}
+
+
+def test_failed_nics_carry_nothing(capsys, tmp_path):
+    path = tmp_path / "layer.json"
+    arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
+    run(capsys, arguments, PLAIN, "--schedulers fast --failed-nics 1 --json", path)
+    _, once = record(path)["schedulers"]
+    # All of what two devices send crosses on one rail.
+    assert once["dispatch"]["time_us"] >= 20_400
+    assert record(path)["fabric"]["failed_nics"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--layer --servers 2", "a layer needs --devices"),
+        ("--layer --devices 4", "want --servers, or a --preset"),
+        ("--layer --devices 4 --servers 2", "needs a trace, --model, or --num-experts and --top-k"),
+        ("--layer --devices 4 --servers 2 --top-k 2", "--num-experts and --top-k"),
+        ("--model gpt-6 --devices 4", "invalid choice: 'gpt-6'"),
+        ("--top-k 2 --generate uniform --devices 4 --servers 2", "--top-k is of a layer; want --l"),
+        ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed must be 0 or more"),
+        ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
+        ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
+        ("TRACE --layer --deduplicate --devices 2 --servers 2", "--deduplicate is of one exchange"),
+        ("TRACE --layer --devices 2 --servers 2", "a trace needs --num-experts"),
+        ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
+        ("TRACE --layer --num-experts 2 --trace-step 9 --devices 2 --servers 2", "no record of"),
+        ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw is of one"),
+        ("TRACE --layer --num-experts 2 --draw-loads a --devices 2 --servers 2", "--draw-loads i"),
+        ("TRACE --layer --num-experts 2 --draw-plan a --devices 2 --servers 2", "--draw-plan is"),
+        ("TRACE --layer --num-experts 2 --perfetto a --devices 2 --servers 2", "--perfetto is of"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    trace = str(write_trace(tmp_path / "trace"))
+    assert main(["simulate", *arguments.replace("TRACE", trace).split()]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert message in done.err, done.err
+
+
+def test_help_names_models_and_who_says_so(capsys):
+    assert main(["simulate", "--help"]) == 0
+    out = "".join(capsys.readouterr().out.split())  # lines break at hyphens too
+    for name, routing in ROUTINGS.items():
+        assert "".join(f"{name}: {routing.source}".split()) in out
