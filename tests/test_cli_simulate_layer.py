@@ -12,7 +12,9 @@ from fastjax import Topology, make_plan
 from fastjax.cli import main
 from fastjax.cli.shared import units
 from fastjax.cli.simulate import layer_report
-from fastjax.simulation import PRESETS
+from fastjax.cli.simulate.layer_report import Work
+from fastjax.cli.simulate.layer_source import LayerSource
+from fastjax.simulation import PRESETS, Fabric
 from fastjax.traffic import ROUTINGS, gini, layer_traffic
 
 run = functools.partial(run_command, command="simulate")
@@ -149,11 +151,12 @@ def test_where_the_default_is_wrong(capsys):
     arguments = "--layer --num-experts 64 --top-k 4 --groups 16 --top-groups 1 --devices 16"
     rates = "--servers 16 --scale-out-bandwidth 50e9 --row-bytes 100 --tokens 2000 --exponent 0"
     words = run(capsys, arguments, rates, "--schedulers auto").splitlines()[-3:]
-    assert words[0].startswith("Best: ")
-    (more,) = re.findall(
-        r"here, which takes (\d+)% more: say deduplicate=(?:True|False)\.", words[2]
-    )
+    better = re.search(r", (deduplicated|with a row for each choice), ", words[0])[1]
+    more, said = re.search(
+        r"here, which takes (\d+)% more: say deduplicate=(True|False)\.", words[2]
+    ).groups()
     assert int(more) > 3
+    assert said == str(better == "deduplicated")
 
 
 def test_a_layer_of_a_trace(capsys, tmp_path):
@@ -170,7 +173,7 @@ def test_a_layer_of_a_trace(capsys, tmp_path):
     assert record(path)["layer"]["crossing_per_token"] == {"each": 1.0, "once": 0.5}
 
 
-def test_failed_nics_carry_nothing(capsys, tmp_path):
+def test_failed_nics(capsys, tmp_path):
     path = tmp_path / "layer.json"
     arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
     run(capsys, arguments, PLAIN, "--schedulers fast --failed-nics 1 --json", path)
@@ -178,6 +181,13 @@ def test_failed_nics_carry_nothing(capsys, tmp_path):
     # All of what two devices send crosses on one rail.
     assert once["dispatch"]["time_us"] >= 20_400
     assert record(path)["fabric"]["failed_nics"] == [1]
+
+
+def test_nothing_lands_where_a_nic_has_failed():
+    source = LayerSource(np.zeros((4, 10, 1), int), 4, 100, 2, "all want expert 0")
+    topology = Topology(2, 2, nic_bandwidths=(50e9, 0, 50e9, 50e9))
+    crossing = Work(source, topology, Fabric()).traffic.crossing
+    np.testing.assert_array_equal(crossing.sum(0), [20, 0, 0, 0])
 
 
 @pytest.mark.parametrize(

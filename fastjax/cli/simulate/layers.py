@@ -97,14 +97,41 @@ def once(
 
     One follows the other: the exchange inside a server begins when all that crosses has landed.
     """
+    parts = parts_of_once(scheduler, layer, topology, fabric, size)
+    there, back = (crossing + inside for crossing, inside in (parts.dispatch, parts.combine))
+    return Layer(scheduler, parts.taken, True, parts.planning, there, back)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What crosses and what happens inside servers, by itself.
+
+    Attributes:
+      taken: the scheduler that planned what crosses.
+      planning: seconds of planning both.
+      dispatch: crossing, and inside servers.
+      combine: crossing, and inside servers, which comes first here.
+    """
+
+    taken: str
+    planning: float
+    dispatch: tuple[Way, Way]
+    combine: tuple[Way, Way]
+
+
+def parts_of_once(
+    scheduler: str, layer: LayerTraffic, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
+) -> Parts:
+    """The same, each part by itself."""
     plan = fastjax.make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=size.crossing)
     inside = _inside(layer, topology, size.row)
-    there = _way(plan, size.crossing, fabric) + _together(inside, size.row, fabric)
-    back = _way(plan.transpose(), size.row, fabric) + _together(
-        [p.transpose() for p in inside], size.row, fabric
+    back = [p.transpose() for p in inside]
+    return Parts(
+        plan.scheduler,
+        plan.planning_time() + max(p.planning_time() for p in inside),
+        (_way(plan, size.crossing, fabric), _together(inside, size.row, fabric)),
+        (_way(plan.transpose(), size.row, fabric), _together(back, size.row, fabric)),
     )
-    planning = plan.planning_time() + max(p.planning_time() for p in inside)
-    return Layer(scheduler, plan.scheduler, True, planning, there, back)
 
 
 def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
@@ -137,4 +164,13 @@ def _way(plan: fastjax.Plan, bytes_: int, fabric: Fabric) -> Way:
     return Way(seconds, int(rows[out].sum()) * bytes_, int(rows[~out].sum()) * bytes_)
 
 
-__all__ = ["Layer", "RowBytes", "Way", "each_choice", "once", "row_bytes"]
+__all__ = [
+    "Layer",
+    "Parts",
+    "RowBytes",
+    "Way",
+    "each_choice",
+    "once",
+    "parts_of_once",
+    "row_bytes",
+]
