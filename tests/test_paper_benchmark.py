@@ -161,6 +161,48 @@ def test_pxn_goes_to_the_place_of_the_target_first():
     assert moves[["phase", "src", "dst", "rows"]].tolist() == [(1, 0, 1, 5), (2, 1, 3, 5)]
 
 
+def test_two_tier_sends_a_token_once_to_each_server():
+    """By hand: device 1's token wants both devices of the other server, one of them twice."""
+    choices = np.array([[[0, 1, 1]], [[5, 6, 7]], [[2, 6, 6]], [[7, 7, 6]]])
+    found = peers.two_tier_once(choices, Topology(2, 2), 8)
+    np.testing.assert_array_equal(found, [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 2]])
+    moves = peers.two_tier(found, Topology(2, 2))
+    crossing = moves[moves["phase"] == po.SCALE_OUT]
+    assert crossing[["src", "dst", "rows"]].tolist() == [(1, 3, 1), (2, 0, 1)]
+
+
+@hypothesis.given(
+    servers=st.integers(1, 4), local=st.integers(1, 3), top_k=st.integers(1, 4), seed=st.integers(0)
+)
+def test_two_tier_once_token_by_token(servers, local, top_k, seed):
+    topology, devices = Topology(servers, local), servers * local
+    choices = np.random.default_rng(seed).integers(0, 2 * devices, (devices, 5, top_k))
+    found = peers.two_tier_once(choices, topology, 2 * devices)
+    crossing, copies = np.zeros((devices, servers), int), np.zeros((devices, devices), int)
+    for device, experts in ((d, e) for d in range(devices) for e in choices[d].tolist()):
+        owners = {expert // 2 for expert in experts}
+        for server in {owner // local for owner in owners} - {device // local}:
+            crossing[device, server] += 1
+        for owner in owners:
+            away = owner // local != device // local
+            copies[owner // local * local + device % local if away else device, owner] += 1
+    rails = own_rails_of(found, servers, local)
+    np.testing.assert_array_equal(rails, crossing)
+    # What comes to the device of the same place is copied to those who want it, the first included.
+    handed = np.zeros((devices, devices), int)
+    for src, dst in np.ndindex(devices, devices):
+        away = src // local != dst // local
+        handed[dst // local * local + src % local if away else src, dst] += found[src, dst]
+    np.testing.assert_array_equal(handed, copies)
+
+
+def own_rails_of(traffic, servers, local):
+    """Rows that each device sends to each other server."""
+    rows = traffic.reshape(servers * local, servers, local).sum(2)
+    rows[np.arange(servers * local), np.arange(servers * local) // local] = 0
+    return rows
+
+
 @pytest.mark.parametrize("build", [peers.two_tier, peers.pxn])
 def test_forwarding_peers_take_turns(build):
     """What the devices of all servers post at the same time goes to as many receivers."""
