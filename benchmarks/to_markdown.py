@@ -12,6 +12,7 @@ from typing import Any
 
 import auto_tables
 import completion
+import deduplication_tables
 import drift_time
 import endurance
 import fault_matrix
@@ -175,6 +176,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
     auto_tables.SCHEMA: auto_tables.page,
     completion.SCHEMA: completion.page,
+    deduplication_tables.SCHEMA: deduplication_tables.page,
     drift_time.SCHEMA: drift_time.page,
     emulated_cluster.SCHEMA: emulated_cluster.page,
     endurance.SCHEMA: endurance.page,

@@ -35,8 +35,9 @@ where they are for, Birkhoff with arbitrary matchings, stages uncut, all balance
 | pxn | NCCL's manner, from 2.12 on: to the device of the own server that has the target's place, \
 and over its NIC; as rows come, nothing balanced |
 | two-tier | DeepEP's manner: own NIC to the same place in the target's server, which hands on \
-as rows come; nothing balanced, and every row sent for itself (DeepEP sends a token once to a \
-server where several devices want it) |
+as rows come; nothing balanced. Traffic here does not say which rows are of one token, so every \
+row is sent for itself; where it does, DeepEP sends a token once to a server, and so do \
+`fastjax.moe` and this peer in [tokens that cross once](deduplication.md) |
 | auto | what the library takes by itself, by its cost model |
 | optimal | ours with the best stages there are, solved for; up to 4 servers |
 
