@@ -387,11 +387,14 @@ def _with(names, arguments):
 def test_the_guide_shows_what_is_printed(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     guide = Path("docs/how_to/simulate.md").read_text()
-    ((command, shown),) = re.findall(
+    examples = re.findall(
         r"^    \$ python -m fastjax simulate (.*)\n((?:    .*\n|\n)+)", guide, re.MULTILINE
     )
-    printed = "".join(f"    {line}".rstrip() + "\n" for line in run(capsys, command).splitlines())
-    assert shown.rstrip() == printed.rstrip()
+    assert len(examples) == 2
+    for command, shown in examples:
+        lines = run(capsys, command).splitlines()
+        printed = "".join(f"    {line}".rstrip() + "\n" for line in lines)
+        assert shown.rstrip() == printed.rstrip()
 
 
 def test_help(capsys):
