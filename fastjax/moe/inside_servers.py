@@ -1,7 +1,7 @@
-"""Rows to the experts of their server, a copy for each, and what experts made of them back, summed.
+"""Rows to the experts of their server, a copy for each, and the sums of what experts made of them.
 
 Rows are named by indices, so no array has a row for each choice; weights are multiplied where the
-experts are, and sums are in float32 or wider: in the order of devices and experts on CPU devices, of
+experts are, and sums are in float32 or wider, in a fixed order: of devices and experts on CPU devices, of
 choices on others.
 """
 
