@@ -1,7 +1,7 @@
 # Needs Python >= 3.11 and a C++17 compiler; all else comes from PyPI into a virtual environment.
 #
 #   PYTHON=python3.13 VENV=.venv-newest    another Python, in an environment of its own
-#   TESTS=tests/test_plan.py               instead of all Python tests and notebooks
+#   TESTS=tests/host/test_plan.py          instead of all Python tests and notebooks
 #   TEST_ARGS="-k planner -x"              handed to pytest
 #   CXX=clang++                            another compiler
 
@@ -114,16 +114,25 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 
 # Files whose tests run no JAX program: planner, simulator, pictures, benchmarks and checks of the sources. What they say
 # does not change with JAX's version.
-WITHOUT_JAX := $(patsubst %,tests/test_%.py,adversarial_plans auto_grid bound cli_progress cli_simulate \
-  cluster_faults gap_benchmark gpu_allocators gpu_build gpu_check gpu_code gpu_settings layers optimal paper_benchmark \
-  perfetto plan_oracle plan_panels planner_benchmarks plot prices simulated_cluster simulated_transfers simulation \
-  timeline_plot traffic_files traffic_generators)
+WITHOUT_JAX := $(patsubst %,tests/%.py, \
+  $(addprefix benchmarks/test_,auto_grid cluster_faults gap_benchmark paper_benchmark planner_benchmarks) \
+  $(addprefix benchmarks/test_,simulated_cluster) \
+  $(addprefix cli/test_,cli_progress) \
+  $(addprefix cli/simulate/test_,cli_simulate) \
+  $(addprefix gpu/test_,gpu_allocators gpu_check gpu_settings) \
+  $(addprefix host/test_,bound prices) \
+  $(addprefix optimal/test_,optimal) \
+  $(addprefix plot/test_,plan_panels plot timeline_plot) \
+  $(addprefix repository/test_,gpu_build gpu_code layers) \
+  $(addprefix simulation/test_,perfetto simulated_transfers simulation) \
+  $(addprefix support/test_,adversarial_plans plan_oracle) \
+  $(addprefix traffic/test_,traffic_files traffic_generators))
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter
 	@if grep -lE '^ *(import|from) (jax|spmd|multiprocess|exchange_checks|exchange_jobs)\b' $(WITHOUT_JAX); then \
 	  echo "these run JAX: take them out of WITHOUT_JAX" >&2; exit 1; fi
-	$(MAKE) pytest TESTS="$(filter-out $(WITHOUT_JAX),$(sort $(wildcard tests/test_*.py))) $(NOTEBOOKS)"
+	$(MAKE) pytest TESTS="$(filter-out $(WITHOUT_JAX),$(sort $(shell find tests -name 'test_*.py'))) $(NOTEBOOKS)"
 
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing
@@ -149,7 +158,7 @@ format: $(STAMPS)/lint-tools ## Format everything and apply ruff's safe fixes
 .PHONY: docs
 docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a site, in build/site, and check it
 	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
-	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/test_site.py $(TEST_ARGS)
+	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/repository/test_site.py $(TEST_ARGS)
 
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 
@@ -220,9 +229,9 @@ $(CUDA_TOOLS)/complete: pyproject.toml | $(STAMPS)/venv
 gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHEELS)/complete) $(if $(ROCM),,$(HIP_SDK)/complete) $(CUDA_TOOLS)/complete ## Compile the GPU libraries for CUDA and ROCm, check them, and record their machine code; needs no GPU
 	PYTHONPATH=$(CUDA_WHEELS) $(BIN)/cmake --preset gpu -Wno-unused-cli $(CMAKE_TOOLS) $(GPU_FLAGS) > /dev/null
 	$(BIN)/cmake --build --preset gpu
-	PATH=$(CUDA_TOOLS)/nvidia/cu13/bin:$$PATH PYTHONPATH=tests:benchmarks $(BIN)/python tests/gpu_code.py --json benchmarks/results/gpu_compile.json \
+	PATH=$(CUDA_TOOLS)/nvidia/cu13/bin:$$PATH PYTHONPATH=tests/repository:benchmarks $(BIN)/python tests/repository/gpu_code.py --json benchmarks/results/gpu_compile.json \
 	  build/gpu/gpu/libfastjax_cuda.so build/gpu/gpu/libfastjax_rocm.so
-	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/test_gpu_build.py tests/test_gpu_code.py $(TEST_ARGS)
+	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/repository/test_gpu_build.py tests/repository/test_gpu_code.py $(TEST_ARGS)
 
 # ---- a GPU: all that needs one, with the Python and the packages that the machine has
 

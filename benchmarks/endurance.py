@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import records
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "tests/support")]
 
 import enduring
 import multiprocess

@@ -1,7 +1,7 @@
 """Takes times of exchanges in a process of a job, as another process asks for them.
 
-`serve` runs in every process of a job (tests/multiprocess.py). Cases stay prepared, so that several
-jobs on one machine can be timed in turn.
+`serve` runs in every process of a job (tests/support/multiprocess.py). Cases stay prepared, so that
+several jobs on one machine can be timed in turn.
 """
 
 import time

@@ -3,8 +3,9 @@
     python benchmarks/fault_matrix.py                          # a quarter of an hour
     python benchmarks/fault_matrix.py --only "kill -9" --json build/faults.json
 
-What must hold is in tests/fault_cells.py; the exit status is 1 where it did not. Links are cut in
-an emulated cluster, which needs Linux and root: elsewhere those rows are left out, which is said.
+What must hold is in tests/faults/fault_cells.py; the exit status is 1 where it did not. Links are
+cut in an emulated cluster, which needs Linux and root: elsewhere those rows are left out, which is
+said.
 """
 
 import argparse
@@ -25,7 +26,8 @@ _NAME = re.compile(r"fast_ragged_all_to_all over axis '\w+' \(channel \d+\): ")
 
 def run(only: str) -> dict[str, Any]:
     """Runs all jobs of the matrix whose names begin so; returns the record."""
-    sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path[:0] = map(str, [tests / "faults", tests / "support", tests])
     import fault_cells
     import fault_kinds
     import fault_scene

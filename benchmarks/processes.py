@@ -24,7 +24,7 @@ import numpy as np
 import records
 from workloads import WORKLOADS
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests/support"))
 
 import multiprocess
 

@@ -50,5 +50,6 @@ def pytest_report_header() -> str:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator seeded by the name of the test."""
-    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+    """A generator seeded by the names of the test and its file, in whichever folder that is."""
+    name = f"tests/{request.path.name}::{request.node.nodeid.partition('::')[2]}"
+    return np.random.default_rng(zlib.crc32(name.encode()))

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a folder: ours are found from the one above, the launcher in tests/
-    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tests")]
+    sys.path[:0] = [
+        str(Path(__file__).parents[1]),
+        str(Path(__file__).parents[2] / "tests/support"),
+    ]
 
 import records
 

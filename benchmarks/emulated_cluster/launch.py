@@ -1,4 +1,4 @@
-"""How tests/multiprocess.py starts a job of JAX processes in a cluster, one on each server."""
+"""How tests/support/multiprocess.py starts a job in a cluster, a JAX process on each server."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The process of one server: a layer's dispatch and combine, deduplicated and not.
 
-tests/multiprocess.py starts it in the server's namespace and calls `serve`.
+tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The process of one server: trains as its part of the job, and takes the times of steps.
 
-tests/multiprocess.py starts it in the server's namespace and calls `serve`.
+tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The process of one server: runs every scheme, checks it, and takes its times.
 
-tests/multiprocess.py starts it in the server's namespace and calls `serve`.
+tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
 
 import dataclasses

@@ -120,7 +120,8 @@ class Lineup:
     def _environment(self) -> dict[str, str]:
         # Behind ours: packages that this Python has from elsewhere.
         given = os.environ.get("PYTHONPATH", "").split(":")
-        ours = (self.site, self.root / "benchmarks", self.root / "tests", *given)
+        tests = self.root / "tests"
+        ours = (self.site, self.root / "benchmarks", tests, tests / "support", *given)
         paths = {"PYTHONPATH": ":".join(str(path) for path in ours if path)}
         return paths | (EMULATED if self.emulated else CUDA)
 
@@ -223,9 +224,9 @@ class Lineup:
             *("-o", "markers=gpu", "--import-mode=importlib", "-p", "no:cacheprovider"),
             *(*self._test_plugins(), "-ra", "-v"),
             *(("-m", "not gpu") if self.emulated else ("-k", "not cpu")),
-            *("tests/test_gpu.py", "tests/test_loopback.py"),
+            *("tests/gpu/test_gpu.py", "tests/test_loopback.py"),
             # Those of emulated GPUs are run by all tests, and take longer than this part may.
-            *(() if self.emulated else ("tests/test_exchange_checks.py",)),
+            *(() if self.emulated else ("tests/exchange_checks/test_exchange_checks.py",)),
         )
         # Others use the GPU too.
         environment = self._environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

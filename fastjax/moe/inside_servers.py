@@ -2,7 +2,7 @@
 
 Rows are named by indices, so no array has a row for each choice; weights are multiplied where the
 experts are, and sums are in float32 or wider, in a fixed order: of devices and experts on CPU devices, of
-choices on others.
+of choices on others.
 """
 
 from __future__ import annotations

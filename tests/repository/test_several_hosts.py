@@ -10,7 +10,7 @@ import pytest
 
 import fastjax
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how_to/several_hosts.md"
 
 

@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import multiprocess
-from exchange_checks import CHECKS
-from exchange_checks.backends import Backend, Devices, Loopback, Processes
 
 import fastjax
+from exchange_checks import CHECKS
+from exchange_checks.backends import Backend, Devices, Loopback, Processes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

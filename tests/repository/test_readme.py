@@ -14,7 +14,7 @@ import pytest
 import fastjax
 from fastjax import errors, moe
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 READMES = ["README.md", "benchmarks/README.md", "benchmarks/traces/README.md", "examples/README.md"]
 PAGES = sorted([*(ROOT / name for name in READMES), *ROOT.glob("docs/**/*.md")])
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.py"))

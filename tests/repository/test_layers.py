@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers. A
 # folder inside another is one of its own. No backend may include another.

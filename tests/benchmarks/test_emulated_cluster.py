@@ -35,7 +35,7 @@ from emulated_cluster.fabric import TRUNK, Fabric
 from emulated_cluster.system import ClusterError
 from refusals import bounds, keywords, refusals
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")

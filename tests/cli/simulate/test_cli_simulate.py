@@ -19,7 +19,7 @@ from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="simulate")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 # Rates at which numbers are round, and nothing but bytes takes time.
 PLAIN = (

@@ -1,8 +1,8 @@
 """The machine code of the kernels: registers, spills, memory, and how many loads are under way.
 
-`python tests/gpu_code.py --json FILE LIBRARY...`, with this folder and benchmarks/ in PYTHONPATH,
-writes FILE, and its page beside it. For CUDA it takes cuobjdump and nvdisasm, on PATH; what there
-is to be read for ROCm is in the file.
+`python tests/repository/gpu_code.py --json FILE LIBRARY...`, with this folder and benchmarks/ in
+PYTHONPATH, writes FILE, and its page beside it. For CUDA it takes cuobjdump and nvdisasm, on PATH;
+what there is to be read for ROCm is in the file.
 """
 
 import argparse

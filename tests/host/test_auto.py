@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
@@ -153,12 +154,11 @@ def _everything(plan):
 
 def test_the_same_plans_in_another_process():
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_auto; "
-        "print(*test_auto._digests())"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_auto; print(*test_auto._digests())"
     )
-    folder = os.path.dirname(__file__)  # noqa: PTH120
+    here = Path(__file__).parent
     child = subprocess.run(
-        [sys.executable, "-c", program, folder],
+        [sys.executable, "-c", program, here, here.parent / "support"],
         env={**os.environ, "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"},
         check=True,
         capture_output=True,

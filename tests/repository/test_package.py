@@ -13,7 +13,7 @@ import pytest
 import fastjax
 import fastjax._core
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INSTALLED = Path(fastjax.__file__).parent
 
 
@@ -56,7 +56,7 @@ def test_stub_is_installed_and_up_to_date(tmp_path: Path):
 
 
 def in_source_tree(program):
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / "fastjax" / "__init__.py").exists():
         pytest.skip("the tests run without the source tree")
     hidden = ("PYTHONSAFEPATH", "PYTHONPATH")
@@ -75,7 +75,7 @@ def test_source_tree_borrows_the_installed_module():
     child = in_source_tree("import fastjax; print(fastjax.__file__, fastjax._core.__file__)")
     assert child.returncode == 0, child.stderr
     package, core = map(Path, child.stdout.split())
-    assert package.parent == Path(__file__).parents[1] / "fastjax"
+    assert package.parent == Path(__file__).parents[2] / "fastjax"
     assert core.parent == Path(fastjax._core.__file__).parent
 
 

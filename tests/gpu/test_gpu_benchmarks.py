@@ -17,7 +17,7 @@ from gpu_check.lineup import MEASUREMENTS, SANITIZERS
 from gpu_check.parts import FAILED, PASSED, SKIPPED, STOPPED
 from gpu_check.results import NOT_ENDED
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 
 
@@ -181,7 +181,7 @@ def wait_until(reached, seconds=100):
 @pytest.mark.skipif(bool(machine.gpu()), reason="there is a GPU here")
 def test_no_figures_of_a_cpu_for_those_of_a_gpu(tmp_path):
     file = tmp_path / "planning.json"
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("benchmarks", "tests"))
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("benchmarks", "tests/support"))
     done = subprocess.run(
         [PYTHON, "-m", "gpu_check.planning", "--json", file],
         env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cuda,cpu"},

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import exchange_jobs
 import multiprocess
 import pytest
-from exchange_checks import CHECKS
-from exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS, UCX, WITHOUT_NCCL
 from gpu_check import lineup, machine
 from gpu_support import device_of
+
+from exchange_checks import CHECKS, exchange_jobs
+from exchange_checks.exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS, UCX, WITHOUT_NCCL
 
 COLLECTIVE = re.compile(
     r".*\b(?:all-(?:reduce|gather|to-all)|collective-\w+|reduce-scatter)(?:-start)?\(.*"

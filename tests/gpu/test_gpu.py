@@ -20,7 +20,7 @@ from spmd import spmd
 import fastjax
 from fastjax.loopback import loopback_plan
 
-TESTS = Path(__file__).parent
+HERE = Path(__file__).parent
 SECONDS = 130  # for a process of its own, which starts JAX beside others that do
 
 
@@ -71,10 +71,12 @@ def test_in_a_scan_with_and_without_command_buffers(platform, commands):
         **os.environ,
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process has some of the GPU's memory
-        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     done = subprocess.run(
-        [sys.executable, TESTS / "gpu_programs.py", platform],
+        [sys.executable, HERE / "gpu_programs.py", platform],
         env=environment,
         capture_output=True,
         text=True,

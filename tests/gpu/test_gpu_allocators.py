@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gpu_check import allocation, allocators
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class FakeDriver:

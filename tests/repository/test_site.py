@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GIVEN = os.environ.get("FASTJAX_SITE")
 SITE = Path(GIVEN or "build/site").resolve()

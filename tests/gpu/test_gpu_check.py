@@ -24,7 +24,7 @@ from gpu_check.parts import (
     run_together,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 
 

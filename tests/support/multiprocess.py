@@ -269,7 +269,8 @@ def _main() -> None:
         spec["coordinator"], spec["processes"], spec["process"], **spec["initialize"]
     )
     file = Path(spec["file"])
-    sys.path[:0] = [str(file.parent), str(Path(__file__).parent)]
+    # Beside this file lie the helpers, and above it exchange_checks.
+    sys.path[:0] = map(str, [file.parent, *Path(__file__).parents[:2]])
     function = getattr(importlib.import_module(file.stem), spec["function"])
     _write(spec, function(**spec["arguments"]) or {})
 

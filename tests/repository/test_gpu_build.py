@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from gpu_binaries import cuda_code, exported, hip_code, needed, sections
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUNDLER = ROOT / "cmake" / "offload_bundler.py"
 GIVEN = os.environ.get("FASTJAX_GPU_LIBRARIES")
 

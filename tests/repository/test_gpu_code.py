@@ -87,7 +87,7 @@ def test_message_packs_that_are_none():
 # ---- the record, which `make gpu-compile` writes before it runs this
 
 RECORD = json.loads(
-    (Path(__file__).parents[1] / "benchmarks" / "results" / "gpu_compile.json").read_text()
+    (Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_compile.json").read_text()
 )
 KERNELS = [Kernel(**each) for each in RECORD["kernels"]]
 CUDA = ("sm_80", "sm_90", "sm_100")

@@ -1,6 +1,6 @@
 """What a shared library holds for GPUs, read from the file: no vendor's tools are needed.
 
-`python tests/gpu_binaries.py FILE...` prints it.
+`python tests/repository/gpu_binaries.py FILE...` prints it.
 """
 
 import struct

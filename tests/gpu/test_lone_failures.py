@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(TESTS), str(TESTS / "support")])
 
 # Of four devices, the numbers of partitions are those of the devices backwards. `run` returns what
 # each device is told, by its position.
@@ -52,8 +53,7 @@ def told(operation, job, **environment):
     """What the devices are told in each run of `job`."""
     done = subprocess.run(
         [sys.executable, "-c", JOB + job, operation],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": str(TESTS), "FASTJAX_EMULATE_GPU": "1", **environment},
+        env={**os.environ, "PYTHONPATH": PATHS, "FASTJAX_EMULATE_GPU": "1", **environment},
         capture_output=True,
         text=True,
         timeout=120,
