@@ -74,6 +74,12 @@ PYTHON_LAYERS = [
     ["cli"],
     ["__main__"],
 ]
+# Folders of tests/ that fastjax/ does not have: tests of other folders of the repository, those of
+# no one package, and what tests of several folders use.
+PYTHON_TESTS_BESIDE = [
+    *("benchmarks", "cpp", "examples", "exchange_checks", "faults", "gpu"),
+    *("repository", "support"),
+]
 # The only modules and packages that may import JAX: what is traced or compiled is theirs, or they
 # ask JAX for its devices, options or profiler.
 PYTHON_WITH_JAX = [
@@ -132,6 +138,27 @@ def cpp_test_violations(root: Path) -> Iterator[str]:
             others = header.startswith("../") or (tests / header).is_file()
             if others and not header.startswith("support/"):
                 yield f"{where}: includes {header}, which is not in support/"
+
+
+def python_test_violations(root: Path) -> Iterator[str]:
+    """Yields Python files of `root`/tests that lie where fastjax/ has nothing, or share a name."""
+    tests = root / "tests"
+    seen: dict[str, Path] = {}
+    for path in sorted(tests.rglob("*.py")):
+        folder = path.parent.relative_to(tests)
+        where = path.relative_to(root)
+        # Helpers, and tests that a process of a job runs, are imported by their names alone.
+        if path.name != "__init__.py" and seen.setdefault(path.name, where) != where:
+            yield f"{where}: {seen[path.name]} has the same name"
+        if not folder.parts:
+            module = root / "fastjax" / path.name.removeprefix("test_")
+            of_a_module = path.name.startswith("test_") and module.is_file()
+            if path.name != "conftest.py" and not of_a_module:
+                yield f"{where}: is no test of a module in fastjax/"
+            continue
+        package = root / "fastjax" / folder / "__init__.py"
+        if folder.parts[0] not in PYTHON_TESTS_BESIDE and not package.is_file():
+            yield f"{where}: fastjax/ has no such package"
 
 
 def test_cpp_layers_have_one_direction():
@@ -255,6 +282,11 @@ def test_cpp_tests_mirror_the_sources():
     assert list(cpp_test_violations(ROOT)) == []
 
 
+def test_python_tests_mirror_the_package():
+    assert list((ROOT / "tests/traced").glob("test_*.py"))
+    assert list(python_test_violations(ROOT)) == []
+
+
 def test_python_layers():
     assert (ROOT / "fastjax").is_dir()
     assert list(python_violations(ROOT)) == []
@@ -327,6 +359,34 @@ def test_cpp_test_checker_allows(tmp_path: Path):
         {"tests/cpp/backends/memory/rig.h": "", "tests/cpp/backends/memory/a_test.cc": includes},
     )
     assert list(cpp_test_violations(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("test_elsewhere.py", "is no test of a module in fastjax/"),
+        ("test_host.py", "is no test of a module in fastjax/"),
+        ("config.py", "is no test of a module in fastjax/"),
+        ("elsewhere/test_a.py", "fastjax/ has no such package"),
+        ("elsewhere/helper.py", "fastjax/ has no such package"),
+        ("host/plan/test_a.py", "fastjax/ has no such package"),
+        ("host/support/test_a.py", "fastjax/ has no such package"),
+        ("support/test_plan.py", "tests/host/test_plan.py has the same name"),
+    ],
+)
+def test_python_test_checker_catches(tmp_path: Path, file: str, why: str):
+    _write(tmp_path, {"fastjax/host/__init__.py": "", "fastjax/config.py": ""})
+    _write(tmp_path, {"tests/host/test_plan.py": "", f"tests/{file}": ""})
+    assert list(python_test_violations(tmp_path)) == [f"tests/{file}: {why}"]
+
+
+def test_python_test_checker_allows(tmp_path: Path):
+    _write(tmp_path, {"fastjax/host/__init__.py": "", "fastjax/config.py": ""})
+    _write(tmp_path, {"tests/conftest.py": "", "tests/test_config.py": ""})
+    _write(tmp_path, {"tests/host/test_plan.py": "", "tests/host/helper.py": ""})
+    _write(tmp_path, {"tests/faults/jobs/jobs.py": "", "tests/faults/jobs/__init__.py": ""})
+    _write(tmp_path, {"tests/support/__init__.py": ""})
+    assert list(python_test_violations(tmp_path)) == []
 
 
 def test_cpp_checker_allows(tmp_path: Path):
