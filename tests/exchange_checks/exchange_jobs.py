@@ -110,7 +110,8 @@ _ONE_PLAYS_ALL = [name for name in CHECKS if name not in LOOPBACK]
 
 # Emulated GPUs of one process reach each other's memory; messages between them are loopback's. For
 # those of several there is no NCCL: that of the C++ tests knows the GPUs of the program that it is
-# loaded by, and no others. So they are left to tests/cpp/gpu_network_test.cc and gpu_ipc_test.cc.
+# loaded by, and no others. So they are left to gpu_network_test.cc and ipc/gpu_ipc_test.cc in
+# tests/cpp/backends/gpu.
 _NO_NCCL = r"cannot load NCCL or RCCL \(no name of it was given\)"
 
 _ONE_REFUSED = {"without_any_option": _NO_NCCL}

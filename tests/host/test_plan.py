@@ -1,7 +1,7 @@
 """Plans on the host: that they deliver, what is predicted of them, and what is refused.
 
 What schedulers promise beyond that, and that a plan depends on nothing but its problem, is checked
-over random problems in C++ (tests/cpp/plan_checks.cc).
+over random problems in C++ (tests/cpp/planner/schedulers/plan_checks.cc).
 """
 
 import hypothesis

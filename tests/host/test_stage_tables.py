@@ -1,7 +1,8 @@
 """Stage tables in Python: they are the plan, and say no where they cannot be.
 
 That they have room for every plan, that rows pass through staging that holds them, and what damaged
-tables are refused with, is checked in C++ (tests/cpp/plan_checks.cc and table_test.cc).
+tables are refused with, is checked in C++ (schedulers/plan_checks.cc and table_test.cc in
+tests/cpp/planner).
 """
 
 from functools import partial

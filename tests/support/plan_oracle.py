@@ -1,7 +1,7 @@
 """Whether a plan delivers, in numpy, written without a look at how plans are made.
 
 The checker of all that schedulers promise, over random problems, is in C++:
-tests/cpp/plan_checks.cc.
+tests/cpp/planner/schedulers/plan_checks.cc.
 """
 
 import numpy as np
