@@ -1,8 +1,8 @@
 """Rows to the experts of their server, a copy for each, and the sums of what experts made of them.
 
-Rows are named by indices, so no array has a row for each choice; weights are multiplied where the
-experts are, and sums are in float32 or wider, in a fixed order: of devices and experts on CPU devices, of
-of choices on others.
+Rows are named by indices, so no array has a row for each choice. Weights are multiplied where the
+experts are. Sums are in float32 or wider, in a fixed order: that of devices and experts on CPU
+devices, of a token's choices on others.
 """
 
 from __future__ import annotations
