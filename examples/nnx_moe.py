@@ -68,10 +68,15 @@ class MoE(nnx.Module):
 
     def _on_device(self, x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
         rows, sizes, handle = moe.dispatch(
-            x, ids, num_experts=self.num_experts, axis_name=self.axis_name, **self.options
+            x,
+            ids,
+            weights=weights,
+            num_experts=self.num_experts,
+            axis_name=self.axis_name,
+            **self.options,
         )
         rows = moe.grouped_dot(jax.nn.relu(moe.grouped_dot(rows, up, sizes)), down, sizes)
-        return moe.combine(rows, handle, weights)
+        return moe.combine(rows, handle)
 
 
 @nnx.jit

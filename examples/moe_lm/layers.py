@@ -47,13 +47,14 @@ def fast(scheduler: str | None = None, topology: Topology | None = None) -> Laye
         rows, sizes, handle = moe.dispatch(
             x,
             ids,
+            weights=weights,
             num_experts=experts[0].shape[0] * jax.lax.axis_size(AXIS),
             axis_name=AXIS,
             scheduler=scheduler,
             topology=topology,
         )
         rows = moe.grouped_map(_expert, rows, experts, sizes)
-        return moe.combine(rows, handle, weights)
+        return moe.combine(rows, handle)
 
     return layer
 
