@@ -25,6 +25,7 @@ import processes
 import records
 import simulated_cluster
 import simulation_time
+from emulated_cluster import layer as emulated_layer
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
 from paper import report as paper
@@ -186,6 +187,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     gpu_compile.SCHEMA: gpu_compile.page,
     moe_layer.SCHEMA: moe_layer.page,
     paper.SCHEMA: paper.page,
+    emulated_layer.SCHEMA: emulated_layer.page,
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,
