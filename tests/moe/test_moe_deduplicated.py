@@ -95,7 +95,6 @@ def check(problem, top_k, mesh=None, *, tolerance=1e-5, rounding=(None, None), *
     return kept
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize("at", ["dispatch", "combine"])
 @pytest.mark.parametrize(
     ("servers", "devices", "num_experts", "top_k"),

@@ -20,6 +20,8 @@ void* Allocate(std::size_t size) {
 }  // namespace
 
 void* operator new(std::size_t size) { return Allocate(size); }
+// What std::stable_sort takes. The sanitizers' own would not go with operator delete.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return Allocate(size); }
 void* operator new[](std::size_t size) {
   ++g_arrays;
   return Allocate(size);
