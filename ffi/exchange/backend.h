@@ -13,6 +13,7 @@
 #include "exchange/int_view.h"
 #include "exchange/status.h"
 #include "kernels/copy.h"
+#include "kernels/sum.h"
 #include "planner/table.h"
 
 namespace fastjax {
@@ -76,7 +77,7 @@ struct ExchangeOptions {
   // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
   bool check_overlaps = false;
   // Rows of operand space are named by indices: entry e of a device's slices is the row `indices[e]` of its array. In
-  // reverse, rows with one index are summed.
+  // reverse, rows with one index are summed, each times its factor if it has one, perhaps in a wider type.
   bool indexed = false;
   // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
   // on its own would only make the devices meet twice.
@@ -92,7 +93,12 @@ struct ExchangeArgs {
   std::byte* destination = nullptr;
   int64_t destination_rows = 0;
   int64_t row_bytes = 0;
-  kernels::ElementKind element = kernels::ElementKind::kOpaque;
+  kernels::ElementKind element = kernels::ElementKind::kOpaque;  // of the source
+  // Of what is summed: the type of the destination, where it is another than that of the source.
+  kernels::ElementKind sum = kernels::ElementKind::kOpaque;
+  // And what each row of the source is multiplied by before, of the type of the destination; null for 1. Of a device of
+  // this process; all have factors or none has.
+  const std::byte* factors = nullptr;
   // Where the exchange is indexed, by this device if it is of this process: as many as the operand space has rows.
   const int32_t* indices = nullptr;
   int64_t indexed_rows = 0;  // rows of the array that they index
@@ -105,6 +111,17 @@ struct ExchangeArgs {
   uint64_t plan_hash = 0;                  // of the table, where another process has it
   const DeviceContext* context = nullptr;  // of a device of this process, where the backend has one
   int64_t offer = 0;  // a word of the backend's for the other processes, which get it with the sizes
+
+  kernels::SumTypes sum_types() const { return {element, sum == kernels::ElementKind::kOpaque ? element : sum}; }
+  int64_t factor_bytes() const {
+    return factors == nullptr ? 0 : static_cast<int64_t>(kernels::ElementBytes(sum_types().sum));
+  }
+  // A row of the source, with its factor.
+  kernels::Summand SummandAt(int64_t row) const {
+    return {source + row * row_bytes, factors == nullptr ? nullptr : factors + row * factor_bytes()};
+  }
+  // Rows of the destination's array.
+  int64_t result_rows() const { return indices == nullptr ? destination_rows : indexed_rows; }
 };
 
 // Moves rows as the stage tables say.

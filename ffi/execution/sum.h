@@ -2,21 +2,19 @@
 #ifndef FASTJAX_EXECUTION_SUM_H_
 #define FASTJAX_EXECUTION_SUM_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/group_traffic.h"
 #include "exchange/status.h"
-#include "kernels/copy.h"
+#include "kernels/sum.h"
 
 namespace fastjax {
 
 // Refuses elements that cannot be summed. Every device has the same.
 inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
-  if (args.element != kernels::ElementKind::kOpaque) return Status::Ok();
+  if (kernels::CanSum(args.sum_types())) return Status::Ok();
   return Status::Invalid(site.Prefix() + "input slices overlap, and gradients of this element type cannot be summed.");
 }
 
@@ -32,20 +30,6 @@ void ForEachLanding(const GroupTraffic& traffic, int32_t devices, int32_t target
       done += run.rows;
     });
   }
-}
-
-// Sums what lands on rank `target`, whose arguments are `to`. source(origin, run, done) is where the rows of a run lie.
-template <typename Source>
-void SumLandings(const GroupTraffic& traffic, int32_t devices, int32_t target, const ExchangeArgs& to, Source source) {
-  const int64_t row_bytes = to.row_bytes;
-  if (row_bytes == 0) return;  // buffers without bytes may have no address
-  const auto output = [&](const Run& run) { return to.destination + run.destination_row * row_bytes; };
-  const auto bytes = [&](const Run& run) { return static_cast<size_t>(run.rows * row_bytes); };
-  ForEachLanding(traffic, devices, target,
-                 [&](int32_t, const Run& run, int64_t) { std::memset(output(run), 0, bytes(run)); });
-  ForEachLanding(traffic, devices, target, [&](int32_t origin, const Run& run, int64_t done) {
-    kernels::Add(output(run), source(origin, run, done), bytes(run), to.element);
-  });
 }
 
 }  // namespace fastjax

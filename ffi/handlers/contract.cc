@@ -46,10 +46,17 @@ Contract Declare() {
   contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
   contract.indexed_exchange = {
       "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};
+  contract.stage = {"fastjax_stage_v1", NamesOf<StageOperands>(), {}};
+  contract.indexed_stage = {"fastjax_indexed_stage_v1", NamesOf<IndexedStageOperands>(), {}};
+  contract.staged_exchange = {
+      "fastjax_staged_exchange_v1", NamesOf<StagedExchangeOperands>(), {site, processes, planned, exchange}};
+  contract.indexed_staged_exchange = contract.staged_exchange;
+  contract.indexed_staged_exchange.target = "fastjax_indexed_staged_exchange_v1";
   contract.plan_exchange = {
       "fastjax_plan_exchange_v1", NamesOf<PlanExchangeOperands>(), {site, processes, planning, exchange}};
   contract.loopback = {"fastjax_loopback_v1", NamesOf<LoopbackOperands>(), {site, planning, exchange}};
   contract.loopback_plan = {"fastjax_loopback_plan_v1", NamesOf<LoopbackPlanOperands>(), {site, planning, rank}};
+  contract.after = {"fastjax_after_v1", NamesOf<AfterOperands>(), {}};
   contract.empty = {"fastjax_empty_v1", NamesOf<EmptyOperands>(), {}};
   return contract;
 }

@@ -79,13 +79,29 @@ struct Contract {
   CustomCall plan;
   CustomCall exchange;
   CustomCall indexed_exchange;
+  CustomCall stage;
+  CustomCall indexed_stage;
+  CustomCall staged_exchange;
+  CustomCall indexed_staged_exchange;
   CustomCall plan_exchange;
   CustomCall loopback;
   CustomCall loopback_plan;
+  CustomCall after;
   CustomCall empty;
 
   std::vector<const CustomCall*> calls() const {
-    return {&plan, &exchange, &indexed_exchange, &plan_exchange, &loopback, &loopback_plan, &empty};
+    return {&plan,
+            &exchange,
+            &indexed_exchange,
+            &stage,
+            &indexed_stage,
+            &staged_exchange,
+            &indexed_staged_exchange,
+            &plan_exchange,
+            &loopback,
+            &loopback_plan,
+            &after,
+            &empty};
   }
 };
 

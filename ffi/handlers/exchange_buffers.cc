@@ -15,7 +15,8 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   const ffi::AnyBuffer& result = buffers.result;
   if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
       send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
-      RowBytes(source) != RowBytes(result) || buffers.base.size_bytes() != result.size_bytes()) {
+      (!buffers.indices.has_value() && RowBytes(source) != RowBytes(result)) ||
+      buffers.base.size_bytes() != result.size_bytes()) {
     return false;
   }
   args->source = static_cast<const std::byte*>(source.untyped_data());
@@ -35,12 +36,33 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   return true;
 }
 
-void DecodeIndices(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
-  if (!buffers.indices.has_value()) return;
+bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
+  if (!buffers.indices.has_value() || !buffers.factors.has_value()) return false;
+  const Indices& indices = *buffers.indices;
+  const ffi::AnyBuffer& given = *buffers.factors;
+  const int64_t result_bytes = RowBytes(buffers.result);
+  const auto factors = static_cast<int64_t>(given.element_count());
+  if (reverse) {
+    args->sum = DecodeElement(buffers.result.element_type());
+    const kernels::SumTypes types = args->sum_types();
+    const auto elements = [](int64_t bytes, kernels::ElementKind kind) {
+      return bytes / static_cast<int64_t>(kernels::ElementBytes(kind));
+    };
+    if (elements(args->row_bytes, types.element) != elements(result_bytes, types.sum)) return false;
+    if (types.element != types.sum && !kernels::CanSum(types)) return false;
+    if (factors > 0) {
+      if (factors != args->source_rows || !kernels::CanScale(types)) return false;
+      if (DecodeElement(given.element_type()) != types.sum) return false;
+      args->factors = static_cast<const std::byte*>(given.untyped_data());
+    }
+  } else if (args->row_bytes != result_bytes || factors > 0) {
+    return false;
+  }
   int64_t* const rows = reverse ? &args->destination_rows : &args->source_rows;
   args->indexed_rows = *rows;
-  *rows = static_cast<int64_t>(buffers.indices->element_count());
-  args->indices = buffers.indices->typed_data();
+  *rows = static_cast<int64_t>(indices.element_count());
+  args->indices = indices.typed_data();
+  return true;
 }
 
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,

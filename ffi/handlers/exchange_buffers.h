@@ -13,8 +13,9 @@ namespace fastjax::handlers {
 // From shapes and addresses alone: nothing is read. False if they do not fit each other.
 bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args);
 
-// Reads the indices of an indexed exchange. Its slices are of indices: operand space has as many rows as there are.
-void DecodeIndices(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
+// Reads what else an indexed exchange has. Its slices are of indices: operand space has as many rows as there are. In
+// reverse, rows are summed, and the result may be of a wider type. False if they do not fit each other.
+bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
 
 // What an exchange is told by its attributes; `plans`: it plans itself.
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,

@@ -6,6 +6,7 @@
 #include "handlers/decode.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/handlers.h"
+#include "handlers/staging.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -47,32 +48,59 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexed(ffi::Dictionary a
   return Open(GetContract().indexed_exchange, attrs, false, true);
 }
 
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateStaged(ffi::Dictionary attrs) {
+  return Open(GetContract().staged_exchange, attrs, false);
+}
+
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexedStaged(ffi::Dictionary attrs) {
+  return Open(GetContract().indexed_staged_exchange, attrs, false, true);
+}
+
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) {
   return Open(GetContract().plan_exchange, attrs, true);
 }
 
-ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
+// Begins an exchange; `done` is called in the end, whatever comes of it.
+void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run, Completion done) {
   state->handed_over.Receive();
   ExchangeArgs args;
   const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
-  if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  if (!DecodeExchange(buffers, *state->site, &args)) {
-    state->exchange->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
-    return future;
+  if (where < 0) return done(FailsAlone(*state->site, UnexpectedOperands()));
+  const bool fits = DecodeExchange(buffers, *state->site, &args) &&
+                    (!buffers.indices.has_value() || DecodeIndexed(buffers, state->reverse, &args));
+  if (!fits) {
+    return state->exchange->Refuse(run.run_id, where, UnexpectedOperands(), std::move(done));
   }
-  DecodeIndices(buffers, state->reverse, &args);
   // XLA was asked to give result and base one buffer; it is free not to.
   if (buffers.base.untyped_data() != args.destination) {
     std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
   }
-  state->exchange->Start(run.run_id, where, args, Completing(std::move(promise)));
+  state->exchange->Start(run.run_id, where, args, std::move(done));
+}
+
+ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Begin(buffers, state, run, Completing(std::move(promise)));
+  return future;
+}
+
+ffi::Future ExecuteStaged(const StagedExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  StagedOperands* const staged = StagedOperands::TakeTicket(buffers.base.untyped_data());
+  const auto done = [staged, complete = Completing(std::move(promise))](const Status& status) {
+    StagingPool::GiveBack(staged);
+    complete(status);
+  };
+  Begin(staged->Buffers(buffers.result, buffers.base, buffers.partition), state, run, done);
   return future;
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiateIndexed, InstantiateIndexed, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiateStaged, InstantiateStaged, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiateIndexedStaged, InstantiateIndexedStaged, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlanning, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
 
 auto BindContext() { return ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>(); }
@@ -80,6 +108,8 @@ auto BindContext() { return ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx
 XLA_FFI_DEFINE_HANDLER(kExecute, Gathered<ExchangeOperands>(Execute), BindCall<ExchangeOperands>(BindContext()));
 XLA_FFI_DEFINE_HANDLER(kExecuteIndexed, Gathered<IndexedExchangeOperands>(Execute),
                        BindCall<IndexedExchangeOperands>(BindContext()));
+XLA_FFI_DEFINE_HANDLER(kExecuteStaged, Gathered<StagedExchangeOperands>(ExecuteStaged),
+                       BindCall<StagedExchangeOperands>(BindContext()));
 XLA_FFI_DEFINE_HANDLER(kExecutePlanning, Gathered<PlanExchangeOperands>(Execute),
                        BindCall<PlanExchangeOperands>(BindContext()));
 
@@ -96,6 +126,18 @@ Bundle IndexedExchange() {
   return {
       [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateIndexed, kTypeName); },
       [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteIndexed, kTypeName); }};
+}
+
+Bundle StagedExchange() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateStaged, kTypeName); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteStaged, kTypeName); }};
+}
+
+Bundle IndexedStagedExchange() {
+  return {[](XLA_FFI_CallFrame* frame) {
+            return CallWithSiteType<ExchangeSite>(frame, kInstantiateIndexedStaged, kTypeName);
+          },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteStaged, kTypeName); }};
 }
 
 Bundle PlanExchange() {

@@ -16,7 +16,11 @@ struct Bundle {
 Bundle Plan();
 Bundle Exchange();
 Bundle IndexedExchange();  // of rows that indices name
-Bundle PlanExchange();     // an exchange that plans itself: the devices meet once instead of twice
+Bundle Stage();            // the operands of an exchange, so that XLA has no more to keep them
+Bundle IndexedStage();     // the same, with indices
+Bundle StagedExchange();   // an exchange of operands that were staged
+Bundle IndexedStagedExchange();
+Bundle PlanExchange();  // an exchange that plans itself: the devices meet once instead of twice
 
 // On GPUs, of both vendors.
 Bundle GpuPlan();
@@ -31,6 +35,9 @@ Bundle EmulatedExchange();
 Bundle EmulatedPlanExchange();
 Bundle EmulatedLoopback();
 Bundle EmulatedLoopbackPlan();
+
+// Gives `value` out once there is `earlier`, which XLA waits for since it is an operand. Moves nothing.
+XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame);
 
 // Does nothing: the yardstick for what launching any call costs.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);

@@ -40,6 +40,7 @@ struct ExchangeBuffers {
   std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
   std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
   std::optional<Indices> indices = std::nullopt;           // of rows, where the exchange is indexed
+  std::optional<ffi::AnyBuffer> factors = std::nullopt;    // and of those that are summed, or of length 0
 };
 
 struct LoopbackOperands {
@@ -88,17 +89,78 @@ struct ExchangeOperands {
 
 struct IndexedExchangeOperands {
   static constexpr const char* kNames[] = {"source",     "base",  "input_offsets", "send_sizes", "output_offsets",
-                                           "recv_sizes", "table", "indices",       "partition"};
+                                           "recv_sizes", "table", "indices",       "factors",    "partition"};
   using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
-                         Table, Indices, ffi::AnyBuffer>;
+                         Table, Indices, ffi::AnyBuffer, ffi::AnyBuffer>;
   using Result = ffi::AnyBuffer;
   using Buffers = ExchangeBuffers;
 
   static Buffers Gather(const Result& result, const ffi::AnyBuffer& source, const ffi::AnyBuffer& base,
                         const ffi::AnyBuffer& input_offsets, const ffi::AnyBuffer& send_sizes,
                         const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
-                        const Indices& indices, const ffi::AnyBuffer& partition) {
-    return {result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, partition, table, indices};
+                        const Indices& indices, const ffi::AnyBuffer& factors, const ffi::AnyBuffer& partition) {
+    return {result,     source,    base,  input_offsets, send_sizes, output_offsets,
+            recv_sizes, partition, table, indices,       factors};
+  }
+};
+
+// Of the call that copies the operands of an exchange. Its result is `base`, with a ticket for the copies.
+struct StageBuffers {
+  ffi::AnyBuffer result;
+  ffi::AnyBuffer source;
+  ffi::AnyBuffer base;
+  ffi::AnyBuffer input_offsets;
+  ffi::AnyBuffer send_sizes;
+  ffi::AnyBuffer output_offsets;
+  ffi::AnyBuffer recv_sizes;
+  Table table;
+  std::optional<Indices> indices = std::nullopt;  // of rows, where the exchange is indexed
+  std::optional<ffi::AnyBuffer> factors = std::nullopt;
+};
+
+struct StageOperands {
+  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
+                                           "output_offsets", "recv_sizes", "table"};
+  using Types =
+      TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, Table>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = StageBuffers;
+
+  template <typename... Operands>
+  static Buffers Gather(const Result& result, const Operands&... operands) {
+    return {result, operands...};
+  }
+};
+
+struct IndexedStageOperands {
+  static constexpr const char* kNames[] = {"source",     "base",  "input_offsets", "send_sizes", "output_offsets",
+                                           "recv_sizes", "table", "indices",       "factors"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
+                         Table, Indices, ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = StageBuffers;
+
+  template <typename... Operands>
+  static Buffers Gather(const Result& result, const Operands&... operands) {
+    return {result, operands...};
+  }
+};
+
+// And of the one that exchanges the copies: nothing else, since XLA would keep that for as long as rows travel.
+struct StagedExchangeBuffers {
+  ffi::AnyBuffer result;
+  ffi::AnyBuffer base;
+  ffi::AnyBuffer partition;
+};
+
+struct StagedExchangeOperands {
+  static constexpr const char* kNames[] = {"base", "partition"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+  using Buffers = StagedExchangeBuffers;
+
+  static Buffers Gather(const Result& result, const ffi::AnyBuffer& base, const ffi::AnyBuffer& partition) {
+    return {result, base, partition};
   }
 };
 
@@ -131,6 +193,12 @@ struct LoopbackPlanOperands {
 struct EmptyOperands {
   static constexpr const char* kNames[] = {"anything"};
   using Types = TypeList<ffi::AnyBuffer>;
+  using Result = ffi::AnyBuffer;
+};
+
+struct AfterOperands {
+  static constexpr const char* kNames[] = {"value", "earlier"};
+  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer>;
   using Result = ffi::AnyBuffer;
 };
 

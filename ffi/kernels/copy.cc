@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "kernels/elements.h"
-
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -47,21 +45,6 @@ void CopyStreamed(std::byte* dst, const std::byte* src, size_t bytes) {
 void CopyStreamed(std::byte* dst, const std::byte* src, size_t bytes) { std::memcpy(dst, src, bytes); }
 #endif
 
-// Rows may start anywhere (a row of three bfloat16s is six bytes), so elements are loaded bytewise; compilers turn
-// this into plain unaligned loads.
-template <typename Element>
-void AddAs(std::byte* dst, const std::byte* src, size_t bytes) {
-  using Stored = typename Element::Stored;
-  for (size_t i = 0; i + sizeof(Stored) <= bytes; i += sizeof(Stored)) {
-    Stored a;
-    Stored b;
-    std::memcpy(&a, dst + i, sizeof(Stored));
-    std::memcpy(&b, src + i, sizeof(Stored));
-    a = Element::Sum(a, b);
-    std::memcpy(dst + i, &a, sizeof(Stored));
-  }
-}
-
 }  // namespace
 
 void Copy(void* dst, const void* src, size_t bytes, Destination destination) {
@@ -85,23 +68,6 @@ size_t ElementBytes(ElementKind kind) {
       break;
   }
   return 1;
-}
-
-void Add(void* dst, const void* src, size_t bytes, ElementKind kind) {
-  auto* to = static_cast<std::byte*>(dst);
-  const auto* from = static_cast<const std::byte*>(src);
-  switch (kind) {
-    case ElementKind::kF16:
-      return AddAs<F16>(to, from, bytes);
-    case ElementKind::kBF16:
-      return AddAs<BF16>(to, from, bytes);
-    case ElementKind::kF32:
-      return AddAs<F32>(to, from, bytes);
-    case ElementKind::kF64:
-      return AddAs<F64>(to, from, bytes);
-    case ElementKind::kOpaque:
-      return;
-  }
 }
 
 }  // namespace fastjax::kernels

@@ -18,9 +18,6 @@ enum class ElementKind : uint8_t { kOpaque, kF16, kBF16, kF32, kF64 };
 
 size_t ElementBytes(ElementKind kind);
 
-// dst[i] += src[i]. Complex numbers are pairs of their real kind. kOpaque does nothing: callers refuse it first.
-void Add(void* dst, const void* src, size_t bytes, ElementKind kind);
-
 }  // namespace fastjax::kernels
 
 #endif  // FASTJAX_KERNELS_COPY_H_

@@ -282,7 +282,7 @@ FASTJAX_DEVICE inline void SumPart(const Worker& lanes, const Landing& landing, 
   }
 }
 
-// Adds up as kernels::Add does from zero, one source after the other: the same bits.
+// Adds up as kernels::AddUp does, one source after the other: the same bits.
 template <typename Element>
 FASTJAX_DEVICE inline void SumRows(const Worker& worker, const Landing* landings, const std::byte* const* sources,
                                    int64_t count, int64_t end) {

@@ -190,9 +190,14 @@ nb::dict Registrations() {
   targets[contract.plan.target] = ToDict(handlers::Plan());
   targets[contract.exchange.target] = ToDict(handlers::Exchange());
   targets[contract.indexed_exchange.target] = ToDict(handlers::IndexedExchange());
+  targets[contract.stage.target] = ToDict(handlers::Stage());
+  targets[contract.indexed_stage.target] = ToDict(handlers::IndexedStage());
+  targets[contract.staged_exchange.target] = ToDict(handlers::StagedExchange());
+  targets[contract.indexed_staged_exchange.target] = ToDict(handlers::IndexedStagedExchange());
   targets[contract.plan_exchange.target] = ToDict(handlers::PlanExchange());
   targets[contract.loopback.target] = ToDict(handlers::EmulatedLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::EmulatedLoopbackPlan());
+  targets[contract.after.target] = Handler(handlers::AfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }

@@ -22,17 +22,22 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 
   void OnMet() override {
     launch()->Restart();
-    const Status status = Guarded([&] { return Plan(); });
+    PlanBesideOthers([this] { return Plan(); }, [this](const Status& status) { OnPlanned(status); });
+  }
+  void OnFailed(const Status& why) override {
+    if (!Defers(why)) Finish(why);
+  }
+  void OnTick(std::chrono::steady_clock::time_point) override {}
+
+ private:
+  void OnPlanned(const Status& status) {
+    if (process_session().failed) return Finish(deferred());
     if (status.ok()) return Finish(status);
     // Mistakes are found alike; want of memory is a process's own.
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
     status.code == Code::kInvalidArgument ? rendezvous.FailAlike(&process_session(), status)
                                           : rendezvous.GiveUp(&process_session(), status);
   }
-  void OnFailed(const Status& why) override { Finish(why); }
-  void OnTick(std::chrono::steady_clock::time_point) override {}
-
- private:
   Seen seen() const override {
     return SeenOf(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
   }

@@ -14,7 +14,9 @@
 #include "rendezvous/metadata.h"
 #include "rendezvous/process_group.h"
 #include "rendezvous/rendezvous.h"
+#include "runtime/completer.h"
 #include "runtime/fault_points.h"
+#include "runtime/launch_order.h"
 #include "runtime/meter.h"
 
 namespace fastjax {
@@ -32,6 +34,7 @@ class ProcessLaunch : public Participant {
 
   const Site& site() const { return *site_; }
   int32_t group() const { return process_session_.key.group; }
+  int64_t order() const { return order_; }  // among the launches of this process
   ProcessSession& process_session() { return process_session_; }
   std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
 
@@ -40,6 +43,7 @@ class ProcessLaunch : public Participant {
   void Begin(Session* session, std::function<void()> done) {
     session_ = session;
     done_ = std::move(done);
+    order_ = NextLaunch();
     launch_ = meter_->Begin();
     bool named = false;
     const Status written = Guarded([&] {
@@ -52,13 +56,45 @@ class ProcessLaunch : public Participant {
     });
     if (!written.ok()) return EndAlone(written, named);
     const bool posted = site_->process_group().wire->Post([this] {
-      FaultPoints::Get().AtMeet();
+      FaultPoints::Get().AtMeet(order_);
       site_->process_group().rendezvous.Join(&process_session_);
     });
     if (!posted) End(Status::Unavailable(process_session_.prefix + "the network of this process has been closed."));
   }
 
  protected:
+  // From OnMet: has `plan` called and then, on the wire's thread, `then` with its status. While rows of other exchanges
+  // move, which need the wire's thread, large groups are planned for on another one. If the session fails meanwhile,
+  // Defers keeps that for `then` to look at.
+  template <typename Plan, typename Then>
+  void PlanBesideOthers(Plan plan, Then then) {
+    const auto work = [this, plan, then] {
+      const Status status = Guarded(plan);
+      // The wire lives as long as somebody is in a process session.
+      static_cast<void>(site_->process_group().wire->Post([this, then, status] {
+        planning_ = false;
+        then(status);
+      }));
+    };
+    const bool elsewhere = site_->call_site().group_size >= kLargeGroup &&
+                           site_->process_group().rendezvous.OthersHaveMet(process_session_);
+    planning_ = elsewhere;
+    const Status taken = Guarded([&] {
+      if (elsewhere) Completer::Get().Run(work);
+      return Status::Ok();
+    });
+    if (elsewhere && taken.ok()) return;
+    planning_ = false;
+    then(Guarded(plan));
+  }
+  // For OnFailed: whether `then` is still to come, which finds the failure in deferred().
+  bool Defers(const Status& why) {
+    if (planning_) deferred_ = why;
+    return planning_;
+  }
+  bool planning() const { return planning_; }
+  const Status& deferred() const { return deferred_; }
+
   // Restarted once the processes have met.
   Launch* launch() { return &launch_; }
   bool metered() const { return launch_.metered; }
@@ -71,6 +107,9 @@ class ProcessLaunch : public Participant {
   }
 
  private:
+  // From so many devices on, planning takes longer than handing it over (benchmarks/results/plan_time.md).
+  static constexpr int32_t kLargeGroup = 96;
+
   // Ends a launch that the other processes know nothing of yet. They are told if it can be said which launch it is.
   void EndAlone(const Status& why, bool named) {
     const bool posted = named && site_->process_group().wire->Post([this, why] {
@@ -92,6 +131,9 @@ class ProcessLaunch : public Participant {
   const std::shared_ptr<const Site> site_;
   const std::shared_ptr<Meter> meter_;
   Launch launch_;
+  int64_t order_ = 0;
+  bool planning_ = false;  // on another thread
+  Status deferred_;        // the failure of the session meanwhile
   ProcessSession process_session_;
   std::vector<Args> args_;
   std::vector<int64_t> words_;

@@ -62,6 +62,11 @@ void ProcessRendezvous::Leave(ProcessSession* session) {
   session->messages.clear();
 }
 
+bool ProcessRendezvous::OthersHaveMet(const ProcessSession& session) const {
+  return std::any_of(joined_.begin(), joined_.end(),
+                     [&](const ProcessSession* other) { return other != &session && other->met; });
+}
+
 void ProcessRendezvous::GiveUp(ProcessSession* session, const Status& why) { Fail(session, why); }
 
 void ProcessRendezvous::FailAlike(ProcessSession* session, const Status& why) {

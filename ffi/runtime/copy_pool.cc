@@ -14,8 +14,6 @@
 namespace fastjax {
 namespace {
 
-// Pieces small enough to even out unequal threads, large enough that claiming one is noise.
-constexpr int64_t kMinPieceBytes = 64 << 10;
 constexpr int64_t kMaxPieceBytes = 1 << 20;
 // Reads of another process's memory are cut into larger pieces: the system takes more time to begin one.
 constexpr int64_t kMinReadBytes = 256 << 10;
@@ -30,6 +28,26 @@ int UsableProcessors() {
 }
 
 }  // namespace
+
+void PoolJob::RunInline() {
+  if (!FirstStep()) return;
+  do {
+    RunUnits(0, units_);
+  } while (NextStep());
+}
+
+void PoolJob::BeginStep(int64_t units, int64_t piece) {
+  units_ = units;
+  piece_ = piece;
+  claimed_.store(0, std::memory_order_relaxed);
+}
+
+bool PoolJob::ClaimAndRun() {
+  const int64_t begin = claimed_.fetch_add(piece_, std::memory_order_relaxed);
+  if (begin >= units_) return false;
+  RunUnits(begin, std::min(begin + piece_, units_));
+  return true;
+}
 
 void CopyJob::Clear() {
   count_ = 0;
@@ -82,14 +100,6 @@ void CopyJob::AddSteps(const std::vector<OfStep>& copies, int32_t steps) {
   }
 }
 
-void CopyJob::RunInline() {
-  if (steps() == 0) return;
-  BeginStep(0);
-  do {
-    CopyRange(0, step_bytes_);
-  } while (NextStep());
-}
-
 void CopyJob::AddTo(ProcessReader* reader) const {
   for (size_t i = 0; i < count_; ++i) {
     const CopyOp& op = ops_[i];
@@ -97,30 +107,17 @@ void CopyJob::AddTo(ProcessReader* reader) const {
   }
 }
 
-void CopyJob::BeginStep(size_t step) {
+bool CopyJob::Begin(size_t step) {
+  if (step >= step_ops_.size()) return false;
   step_ = step;
   first_op_ = step == 0 ? 0 : step_ops_[step - 1];
   last_op_ = step_ops_[step];
-  step_bytes_ = ends_[last_op_ - 1];
-  const int64_t wanted = step_bytes_ / (kPiecesPerThread * std::max(1, CopyPool::Get().threads()));
-  piece_bytes_ = std::clamp(wanted, pid_ == 0 ? kMinPieceBytes : kMinReadBytes, kMaxPieceBytes);
-  claimed_.store(0, std::memory_order_relaxed);
-}
-
-bool CopyJob::NextStep() {
-  if (step_ + 1 >= step_ops_.size()) return false;
-  BeginStep(step_ + 1);
+  const int64_t bytes = ends_[last_op_ - 1];
+  BeginStep(bytes, pid_ == 0 ? CopyPool::PieceBytes(bytes) : CopyPool::PieceBytes(bytes, kMinReadBytes));
   return true;
 }
 
-bool CopyJob::ClaimAndCopy() {
-  const int64_t begin = claimed_.fetch_add(piece_bytes_, std::memory_order_relaxed);
-  if (begin >= step_bytes_) return false;
-  CopyRange(begin, std::min(begin + piece_bytes_, step_bytes_));
-  return true;
-}
-
-void CopyJob::CopyRange(int64_t begin, int64_t end) {
+void CopyJob::RunUnits(int64_t begin, int64_t end) {
   if (pid_ == 0) {
     return ForEachPart(begin, end, [](const CopyOp& op, int64_t skip, int64_t bytes) {
       kernels::Copy(op.dst + skip, op.src + skip, static_cast<size_t>(bytes), op.destination);
@@ -164,22 +161,36 @@ CopyPool::CopyPool(int threads) {
   }
 }
 
-void CopyPool::Run(CopyJob* job, std::function<void()> done) {
-  if (job->steps() == 0 || threads_ == 0) {
-    job->RunInline();
-    done();
-    return;
-  }
+int64_t CopyPool::PieceBytes(int64_t step_bytes, int64_t least) {
+  return std::clamp(step_bytes / (kPiecesPerThread * std::max(1, Get().threads())), least, kMaxPieceBytes);
+}
+
+void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
+  if (threads_ == 0) job->RunInline();
+  if (threads_ == 0 || !job->FirstStep()) return done();
   job->done_ = std::move(done);
-  job->BeginStep(0);
-  const int64_t parts = (job->step_bytes_ + job->piece_bytes_ - 1) / job->piece_bytes_;  // each for one thread
+  job->order_ = order;
+  const bool whole = job->units_ <= job->piece_;  // for one thread
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     job->references_ = 0;
-    jobs_.push_back(job);
+    Insert(job, false);
   }
-  if (parts == 1) return wake_.notify_one();
+  if (whole) return wake_.notify_one();
   wake_.notify_all();
+}
+
+// With the lock held, as NoteFirst.
+void CopyPool::Insert(PoolJob* job, bool before_equals) {
+  const auto at = std::find_if(jobs_.begin(), jobs_.end(), [&](const PoolJob* other) {
+    return before_equals ? other->order_ >= job->order_ : other->order_ > job->order_;
+  });
+  jobs_.insert(at, job);
+  NoteFirst();
+}
+
+void CopyPool::NoteFirst() {
+  first_order_.store(jobs_.empty() ? kNobody : jobs_.front()->order_, std::memory_order_relaxed);
 }
 
 void CopyPool::Loop() {
@@ -190,21 +201,25 @@ void CopyPool::Loop() {
   }
 }
 
-// Called and left with the lock held. The last worker to leave a step whose every byte is copied moves the job on:
+// Called and left with the lock held. The last worker to leave a step whose every unit is done moves the job on:
 // no worker ever waits for another.
-void CopyPool::Work(CopyJob* job, std::unique_lock<std::mutex>* lock) {
+void CopyPool::Work(PoolJob* job, std::unique_lock<std::mutex>* lock) {
   ++job->references_;
   lock->unlock();
-  while (job->ClaimAndCopy()) {
-  }
+  bool more = job->ClaimAndRun();
+  while (more && !AnyBefore(*job)) more = job->ClaimAndRun();
   lock->lock();
   const auto queued = std::find(jobs_.begin(), jobs_.end(), job);
-  if (queued != jobs_.end()) jobs_.erase(queued);
-  if (--job->references_ > 0) return;
-  // Nothing is left to claim and no worker is inside, so everything is copied.
+  const bool claimable = more && queued != jobs_.end();  // as far as anybody has found out
+  if (!more && queued != jobs_.end()) {
+    jobs_.erase(queued);
+    NoteFirst();
+  }
+  if (--job->references_ > 0 || claimable) return;
+  // Nothing is left to claim and no worker is inside, so everything is done.
   if (job->NextStep()) {
-    jobs_.push_front(job);
-    if (job->step_bytes_ > job->piece_bytes_) wake_.notify_all();
+    Insert(job, true);
+    if (job->units_ > job->piece_) wake_.notify_all();
     return;
   }
   auto done = std::move(job->done_);

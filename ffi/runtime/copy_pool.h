@@ -1,4 +1,4 @@
-// Declares CopyPool: the process's threads that copy rows, one for each usable processor.
+// Declares CopyPool: the process's threads that copy and sum rows, one for each usable processor.
 #ifndef FASTJAX_RUNTIME_COPY_POOL_H_
 #define FASTJAX_RUNTIME_COPY_POOL_H_
 
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -16,10 +17,46 @@
 
 namespace fastjax {
 
-// Copies in steps: those of one step may run in any order and at once, and all of a step is done before the next
-// one starts. A job is filled (Clear, Add, EndStep), run once, and may then be filled again; once it has seen its
-// largest exchange it no longer allocates.
-class CopyJob {
+// Work in steps, each of so many units, which threads claim in pieces. Units of one step may be done in any order and
+// at once, and all of a step is done before the next one starts. It is run once, and may then be filled again.
+class PoolJob {
+ public:
+  PoolJob() = default;
+  PoolJob(const PoolJob&) = delete;
+  PoolJob& operator=(const PoolJob&) = delete;
+
+  // Bytes that it reads.
+  virtual int64_t bytes() const = 0;
+  // Runs everything on the calling thread.
+  void RunInline();
+
+ protected:
+  ~PoolJob() = default;
+
+  // Begins the first step; false where there is none.
+  virtual bool FirstStep() = 0;
+  // Begins the next one; false after the last.
+  virtual bool NextStep() = 0;
+  virtual void RunUnits(int64_t begin, int64_t end) = 0;
+
+  void BeginStep(int64_t units, int64_t piece);
+
+ private:
+  friend class CopyPool;
+
+  bool ClaimAndRun();  // one piece of the current step; false when none is left to claim
+
+  int64_t units_ = 0;
+  int64_t piece_ = 0;
+  std::atomic<int64_t> claimed_{0};
+  int64_t order_ = 0;   // set before the pool has it
+  int references_ = 0;  // workers inside this job; guarded by the pool's mutex
+  std::function<void()> done_;
+};
+
+// Copies in steps, whose units are bytes. A job is filled by Clear, Add and EndStep; once it has seen its largest
+// exchange it no longer allocates.
+class CopyJob final : public PoolJob {
  public:
   void Clear();
   // The sources are in the memory of that process, by their addresses there. Until Clear.
@@ -34,25 +71,22 @@ class CopyJob {
   // Adds `steps` steps, whose copies come in any order. Those of one step keep the order in which they come.
   void AddSteps(const std::vector<OfStep>& copies, int32_t steps);
 
-  int64_t bytes() const { return total_bytes_; }
+  int64_t bytes() const override { return total_bytes_; }
   int64_t steps() const { return static_cast<int64_t>(step_ops_.size()); }
   // Whether some of another process's memory could not be read.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  // Runs everything on the calling thread.
-  void RunInline();
   // For a job that reads from another process: adds all of its reads to `reader`.
   void AddTo(ProcessReader* reader) const;
 
  private:
-  friend class CopyPool;
+  bool FirstStep() override { return Begin(0); }
+  bool NextStep() override { return Begin(step_ + 1); }
+  void RunUnits(int64_t begin, int64_t end) override;
 
-  bool ClaimAndCopy();  // copies one piece of the current step; false when none is left to claim
   template <typename Copy>
   void ForEachPart(int64_t begin, int64_t end, Copy copy) const;
-  void CopyRange(int64_t begin, int64_t end);
-  bool NextStep();  // false after the last one
-  void BeginStep(size_t step);
+  bool Begin(size_t step);  // false where there is no such step
   void Grow(size_t count);  // room for so many copies
 
   // While several steps are added: where the next copy of one of them goes, and how many bytes those before it have.
@@ -74,12 +108,7 @@ class CopyJob {
   size_t step_ = 0;
   size_t first_op_ = 0;
   size_t last_op_ = 0;
-  int64_t step_bytes_ = 0;
-  int64_t piece_bytes_ = 0;
-  std::atomic<int64_t> claimed_{0};
   std::atomic<bool> failed_{false};
-  int references_ = 0;  // workers inside this job; guarded by the pool's mutex
-  std::function<void()> done_;
 };
 
 class CopyPool {
@@ -88,18 +117,30 @@ class CopyPool {
 
   int threads() const { return threads_; }
 
-  // Runs `job` on the pool and then calls `done` on one of its threads. The job must live until then.
-  void Run(CopyJob* job, std::function<void()> done);
+  // Runs `job` on the pool and then calls `done` on one of its threads. The job must live until then. Jobs of a lower
+  // `order` go first, those of one order as they come; a thread that works for a later job goes over to an earlier one
+  // after the piece at hand.
+  void Run(PoolJob* job, int64_t order, std::function<void()> done);
+
+  // The bytes of a piece of a step of so many: enough to even out unequal threads, but at least `least`, below which
+  // claiming one takes too long.
+  static int64_t PieceBytes(int64_t step_bytes, int64_t least = int64_t{64} << 10);
 
  private:
+  static constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
+
   explicit CopyPool(int threads);
   void Loop();
-  void Work(CopyJob* job, std::unique_lock<std::mutex>* lock);
+  void Work(PoolJob* job, std::unique_lock<std::mutex>* lock);
+  void Insert(PoolJob* job, bool before_equals);
+  void NoteFirst();
+  bool AnyBefore(const PoolJob& job) const { return first_order_.load(std::memory_order_relaxed) < job.order_; }
 
   int threads_ = 0;  // set once, by the constructor
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<CopyJob*> jobs_;  // jobs with pieces left to claim
+  std::deque<PoolJob*> jobs_;                  // jobs with pieces left to claim, by order
+  std::atomic<int64_t> first_order_{kNobody};  // that of the first of them
 };
 
 }  // namespace fastjax

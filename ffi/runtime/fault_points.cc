@@ -18,9 +18,11 @@ FaultPoints::FaultPoints(std::string_view wanted, void (*stop)()) : stop_(stop) 
     const std::string_view one = wanted.substr(0, wanted.find(','));
     wanted.remove_prefix(std::min(wanted.size(), one.size() + 1));
     const size_t at = one.find('@');
-    int64_t exchange = -1;
-    if (at != std::string_view::npos) std::from_chars(one.data() + at + 1, one.data() + one.size(), exchange);
-    if (exchange >= 0) points_.push_back(std::make_unique<Point>(one.substr(0, at), exchange));
+    if (at == std::string_view::npos) continue;
+    int64_t launch = -1;
+    std::from_chars(one.data() + at + 1, one.data() + one.size(), launch);
+    const bool any = one.substr(at + 1) == "*";
+    if (any || launch >= 0) points_.push_back(std::make_unique<Point>(one.substr(0, at), any ? kAny : launch));
   }
 }
 
@@ -32,28 +34,23 @@ FaultPoints& FaultPoints::Get() {
   return *points;
 }
 
-void FaultPoints::Begin() {
-  exchanges_.fetch_add(1);
-  At("meet");
-}
-
-void FaultPoints::AtStepOf(planner::Phase phase, int32_t stage) {
+void FaultPoints::AtStepOf(int64_t launch, planner::Phase phase, int32_t stage) {
   switch (phase) {
     case planner::Phase::kBalance:
-      return At("balance");
+      return At(launch, "balance");
     case planner::Phase::kScaleOut:
-      return At("stage " + std::to_string(stage));
+      return At(launch, "stage " + std::to_string(stage));
     case planner::Phase::kRedistribute:
-      return At("redistribution");
+      return At(launch, "redistribution");
     case planner::Phase::kLocal:
       return;
   }
 }
 
-void FaultPoints::At(std::string_view place) {
-  const int64_t exchange = exchanges_.load() - 1;
+void FaultPoints::At(int64_t launch, std::string_view place) {
   for (const auto& point : points_) {
-    if (point->exchange == exchange && point->place == place && !point->reached.exchange(true)) stop_();
+    const bool here = (point->launch == launch || point->launch == kAny) && point->place == place;
+    if (here && !point->reached.exchange(true)) stop_();
   }
 }
 

@@ -1,8 +1,9 @@
 // Declares places where a test can have this process stop. What the test then does to the process happens there and
 // nowhere else.
 //
-// FASTJAX_FAULT names them, each with the exchange of this process, from 0: with "met@1,stage 2@3" it stops once all
-// have met for its second exchange, and in its fourth before it sends anything of stage 2, as errors number them.
+// FASTJAX_FAULT names them, each with the launch of this process (runtime/launch_order.h), from 0: with
+// "met@1,stage 2@3" it stops once all have met for its second launch, and in its fourth before it sends anything of
+// stage 2, as errors number them. "stage 2@*" is in whichever launch comes there first.
 // Whoever tests lets it go on (SIGCONT). Without the variable nothing ever stops. For tests only.
 #ifndef FASTJAX_RUNTIME_FAULT_POINTS_H_
 #define FASTJAX_RUNTIME_FAULT_POINTS_H_
@@ -28,38 +29,38 @@ class FaultPoints {
   // Those of the environment, as it was when this was first called. They stop the process.
   static FaultPoints& Get();
 
-  // Counts exchanges. "meet": before the others are told that this process has come.
-  void AtMeet() {
-    if (!points_.empty()) Begin();
+  // "meet": before the others are told that this process has come.
+  void AtMeet(int64_t launch) {
+    if (!points_.empty()) At(launch, "meet");
   }
   // "met": everybody has come, and nothing is planned yet.
-  void AtMet() {
-    if (!points_.empty()) At("met");
+  void AtMet(int64_t launch) {
+    if (!points_.empty()) At(launch, "met");
   }
   // "balance", "stage N", "redistribution": before the first send or copy of it.
-  void AtStep(planner::Phase phase, int32_t stage) {
-    if (!points_.empty()) AtStepOf(phase, stage);
+  void AtStep(int64_t launch, planner::Phase phase, int32_t stage) {
+    if (!points_.empty()) AtStepOf(launch, phase, stage);
   }
   // "end": all of this process's rows have moved, and its program has not gone on.
-  void AtEnd() {
-    if (!points_.empty()) At("end");
+  void AtEnd(int64_t launch) {
+    if (!points_.empty()) At(launch, "end");
   }
 
  private:
   struct Point {
-    Point(std::string_view name, int64_t of) : place(name), exchange(of) {}
+    Point(std::string_view name, int64_t of) : place(name), launch(of) {}
 
     std::string place;
-    int64_t exchange;
+    int64_t launch;  // or kAny
     std::atomic<bool> reached{false};
   };
 
-  void Begin();
-  void At(std::string_view place);
-  void AtStepOf(planner::Phase phase, int32_t stage);
+  static constexpr int64_t kAny = -1;
+
+  void At(int64_t launch, std::string_view place);
+  void AtStepOf(int64_t launch, planner::Phase phase, int32_t stage);
 
   std::vector<std::unique_ptr<Point>> points_;
-  std::atomic<int64_t> exchanges_{0};
   void (*stop_)();
 };
 

@@ -33,6 +33,9 @@ class Listener {
   virtual void OnDone(int64_t cookie, const Status& status) = 0;
   // Now and then while a long request moves, before its end.
   virtual void OnMoved(int64_t /*cookie*/) {}
+  // Of what several listeners send through one NIC, that of the lowest order goes first; and the same of what they
+  // copy.
+  virtual int64_t order() const { return 0; }
 };
 
 // Is told of what other processes do, on the wire's thread, and never from within a call of the wire's.

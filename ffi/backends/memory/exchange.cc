@@ -8,9 +8,10 @@
 #include "backends/memory/job_builder.h"
 #include "backends/memory/memory_backend.h"
 #include "execution/prepared.h"
-#include "execution/sum.h"
+#include "execution/sum_job.h"
 #include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
+#include "runtime/launch_order.h"
 #include "runtime/meter.h"
 
 namespace fastjax::memory {
@@ -26,6 +27,8 @@ struct Work {
   Launch launch;
   Prepared prepared;
   JobBuilder builder;
+  SumJob sum;
+  PoolJob* job = nullptr;  // of the two, what is to be done
 };
 
 struct ExchangeState {
@@ -39,24 +42,26 @@ struct ExchangeState {
 
   void Execute(const std::shared_ptr<ExchangeState>& self, Session* session, int32_t last) {
     const Launch launch = meter.Begin();
+    const int64_t order = NextLaunch();
     std::unique_ptr<Work> work;
     const Status status = Guarded([&] {
       work = TakeWork();
       work->launch = launch;
       return Prepare(work.get(), session);
     });
-    if (status.ok() && work->builder.job()->bytes() > kInlineBytes && HandOver(self, session, &work)) return;
-    if (status.ok()) work->builder.job()->RunInline();
+    if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(self, session, order, &work)) return;
+    if (status.ok()) work->job->RunInline();
     status.ok() ? Note(*work) : meter.End(launch, status, {});
     ReturnWork(std::move(work));
     session->Finish(status, last);
   }
 
   // Has the pool do the work and end the session; false where the pool cannot take it.
-  bool HandOver(const std::shared_ptr<ExchangeState>& self, Session* session, std::unique_ptr<Work>* work) {
+  bool HandOver(const std::shared_ptr<ExchangeState>& self, Session* session, int64_t order,
+                std::unique_ptr<Work>* work) {
     Work* const raw = work->release();
     const Status taken = Guarded([&] {
-      CopyPool::Get().Run(raw->builder.job(), [self, session, raw] {
+      CopyPool::Get().Run(raw->job, order, [self, session, raw] {
         self->Note(*raw);
         self->ReturnWork(std::unique_ptr<Work>(raw));
         session->Finish(Status::Ok());
@@ -71,24 +76,25 @@ struct ExchangeState {
 
   Status Prepare(Work* work, Session* session) const {
     const auto& args = session->args();
-    work->builder.job()->Clear();
     bool alike = true;  // there are no other processes
     Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
-    if (options.reverse && (options.indexed || traffic.LandingsOverlap())) return Sum(traffic, args);
+    if (options.reverse && (options.indexed || traffic.LandingsOverlap())) return Sum(work, args);
+    work->job = work->builder.job();
     return work->builder.Build(*site, args, work->prepared.plans(), traffic);
   }
 
-  // Rows come straight from their origins, without staging, and are summed by one thread.
-  Status Sum(const GroupTraffic& traffic, const std::vector<ExchangeArgs>& args) const {
+  // Rows come straight from their origins, without staging.
+  Status Sum(Work* work, const std::vector<ExchangeArgs>& args) const {
     if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
+    work->job = &work->sum;
+    work->sum.Begin(args.front());
     for (int32_t target = 0; target < site->group_size; ++target) {
-      SumLandings(traffic, site->group_size, target, args[site->position_at[target]],
-                  [&](int32_t origin, const Run& run, int64_t) {
-                    const ExchangeArgs& from = args[site->position_at[origin]];
-                    return from.source + run.source_row * from.row_bytes;
-                  });
+      const auto source = [&](int32_t origin, const Run& run, int64_t) -> kernels::Summand {
+        return args[site->position_at[origin]].SummandAt(run.source_row);
+      };
+      work->sum.Add(work->prepared.traffic(), site->group_size, target, args[site->position_at[target]], source);
     }
     return Status::Ok();
   }

@@ -26,21 +26,27 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void OnMet() override {
     launch()->Restart();
-    FaultPoints::Get().AtMet();
-    bool alike = true;
-    const Status status = Guarded([&] { return Prepare(&alike); });
+    FaultPoints::Get().AtMet(order());
+    PlanBesideOthers([this] { return Prepare(); }, [this](const Status& status) { OnPrepared(status); });
+  }
+
+  void OnPrepared(const Status& status) {
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
+    if (process_session().failed) {
+      schedule_.Release();
+      return StayOut(deferred());
+    }
     if (!status.ok()) {
       schedule_.Release();
       // All processes find the same mistakes, but a lack of memory is one process's own.
-      alike = alike && status.code == Code::kInvalidArgument;
+      const bool alike = alike_ && status.code == Code::kInvalidArgument;
       return alike ? rendezvous.FailAlike(&process_session(), status) : rendezvous.GiveUp(&process_session(), status);
     }
-    runner_.Start(site().process_group().wire.get(), &site().call_site(), group(), &schedule_, Tag(),
+    runner_.Start(site().process_group().wire.get(), &site().call_site(), group(), &schedule_, Tag(), order(),
                   [this](const Status& ended) {
                     schedule_.Release();
                     if (ended.ok()) {
-                      FaultPoints::Get().AtEnd();
+                      FaultPoints::Get().AtEnd(order());
                       return Finish(ended);
                     }
                     // A request that failed is the first that anyone hears of it; otherwise the others know.
@@ -52,6 +58,11 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void OnFailed(const Status& why) override {
     if (runner_.running()) return runner_.Fail(why);
+    if (!Defers(why)) StayOut(why);
+  }
+
+  // Ends here before any row has moved.
+  void StayOut(const Status& why) {
     // Somebody who met all others before they gave up may send already, and could end that only with the connection.
     if (KnowsTag()) Runner::DropRows(site().process_group().wire.get(), site().call_site(), Tag());
     Finish(why);
@@ -65,7 +76,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void OnTick(std::chrono::steady_clock::time_point now) override {
     runner_.Tick(now);
-    if (process_session().failed) return;
+    if (process_session().failed || planning()) return;
     // Before the requests that are still open have ended, so that the others let go of theirs.
     if (!runner_.failure().ok()) return site().process_group().rendezvous.GiveUp(&process_session(), runner_.failure());
     const auto still = now - runner_.last_progress();
@@ -81,17 +92,16 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  private:
   Seen seen() const override { return prepared_.seen(); }
 
-  // `alike` says, of a mistake, whether every process finds the same.
-  Status Prepare(bool* alike) {
+  Status Prepare() {
     const CallSite& call = site().call_site();
-    *alike = true;
+    alike_ = true;
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, alike, launch()); !status.ok()) {
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, &alike_, launch()); !status.ok()) {
       return status;
     }
-    *alike = false;
+    alike_ = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
     if (options_->reverse && (options_->indexed || traffic.LandingsOverlap())) {
@@ -122,6 +132,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   const ExchangeOptions* options_;
   Prepared prepared_;
+  bool alike_ = true;  // of a mistake that Prepare finds: whether every process finds the same
   std::vector<int32_t> ranks_;
   MessageSchedule schedule_;
   Runner runner_;

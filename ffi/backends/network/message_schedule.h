@@ -10,6 +10,7 @@
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
+#include "execution/sum_job.h"
 #include "runtime/copy_op.h"
 #include "runtime/staging_pool.h"
 #include "runtime/wire.h"
@@ -53,12 +54,13 @@ class MessageSchedule {
   Status Build(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                const DevicePlans& plans, const GroupTraffic& traffic);
 
-  // For rows that land on each other: every block goes straight from its origin to its target, and Sum adds them up.
+  // For rows that land on each other: every block goes straight from its origin to its target, with the factors of its
+  // rows behind them, and sum_job() adds them up.
   Status BuildSum(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                   const GroupTraffic& traffic);
 
-  // To be called when all messages are here. The result is that of one process, bit by bit.
-  void Sum() const;
+  // To be run when all messages are here. The result is that of one process, bit by bit.
+  PoolJob* sum_job() { return &sum_job_; }
   bool sums() const { return sums_; }
 
   // Gives staging memory back; also after a build that failed. May be called again.
@@ -95,6 +97,9 @@ class MessageSchedule {
   void FindQueues();
   void LinkGates();
   Status PlaceArrivals();
+  int64_t ArrivalBytes(const Step& step) const;
+  void AddFactors(const Step& step);
+  void PlaceSums();
 
   const CallSite* site_ = nullptr;
   int32_t group_ = 0;
@@ -118,6 +123,7 @@ class MessageSchedule {
 
   StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed
   std::vector<int64_t> arrival_;  // by step that receives: where they are, in bytes
+  SumJob sum_job_;
 };
 
 }  // namespace fastjax::network

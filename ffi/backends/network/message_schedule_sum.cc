@@ -3,7 +3,7 @@
 #include <string>
 
 #include "backends/network/message_schedule.h"
-#include "execution/sum.h"
+#include "execution/sum_job.h"
 
 namespace fastjax::network {
 
@@ -13,6 +13,7 @@ Status MessageSchedule::BuildSum(const CallSite& site, int32_t group, int32_t pr
   if (!IsHere()) return Status::Ok();
   if (Status status = CheckSummable(site, Here()); !status.ok()) return status;
   placement_.Begin(site, args, Here().row_bytes, traffic);
+  sum_job_.Begin(Here());
   if (placement_.row_bytes() == 0) return Status::Ok();  // nothing to move
   lowering_.LowerBlocks(reach_, traffic, placement_);
   if (Status status = PlaceArrivals(); !status.ok()) return status;
@@ -20,12 +21,14 @@ Status MessageSchedule::BuildSum(const CallSite& site, int32_t group, int32_t pr
     const Step& step = steps()[i];
     AddStep(step);
     if (step.action == Action::kReceive) {
-      AddPiece(arrivals_.data() + arrival_[i], traffic.rows(step.peer, step.here) * placement_.row_bytes());
+      AddPiece(arrivals_.data() + arrival_[i], ArrivalBytes(step));
     } else {
       AddRows(step);
+      AddFactors(step);
     }
   }
   FindQueues();
+  PlaceSums();
   sums_ = true;
   return Status::Ok();
 }
@@ -37,7 +40,7 @@ Status MessageSchedule::PlaceArrivals() {
   for (const Step& step : steps()) {
     if (step.action != Action::kReceive) break;
     arrival_.push_back(bytes);
-    bytes += traffic_->rows(step.peer, step.here) * placement_.row_bytes();
+    bytes += ArrivalBytes(step);
   }
   if (bytes > 0) arrivals_ = StagingPool::Get().Take(bytes);
   if (arrivals_.bytes() >= bytes) return Status::Ok();
@@ -45,15 +48,31 @@ Status MessageSchedule::PlaceArrivals() {
                           " bytes of rows to be summed; exchange fewer rows at a time.");
 }
 
-void MessageSchedule::Sum() const {
+int64_t MessageSchedule::ArrivalBytes(const Step& step) const {
+  return traffic_->rows(step.peer, step.here) * (placement_.row_bytes() + Here().factor_bytes());
+}
+
+void MessageSchedule::AddFactors(const Step& step) {
+  const ExchangeArgs& origin = (*args_)[site_->position_at[step.here]];
+  if (origin.factors == nullptr) return;
+  traffic_->ForEachRun(step.here, step.peer, 0, traffic_->rows(step.here, step.peer), [&](const Run& run) {
+    const std::byte* const factors = origin.SummandAt(run.source_row).factor;
+    AddPiece(const_cast<std::byte*>(factors), run.rows * origin.factor_bytes());  // NOLINT(*-const-cast): sends only
+  });
+}
+
+void MessageSchedule::PlaceSums() {
   const int64_t row_bytes = placement_.row_bytes();
+  const int64_t factor_bytes = Here().factor_bytes();
   for (const int32_t target : lowering_.devices()) {
-    SumLandings(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]],
-                [&](int32_t origin, const Run& run, int64_t done) -> const std::byte* {
-                  const int32_t step = lowering_.ArrivalOf(origin, target);
-                  if (step >= 0) return arrivals_.data() + arrival_[step] + done * row_bytes;
-                  return (*args_)[site_->position_at[origin]].source + run.source_row * row_bytes;
-                });
+    const auto source = [&](int32_t origin, const Run& run, int64_t done) -> kernels::Summand {
+      const int32_t step = lowering_.ArrivalOf(origin, target);
+      if (step < 0) return (*args_)[site_->position_at[origin]].SummandAt(run.source_row);
+      const std::byte* const rows = arrivals_.data() + arrival_[step];
+      const std::byte* const factors = rows + traffic_->rows(origin, target) * row_bytes;
+      return {rows + done * row_bytes, factor_bytes == 0 ? nullptr : factors + done * factor_bytes};
+    };
+    sum_job_.Add(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]], source);
   }
 }
 

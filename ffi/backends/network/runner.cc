@@ -10,7 +10,6 @@
 
 #include <mutex>
 
-#include "runtime/completer.h"
 #include "runtime/fault_points.h"
 #include "runtime/process_state.h"
 
@@ -29,12 +28,13 @@ struct WireEnded {
 }  // namespace
 
 void Runner::Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
-                   std::function<void(Status)> done) {
+                   int64_t order, std::function<void(Status)> done) {
   wire_ = wire;
   site_ = site;
   group_ = group;
   schedule_ = schedule;
   tag_ = exchange_tag;
+  order_ = order;
   done_ = std::move(done);
   running_ = true;
   summed_ = !schedule->sums();
@@ -89,7 +89,7 @@ void Runner::Advance(int32_t queue) {
 
 void Runner::Begin(int32_t step_index) {
   const Step& step = schedule_->steps()[step_index];
-  if (step.action == Action::kSend) FaultPoints::Get().AtStep(step.phase, schedule_->stages()[step.stage] + 1);
+  if (step.action == Action::kSend) FaultPoints::Get().AtStep(order_, step.phase, schedule_->stages()[step.stage] + 1);
   const Route route = schedule_->RouteOf(step);
   const uint64_t tag = tag_ + schedule_->TagOf(step);
   const StepRows& rows = schedule_->rows()[step_index];
@@ -147,22 +147,23 @@ void Runner::OpenGate(const Gate& gate) {
   if (gate.copies >= 0) AddCopies(gate.copies);
 }
 
-// On a thread of its own: other exchanges need the wire's.
+// On the pool: other exchanges need the wire's thread.
 void Runner::StartSum() {
   summed_ = true;
   ++outstanding_;
-  const auto sum = [this] {
-    schedule_->Sum();
+  const auto done = [this] {
     Return([this] {
       --outstanding_;
       Settle();
     });
   };
   const Status taken = Guarded([&] {
-    Completer::Get().Run(sum);
+    CopyPool::Get().Run(schedule_->sum_job(), order_, done);
     return Status::Ok();
   });
-  if (!taken.ok()) sum();
+  if (taken.ok()) return;
+  schedule_->sum_job()->RunInline();
+  done();
 }
 
 // Ends the exchange if nothing of it is under way. Nothing may be touched after it.

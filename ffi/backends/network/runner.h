@@ -32,11 +32,12 @@ class Runner final : public Listener {
  public:
   explicit Runner(Limits limits = {}) : limits_(limits) {}
 
-  // `exchange_tag` makes the upper 48 bits of all tags. `done` is called exactly once, on the wire's thread, from
-  // within no call of the runner's, when nothing reads or writes the schedule's memory any more; the runner may then be
-  // started again or destroyed. A request that fails is reported with the peer, the stage and the direction.
+  // `exchange_tag` makes the upper 48 bits of all tags. Runners of a lower `order` go first. `done` is called exactly
+  // once, on the wire's thread, from within no call of the runner's, when nothing reads or writes the schedule's memory
+  // any more; the runner may then be started again or destroyed. A request that fails is reported with the peer, the
+  // stage and the direction.
   void Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
-             std::function<void(Status)> done);
+             int64_t order, std::function<void(Status)> done);
 
   // Gives up: begins nothing new, asks what has begun to end, throws away what still comes, and calls done(why) when
   // everything has ended. The first reason counts; without anything running it does nothing.
@@ -59,6 +60,7 @@ class Runner final : public Listener {
 
   void OnDone(int64_t cookie, const Status& status) override;
   void OnMoved(int64_t cookie) override;
+  int64_t order() const override { return order_; }
 
   // Throws away what arrives for an exchange that was given up, so that its senders need not wait. Also for exchanges
   // that others began and this process did not.
@@ -108,6 +110,7 @@ class Runner final : public Listener {
   int32_t group_ = 0;
   MessageSchedule* schedule_ = nullptr;
   uint64_t tag_ = 0;
+  int64_t order_ = 0;
   std::function<void(Status)> done_;
 
   bool running_ = false;

@@ -56,7 +56,7 @@ int32_t Runner::TakeReady() {
   ready_.pop_back();
   if (step.phase == Phase::kLocal) ready_last_ -= schedule_->rows()[step_index].bytes;
   states_[step_index] = State::kBegun;
-  FaultPoints::Get().AtStep(step.phase, schedule_->stages()[step.stage] + 1);
+  FaultPoints::Get().AtStep(order_, step.phase, schedule_->stages()[step.stage] + 1);
   return step_index;
 }
 
@@ -124,7 +124,7 @@ bool Runner::CopyOnPool() {
     }
     copying->job.EndStep();
     // Small enough for a function object to hold without memory of its own.
-    CopyPool::Get().Run(&copying->job, [copying] {
+    CopyPool::Get().Run(&copying->job, order_, [copying] {
       Runner* const runner = copying->runner;
       runner->Return([copying] { copying->runner->CopyDone(copying); });
     });

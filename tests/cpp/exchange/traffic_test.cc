@@ -14,8 +14,8 @@
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/layout.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {

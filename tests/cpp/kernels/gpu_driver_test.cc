@@ -22,6 +22,7 @@
 #include "support/check.h"
 #include "support/gpu_driver/device.h"
 #include "support/gpu_driver/lists.h"
+#include "support/sums.h"
 
 namespace fastjax::test {
 namespace {
@@ -179,7 +180,7 @@ void CheckSums(const Device& device, const Scale& scale, ElementKind kind, Rando
     for (int32_t s = 0; s < sources; ++s) {
       const int64_t start = Below(random, static_cast<int64_t>(from.size()) - bytes + 1);
       sums.sources.push_back(src.data() + start);
-      kernels::Add(to, from.data() + start, static_cast<size_t>(bytes), kind);
+      AddTo(to, from.data() + start, static_cast<size_t>(bytes), kind);
     }
   }
   const DeviceList landings(&device, sums.landings);

@@ -13,6 +13,7 @@
 
 #include "support/check.h"
 #include "support/random.h"
+#include "support/sums.h"
 
 namespace fastjax::test {
 namespace {
@@ -79,7 +80,7 @@ void CheckFloats(ElementKind kind) {
   std::vector<std::byte> dst = RandomBytes(kCount * sizeof(T) + 3, &random);
   const std::vector<std::byte> src = RandomBytes(kCount * sizeof(T) + 3, &random);
   const std::vector<std::byte> before = dst;
-  kernels::Add(dst.data() + 1, src.data() + 3, kCount * sizeof(T), kind);
+  AddTo(dst.data() + 1, src.data() + 3, kCount * sizeof(T), kind);
   bool right = true;
   for (size_t i = 0; i < kCount; ++i) {
     T a;
@@ -88,7 +89,7 @@ void CheckFloats(ElementKind kind) {
     std::memcpy(&a, before.data() + 1 + i * sizeof(T), sizeof(T));
     std::memcpy(&b, src.data() + 3 + i * sizeof(T), sizeof(T));
     std::memcpy(&sum, dst.data() + 1 + i * sizeof(T), sizeof(T));
-    const T wanted = a + b;
+    const T wanted = T{0} + a + b;
     const bool same = std::isnan(wanted) ? std::isnan(sum) : std::memcmp(&sum, &wanted, sizeof(T)) == 0;
     right = right && same;
   }
@@ -135,12 +136,12 @@ struct Half {
     std::vector<uint16_t> sums(1 << 16);
     for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<uint16_t>(i);
     const std::vector<uint16_t> others(sums.size(), other);
-    kernels::Add(sums.data(), others.data(), sums.size() * 2, kind);
+    AddTo(sums.data(), others.data(), sums.size() * 2, kind);
     return sums;
   }
 
   uint16_t Sum(uint16_t a, uint16_t b) const {
-    kernels::Add(&a, &b, 2, kind);
+    AddTo(&a, &b, 2, kind);
     return a;
   }
 };
@@ -149,12 +150,12 @@ constexpr Half kF16{ElementKind::kF16, 10};
 constexpr Half kBF16{ElementKind::kBF16, 7};
 
 bool IsSum(const Half& half, uint16_t a, uint16_t b, uint16_t sum) {
-  const double wanted = half.Rounded(half.Value(a) + half.Value(b));
+  const double wanted = half.Rounded(0.0 + half.Value(a) + half.Value(b));
   if (std::isnan(wanted)) return half.is_nan(sum);
   return half.Value(sum) == wanted && std::signbit(wanted) == ((sum & 0x8000) != 0);
 }
 
-// Adding a zero changes nothing, so every value is read and written back as it was.
+// Adding a zero changes nothing but the sign of another, so every value is read and written back as it was.
 void CheckRoundTrip(const Half& half) {
   const std::vector<uint16_t> plus_zero = half.AddToAll(0);
   const std::vector<uint16_t> minus_zero = half.AddToAll(0x8000);
@@ -167,7 +168,8 @@ void CheckRoundTrip(const Half& half) {
         right = right && half.is_nan(sum) && (sum & quiet) != 0 && ((sum ^ bits) & 0x8000) == 0;
       }
     } else {
-      right = right && plus_zero[i] == (bits == 0x8000 ? 0 : bits) && minus_zero[i] == bits;
+      const uint16_t wanted = bits == 0x8000 ? 0 : bits;
+      right = right && plus_zero[i] == wanted && minus_zero[i] == wanted;
     }
   }
   CHECK(right);
@@ -195,7 +197,7 @@ void CheckHalf(const Half& half) {
     b[i] = static_cast<uint16_t>((a[i] + random() % (size_t{12} << half.mantissa)) ^ (random() % 2 << 15));
   }
   std::vector<uint16_t> sums = a;
-  kernels::Add(sums.data(), b.data(), sums.size() * 2, half.kind);
+  AddTo(sums.data(), b.data(), sums.size() * 2, half.kind);
   bool right = true;
   for (size_t i = 0; i < a.size(); ++i) right = right && IsSum(half, a[i], b[i], sums[i]);
   CHECK(right);
@@ -234,10 +236,71 @@ void TestNothingElseIsAdded() {
       std::vector<std::byte> dst = RandomBytes(64, &random);
       const std::vector<std::byte> src = RandomBytes(64, &random);
       const std::vector<std::byte> before = dst;
-      kernels::Add(dst.data() + 8, src.data() + 8, bytes, kind);
+      AddTo(dst.data() + 8, src.data() + 8, bytes, kind);
       const auto end = static_cast<std::ptrdiff_t>(kind == ElementKind::kOpaque ? 8 : 8 + bytes / element * element);
       CHECK(std::equal(dst.begin(), dst.begin() + 8, before.begin()));
       CHECK(std::equal(dst.begin() + end, dst.end(), before.begin() + end));
+    }
+  }
+}
+
+// Rows of 16 bits and their products in float, whose bits are those of one operation after the other.
+template <typename Stored, typename Wide>
+void CheckScaled(kernels::SumTypes types, double (*value)(Stored)) {
+  CHECK(kernels::CanSum(types) && kernels::CanScale(types));
+  std::mt19937_64 random(5);
+  constexpr size_t kRows = 5;
+  for (const size_t elements : {size_t{0}, size_t{1}, size_t{7}, size_t{1023}, size_t{1024}, size_t{2500}}) {
+    std::vector<std::vector<std::byte>> rows;
+    std::vector<kernels::Summand> summands;
+    std::vector<std::byte> factors(kRows * sizeof(Wide) + 1);
+    for (size_t i = 0; i < kRows; ++i) {
+      rows.push_back(RandomBytes(elements * sizeof(Stored) + 1, &random));
+      // No infinities or NaNs.
+      for (size_t e = 1; e < rows[i].size(); ++e) rows[i][e] &= std::byte{0xBF};
+      std::byte* const factor = factors.data() + 1 + i * sizeof(Wide);
+      const auto drawn = static_cast<Wide>(static_cast<double>(random() >> 12) * 0x1p-52 - 0.5);
+      std::memcpy(factor, &drawn, sizeof(Wide));
+      summands.push_back({rows[i].data() + 1, i == 2 ? nullptr : factor});
+    }
+    std::vector<std::byte> result = RandomBytes(elements * sizeof(Wide) + 2, &random);
+    const std::vector<std::byte> before = result;
+    kernels::AddUp(result.data() + 1, elements, types, summands.data(), kRows);
+    bool right = true;
+    for (size_t e = 0; e < elements; ++e) {
+      volatile Wide wanted = 0;  // so that no compiler rounds a product and a sum at once
+      for (const kernels::Summand& summand : summands) {
+        Stored stored;
+        std::memcpy(&stored, summand.row + e * sizeof(Stored), sizeof(Stored));
+        Wide factor = 1;
+        if (summand.factor != nullptr) std::memcpy(&factor, summand.factor, sizeof(Wide));
+        volatile Wide product = static_cast<Wide>(value(stored)) * factor;
+        wanted = wanted + product;
+      }
+      Wide sum;
+      std::memcpy(&sum, result.data() + 1 + e * sizeof(Wide), sizeof(Wide));
+      right = right && sum == wanted;
+    }
+    CHECK(right);
+    CHECK(result.front() == before.front() && result.back() == before.back());
+  }
+}
+
+void TestScaled() {
+  CheckScaled<uint16_t, float>({ElementKind::kF16, ElementKind::kF32}, [](uint16_t v) { return kF16.Value(v); });
+  CheckScaled<uint16_t, float>({ElementKind::kBF16, ElementKind::kF32}, [](uint16_t v) { return kBF16.Value(v); });
+  CheckScaled<float, float>({ElementKind::kF32, ElementKind::kF32}, [](float v) { return static_cast<double>(v); });
+  CheckScaled<double, double>({ElementKind::kF64, ElementKind::kF64}, [](double v) { return v; });
+}
+
+// Which types can be summed in which.
+void TestSumTypes() {
+  for (const ElementKind element : kKinds) {
+    for (const ElementKind sum : kKinds) {
+      const bool half = element == ElementKind::kF16 || element == ElementKind::kBF16;
+      const bool own = element == sum && element != ElementKind::kOpaque;
+      CHECK_EQ(kernels::CanSum({element, sum}), own || (half && sum == ElementKind::kF32));
+      CHECK_EQ(kernels::CanScale({element, sum}), (own && !half) || (half && sum == ElementKind::kF32));
     }
   }
 }
@@ -255,5 +318,7 @@ int main() {
   fastjax::test::CheckHalf(fastjax::test::kBF16);
   fastjax::test::TestHalvesByHand();
   fastjax::test::TestNothingElseIsAdded();
+  fastjax::test::TestScaled();
+  fastjax::test::TestSumTypes();
   return fastjax::test::Finish("kernels_test");
 }

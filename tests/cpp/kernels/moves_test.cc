@@ -13,6 +13,7 @@
 #include "kernels/copy.h"
 #include "support/check.h"
 #include "support/random.h"
+#include "support/sums.h"
 
 namespace fastjax::test {
 namespace {
@@ -365,8 +366,8 @@ bool IsNaN(typename Kind<Element>::Bits bits) {
   return (bits & static_cast<Bits>(~sign)) > infinity;
 }
 
-// The bytes that kernels::Add makes, source by source. Where two NaNs meet, processors may keep either: those elements
-// are marked, and need only be NaNs.
+// The bytes that kernels::AddUp makes, source by source. Where two NaNs meet, processors may keep either: those
+// elements are marked, and need only be NaNs.
 template <typename Element>
 std::vector<std::byte> AddUp(const std::vector<const std::byte*>& sources, int64_t bytes, std::vector<bool>* either) {
   using Bits = typename Kind<Element>::Bits;
@@ -379,7 +380,7 @@ std::vector<std::byte> AddUp(const std::vector<const std::byte*>& sources, int64
       std::memcpy(&b, source + i * sizeof(Bits), sizeof(Bits));
       if (IsNaN<Element>(a) && IsNaN<Element>(b)) (*either)[i] = true;
     }
-    kernels::Add(sum.data(), source, sum.size(), Kind<Element>::kKind);
+    AddTo(sum.data(), source, sum.size(), Kind<Element>::kKind);
   }
   return sum;
 }

@@ -23,7 +23,9 @@
 #include "exchange/status.h"
 #include "runtime/completer.h"
 #include "support/check.h"
-#include "support/transport_support.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,7 +16,9 @@
 #include "exchange/status.h"
 #include "kernels/copy.h"
 #include "support/check.h"
-#include "support/transport_support.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {
@@ -138,7 +141,7 @@ void TestPool() {
       for (int32_t i = starter; i < outcomes.count(); i += kStarters) {
         Chain* chain = chains[i].get();
         chain->Spoil();
-        CopyPool::Get().Run(chain->job(), [chain, done = outcomes.For(i)] {
+        CopyPool::Get().Run(chain->job(), i % 5, [chain, done = outcomes.For(i)] {
           done(chain->IsRight() ? Status::Ok() : Status::Internal("wrong bytes"));
         });
       }
@@ -166,7 +169,7 @@ void TestFromDone() {
     static void Run(std::shared_ptr<Repeat> self) {
       self->chain->Spoil();
       CopyJob* job = self->chain->job();
-      CopyPool::Get().Run(job, [self = std::move(self)] {
+      CopyPool::Get().Run(job, 0, [self = std::move(self)] {
         if (!self->chain->IsRight()) ++*self->wrong;
         if (--self->rounds > 0) return Run(self);
         self->chain.reset();
@@ -186,11 +189,48 @@ void TestFromDone() {
   CHECK_EQ(wrong.load(), 0);
 }
 
+// Jobs of earlier launches go first whenever they come, with all of their steps.
+void TestOrder() {
+  const int32_t threads = CopyPool::Get().threads();
+  std::promise<void> one, others;
+  const std::shared_future<void> go_one = one.get_future().share(), go_others = others.get_future().share();
+  std::vector<std::unique_ptr<Chain>> chains;
+  const auto add = [&](int32_t steps) {
+    chains.push_back(std::make_unique<Chain>(1'000'000, steps, 30'000, chains.size(), false));
+    return chains.back()->job();
+  };
+  // One thread is left to copy, once all jobs are there.
+  const Outcomes held(threads), freed(threads);
+  for (int32_t i = 0; i < threads; ++i) {
+    CopyPool::Get().Run(add(1), 0, [=, go = i == 0 ? go_one : go_others] {
+      held.For(i)(Status::Ok());
+      go.wait();
+      freed.For(i)(Status::Ok());
+    });
+  }
+  held.WaitAll();
+  constexpr int64_t kOrders[] = {4, 2, 3, 2, 1};
+  const Outcomes outcomes(static_cast<int32_t>(std::size(kOrders)));
+  std::vector<int32_t> ended;  // by the one thread
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    CopyPool::Get().Run(add(3), kOrders[i], [i, &ended, done = outcomes.For(i)] {
+      ended.push_back(i);
+      done(Status::Ok());
+    });
+  }
+  one.set_value();
+  outcomes.WaitAll();
+  CHECK(ended == std::vector<int32_t>({4, 1, 3, 2, 0}));
+  others.set_value();
+  freed.WaitAll();
+  for (const auto& chain : chains) CHECK(chain->IsRight());
+}
+
 void TestFill() {
   CopyJob job;
   CHECK_EQ(job.steps(), 0);
   bool called = false;
-  CopyPool::Get().Run(&job, [&] { called = true; });
+  CopyPool::Get().Run(&job, 0, [&] { called = true; });
   CHECK(called);  // nothing to do: at once
   const std::vector<std::byte> source(100, std::byte{1});
   std::vector<std::byte> destination(100);
@@ -210,7 +250,7 @@ void TestFill() {
   CHECK_EQ(job.steps(), 2);
   CHECK_EQ(job.bytes(), 11);
   const Outcomes outcome(1);
-  CopyPool::Get().Run(&job, [done = outcome.For(0)] { done(Status::Ok()); });
+  CopyPool::Get().Run(&job, 0, [done = outcome.For(0)] { done(Status::Ok()); });
   outcome.WaitAll();
   CHECK_EQ(std::count(destination.begin(), destination.end(), std::byte{1}), 11);
   CHECK(destination[10] == std::byte{1} && destination[14] == std::byte{1} && destination[35] == std::byte{1});
@@ -228,6 +268,7 @@ int main() {
   fastjax::test::TestFill();
   fastjax::test::TestPool();
   fastjax::test::TestFromDone();
+  fastjax::test::TestOrder();
   CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
   return fastjax::test::Finish("copy_pool_test");
 }

@@ -14,25 +14,26 @@ using planner::Phase;
 int64_t stops = 0;
 void Stop() { ++stops; }
 
-// What one exchange passes.
-void Exchange(FaultPoints* points) {
-  points->AtMeet();
-  points->AtMet();
+// What one launch passes.
+void Exchange(FaultPoints* points, int64_t launch) {
+  points->AtMeet(launch);
+  points->AtMet(launch);
   for (int32_t stage = 1; stage <= 2; ++stage) {
     for (const Phase phase : {Phase::kLocal, Phase::kBalance, Phase::kScaleOut, Phase::kRedistribute}) {
-      points->AtStep(phase, stage);
-      points->AtStep(phase, stage);
+      points->AtStep(launch, phase, stage);
+      points->AtStep(launch, phase, stage);
     }
   }
-  points->AtEnd();
+  points->AtEnd(launch);
 }
 
 // Stops in each of three exchanges.
 void CheckStops(const char* wanted, int64_t first, int64_t second, int64_t third) {
   FaultPoints points(wanted, &Stop);
+  int64_t launch = 0;
   for (const int64_t expected : {first, second, third}) {
     stops = 0;
-    Exchange(&points);
+    Exchange(&points, launch++);
     CHECK_EQ(stops, expected);
   }
 }
@@ -43,22 +44,27 @@ void TestStops() {
     const std::string name(place);
     CheckStops((name + "@0").c_str(), 1, 0, 0);
     CheckStops((name + "@2").c_str(), 0, 0, 1);
+    CheckStops((name + "@*").c_str(), 1, 0, 0);
   }
   CheckStops("met@0,stage 2@0,end@2", 2, 0, 1);
 }
 
 void TestWhatMeansNothing() {
-  for (const char* wanted : {"met", "met@", "@0", "met@x", "stage 3@0", "stage@0", "local@0", ",", "MET@0"}) {
+  for (const char* wanted :
+       {"met", "met@", "@0", "met@x", "stage 3@0", "stage@0", "local@0", ",", "MET@0", "met@-1", "*@*"}) {
     CheckStops(wanted, 0, 0, 0);
   }
 }
 
-// No exchange has begun yet.
-void TestBeforeTheFirstExchange() {
-  FaultPoints points("met@0,met@-1", &Stop);
+// Each stops at its own places, whichever began last.
+void TestLaunchesUnderWayAtOnce() {
+  FaultPoints points("stage 1@0", &Stop);
   stops = 0;
-  points.AtMet();
+  for (const int64_t launch : {0, 1}) points.AtMet(launch);
+  points.AtStep(1, Phase::kScaleOut, 1);
   CHECK_EQ(stops, 0);
+  points.AtStep(0, Phase::kScaleOut, 1);
+  CHECK_EQ(stops, 1);
 }
 
 }  // namespace
@@ -67,6 +73,6 @@ void TestBeforeTheFirstExchange() {
 int main() {
   fastjax::test::TestStops();
   fastjax::test::TestWhatMeansNothing();
-  fastjax::test::TestBeforeTheFirstExchange();
+  fastjax::test::TestLaunchesUnderWayAtOnce();
   return fastjax::test::Finish("fault_points_test");
 }

@@ -12,8 +12,9 @@
 #include "support/exchange_rig.h"
 #include "support/job_rig.h"
 #include "support/network_rig.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {

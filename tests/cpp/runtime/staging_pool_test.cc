@@ -11,7 +11,7 @@
 
 #include "support/allocations.h"
 #include "support/check.h"
-#include "support/transport_support.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {

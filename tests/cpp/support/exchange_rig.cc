@@ -5,6 +5,10 @@
 #include <utility>
 
 #include "support/check.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
+#include "support/sums.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {
@@ -52,21 +56,38 @@ void FillElements(ElementKind element, Buffer* buffer, std::mt19937_64* random) 
 }
 
 template <typename T>
-void AddNumbers(std::byte* dst, const std::byte* src, int64_t bytes) {
+T Load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+// dst += src * factor, of one row, one operation after the other: compilers must not round them at once.
+template <typename T>
+void AddNumbers(std::byte* dst, const std::byte* src, int64_t bytes, const std::byte* factor) {
   for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(sizeof(T))) {
-    T sum;
-    T value;
-    std::memcpy(&sum, dst + at, sizeof(T));
-    std::memcpy(&value, src + at, sizeof(T));
-    sum += value;
+    volatile T product = Load<T>(src + at);
+    if (factor != nullptr) product = product * Load<T>(factor);
+    const T sum = Load<T>(dst + at) + product;
     std::memcpy(dst + at, &sum, sizeof(T));
   }
 }
 
-void AddElements(ElementKind element, std::byte* dst, const std::byte* src, int64_t bytes) {
-  if (element == ElementKind::kF32) return AddNumbers<float>(dst, src, bytes);
-  if (element == ElementKind::kF64) return AddNumbers<double>(dst, src, bytes);
-  kernels::Add(dst, src, static_cast<size_t>(bytes), element);
+// What kernels_test checks for all of them.
+std::vector<float> Widened(ElementKind element, const std::byte* src, int64_t bytes) {
+  std::vector<float> wide(static_cast<size_t>(bytes) / 2);
+  const kernels::Summand row = {src, nullptr};
+  kernels::AddUp(reinterpret_cast<std::byte*>(wide.data()), wide.size(), {element, ElementKind::kF32}, &row, 1);
+  return wide;
+}
+
+void AddElements(kernels::SumTypes types, std::byte* dst, const std::byte* src, int64_t bytes,
+                 const std::byte* factor) {
+  if (types.element == ElementKind::kF32) return AddNumbers<float>(dst, src, bytes, factor);
+  if (types.element == ElementKind::kF64) return AddNumbers<double>(dst, src, bytes, factor);
+  if (types.element == types.sum) return AddTo(dst, src, static_cast<size_t>(bytes), types.element);
+  const std::vector<float> wide = Widened(types.element, src, bytes);
+  AddNumbers<float>(dst, reinterpret_cast<const std::byte*>(wide.data()), 2 * bytes, factor);
 }
 
 // Rows that land together. In positions.
@@ -143,14 +164,27 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
     ExchangeArgs args = metadata.Args(options.exchange.reverse);
     args.row_bytes = options.row_bytes;
     args.element = options.element;
+    args.sum = options.sum;
+    std::vector<int32_t> indices;
+    if (options.exchange.indexed) {
+      args.indexed_rows = args.destination_rows / 2 + 1;
+      for (int64_t i = 0; i < args.destination_rows; ++i) {
+        indices.push_back(static_cast<int32_t>(random_() % static_cast<uint64_t>(args.indexed_rows)));
+      }
+    }
+    const ElementKind sum = args.sum_types().sum;
+    const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(sum));
     Buffer source(args.source_rows * options.row_bytes, &random_);
-    Buffer destination(args.destination_rows * options.row_bytes, &random_);
+    Buffer factors(options.factors ? args.source_rows * sum_bytes : 0, &random_);
+    Buffer destination((options.exchange.indexed ? args.indexed_rows : args.destination_rows) * ResultBytes(),
+                       &random_);
     FillElements(options.element, &source, &random_);
-    FillElements(options.element, &destination, &random_);
+    FillElements(sum, &factors, &random_);
+    FillElements(sum, &destination, &random_);
     devices_.push_back({args, Ints(metadata.input_offsets, &random_), Ints(metadata.send_sizes, &random_),
                         Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_),
-                        planned[site_->group_of[partition]][position].send_sizes, tables[position], source, source,
-                        destination, destination, destination});
+                        planned[site_->group_of[partition]][position].send_sizes, tables[position], indices, factors,
+                        source, source, destination, destination, destination});
   }
   for (int32_t group = 0; group < site_->groups(); ++group) Expect(group, layouts[group]);
 }
@@ -167,7 +201,13 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   for (const Update& update : Updates(layout)) {
     if (update.rows == 0) continue;
     bytes_ += update.rows * options_.row_bytes;
-    if (reverse) {
+    if (options_.exchange.indexed) {
+      const std::vector<int32_t>& indices = devices_[PartitionOf(*site_, group, update.sender)].indices;
+      for (int64_t i = 0; i < update.rows; ++i) {
+        landings.push_back({update.receiver, update.sender, update.output_offset + i,
+                            indices[static_cast<size_t>(update.input_offset + i)], 1});
+      }
+    } else if (reverse) {
       landings.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
     } else {
       landings.push_back({update.sender, update.receiver, update.input_offset, update.output_offset, update.rows});
@@ -176,22 +216,40 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   std::stable_sort(landings.begin(), landings.end(), [&](const Landing& a, const Landing& b) {
     return site_->rank_of[a.origin] < site_->rank_of[b.origin];
   });
-  const bool sums = reverse && Overlap(landings);
+  const bool sums = options_.exchange.indexed || (reverse && Overlap(landings));
   sums_ = sums_ || sums;
   const auto each = [&](auto visit) {
     for (const Landing& landing : landings) {
       Device& to = devices_[PartitionOf(*site_, group, landing.target)];
       const Device& from = devices_[PartitionOf(*site_, group, landing.origin)];
-      visit(to.expected.data() + landing.destination_row * options_.row_bytes,
-            from.source.data() + landing.source_row * options_.row_bytes, landing.rows * options_.row_bytes);
+      visit(to.expected.data() + landing.destination_row * ResultBytes(), from, landing);
     }
   };
+  const auto source = [&](const Device& from, int64_t row) { return from.source.data() + row * options_.row_bytes; };
   if (!sums) {
-    each([](std::byte* dst, const std::byte* src, int64_t bytes) { std::copy_n(src, bytes, dst); });
+    each([&](std::byte* dst, const Device& from, const Landing& landing) {
+      std::copy_n(source(from, landing.source_row), landing.rows * options_.row_bytes, dst);
+    });
     return;
   }
-  each([](std::byte* dst, const std::byte*, int64_t bytes) { std::fill_n(dst, bytes, std::byte{0}); });
-  each([&](std::byte* dst, const std::byte* src, int64_t bytes) { AddElements(options_.element, dst, src, bytes); });
+  each([&](std::byte* dst, const Device&, const Landing& landing) {
+    std::fill_n(dst, landing.rows * ResultBytes(), std::byte{0});
+  });
+  each([&](std::byte* dst, const Device& from, const Landing& landing) {
+    for (int64_t i = 0; i < landing.rows; ++i) {
+      const kernels::SumTypes types = from.args.sum_types();
+      const auto factor_bytes = static_cast<int64_t>(kernels::ElementBytes(types.sum));
+      const std::byte* const factor =
+          options_.factors ? from.factors.data() + (landing.source_row + i) * factor_bytes : nullptr;
+      AddElements(types, dst + i * ResultBytes(), source(from, landing.source_row + i), options_.row_bytes, factor);
+    }
+  });
+}
+
+int64_t Rig::ResultBytes() const {
+  if (options_.sum == ElementKind::kOpaque) return options_.row_bytes;
+  const auto bytes = [](ElementKind kind) { return static_cast<int64_t>(kernels::ElementBytes(kind)); };
+  return options_.row_bytes / bytes(options_.element) * bytes(options_.sum);
 }
 
 void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done) {
@@ -204,6 +262,8 @@ void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completio
   args.send_sizes = device.send_sizes.view();
   args.output_offsets = device.output_offsets.view();
   args.recv_sizes = device.recv_sizes.view();
+  if (options_.exchange.indexed) args.indices = device.indices.data();
+  if (options_.factors) args.factors = device.factors.data();
   args.table = device.table.data();
   args.table_words = static_cast<int64_t>(device.table.size());
   exchange->Start(run_id, partition, args, std::move(done));
@@ -281,6 +341,30 @@ void Vary(int32_t round, std::mt19937_64* random, RigOptions* options) {
   options->per_peer = 1 + round % 3;
   options->element = kKinds[round % 4];
   options->row_bytes = kRowBytes[(*random)() % 4];
+}
+
+std::vector<RigOptions> IndexedSums() {
+  constexpr ElementKind kKinds[] = {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64};
+  std::vector<RigOptions> all;
+  for (const ElementKind element : kKinds) {
+    for (const ElementKind sum : {ElementKind::kOpaque, ElementKind::kF32}) {
+      for (const bool factors : {false, true}) {
+        RigOptions options;
+        options.topology = MakeTopology(2, 3);
+        options.per_peer = 2;
+        options.element = element;
+        options.sum = sum;
+        const kernels::SumTypes types = {element, sum == ElementKind::kOpaque ? element : sum};
+        if (!kernels::CanSum(types) || (factors && !kernels::CanScale(types))) continue;
+        options.row_bytes = 7 * static_cast<int64_t>(kernels::ElementBytes(element));
+        options.factors = factors;
+        options.exchange.reverse = true;
+        options.exchange.indexed = true;
+        all.push_back(options);
+      }
+    }
+  }
+  return all;
 }
 
 std::vector<RigOptions> OpaqueRows() {

@@ -14,8 +14,8 @@
 #include "kernels/copy.h"
 #include "planner/planner.h"
 #include "support/layout.h"
+#include "support/outcomes.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 
@@ -49,6 +49,9 @@ struct RigOptions {
   kernels::ElementKind element = kernels::ElementKind::kF32;
   ExchangeOptions exchange;
   bool overlap = false;  // of slices of the operand
+  // Of exchanges in reverse that are indexed: the type of sums, and whether rows have factors.
+  kernels::ElementKind sum = kernels::ElementKind::kOpaque;
+  bool factors = false;
 };
 
 class Rig {
@@ -68,7 +71,7 @@ class Rig {
   void CheckRun(Exchange* exchange, int64_t run_id, bool threads, const char* file = __builtin_FILE(),
                 int line = __builtin_LINE());
 
-  // Slices landed on each other in some group.
+  // Rows were summed in some group.
   bool sums() const { return sums_; }
   int64_t bytes() const { return bytes_; }
   bool IsRight() const;
@@ -94,6 +97,8 @@ class Rig {
     Ints recv_sizes;
     std::vector<int64_t> planned_sizes;
     std::vector<int32_t> table;
+    std::vector<int32_t> indices;
+    Buffer factors;
     Buffer source;
     Buffer source_before;
     Buffer destination;
@@ -102,6 +107,8 @@ class Rig {
   };
 
   void Expect(int32_t group, const Layout& layout);
+  // Of a row of the destination.
+  int64_t ResultBytes() const;
 
   std::shared_ptr<const CallSite> site_;
   RigOptions options_;
@@ -117,6 +124,10 @@ void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options,
 
 // Other element types, sizes of rows and numbers of updates in every round, of which there are many.
 void Vary(int32_t round, std::mt19937_64* random, RigOptions* options);
+
+// Rows that indices name, in reverse: of every type, summed in it or in a wider one, with factors and without. None has
+// slices that overlap.
+std::vector<RigOptions> IndexedSums();
 
 // Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
 std::vector<RigOptions> OpaqueRows();

@@ -14,8 +14,8 @@
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/layout.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 

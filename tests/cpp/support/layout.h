@@ -13,8 +13,8 @@
 #include "exchange/int_view.h"
 #include "planner/planner.h"
 #include "planner/table.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 

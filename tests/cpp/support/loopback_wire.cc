@@ -53,6 +53,7 @@ struct LoopbackNetwork::Request {
   Listener* listener;
   int64_t cookie;
   bool ended = false;
+  bool frozen = false;
 };
 
 // A message on its way, in the node of its receiver.
@@ -305,7 +306,7 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
   }
   std::vector<size_t> landing;
   for (size_t i = 0; i < node->met.size() && !hold_; ++i) {
-    if (Reaches(node->met[i].send->process, node->process)) landing.push_back(i);
+    if (Reaches(node->met[i].send->process, node->process) && !IsFrozen(node->met[i])) landing.push_back(i);
     if (!options_.reorder && !landing.empty()) break;
   }
   const size_t kinds[] = {landing.size(), node->ended.size(), node->tasks.size(),
@@ -482,6 +483,31 @@ void LoopbackNetwork::Hold(bool hold) {
   const std::lock_guard<std::mutex> lock(mutex_);
   hold_ = hold;
   for (const auto& node : nodes_) node->wake.notify_one();
+}
+
+bool LoopbackNetwork::IsFrozen(const Flight& flight) {
+  return flight.send->frozen || (flight.receive != nullptr && flight.receive->frozen);
+}
+
+void LoopbackNetwork::Freeze() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& node : nodes_) {
+    for (const auto& request : node->open) request->frozen = true;
+    for (const auto* flights : {&node->unexpected, &node->met}) {
+      for (const Flight& flight : *flights) flight.send->frozen = true;
+    }
+  }
+}
+
+void LoopbackNetwork::Thaw() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& node : nodes_) {
+    for (const auto& request : node->open) request->frozen = false;
+    for (const auto* flights : {&node->unexpected, &node->met}) {
+      for (const Flight& flight : *flights) flight.send->frozen = false;
+    }
+    node->wake.notify_one();
+  }
 }
 
 void LoopbackNetwork::Crawl(bool crawl) {

@@ -51,6 +51,9 @@ class LoopbackNetwork {
   void HoldMessages(bool hold);
   // Rows stay where they are until they are let go: requests meet, and do not end.
   void Hold(bool hold);
+  // Requests that are open now, and what they meet, stay where they are until they are thawed; later ones go on.
+  void Freeze();
+  void Thaw();
   // What is held moves all the same, without arriving.
   void Crawl(bool crawl);
   // The next message that the process sends is by so many bytes longer (or shorter) than its pieces.
@@ -82,6 +85,7 @@ class LoopbackNetwork {
   void Tell(Node* node, int32_t process, Status news, bool renewed);
   void EndAllBetween(int32_t a, int32_t b, const std::string& why, bool both_sides);
   bool Reaches(int32_t a, int32_t b) const { return !cut_[a] && !cut_[b]; }
+  static bool IsFrozen(const Flight& flight);
 
   const LoopbackOptions options_;
   std::mutex mutex_;

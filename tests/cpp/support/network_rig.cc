@@ -155,12 +155,13 @@ void NetworkExchange::Begin(Side* side, int32_t group, const std::shared_ptr<Gat
   GroupTraffic& traffic = part->traffic;
   Status status = traffic.Load(*site_, group, part->args, options_.reverse);
   if (status.ok()) {
-    status = options_.reverse && traffic.LandingsOverlap()
+    status = options_.reverse && (options_.indexed || traffic.LandingsOverlap())
                  ? part->schedule.BuildSum(*site_, group, side->process, part->args, traffic)
                  : part->schedule.Build(*site_, group, side->process, part->args, part->plans, traffic);
   }
   if (!status.ok()) return finish(status);
-  part->runner.Start(network_.wire(side->process), site_.get(), group, &part->schedule, tag, finish);
+  part->runner.Start(network_.wire(side->process), site_.get(), group, &part->schedule, tag, static_cast<int64_t>(tag),
+                     finish);
   if (started_) started_(side->process);
 }
 

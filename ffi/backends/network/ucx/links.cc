@@ -128,6 +128,7 @@ void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgo
 void Links::Finish(Outgoing* outgoing, ucs_status_t status) {
   Endpoint* const endpoint = outgoing->endpoint.get();
   --endpoint->in_flight;
+  endpoint->still = 0;
   const bool message = outgoing->header.kind == Kind::kMessage;
   if (status != UCS_OK) {
     Fail(endpoint, status);

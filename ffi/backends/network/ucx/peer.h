@@ -65,6 +65,7 @@ struct Request {
   uint64_t granted = 0;  // the receiver's number
   bool held = false;     // one of the same listener and tag is being sent
   Listener* listener = nullptr;
+  int64_t order = 0;  // the listener's
   int64_t cookie = 0;
   std::list<Request>::iterator self;
   Ticket ticket;    // of a send whose rows may be read from where they are
@@ -87,6 +88,7 @@ struct Endpoint {
   uint64_t sent = 0;
   uint64_t arrived = 0;
   int64_t in_flight = 0;    // messages in UCX's hands
+  int32_t still = 0;        // ticks in a row at which more were not to be handed over, without one having ended
   std::list<Arrival> held;  // came before what was sent before them
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace fastjax::network::ucx {
@@ -18,6 +19,11 @@ constexpr std::chrono::hours kUnmetFor{1};  // longer than an exchange leaves an
 constexpr size_t kPooledBytes = 64 << 10;
 
 constexpr size_t kWakeBytes = 1 << 20;
+
+// A connection that nothing has gone through for so many ticks stands still.
+constexpr int32_t kStillTicks = 3;
+
+constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
 
 // Moves `bytes` between `data` and the request's next bytes. There are as many.
 template <typename Copy>
@@ -73,6 +79,7 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
   request->within = 0;
   request->given_up = Status::Ok();
   request->listener = listener;
+  request->order = listener->order();
   request->cookie = cookie;
   return request;
 }
@@ -223,7 +230,7 @@ void Rows::Read(Request* receive, const Arrival& arrival) {
     ++unread_;
     unread_large_ += receive->bytes >= kWakeBytes ? 1 : 0;
   }
-  CopyPool::Get().Run(receive->reading.job(), [this, receive] { WasRead(receive); });
+  CopyPool::Get().Run(receive->reading.job(), receive->order, [this, receive] { WasRead(receive); });
 }
 
 // On a thread of the pool. The wire's would take the processor from it each time: not for each of many short reads, of
@@ -341,18 +348,44 @@ bool Rows::SendChunk(Request* send) {
   return true;
 }
 
+// What waits for a connection that stands still, or has failed, has nothing to send.
+void Rows::FindFirst() {
+  first_.assign(parts_->nic_workers.size(), kNobody);
+  for (const Peer& peer : parts_->peers) {
+    for (const Request& send : peer.streaming) {
+      if (send.held) continue;
+      const Endpoint* const endpoint = EndpointOf(send);
+      if (endpoint->failed || endpoint->still >= kStillTicks) continue;
+      int64_t& first = first_[static_cast<size_t>(endpoint->nic_worker)];
+      first = std::min(first, send.order);
+    }
+  }
+}
+
+// A later launch's sends wait for those of an earlier one through the same NIC. Nothing waits in a cycle, whatever the
+// orders of different processes are: what is asked for waits for this process's NICs only, and moves in its turn.
 bool Rows::Pump() {
   if (busy_ == 0) return false;
+  FindFirst();
   bool any = false;
   for (Peer& peer : parts_->peers) {
     // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
     // from one device to another. Rows that come first can then be handed on first, and the last come no later.
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
       Request* const send = &*it++;
-      if (!send->held) any |= SendChunk(send);
+      if (send->held || send->order > first_[static_cast<size_t>(EndpointOf(*send)->nic_worker)]) continue;
+      any |= SendChunk(send);
     }
   }
   return any;
+}
+
+void Rows::FindStill() {
+  for (Peer& peer : parts_->peers) {
+    for (const auto& endpoint : peer.endpoints) {
+      endpoint->still = endpoint->in_flight < kWindow ? 0 : std::min(endpoint->still + 1, kStillTicks);
+    }
+  }
 }
 
 // Those of one tag are asked for in the order in which they were offered.

@@ -20,7 +20,8 @@ namespace fastjax::network::ucx {
 // UCX has all that, with tags and a rendezvous of its own, but a rendezvous can be ended only together with its
 // endpoint (see Links); and here rows meet by process and tag, only what proves to come from the job meets anything,
 // and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in chunks shares
-// a connection, but for sends of one listener and tag, which go one after the other.
+// a connection, but for sends of one listener and tag, which go one after the other; and listeners of a lower order go
+// before others at each NIC.
 class Rows {
  public:
   // `wake` is called on other threads when there is something to do.
@@ -41,8 +42,11 @@ class Rows {
   // Throws away what nobody has asked for in an hour: of exchanges that failed here before the others' messages were
   // there, so that their tags were never known.
   void Expire(Clock::time_point now);
-  // Sends what there is room for; returns whether there was any.
+  // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
+  // Looks for connections that nothing goes through: what waits for them does not hold up other launches. To be called
+  // about ten times a second.
+  void FindStill();
   // Reads what is short, and ends what has been read; returns whether there was anything.
   bool TakeRead();
   // Whether there is something for TakeRead, and whether anything is being read.
@@ -71,6 +75,7 @@ class Rows {
   Endpoint* EndpointOf(const Request& request) const;
   void Advance(Request* request, std::list<Request>* to);
   void Start(Request* send);
+  void FindFirst();
   bool SendChunk(Request* send);
   static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);
@@ -91,6 +96,7 @@ class Rows {
   const std::function<void()> wake_;
   std::list<Request> free_;
   std::vector<Request*> slots_;  // by the low bits of their numbers
+  std::vector<int64_t> first_;   // by NIC worker: the lowest order of what is to be sent there
   uint64_t made_ = 0;
   int64_t busy_ = 0;
   int64_t reading_ = 0;

@@ -403,6 +403,7 @@ void UcxWire::Tick(Clock::time_point now) {
   Handler* const handler = handler_.load();
   if (phase_ != Phase::kOpen) return;
   rows_.Expire(now);
+  rows_.FindStill();
   if (handler != nullptr) handler->OnTick(now);
   for (Peer& peer : parts_.peers) peer.to.Ring();
 }

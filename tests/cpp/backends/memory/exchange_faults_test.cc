@@ -17,9 +17,10 @@
 #include "support/allocations.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {

@@ -170,7 +170,7 @@ struct Job : GroupExchange {
     const long before = Allocations();
     int32_t ended = 0;
     for (int32_t p = 0; p < processes; ++p) {
-      runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, [&ended](const Status& status) {
+      runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, 0, [&ended](const Status& status) {
         CHECK(status.ok());
         ++ended;
       });

@@ -15,8 +15,9 @@
 #include "support/exchange_rig.h"
 #include "support/loopback_wire.h"
 #include "support/network_rig.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {
@@ -79,6 +80,17 @@ void TestOpaqueRows() {
   std::mt19937_64 random(2);
   int64_t summed = 0;
   for (const RigOptions& options : OpaqueRows()) CheckExchanges(options, Owners::kServers, 1, &random, &summed);
+}
+
+void TestIndexedSums() {
+  std::mt19937_64 random(6);
+  int64_t summed = 0;
+  for (const RigOptions& options : IndexedSums()) {
+    for (const Owners owners : {Owners::kServers, Owners::kAny}) {
+      CheckExchanges(options, owners, 2, &random, &summed);
+    }
+  }
+  CHECK_GT(summed, 100);
 }
 
 // What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
@@ -163,6 +175,7 @@ void TestWindows() {
 
 int main() {
   fastjax::test::TestExchanges();
+  fastjax::test::TestIndexedSums();
   fastjax::test::TestOpaqueRows();
   fastjax::test::TestLarge();
   fastjax::test::TestManyAtOnce();

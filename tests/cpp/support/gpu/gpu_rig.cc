@@ -8,7 +8,7 @@
 
 #include "kernels/emulated_gpu.h"
 #include "support/check.h"
-#include "support/transport_support.h"
+#include "support/outcomes.h"
 
 namespace fastjax::test {
 namespace {

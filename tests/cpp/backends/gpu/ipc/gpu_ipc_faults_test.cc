@@ -17,8 +17,10 @@
 #include "support/check.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/network_rig.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
 #include "support/table_words.h"
-#include "support/transport_support.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {

@@ -12,8 +12,9 @@
 #include "support/check.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/network_rig.h"
+#include "support/outcomes.h"
+#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 

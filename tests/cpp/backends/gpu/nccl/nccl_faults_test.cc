@@ -14,9 +14,11 @@
 #include "support/check.h"
 #include "support/exchange_rig.h"
 #include "support/gpu/nccl_rig.h"
+#include "support/outcomes.h"
 #include "support/replay.h"
+#include "support/sites.h"
+#include "support/threads.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {

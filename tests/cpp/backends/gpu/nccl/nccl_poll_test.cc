@@ -12,7 +12,7 @@
 #include "kernels/driver.h"
 #include "support/check.h"
 #include "support/gpu/nccl_rig.h"
-#include "support/transport_support.h"
+#include "support/threads.h"
 
 namespace fastjax::test {
 namespace {

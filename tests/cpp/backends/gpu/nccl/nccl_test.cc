@@ -12,8 +12,9 @@
 #include "support/exchange_rig.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/replay.h"
+#include "support/sites.h"
+#include "support/threads.h"
 #include "support/traffic.h"
-#include "support/transport_support.h"
 
 namespace fastjax::test {
 namespace {
@@ -72,7 +73,7 @@ void TestExchanges() {
         const NcclSetting setting;
         const auto exchange = setting.Open(site, options.exchange);
         int64_t run_id = 0;
-        for (const Case& test_case : MakeCases(options.topology, random())) {
+        for (const Case& test_case : SomeCases(options.topology, random())) {
           const Context context(Name(options) + ", " + test_case.name);
           Rig rig(site, options, test_case.traffic, &random);
           ++run_id;

@@ -242,6 +242,107 @@ void TestBesideEachOther(const std::string& transports) {
   }
 }
 
+// Whose chunks went, one after another, of several launches.
+class Launch : public Ends {
+ public:
+  Launch(int64_t order, std::vector<int64_t>* went) : order_(order), went_(went) {}
+  void OnMoved(int64_t cookie) override {
+    went_->push_back(order_);
+    Ends::OnMoved(cookie);
+  }
+  int64_t order() const override { return order_; }
+
+ private:
+  const int64_t order_;
+  std::vector<int64_t>* const went_;  // by the wire's thread
+};
+
+// What earlier and later launches send from process 0: a long one to process 2, and to process 1. Of so many pieces,
+// what goes between processes of one host goes in chunks as well.
+struct TwoLaunches {
+  TwoLaunches(const std::string& transports, size_t earlier_bytes, size_t later_bytes, int32_t later_rail = 0)
+      : rig(3, transports, 2), into_earlier(earlier_bytes), into_later(later_bytes), rail(later_rail) {
+    data = Pattern(std::max(earlier_bytes, later_bytes) + 20000, 1);
+    from_earlier = Cut(&data, earlier_bytes, 4000);
+    from_later = Cut(&data, later_bytes, 4000);
+    rig.Send(0, 1, 1, from_later, &later, 0, rail);  // the one that began later comes first
+    rig.Send(0, 2, 1, from_earlier, &earlier, 0);
+    rig.Message(0, 1, "after the offers");
+    rig.Message(0, 2, "after the offers");
+    CHECK(rig.handler(1).WaitMessages(1) && rig.handler(2).WaitMessages(1));
+  }
+  void ReceiveEarlier() { rig.Receive(2, 0, 1, Whole(&into_earlier), &receives, 0); }
+  void ReceiveLater() { rig.Receive(1, 0, 1, Whole(&into_later), &receives, 1, rail); }
+  void CheckArrived() {
+    CHECK(earlier.Wait(0) && later.Wait(0) && receives.Wait(0) && receives.Wait(1));
+    for (Ends* const ends : {static_cast<Ends*>(&earlier), static_cast<Ends*>(&later)}) CHECK(ends->Of(0).ok());
+    CHECK(Joined(from_earlier) == Joined(Whole(&into_earlier)));
+    CHECK(Joined(from_later) == Joined(Whole(&into_later)));
+  }
+
+  ConnectedRig rig;
+  std::vector<std::byte> data, into_earlier, into_later;
+  std::vector<Piece> from_earlier, from_later;
+  const int32_t rail;
+  std::vector<int64_t> went;
+  Launch earlier{3, &went}, later{4, &went};
+  Ends receives;
+};
+
+// Until an earlier launch has sent all, a later one sends nothing through the same NIC, whoever was asked first.
+void TestEarlierLaunchesFirst(const std::string& transports) {
+  TwoLaunches both(transports, 4000000, 20000000);
+  // Nothing goes before both have been asked for.
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  both.rig.wire(0).Post([gone] { gone.wait(); });
+  both.ReceiveLater();
+  both.ReceiveEarlier();
+  both.rig.On(1, [](UcxWire*) {});
+  both.rig.On(2, [](UcxWire*) {});
+  go.set_value();
+  both.CheckArrived();
+  const auto first = std::find(both.went.begin(), both.went.end(), 3);
+  CHECK(std::is_sorted(first, both.went.end()));
+  CHECK_EQ(both.went.back(), 4);
+}
+
+// It does send while the earlier one has nothing to send, since nobody asks for it.
+void TestLaterLaunchesFill(const std::string& transports) {
+  TwoLaunches both(transports, 200000, 4000000);
+  both.ReceiveLater();
+  CHECK(both.later.Wait(0) && both.receives.Wait(1));
+  CHECK(!both.earlier.Has(0));
+  both.ReceiveEarlier();
+  both.CheckArrived();
+}
+
+// So it does through another NIC.
+void TestLaunchesOfOtherNics(const std::string& transports) {
+  TwoLaunches both(transports, 20000000, 200000, 1);
+  both.ReceiveEarlier();
+  both.ReceiveLater();
+  both.CheckArrived();
+  CHECK_EQ(both.went.back(), 3);
+}
+
+// And where the one that is asked for cannot be sent: its receiver stands still. (Here, a later one goes on after some
+// ticks of the wire.)
+void TestLaunchesThatStandStill(const std::string& transports) {
+  TwoLaunches both(transports, 20000000, 4000000);
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  both.ReceiveEarlier();
+  both.rig.On(2, [](UcxWire*) {});
+  both.rig.wire(2).Post([gone] { gone.wait(); });
+  both.ReceiveLater();
+  CHECK(both.later.Wait(0) && both.receives.Wait(1));
+  const bool stood = !both.receives.Has(0);
+  go.set_value();
+  both.CheckArrived();
+  CHECK(stood);
+}
+
 void TestLengths(const std::string& transports) {
   ConnectedRig rig(2, transports);
   Ends ends;
@@ -369,6 +470,10 @@ int main() {
     TestReceiverSetsThePace(transports);
     TestOneAfterTheOther(transports);
     TestBesideEachOther(transports);
+    TestEarlierLaunchesFirst(transports);
+    TestLaterLaunchesFill(transports);
+    TestLaunchesOfOtherNics(transports);
+    TestLaunchesThatStandStill(transports);
     TestLengths(transports);
     TestCancelAndDrop(transports);
     TestRenewed(transports);

@@ -1,0 +1,82 @@
+// Operands of an exchange that it keeps for itself, so that XLA may use their memory again while rows travel.
+//
+// XLA's CPU backend gives the memory of operands to whatever comes later in its order, which then has to wait for the
+// exchange's end: nothing would run beside it.
+#ifndef FASTJAX_HANDLERS_STAGING_H_
+#define FASTJAX_HANDLERS_STAGING_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "handlers/operands.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace fastjax::handlers {
+
+class StagingPool;
+
+constexpr size_t kTicketBytes = sizeof(void*);
+
+// A buffer of XLA's, of whatever type.
+struct StagedOperand {
+  template <typename Buffer>
+  StagedOperand(const Buffer& buffer)  // NOLINT(google-explicit-constructor): for lists of them
+      : type(static_cast<XLA_FFI_DataType>(buffer.element_type())),
+        data(buffer.untyped_data()),
+        bytes(buffer.size_bytes()),
+        dimensions(buffer.dimensions()) {}
+
+  XLA_FFI_DataType type;
+  const void* data;
+  size_t bytes;
+  ffi::Span<const int64_t> dimensions;
+};
+
+// Copies of the operands of one launch, in one piece of memory that is used again.
+class StagedOperands {
+ public:
+  static constexpr size_t kMost = 8;  // source, four of metadata, table, indices, factors
+
+  void Copy(std::initializer_list<StagedOperand> operands);
+
+  // As the exchange itself would get them; `result`, `base` and `partition` are those of the call that exchanges.
+  ExchangeBuffers Buffers(const ffi::AnyBuffer& result, const ffi::AnyBuffer& base,
+                          const ffi::AnyBuffer& partition) const;
+
+  // A call that stages gives the one that exchanges a ticket, which operands are its, in the first bytes of what that
+  // writes to; and puts back what was there.
+  void WriteTicket(void* memory);
+  static StagedOperands* TakeTicket(void* memory);
+
+ private:
+  friend class StagingPool;
+
+  std::array<XLA_FFI_Buffer, kMost> buffers_{};
+  size_t count_ = 0;
+  std::vector<int64_t> dimensions_;
+  std::unique_ptr<std::byte[]> memory_;
+  size_t capacity_ = 0;
+  std::array<std::byte, kTicketBytes> replaced_{};  // by the ticket
+  std::shared_ptr<StagingPool> lender_;             // while lent
+};
+
+// What a call site stages in; it owns what it lends.
+class StagingPool : public std::enable_shared_from_this<StagingPool> {
+ public:
+  StagedOperands* Lend();
+  static void GiveBack(StagedOperands* staged);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<StagedOperands>> all_;
+  std::vector<StagedOperands*> free_;
+};
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_STAGING_H_

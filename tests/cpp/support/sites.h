@@ -1,0 +1,56 @@
+// Call sites with any numbering of partitions and ranks.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_SITES_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_SITES_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "exchange/call_site.h"
+
+namespace fastjax::test {
+
+// Far beyond the time limit of any test: nothing that uses it may time out.
+inline constexpr int64_t kNoTimeoutMs = 3'600'000;
+
+inline std::vector<int32_t> Numbers(int32_t count, std::mt19937_64* random) {
+  std::vector<int32_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if (random != nullptr) std::shuffle(numbers.begin(), numbers.end(), *random);
+  return numbers;
+}
+
+// Partitions are dealt to groups, and ranks to positions, in order, or at random when there is a `random`.
+inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size, int64_t timeout_ms = kNoTimeoutMs,
+                                          std::mt19937_64* random = nullptr) {
+  auto site = std::make_shared<CallSite>();
+  site->operation = "exchange";
+  site->axis = "'x'";
+  site->channel = 7;
+  site->timeout_ms = timeout_ms;
+  site->group_size = group_size;
+  const std::vector<int32_t> partitions = Numbers(groups * group_size, random);
+  site->group_of.resize(partitions.size());
+  site->position_of.resize(partitions.size());
+  for (int32_t i = 0; i < groups * group_size; ++i) {
+    site->group_of[partitions[i]] = i / group_size;
+    site->position_of[partitions[i]] = i % group_size;
+    site->partition_at.push_back(partitions[i]);
+  }
+  site->rank_of = Numbers(group_size, random);
+  site->position_at.resize(site->rank_of.size());
+  for (int32_t p = 0; p < group_size; ++p) site->position_at[site->rank_of[p]] = p;
+  return site;
+}
+
+inline int32_t PartitionOf(const CallSite& site, int32_t group, int32_t position) {
+  return site.partition(group, position);
+}
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_SITES_H_
