@@ -26,6 +26,7 @@ from fastjax.scheduling import schedulers
 from fastjax.simulation import Timeline, simulate
 from fastjax.topology import Topology
 from fastjax.traced.exchange import fast_ragged_all_to_all, fast_ragged_all_to_all_p
+from fastjax.traced.export import export_checks
 from fastjax.traced.plan import TracedPlan, plan_ragged_all_to_all, planning_count
 from fastjax.traced.swap import swap_ragged_all_to_all
 
@@ -42,6 +43,7 @@ __all__ = [
     "TracedPlan",
     "collect_stats",
     "errors",
+    "export_checks",
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",
     "make_plan",

@@ -6,6 +6,7 @@
 | `topology` | | from the processes | topology of calls that name none |
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
+| `fallback` | `FASTJAX_FALLBACK` | `jax` | what programs get for platforms without a backend |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
@@ -51,6 +52,8 @@ from fastjax.errors import OptionError
 from fastjax.scheduling import check_scheduler
 from fastjax.topology import Topology
 
+_FALLBACKS = ("jax", "error", "never")
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -61,12 +64,17 @@ class Options:
       topology: the fabric; by default that of the processes.
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: whether exchanges look for output slices that overlap, and refuse them.
+      fallback: what a program gets for a platform on which fastjax has no backend here. "jax":
+        `jax.lax.ragged_all_to_all`, without planning. "error": an error, when it is lowered.
+        "never": for CUDA and ROCm fastjax's custom calls all the same, as if its library were
+        here, for programs that run elsewhere; for others an error.
     """
 
     scheduler: str = "auto"
     topology: Topology | None = None
     timeout: float = 60.0
     check_overlaps: bool = False
+    fallback: str = "jax"
 
     def __post_init__(self) -> None:
         check_scheduler(self.scheduler, "scheduler")
@@ -84,6 +92,8 @@ class Options:
         object.__setattr__(self, "timeout", seconds)
         if not isinstance(self.check_overlaps, bool):
             raise OptionError(f"check_overlaps must be True or False, got {self.check_overlaps!r}.")
+        if self.fallback not in _FALLBACKS:
+            raise OptionError(f"fallback must be one of {_FALLBACKS}, got {self.fallback!r}.")
 
     @property
     def timeout_ms(self) -> int:
@@ -101,7 +111,8 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
 def from_environment(environ: Mapping[str, str]) -> Options:
     """Options as the environment sets them."""
     found: dict[str, Any] = {}
-    for field, variable in (("scheduler", "FASTJAX_SCHEDULER"), ("timeout", "FASTJAX_TIMEOUT")):
+    for field in ("scheduler", "timeout", "fallback"):
+        variable = f"FASTJAX_{field.upper()}"
         if environ.get(variable):
             found[field] = environ[variable]
     try:
@@ -127,6 +138,7 @@ def options(
     topology: Topology | None = None,
     timeout: float | None = None,
     check_overlaps: bool | None = None,
+    fallback: str | None = None,
 ) -> contextlib._GeneratorContextManager[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
@@ -138,6 +150,8 @@ def options(
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: True: output slices that overlap, where it is not defined which rows stay,
         are an error. For looking for mistakes: each exchange sorts all slices.
+      fallback: "jax", "error" or "never": what programs get for platforms on which fastjax has no
+        backend here; see `fastjax.Options`.
 
     Raises:
       OptionError: a value means nothing.
@@ -147,6 +161,7 @@ def options(
         "topology": topology,
         "timeout": timeout,
         "check_overlaps": check_overlaps,
+        "fallback": fallback,
     }
     given = {name: value for name, value in given.items() if value is not None}
     dataclasses.replace(current(), **given)  # refused here, not where a scope is entered

@@ -25,6 +25,10 @@ class UnsupportedError(FastjaxError, ValueError):
     """The request is well formed, but there is no way to carry it out."""
 
 
+class FallbackWarning(UserWarning):
+    """A program for GPUs uses operations of JAX, since there is no backend of ours for them."""
+
+
 class CalibrationWarning(UserWarning):
     """A calibration file cannot be used, and defaults take its place."""
 
@@ -32,6 +36,7 @@ class CalibrationWarning(UserWarning):
 __all__ = [
     "ArgumentError",
     "CalibrationWarning",
+    "FallbackWarning",
     "FastjaxError",
     "OptionError",
     "TopologyError",

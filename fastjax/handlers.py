@@ -17,8 +17,7 @@ _NCCL = {"cuda": "libnccl.so.2", "rocm": "librccl.so.1"}
 def register() -> None:
     """Tells JAX of fastjax's handlers, whatever platforms it may turn out to have.
 
-    Nothing is loaded: a GPU's library is when the first program for it is compiled, and if it is
-    missing that program says so.
+    Nothing is loaded: a GPU's library is when the first program for it is lowered.
 
     Raises:
       OptionError: the environment says something about GPUs that means nothing.
@@ -34,6 +33,24 @@ def register() -> None:
 def platforms_built() -> list[str]:
     """The GPU platforms, "cuda" and "rocm", that this installation has a library for."""
     return [platform for platform in _GPU_LIBRARIES if _library(platform).exists()]
+
+
+def unusable(platform: str) -> str:
+    """Why programs for a platform cannot use a backend of ours, here; empty if they can.
+
+    Loads a GPU's library.
+    """
+    if platform == "cpu":
+        return ""
+    if platform not in _GPU_LIBRARIES:
+        return "fastjax has no backend for it"
+    if platform not in platforms_built():
+        return "fastjax was installed without its library for it, since no compiler was found"
+    try:
+        _core.gpu_tally(platform)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def _library(platform: str) -> Path:
@@ -56,4 +73,4 @@ def _register(targets: dict, platform: str) -> None:
         jax.ffi.register_ffi_target(target, handler, platform=platform)
 
 
-__all__ = ["platforms_built", "register"]
+__all__ = ["platforms_built", "register", "unusable"]

@@ -5,6 +5,7 @@ Everything else uses public names only.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,6 +17,8 @@ from jax._src import config as _jax_config
 from jax._src import core as _jax_core
 from jax._src import dispatch as _dispatch
 from jax._src import distributed as _distributed
+from jax._src import sharding_impls as _sharding_impls
+from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo
@@ -89,17 +92,60 @@ def replica_groups(
         raise UnsupportedError(
             f"axis {axis_names} is not bound by a mesh; call this inside jax.shard_map."
         )
-    automatic = frozenset(axis_context.mesh.axis_names) - axis_context.manual_axes
-    if any(axis_context.mesh.shape[name] > 1 for name in automatic):
-        raise UnsupportedError(
-            f"the enclosing shard_map leaves mesh axes {sorted(map(str, automatic))} automatic, so "
-            "a device cannot tell which others it exchanges with; name all mesh axes in "
-            "shard_map's axis_names (or leave that argument out)."
-        )
     groups = _pxla.axis_groups(axis_context, axis_names)
     if axis_index_groups is not None:
         groups = [[axis[i] for i in group] for axis in groups for group in axis_index_groups]
     return np.array(groups, dtype=np.int64)
+
+
+def automatic_axes(ctx: mlir.LoweringRuleContext) -> dict[Hashable, int]:
+    """Sizes of the mesh axes that the enclosing shard_maps leave to XLA, but for those of 1."""
+    axis_context = ctx.module_context.axis_context
+    if not isinstance(axis_context, mlir.SPMDAxisContext):
+        return {}
+    mesh, manual = axis_context.mesh, axis_context.manual_axes
+    return {name: size for name, size in mesh.shape.items() if name not in manual and size > 1}
+
+
+def explicit_axes(ctx: mlir.LoweringRuleContext, aval: Aval) -> dict[Hashable, int | None]:
+    """The mesh axes of explicit type, and the dimension of an array that each divides, if any."""
+    mesh = ctx.module_context.axis_context.mesh  # pyright: ignore[reportAttributeAccessIssue]
+    explicit = jax.sharding.AxisType.Explicit
+    names = [
+        n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == explicit
+    ]
+    found: dict[Hashable, int | None] = dict.fromkeys(names)
+    for dim, part in enumerate(aval.sharding.spec):
+        for name in part if isinstance(part, tuple) else (part,):
+            if name in found:
+                found[name] = dim
+    return found
+
+
+def lower_in_all_axes(
+    ctx: mlir.LoweringRuleContext,
+    function: Callable[..., Any],
+    specs: Sequence[jax.sharding.PartitionSpec],
+    result_spec: jax.sharding.PartitionSpec,
+    *values: MlirValue,
+) -> list[MlirValue]:
+    """Lowers an equation as a function, in a shard_map over the axes that are left to XLA.
+
+    As JAX lowers `axis_index` there.
+
+    Args:
+      ctx: of the equation.
+      function: of one result; takes and returns each device's part.
+      specs: how operands lie over those axes.
+      result_spec: how the result does.
+      *values: the operands.
+    """
+    inner = jax.shard_map(function, in_specs=tuple(specs), out_specs=result_spec, check_vma=False)
+    mesh = ctx.module_context.axis_context.mesh  # pyright: ignore[reportAttributeAccessIssue]
+    with contextlib.ExitStack() as stack:
+        if isinstance(mesh, jax.sharding.Mesh):  # for `device_processes`, inside
+            stack.enter_context(_sharding_impls._internal_use_concrete_mesh(mesh))
+        return lower_function(ctx, inner, *values)
 
 
 def device_processes(
@@ -116,7 +162,8 @@ def device_processes(
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise UnsupportedError(
             "in a job of several processes, fastjax must know which process each device is in, and "
-            "cannot tell inside a nested shard_map; exchange in the outermost shard_map."
+            "cannot tell inside a nested shard_map; call the program inside jax.set_mesh(mesh), or "
+            "exchange in the outermost shard_map."
         )
     devices = mesh.devices.reshape(-1)
     processes = np.array([device.process_index for device in devices], dtype=np.int64)
@@ -205,13 +252,55 @@ def set_lowering(
     rule: LoweringRule,
     platforms: Sequence[str] = ("cpu", "cuda", "rocm"),
 ) -> None:
-    """Lowers a primitive by rule(ctx, *values, platform=..., **params) on those platforms.
+    """Lowers a primitive by rule(ctx, *values, platform=..., **params).
 
     JAX would lower equal call sites once and share the result; each of ours needs a channel.
+
+    Args:
+      primitive: the primitive.
+      rule: what is called, once for each platform that a program is lowered for.
+      platforms: those that there is a rule for from the start; the rule is told any other by its
+        name as well.
     """
     for platform in platforms:
         lowering = functools.partial(rule, platform=platform)
         mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
+
+    def on_others(ctx: mlir.LoweringRuleContext, *values: MlirValue, **params: Any) -> Any:
+        found = ctx.platforms or ctx.module_context.platforms
+        other = next(name for name in found if name not in platforms)
+        return rule(ctx, *values, platform=other, **params)
+
+    mlir.register_lowering(primitive, on_others, cacheable=False)
+    _uncached.add(primitive)
+
+
+_uncached: set[Primitive] = set()  # primitives of ours
+_lower_per_platform = _mlir.lower_per_platform
+
+
+@functools.wraps(_lower_per_platform)
+def _lower_ours_per_platform(ctx: mlir.LoweringRuleContext, *args: Any, **params: Any) -> Any:
+    """JAX cannot lower what it does not cache for several platforms: it adds a list to a tuple."""
+    if ctx.primitive in _uncached:
+        ctx = ctx.replace(avals_out=list(ctx.avals_out))
+    return _lower_per_platform(ctx, *args, **params)
+
+
+_mlir.lower_per_platform = _lower_ours_per_platform
+
+
+def lower_function(
+    ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *values: MlirValue
+) -> list[MlirValue]:
+    """Lowers an equation as what a function of one result makes of its operands."""
+    return list(mlir.lower_fun(function, multiple_results=False)(ctx, *values))
+
+
+def manual_axes(axis_names: Axes) -> Axes:
+    """All mesh axes that are manual here, those of `axis_names` first."""
+    others = jax.sharding.get_abstract_mesh().manual_axes
+    return (*axis_names, *(name for name in others if name not in axis_names))
 
 
 def set_impl(primitive: Primitive) -> None:
@@ -222,6 +311,11 @@ def set_impl(primitive: Primitive) -> None:
 def set_batcher(primitive: Primitive, rule: BatchingRule) -> None:
     """Registers rule(axis_data, values, dims, **params) -> (result, dim)."""
     batching.fancy_primitive_batchers[primitive] = rule
+
+
+def set_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Registers rule(primals, tangents) -> (result, tangent)."""
+    ad.primitive_jvps[primitive] = rule
 
 
 def zero_tangent(value: jax.Array) -> ad.Zero:
@@ -242,11 +336,16 @@ __all__ = [
     "LoweringContext",
     "MlirValue",
     "Tangent",
+    "automatic_axes",
     "axis_effects",
     "check_vma_enabled",
     "custom_call",
     "device_processes",
+    "explicit_axes",
     "job",
+    "lower_function",
+    "lower_in_all_axes",
+    "manual_axes",
     "new_channel",
     "op_name",
     "partition_id",
@@ -254,6 +353,7 @@ __all__ = [
     "replica_groups",
     "set_batcher",
     "set_impl",
+    "set_jvp",
     "set_lowering",
     "vary_together",
     "vma",

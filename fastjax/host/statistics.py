@@ -121,6 +121,14 @@ class SiteStats:
     predicted_time: float
     lower_bound: float
 
+    @property
+    def crossing_rows(self) -> int | None:
+        """Of the last traffic, the rows that went to another server; None without a topology."""
+        if self.topology is None:
+            return None
+        server = np.arange(len(self.traffic)) // self.topology.devices_per_server
+        return int(self.traffic[server[:, None] != server].sum())
+
     def __str__(self) -> str:
         return _table([self])
 

@@ -110,8 +110,6 @@ def _open_network(store: Store, job: jax_compat.Job) -> bytes:
             job.process, job.processes, secret, path, list(nics), options.transports
         )
     except RuntimeError as error:
-        if isinstance(error, jax.errors.JaxRuntimeError):
-            raise
         nics_text = ",".join(nics) or "UCX chooses"
         raise UnsupportedError(
             f"the network between processes cannot be opened: {error}. The UCX library is {path} "

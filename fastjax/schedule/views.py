@@ -6,6 +6,7 @@ read of it here, and import neither it nor `fastjax.simulation.Timeline`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -64,4 +65,32 @@ class TimedExchange(Protocol):
     def rates(self, link: str) -> np.ndarray: ...
 
 
-__all__ = ["Assumptions", "Schedule", "TimedExchange"]
+class TimedPiece(Protocol):
+    """A `fastjax.chunking.Piece`, which documents the members."""
+
+    @property
+    def part(self) -> str: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+
+
+class TimedLayer(Protocol):
+    """A `fastjax.chunking.LayerTimes`, which documents the members."""
+
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def deduplicated(self) -> bool: ...
+    @property
+    def pieces(self) -> Sequence[TimedPiece]: ...
+    @property
+    def total(self) -> float: ...
+
+
+__all__ = ["Assumptions", "Schedule", "TimedExchange", "TimedLayer", "TimedPiece"]

@@ -139,7 +139,19 @@ EXCHANGE = CustomCall(
 INDEXED_EXCHANGE = dataclasses.replace(
     EXCHANGE,
     target="fastjax_indexed_exchange_v1",
-    operands=(*_ROWS, *Metadata._fields, "table", "indices", "partition"),
+    operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "partition"),
+)
+STAGE = CustomCall("fastjax_stage_v1", (*_ROWS, *Metadata._fields, "table"), in_place="base")
+INDEXED_STAGE = CustomCall(
+    "fastjax_indexed_stage_v1",
+    (*_ROWS, *Metadata._fields, "table", "indices", "factors"),
+    in_place="base",
+)
+STAGED_EXCHANGE = dataclasses.replace(
+    EXCHANGE, target="fastjax_staged_exchange_v1", operands=("base", "partition")
+)
+INDEXED_STAGED_EXCHANGE = dataclasses.replace(
+    STAGED_EXCHANGE, target="fastjax_indexed_staged_exchange_v1"
 )
 PLAN_EXCHANGE = CustomCall(
     "fastjax_plan_exchange_v1",
@@ -158,6 +170,7 @@ LOOPBACK_PLAN = CustomCall(
     ("send_sizes",),
     (*_CALL_SITE, *_PLANNING, Attribute("rank", "int64")),
 )
+AFTER = CustomCall("fastjax_after_v1", ("value", "earlier"), in_place="value")
 EMPTY = CustomCall("fastjax_empty_v1", ("anything",))
 
 CALLS = {
@@ -166,22 +179,32 @@ CALLS = {
         PLAN,
         EXCHANGE,
         INDEXED_EXCHANGE,
+        STAGE,
+        INDEXED_STAGE,
+        STAGED_EXCHANGE,
+        INDEXED_STAGED_EXCHANGE,
         PLAN_EXCHANGE,
         LOOPBACK,
         LOOPBACK_PLAN,
+        AFTER,
         EMPTY,
     )
 }
 
 __all__ = [
+    "AFTER",
     "CALLS",
     "EMPTY",
     "EXCHANGE",
     "INDEXED_EXCHANGE",
+    "INDEXED_STAGE",
+    "INDEXED_STAGED_EXCHANGE",
     "LOOPBACK",
     "LOOPBACK_PLAN",
     "PLAN",
     "PLAN_EXCHANGE",
+    "STAGE",
+    "STAGED_EXCHANGE",
     "Attribute",
     "CustomCall",
     "Metadata",

@@ -13,6 +13,8 @@ from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
+_TICKET_BYTES = 8
+
 
 def emit(
     ctx: jax_compat.LoweringContext,
@@ -44,6 +46,42 @@ def emit(
         call.aliases,
     )
     return [result]
+
+
+def emit_staged(
+    ctx: jax_compat.LoweringContext,
+    stage: CustomCall,
+    call: CustomCall,
+    operands: Sequence[jax_compat.MlirValue],
+    attributes: Mapping[str, object],
+) -> list[jax_compat.MlirValue]:
+    """Emits a call that copies the operands of an exchange, and one that exchanges the copies.
+
+    Args:
+      ctx: of the equation.
+      stage: the call that copies.
+      call: the call that exchanges.
+      operands: the equation's: `source`, `base`, and what the exchange takes besides.
+      attributes: of the exchange, by name.
+    """
+    avals: Sequence[Any] = ctx.avals_in
+    (ticketed,) = emit(ctx, stage, operands, {})
+    result = jax_compat.custom_call(
+        ctx,
+        call.target,
+        [ticketed, jax_compat.partition_id()],
+        [avals[1], jax_compat.PARTITION_AVAL],
+        ctx.avals_out[0],
+        call.encoded(attributes),
+        call.aliases,
+    )
+    return [result]
+
+
+def can_stage(ctx: jax_compat.LoweringContext) -> bool:
+    """Whether the result of an exchange has room for the ticket of its operands."""
+    result: Any = ctx.avals_out[0]
+    return result.size * result.dtype.itemsize >= _TICKET_BYTES
 
 
 def mesh_call_site(
@@ -114,4 +152,4 @@ def planning(spec: PlanSpec) -> dict[str, object]:
     }
 
 
-__all__ = ["call_site", "emit", "mesh_call_site", "planning"]
+__all__ = ["call_site", "can_stage", "emit", "emit_staged", "mesh_call_site", "planning"]

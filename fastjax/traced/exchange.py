@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -66,8 +66,8 @@ def fast_ragged_all_to_all(
       TopologyError: the topology does not fit the axis.
       OptionError: there is no such scheduler.
       UnsupportedError: the axis spans devices of several processes and there is no network
-        between them (no `jax.distributed.initialize()`, no UCX), or the enclosing shard_map leaves
-        axes automatic.
+        between them (no `jax.distributed.initialize()`, no UCX). When it is lowered: the platform
+        has no backend here, and `fastjax.options(fallback=)` forbids jax.lax's operation.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
       jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
         sizes disagree, the plan is for other sizes, output slices overlap (looked for only in
@@ -87,8 +87,44 @@ def fast_ragged_all_to_all(
     else:
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
+    return _bind(operand, output, [*metadata, *tables], axes, groups, spec, plan, staged=False)
+
+
+def exchange_planned(
+    operand: jax.Array,
+    output: jax.Array,
+    metadata: Metadata[jax.Array],
+    plan: TracedPlan,
+    *,
+    staged: bool,
+) -> jax.Array:
+    """An exchange of operands that are known to fit each other and the plan.
+
+    Args:
+      operand: rows to send.
+      output: what the result holds where no row arrives.
+      metadata: offsets and sizes.
+      plan: of the exchange.
+      staged: see `ExchangeParams`.
+    """
+    axes, groups = plan.axis_name, plan.axis_index_groups
+    rest = [*metadata, plan.table]
+    return _bind(operand, output, rest, axes, groups, plan.spec, plan, staged=staged)
+
+
+def _bind(
+    operand: jax.Array,
+    output: jax.Array,
+    rest: Sequence[jax.Array],
+    axes: Axes,
+    groups: Groups,
+    spec: PlanSpec,
+    plan: TracedPlan | None,
+    *,
+    staged: bool,
+) -> jax.Array:
     carried, restore = byte_sized(operand, output)
-    operands = jax_compat.vary_together([*carried, *metadata, *tables], axes)
+    operands = jax_compat.vary_together([*carried, *rest], axes)
     result = fast_ragged_all_to_all_p.bind(
         *operands,
         axis_name=axes,
@@ -98,6 +134,8 @@ def fast_ragged_all_to_all(
         reverse=False,
         timeout_ms=config.current().timeout_ms,
         check_overlaps=config.current().check_overlaps,
+        fallback=config.current().fallback,
+        staged=staged,
     )
     return restore(result)
 
@@ -140,4 +178,4 @@ ad.primitive_jvps[fast_ragged_all_to_all_p] = exchange_gradients.jvp
 ad.primitive_transposes[fast_ragged_all_to_all_p] = exchange_gradients.transpose
 jax_compat.set_batcher(fast_ragged_all_to_all_p, exchange_batching.batch)
 
-__all__ = ["fast_ragged_all_to_all", "fast_ragged_all_to_all_p"]
+__all__ = ["exchange_planned", "fast_ragged_all_to_all", "fast_ragged_all_to_all_p"]

@@ -11,11 +11,10 @@ import numpy as np
 from jax.interpreters import ad
 
 from fastjax import jax_compat
-from fastjax.errors import ArgumentError
 from fastjax.jax_compat import Tangent
-from fastjax.traced.axes import position
 from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
+from fastjax.traced.slices import covered, landings
 
 # Gradients of rows that were sent to several devices are added up, in these types.
 _SUMMABLE = tuple(
@@ -51,6 +50,7 @@ def _plan_now(send_sizes: jax.Array, params: ExchangeParams) -> jax.Array:
         spec=params["spec"],
         timeout_ms=params["timeout_ms"],
         experts=0,
+        fallback=params["fallback"],
     )
 
 
@@ -96,34 +96,13 @@ def _base_cotangent(ct: jax.Array, rest: Sequence[jax.Array], params: ExchangePa
     if params["reverse"]:
         starts, sizes = input_offsets, send_sizes
     else:
-        starts, sizes = _landings(output_offsets, params), recv_sizes
-    landed = _covered(starts, sizes, ct.shape[0])
+        starts, sizes = (
+            landings(output_offsets, params["axis_name"], params["axis_index_groups"]),
+            recv_sizes,
+        )
+    landed = covered(starts, sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
-
-
-def _landings(output_offsets: jax.Array, params: ExchangeParams) -> jax.Array:
-    """Where what arrives here lands: the offsets that others have for this device."""
-    axes, groups = params["axis_name"], params["axis_index_groups"]
-    if groups is None:
-        return jax.lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
-    # JAX has no vmap of an all_to_all with groups.
-    everyone = jax.lax.all_gather(output_offsets, axes, axis_index_groups=groups)
-    size = len(groups[0])
-    for_each = everyone.reshape(size, size, -1)
-    return jnp.take(for_each, position(axes, groups), axis=1).reshape(-1)
-
-
-def _covered(starts: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
-    """Which of `rows` rows lie in some slice; slices without rows lie nowhere."""
-    if rows >= 2**31:
-        raise ArgumentError(
-            f"gradients for an output of {rows} rows need more than int32 counts; split it."
-        )
-    starts, sizes = starts.astype(jnp.int32), sizes.astype(jnp.int32)
-    starts = jnp.where(sizes > 0, starts, 0)
-    edges = jnp.zeros(rows + 1, jnp.int32).at[starts].add(1).at[starts + sizes].add(-1)
-    return jnp.cumsum(edges)[:rows] > 0
 
 
 __all__ = ["jvp", "transpose"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn, TypedDict, Unpack
 
 from jax.extend.core import Primitive
 
 from fastjax import jax_compat
-from fastjax.traced import custom_calls
+from fastjax.traced import automatic_axes, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import EXCHANGE, PLAN_EXCHANGE
+from fastjax.traced.contract import EXCHANGE, PLAN_EXCHANGE, STAGE, STAGED_EXCHANGE
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -24,6 +25,9 @@ class ExchangeParams(TypedDict):
       reverse: whether rows travel from output space to operand space, and are summed there.
       timeout_ms: how long a device waits for the others.
       check_overlaps: whether output slices that overlap are refused.
+      fallback: the option: what platforms without a backend of ours get.
+      staged: whether operands are copied first, so that on CPU devices what comes later may use
+        their memory, and so run, while rows travel. Only where the exchange was planned before.
     """
 
     axis_name: Axes
@@ -33,6 +37,8 @@ class ExchangeParams(TypedDict):
     reverse: bool
     timeout_ms: int
     check_overlaps: bool
+    fallback: str
+    staged: bool
 
 
 fast_ragged_all_to_all_p = Primitive("fast_ragged_all_to_all")
@@ -68,6 +74,14 @@ def _lowering(
     platform: str,
     **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
+    if fallback.needed(platform, params["fallback"]):
+        names = ("axis_name", "axis_index_groups", "reverse")
+        exchange = functools.partial(jax_exchange.exchange, **{n: params[n] for n in names})
+        return jax_compat.lower_function(ctx, exchange, *operands)
+    bind = functools.partial(fast_ragged_all_to_all_p.bind, **params)
+    inside = automatic_axes.lower(ctx, bind, operands, rows=2)
+    if inside is not None:
+        return inside
     # The transport brings every count together anyway: planning apart would have the devices wait
     # for each other twice.
     call = EXCHANGE if len(operands) > len(PLAN_EXCHANGE.operands) - 1 else PLAN_EXCHANGE
@@ -89,6 +103,8 @@ def _lowering(
     # Where a plan is given, statistics are told the topology.
     planning = custom_calls.planning(spec)
     attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
+    if params["staged"] and platform == "cpu" and custom_calls.can_stage(ctx):
+        return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes)
     return custom_calls.emit(ctx, call, operands, attributes)
 
 

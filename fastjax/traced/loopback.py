@@ -12,7 +12,7 @@ from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
-from fastjax.traced import custom_calls
+from fastjax.traced import custom_calls, fallback
 from fastjax.traced.contract import LOOPBACK, LOOPBACK_PLAN, Metadata
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan_spec import PlanSpec
@@ -142,6 +142,7 @@ def _check_metadata(spec: PlanSpec, **arrays: jax.Array) -> None:
 def _call_site(
     ctx: jax_compat.LoweringContext, operation: str, spec: PlanSpec, timeout_ms: int, platform: str
 ) -> dict[str, object]:
+    fallback.refuse_others(platform, "fastjax.loopback")
     ranks = np.arange(len(spec.rank_of))
     site = custom_calls.call_site(
         ctx, operation, "'loopback'", ranks[None], ranks.tolist(), timeout_ms, platform

@@ -112,6 +112,7 @@ def plan_sizes(
         spec=spec,
         timeout_ms=config.current().timeout_ms,
         experts=experts,
+        fallback=config.current().fallback,
     )
     return TracedPlan(table, spec, axes, groups)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from fastjax import jax_compat
-from fastjax.traced import custom_calls
+from fastjax.traced import automatic_axes, custom_calls, fallback
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import PLAN
 from fastjax.traced.plan_spec import PlanSpec
@@ -26,6 +28,7 @@ class PlanParams(TypedDict):
       spec: what the plan depends on besides the sizes.
       timeout_ms: how long a device waits for the others.
       experts: of an MoE layer, for messages; 0 elsewhere.
+      fallback: the option: what platforms without a backend of ours get.
     """
 
     axis_name: Axes
@@ -33,6 +36,7 @@ class PlanParams(TypedDict):
     spec: PlanSpec
     timeout_ms: int
     experts: int
+    fallback: str
 
 
 plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
@@ -60,6 +64,15 @@ def _plan_lowering(
     **params: Unpack[PlanParams],
 ) -> list[jax_compat.MlirValue]:
     spec = params["spec"]
+    if fallback.needed(platform, params["fallback"]):
+        # What exchanges there without a plan reads no table.
+        return jax_compat.lower_function(
+            ctx, lambda _: jnp.zeros(spec.table_words, jnp.int32), send_sizes
+        )
+    bind = functools.partial(plan_ragged_all_to_all_p.bind, **params)
+    inside = automatic_axes.lower(ctx, bind, [send_sizes], rows=0)
+    if inside is not None:
+        return inside
     attributes = custom_calls.mesh_call_site(
         ctx,
         "plan_ragged_all_to_all",

@@ -54,15 +54,28 @@ def layer(x: Any, router: Any, experts: Any, top_k: int, dispatch: Any, combine:
 
 
 def by_collectives(x: Any, ids: Any, weights: Any, kept: Any, *, num_experts: int, axis: str):
-    """Dispatch to experts that change nothing, and combine: by all_gather and masks."""
+    """Dispatch to the experts of `by_number`, and combine: by all_gather and masks."""
     devices = jax.lax.axis_size(axis)
     here = num_experts // devices
     mine = jax.lax.axis_index(axis) * here + jnp.arange(here)
     every = jax.lax.all_gather((x, ids, weights, kept), axis, tiled=True)
     chosen = (every[1][:, :, None] == mine) & every[3][:, :, None]
-    share = (every[2][:, :, None] * chosen).sum(1)
+    share = (every[2][:, :, None] * chosen).sum(1) * (1 + mine)
     parts = jnp.einsum("te,td->td", share, every[0])
     return jax.lax.psum_scatter(parts, axis, tiled=True)
+
+
+def by_number(rows: Any, sizes: Any, position: Any) -> Any:
+    """Experts that differ: each multiplies its rows by its number and 1.
+
+    Args:
+      rows, sizes: from `dispatch`, on a device.
+      position: of the device among those that share the experts.
+    """
+    here = len(sizes)
+    local = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(len(rows)), side="right")
+    number = position * here + jnp.minimum(local, here - 1)  # behind all groups, rows are zero
+    return rows * (1 + number)[:, None].astype(rows.dtype)
 
 
 def problem(rng: np.random.Generator, devices: int, tokens: int, num_experts: int) -> Any:

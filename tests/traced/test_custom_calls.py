@@ -17,7 +17,9 @@ from spmd import mesh_of
 import fastjax
 from fastjax import _core, loopback
 from fastjax.traced import contract, custom_calls
+from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
+from fastjax.traced.exchange import exchange_planned
 from fastjax.traced.indexed_exchange import indexed_exchange
 
 ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
@@ -35,11 +37,27 @@ def planned(operand, output, *arrays):
     return exchanged(operand, output, *arrays, plan=plan)
 
 
-def indexed(operand, output, *arrays):
+def indexed(operand, output, *arrays, staged=False):
     way = contract.Metadata(*arrays)
     plan = fastjax.plan_ragged_all_to_all(way.send_sizes, axis_name="x")
     indices = jnp.zeros(32, jnp.int32)
-    return indexed_exchange(operand, output, way, indices, plan)
+    return indexed_exchange(operand, output, way, indices, plan, staged=staged)
+
+
+def staged(operand, output, *arrays):
+    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+    result = exchange_planned(operand, output, contract.Metadata(*arrays), plan, staged=True)
+    return after(result, operand)
+
+
+ONLY_CPU = {
+    contract.AFTER.target,
+    contract.INDEXED_EXCHANGE.target,
+    contract.INDEXED_STAGE.target,
+    contract.INDEXED_STAGED_EXCHANGE.target,
+    contract.STAGE.target,
+    contract.STAGED_EXCHANGE.target,
+}
 
 
 def played(*operands):
@@ -51,13 +69,15 @@ def played_plan(sizes):
 
 
 def program(f, arguments, platform="cpu"):
-    return jax.jit(f).trace(*arguments).lower(lowering_platforms=(platform,)).compiler_ir()
+    with fastjax.options(fallback="never"):  # whatever this installation was built for
+        return jax.jit(f).trace(*arguments).lower(lowering_platforms=(platform,)).compiler_ir()
 
 
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    for f in (exchanged, planned, *((indexed,) if platform == "cpu" else ())):
+    on_cpu = (indexed, partial(indexed, staged=True))
+    for f in (exchanged, planned, staged, *(on_cpu if platform == "cpu" else ())):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)
@@ -102,13 +122,13 @@ def test_programs_have_what_is_declared(platform):
             seen.add(call.target)
     unused = {contract.EMPTY.target}
     if platform != "cpu":
-        unused.add(contract.INDEXED_EXCHANGE.target)
+        unused |= ONLY_CPU
     assert seen == {*CALLS} - unused
 
 
 def test_every_target_has_a_handler_and_is_declared():
     assert {*_core.registrations()} == {*CALLS}
-    assert {*_core.gpu_registrations()} == {*CALLS} - {contract.INDEXED_EXCHANGE.target}
+    assert {*_core.gpu_registrations()} == {*CALLS} - ONLY_CPU
     assert {*_core.emulated_registrations()} == {*CALLS}
 
 

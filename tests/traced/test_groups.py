@@ -5,8 +5,6 @@ import types
 import jax
 import numpy as np
 import pytest
-import reference
-from spmd import mesh_of
 
 import fastjax
 from fastjax import jax_compat
@@ -40,23 +38,3 @@ def test_an_axis_that_no_mesh_binds_is_refused():
     ctx = types.SimpleNamespace(module_context=types.SimpleNamespace(axis_context=None))
     with pytest.raises(fastjax.errors.UnsupportedError, match="not bound by a mesh"):
         jax_compat.replica_groups(ctx, ("x",), None)
-
-
-def test_partly_automatic_shard_map_is_refused(rng):
-    from jax.sharding import PartitionSpec as P
-
-    meta = reference.packed(reference.random_sizes(rng, 2, 2))
-    operand, output = reference.data(rng, meta)
-    mesh = mesh_of((2, 4), ("x", "y"))
-    args = [a.reshape(-1, *a.shape[2:]) for a in (operand, output, *meta.arrays())]
-    f = jax.shard_map(
-        lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"),
-        mesh=mesh,
-        axis_names={"x"},
-        in_specs=P("x"),
-        out_specs=P("x"),
-    )
-    with pytest.raises(
-        fastjax.errors.UnsupportedError, match=r"leaves mesh axes \['y'\] automatic"
-    ):
-        jax.jit(f)(*args)

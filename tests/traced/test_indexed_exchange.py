@@ -18,12 +18,12 @@ TOPOLOGY = fastjax.Topology(2, 4)
 
 
 def program(*, reverse=False, scheduler=None):
-    def run(source, base, indices, *meta):
+    def run(source, base, indices, *meta, factors=None):
         way = Metadata(*meta)
         plan = plan_ragged_all_to_all(
             way.send_sizes, axis_name="x", topology=TOPOLOGY, scheduler=scheduler
         )
-        return indexed_exchange(source, base, way, indices, plan, reverse=reverse)
+        return indexed_exchange(source, base, way, indices, plan, reverse=reverse, factors=factors)
 
     return run
 
@@ -67,16 +67,88 @@ def summed(arriving, indices, meta, rows):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
-def test_home_again_and_summed(rng, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        (np.float32, np.float32),
+        (jnp.bfloat16, jnp.bfloat16),
+        (jnp.bfloat16, np.float32),
+        (np.float16, np.float32),
+        (np.complex64, np.complex64),
+    ],
+)
+def test_home_again_and_summed(rng, dtype, wide):
     meta, indices, source, there = drawn(rng)
     rows = source.shape[1]
-    base = np.zeros((8, rows, 3), dtype)
+    base = np.zeros((8, rows, 3), wide)
     run = spmd(program(reverse=True))
     got = run(there.astype(dtype), base, indices, *meta.arrays())
+    assert got.dtype == wide
     np.testing.assert_array_equal(
-        np.asarray(got).astype(np.float32), summed(there, indices, meta, rows)
+        np.asarray(got).astype(np.complex64), summed(there, indices, meta, rows)
     )
+
+
+def scaled(*operands):
+    """Sums of rows times their factors."""
+    moved, base, indices, factors, *meta = operands
+    return program(reverse=True)(moved, base, indices, *meta, factors=factors)
+
+
+def in_order(there, factors, indices, meta, rows):
+    """Sums of products in float32, one operation after the other, by sender and update."""
+    total = np.zeros((8, rows, there.shape[-1]), np.float32)
+    per_peer = meta.send_sizes.shape[1] // 8
+    for device, update in np.ndindex(meta.send_sizes.shape):
+        first, at = meta.input_offsets[device, update], meta.output_offsets[device, update]
+        for i in range(meta.send_sizes[device, update]):
+            peer = update // per_peer
+            product = there[peer, at + i].astype(np.float32) * factors[peer, at + i]
+            total[device, indices[device, first + i]] += product
+    return total
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16, np.complex64])
+def test_factors(rng, dtype):
+    """To the bit: products are rounded before they are added, in a fixed order."""
+    meta, indices, source, there = drawn(rng)
+    there = rng.normal(size=there.shape).astype(dtype)
+    factors = rng.normal(size=there.shape[:2]).astype(np.float32)
+    wide = np.complex64 if dtype is np.complex64 else np.float32
+    base = np.zeros(source.shape, wide)
+    got = spmd(scaled)(there, base, indices, factors, *meta.arrays())
+    parts = (there.real, there.imag) if dtype is np.complex64 else (there,)
+    wanted = [in_order(part, factors, indices, meta, source.shape[1]) for part in parts]
+    for one, other in zip(wanted, (np.real(got), np.imag(got)), strict=False):
+        np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize("batched", ["all", "rows", "factors"])
+def test_factors_in_a_batch(rng, batched):
+    meta, indices, source, there = drawn(rng)
+    there = rng.normal(size=there.shape).astype(jnp.bfloat16)
+    factors = rng.normal(size=there.shape[:2]).astype(np.float32)
+    base = np.zeros_like(source)
+    elements = []
+    for number in range(2):
+        operands = [there, base, indices, factors, *meta.arrays()]
+        if batched in ("all", "rows"):
+            operands[0] = there * (number + 1)
+        if batched in ("all", "factors"):
+            operands[3] = factors * np.float32(0.3 * number + 1)
+        if batched == "all":
+            operands[2] = (indices + number) % source.shape[1]
+        elements.append(operands)
+    mapped = {"all": range(8), "rows": (0, 1), "factors": (3,)}[batched]
+    axes = tuple(0 if n in mapped else None for n in range(8))
+    stacked = [
+        np.stack(parts, 1) if n in mapped else parts[0]
+        for n, parts in enumerate(zip(*elements, strict=True))
+    ]
+    got = np.asarray(spmd(jax.vmap(scaled, in_axes=axes))(*stacked))
+    for number, element in enumerate(elements):
+        np.testing.assert_array_equal(got[:, number], spmd(scaled)(*element))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

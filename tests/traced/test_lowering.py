@@ -27,7 +27,8 @@ def mapped(f=None, **options):
 
 
 def text_of(f, platform, args=ARGS):
-    return jax.jit(f).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    with fastjax.options(fallback="never"):  # whatever this installation was built for
+        return jax.jit(f).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
 def targets(text):
@@ -63,11 +64,6 @@ def test_plan_alone_on_every_platform(platform):
     f = mapped(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table)
     text = text_of(f, platform, (SIZES,))
     assert targets(text) == ["fastjax_plan_v1"]
-
-
-def test_unsupported_platform_is_refused():
-    with pytest.raises(NotImplementedError, match="tpu"):
-        text_of(mapped(), "tpu")
 
 
 def test_no_collective_of_xla_sneaks_in():

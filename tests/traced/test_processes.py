@@ -1,5 +1,6 @@
 """Exchanges between processes: right in each, whatever the shape of the job."""
 
+import contextlib
 import functools
 import re
 import time
@@ -77,6 +78,38 @@ def nested():
 def test_a_mesh_without_devices_is_refused():
     for result in multiprocess.run(__file__, "nested", processes=2, devices=2):
         assert "cannot tell inside a nested shard_map" in result["text"]
+        assert "jax.set_mesh" in result["text"]
+
+
+def partly_automatic():
+    """Runs in a job: exchanges whose shard_map leaves an axis to XLA, and inside a second one."""
+    rng = np.random.default_rng(0)
+    for shape, names in (((2, 2), ("x", "d")), ((2, 2), ("d", "x"))):
+        mesh = mesh_of(shape, names)
+        meta = reference.packed(reference.random_sizes(rng, 2, 2))
+        data = reference.data(rng, meta, (4,))
+        flat = [a.reshape(-1, *a.shape[2:]) for a in (*data, *meta.arrays())]
+        sharding = jax.NamedSharding(mesh, P("x"))
+        args = [jax.make_array_from_callback(a.shape, sharding, lambda i, a=a: a[i]) for a in flat]
+        exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
+        wide = P(None, "d")
+        second = jax.shard_map(
+            exchange, axis_names={"d"}, in_specs=(wide, wide, *[P()] * 4), out_specs=wide
+        )
+        expected = reference.exchange(*data, meta).reshape(-1, 4)
+        for f in (exchange, second):
+            mapped = jax.shard_map(
+                f, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x")
+            )
+            with jax.set_mesh(mesh) if f is second else contextlib.nullcontext():
+                got = jax.jit(mapped)(*args)
+            for shard in got.addressable_shards:
+                np.testing.assert_array_equal(shard.data, expected[shard.index])
+    return {}
+
+
+def test_axes_that_are_left_to_xla():
+    multiprocess.run(__file__, "partly_automatic", processes=2, devices=2)
 
 
 def over_all_devices():

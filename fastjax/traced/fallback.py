@@ -1,0 +1,69 @@
+"""Whether programs for a platform use a backend of ours, or operations of JAX in its place."""
+
+from __future__ import annotations
+
+import warnings
+
+from fastjax import handlers
+from fastjax.errors import FallbackWarning, UnsupportedError
+
+_BUILT_FOR = ("cuda", "rocm")
+_BUILD = "Install fastjax where a compiler for that GPU is found (docs/how_to/gpu_build.md)"
+_warned: set[tuple[str, str]] = set()  # platforms and reasons
+
+
+def needed(platform: str, fallback: str) -> bool:
+    """Whether a program for a platform gets operations of JAX.
+
+    The first time that a GPU's does, for each reason, a warning says so.
+
+    Args:
+      platform: the platform.
+      fallback: the option, when the program was traced.
+
+    Raises:
+      UnsupportedError: it would, and the option forbids that.
+    """
+    if fallback == "never" and platform in _BUILT_FOR:
+        return False
+    why = handlers.unusable(platform)
+    if not why:
+        return False
+    if fallback != "jax":
+        raise _refusal(platform, why, fallback)
+    if platform != "tpu" and (platform, why) not in _warned:
+        _warned.add((platform, why))
+        build = f" {_BUILD}." if platform in _BUILT_FOR else ""
+        warnings.warn(
+            f"programs for {platform} use jax.lax.ragged_all_to_all in place of fastjax's "
+            f"exchanges, without planning: {why}.{build} fastjax.options(fallback='error') makes "
+            "this an error.",
+            FallbackWarning,
+            stacklevel=2,
+        )
+    return True
+
+
+def _refusal(platform: str, why: str, fallback: str) -> UnsupportedError:
+    instead = f"{_BUILD}, or allow" if platform in _BUILT_FOR else "Allow"
+    return UnsupportedError(
+        f"fastjax cannot exchange on {platform}: {why}; and fallback={fallback!r} forbids "
+        f"jax.lax.ragged_all_to_all in its place. {instead} that: "
+        "fastjax.options(fallback='jax'), or FASTJAX_FALLBACK=jax."
+    )
+
+
+def refuse_others(platform: str, what: str) -> None:
+    """Refuses what only our own backends can do, on a platform that has none.
+
+    Raises:
+      UnsupportedError: it has none.
+    """
+    if platform not in ("cpu", *_BUILT_FOR):
+        raise UnsupportedError(
+            f"{what} cannot run on {platform}: it is fastjax's own, for cpu, cuda and rocm. Run it "
+            "there; no operation of JAX takes its place."
+        )
+
+
+__all__ = ["needed", "refuse_others"]

@@ -1,0 +1,159 @@
+"""Exchanges in operations of JAX, for platforms on which fastjax has no backend.
+
+`jax.lax.ragged_all_to_all` moves the rows. Its own derivatives are not used: they go wrong with
+groups, with empty slices and where a row was sent to several devices. What is wrong in offsets and
+sizes is not looked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from fastjax import jax_compat
+from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.contract import Metadata
+from fastjax.traced.slices import covered, landings
+
+# JAX's own, also while `swap_ragged_all_to_all` has ours in its place.
+_ragged_all_to_all = jax.lax.ragged_all_to_all
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ring:
+    """The devices that exchange, and where this one is among them."""
+
+    axes: Axes
+    groups: Groups
+
+    @property
+    def size(self) -> int:
+        return jax.lax.axis_size(self.axes) if self.groups is None else len(self.groups[0])
+
+    @property
+    def position(self) -> jax.Array:
+        return position(self.axes, self.groups)
+
+
+def exchange(
+    *operands: jax.Array, axis_name: Axes, axis_index_groups: Groups, reverse: bool
+) -> jax.Array:
+    """What the primitive `fast_ragged_all_to_all_p` does, without a plan.
+
+    Args:
+      *operands: of the primitive; a stage table is not used.
+      axis_name: mesh axes.
+      axis_index_groups: groups of their positions.
+      reverse: whether rows travel from output space to operand space, and are summed there.
+    """
+    source, base, *metadata = jax_compat.vary_together(operands[:6], axis_name)
+    way = Metadata(*_of_one_type(metadata))
+    ring = _Ring(axis_name, axis_index_groups)
+    return _backward(source, base, way, ring) if reverse else _forward(source, base, way, ring)
+
+
+def _of_one_type(metadata: Sequence[jax.Array]) -> list[jax.Array]:
+    """jax.lax's operation wants one type, which holds no more rows than int32 or int64 counts."""
+    wide = any(array.dtype.itemsize > 4 for array in metadata)
+    return [array.astype(jnp.int64 if wide else jnp.int32) for array in metadata]
+
+
+def _forward(
+    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], ring: _Ring
+) -> jax.Array:
+    if ring.size == 1:  # TPUs refuse groups of one device
+        return _alone(source, base, way)
+    return _ragged_all_to_all(
+        source, base, *way, axis_name=ring.axes, axis_index_groups=ring.groups
+    )
+
+
+def _alone(source: jax.Array, base: jax.Array, way: Metadata[jax.Array]) -> jax.Array:
+    """The exchange of a device with itself."""
+    if source.shape[0] == 0 or base.shape[0] == 0:
+        return base
+    rows = jnp.arange(base.shape[0])[:, None]
+    inside = (rows >= way.output_offsets) & (rows < way.output_offsets + way.send_sizes)
+    taken = jnp.max(jnp.where(inside, rows - way.output_offsets + way.input_offsets, -1), axis=1)
+    arrived = source.at[jnp.maximum(taken, 0)].get(mode="clip")
+    return jnp.where(_by_row(taken >= 0, base), arrived, base)
+
+
+def _backward(
+    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], ring: _Ring
+) -> jax.Array:
+    """Rows go home; those that come home to one row are summed."""
+    back = Metadata(
+        landings(way.output_offsets, ring.axes, ring.groups),
+        way.recv_sizes,
+        landings(way.input_offsets, ring.axes, ring.groups),
+        way.send_sizes,
+    )
+
+    def apart() -> jax.Array:
+        return _forward(source, base, back, ring)
+
+    def summed() -> jax.Array:
+        return _slice_by_slice(source, base, way.input_offsets, back, ring)
+
+    shared = _overlap(way.input_offsets, way.send_sizes)
+    return jax.lax.cond(_anywhere(shared, ring.axes), summed, apart)
+
+
+def _slice_by_slice(
+    source: jax.Array,
+    base: jax.Array,
+    homes: jax.Array,
+    back: Metadata[jax.Array],
+    ring: _Ring,
+) -> jax.Array:
+    """As many exchanges as there are slices, each of one slice from and to every device.
+
+    `jax.lax.ragged_all_to_all` would write rows that come home to one place over each other.
+    """
+    entries = homes.shape[0]
+    each = entries // ring.size  # slices for one peer
+    numbers = jnp.arange(entries)
+    (zeros,) = jax_compat.vary_together([jnp.zeros_like(base)], _axes_of(base, ring))
+
+    def add(turn: jax.Array, total: jax.Array) -> jax.Array:
+        distance, update = turn // each, turn % each
+        to = (ring.position - distance) % ring.size
+        origin = (ring.position + distance) % ring.size
+        one = back._replace(
+            send_sizes=jnp.where(numbers == to * each + update, back.send_sizes, 0),
+            recv_sizes=jnp.where(numbers == origin * each + update, back.recv_sizes, 0),
+        )
+        return total + _forward(source, zeros, one, ring)
+
+    total = jax.lax.fori_loop(0, entries, add, zeros)
+    home = covered(homes, back.recv_sizes, base.shape[0])
+    return jnp.where(_by_row(home, base), total, base)
+
+
+def _axes_of(value: jax.Array, ring: _Ring) -> Axes:
+    return tuple({*ring.axes, *jax_compat.vma(jax.typeof(value))})
+
+
+def _overlap(starts: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Whether any two slices have a row in common."""
+    starts, sizes = jax.lax.sort((jnp.where(sizes > 0, starts, 0), sizes), num_keys=1)
+    ends = jax.lax.cummax(starts + sizes)
+    return jnp.any((starts[1:] < ends[:-1]) & (sizes[1:] > 0))
+
+
+def _anywhere(here: jax.Array, axes: Axes) -> jax.Array:
+    """Whether it is so on any device of the mesh: all devices take one branch."""
+    everywhere = jax_compat.manual_axes(axes)
+    (here,) = jax_compat.vary_together([here.astype(jnp.int32)], everywhere)
+    return jax.lax.pmax(here, everywhere) > 0
+
+
+def _by_row(rows: jax.Array, like: jax.Array) -> jax.Array:
+    return rows.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+__all__ = ["exchange"]

@@ -1,0 +1,108 @@
+"""Layers whose tokens cross once to each server, on eight devices, and what they are checked by."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import numpy as np
+from moe_reference import same
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+from fastjax.topology import AxisName
+
+P = jax.P
+SPREAD = P("x")
+DEVICES, EXPERTS = 8, 16
+TOPOLOGY = fastjax.Topology(4, 2)
+
+
+def dispatched(x, ids, **options):
+    """What `moe.dispatch` returns; tokens cross once unless it is told otherwise."""
+    usual = {
+        "num_experts": EXPERTS,
+        "axis_name": "x",
+        "topology": TOPOLOGY,
+        "deduplicate": True,
+    }
+    return moe.dispatch(x, ids, **usual | options)
+
+
+def spread(local):
+    """A function of all devices: each has its part of all arrays."""
+    return jax.shard_map(local, mesh=mesh_of(), in_specs=SPREAD, out_specs=SPREAD)
+
+
+def layer_of(
+    top_k,
+    *,
+    at="dispatch",
+    axis: AxisName = "x",
+    combined=None,
+    dot=jax.lax.ragged_dot,
+    **options,
+):
+    """A layer of a device; weights are given to `dispatch`, or to `combine`."""
+
+    def local(x, router, experts):
+        weights, ids = reference.route(x, router, top_k)
+        given_at = {"weights": weights} if at == "dispatch" else {}
+        rows, sizes, handle = moe.dispatch(
+            x, ids, num_experts=len(experts[0]) * DEVICES, axis_name=axis, **given_at, **options
+        )
+        rows = dot(jnp.tanh(dot(rows, experts[0], sizes)), experts[1], sizes)
+        late = weights if at == "combine" else None
+        result = moe.combine(rows, handle, late, **(combined or {}))
+        return result, handle.kept, handle.dropped[None]
+
+    return local
+
+
+def run(problem, local, mesh=None, *, check_vma=True, spec=SPREAD):
+    """Results and all gradients, on a mesh."""
+    x, router, experts = problem
+    mesh = mesh or mesh_of()
+    mapped = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(spec, P(), spec),
+        out_specs=spec,
+        check_vma=check_vma,
+    )
+
+    def loss(x, router, experts):
+        result, kept, dropped = mapped(x, router, experts)
+        return jnp.sum(result**2), (result, kept, dropped)
+
+    put = lambda tree, spec: jax.device_put(tree, jax.NamedSharding(mesh, spec))  # noqa: E731
+    arrays = (put(x.reshape(-1, x.shape[-1]), spec), put(router, P()), put(experts, spec))
+    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+    (_, (result, kept, dropped)), grads = step(*arrays)
+    return jax.tree.map(np.asarray, (result, kept, dropped, grads))
+
+
+@functools.partial(jax.jit, static_argnames=("top_k", "rounding"))
+def expected(problem, top_k, kept=None, rounding=(None, None)):
+    """The same, without devices."""
+    x, router, experts = problem
+
+    def loss(x, router, experts):
+        result = reference.dense(x, router, experts, top_k, kept, rounding)
+        return jnp.sum(result**2), result
+
+    flat = x.reshape(-1, x.shape[-1])
+    (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(flat, router, experts)
+    return result, grads
+
+
+def check(problem, top_k, mesh=None, *, tolerance=1e-5, rounding=(None, None), **options):
+    """A deduplicated layer is the dense one, but for what it says that it dropped."""
+    vma = options.pop("check_vma", True)
+    options = {"topology": fastjax.Topology(2, 4)} | options
+    local = layer_of(top_k, deduplicate=True, **options)
+    result, kept, dropped, grads = run(problem, local, mesh, check_vma=vma)
+    assert dropped.sum() == (~kept).sum()
+    same((result, grads), expected(problem, top_k, kept, rounding), tolerance)
+    return kept

@@ -1,0 +1,59 @@
+"""Programs that are exported, and run by another process."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+from jax.sharding import PartitionSpec as P
+from spmd import mesh_of
+
+import fastjax
+
+_RUN = """
+import sys
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 8)
+import fastjax
+from jax.sharding import PartitionSpec as P
+
+folder = sys.argv[1]
+with open(folder + "/program", "rb") as file:
+    exported = jax.export.deserialize(bytearray(file.read()))
+mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+with np.load(folder + "/arguments.npz") as found:
+    given = [found[name] for name in found.files]
+args = jax.device_put(given, jax.NamedSharding(mesh, P("x")))
+np.save(folder + "/results.npy", jax.jit(exported.call)(*args))
+"""
+
+
+def test_one_export_for_several_platforms(rng, tmp_path):
+    meta = reference.packed(reference.random_sizes(rng, 8, 8))
+    operand, output = reference.data(rng, meta)
+    flat = [a.reshape(-1, *a.shape[2:]) for a in (operand, output, *meta.arrays())]
+
+    def local(operand, output, *arrays):
+        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+        once = fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
+        more = fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x")
+        return once + more
+
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    args = jax.device_put(flat, jax.NamedSharding(mesh_of(), P("x")))
+    with fastjax.options(fallback="never"):
+        exported = jax.export.export(
+            jax.jit(mapped),
+            platforms=("cpu", "cuda", "rocm"),
+            disabled_checks=fastjax.export_checks(),
+        )(*args)
+    (tmp_path / "program").write_bytes(exported.serialize())
+    np.savez(tmp_path / "arguments.npz", *flat)
+    command = [sys.executable, "-P", "-c", _RUN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = 2 * reference.exchange(operand, output, meta)
+    got = np.load(tmp_path / "results.npy")
+    np.testing.assert_array_equal(got.reshape(expected.shape), jnp.asarray(expected))

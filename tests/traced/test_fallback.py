@@ -1,0 +1,296 @@
+"""Platforms on which fastjax has no backend: `jax.lax.ragged_all_to_all` takes its place."""
+
+import re
+import warnings
+
+import emulated_jax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from jax.sharding import PartitionSpec as P
+from refusals import refused
+from spmd import mesh_of, spmd
+
+import fastjax
+from fastjax import handlers, loopback, moe
+from fastjax.errors import FallbackWarning, UnsupportedError
+from fastjax.traced import fallback
+
+SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
+ROWS = jax.ShapeDtypeStruct((64, 4), jnp.float32)
+ARGS = (ROWS, ROWS, *[SIZES] * 4)
+GROUPS = ((0, 2, 4, 6), (1, 3, 5, 7))
+ALONE = tuple((i,) for i in range(8))
+PLATFORMS = ["tpu", "cuda", "rocm"]
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu_libraries(monkeypatch):
+    monkeypatch.setattr(handlers, "platforms_built", list)
+    monkeypatch.setattr(fallback, "_warned", set())
+    warnings.simplefilter("ignore", FallbackWarning)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """CPU devices run what other platforms get."""
+    with emulated_jax.installed():
+        monkeypatch.setattr(handlers, "unusable", lambda platform: f"no {platform}, for a test")
+        yield
+
+
+def exchanged(*operands, **options):
+    return fastjax.fast_ragged_all_to_all(*operands, axis_name="x", **options)
+
+
+def planned(operand, output, *arrays):
+    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+    there = exchanged(operand, output, *arrays, plan=plan)
+    return exchanged(there, output, *arrays, plan=plan.transpose())
+
+
+def grouped(*operands):
+    return exchanged(*operands, axis_index_groups=GROUPS)
+
+
+def gradient(operand, output, *arrays):
+    back = jax.vjp(lambda *data: exchanged(*data, *arrays), operand, output)[1]
+    return back(output)
+
+
+def batched(operand, output, *arrays):
+    stacked = [jnp.stack([a, a]) for a in (operand, output, *arrays)]
+    return jax.vmap(exchanged)(*stacked)[0]
+
+
+def layer(x, *_):
+    """MoE: there, back and their gradients, deduplicated."""
+    ids = jnp.broadcast_to(jnp.arange(3, dtype=jnp.int32), (x.shape[0], 3))
+
+    def value(x):
+        rows, _, handle = moe.dispatch(
+            x,
+            ids,
+            num_experts=16,
+            axis_name="x",
+            topology=fastjax.Topology(2, 4),
+            deduplicate=True,
+        )
+        return moe.combine(rows * 2, handle).sum()
+
+    return jax.grad(value)(x)
+
+
+def lowered(f, *platforms, args=ARGS):
+    mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    return jax.jit(mapped).trace(*args).lower(lowering_platforms=platforms).as_text()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("f", [exchanged, planned, grouped, gradient, batched, layer])
+def test_lowering(platform, f):
+    text = lowered(f, platform)
+    assert "custom_call @ragged_all_to_all" in text
+    assert "@fastjax" not in text
+
+
+@pytest.mark.parametrize("f", [exchanged, planned, gradient, layer])
+def test_several_platforms_at_once(f):
+    text = lowered(f, "cpu", *PLATFORMS)
+    assert "custom_call @ragged_all_to_all" in text
+    assert "@fastjax" in text
+    assert set(re.findall(r'platform = "(\w+)"', text)) == {"cpu"}
+    assert {"fastjax_plan_exchange_v1", "fastjax_plan_v1"} & set(re.findall(r"@(fastjax\w+)", text))
+
+
+def test_a_program_for_two_platforms_of_ours():
+    with fastjax.options(fallback="never"):
+        text = lowered(planned, "cpu", "cuda")
+    assert set(re.findall(r'platform = "(\w+)"', text)) == {"cpu", "cuda"}
+    assert "custom_call @ragged_all_to_all" not in text
+
+
+def test_one_warning_for_each_platform():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for platform in PLATFORMS:
+                lowered(lambda *a: exchanged(*a) + 1, platform)
+    texts = [str(w.message) for w in caught if w.category is FallbackWarning]
+    assert [re.findall(r"programs for (\w+)", t)[0] for t in texts] == ["cuda", "rocm"]
+    assert all("without its library" in text for text in texts)
+    assert all("gpu_build.md" in text and "fallback='error'" in text for text in texts)
+
+
+def test_a_library_that_cannot_be_loaded(monkeypatch, tmp_path):
+    """ROCm's, as on every machine without ROCm; here, one that is no library."""
+    from fastjax import _core
+
+    monkeypatch.setattr(handlers, "platforms_built", lambda: ["rocm"])
+    usual = str(handlers._library("rocm"))
+    (tmp_path / "wrong.so").write_text("no library")
+    _core.set_gpu_options("rocm", str(tmp_path / "wrong.so"), 0, [], False)
+    try:
+        with pytest.warns(FallbackWarning, match="cannot load fastjax's GPU library.*wrong.so"):
+            lowered(exchanged, "rocm")
+    finally:
+        _core.set_gpu_options("rocm", usual, 0, [], False)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_option_refuses(platform):
+    with fastjax.options(fallback="error"):
+        told = f"cannot exchange on {platform}", "fallback='error'", "options(fallback='jax')"
+        refused(UnsupportedError, lambda: lowered(exchanged, platform), *told)
+        refused(UnsupportedError, lambda: lowered(planned, platform), *told)
+        assert "fastjax_plan_exchange" in lowered(exchanged, "cpu")
+
+
+def test_never_is_refused_where_there_is_no_backend_at_all():
+    with fastjax.options(fallback="never"):
+        refused(UnsupportedError, lambda: lowered(exchanged, "tpu"), "cannot exchange on tpu")
+
+
+def test_the_option_counts_where_a_program_is_traced():
+    mapped = jax.shard_map(exchanged, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    with fastjax.options(fallback="error"):
+        traced = jax.jit(mapped).trace(*ARGS)
+    lower = lambda: traced.lower(lowering_platforms=("tpu",))  # noqa: E731
+    refused(UnsupportedError, lower, "cannot exchange on tpu")
+
+
+def test_loopback_is_refused():
+    data, integers = jnp.zeros((8, 4, 2)), jnp.zeros((8, 8), jnp.int32)
+    topology = fastjax.Topology(2, 4)
+    played = lambda *a: loopback.loopback_ragged_all_to_all(*a, topology=topology)  # noqa: E731
+    jitted = jax.jit(played).trace(data, data, *[integers] * 4)
+    lower = lambda: jitted.lower(lowering_platforms=("tpu",))  # noqa: E731
+    refused(UnsupportedError, lower, "fastjax.loopback cannot run on tpu")
+
+
+def problem(rng, groups=None, updates=1, shared=False):
+    size = len(groups[0]) if groups else 8
+    meta = reference.packed(reference.random_sizes(rng, 8, size * updates), groups, gap=1)
+    operand, output = reference.data(rng, meta)
+    if shared:  # slices begin at the first row: rows go to several devices
+        meta.input_offsets[:] = 0
+    return meta, operand, output
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("groups", "updates", "shared", "check_vma"),
+    [
+        (None, 1, False, True),
+        (None, 2, True, False),
+        (GROUPS, 1, True, True),
+        (GROUPS, 2, False, False),
+        (ALONE, 2, True, True),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(rng, groups, updates, shared, check_vma):
+    meta, operand, output = problem(rng, groups, updates, shared)
+    weights = rng.normal(size=output.shape).astype(np.float32)
+
+    def local(operand, output, weights, *arrays):
+        def exchange(*data):
+            return exchanged(*data, *arrays, axis_index_groups=groups)
+
+        value, back = jax.vjp(exchange, operand, output)
+        # The derivative of the way back is the way there.
+        _, again = jax.vjp(lambda w: back(w)[0], weights)
+        return value, *back(weights), *again(operand)
+
+    got = spmd(local, check_vma=check_vma)(operand, output, weights, *meta.arrays())
+    value, back = jax.vjp(
+        lambda *data: reference.exchange_in_jax(*data, meta, groups), operand, output
+    )
+    zeros = np.zeros_like(output)
+    wanted = value, *back(jnp.asarray(weights)), reference.exchange(operand, zeros, meta, groups)
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(got[0], wanted[0])
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("axes", [(0,) * 6, (0, 0, *[None] * 4), (0, None, 0, 0, 0, 0)], ids=str)
+def test_vmap(rng, axes):
+    meta, operand, output = problem(rng)
+    values = (operand, output, *meta.arrays())
+    scale = [np.arange(1, 4)[:, None, None], *[np.ones(3, int)[:, None, None]] * 5]
+    stacked = [
+        np.stack([v] * 3, 1) * (s.reshape(1, 3, *[1] * (v.ndim - 1)) if v.ndim > 2 else 1)
+        if axis == 0
+        else v
+        for v, axis, s in zip(values, axes, scale, strict=True)
+    ]
+    stacked = [np.asarray(s, v.dtype) for s, v in zip(stacked, values, strict=True)]
+
+    def value(*values):
+        return jax.vmap(exchanged, in_axes=axes)(*values)
+
+    def local(operand, *rest):
+        return value(operand, *rest), jax.grad(lambda o: (value(o, *rest) ** 2).sum())(operand)
+
+    got, slope = spmd(local)(*stacked)
+    for i in range(3):
+        data = [s[:, i] if a == 0 else s for s, a in zip(stacked[:2], axes[:2], strict=True)]
+        np.testing.assert_array_equal(got[:, i], reference.exchange(*data, meta))
+        each = jax.grad(lambda o, d=data: (reference.exchange_in_jax(o, d[1], meta) ** 2).sum())
+        np.testing.assert_allclose(slope[:, i], each(data[0]), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_while_jax_is_swapped(rng):
+    """Nor does what takes our place call us."""
+    meta, operand, output = problem(rng)
+    with fastjax.swap_ragged_all_to_all():
+        local = lambda *a: jax.lax.ragged_all_to_all(*a, axis_name="x")  # noqa: E731
+        got = spmd(local)(operand, output, *meta.arrays())
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_metadata_of_several_types(rng):
+    meta, operand, output = problem(rng)
+    kinds = np.uint8, np.int16, np.int32, np.uint32
+    arrays = [a.astype(kind) for a, kind in zip(meta.arrays(), kinds, strict=True)]
+    got = spmd(exchanged)(operand, output, *arrays)
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+
+
+def moe_layer(x, ids, weights, deduplicate):
+    def value(x, weights):
+        rows, _, handle = moe.dispatch(
+            x,
+            ids,
+            num_experts=16,
+            axis_name="x",
+            topology=fastjax.Topology(2, 4),
+            deduplicate=deduplicate,
+        )
+        result = moe.combine(rows * rows, handle, weights)
+        return (result**2).sum(), result
+
+    (_, result), slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(x, weights)
+    return result, *slopes
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_moe(rng, monkeypatch, deduplicate):
+    """A layer computes what it does on CPU devices with our own exchanges."""
+    x = rng.normal(size=(8, 6, 4)).astype(np.float32)
+    ids = rng.integers(-1, 16, (8, 6, 3)).astype(np.int32)
+    weights = rng.random((8, 6, 3)).astype(np.float32)
+    local = lambda *a: moe_layer(*a, deduplicate)  # noqa: E731
+    wanted = spmd(local)(x, ids, weights)
+    with emulated_jax.installed():
+        monkeypatch.setattr(handlers, "unusable", "none on {}, for a test".format)
+        run = spmd(lambda *a: moe_layer(*a, deduplicate))
+        text = run.mapped.lower(*jax.device_put((x, ids, weights), run.sharding)).as_text()
+        assert "@fastjax" not in text
+        for got, want in zip(run(x, ids, weights), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

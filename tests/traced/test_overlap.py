@@ -1,0 +1,151 @@
+"""Exchanges of one program that do not depend on each other are under way at once."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import multiprocess
+import numpy as np
+import pytest
+import reference
+from exchange_checks.backends import same, spread
+from jax.sharding import PartitionSpec as P
+from spmd import mesh_of
+
+import fastjax
+
+
+def told_by(position, waits_for=()):
+    """Runs on the host: says that a device has come here, once others have come."""
+    folder = multiprocess.folder()
+    while not all((folder / f"ended {other}").exists() for other in waits_for):
+        time.sleep(0.001)
+    (folder / f"ended {position}").touch()
+
+
+def through_host(function, x, *names):
+    """What was given, once the function has returned on the host, which gets the device's place."""
+    position = jax.lax.axis_index(names)
+
+    def call(position, x):
+        function(int(position))
+        return x
+
+    return jax.pure_callback(call, x, position, x)
+
+
+def work(x):
+    """What XLA runs beside them: it takes a program of few operations one after the other."""
+    for _ in range(12):
+        x = jnp.sin(x @ x)
+    return x
+
+
+def overlapping(first):
+    """Runs in a job: an exchange over all devices, and one over the last axis, between two.
+
+    The last device begins the former when the latter has ended between the first two. So there
+    the latter overtakes the former, which was begun before it or after it.
+    """
+    mesh = mesh_of((2, 2), ("p", "q"))
+    rng = np.random.default_rng(0)
+    wide = reference.packed(reference.random_sizes(rng, 4, 4))
+    narrow = reference.packed(reference.random_sizes(rng, 2, 2))
+    wide_data = reference.data(rng, wide, (256,))
+    narrow_data = reference.data(rng, narrow, (256,))
+    twice = jax.tree.map(lambda x: np.concatenate([x, x]), (*narrow_data, *narrow.arrays()))
+
+    def gate(position):
+        if position == 3:
+            told_by(position, waits_for=(0, 1))
+
+    def local(matrix, wide, narrow):
+        matrix, wide, narrow = jax.tree.map(lambda x: x[0], (matrix, wide, narrow))
+        results = {"work": work(matrix)}
+
+        def over_all():
+            operand = through_host(gate, wide[0], "p", "q")
+            results["wide"] = fastjax.fast_ragged_all_to_all(
+                operand, *wide[1:], axis_name=("p", "q"), topology=fastjax.Topology(2, 2)
+            )
+
+        def over_two():
+            result = fastjax.fast_ragged_all_to_all(*narrow, axis_name="q")
+            results["narrow"] = through_host(told_by, result, "p", "q")
+
+        for exchange in (over_all, over_two) if first == "wide" else (over_two, over_all):
+            exchange()
+        return jax.tree.map(lambda x: x[None], results)
+
+    spec = P(("p", "q"))
+    run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    args = (np.zeros((4, 64, 64), np.float32), (*wide_data, *wide.arrays()), twice)
+    results = run(*spread(mesh, args))
+    same(results["wide"], reference.exchange(*wide_data, wide))
+    each = reference.exchange(*narrow_data, narrow)
+    same(results["narrow"], np.concatenate([each, each]))
+    return {}
+
+
+@pytest.mark.parametrize("first", ["wide", "narrow"])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)], ids=["memory", "network"])
+def test_one_overtakes_another(processes, devices, first):
+    multiprocess.run(
+        __file__,
+        "overlapping",
+        processes=processes,
+        devices=devices,
+        arguments={"first": first},
+        environment={"FASTJAX_TIMEOUT": "200"},
+        seconds=100,
+    )
+
+
+COUNT = 4
+SCHEDULERS = ("fast", "direct", "balanced", "spreadout")
+
+
+def crowded():
+    """Runs in a job: launches without waiting, each of four exchanges among XLA's collectives."""
+    size = jax.device_count()
+    mesh = mesh_of((size,))
+    topology = fastjax.Topology(3, size // 3)
+    rng = np.random.default_rng(0)
+    cases = []
+    for i in range(COUNT):
+        meta = reference.packed(reference.random_sizes(rng, size, size, 3 * 10**i))
+        cases.append((meta, reference.data(rng, meta, (64,))))
+    args = spread(mesh, [(*data, *meta.arrays()) for meta, data in cases])
+
+    def local(carry, args):
+        carry, args = jax.tree.map(lambda x: x[0], (carry, args))
+
+        def body(carry, _):
+            results = [
+                fastjax.fast_ragged_all_to_all(
+                    each[0] + 0 * carry, *each[1:], axis_name="x", topology=topology, scheduler=name
+                )
+                for each, name in zip(args, SCHEDULERS, strict=True)
+            ]
+            gathered = [jax.lax.all_gather(each[0] + carry, "x").sum() for each in args]
+            return carry + 1 + 0 * sum(gathered), results
+
+        carry, results = jax.lax.scan(body, carry, None, length=3)
+        return jax.tree.map(lambda x: x[None], (carry, [rows[-1] for rows in results]))
+
+    run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+    carry = spread(mesh, np.zeros(size, np.float32))
+    queued = []
+    for _ in range(10):
+        carry, results = run(carry, args)
+        queued.append(results)
+    for results in queued:
+        for got, (meta, data) in zip(results, cases, strict=True):
+            same(got, reference.exchange(*data, meta))
+    same(carry, np.full(size, 30, np.float32))
+    return {}
+
+
+def test_launches_of_several_exchanges_queued_by_processes():
+    environment = {"FASTJAX_TIMEOUT": "200"}
+    multiprocess.run(__file__, "crowded", processes=3, devices=2, environment=environment)
