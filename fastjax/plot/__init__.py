@@ -1,7 +1,16 @@
 """Pictures of plans and of simulated exchanges, by matplotlib: the extra `plot`."""
 
+from fastjax.plot.layers import plot_layers
 from fastjax.plot.plans import PANELS, draw_plan, plot_panels, plot_plan
 from fastjax.plot.shares import plot_shares
 from fastjax.plot.timelines import plot_timeline
 
-__all__ = ["PANELS", "draw_plan", "plot_panels", "plot_plan", "plot_shares", "plot_timeline"]
+__all__ = [
+    "PANELS",
+    "draw_plan",
+    "plot_layers",
+    "plot_panels",
+    "plot_plan",
+    "plot_shares",
+    "plot_timeline",
+]

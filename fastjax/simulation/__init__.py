@@ -1,5 +1,6 @@
-"""What an exchange would cost on a fabric: plans simulated, flow by flow."""
+"""What an exchange would cost on a fabric: plans simulated, flow by flow; and layers, in chunks."""
 
+from fastjax.chunking import LayerTimes, best_chunks, best_layer_time, layer_time
 from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE
 from fastjax.simulation.fabric import COUNTS, INCAST, PRESETS, Fabric, Incast, Preset
 from fastjax.simulation.simulator import simulate, simulate_transfers
@@ -15,8 +16,12 @@ __all__ = [
     "TIMED_DTYPE",
     "Fabric",
     "Incast",
+    "LayerTimes",
     "Preset",
     "Timeline",
+    "best_chunks",
+    "best_layer_time",
+    "layer_time",
     "simulate",
     "simulate_transfers",
 ]

@@ -37,6 +37,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
         },
         "devices": _devices(),
         "transports": TRANSPORTS | _gpu_transports(),
+        "platforms": _platforms(),
         "network": network.report(environ),
         "planning": {
             "schedulers": ", ".join(fastjax.schedulers()),
@@ -54,6 +55,15 @@ def _gpu_transports() -> Section:
         platform: f"built: {name} devices; experimental" if platform in built else no
         for platform, name in (("cuda", "NVIDIA"), ("rocm", "AMD"))
     }
+
+
+def _platforms() -> Section:
+    """What runs the exchanges of programs for each platform."""
+    found = {}
+    for platform in ("cpu", "cuda", "rocm", "tpu"):
+        why = handlers.unusable(platform)
+        found[platform] = f"jax.lax.ragged_all_to_all: {why}" if why else "fastjax"
+    return found
 
 
 def _extras() -> str:
@@ -85,6 +95,7 @@ def _options(environ: Mapping[str, str]) -> Section:
     return {
         "scheduler": f"{options.scheduler} ({source('FASTJAX_SCHEDULER')})",
         "timeout": f"{options.timeout:g} s ({source('FASTJAX_TIMEOUT')})",
+        "fallback": f"{options.fallback} ({source('FASTJAX_FALLBACK')})",
         "topology": f"{topology} (default; set with fastjax.options)",
         "statistics": f"{collected} ({source('FASTJAX_STATS')})",
     }

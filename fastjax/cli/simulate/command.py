@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
-from fastjax import scheduler_traits
+from fastjax import plot, scheduler_traits
 from fastjax.cli.shared import commands, rates, sources, text
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.simulate import costs, layer_report, layer_source, verdict
+from fastjax.cli.simulate import costs, layer_chunks, layer_report, layer_source, verdict
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.scheduling import check_scheduler_fits
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric, Preset
@@ -28,11 +28,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m fastjax simulate",
         description="Plans one exchange with several schedulers, simulates each plan on a cluster, "
         "and says which is best, what limits it and what would help. Or dispatch and combine of a "
-        "layer of experts, with tokens that cross once and not. Nothing is measured.",
+        "layer of experts, with tokens that cross once and not; with the experts' work, it says in "
+        "how many chunks they are fastest. Nothing is measured.",
     )
     add = parser.add_argument
     sources.add_options(parser)
     layer_source.add_options(parser)
+    layer_chunks.add_options(parser)
     known = "; ".join(f"{name}: {preset.source}" for name, preset in PRESETS.items())
     add(
         "--preset",
@@ -76,7 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     rates.add_options(parser)
     add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
     pictures = "of the best one: .png, .svg, .pdf, ..."
-    add("--draw", type=Path, metavar="FILE", help=f"draw what happens when, {pictures}")
+    add(
+        "--draw",
+        type=Path,
+        metavar="FILE",
+        help=f"draw what happens when, {pictures}; of a layer, in one chunk and in the best number",
+    )
     add("--draw-loads", type=Path, metavar="FILE", help=f"draw how busy links are, {pictures}")
     add("--draw-plan", type=Path, metavar="FILE", help=f"draw the plan, {pictures}")
     add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
@@ -88,6 +95,8 @@ def _run(options: argparse.Namespace) -> None:
     if layer_source.asked(options):
         _run_layer(options, preset)
         return
+    if (first := layer_chunks.given(options)) is not None:
+        raise OptionError(f"{first} is of a layer; want --layer too.")
     source = sources.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(
         options, len(source.matrix), source.servers, preset.rates if preset else None
@@ -122,24 +131,37 @@ def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
 
 
 def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
-    for name in ("draw", "draw_loads", "draw_plan", "perfetto"):
+    for name in ("draw_loads", "draw_plan", "perfetto"):
         if getattr(options, name) is not None:
             raise OptionError(
                 f"--{name.replace('_', '-')} is of one exchange, a layer has several."
             )
+    experts = layer_chunks.load(options)
+    if options.draw is not None and experts is None:
+        raise OptionError("--draw of a layer needs the experts' work: --row-seconds, say.")
     source = layer_source.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(
         options, len(source.choices), source.servers, preset.rates if preset else None
     )
     names = options.schedulers or _that_fit(topology)
     work = layer_report.Work(source, topology, _fabric(options, preset))
-    record = layer_report.record(work, layer_report.simulate(work, names), options.preset)
+    found = layer_report.simulate(work, names)
+    record = layer_report.record(work, found, options.preset)
+    verdict = list(record["verdict"])
+    if experts is not None:
+        timed = layer_chunks.simulate(work, found, experts)
+        record["in_chunks"] = layer_chunks.record(work, experts, timed)
+        verdict += record["in_chunks"]["verdict"]
+        if options.draw is not None:
+            _save(options.draw, lambda: plot.plot_layers(layer_chunks.to_draw(timed)))
     if options.json is not None:
         commands.write_json(options.json, record)
     sys.stdout.write(f"{text.as_text({'layer': layer_report.layer_section(record)})}\n\n")
     sys.stdout.write(f"{layer_report.table(record)}\n\n")
+    if experts is not None:
+        sys.stdout.write(f"{layer_chunks.table(record['in_chunks'])}\n\n")
     sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
-    sys.stdout.write("\n".join(record["verdict"]) + "\n")
+    sys.stdout.write("\n".join(verdict) + "\n")
 
 
 def _that_fit(topology: fastjax.Topology) -> list[str]:
@@ -162,18 +184,21 @@ def _write_files(options: argparse.Namespace, best: costs.Cost, record: dict[str
         (options.draw_plan, best.plan.plot),
     ]
     for path, draw in pictures:
-        if path is None:
-            continue
-        commands.make_folder_of(path)
-        try:
-            draw().savefig(path)
-        except ValueError as error:  # that is how matplotlib refuses types
-            raise ArgumentError(f"{path}: {error}") from None
+        if path is not None:
+            _save(path, draw)
     if options.perfetto is not None:
         commands.make_folder_of(options.perfetto)
         best.timeline.to_perfetto(options.perfetto)
     if options.json is not None:
         commands.write_json(options.json, record)
+
+
+def _save(path: Path, draw: Callable[[], Any]) -> None:
+    commands.make_folder_of(path)
+    try:
+        draw().savefig(path)
+    except ValueError as error:  # that is how matplotlib refuses types
+        raise ArgumentError(f"{path}: {error}") from None
 
 
 __all__ = ["main"]

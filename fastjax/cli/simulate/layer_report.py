@@ -36,7 +36,7 @@ _COLUMNS = (
 _CAPTION = """\
 a row for each choice, or deduplicated, for each server that a token goes to. with planning: both
 ways and one planning. x best: that by the least. Bytes are of both ways and all devices."""
-_ALIKE = 0.03  # how far behind still counts as level
+ALIKE = 0.03  # how far behind still counts as level
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,9 +206,9 @@ def verdict(work: Work, found: Sequence[Layer]) -> list[str]:
     taken = work.deduplicates()
     more = min(of[taken]) / best.seconds - 1
     does = "deduplicates" if taken else "does not deduplicate"
-    level = f", which is as good, within {_ALIKE:.0%}" if more <= _ALIKE else ""
+    level = f", which is as good, within {ALIKE:.0%}" if more <= ALIKE else ""
     off = "" if level else f", which takes {more:.0%} more: say deduplicate={not taken}"
     return [*words, f"By default moe.dispatch {does} here{level}{off}."]
 
 
-__all__ = ["SCHEMA", "Work", "layer_section", "record", "simulate", "table", "verdict"]
+__all__ = ["ALIKE", "SCHEMA", "Work", "layer_section", "record", "simulate", "table", "verdict"]

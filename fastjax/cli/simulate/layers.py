@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import fastjax
-from fastjax import scheduler_traits
+from fastjax import chunking, scheduler_traits
+from fastjax.chunking import prices
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.simulation import Fabric, simulate_transfers
 from fastjax.traffic import LayerTraffic
@@ -29,8 +30,7 @@ class RowBytes:
 
 def row_bytes(row: int, top_k: int, experts_of_server: int) -> RowBytes:
     """Bytes of rows whose weights are of 4 bytes, as `fastjax.moe` packs them."""
-    number = np.min_scalar_type(experts_of_server).itemsize
-    return RowBytes(row, row + top_k * (4 + number))
+    return RowBytes(row, prices.crossing_row_bytes(row, top_k, experts_of_server))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +134,39 @@ def parts_of_once(
     )
 
 
+def each_in_lanes(
+    scheduler: str,
+    layer: LayerTraffic,
+    topology: fastjax.Topology,
+    fabric: Fabric,
+    size: RowBytes,
+    *,
+    experts: float,
+) -> chunking.Parts:
+    """A row for each choice: what a chunk takes, with seconds that its experts take."""
+    found = each_choice(scheduler, layer, topology, fabric, size)
+    there, back = found.dispatch.seconds, found.combine.seconds
+    if topology.servers == 1:
+        return chunking.Parts(found.planning, copies=there, experts=experts, sums=back)
+    return chunking.Parts(found.planning, out=there, experts=experts, back=back)
+
+
+def once_in_lanes(
+    scheduler: str,
+    layer: LayerTraffic,
+    topology: fastjax.Topology,
+    fabric: Fabric,
+    size: RowBytes,
+    *,
+    experts: float,
+) -> chunking.Parts:
+    """A row for each server that a token goes to: the same."""
+    parts = parts_of_once(scheduler, layer, topology, fabric, size)
+    (out, copies), (back, sums) = parts.dispatch, parts.combine
+    moves = out.seconds, copies.seconds, experts, sums.seconds, back.seconds
+    return chunking.Parts(parts.planning, *moves)
+
+
 def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
     """The plan of each server's own exchange, which `fastjax.moe` does all at once."""
     m = topology.devices_per_server
@@ -170,7 +203,9 @@ __all__ = [
     "RowBytes",
     "Way",
     "each_choice",
+    "each_in_lanes",
     "once",
+    "once_in_lanes",
     "parts_of_once",
     "row_bytes",
 ]

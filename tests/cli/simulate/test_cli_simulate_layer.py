@@ -208,7 +208,7 @@ def test_nothing_lands_where_a_nic_has_failed():
         ("TRACE --layer --devices 2 --servers 2", "a trace needs --num-experts"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
         ("TRACE --layer --num-experts 2 --trace-step 9 --devices 2 --servers 2", "no record of"),
-        ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw is of one"),
+        ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
         ("TRACE --layer --num-experts 2 --draw-loads a --devices 2 --servers 2", "--draw-loads i"),
         ("TRACE --layer --num-experts 2 --draw-plan a --devices 2 --servers 2", "--draw-plan is"),
         ("TRACE --layer --num-experts 2 --perfetto a --devices 2 --servers 2", "--perfetto is of"),

@@ -1,0 +1,29 @@
+"""How long a layer of experts takes in chunks: a model of the lanes that its parts occupy."""
+
+from fastjax.chunking.lanes import LANES, Parts, Piece, Schedule, schedule
+from fastjax.chunking.times import (
+    CANDIDATES,
+    CHUNK_OVERHEAD,
+    LEAST_GAIN,
+    LayerTimes,
+    best_chunks,
+    best_layer_time,
+    fewest_of,
+    layer_time,
+)
+
+__all__ = [
+    "CANDIDATES",
+    "CHUNK_OVERHEAD",
+    "LANES",
+    "LEAST_GAIN",
+    "LayerTimes",
+    "Parts",
+    "Piece",
+    "Schedule",
+    "best_chunks",
+    "best_layer_time",
+    "fewest_of",
+    "layer_time",
+    "schedule",
+]

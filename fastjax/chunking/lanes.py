@@ -1,0 +1,181 @@
+"""When each part of each chunk of a layer runs, given how long it takes.
+
+A chunk's parts follow one another: it is planned, crosses between servers, is copied inside
+servers, goes through the experts, is summed inside servers and crosses back. Each part occupies a
+lane, and a lane does one part at a time, in the order in which they are ready. All arithmetic is in
+whole picoseconds, so that every host finds the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Sequence
+
+from fastjax.errors import ArgumentError
+
+LANES = ("planner", "network", "inside", "experts")
+"""What works at once: the host that plans, NICs, links inside servers, and the experts."""
+
+_LANE_OF = {
+    "planning": "planner",
+    "out": "network",
+    "copies": "inside",
+    "experts": "experts",
+    "sums": "inside",
+    "back": "network",
+}
+_NAMES = tuple(_LANE_OF)
+_OUT = _NAMES.index("out")
+_IN_A_SECOND = 10**12
+_MOST_SECONDS = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Seconds that the parts of one chunk take, each by itself; 0 for one that there is not.
+
+    Attributes:
+      planning: on the host, for both ways.
+      out: the crossing between servers, or the whole exchange where tokens do not cross once.
+      copies: the exchange inside servers that follows.
+      experts: the work of the experts.
+      sums: the exchange inside servers on the way back.
+      back: the crossing on the way back, or the whole exchange.
+    """
+
+    planning: float = 0.0
+    out: float = 0.0
+    copies: float = 0.0
+    experts: float = 0.0
+    sums: float = 0.0
+    back: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in _NAMES:
+            seconds = getattr(self, name)
+            if not 0 <= seconds <= _MOST_SECONDS:
+                raise ArgumentError(
+                    f"{name} must be seconds from 0 to {_MOST_SECONDS:g}, got {seconds!r}."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of a chunk, and when it runs.
+
+    Attributes:
+      part: a field of `Parts`.
+      lane: one of `LANES`.
+      chunk: its number.
+      start: seconds after the layer began.
+      end: likewise.
+    """
+
+    part: str
+    lane: str
+    chunk: int
+    start: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """When everything runs.
+
+    Attributes:
+      pieces: in the order in which they were ready; those that take no time are left out.
+      total: seconds until the last one ends.
+    """
+
+    pieces: tuple[Piece, ...]
+    total: float
+
+    def busy(self, lane: str) -> float:
+        """Seconds that a lane works.
+
+        Raises:
+          ArgumentError: there is no such lane.
+        """
+        if lane not in LANES:
+            raise ArgumentError(f"lane must be one of {', '.join(LANES)}; got {lane!r}.")
+        taken = sum(_whole(p.end) - _whole(p.start) for p in self.pieces if p.lane == lane)
+        return taken / _IN_A_SECOND
+
+
+def schedule(chunks: Sequence[Parts]) -> Schedule:
+    """Runs the chunks of a layer, in order.
+
+    Plans are made one after another from the beginning. A chunk sets out when it is planned and the
+    one before has left the NICs. Where two parts wait for a lane, the one that was ready first goes
+    first; if both were at once, that of the earlier chunk.
+
+    Args:
+      chunks: what each takes.
+
+    Returns:
+      When each part starts and ends.
+    """
+    return _Run([[_whole(getattr(parts, name)) for name in _NAMES] for parts in chunks]).done()
+
+
+def _whole(seconds: float) -> int:
+    return round(seconds * _IN_A_SECOND)
+
+
+class _Run:
+    """Lanes at work. What is ready waits in a heap: (when, chunk, part)."""
+
+    def __init__(self, lasting: list[list[int]]):
+        self._lasting = lasting
+        self._free: dict[str, int] = dict.fromkeys(LANES, 0)
+        self._waiting: list[tuple[int, int, int]] = []
+        self._pieces: list[Piece] = []
+        self._planned = [0] * len(lasting)
+        self._last = 0
+
+    def done(self) -> Schedule:
+        """Runs all."""
+        now = 0
+        for chunk, parts in enumerate(self._lasting):
+            start, now = now, now + parts[0]
+            self._planned[chunk] = now
+            self._add(0, chunk, start, now)
+        if self._lasting:
+            self._ready(self._planned[0], 0, _OUT)
+        while self._waiting:
+            when, chunk, part = heapq.heappop(self._waiting)
+            end = self._place(when, chunk, part)
+            self._follow(end, chunk, part)
+        return Schedule(tuple(self._pieces), self._last / _IN_A_SECOND)
+
+    def _add(self, part: int, chunk: int, start: int, end: int) -> None:
+        if end > start:
+            name = _NAMES[part]
+            times = start / _IN_A_SECOND, end / _IN_A_SECOND
+            self._pieces.append(Piece(name, _LANE_OF[name], chunk, *times))
+
+    def _place(self, when: int, chunk: int, part: int) -> int:
+        """Runs a part as soon as its lane is free; returns its end. No time needs no lane."""
+        lasting = self._lasting[chunk][part]
+        if not lasting:
+            return when
+        lane = _LANE_OF[_NAMES[part]]
+        start = max(when, self._free[lane])
+        self._free[lane] = end = start + lasting
+        self._add(part, chunk, start, end)
+        return end
+
+    def _follow(self, when: int, chunk: int, part: int) -> None:
+        """What may start when a part ends."""
+        self._last = max(self._last, when)
+        if part + 1 < len(_NAMES):
+            self._ready(when, chunk, part + 1)
+        if part == _OUT and chunk + 1 < len(self._lasting):
+            self._ready(max(when, self._planned[chunk + 1]), chunk + 1, _OUT)
+
+    def _ready(self, when: int, chunk: int, part: int) -> None:
+        heapq.heappush(self._waiting, (when, chunk, part))
+
+
+__all__ = ["LANES", "Parts", "Piece", "Schedule", "schedule"]

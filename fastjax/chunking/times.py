@@ -1,0 +1,312 @@
+"""The time of a layer of experts in chunks, and the best number of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastjax.checks import check_row_bytes, check_topology
+from fastjax.chunking import prices
+from fastjax.chunking.lanes import LANES, Parts, Piece, Schedule, schedule
+from fastjax.errors import ArgumentError
+from fastjax.topology import Topology
+
+CANDIDATES = (1, 2, 3, 4, 6, 8)
+"""Numbers of chunks that are compared by default."""
+
+CHUNK_OVERHEAD = 20e-6
+"""Seconds that a chunk costs the experts by default, beyond its rows. It is an assumption.
+
+It stands for what does not shrink with the rows: launches of a handful of kernels, and the last
+wave of each matrix product, which leaves processors idle.
+"""
+
+LEAST_GAIN = 0.03
+"""The share of the time that chunks must save; else a layer has one."""
+
+_ALIKE = 0.01  # of numbers of chunks this near to the fastest, the least is taken
+_MOST_CHUNKS = 256
+_MOST_SECONDS = 1e5
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTimes:
+    """A layer, timed.
+
+    Attributes:
+      chunks: how many.
+      deduplicated: whether a token crosses once to each server.
+      pieces: when each part of each chunk runs.
+      total: seconds until the last token is back.
+      planning: seconds that the host plans.
+      network: seconds that NICs are busy.
+      inside: seconds that links inside servers are busy on their own, with copies and sums.
+      experts: seconds that experts work.
+    """
+
+    chunks: int
+    deduplicated: bool
+    pieces: tuple[Piece, ...]
+    total: float
+    planning: float
+    network: float
+    inside: float
+    experts: float
+
+    @classmethod
+    def of(cls, found: Schedule, chunks: int, *, deduplicated: bool) -> LayerTimes:
+        """What a schedule says."""
+        busy = (found.busy(lane) for lane in LANES)
+        return cls(chunks, deduplicated, found.pieces, found.total, *busy)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    topology: Topology
+    tokens: int
+    top_k: int
+    row_bytes: int
+    crossing_bytes: int
+    experts: int
+    seconds_a_row: float
+    chunk_overhead: float
+    scheduler: str
+
+    def time(self, chunks: int, *, deduplicate: bool) -> LayerTimes:
+        parts = {size: self._parts(size, deduplicate) for size in set(sizes(self.tokens, chunks))}
+        found = schedule([parts[size] for size in sizes(self.tokens, chunks)])
+        return LayerTimes.of(found, chunks, deduplicated=deduplicate)
+
+    def _parts(self, tokens: int, deduplicate: bool) -> Parts:
+        rows = tokens * self.top_k
+        work = rows * self.seconds_a_row + self.chunk_overhead if rows else 0.0
+        if not deduplicate:
+            each = prices.of_each_choice(self.topology, rows, self.scheduler, self.row_bytes)
+            crosses = self.topology.servers > 1
+            inside = 0.0 if crosses else each.exchange
+            out = each.exchange if crosses else 0.0
+            return Parts(each.planning, out, inside, work, inside, out)
+        n = self.topology.servers
+        crossing = prices.crossing_rows(tokens, n, self.experts, self.top_k)
+        out, back = (
+            prices.of_crossing(self.topology, crossing, self.scheduler, size)
+            for size in (self.crossing_bytes, self.row_bytes)
+        )
+        inside = prices.of_inside(self.topology, rows, self.row_bytes)
+        planning = out.planning + inside.planning
+        moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
+        return Parts(planning, *moves)
+
+
+def sizes(tokens: int, chunks: int) -> list[int]:
+    """Tokens of each chunk: as equal as can be, the larger first."""
+    least, more = divmod(tokens, chunks)
+    return [least + (chunk < more) for chunk in range(chunks)]
+
+
+def layer_time(
+    topology: Topology,
+    tokens: int,
+    top_k: int,
+    row_bytes: int,
+    experts: int,
+    *,
+    seconds_a_row: float,
+    chunks: int,
+    deduplicate: bool,
+    crossing_bytes: int | None = None,
+    chunk_overhead: float = CHUNK_OVERHEAD,
+    scheduler: str = "auto",
+) -> LayerTimes:
+    """Predicts the time of a layer: dispatch, experts and combine, in chunks of its tokens.
+
+    Exchanges are priced by the cost model (docs/design/cost_model.md), for experts that are equally
+    popular. NICs, links inside servers and experts work at once, each on one chunk at a time
+    (docs/design/simulator.md). Nothing is measured, and every host predicts the same.
+
+    Args:
+      topology: the fabric.
+      tokens: of a device.
+      top_k: experts of a token.
+      row_bytes: bytes of a token's row.
+      experts: of all devices together, a multiple of the devices.
+      seconds_a_row: that an expert works on one row.
+      chunks: that the tokens of a device are split into, up to 256 and no more than there are
+        tokens.
+      deduplicate: whether a token crosses once to each server. With one server it makes no
+        difference.
+      crossing_bytes: bytes of a row that crosses once; by default of one with its experts' numbers
+        and weights, as `fastjax.moe` packs it.
+      chunk_overhead: seconds that a chunk costs the experts beyond its rows.
+      scheduler: that plans what crosses.
+
+    Returns:
+      The times.
+
+    Raises:
+      ArgumentError: a number is not in its range.
+      OptionError: there is no such scheduler, or it needs NICs that have failed.
+    """
+    work = _checked(
+        topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
+        scheduler,
+    )  # fmt: skip
+    most = min(_MOST_CHUNKS, max(1, work.tokens))
+    chunks = _integer("chunks", chunks, 1, most)
+    return work.time(chunks, deduplicate=bool(deduplicate) and topology.servers > 1)
+
+
+def best_layer_time(
+    topology: Topology,
+    tokens: int,
+    top_k: int,
+    row_bytes: int,
+    experts: int,
+    *,
+    seconds_a_row: float,
+    deduplicate: bool | None = None,
+    candidates: Iterable[int] = CANDIDATES,
+    crossing_bytes: int | None = None,
+    chunk_overhead: float = CHUNK_OVERHEAD,
+    scheduler: str = "auto",
+) -> LayerTimes:
+    """The best number of chunks, with what it is predicted to take.
+
+    The fewest chunks that come within 1 % of the fastest are taken, and one where chunks save less
+    than 3 %. With one server the number is always 1: what moves is copied by the processors that
+    the experts need.
+
+    Args:
+      topology: see `layer_time`.
+      tokens: see `layer_time`.
+      top_k: see `layer_time`.
+      row_bytes: see `layer_time`.
+      experts: see `layer_time`.
+      seconds_a_row: see `layer_time`.
+      deduplicate: see `layer_time`; None takes the faster of both, each in its best chunks.
+      candidates: numbers of chunks to compare with 1; those above the tokens are left out.
+      crossing_bytes: see `layer_time`.
+      chunk_overhead: see `layer_time`.
+      scheduler: see `layer_time`.
+
+    Returns:
+      The times in the best number of chunks.
+
+    Raises:
+      ArgumentError: as `layer_time`.
+      OptionError: likewise.
+    """
+    work = _checked(
+        topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
+        scheduler,
+    )  # fmt: skip
+    counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
+    counts = {c for c in counts if c == 1 or c <= work.tokens}
+    if topology.servers == 1:
+        return work.time(1, deduplicate=False)
+    ways = (False, True) if deduplicate is None else (bool(deduplicate),)
+    found = [fewest_of([work.time(c, deduplicate=way) for c in sorted(counts)]) for way in ways]
+    # In whole nanoseconds, as `fastjax.moe` compares them.
+    return min(found, key=lambda times: round(times.total * 1e9))
+
+
+def best_chunks(
+    topology: Topology,
+    tokens: int,
+    top_k: int,
+    row_bytes: int,
+    experts: int,
+    *,
+    seconds_a_row: float,
+    **options: Any,
+) -> int:
+    """The number of chunks of `best_layer_time`, which has the same arguments and errors."""
+    return best_layer_time(
+        topology, tokens, top_k, row_bytes, experts, seconds_a_row=seconds_a_row, **options
+    ).chunks
+
+
+def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
+    """The best of these, one of which has one chunk: of those that are alike, the fewest chunks."""
+    (one,) = (found for found in times if found.chunks == 1)
+    least = min(found.total for found in times)
+    if one.total - least < LEAST_GAIN * one.total:
+        return one
+    near = [found for found in times if found.total <= least * (1 + _ALIKE)]
+    return min(near, key=lambda found: found.chunks)
+
+
+def _checked(
+    topology: Topology,
+    tokens: int,
+    top_k: int,
+    row_bytes: int,
+    experts: int,
+    seconds_a_row: float,
+    crossing_bytes: int | None,
+    chunk_overhead: float,
+    scheduler: str,
+) -> _Work:
+    check_topology(topology)
+    tokens = _integer("tokens", tokens, 0, 2**31 - 1)
+    experts = _integer("experts", experts, 1, 2**31 - 1)
+    if experts % topology.num_devices:
+        raise ArgumentError(
+            f"experts must divide over the {topology.num_devices} devices, got {experts}."
+        )
+    top_k = _integer("top_k", top_k, 1, experts)
+    check_row_bytes(row_bytes)
+    if crossing_bytes is None:
+        of_server = experts // topology.servers
+        crossing_bytes = prices.crossing_row_bytes(int(row_bytes), top_k, of_server)
+    check_row_bytes(crossing_bytes)
+    work = _Work(
+        topology=dataclasses.replace(topology, placement=None),
+        tokens=tokens,
+        top_k=top_k,
+        row_bytes=int(row_bytes),
+        crossing_bytes=int(crossing_bytes),
+        experts=experts,
+        seconds_a_row=_seconds("seconds_a_row", seconds_a_row),
+        chunk_overhead=_seconds("chunk_overhead", chunk_overhead),
+        scheduler=scheduler,
+    )
+    if tokens * top_k * work.seconds_a_row > _MOST_SECONDS:
+        raise ArgumentError(
+            f"seconds_a_row must leave the {tokens * top_k} rows of a device no more than "
+            f"{_MOST_SECONDS:g} s, got {seconds_a_row!r}."
+        )
+    return work
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        raise ArgumentError(f"{name} must be an integer from {least} to {most}, got {value!r}.")
+    return number
+
+
+def _seconds(name: str, value: Any) -> float:
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value <= _MOST_SECONDS:
+        raise ArgumentError(f"{name} must be seconds from 0 to {_MOST_SECONDS:g}, got {value!r}.")
+    return float(value)
+
+
+__all__ = [
+    "CANDIDATES",
+    "CHUNK_OVERHEAD",
+    "LEAST_GAIN",
+    "LayerTimes",
+    "best_chunks",
+    "best_layer_time",
+    "fewest_of",
+    "layer_time",
+    "sizes",
+]

@@ -1,0 +1,298 @@
+"""A layer in chunks: the options of its experts' work, its times, a table and a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastjax import chunking
+from fastjax.chunking import CANDIDATES, CHUNK_OVERHEAD, LayerTimes
+from fastjax.cli.shared import units
+from fastjax.cli.shared.progress import Progress
+from fastjax.cli.simulate import costs, layers
+from fastjax.cli.simulate.layer_report import ALIKE, Work
+from fastjax.cli.simulate.layers import Layer
+from fastjax.errors import OptionError
+from fastjax.traffic import layer_traffic
+
+_OPTIONS = ("row_seconds", "row_flop", "flop_rate", "chunks", "chunk_overhead")
+_MOST_CHUNKS = 256
+_MOST_SECONDS = 3600.0
+_COLUMNS = (
+    "a row for each",
+    "chunks",
+    "scheduler",
+    "time",
+    "x best",
+    "NICs busy",
+    "inside servers busy",
+    "experts busy",
+)
+_CAPTION = """\
+time: with planning and the experts. x best: by the least time of both ways. busy: of a lane, which
+does one chunk at a time; a row for each choice has its whole exchange on the NICs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """What the experts' work takes, and the chunks that are tried.
+
+    Attributes:
+      seconds_a_row: that an expert works on a row.
+      overhead: seconds that a chunk costs the experts beyond its rows.
+      chunks: numbers of chunks, rising.
+    """
+
+    seconds_a_row: float
+    overhead: float
+    chunks: tuple[int, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the experts' work and of chunks."""
+    add = parser.add_argument_group(
+        "a layer in chunks, of which some cross while experts work on others"
+    ).add_argument
+    add("--row-seconds", type=float, metavar="X", help="seconds that an expert works on a row")
+    add("--row-flop", type=float, metavar="X", help="or FLOP of a row, with --flop-rate")
+    add("--flop-rate", type=float, metavar="X", help="FLOP/s of a device at the experts' work")
+    shown = " ".join(map(str, CANDIDATES))
+    add("--chunks", type=int, nargs="+", metavar="N", help=f"to compare with 1; default: {shown}")
+    add(
+        "--chunk-overhead",
+        type=float,
+        metavar="X",
+        help="seconds that a chunk costs the experts beyond its rows; default: "
+        f"{CHUNK_OVERHEAD * 1e6:g}e-6",
+    )
+
+
+def given(options: argparse.Namespace) -> str | None:
+    """The first of these options that is given, as it is written."""
+    names = [name for name in _OPTIONS if getattr(options, name) is not None]
+    return f"--{names[0].replace('_', '-')}" if names else None
+
+
+def load(options: argparse.Namespace) -> Experts | None:
+    """What the options say, or None where they say nothing of the experts' work.
+
+    Raises:
+      OptionError: they do not fit together, or a number is not in its range.
+    """
+    first = given(options)
+    if first is None:
+        return None
+    overhead = CHUNK_OVERHEAD if options.chunk_overhead is None else options.chunk_overhead
+    _check("chunk-overhead", overhead, 0, _MOST_SECONDS)
+    chunks = CANDIDATES if options.chunks is None else options.chunks
+    for count in chunks:
+        if not 1 <= count <= _MOST_CHUNKS:
+            raise OptionError(f"--chunks must be from 1 to {_MOST_CHUNKS}, got {count}.")
+    return Experts(_seconds_a_row(options, first), overhead, tuple(sorted({1, *chunks})))
+
+
+def _seconds_a_row(options: argparse.Namespace, first: str) -> float:
+    by_flop = (options.row_flop, options.flop_rate)
+    if options.row_seconds is not None:
+        if by_flop != (None, None):
+            raise OptionError("--row-seconds says what --row-flop and --flop-rate would.")
+        return _check("row-seconds", options.row_seconds, 0, _MOST_SECONDS)
+    if None in by_flop:
+        raise OptionError(
+            f"{first} needs the experts' work: --row-seconds, or --row-flop and --flop-rate."
+        )
+    flop = _check("row-flop", options.row_flop, 0, 1e30)
+    rate = _check("flop-rate", options.flop_rate, 1, 1e30)
+    return _check("row-flop over --flop-rate", flop / rate, 0, _MOST_SECONDS)
+
+
+def _check(name: str, value: float, least: float, most: float) -> float:
+    if not least <= value <= most or math.isnan(value):
+        raise OptionError(f"--{name} must be from {least:g} to {most:g}, got {value!r}.")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A layer in so many chunks.
+
+    Attributes:
+      scheduler: that was asked for.
+      times: what it takes.
+    """
+
+    scheduler: str
+    times: LayerTimes
+
+
+def simulate(work: Work, found: Sequence[Layer], experts: Experts) -> list[Timed]:
+    """The layer in each number of chunks, both ways, by the scheduler that is fastest at once."""
+    tokens = work.source.choices.shape[1]
+    counts = [count for count in experts.chunks if count <= max(1, tokens)]
+    ways = sorted({layer.deduplicated for layer in found})
+    progress = Progress(len(ways) * sum(counts))
+    timed = []
+    try:
+        for way in ways:
+            of_way = (layer for layer in found if layer.deduplicated == way)
+            name = min(of_way, key=lambda layer: layer.seconds).asked
+            for count in counts:
+                parts = list(_parts(work, experts, name, count, way, progress))
+                times = LayerTimes.of(chunking.schedule(parts), count, deduplicated=way)
+                timed.append(Timed(name, times))
+    finally:
+        progress.clear()
+    return timed
+
+
+def _parts(
+    work: Work, experts: Experts, scheduler: str, count: int, way: bool, progress: Progress
+) -> Iterator[chunking.Parts]:
+    """What each chunk takes; the busiest device's rows are what its experts work on."""
+    for number, choices in enumerate(np.array_split(work.source.choices, count, axis=1), 1):
+        progress.begin(f"{scheduler}, chunk {number} of {count}")
+        traffic = layer_traffic(
+            choices,
+            servers=work.source.servers,
+            num_experts=work.source.num_experts,
+            nic_bandwidths=work.topology.nic_bandwidths,
+        )
+        rows = int(traffic.each.sum(0).max())
+        seconds = rows * experts.seconds_a_row + experts.overhead if rows else 0.0
+        lanes = layers.once_in_lanes if way else layers.each_in_lanes
+        yield lanes(scheduler, traffic, work.topology, work.fabric, work.row_bytes, experts=seconds)
+        progress.end()
+
+
+def best_of(timed: Sequence[Timed]) -> Timed:
+    """The faster way, in the fewest chunks that are as good as any."""
+    ways = {t.times.deduplicated for t in timed}
+    best = [
+        chunking.fewest_of([t.times for t in timed if t.times.deduplicated == way]) for way in ways
+    ]
+    least = min(best, key=lambda times: (times.total, times.deduplicated))
+    return next(t for t in timed if t.times is least)
+
+
+def to_draw(timed: Sequence[Timed]) -> list[LayerTimes]:
+    """Both ways, in one chunk and in the best number of them."""
+    shown = []
+    for way in sorted({t.times.deduplicated for t in timed}):
+        of_way = [t.times for t in timed if t.times.deduplicated == way]
+        best = chunking.fewest_of(of_way)
+        shown += [times for times in of_way if times.chunks == 1 or times is best]
+    return shown
+
+
+def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, Any]:
+    """All of it: times in µs."""
+    best, chosen = best_of(timed), predicted(work, experts, timed)
+    least = min(t.times.total for t in timed)
+    return {
+        "row_us": experts.seconds_a_row * 1e6,
+        "chunk_overhead_us": experts.overhead * 1e6,
+        "times": [_entry(t, least) for t in timed],
+        "best": _entry(best, least),
+        "predicted_best": _entry(chosen, least),
+        "verdict": verdict(timed, best, chosen),
+    }
+
+
+def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
+    """What the cost model takes for the best, which does not know how popular experts are."""
+    _, tokens, top_k = work.source.choices.shape
+    size = work.row_bytes
+    best = chunking.best_layer_time(
+        work.topology,
+        tokens,
+        top_k,
+        size.row,
+        work.source.num_experts,
+        seconds_a_row=experts.seconds_a_row,
+        candidates=experts.chunks,
+        crossing_bytes=size.crossing,
+        chunk_overhead=experts.overhead,
+    )
+    asked = (best.chunks, best.deduplicated)
+    return next(t for t in timed if (t.times.chunks, t.times.deduplicated) == asked)
+
+
+def _entry(timed: Timed, least: float) -> dict[str, Any]:
+    times = timed.times
+    lanes = {name: getattr(times, name) for name in ("planning", "network", "inside", "experts")}
+    return {
+        "deduplicated": times.deduplicated,
+        "chunks": times.chunks,
+        "scheduler": timed.scheduler,
+        "time_us": times.total * 1e6,
+        "by_best": times.total / least if least else None,
+        **{f"{name}_us": seconds * 1e6 for name, seconds in lanes.items()},
+    }
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """A line for each way and number of chunks."""
+    rows = [_COLUMNS, *map(_cells, record["times"])]
+    overhead = units.seconds(record["chunk_overhead_us"] * 1e-6)
+    head = f"in chunks; experts: {units.seconds(record['row_us'] * 1e-6)} a row, {overhead} a chunk"
+    return "\n".join([head, *costs.aligned(rows), _CAPTION])
+
+
+def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    lanes = (entry[f"{name}_us"] * 1e-6 for name in ("network", "inside", "experts"))
+    return (
+        "server" if entry["deduplicated"] else "choice",
+        str(entry["chunks"]),
+        entry["scheduler"],
+        units.seconds(entry["time_us"] * 1e-6),
+        "-" if entry["by_best"] is None else f"{entry['by_best']:.3f}",
+        *map(units.seconds, lanes),
+    )
+
+
+def verdict(timed: Sequence[Timed], best: Timed, chosen: Timed) -> list[str]:
+    """Which number of chunks is best, and which the library would take: sentences."""
+    one = next(
+        t.times
+        for t in timed
+        if t.times.chunks == 1 and t.times.deduplicated == best.times.deduplicated
+    )
+    words = [f"Best with the experts: {_named(best.times)}, {units.seconds(best.times.total)}."]
+    if best.times.chunks > 1:
+        words.append(f"In one chunk it takes {one.total / best.times.total:.2f} x as long.")
+    else:
+        words.append("Chunks save too little here.")
+    more = chosen.times.total / best.times.total - 1 if best.times.total else 0.0
+    said = (
+        f", which is as good, within {ALIKE:.0%}"
+        if more <= ALIKE
+        else f", which takes {more:.0%} more"
+    )
+    words.append(f"As far as the cost model can tell it is: {_named(chosen.times)}{said}.")
+    return words
+
+
+def _named(times: LayerTimes) -> str:
+    way = "deduplicated" if times.deduplicated else "a row for each choice"
+    return f"{way}, {times.chunks} chunk{'s' * (times.chunks > 1)}"
+
+
+__all__ = [
+    "Experts",
+    "Timed",
+    "add_options",
+    "best_of",
+    "given",
+    "load",
+    "predicted",
+    "record",
+    "simulate",
+    "table",
+    "to_draw",
+    "verdict",
+]

@@ -1,0 +1,108 @@
+"""What a layer of experts does when, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastjax.errors import ArgumentError
+from fastjax.plot.drawing import add_boxes, colours_of, matplotlib, note, without_frame
+from fastjax.schedule.views import TimedLayer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LANE_NAMES = {"network": "NICs", "inside": "links inside", "experts": "experts"}
+_BACK = ("sums", "back")
+_PALE = 0.45  # of the colour, on the way back
+_GAP = 0.9  # between layers, in lanes
+_MOST_TEXTS = 400
+
+
+def plot_layers(layers: Sequence[TimedLayer], ax: Axes | None = None) -> Figure:
+    """Draws when NICs, links inside servers and experts work on which chunk of a layer.
+
+    Args:
+      layers: of `fastjax.simulation.layer_time`, one below the other; for one, in one chunk and in
+        several.
+      ax: axes to draw into; by default those of a new figure.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ArgumentError: there are no layers.
+      UnsupportedError: matplotlib is not installed.
+    """
+    mpl = matplotlib()
+    if not layers:
+        raise ArgumentError("layers must be one or more, got none.")
+    used = {piece.lane for layer in layers for piece in layer.pieces}
+    lanes = [lane for lane in LANE_NAMES if lane in used]
+    place: Any = ax
+    if place is None:
+        height = 1.4 + 0.3 * len(layers) * (len(lanes) + _GAP)
+        figure = mpl.figure.Figure(figsize=(11, max(2.4, height)), layout="constrained")
+        place = figure.add_subplot()
+    if not lanes:
+        note(place, "nothing moves and no expert works")
+        return place.figure
+    colours = colours_of(max(layer.chunks for layer in layers))
+    right = max(layer.total for layer in layers) * 1e6
+    tops = [number * (len(lanes) + _GAP) for number in range(len(layers))]
+    for layer, top in zip(layers, tops, strict=True):
+        _draw(layer, lanes, top, colours, right, place)
+    _finish(lanes, tops, right, place)
+    return place.figure
+
+
+def in_words(layer: TimedLayer) -> str:
+    """What it is, and how long it takes."""
+    way = "deduplicated" if layer.deduplicated else "a row for each choice"
+    parts = f"{layer.chunks} chunks" if layer.chunks > 1 else "1 chunk"
+    return f"{way}, {parts}: {layer.total * 1e6:,.0f} µs"
+
+
+def _draw(
+    layer: TimedLayer, lanes: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
+) -> None:
+    shown = [piece for piece in layer.pieces if piece.lane in lanes]
+    start, end = (np.array([getattr(p, name) for p in shown]) * 1e6 for name in ("start", "end"))
+    y = top + np.array([lanes.index(piece.lane) for piece in shown]) + 0.07
+    colour = colours[[piece.chunk for piece in shown]]
+    back = np.array([piece.part in _BACK for piece in shown])
+    colour[back, :3] = 1 - _PALE * (1 - colour[back, :3])
+    if shown:
+        add_boxes(ax, start, end - start, y, 0.86, colour)
+    for piece, left, length, low in zip(shown, start, end - start, y, strict=True):
+        if length > 0.02 * right and len(ax.texts) < _MOST_TEXTS:
+            ax.text(
+                left + length / 2, low + 0.43, str(piece.chunk + 1), ha="center", va="center",
+                fontsize="x-small", color="black" if piece.part in _BACK else "white",
+            )  # fmt: skip
+    ax.text(0, top - 0.12, in_words(layer), fontsize="small", ha="left", va="bottom")
+    ax.vlines(layer.total * 1e6, top, top + len(lanes), color="black", lw=1)
+
+
+def _finish(lanes: list[str], tops: list[float], right: float, ax: Axes) -> None:
+    places = [top + row + 0.5 for top in tops for row in range(len(lanes))]
+    ax.set_yticks(places, labels=[LANE_NAMES[lane] for lane in lanes] * len(tops))
+    ax.tick_params(axis="y", length=0, labelsize="x-small")
+    ax.set_ylim(tops[-1] + len(lanes) + 0.1, -_GAP)
+    ax.set_xlim(0, right * 1.01)
+    ax.set_xlabel("µs; numbers and colours: chunks")
+    without_frame(ax, "bottom")
+    patch = matplotlib().patches.Patch
+    dark, pale = "0.3", str(1 - _PALE * 0.7)
+    handles = [patch(color=dark, label="to the experts, and their work")]
+    handles.append(patch(color=pale, label="back"))
+    ax.legend(
+        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
+        fontsize="small", borderaxespad=0.1,
+    )  # fmt: skip
+
+
+__all__ = ["LANE_NAMES", "in_words", "plot_layers"]

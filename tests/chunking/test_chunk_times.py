@@ -1,0 +1,202 @@
+"""The time of a layer in chunks, and the best number of them."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastjax import Topology
+from fastjax.chunking import (
+    CANDIDATES,
+    LEAST_GAIN,
+    LayerTimes,
+    Parts,
+    best_chunks,
+    best_layer_time,
+    fewest_of,
+    layer_time,
+    prices,
+    schedule,
+    times,
+)
+from fastjax.errors import ArgumentError, OptionError
+
+RATES = {"scale_up_bandwidth": 1e9, "scale_out_bandwidth": 1e8, "transfer_overhead": 0.0}
+ROUND = Topology(2, 2, **RATES, scale_up_latency=0, scale_out_latency=0)
+LAYER = {"tokens": 8000, "top_k": 4, "row_bytes": 100, "experts": 8}
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 7])
+def test_a_row_for_each_choice_by_hand(chunks):
+    """Half of 32000 rows cross, in 16 ms each way."""
+    found = layer_time(
+        ROUND, **LAYER, seconds_a_row=1e-6, chunks=chunks, deduplicate=False, chunk_overhead=1e-4,
+        scheduler="direct",
+    )  # fmt: skip
+    assert found.network == pytest.approx(32e-3)
+    assert found.experts == pytest.approx(32e-3 + chunks * 1e-4)
+    assert found.inside == 0
+    assert (found.chunks, found.deduplicated) == (chunks, False)
+    if chunks == 1:
+        assert found.total == pytest.approx(64.1e-3 + found.planning)
+
+
+def test_deduplicated_by_hand():
+    """All tokens have an expert on each of two servers, of which one is elsewhere."""
+    found = layer_time(
+        ROUND, 8000, 8, 100, 8, seconds_a_row=1e-6, chunks=1, deduplicate=True, crossing_bytes=150,
+        chunk_overhead=0, scheduler="direct",
+    )  # fmt: skip
+    out, back, inside, experts = 8000 * 150 / 1e8, 8000 * 100 / 1e8, 32000 * 100 / 1e9, 64e-3
+    assert found.network == pytest.approx(out + back)
+    assert found.inside == pytest.approx(2 * inside)
+    assert found.total == pytest.approx(out + back + 2 * inside + experts + found.planning)
+    assert [p.part for p in found.pieces] == [
+        "planning", "out", "copies", "experts", "sums", "back"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2, 3, 8])
+def test_it_is_the_schedule_of_what_chunks_are_priced_at(chunks, deduplicate):
+    topology = Topology(4, 8)
+    found = layer_time(
+        topology, 1003, 8, 4096, 64, seconds_a_row=1e-8, chunks=chunks, deduplicate=deduplicate,
+        chunk_overhead=3e-5,
+    )  # fmt: skip
+    parts = []
+    for index in range(chunks):
+        tokens = -(-(1003 - index) // chunks)
+        work = tokens * 8 * 1e-8 + 3e-5
+        if deduplicate:
+            rows = prices.crossing_rows(tokens, 4, 64, 8)
+            out = prices.of_crossing(topology, rows, "auto", 4096 + 8 * 5)
+            back = prices.of_crossing(topology, rows, "auto", 4096)
+            inside = prices.of_inside(topology, tokens * 8, 4096)
+            moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
+            parts.append(Parts(out.planning + inside.planning, *moves))
+        else:
+            each = prices.of_each_choice(topology, tokens * 8, "auto", 4096)
+            parts.append(Parts(each.planning, each.exchange, 0, work, 0, each.exchange))
+    assert found.total == schedule(parts).total
+    assert found.pieces == schedule(parts).pieces
+
+
+@given(st.integers(0, 5000), st.integers(1, 50))
+def test_chunks_are_as_equal_as_can_be(tokens, chunks):
+    sizes = times.sizes(tokens, chunks)
+    assert sum(sizes) == tokens
+    assert len(sizes) == chunks
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    servers=st.integers(1, 5),
+    devices=st.integers(1, 4),
+    tokens=st.integers(0, 5000),
+    top_k=st.integers(1, 8),
+    row_bytes=st.sampled_from([1, 256, 14336]),
+    seconds_a_row=st.sampled_from([0.0, 1e-9, 1e-7, 1e-5]),
+    deduplicate=st.sampled_from([None, False, True]),
+)
+def test_the_best_is_as_good_as_it_says(
+    servers, devices, tokens, top_k, row_bytes, seconds_a_row, deduplicate
+):
+    topology = Topology(servers, devices)
+    layer = (topology, tokens, top_k, row_bytes, 8 * topology.num_devices)
+    best = best_layer_time(*layer, seconds_a_row=seconds_a_row, deduplicate=deduplicate)
+    if deduplicate is None:
+        assert best_chunks(*layer, seconds_a_row=seconds_a_row) == best.chunks
+    if servers == 1:
+        assert (best.chunks, best.deduplicated) == (1, False)
+        return
+    ways = (False, True) if deduplicate is None else (deduplicate,)
+    found = {
+        (chunks, way): layer_time(
+            *layer, seconds_a_row=seconds_a_row, chunks=chunks, deduplicate=way
+        ).total
+        for chunks, way in itertools.product(CANDIDATES, ways)
+        if chunks <= max(1, tokens)
+    }
+    assert best.total == found[best.chunks, best.deduplicated]
+    assert best.total * (1 - LEAST_GAIN) <= min(found.values()) + 1e-9
+    if best.chunks > 1:
+        one = found[1, best.deduplicated]
+        assert best.total <= one * (1 - LEAST_GAIN) * (1 + 0.01)
+
+
+def test_the_default_is_to_compare_both_ways():
+    slow_nics, slow_links = (
+        Topology(4, 4, scale_up_bandwidth=up, scale_out_bandwidth=10e9) for up in (400e9, 1e9)
+    )
+    layer = {"tokens": 4096, "top_k": 8, "row_bytes": 8192, "experts": 64, "seconds_a_row": 1e-8}
+    assert best_layer_time(slow_nics, **layer).deduplicated
+    assert not best_layer_time(slow_links, **layer).deduplicated
+
+
+def made_up(totals):
+    return [LayerTimes(n, False, (), total, 0, 0, 0, 0) for n, total in totals.items()]
+
+
+@pytest.mark.parametrize(
+    ("totals", "wanted"),
+    [
+        ({1: 1.0}, 1),
+        ({1: 1.0, 2: 0.98}, 1),
+        ({1: 1.0, 2: 0.96}, 2),
+        ({1: 1.0, 2: 0.955, 3: 0.95}, 2),
+        ({1: 1.0, 2: 0.97, 3: 0.95}, 3),
+        ({1: 1.0, 2: 1.2, 3: 0.5, 4: 0.503}, 3),
+        ({1: 0.0, 2: 0.0}, 1),
+    ],
+)
+def test_the_fewest_that_are_alike(totals, wanted):
+    assert fewest_of(made_up(totals)).chunks == wanted
+
+
+def test_a_chunk_has_a_least_size():
+    """What a chunk costs the experts beyond its rows decides how small it may be."""
+    layer = (Topology(4, 8), 4096, 8, 4096, 64)
+    counts = [
+        best_chunks(*layer, seconds_a_row=3e-8, chunk_overhead=overhead)
+        for overhead in (0, 1e-3, 1e-2)
+    ]
+    assert counts[0] > counts[1] > counts[2] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology": 4}, "topology must be a fastjax.Topology"),
+        ({"tokens": -1}, "tokens must be an integer from 0"),
+        ({"tokens": 2.5}, "tokens must be an integer from 0"),
+        ({"top_k": 0}, "top_k must be an integer from 1 to 8"),
+        ({"top_k": 9}, "top_k must be an integer from 1 to 8"),
+        ({"row_bytes": 0}, "row_bytes must be an integer from 1"),
+        ({"crossing_bytes": 0}, "row_bytes must be an integer from 1"),
+        ({"experts": 0}, "experts must be an integer from 1"),
+        ({"experts": 6}, "experts must divide over the 4 devices, got 6"),
+        ({"seconds_a_row": -1.0}, "seconds_a_row must be seconds from 0"),
+        ({"seconds_a_row": float("nan")}, "seconds_a_row must be seconds from 0"),
+        ({"seconds_a_row": "1"}, "seconds_a_row must be seconds from 0"),
+        ({"seconds_a_row": 1e3}, "seconds_a_row must leave the 32000 rows"),
+        ({"chunk_overhead": 1e6}, "chunk_overhead must be seconds from 0"),
+        ({"chunks": 0}, "chunks must be an integer from 1 to 256, got 0"),
+        ({"chunks": 257}, "chunks must be an integer from 1 to 256, got 257"),
+        ({"chunks": 5, "tokens": 4}, "chunks must be an integer from 1 to 4, got 5"),
+    ],
+)
+def test_what_is_wrong_is_said(changes, message):
+    given = {"topology": ROUND, **LAYER, "seconds_a_row": 1e-6, "chunks": 2, "deduplicate": True}
+    with pytest.raises(ArgumentError, match=message):
+        layer_time(**given | changes)
+
+
+def test_candidates_and_schedulers_are_checked():
+    with pytest.raises(ArgumentError, match="candidates must be an integer from 1 to 256, got 0"):
+        best_chunks(ROUND, **LAYER, seconds_a_row=1e-6, candidates=[0])
+    with pytest.raises(OptionError, match="scheduler"):
+        best_chunks(ROUND, **LAYER, seconds_a_row=1e-6, scheduler="no such")

@@ -1,0 +1,173 @@
+"""The command line: what a layer takes in chunks, with its experts' work."""
+
+import functools
+import re
+
+import pytest
+from commands import record, run_command
+
+from fastjax import chunking
+from fastjax.cli import main
+from fastjax.cli.shared import units
+from fastjax.simulation import PRESETS
+
+run = functools.partial(run_command, command="simulate")
+
+# Rates at which numbers are round, and nothing but bytes takes time.
+PLAIN = (
+    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
+    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000 --schedulers direct"
+)
+LAYER = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
+
+
+def in_chunks(path):
+    found = record(path)["in_chunks"]
+    return found, {(e["deduplicated"], e["chunks"]): e for e in found["times"]}
+
+
+def test_chunks_by_hand(capsys, tmp_path):
+    """1000 tokens of each of two devices want all of 4 experts, two on each device.
+
+    Each works 40 ms on 4000 rows. A row for each choice is 20 ms each way; deduplicated, it is
+    10.2 ms out and 10 ms back, and nothing moves inside servers of one device.
+    """
+    path = tmp_path / "layer.json"
+    chosen = "--row-seconds 1e-5 --chunk-overhead 1e-3 --chunks 4 2"
+    run(capsys, LAYER, PLAIN, chosen, "--json", path)
+    found, times = in_chunks(path)
+    assert list(times) == [(way, n) for way in (False, True) for n in (1, 2, 4)]
+    wanted = {
+        (False, 1): 20 + 41 + 20,
+        (False, 2): 10 + 42 + 10,
+        (False, 4): 5 + 44 + 5,
+        (True, 1): 10.2 + 41 + 10,
+        (True, 2): 5.1 + 42 + 5,
+        (True, 4): 2.55 + 44 + 2.5,
+    }
+    for (way, count), entry in times.items():
+        exposed = entry["planning_us"] / count
+        assert entry["time_us"] - exposed == pytest.approx(wanted[way, count] * 1e3), (way, count)
+        assert entry["experts_us"] == pytest.approx(40e3 + count * 1e3)
+        assert entry["network_us"] == pytest.approx(20.2e3 if way else 40e3)
+        assert entry["inside_us"] == 0
+        assert entry["by_best"] == pytest.approx(entry["time_us"] / times[True, 4]["time_us"])
+    assert found["row_us"] == pytest.approx(10)
+    assert found["chunk_overhead_us"] == pytest.approx(1e3)
+    assert found["best"] == times[True, 4]
+    assert found["predicted_best"] == times[True, 4]
+
+
+def test_the_table_and_the_verdict_are_of_the_record(capsys, tmp_path):
+    path = tmp_path / "layer.json"
+    out = run(capsys, LAYER, PLAIN, "--row-seconds 1e-5 --json", path)
+    found, times = in_chunks(path)
+    assert sorted({count for _, count in times}) == list(chunking.CANDIDATES)
+    lines = out.split("experts busy\n")[1].split("time: with")[0].splitlines()
+    for line, entry in zip(lines, found["times"], strict=True):
+        cells = re.split(r"  +", line.strip())
+        assert cells == [
+            "server" if entry["deduplicated"] else "choice",
+            str(entry["chunks"]),
+            "direct",
+            units.seconds(entry["time_us"] * 1e-6),
+            f"{entry['by_best']:.3f}",
+            *(units.seconds(entry[f"{x}_us"] * 1e-6) for x in ("network", "inside", "experts")),
+        ]
+    assert out.endswith("\n".join(found["verdict"]) + "\n")
+    best = found["best"]
+    assert f"deduplicated, {best['chunks']} chunks" in found["verdict"][0]
+    more = times[True, 1]["time_us"] / best["time_us"]
+    assert f"{more:.2f} x as long" in found["verdict"][1]
+
+
+def test_without_experts_nothing_is_said_of_chunks(capsys, tmp_path):
+    path = tmp_path / "layer.json"
+    out = run(capsys, LAYER, PLAIN, "--json", path)
+    assert "in_chunks" not in record(path)
+    assert "experts busy" not in out
+
+
+def test_one_chunk_is_dispatch_and_combine_and_the_experts(capsys, tmp_path):
+    path = tmp_path / "layer.json"
+    layer = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5"
+    work = "--row-flop 3.5e8 --flop-rate 4e14 --chunk-overhead 0 --chunks 3"
+    run(capsys, layer, "--preset h200 --schedulers fast direct", work, "--json", path)
+    found, times = in_chunks(path)
+    entries = record(path)["schedulers"]
+    for way in (False, True):
+        alone = min(e["time_with_planning_us"] for e in entries if e["deduplicated"] == way)
+        one = times[way, 1]
+        assert one["time_us"] == pytest.approx(alone + one["experts_us"])
+    assert found["row_us"] == pytest.approx(3.5e8 / 4e14 * 1e6)
+    # 8 experts on 8 devices: the busiest one's rows.
+    rows = times[True, 1]["experts_us"] / found["row_us"]
+    assert rows == pytest.approx(round(rows))
+    assert rows > 8 * 600 * 2 / 8
+    assert times[True, 3]["experts_us"] >= times[True, 1]["experts_us"] * (1 - 1e-9)
+
+
+def test_the_prediction_is_that_of_the_library(capsys, tmp_path):
+    """It is made without popularity, and its time here is simulated with it."""
+    path = tmp_path / "layer.json"
+    layer = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
+    run(capsys, layer, "--preset h200 --row-bytes 8192 --row-seconds 2e-7 --json", path)
+    found, times = in_chunks(path)
+    predicted = chunking.best_layer_time(
+        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_a_row=2e-7
+    )
+    entry = times[predicted.deduplicated, predicted.chunks]
+    assert found["predicted_best"] == entry
+    assert entry["time_us"] >= found["best"]["time_us"] * (1 - 0.01)
+
+
+def test_one_server(capsys, tmp_path):
+    """What moves is on links inside the server, and there is nothing to deduplicate."""
+    path = tmp_path / "layer.json"
+    layer = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
+    run(capsys, layer, PLAIN, "--row-seconds 1e-6 --chunk-overhead 0 --json", path)
+    found, times = in_chunks(path)
+    assert {way for way, _ in times} == {False}
+    assert times[False, 1]["inside_us"] == pytest.approx(2000)
+    assert times[False, 1]["network_us"] == 0
+    assert found["predicted_best"]["chunks"] == 1
+
+
+def test_no_more_chunks_than_tokens(capsys, tmp_path):
+    path = tmp_path / "layer.json"
+    layer = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 2 --tokens 3"
+    run(capsys, layer, PLAIN, "--row-seconds 1e-6 --json", path)
+    assert sorted({count for _, count in in_chunks(path)[1]}) == [1, 2, 3]
+
+
+def test_the_picture(capsys, tmp_path):
+    path = tmp_path / "new" / "layer.svg"
+    run(capsys, LAYER, PLAIN, "--row-seconds 1e-5 --draw", path)
+    assert path.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (f"{LAYER} --draw a.png", "--draw of a layer needs the experts' work"),
+        (f"{LAYER} --draw a.txt --row-seconds 0", "a.txt: "),
+        (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --row-seconds"),
+        (f"{LAYER} --row-flop 2", "--row-flop needs the experts' work"),
+        (f"{LAYER} --row-flop 2 --flop-rate 0", "--flop-rate must be from 1 to"),
+        (f"{LAYER} --row-flop -2 --flop-rate 1", "--row-flop must be from 0 to"),
+        (f"{LAYER} --row-flop 1e30 --flop-rate 1", "--row-flop over --flop-rate must be from 0"),
+        (f"{LAYER} --row-seconds 1 --flop-rate 1", "--row-seconds says what --row-flop and"),
+        (f"{LAYER} --row-seconds nan", "--row-seconds must be from 0 to 3600, got nan"),
+        (f"{LAYER} --row-seconds 0 --chunk-overhead -1", "--chunk-overhead must be from 0 to"),
+        (f"{LAYER} --row-seconds 0 --chunks 0", "--chunks must be from 1 to 256, got 0"),
+        (f"{LAYER} --row-seconds 0 --chunks 2 257", "--chunks must be from 1 to 256, got 257"),
+        ("--generate uniform --devices 4 --servers 2 --row-seconds 1", "--row-seconds is of a lay"),
+        ("--generate uniform --devices 4 --servers 2 --chunks 1", "--chunks is of a layer; want"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", *arguments.split()]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert message in done.err, done.err

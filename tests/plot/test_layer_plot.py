@@ -1,0 +1,79 @@
+"""Pictures of layers in chunks: what is drawn is what the pieces say."""
+
+import matplotlib.figure
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pictures import bars, texts
+
+from fastjax import plot
+from fastjax.chunking import LayerTimes, Parts, schedule
+from fastjax.errors import ArgumentError
+from fastjax.plot.layers import LANE_NAMES, in_words
+
+seconds = st.integers(0, 5)
+some_parts = st.lists(st.builds(Parts, *[seconds] * 6), min_size=1, max_size=5)
+
+
+def timed(parts, *, deduplicated=True):
+    return LayerTimes.of(schedule(parts), len(parts), deduplicated=deduplicated)
+
+
+def drawn(ax):
+    """Start and end in seconds of the bars of each line of the picture, from above."""
+    found = [[] for _ in ax.get_yticks()]
+    for left, right, top, bottom in bars(ax):
+        (line,) = np.flatnonzero((ax.get_yticks() > top) & (ax.get_yticks() < bottom))
+        found[line].append((left / 1e6, right / 1e6))
+    return [sorted(line) for line in found]
+
+
+@given(st.lists(some_parts, min_size=1, max_size=3))
+def test_lanes_show_their_pieces(chunks):
+    layers = [timed(parts) for parts in chunks]
+    figure = plot.plot_layers(layers)
+    (ax,) = figure.axes
+    used = {piece.lane for layer in layers for piece in layer.pieces}
+    lanes = [lane for lane in LANE_NAMES if lane in used]
+    if not lanes:
+        assert texts(ax) == ["nothing moves and no expert works"]
+        return
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == [LANE_NAMES[lane] for lane in lanes] * len(layers)
+    wanted = [
+        sorted((piece.start, piece.end) for piece in layer.pieces if piece.lane == lane)
+        for layer in layers
+        for lane in lanes
+    ]
+    for line, pieces in zip(drawn(ax), wanted, strict=True):
+        assert np.array(line) == pytest.approx(np.array(pieces))
+    for layer in layers:
+        assert in_words(layer) in texts(ax)
+
+
+def test_what_is_said():
+    layer = timed([Parts(out=1e-3, experts=2e-3, back=1e-3)] * 2, deduplicated=False)
+    assert in_words(layer) == "a row for each choice, 2 chunks: 6,000 µs"
+    (ax,) = plot.plot_layers([layer]).axes
+    assert sorted(t for t in texts(ax) if t.isdigit()) == ["1", "1", "1", "2", "2", "2"]
+    assert "links inside" not in [label.get_text() for label in ax.get_yticklabels()]
+
+
+def test_the_way_back_is_paler():
+    (ax,) = plot.plot_layers([timed([Parts(out=1, back=1)])]).axes
+    (boxes,) = ax.collections[:1]
+    out, back = boxes.get_facecolor()[:, :3]
+    assert (back > out).all()
+
+
+def test_axes_of_ones_own():
+    ax = matplotlib.figure.Figure().add_subplot()
+    layer = timed([Parts(out=1)])
+    assert plot.plot_layers([layer], ax=ax) is ax.figure
+    assert len(bars(ax)) == 1
+
+
+def test_no_layers():
+    with pytest.raises(ArgumentError, match="layers must be one or more"):
+        plot.plot_layers([])
