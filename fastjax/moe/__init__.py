@@ -8,8 +8,10 @@ each token's experts made of it. Both are called inside `jax.shard_map`:
     rows = jax.lax.ragged_dot(rows, expert_weights, group_sizes)
     tokens = fastjax.moe.combine(rows, handle, weights)
 
-On CPUs, `grouped_dot` in place of `jax.lax.ragged_dot`, or a whole expert by `grouped_map`, costs
-what the rows that there are cost. `save_plans` is a policy for `jax.checkpoint`.
+`layer` does all of that in one call, and in chunks of tokens if asked to, so that exchanges and
+experts work side by side. On CPUs, `grouped_dot` in place of `jax.lax.ragged_dot`, or a whole
+expert by `grouped_map`, costs what the rows that there are cost. `save_plans` is a policy for
+`jax.checkpoint`.
 """
 
 from fastjax.moe.checkpoint import save_plans
@@ -17,5 +19,6 @@ from fastjax.moe.combining import combine
 from fastjax.moe.dispatching import dispatch
 from fastjax.moe.groups import grouped_dot, grouped_map
 from fastjax.moe.handle import Handle
+from fastjax.moe.whole_layer import layer
 
-__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "grouped_map", "save_plans"]
+__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "grouped_map", "layer", "save_plans"]

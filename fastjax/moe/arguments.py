@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +90,26 @@ def check_deduplicate(deduplicate: object) -> None:
     """Refuses what is neither yes nor no nor left out."""
     if deduplicate is not None and not isinstance(deduplicate, bool):
         raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")
+
+
+def check_chunks(chunks: Any, tokens: int) -> None:
+    """Refuses what is no number of chunks of so many tokens, or left out."""
+    if chunks is None:
+        return
+    check_count("chunks", chunks)
+    if chunks > max(1, tokens):
+        raise ArgumentError(
+            f"chunks must be at most the {tokens} tokens of a device, got {chunks}."
+        )
+
+
+def check_seconds_per_row(seconds: Any) -> None:
+    """Refuses what is no time, or left out."""
+    is_number = isinstance(seconds, (int, float, np.number)) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 <= seconds < math.inf):
+        raise ArgumentError(
+            f"seconds_per_row must be the seconds that experts take for a row, got {seconds!r}."
+        )
 
 
 def check_travelling(weights: jax.Array, deduplicate: bool | None) -> bool | None:

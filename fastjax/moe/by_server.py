@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax.moe import checkpoint, inside_servers, payload, room, routing, to_experts, types
-from fastjax.moe.crossing import cross, find_crossing, number_type, numbers_of
-from fastjax.moe.handle import Handle
+from fastjax.moe import (
+    checkpoint,
+    inside_servers,
+    payload,
+    room,
+    routing,
+    starts,
+    to_experts,
+    types,
+)
+from fastjax.moe.crossing import Landed, cross, find_crossing, number_type, numbers_of
+from fastjax.moe.handle import Crossing, Handle
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Experts, Over
 from fastjax.traced.axes import position
 
 
-def dispatch_by_server(
+class Crossed(NamedTuple):
+    """Tokens on their way inside the servers of their experts.
+
+    Attributes:
+      landed: those that are on this device.
+      kept: which choices of this device's tokens find room at their experts.
+      dropped: how many do not.
+      crossing: the way that tokens came.
+    """
+
+    landed: Landed
+    kept: jax.Array
+    dropped: jax.Array
+    crossing: Crossing
+
+
+def cross_once(
     x: jax.Array,
     expert_ids: jax.Array,
     weights: jax.Array | None,
     experts: Experts,
     servers: Servers,
     over: Over,
-    inside: Over,
     travels_in: np.dtype,
-) -> tuple[jax.Array, jax.Array, Handle]:
-    """Tokens to the servers of their experts, once each, and from there to the experts.
+    turn: starts.Turn,
+) -> tuple[Crossed, starts.Turn]:
+    """Tokens to the servers of their experts, once each.
 
     Args:
       x: tokens; see `dispatch`.
@@ -35,31 +61,64 @@ def dispatch_by_server(
       experts: of the devices of a group.
       servers: where they are.
       over: those devices.
-      inside: the devices of each server.
       travels_in: the type that rows travel in.
+      turn: of what crossing begins behind.
 
     Returns:
-      What `dispatch` does.
+      What landed, and a turn for what is to begin behind the crossing.
     """
     choices = routing.check(expert_ids, experts.count)
-    kept, dropped = _find_room(choices, experts, over)
+    kept, dropped = find_room(choices, experts, over)
     going = jnp.where(kept, choices.experts, experts.count)
     crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over))
-    landed = cross(x, weights, numbers_of(going, crossing, servers), crossing, travels_in)
+    numbers = numbers_of(going, crossing, servers)
+    landed, turn = cross(x, weights, numbers, crossing, travels_in, turn)
+    return Crossed(landed, kept, dropped, crossing), turn
+
+
+def spread_inside(
+    crossed: Crossed,
+    experts: Experts,
+    servers: Servers,
+    inside: Over,
+    travels_in: np.dtype,
+    arrived: starts.Turn,
+    turn: starts.Turn,
+) -> tuple[jax.Array, jax.Array, Handle, starts.Turn]:
+    """What crossed, to its experts, a copy for each.
+
+    Args:
+      crossed: by `cross_once`.
+      experts: see there.
+      servers: see there.
+      inside: the devices of each server.
+      travels_in: the type that rows travel in.
+      arrived: of what counts are gathered behind.
+      turn: of what experts are to work behind.
+
+    Returns:
+      What `dispatch` does, and a turn for whose counts are to be gathered next.
+    """
+    landed = crossed.landed
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
-    found = to_experts.find_route(landed.expert_ids, in_server, inside)
-    handle = Handle(kept, dropped, found.group_rows, None, found.route, crossing)
+    found = to_experts.find_route(starts.behind(landed.expert_ids, arrived), in_server, inside)
+    handle = Handle(
+        crossed.kept, crossed.dropped, found.group_rows, None, found.route, crossed.crossing
+    )
     handle, group_sizes = checkpoint.named((handle, found.group_sizes))
     if landed.weights is not None:
         handle = dataclasses.replace(
-            handle, weights=inside_servers.send_weights(landed.weights, handle.route)
+            handle, weights=inside_servers.send_weights(landed.weights, handle.route, turn)
         )
-    stays_in = x.dtype if payload.has_scales(travels_in, x.dtype) else travels_in
-    return inside_servers.send(landed.x, handle.route, stays_in), group_sizes, handle
+    dtype = landed.x.dtype
+    stays_in = dtype if payload.has_scales(travels_in, dtype) else travels_in
+    rows = inside_servers.send(landed.x, handle.route, stays_in, turn)
+    _, begun = starts.begin(landed.x, handle.route.plan.table, arrived)
+    return rows, group_sizes, handle, begun
 
 
-def _find_room(
+def find_room(
     choices: routing.Choices, experts: Experts, over: Over
 ) -> tuple[jax.Array, jax.Array]:
     """Which choices find room at their experts, as without deduplication, and how many do not."""
@@ -84,4 +143,4 @@ def beside_rows(
     return (top_k, types.summed_in(weights.dtype)), numbers
 
 
-__all__ = ["beside_rows", "dispatch_by_server"]
+__all__ = ["Crossed", "beside_rows", "cross_once", "find_room", "spread_inside"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from fastjax import scheduler_traits
-from fastjax.host.plan import make_plan
+from fastjax.chunking import prices
+from fastjax.chunking.prices import Price
+from fastjax.moe import popularity
 from fastjax.moe.servers import Servers
 from fastjax.topology import Topology
 
@@ -32,52 +33,61 @@ class Tokens:
 
 
 def crosses_once(servers: Servers, tokens: Tokens, scheduler: str) -> bool:
-    """Whether the cost model predicts that it is faster if each expert is as popular as any other.
+    """Whether the cost model predicts that it is faster, however popular experts are.
 
-    Both are predicted with the scheduler that is to plan them: one exchange against one between
-    servers and one inside them. The way back takes as long.
+    It must be faster both if each expert is as popular as any other and if they are popular by
+    Zipf's law. Both ways are predicted with the scheduler that is to plan them: one exchange
+    against one between servers and one inside them. The way back takes as long.
     """
     if servers.count == 1 or tokens.top_k == 1 or tokens.count == 0:
         return False
-    once, each = predicted_times(servers.topology, servers.num_experts, tokens, scheduler)
-    # In whole nanoseconds: processes must decide alike, and their hosts may round differently.
+    work = servers.topology, servers.num_experts, tokens, scheduler
+    return all(_is_less(*predict(*work)) for predict in (predicted_times, predicted_if_skewed))
+
+
+def _is_less(once: float, each: float) -> bool:
+    """In whole nanoseconds: processes must decide alike, and their hosts may round differently."""
     return round(once * 1e9) < round(each * 1e9)
 
 
-@functools.lru_cache(maxsize=256)
 def predicted_times(
     topology: Topology, num_experts: int, tokens: Tokens, scheduler: str
 ) -> tuple[float, float]:
-    """Seconds that a dispatch takes by the cost model: deduplicated, and not."""
-    n, m = topology.servers, topology.devices_per_server
-
-    def seconds(traffic: np.ndarray, on: Topology, name: str, row_bytes: int) -> float:
-        return make_plan(traffic, on, scheduler=name, row_bytes=row_bytes).predicted_time()
-
+    """Seconds that a dispatch takes by the cost model, for even experts: deduplicated, and not."""
     chosen = tokens.count * tokens.top_k
-    each = _even(chosen, n * m)
-    crossing = np.kron(
-        np.full((n, n), round(tokens.count * hit_probability(n, num_experts, tokens.top_k))),
-        np.eye(m, dtype=np.int64),
-    ) * np.kron(1 - np.eye(n, dtype=np.int64), np.ones((m, m), np.int64))
-    one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
-    once = seconds(crossing, topology, scheduler, tokens.crossing_bytes)
-    inside = seconds(_even(chosen, m), one, scheduler_traits.FALLBACK, tokens.row_bytes)
-    return once + inside, seconds(each, topology, scheduler, tokens.row_bytes)
+    rows = prices.crossing_rows(tokens.count, topology.servers, num_experts, tokens.top_k)
+    crossing = prices.of_crossing(topology, rows, scheduler, tokens.crossing_bytes)
+    inside = prices.of_inside(topology, chosen, tokens.row_bytes)
+    each = prices.of_each_choice(topology, chosen, scheduler, tokens.row_bytes)
+    return _whole(crossing) + _whole(inside), _whole(each)
 
 
-def hit_probability(servers: int, num_experts: int, top_k: int) -> float:
-    """How likely a token has an expert on a server, if its choices are any different experts."""
-    elsewhere = num_experts - num_experts // servers
-    if top_k > elsewhere:
-        return 1.0
-    return 1 - math.comb(elsewhere, top_k) / math.comb(num_experts, top_k)
+@functools.lru_cache(maxsize=256)
+def predicted_if_skewed(
+    topology: Topology, num_experts: int, tokens: Tokens, scheduler: str
+) -> tuple[float, float]:
+    """The same for experts that are popular by Zipf's law, in an order that spreads them."""
+    n, m = topology.servers, topology.devices_per_server
+    chosen = popularity.chosen(num_experts, tokens.top_k)
+    of_device = popularity.of_runs(chosen, n * m)
+    hits = popularity.hits(popularity.of_runs(chosen, n), tokens.top_k)
+    each = np.tile(_rows(tokens.count, of_device), (n * m, 1))
+    servers = np.tile(_rows(tokens.count, hits), (n, 1)) * (1 - np.eye(n, dtype=np.int64))
+    crossing = np.kron(servers, np.eye(m, dtype=np.int64))
+    first = of_device.index(max(of_device)) // m * m
+    inside = np.tile(_rows(tokens.count * n, of_device[first : first + m]), (m, 1))
+    once = prices.price(crossing, topology, scheduler, tokens.crossing_bytes)
+    copies = prices.inside(inside, topology, tokens.row_bytes)
+    straight = prices.price(each, topology, scheduler, tokens.row_bytes)
+    return _whole(once) + _whole(copies), _whole(straight)
 
 
-def _even(rows: int, devices: int) -> np.ndarray:
-    """The traffic of devices that each send as many rows to each, of `rows` in all."""
-    shares = np.diff(np.arange(devices + 1) * rows // devices)
-    return np.stack([np.roll(shares, device) for device in range(devices)])
+def _rows(tokens: int, shares: Sequence[float]) -> np.ndarray:
+    return np.array([round(tokens * share) for share in shares], np.int64)
 
 
-__all__ = ["Tokens", "crosses_once", "hit_probability", "predicted_times"]
+def _whole(price: Price) -> float:
+    return price.planning + price.exchange
+
+
+__all__ = ["Tokens", "crosses_once", "predicted_if_skewed", "predicted_times"]

@@ -3,20 +3,23 @@
 A token's row crosses once to each of those servers, with the numbers of its experts there and its
 weights in the same message. It lands where NICs are balanced (`landing`), is copied to its experts
 inside the server (`to_experts`), and what they made of it is added up there before one row goes
-back. The gradients take the same ways, and add up in the same order: nothing is scattered.
+back. The gradients take the same ways, and add up in the same order: nothing is scattered. Those
+that nobody wants stay where they are, and so do those that are known to be zero.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
-from fastjax.moe import landing, payload, types
+from fastjax.moe import landing, payload, starts, types
 from fastjax.moe.handle import Crossing, Way
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Over, refusing
@@ -119,7 +122,8 @@ def cross(
     numbers: tuple[jax.Array, jax.Array],
     crossing: Crossing,
     travels_in: np.dtype,
-) -> Landed:
+    turn: starts.Turn = None,
+) -> tuple[Landed, starts.Turn]:
     """Sends tokens to the other servers that have experts of theirs.
 
     Args:
@@ -128,25 +132,26 @@ def cross(
       numbers: see `numbers_of`; of no columns if they need not travel.
       crossing: the way.
       travels_in: the type that rows travel in.
+      turn: of what the exchange begins behind.
 
     Returns:
-      What landed.
+      What landed, and a turn for what is to begin behind the exchange.
     """
     each = jnp.zeros((x.shape[0], 0), jnp.float32) if weights is None else weights
-    values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing)
+    values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing, turn)
     leaves, structure = jax.tree.flatten(values)
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
     varied: Any = jax.tree.unflatten(structure, leaves)
     made: Any = _cross(travels_in, *varied)
-    rows, each, ids = made
-    return Landed(rows, ids.astype(jnp.int32) - 1, None if weights is None else each)
+    rows, each, ids, turn = made
+    return Landed(rows, ids.astype(jnp.int32) - 1, None if weights is None else each), turn
 
 
 def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
     """Sends the weights of tokens after them: shape (tokens + landing, k)."""
     nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
     numbers = nothing.astype(jnp.uint8), jnp.zeros((len(crossing.token), 0), jnp.uint8)
-    landed = cross(nothing, weights, numbers, crossing, nothing.dtype)
+    landed, _ = cross(nothing, weights, numbers, crossing, nothing.dtype)
     assert landed.weights is not None
     return landed.weights
 
@@ -185,14 +190,15 @@ def _cross(
     own_numbers: jax.Array,
     numbers: jax.Array,
     crossing: Crossing,
+    turn: starts.Turn,
 ) -> Any:
     own_weights, listed_weights = _by_server(weights, crossing)
     listed = x.at[crossing.token].get(mode="promise_in_bounds")
     words, how = payload.packed(listed, travels_in, (listed_weights, numbers))
-    rows, (each, ids) = payload.unpacked(_exchange_there(words, crossing), how, x.dtype)
-    return tuple(
-        jnp.concatenate(pair) for pair in ((x, rows), (own_weights, each), (own_numbers, ids))
-    )
+    words, turn = starts.begin(words, crossing.plan.table, turn)
+    rows, (each, ids) = payload.unpacked(_exchange_there(words, crossing, turn), how, x.dtype)
+    pairs = ((x, rows), (own_weights, each), (own_numbers, ids))
+    return *map(jnp.concatenate, pairs), turn
 
 
 def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
@@ -204,75 +210,125 @@ def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.A
     return own, jnp.where(chosen[token] == crossing.server[:, None], weights[token], 0)
 
 
-def _cross_forward(travels_in: np.dtype, *values: Any) -> Any:
-    x, weights, *_, crossing = values
-    return _cross(travels_in, *values), (x[:0], weights[:0], crossing)
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """Whose derivatives somebody wants: those of rows, and of what is beside them."""
+
+    rows: bool
+    each: bool
+
+
+def _perturbed(rows: Any, each: Any) -> _Wanted:
+    return _Wanted(rows.perturbed, each.perturbed)
+
+
+def _moves(like: jax.Array, ct: Any) -> bool:
+    """Whether there is a cotangent of such an array: zeros that JAX knows of are none."""
+    is_zero = isinstance(ct, SymbolicZero)
+    return jnp.issubdtype(like.dtype, jnp.inexact) and like.shape[1] > 0 and not is_zero
+
+
+def _cross_forward(travels_in: np.dtype, *primals: Any) -> Any:
+    wanted = _perturbed(*primals[:2])
+    values = custom_vjp_primal_tree_values(primals)
+    x, weights, *_, crossing, _ = values
+    return _cross(travels_in, *values), (x[:0], weights[:0], wanted, crossing)
 
 
 def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
-    x, weights, crossing = residuals
-    x_ct, weights_ct, _ = cts
+    x, weights, wanted, crossing = residuals
+    x_ct, weights_ct, _, turn_ct = cts
+    turn_ct = starts.whole(turn_ct)
     tokens = crossing.goes.shape[0]
-    moved, weighted = (
-        jnp.issubdtype(a.dtype, jnp.inexact) and a.shape[1] > 0 for a in (x, weights)
-    )
+    moved = wanted.rows and _moves(x, x_ct)
+    weighted = wanted.each and _moves(weights, weights_ct)
+    if not (moved or weighted):
+        return None, None, None, None, None, None
     empty = jnp.zeros((tokens + crossing.landing, 0), jnp.float32)
     rows, each = x_ct if moved else empty, weights_ct if weighted else empty
     # One byte is too coarse for them.
     coarse = payload.has_scales(travels_in, x.dtype)
     home_in = rows.dtype if coarse or not moved else travels_in
-    returned: Any = _return(home_in, rows, each, crossing)
-    rows_back, each_back = returned
+    returned: Any = _return(home_in, rows, each, crossing, turn_ct)
+    rows_back, each_back, turn = returned
     return (
         rows_back.astype(x.dtype) if moved else None,
         each_back if weighted else None,
         *(None, None, None),
+        turn,
     )
 
 
-_cross.defvjp(_cross_forward, _cross_backward)
+_cross.defvjp(_cross_forward, _cross_backward, symbolic_zeros=True)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _return(travels_in: np.dtype, rows: jax.Array, each: jax.Array, crossing: Crossing) -> Any:
+def _return(
+    travels_in: np.dtype,
+    rows: jax.Array,
+    each: jax.Array,
+    crossing: Crossing,
+    turn: starts.Turn,
+) -> Any:
     """The transpose of `_cross`: at their origin rows are added up and weights are picked."""
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(rows[tokens:], travels_in, (each[tokens:],))
-    back, (each_back,) = payload.unpacked(_exchange_back(words, crossing), how, rows.dtype)
+    words, turn = starts.begin(words, crossing.plan.table, turn)
+    back, (each_back,) = payload.unpacked(_exchange_back(words, crossing, turn), how, rows.dtype)
     added = _added_up(rows[:tokens], back, crossing)
-    return added, _of_choices(each[:tokens], each_back, crossing)
+    return added, _of_choices(each[:tokens], each_back, crossing), turn
 
 
-def _return_forward(travels_in: np.dtype, *values: Any) -> Any:
-    return _return(travels_in, *values), (values[0][:0], values[-1])
+def _return_forward(travels_in: np.dtype, *primals: Any) -> Any:
+    wanted = _perturbed(*primals[:2])
+    values = custom_vjp_primal_tree_values(primals)
+    rows, each, crossing, _ = values
+    return _return(travels_in, *values), (rows[:0], each[:0], wanted, crossing)
 
 
 def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
-    like, crossing = residuals
-    rows_ct, each_ct = cts
-    numbers = [jnp.zeros((len(a), 0), jnp.uint8) for a in (rows_ct, crossing.token)]
-    landed: Any = _cross(travels_in, rows_ct.astype(like.dtype), each_ct, *numbers, crossing)
-    rows, each, _ = landed
-    return rows, each, None
+    rows, each, wanted, crossing = residuals
+    rows_ct, each_ct, turn_ct = cts
+    moved = wanted.rows and _moves(rows, rows_ct)
+    weighted = wanted.each and _moves(each, each_ct)
+    if not (moved or weighted):
+        return None, None, None, None
+    tokens = crossing.goes.shape[0]
+    numbers = [jnp.zeros((n, 0), jnp.uint8) for n in (tokens, len(crossing.token))]
+    empty = jnp.zeros((tokens, 0), jnp.float32)
+    landed: Any = _cross(
+        travels_in if moved else empty.dtype,
+        rows_ct.astype(rows.dtype) if moved else empty,
+        each_ct if weighted else empty,
+        *numbers,
+        crossing,
+        starts.whole(turn_ct),
+    )
+    rows_back, each_back, _, turn = landed
+    return rows_back if moved else None, each_back if weighted else None, None, turn
 
 
-_return.defvjp(_return_forward, _return_backward)
+_return.defvjp(_return_forward, _return_backward, symbolic_zeros=True)
 
 
-def _exchange_there(words: jax.Array, crossing: Crossing) -> jax.Array:
-    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan)
+def _exchange_there(words: jax.Array, crossing: Crossing, turn: starts.Turn) -> jax.Array:
+    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan, turn)
 
 
-def _exchange_back(words: jax.Array, crossing: Crossing) -> jax.Array:
+def _exchange_back(words: jax.Array, crossing: Crossing, turn: starts.Turn) -> jax.Array:
     entries = crossing.token.shape[0]
-    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose())
-
-
-_cross.defvjp(_cross_forward, _cross_backward)
+    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), turn)
 
 
 @jax.named_scope("moe_home")
-def home(sums: jax.Array, crossing: Crossing, dtype: np.dtype, travels_in: np.dtype) -> jax.Array:
+def home(
+    sums: jax.Array,
+    crossing: Crossing,
+    dtype: np.dtype,
+    travels_in: np.dtype,
+    turn: starts.Turn = None,
+) -> tuple[jax.Array, starts.Turn]:
     """Adds up for each token what its servers made of it.
 
     Args:
@@ -280,54 +336,68 @@ def home(sums: jax.Array, crossing: Crossing, dtype: np.dtype, travels_in: np.dt
       crossing: the way that the rows came.
       dtype: what gradients travel in where `travels_in` is of one byte.
       travels_in: the type that sums travel in.
+      turn: of what the exchange begins behind.
 
     Returns:
-      Shape (tokens, width), of the type of `sums`; added up in the order of servers.
+      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And a turn
+      for what is to begin behind the exchange.
     """
-    leaves, structure = jax.tree.flatten((sums, crossing))
+    leaves, structure = jax.tree.flatten((sums, crossing, turn))
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
-    return _home(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
+    returned: Any = _home(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
+    return returned
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _home(dtype: np.dtype, travels_in: np.dtype, sums: jax.Array, crossing: Crossing) -> Any:
+def _home(
+    dtype: np.dtype,
+    travels_in: np.dtype,
+    sums: jax.Array,
+    crossing: Crossing,
+    turn: starts.Turn,
+) -> Any:
     del dtype
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(sums[tokens:], travels_in)
-    returned = _exchange_back(words, crossing)
+    words, turn = starts.begin(words, crossing.plan.table, turn)
+    returned = _exchange_back(words, crossing, turn)
     back, _ = payload.unpacked(returned, how, sums.dtype)
-    return _added_up(sums[:tokens], back, crossing)
+    return _added_up(sums[:tokens], back, crossing), turn
 
 
-def _home_forward(
-    dtype: np.dtype, travels_in: np.dtype, sums: jax.Array, crossing: Crossing
-) -> Any:
-    return _home(dtype, travels_in, sums, crossing), crossing
+def _home_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
+    return _home(dtype, travels_in, *values), values[1]
 
 
-def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, ct: jax.Array) -> Any:
+def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
+    ct, turn_ct = cts
     there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
-    return _fan_out(there_in, ct, crossing), None
+    fanned: Any = _fan_out(there_in, ct, crossing, turn_ct)
+    rows, turn = fanned
+    return rows, None, turn
 
 
 _home.defvjp(_home_forward, _home_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fan_out(travels_in: np.dtype, ct: jax.Array, crossing: Crossing) -> Any:
+def _fan_out(travels_in: np.dtype, ct: jax.Array, crossing: Crossing, turn: starts.Turn) -> Any:
     """To each server of a token its cotangent, which crosses once."""
     listed = ct.at[crossing.token].get(mode="promise_in_bounds")
     words, how = payload.packed(listed, travels_in)
-    rows, _ = payload.unpacked(_exchange_there(words, crossing), how, ct.dtype)
-    return jnp.concatenate([ct, rows])
+    words, turn = starts.begin(words, crossing.plan.table, turn)
+    rows, _ = payload.unpacked(_exchange_there(words, crossing, turn), how, ct.dtype)
+    return jnp.concatenate([ct, rows]), turn
 
 
-def _fan_out_forward(travels_in: np.dtype, ct: jax.Array, crossing: Crossing) -> Any:
-    return _fan_out(travels_in, ct, crossing), crossing
+def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
+    return _fan_out(travels_in, *values), values[1]
 
 
-def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, ct: jax.Array) -> Any:
-    return _home(travels_in, travels_in, ct, crossing), None
+def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
+    returned: Any = _home(travels_in, travels_in, cts[0], crossing, cts[1])
+    rows, turn = returned
+    return rows, None, turn
 
 
 _fan_out.defvjp(_fan_out_forward, _fan_out_backward)

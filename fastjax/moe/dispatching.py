@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import jax
@@ -10,20 +9,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import (
-    arguments,
-    checkpoint,
-    choosing,
-    payload,
-    to_experts,
-)
-from fastjax.moe.by_server import beside_rows, dispatch_by_server
+from fastjax.moe import arguments, checkpoint, starts, to_experts
+from fastjax.moe.arrangement import Arrangement, arrange
+from fastjax.moe.by_server import Crossed, cross_once, spread_inside
 from fastjax.moe.handle import Handle
-from fastjax.moe.servers import Servers
-from fastjax.moe.to_experts import Experts, Over
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
-from fastjax.traced.plan_spec import make_spec
 
 
 @jax.named_scope("moe_dispatch")
@@ -86,41 +77,85 @@ def dispatch(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)
+    resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
     x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
     arguments.check_tokens(x, expert_ids)
-    arguments.check_experts(num_experts, devices)
-    arguments.check_count("alignment", alignment)
-    arguments.check_deduplicate(deduplicate)
     tokens, top_k = expert_ids.shape
-    weights = None if weights is None else arguments.check_weights(weights, (tokens, top_k))
-    here = num_experts // devices
-    available = arguments.room_of(tokens, top_k, here, devices, buffer_factor)
-    rows = -(-(available + here * (alignment - 1)) // alignment) * alignment
-    arguments.check_range(rows, devices * tokens * top_k)
-    travels_in = payload.check(payload_dtype, x.dtype)
-    may_drop = available < devices * tokens * top_k  # with room for all, the program need not look
-    experts = Experts(num_experts, rows, alignment, may_drop)
-
-    row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
-    spec = make_spec(axes, groups, topology, scheduler, row_bytes)
-    servers = Servers(spec.topology, spec.rank_of, num_experts)
-    beside = beside_rows(top_k, weights, servers)
-    crossing_bytes = max(1, payload.layout(x.shape[1], travels_in, x.dtype, beside).row_bytes)
     if weights is not None:
-        deduplicate = arguments.check_travelling(weights, deduplicate)
-    if deduplicate is None:
-        work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
-        deduplicate = choosing.crosses_once(servers, work, spec.scheduler)
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], axes)
-    if deduplicate and servers.count > 1:
-        over = Over(axes, groups, dataclasses.replace(spec, row_bytes=crossing_bytes))
-        inside = servers.inside(axes, groups, row_bytes)
-        return dispatch_by_server(
-            x, expert_ids, weights, experts, servers, over, inside, travels_in
-        )
-    over = Over(axes, groups, spec)
+        weights = arguments.check_weights(weights, (tokens, top_k))
+    arrangement = arrange(
+        x,
+        expert_ids,
+        weights,
+        num_experts=num_experts,
+        axis_name=axis_name,
+        axis_index_groups=axis_index_groups,
+        topology=topology,
+        scheduler=scheduler,
+        buffer_factor=buffer_factor,
+        alignment=alignment,
+        payload_dtype=payload_dtype,
+        deduplicate=deduplicate,
+    )
+    underway, _ = set_out(x, expert_ids, weights, arrangement, None)
+    rows, group_sizes, handle, _ = arrive(underway, arrangement, None, None)
+    return rows, group_sizes, handle
+
+
+Arrived = tuple[jax.Array, jax.Array, Handle]
+
+
+def set_out(
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    arrangement: Arrangement,
+    turn: starts.Turn,
+) -> tuple[Crossed | Arrived, starts.Turn]:
+    """The exchange of `dispatch` between all devices, which begins behind `turn`.
+
+    Returns:
+      What `arrive` takes, and a turn for what is to begin behind the exchange.
+    """
+    over, experts = arrangement.over, arrangement.experts
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], over.axes)
+    travels_in = arrangement.travels_in
+    if arrangement.once:
+        servers, over = arrangement.servers, arrangement.crossing
+        return cross_once(x, expert_ids, weights, experts, servers, over, travels_in, turn)
     found = to_experts.find_route(expert_ids, experts, over)
     handle = Handle(found.route.kept, found.dropped, found.group_rows, weights, found.route, None)
     handle, group_sizes = checkpoint.named((handle, found.group_sizes))
-    return to_experts.send(x, handle.route, travels_in), group_sizes, handle
+    rows, turn = to_experts.send(x, handle.route, travels_in, turn)
+    return (rows, group_sizes, handle), turn
+
+
+def arrive(
+    underway: Crossed | Arrived,
+    arrangement: Arrangement,
+    arrived: starts.Turn,
+    turn: starts.Turn,
+) -> tuple[jax.Array, jax.Array, Handle, starts.Turn]:
+    """What `dispatch` returns, of what has set out.
+
+    Args:
+      underway: from `set_out`.
+      arrangement: the same.
+      arrived: of what counts are gathered inside servers behind.
+      turn: of what experts are to work behind.
+
+    Returns:
+      What `dispatch` does, and a turn for what is to arrive next.
+    """
+    if isinstance(underway, Crossed):
+        return spread_inside(
+            underway,
+            arrangement.experts,
+            arrangement.servers,
+            arrangement.inside,
+            arrangement.travels_in,
+            arrived,
+            turn,
+        )
+    rows, group_sizes, handle = underway
+    return starts.enter(rows, turn), group_sizes, handle, arrived

@@ -1,12 +1,14 @@
 """Rows to the experts of their server, a copy for each, and the sums of what experts made of them.
 
-Rows are named by indices, so no array has a row for each choice. Weights are multiplied where the
-experts are. Sums are in float32 or wider, in a fixed order: that of devices and experts on CPU
-devices, of a token's choices on others.
+Rows are named by indices, so no array has a row for each choice, and rows are multiplied by their
+weights while they are summed, so none has their products. Sums are in float32 or wider, in a fixed
+order: that of devices and experts on CPU devices, of a token's choices on others. Cotangents go to
+the experts in the type of the rows that they are of.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -14,74 +16,121 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax import jax_compat
-from fastjax.moe import payload, types
+from fastjax.moe import payload, starts, types
 from fastjax.moe.handle import Route
 from fastjax.moe.packing import carrier
-from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.indexed_exchange import indexed_exchange, summable
 
 
-def send(x: jax.Array, route: Route, travels_in: np.dtype) -> jax.Array:
-    """The rows of tokens at their experts, shape (route.rows, width), of x's type."""
+def send(x: jax.Array, route: Route, travels_in: np.dtype, turn: starts.Turn = None) -> jax.Array:
+    """The rows of tokens at their experts, which are to work behind `turn`.
+
+    Returns:
+      Shape (route.rows, width), of x's type.
+    """
     whole = carrier(travels_in) if travels_in.itemsize == 1 else travels_in
-    return _linear(_gathered, x.astype(whole), route).astype(x.dtype)
+    whole_x = x.astype(whole)
+    rows: Any = _varying(_gathered, whole_x, turn, route)
+    return rows.astype(x.dtype)
 
 
-def send_weights(weights: jax.Array, route: Route) -> jax.Array:
-    """The weight of each row at its expert, shape (route.rows, 1)."""
+def send_weights(weights: jax.Array, route: Route, turn: starts.Turn = None) -> jax.Array:
+    """The weight of each row at its expert, shape (route.rows, 1); see `payload.exchange`."""
     each = weights.reshape(-1, 1)
     each, *_ = jax_compat.vary_together([each, route.order], route.plan.axis_name)
     sorted_ = each.at[route.order].get(unique_indices=True, mode="promise_in_bounds")
-    return payload.exchange(sorted_, route.rows, route.there, route.plan)
+    return payload.exchange(sorted_, route.rows, route.there, route.plan, turn)
 
 
-def add_up(rows: jax.Array, route: Route, weights: jax.Array | None) -> jax.Array:
-    """What experts made of each token, weighted and summed: shape (tokens, width), wide.
+def add_up(
+    rows: jax.Array, route: Route, weights: jax.Array | None, *, in_turn: bool = False
+) -> tuple[jax.Array, starts.Turn]:
+    """What experts made of each token, weighted and summed.
 
     Args:
       rows: shape (route.rows, width).
       route: that of `send`.
       weights: of each row; see `send_weights`. None: 1.
+      in_turn: whether a turn is wanted.
+
+    Returns:
+      Shape (tokens, width), wide; and a turn for what is to begin behind the exchange.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
-    rows = rows.astype(wide)
-    if weights is not None:
-        rows = rows * weights.astype(wide)
-    # Exchanges sum no integers, which have no gradients either.
-    return _linear(_summed if jnp.issubdtype(wide, jnp.inexact) else _sum_returned, rows, route)
+    if not jnp.issubdtype(wide, jnp.inexact):
+        # Exchanges sum no integers, which have no gradients either.
+        rows = rows.astype(wide)
+        rows = rows if weights is None else rows * weights.astype(wide)
+        sums = _varying(functools.partial(_sum_returned, wide), rows, None, route)
+        return sums, starts.of_end(rows) if in_turn else None
+    if not summable(rows.dtype, wide):
+        rows = rows.astype(wide)
+    factors = None if weights is None else weights.reshape(-1).astype(types.real(wide))
+    summed: Any = _varying(functools.partial(_summed, wide, in_turn), rows, factors, route)
+    return summed
 
 
-def _linear(function: Any, rows: jax.Array, route: Route) -> jax.Array:
-    leaves, structure = jax.tree.flatten((rows, route))
-    leaves = jax_compat.vary_together(leaves, route.plan.axis_name)
+def _varying(function: Any, *arrays: Any) -> jax.Array:
+    """The function of arrays, of which a route is the last, that vary over the same axes."""
+    leaves, structure = jax.tree.flatten(arrays)
+    leaves = jax_compat.vary_together(leaves, arrays[-1].plan.axis_name)
     return function(*jax.tree.unflatten(structure, leaves))
 
 
 @jax.custom_vjp
-def _gathered(x: jax.Array, route: Route) -> jax.Array:
-    return jax.lax.platform_dependent(x, route, cpu=_gather_indexed, default=_gather_copied)
+def _gathered(x: jax.Array, turn: starts.Turn, route: Route) -> jax.Array:
+    indexed = functools.partial(_gather_indexed, staged=turn is not None)
+    rows = jax.lax.platform_dependent(x, route, cpu=indexed, default=_gather_copied)
+    return starts.behind(rows, turn)
 
 
-@jax.custom_vjp
-def _summed(rows: jax.Array, route: Route) -> jax.Array:
-    return jax.lax.platform_dependent(rows, route, cpu=_sum_indexed, default=_sum_returned)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _summed(
+    wide: np.dtype, in_turn: bool, rows: jax.Array, factors: jax.Array | None, route: Route
+) -> Any:
+    """The rows of each token, times their factors, summed in a wide type; and a turn."""
+    sums = jax.lax.platform_dependent(
+        rows,
+        factors,
+        route,
+        cpu=functools.partial(_sum_indexed, wide, in_turn),
+        default=functools.partial(_sum_returned, wide),
+    )
+    return sums, starts.of_end(rows) if in_turn else None
 
 
-def _gathered_forward(x: jax.Array, route: Route) -> Any:
-    return _gathered(x, route), (x[:0], route)
+def _gathered_forward(x: jax.Array, turn: starts.Turn, route: Route) -> Any:
+    return _gathered(x, turn, route), (x[:0], turn, route)
 
 
 def _gathered_backward(residuals: Any, ct: jax.Array) -> Any:
-    empty, route = residuals
-    wide = ct.astype(types.summed_in(ct.dtype))
-    return _summed(wide, route).astype(empty.dtype), None
+    empty, turn, route = residuals
+    sums, turn = add_up(ct, route, None, in_turn=turn is not None)
+    return sums.astype(empty.dtype), turn, None
 
 
-def _summed_forward(rows: jax.Array, route: Route) -> Any:
-    return _summed(rows, route), route
+def _summed_forward(wide: np.dtype, in_turn: bool, *values: Any) -> Any:
+    return _summed(wide, in_turn, *values), values
 
 
-def _summed_backward(route: Route, ct: jax.Array) -> Any:
-    return _gathered(ct, route), None
+def _summed_backward(wide: np.dtype, in_turn: bool, residuals: Any, cts: Any) -> Any:
+    del in_turn
+    ct, turn = cts
+    rows, factors, route = residuals
+    # Tokens are of the rows' type, so that one holds their cotangents.
+    each: Any = _gathered(ct.astype(rows.dtype), turn, route)
+    if factors is None:
+        return each, None, None
+    rows_ct = (each.astype(wide) * factors[:, None].astype(wide)).astype(rows.dtype)
+    # Otherwise XLA makes a wide array of them, which both products would read.
+    each, rows = jax.lax.optimization_barrier((each, rows))
+    return rows_ct, _dots(each.astype(wide), rows.astype(wide)).astype(factors.dtype), None
+
+
+def _dots(some: jax.Array, others: jax.Array) -> jax.Array:
+    """The dot product of each two rows."""
+    dots = (some * others).sum(1)
+    return dots.real if jnp.issubdtype(dots.dtype, jnp.complexfloating) else dots
 
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
@@ -93,15 +142,27 @@ def _tokens_of(route: Route) -> jax.Array:
     return route.order // route.top_k
 
 
-def _gather_indexed(x: jax.Array, route: Route) -> jax.Array:
+@jax.named_scope("moe_to_experts")
+def _gather_indexed(x: jax.Array, route: Route, *, staged: bool) -> jax.Array:
     base = jnp.zeros((route.rows, x.shape[1]), x.dtype)
-    return indexed_exchange(x, base, route.there, _tokens_of(route), route.plan)
+    return indexed_exchange(x, base, route.there, _tokens_of(route), route.plan, staged=staged)
 
 
-def _sum_indexed(rows: jax.Array, route: Route) -> jax.Array:
-    base = jnp.zeros((route.tokens, rows.shape[1]), rows.dtype)
-    plan = route.plan
-    return indexed_exchange(rows, base, route.there, _tokens_of(route), plan, reverse=True)
+@jax.named_scope("moe_add_up")
+def _sum_indexed(
+    wide: np.dtype, staged: bool, rows: jax.Array, factors: jax.Array | None, route: Route
+) -> jax.Array:
+    base = jnp.zeros((route.tokens, rows.shape[1]), wide)
+    return indexed_exchange(
+        rows,
+        base,
+        route.there,
+        _tokens_of(route),
+        route.plan,
+        reverse=True,
+        factors=factors,
+        staged=staged,
+    )
 
 
 def _gather_copied(x: jax.Array, route: Route) -> jax.Array:
@@ -109,7 +170,12 @@ def _gather_copied(x: jax.Array, route: Route) -> jax.Array:
     return payload.exchange(copies, route.rows, route.there, route.plan)
 
 
-def _sum_returned(rows: jax.Array, route: Route) -> jax.Array:
+def _sum_returned(
+    wide: np.dtype, rows: jax.Array, factors: jax.Array | None, route: Route
+) -> jax.Array:
+    rows = rows.astype(wide)
+    if factors is not None:
+        rows = rows * factors[:, None].astype(wide)
     choices = route.tokens * route.top_k
     returned = payload.exchange(rows, choices, route.back, route.plan.transpose())
     returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fastjax.moe import types
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -82,7 +84,7 @@ def carrier(dtype: np.dtype) -> np.dtype:
     if dtype == np.bool_:
         return np.dtype(np.uint8)
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return np.dtype(np.float32 if dtype == np.complex64 else np.float64)
+        return types.real(dtype)
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:

@@ -13,9 +13,10 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
+from fastjax.moe import starts
 from fastjax.moe.handle import Way
 from fastjax.moe.packing import Layout
-from fastjax.traced.exchange import fast_ragged_all_to_all
+from fastjax.traced.exchange import exchange_planned
 from fastjax.traced.plan import TracedPlan
 
 _SCALE_BYTES = 4
@@ -51,18 +52,42 @@ def row_bytes(width: int, payload: np.dtype, dtype: np.dtype) -> int:
 
 
 def send(
-    rows: jax.Array, length: int, way: Way, way_back: Way, plan: TracedPlan, payload: np.dtype
-) -> jax.Array:
+    rows: jax.Array,
+    length: int,
+    way: Way,
+    way_back: Way,
+    plan: TracedPlan,
+    payload: np.dtype,
+    turn: starts.Turn = None,
+    entered: starts.Turn = None,
+) -> tuple[jax.Array, starts.Turn, starts.Turn]:
     """Exchanges rows; where none arrives the result, of `length` rows, is zero.
 
     Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
-    travel in that of rows, as if rows had not been rounded.
+    travel in that of rows, as if rows had not been rounded. The backward pass sends in turn too, in
+    the opposite order.
+
+    Args:
+      rows: to send.
+      length: of the result.
+      way: offsets and sizes.
+      way_back: of the way back.
+      plan: of the exchange.
+      payload: the type that rows travel in.
+      turn: of what the exchange begins behind.
+      entered: of what the result is to be there behind.
+
+    Returns:
+      The result, and two turns for what is to begin behind the exchange: the next exchange, which
+      is the one before in the backward pass, and work whose backward pass waits in return.
     """
-    if not has_scales(payload, rows.dtype):
-        return exchange(rows.astype(payload), length, way, plan).astype(rows.dtype)
-    leaves, structure = jax.tree.flatten((rows, way, way_back, plan))
+    scaled = has_scales(payload, rows.dtype)
+    if not scaled and turn is None:
+        return exchange(rows.astype(payload), length, way, plan).astype(rows.dtype), None, None
+    leaves, structure = jax.tree.flatten((rows, way, way_back, plan, turn, entered))
     leaves = jax_compat.vary_together(leaves, plan.axis_name)
-    return _send_scaled(length, payload, *jax.tree.unflatten(structure, leaves))
+    sent: Any = _send(length, payload, *jax.tree.unflatten(structure, leaves))
+    return sent
 
 
 def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
@@ -71,47 +96,56 @@ def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
     return is_float and payload.itemsize == 1 and payload != dtype
 
 
-def exchange(rows: jax.Array, length: int, way: Way, plan: TracedPlan) -> jax.Array:
-    """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero."""
-    return fast_ragged_all_to_all(
-        rows,
-        jnp.zeros((length, *rows.shape[1:]), rows.dtype),
-        **way._asdict(),
-        axis_name=plan.axis_name,
-        axis_index_groups=plan.axis_index_groups,
-        plan=plan,
-    )
+def exchange(
+    rows: jax.Array, length: int, way: Way, plan: TracedPlan, turn: starts.Turn = None
+) -> jax.Array:
+    """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero.
 
-
-Residuals = tuple[Way, TracedPlan, jax.Array]  # what the backward pass of an exchange needs
+    Exchanges that have a turn run beside other work, so they are staged.
+    """
+    base = jnp.zeros((length, *rows.shape[1:]), rows.dtype)
+    return exchange_planned(rows, base, way, plan, staged=turn is not None)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _send_scaled(
-    length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
-) -> jax.Array:
-    """Every row has a scale of its own, and travels with it."""
+def _send(
+    length: int,
+    payload: np.dtype,
+    rows: jax.Array,
+    way: Way,
+    way_back: Way,
+    plan: TracedPlan,
+    turn: starts.Turn,
+    entered: starts.Turn,
+) -> Any:
     del way_back
-    words, how = packed(rows, payload)
-    return unpacked(exchange(words, length, way, plan), how, rows.dtype)[0]
+    if has_scales(payload, rows.dtype):  # every row has one of its own, which travels with it
+        words, how = packed(rows, payload)
+        words, turn = starts.begin(words, plan.table, turn)
+        sent, _ = unpacked(exchange(words, length, way, plan, turn), how, rows.dtype)
+    else:
+        words, turn = starts.begin(rows.astype(payload), plan.table, turn)
+        sent = exchange(words, length, way, plan, turn).astype(rows.dtype)
+    return starts.behind(sent, entered), turn, turn
 
 
-def _send_scaled_forward(
-    length: int, payload: np.dtype, rows: jax.Array, way: Way, way_back: Way, plan: TracedPlan
-) -> tuple[Any, Residuals]:
-    sent = _send_scaled(length, payload, rows, way, way_back, plan)
-    return sent, (way_back, plan, jnp.zeros((rows.shape[0], 0)))
+def _send_forward(length: int, payload: np.dtype, *values: Any) -> Any:
+    rows, way, way_back, plan, *_ = values
+    return _send(length, payload, *values), (way, way_back, plan, rows[:, :0])
 
 
-def _send_scaled_backward(
-    length: int, payload: np.dtype, residuals: Residuals, ct: jax.Array
-) -> tuple[jax.Array, None, None, None]:
-    del length, payload
-    way_back, plan, sent = residuals
-    return exchange(ct, sent.shape[0], way_back, plan.transpose()), None, None, None
+def _send_backward(length: int, payload: np.dtype, residuals: Any, cts: Any) -> Any:
+    del length
+    way, way_back, plan, sent = residuals
+    ct, turn_ct, entered_ct = cts
+    travels_in = sent.dtype if has_scales(payload, sent.dtype) else payload
+    back, turn, entered = send(
+        ct, sent.shape[0], way_back, way, plan.transpose(), travels_in, turn_ct, entered_ct
+    )
+    return back, None, None, None, turn, entered
 
 
-_send_scaled.defvjp(_send_scaled_forward, _send_scaled_backward)
+_send.defvjp(_send_forward, _send_backward)
 
 
 def layout(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax import jax_compat
-from fastjax.moe import payload, routing, types
+from fastjax.moe import payload, routing, starts, types
 from fastjax.moe.handle import Route
 from fastjax.traced.axes import Axes, Groups, position
 from fastjax.traced.plan import plan_sizes
@@ -103,16 +103,23 @@ def refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
     return send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
 
 
-def send(x: jax.Array, route: Route, travels_in: np.dtype) -> jax.Array:
-    """The rows of tokens at their experts, shape (route.rows, width)."""
-    return payload.send(
-        _spread(x, route), route.rows, route.there, route.back, route.plan, travels_in
-    )
+def send(
+    x: jax.Array, route: Route, travels_in: np.dtype, turn: starts.Turn = None
+) -> tuple[jax.Array, starts.Turn]:
+    """The rows of tokens at their experts, shape (route.rows, width), sent in turn."""
+    rows = _spread(x, route)
+    ways = route.there, route.back
+    rows, turn, _ = payload.send(rows, route.rows, *ways, route.plan, travels_in, turn)
+    return rows, turn
 
 
 def add_up(
-    rows: jax.Array, route: Route, weights: jax.Array | None, travels_in: np.dtype
-) -> jax.Array:
+    rows: jax.Array,
+    route: Route,
+    weights: jax.Array | None,
+    travels_in: np.dtype,
+    turn: starts.Turn = None,
+) -> tuple[jax.Array, starts.Turn, starts.Turn]:
     """The rows of experts at their tokens, weighted and added up, in a type that sums are made in.
 
     Args:
@@ -120,23 +127,29 @@ def add_up(
       route: that of `send`.
       weights: of each choice, shape (tokens, k); 1 if left out.
       travels_in: the type that rows travel in.
+      turn: of what the exchange begins behind.
+
+    Returns:
+      Shape (tokens, width); and two turns for what is to begin behind the exchange, as
+      `payload.send` has them.
     """
     choices = (route.tokens, route.top_k)
     each = jnp.ones(choices, rows.dtype) if weights is None else weights
-    returned = payload.send(
+    returned, turn, begun = payload.send(
         rows,
         route.tokens * route.top_k,
         route.back,
         route.there,
         route.plan.transpose(),
         travels_in,
+        turn,
     )
     returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")
     returned = returned.reshape(*choices, rows.shape[1])
     returned, each = jax_compat.vary_together([returned, each], route.plan.axis_name)
     each = jnp.where(route.kept, each, 0)  # of choices that go nowhere, it may be anything
     wide = types.summed_in(rows.dtype, each.dtype)
-    return (returned.astype(wide) * each.astype(wide)[..., None]).sum(1)
+    return (returned.astype(wide) * each.astype(wide)[..., None]).sum(1), turn, begun
 
 
 def _spread(x: jax.Array, route: Route) -> jax.Array:

@@ -22,6 +22,13 @@ def summed_in(*dtypes: np.dtype) -> np.dtype:
     return functools.reduce(promoted, wide)
 
 
+def real(dtype: np.dtype) -> np.dtype:
+    """The type of the real parts of this one's values."""
+    if not jnp.issubdtype(dtype, jnp.complexfloating):
+        return dtype
+    return np.dtype(np.float32 if dtype == np.complex64 else np.float64)
+
+
 def _at_least_32_bits(dtype: np.dtype) -> np.dtype:
     if dtype.itemsize >= 4:
         return dtype

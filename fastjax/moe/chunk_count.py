@@ -1,0 +1,40 @@
+"""Into how many chunks a layer is cut if nobody says so."""
+
+from __future__ import annotations
+
+import jax
+
+from fastjax.chunking import best_chunks
+from fastjax.moe.arrangement import Arrangement
+
+
+def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: float | None) -> int:
+    """The number that the model of a layer predicts to be fastest; 1 where nothing can be gained.
+
+    That is wherever nothing is known of the experts' work; in one process, whose processors both
+    move rows and work; and on GPUs, where exchanges and experts have one stream.
+
+    Args:
+      whole: how all tokens go.
+      tokens: of a device.
+      top_k: choices of each.
+      seconds_per_row: see `layer`.
+    """
+    here = jax.process_count() == 1 or jax.default_backend() != "cpu"
+    if seconds_per_row is None or here or tokens == 0 or whole.servers.count == 1:
+        return 1
+    most = best_chunks(
+        whole.servers.topology,
+        tokens,
+        top_k,
+        whole.row_bytes,
+        whole.experts.count,
+        seconds_a_row=seconds_per_row,
+        deduplicate=whole.once,
+        crossing_bytes=whole.crossing_bytes,
+        scheduler=whole.over.spec.scheduler,
+    )
+    return min(most, tokens)
+
+
+__all__ = ["chunks_of"]

@@ -1,0 +1,213 @@
+"""A whole layer of experts, in chunks of tokens whose exchanges and experts work side by side.
+
+While the experts of one chunk work, the next chunk is on its way to them and the one before on its
+way back. All devices run one program, in which the exchanges of a chunk begin behind those of the
+chunk before: dependences say so, forward and backward (`starts`). Exchanges of chunks are staged:
+what XLA would hold of their operands until rows have travelled, others could not use meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.moe import arguments, chunk_count, routing, starts
+from fastjax.moe.arrangement import Arrangement, aligned, arrange
+from fastjax.moe.by_server import find_room
+from fastjax.moe.combining import combine_in_turn
+from fastjax.moe.dispatching import arrive, set_out
+from fastjax.moe.groups import grouped_map
+from fastjax.topology import AxisName, Topology
+from fastjax.traced.axes import resolve_axis
+
+Params = Any  # a pytree of arrays
+OfRows = Callable[[jax.Array, jax.Array, Params], jax.Array]
+
+
+@jax.named_scope("moe_layer")
+def layer(
+    function: Callable[..., jax.Array],
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    params: Params,
+    *,
+    num_experts: int,
+    axis_name: AxisName,
+    chunks: int | None = None,
+    seconds_per_row: float | None = None,
+    axis_index_groups: Iterable[Iterable[int]] | None = None,
+    topology: Topology | None = None,
+    scheduler: str | None = None,
+    buffer_factor: float | None = None,
+    alignment: int = 1,
+    payload_dtype: DTypeLike | None = None,
+    deduplicate: bool | None = None,
+) -> jax.Array:
+    """Sends tokens to their experts, has these work, and adds up what comes back.
+
+    To be called inside `jax.shard_map`. Does what `dispatch`, the experts and `combine` do one
+    after the other, in chunks of tokens: the experts of one chunk work while the rows of others
+    travel. Values do not depend on the number of chunks, as long as a row's result does not depend
+    on the rows beside it; gradients of params do by the order of sums only.
+
+    Args:
+      function: what an expert does. `function(rows, params)`, rows of shape (some, width) and one
+        expert's params, is applied by `grouped_map`; `function(rows, group_sizes, params)`, rows of
+        shape (room, width) as `dispatch` returns them and all params of this device, as it is.
+        Returns a row for each.
+      x: tokens of this device, shape (tokens, width).
+      expert_ids: experts of each token, integers, shape (tokens, k); see `dispatch`.
+      weights: of each token's choices, shape (tokens, k), or None for 1.
+      params: a pytree of arrays of the experts of this device, shape (experts of a device, ...).
+      num_experts: experts of all devices together, a multiple of the devices.
+      axis_name: mesh axis, or several, that experts are spread over.
+      chunks: how many, from 1 to tokens. By default 1, or, where CPU devices of several processes
+        share the experts and seconds_per_row is given, what the model of a layer predicts to be
+        fastest; see docs/how_to/hide_the_exchange.md.
+      seconds_per_row: what the experts of a device take for a row, forward.
+      axis_index_groups: see `dispatch`.
+      topology: see `dispatch`.
+      scheduler: see `dispatch`.
+      buffer_factor: see `dispatch`; what is dropped does not depend on the chunks.
+      alignment: see `dispatch`; of each chunk's rows.
+      payload_dtype: type that rows travel in, there and back; see `dispatch`.
+      deduplicate: see `dispatch`; decided once for all chunks.
+
+    Returns:
+      Tokens, shape (tokens, width of what function returns), of the type of its rows.
+
+    Raises:
+      ArgumentError: shapes or types do not fit, there are not so many tokens as chunks, or function
+        does not take two or three arguments.
+      TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
+        `fast_ragged_all_to_all`.
+    """
+    resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
+    x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
+    arguments.check_tokens(x, expert_ids)
+    tokens, top_k = expert_ids.shape
+    if weights is not None:
+        weights = arguments.check_weights(weights, (tokens, top_k))
+    arguments.check_chunks(chunks, tokens)
+    arguments.check_seconds_per_row(seconds_per_row)
+    experts = _of_rows(function)
+    whole = arrange(
+        x,
+        expert_ids,
+        weights,
+        num_experts=num_experts,
+        axis_name=axis_name,
+        axis_index_groups=axis_index_groups,
+        topology=topology,
+        scheduler=scheduler,
+        buffer_factor=buffer_factor,
+        alignment=alignment,
+        payload_dtype=payload_dtype,
+        deduplicate=deduplicate,
+    )
+    if chunks is None:
+        chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
+    if chunks > 1 and whole.experts.may_drop:
+        expert_ids = _without_dropped(expert_ids, whole)
+    parts = [
+        _Part(x[at], expert_ids[at], None if weights is None else weights[at], arrangement)
+        for at, arrangement in _cut(whole, tokens, top_k, chunks)
+    ]
+    return _in_turn(parts, experts, params, payload_dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The tokens of a chunk, and how they go."""
+
+    x: jax.Array
+    expert_ids: jax.Array
+    weights: jax.Array | None
+    arrangement: Arrangement
+
+
+def _in_turn(
+    parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
+) -> jax.Array:
+    chained = len(parts) > 1
+    turn = starts.first() if chained else None
+    underway = []
+    for part in parts:
+        travelling, turn = set_out(part.x, part.expert_ids, part.weights, part.arrangement, turn)
+        underway.append(travelling)
+    # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
+    # So all chunks set out before counts are gathered inside servers and before experts work, and
+    # what experts made of one chunk sets out before they work on the next.
+    arrived = begun = None if turn is None else jax.lax.stop_gradient(turn)
+    tokens = []
+    for part, travelling in zip(parts, underway, strict=True):
+        rows, group_sizes, handle, arrived = arrive(travelling, part.arrangement, arrived, begun)
+        rows = experts(rows, group_sizes, params)
+        home, turn, begun = combine_in_turn(rows, handle, None, payload_dtype, turn)
+        tokens.append(home)
+    return jnp.concatenate(tokens) if chained else tokens[0]
+
+
+def _of_rows(function: Callable[..., jax.Array]) -> OfRows:
+    """The function that takes rows, group sizes and params."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"function must be a function of (rows, params) or (rows, group_sizes, params), got "
+            f"{function!r}: {error}."
+        ) from error
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wanted = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    if len(wanted) == 3:
+        return function
+    if len(wanted) == 2:
+        return lambda rows, group_sizes, params: grouped_map(function, rows, params, group_sizes)
+    raise ArgumentError(
+        "function must take two arguments, (rows, params), or three, (rows, group_sizes, params); "
+        f"{getattr(function, '__name__', function)!r} takes {len(wanted)} without defaults."
+    )
+
+
+def _without_dropped(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
+    """The choices that find room if all chunks go at once; none instead of the others."""
+    (expert_ids,) = jax_compat.vary_together([expert_ids], whole.over.axes)
+    count = whole.experts.count
+    choices = routing.check(expert_ids, count)
+    kept, _ = find_room(choices, whole.experts, whole.over)
+    # A device with an expert that there is not must still be refused, and by that expert's number.
+    wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
+    nowhere = jnp.where(choices.wrong > 0, wrong, routing.UNROUTED)
+    return jnp.where(kept, choices.experts, nowhere)
+
+
+def _cut(
+    whole: Arrangement, tokens: int, top_k: int, chunks: int
+) -> Iterable[tuple[slice, Arrangement]]:
+    """The tokens of each chunk, as many as of the others or one more, and how they go."""
+    if chunks == 1:
+        return [(slice(None), whole)]
+    ends = np.arange(chunks + 1) * tokens // chunks
+    devices = len(whole.servers.rank_of)
+    here = whole.experts.count // devices
+    cut = []
+    for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        # Either all of the chunk that can arrive, or all that finds room of all chunks.
+        most = arguments.room_of(end - start, top_k, here, devices, None)
+        rows = min(aligned(most, here, whole.experts.alignment), whole.experts.rows)
+        experts = dataclasses.replace(whole.experts, rows=rows, may_drop=False)
+        cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
+    return cut
+
+
+__all__ = ["layer"]

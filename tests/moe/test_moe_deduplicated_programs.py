@@ -1,0 +1,146 @@
+"""Programs of layers whose tokens cross once: what they exchange, hold and count."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import numpy as np
+import pytest
+from deduplicated import EXPERTS, SPREAD, P, dispatched, layer_of, spread
+from moe_reference import equations
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+
+
+def test_lowering_for_gpus(rng):
+    x, router, experts = reference.problem(rng, 8, 12, EXPERTS)
+    local = layer_of(3, deduplicate=True, topology=fastjax.Topology(2, 4))
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(SPREAD, P(), SPREAD), out_specs=SPREAD)
+    flat = (x.reshape(-1, x.shape[-1]), router, experts)
+    with fastjax.options(fallback="never"):  # whether or not there is a library for GPUs
+        traced = jax.jit(mapped).trace(*flat)
+    texts = {
+        platform: traced.lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "cuda")
+    }
+    assert "fastjax_indexed_exchange_v1" in texts["cpu"]
+    assert "fastjax_indexed_exchange_v1" not in texts["cuda"]
+
+
+def test_no_row_is_added_up_by_scattering(rng):
+    """So sums come out the same, on any platform, every time."""
+    x = rng.normal(size=(32, 3)).astype(np.float32)
+    ids = rng.integers(0, 8, (32, 2)).astype(np.int32)
+
+    def local(x, ids, weights):
+        def loss(x, weights):
+            rows, _, handle = dispatched(x, ids, num_experts=8, weights=weights)
+            return (moe.combine(jnp.sin(rows), handle) ** 2).sum()
+
+        return jax.grad(loss, (0, 1))(x, weights)
+
+    mapped = spread(local)
+    arrays = (x, ids, np.ones(ids.shape, np.float32))
+    for equation in equations(jax.make_jaxpr(mapped)(*arrays).jaxpr):
+        floating = jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating)
+        if equation.primitive.name.startswith("scatter") and floating:
+            assert equation.params["unique_indices"]
+    step = jax.jit(mapped)
+    jax.tree.map(np.testing.assert_array_equal, step(*arrays), step(*arrays))
+
+
+def exchanges(text):
+    """How many there are in a compiled program, by kind."""
+    names = {"plain": "fastjax_exchange_v1", "indexed": "fastjax_indexed_exchange_v1"}
+    return {kind: text.count(f'custom_call_target="{name}"') for kind, name in names.items()}
+
+
+@pytest.mark.parametrize("at", ["dispatch", "combine"])
+def test_only_wanted_cotangents_are_exchanged(rng, at):
+    """There, the sum, and home; of the backward pass what the gradients need, and no more."""
+    x = rng.normal(size=(8 * 6, 4)).astype(np.float32)
+    ids = rng.integers(0, EXPERTS, (8 * 6, 3)).astype(np.int32)
+    weights = rng.random((8 * 6, 3)).astype(np.float32)
+
+    def loss(x, weights, scale, ids):
+        def local(x, weights, scale, ids):
+            given = {"weights": weights} if at == "dispatch" else {}
+            rows, _, handle = dispatched(x, ids, **given)
+            late = {} if at == "dispatch" else {"weights": weights}
+            return moe.combine(jnp.sin(rows * scale), handle, **late)
+
+        specs = (SPREAD, SPREAD, P(), SPREAD)
+        mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)
+        return jnp.sum(mapped(x, weights, scale, ids) ** 2)
+
+    args = (x, weights, np.float32(0.7), ids)
+    count = {}
+    for name, wanted in {"nothing": None, "x": 0, "weights": 1, "scale": 2, "both": (0, 1)}.items():
+        program = loss if wanted is None else jax.grad(loss, wanted)
+        count[name] = exchanges(jax.jit(program).lower(*args).compile().as_text())
+    late = 1 if at == "combine" else 0  # weights that cross after the tokens
+    # Forward: tokens, sums, and weights inside servers; rows to experts, and their sums.
+    assert count["nothing"] == {"plain": 3 + late, "indexed": 2}
+    # Sums' cotangents cross, and go to the experts.
+    assert count["scale"] == {"plain": 4 + late, "indexed": 3}
+    # Of rows: they are added up inside servers, and cross.
+    assert count["x"] == {"plain": 5 + late, "indexed": 4}
+    # Of weights: they go back inside servers, and cross.
+    assert count["weights"] == {"plain": 6 + late, "indexed": 3}
+    # In one message, unless weights crossed after the tokens.
+    assert count["both"] == {"plain": 6 + 2 * late, "indexed": 4}
+
+
+def test_no_wide_array_has_the_room_of_the_experts(rng):
+    """Forward and backward, rows of 16 bits are multiplied and summed as they are."""
+    width, tokens = 128, 64
+    x = rng.normal(size=(8 * tokens, width)).astype(jnp.bfloat16)
+    ids = np.argsort(rng.random((8 * tokens, EXPERTS)), 1)[:, :2].astype(np.int32)
+    weights = rng.random((8 * tokens, 2)).astype(np.float32)
+
+    def local(x, weights, ids):
+        def layer(x, weights):
+            rows, _, handle = dispatched(x, ids, weights=weights)
+            return moe.combine(rows, handle)
+
+        result, back = jax.vjp(layer, x, weights)
+        return result, *back(result)
+
+    mapped = spread(local)
+    compiled = jax.jit(mapped).lower(x, weights, ids).compile()
+    room = 2 * 8 * tokens
+    made = re.findall(rf"= (\w+)\[{room},{width}\]\S* (fusion|custom-call)\(", compiled.as_text())
+    assert {dtype for dtype, _ in made} == {"bf16"}
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_rows_and_choices_are_counted(rng, once):
+    """By the statistics of the exchanges of a dispatch, against numpy."""
+    x = rng.normal(size=(8 * 6, 3)).astype(np.float32)
+    ids = rng.integers(-1, EXPERTS, (8 * 6, 3)).astype(np.int32)
+
+    def counted_dispatch(x, ids):
+        return dispatched(x, ids, deduplicate=once)[0]
+
+    mapped = spread(counted_dispatch)
+    with fastjax.collect_stats():
+        fastjax.reset_stats()
+        jax.block_until_ready(jax.jit(mapped)(x, ids))
+        sites = [s for s in fastjax.stats() if s.program == "jit_counted_dispatch" and s.launches]
+    moving = [s for s in sites if s.operation == "fast_ragged_all_to_all"]
+    home = np.arange(8 * 6) // 12
+    apart = (ids >= 0) & (ids // 4 != home[:, None])
+    if not once:
+        (site,) = moving
+        assert site.name.startswith("moe_dispatch/")
+        assert (site.rows, site.crossing_rows) == ((ids >= 0).sum(), apart.sum())
+        return
+    between, inside = sorted(moving, key=lambda s: -s.group_size)
+    assert between.name.startswith("moe_dispatch/")
+    assert "/moe_to_experts/" in inside.name
+    servers = (ids[:, :, None] // 4 == np.arange(4)) & apart[:, :, None]
+    assert between.rows == between.crossing_rows == servers.any(1).sum()
+    assert (inside.total_rows, inside.crossing_rows) == ((ids >= 0).sum(), 0)

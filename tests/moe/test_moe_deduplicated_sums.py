@@ -1,0 +1,125 @@
+"""Sums of deduplicated tokens: rows of all types, and how exact and in which order they are."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import numpy as np
+import pytest
+from deduplicated import EXPERTS, check, dispatched, expected, layer_of, run, spread
+from moe_reference import same
+
+import fastjax
+from fastjax import moe
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, bool])
+def test_integer_rows_with_weights(rng, dtype):
+    """They are rounded once, at the end."""
+    x = rng.integers(0, 2 if dtype is bool else 9, (8 * 5, 3)).astype(dtype)
+    ids = rng.integers(0, EXPERTS, (8 * 5, 3)).astype(np.int32)
+    weights = rng.integers(1, 8, (8 * 5, 3)).astype(np.float32) / 8
+
+    def local(x, ids, weights, *, once):
+        rows, _, handle = dispatched(
+            x, ids, weights=weights, topology=fastjax.Topology(2, 4), deduplicate=once
+        )
+        return moe.combine(rows, handle)
+
+    got, wanted = (
+        jax.jit(spread(functools.partial(local, once=once)))(x, ids, weights)
+        for once in (True, False)
+    )
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+
+
+def test_where_types_are_not_promoted(rng):
+    problem = reference.problem(rng, 8, 12, EXPERTS)
+    local = layer_of(3, deduplicate=True, topology=fastjax.Topology(2, 4))
+    with jax.numpy_dtype_promotion("strict"):
+        result, kept, _, grads = run(problem, local)
+    same((result, grads), expected(problem, 3, kept))
+
+
+@pytest.mark.parametrize("payload", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
+def test_narrow_payloads(rng, payload):
+    """Rows are as exact as their type says, once for each way."""
+    problem = reference.problem(rng, 8, 12, EXPERTS)
+    check(
+        problem,
+        3,
+        payload_dtype=payload,
+        combined={"payload_dtype": payload},
+        tolerance=(8 if np.dtype(payload).itemsize == 2 else 1) * float(jnp.finfo(payload).eps),
+    )
+
+
+def in_order(x, ids, weights, servers, crossing):
+    """Each server's sum, from 0 on by expert, in float32; then those of all servers, likewise."""
+    total = np.zeros(x.shape, np.float32)
+    here = np.arange(len(x)) * servers // len(x)
+    for server in range(servers):
+        own = np.zeros(x.shape, np.float32)
+        for expert in range(EXPERTS * server // servers, EXPERTS * (server + 1) // servers):
+            made = (x * np.array(1 + expert, x.dtype)).astype(np.float32)
+            token, choice = np.nonzero(ids == expert)  # once for each token
+            own[token] += made[token] * weights[token, choice][:, None]
+        crossed = own.astype(crossing).astype(np.float32)
+        total += np.where((here == server)[:, None], own, crossed)
+    return total.astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize("crossing", [None, jnp.bfloat16, np.float32])
+def test_bits_of_sums(rng, dtype, crossing):
+    """On CPU devices the order of all operations is defined."""
+    x = rng.normal(size=(8 * 6, 40)).astype(dtype)
+    ids = np.argsort(rng.random((8 * 6, EXPERTS)), 1)[:, :7].astype(np.int32)
+    weights = rng.random((8 * 6, 7)).astype(np.float32)
+
+    def local(x, ids, weights):
+        rows, sizes, handle = dispatched(x, ids, weights=weights)
+        rows = reference.by_number(rows, sizes, jax.lax.axis_index("x"))
+        return moe.combine(rows, handle, payload_dtype=crossing)
+
+    mapped = jax.jit(spread(local))
+    got = np.asarray(mapped(x, ids, weights))
+    np.testing.assert_array_equal(got, in_order(x, ids, weights, 4, crossing or dtype))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_narrow_rows_are_summed_in_wide_ones(rng, wide):
+    """Against float64: one rounding of each server's sum, or none if float32 crosses."""
+    x = rng.normal(size=(8 * 16, 32)).astype(jnp.bfloat16)
+    ids = np.argsort(rng.random((8 * 16, EXPERTS)), 1)[:, :8].astype(np.int32)
+    weights = rng.random((8 * 16, 8)).astype(np.float32)
+
+    def local(x, ids, weights):
+        rows, _, handle = dispatched(x, ids, weights=weights)
+        return moe.combine(rows, handle, payload_dtype=jnp.float32 if wide else None)
+
+    mapped = jax.jit(spread(local))
+    got = np.asarray(mapped(x, ids, weights), np.float64)
+    wanted = x.astype(np.float64) * weights.astype(np.float64).sum(1, keepdims=True)
+    error = np.sqrt(((got - wanted) ** 2).sum() / (wanted**2).sum())
+    eps = float(jnp.finfo(jnp.bfloat16).eps)
+    # Rounding to nearest is off by eps / sqrt(12) or so of the last place at most.
+    assert error < (0.3 if wide else 0.45) * eps
+
+
+@pytest.mark.parametrize(
+    "dtype", [bool, np.int8, np.uint16, np.int32, jnp.int4, np.complex64, jnp.float8_e5m2]
+)
+def test_rows_of_any_type(rng, dtype):
+    x = rng.integers(0, 2, (8 * 5, 3)).astype(dtype)
+    ids = rng.integers(0, EXPERTS, (8 * 5, 1)).astype(np.int32)
+
+    def local(x, ids):
+        rows, _, handle = dispatched(x, ids, topology=fastjax.Topology(2, 4))
+        return moe.combine(rows, handle)
+
+    mapped = jax.jit(spread(local))
+    got = mapped(x, ids)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(got).astype("c8"), x.astype("c8"))

@@ -1,0 +1,184 @@
+"""`moe.layer`: what dispatch, experts and combine do one by one, in any number of chunks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import numpy as np
+import pytest
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+from fastjax.errors import ArgumentError
+from fastjax.moe import chunk_count
+
+P = jax.P
+DEVICES, EXPERTS, TOP_K = 8, 16, 3
+TOPOLOGY = fastjax.Topology(4, 2, scale_out_bandwidth=1e8)
+
+
+def one_expert(rows, params):
+    return jnp.dot(jnp.tanh(jnp.dot(rows, params[0])), params[1])
+
+
+def all_experts(rows, group_sizes, params):
+    hidden = jnp.tanh(jax.lax.ragged_dot(rows, params[0], group_sizes))
+    return jax.lax.ragged_dot(hidden, params[1], group_sizes)
+
+
+def run(problem, local):
+    """A layer's result, and the gradients of tokens, router and experts."""
+    x, router, experts = problem
+    spread = P("x")
+    mapped = jax.shard_map(
+        lambda x, router, experts: local(x, *reference.route(x, router, TOP_K), experts),
+        mesh=mesh_of(),
+        in_specs=(spread, P(), spread),
+        out_specs=spread,
+    )
+
+    def loss(*arrays):
+        result = mapped(*arrays)
+        return (result**2).sum(), result
+
+    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+    (_, result), grads = step(x.reshape(-1, x.shape[-1]), router, experts)
+    return jax.tree.map(np.asarray, (result, grads))
+
+
+def in_three_steps(options, x, weights, ids, experts):
+    rows, sizes, handle = moe.dispatch(
+        x, ids, num_experts=EXPERTS, axis_name="x", weights=weights, topology=TOPOLOGY, **options
+    )
+    rows = moe.grouped_map(one_expert, rows, experts, sizes)
+    return moe.combine(rows, handle, payload_dtype=options.get("payload_dtype"))
+
+
+def in_chunks(options, chunks, function, x, weights, ids, experts):
+    return moe.layer(
+        function,
+        x,
+        ids,
+        weights,
+        experts,
+        num_experts=EXPERTS,
+        axis_name="x",
+        chunks=chunks,
+        topology=TOPOLOGY,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"deduplicate": True},
+        {"deduplicate": False},
+        {"deduplicate": True, "buffer_factor": 0.8, "alignment": 4},
+        {"deduplicate": False, "buffer_factor": 0.8},
+        {"deduplicate": True, "payload_dtype": jnp.bfloat16},
+        {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn},
+    ],
+    ids=lambda options: ",".join(map(str, options.values())),
+)
+def test_values_do_not_depend_on_chunks(rng, options):
+    problem = reference.problem(rng, DEVICES, 11, EXPERTS)
+    result, grads = run(problem, functools.partial(in_three_steps, options))
+    for chunks in (1, 3):
+        got, got_grads = run(problem, functools.partial(in_chunks, options, chunks, one_expert))
+        np.testing.assert_allclose(got, result, rtol=1e-6, atol=1e-6)
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), got_grads, grads
+        )
+
+
+@pytest.mark.sanitize
+def test_a_function_of_all_experts(rng):
+    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
+    options = {"deduplicate": True}
+    result, grads = run(problem, functools.partial(in_three_steps, options))
+    got, got_grads = run(problem, functools.partial(in_chunks, options, 2, all_experts))
+    np.testing.assert_allclose(got, result, rtol=1e-5, atol=1e-5)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(close, got_grads, grads)
+
+
+def compiled(local, tokens=6, experts=EXPERTS):
+    """The text of a layer's program, whose choices are operands."""
+    shapes = [
+        jax.ShapeDtypeStruct((DEVICES * tokens, 6), jnp.float32),
+        jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.float32),
+        jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.int32),
+        tuple(jax.ShapeDtypeStruct((experts, *s), jnp.float32) for s in ((6, 10), (10, 6))),
+    ]
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    return jax.jit(mapped).lower(*shapes).compile().as_text()
+
+
+def test_chunks_are_staged_and_one_is_as_before():
+    text = compiled(functools.partial(in_chunks, {"deduplicate": True}, 2, one_expert))
+    assert text.count('"fastjax_staged_exchange_v1"') > 0
+    assert text.count('"fastjax_exchange_v1"') == 0
+    whole = compiled(functools.partial(in_chunks, {"deduplicate": True}, 1, one_expert))
+    assert "fastjax_staged" not in whole
+    assert "fastjax_after" not in whole
+
+
+def test_an_expert_that_there_is_not_is_refused_in_chunks(rng):
+    options = {"deduplicate": True, "buffer_factor": 0.5}
+    local = functools.partial(in_chunks, options, 2, one_expert)
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
+    ids = rng.integers(0, EXPERTS, (DEVICES * 6, TOP_K)).astype(np.int32)
+    ids[5, 1] = 77
+    x = np.ones((DEVICES * 6, 6), np.float32)
+    experts = np.ones((EXPERTS, 6, 10), np.float32), np.ones((EXPERTS, 10, 6), np.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="77"):
+        jax.block_until_ready(mapped(x, np.ones(ids.shape, np.float32), ids, experts))
+
+
+def takes_one(rows):
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chunks": 0}, "chunks must be a positive integer, got 0"),
+        ({"chunks": 7}, "at most the 6 tokens of a device, got 7"),
+        ({"chunks": True}, "chunks must be a positive integer, got True"),
+        ({"seconds_per_row": -1.0}, "seconds_per_row must be"),
+        ({"seconds_per_row": float("inf")}, "seconds_per_row must be"),
+        ({"seconds_per_row": "1"}, "seconds_per_row must be"),
+        ({"function": takes_one}, "'takes_one' takes 1 without defaults"),
+        ({"function": 3}, "function must be a function of"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_refusals(change, message):
+    given = {"function": one_expert, "chunks": None} | change
+    function = given.pop("function")
+    chunks = given.pop("chunks")
+    with pytest.raises(ArgumentError, match=message):
+        compiled(functools.partial(in_chunks, given, chunks, function))
+
+
+def test_the_rule(monkeypatch):
+    asked = []
+    rule = chunk_count.chunks_of
+
+    def spy(*arguments):
+        asked.append(rule(*arguments))
+        return 1
+
+    monkeypatch.setattr(chunk_count, "chunks_of", spy)
+    options = {"deduplicate": True, "seconds_per_row": 1e-6}
+    program = functools.partial(in_chunks, options, None, one_expert)
+    compiled(program, tokens=512)
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    compiled(program, tokens=512)
+    compiled(functools.partial(program.func, {"deduplicate": True}, None, one_expert), tokens=512)
+    alone, several, unknown = asked
+    assert alone == unknown == 1
+    assert several > 1
