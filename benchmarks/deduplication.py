@@ -3,8 +3,7 @@
     python benchmarks/deduplication.py --json deduplication.json
 
 Cells that are done are kept in deduplication.json.part, so that a run that was stopped goes on. The
-exit status is 1 where `auto` is behind deduplicated two-tier forwarding, or where the default
-of `moe.dispatch` is behind the better of both ways.
+exit status is 1 where a figure cannot be: what is faster than NICs are, say.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import resumed
 from paper import peers, rails
 
 from fastjax import _core, traffic
+from fastjax.chunking import CANDIDATES, LayerTimes, Parts, best_chunks, schedule
 from fastjax.cli.simulate import layers
 from fastjax.moe import choosing
 from fastjax.moe.servers import Servers
@@ -33,6 +33,7 @@ from fastjax.traffic import ROUTINGS, LayerTraffic, Routing, layer_traffic
 PRESET = "h200"
 MODELS = ("deepseek-v3", "kimi-k2", "qwen3-235b", "gpt-oss-120b")
 EXPONENTS = (0.0, 0.8)
+OF_CHOICES = (0.0, 0.8, 1.2)
 TOKENS = 4096
 ELEMENT_BYTES = 2  # bf16, out and back
 EXPERTS = 256  # of the layers in which the default is judged
@@ -94,19 +95,40 @@ class Problem:
         )
         return layers.once("auto", traffic, self.topology, self.fabric, self.size).seconds
 
-    def in_parts(self, parts: int) -> float:
-        """Ours, if one part of the tokens crossed while the one before is exchanged inside."""
-        first = layer_traffic(
-            self.choices[:, : TOKENS // parts],
-            servers=self.topology.servers,
-            num_experts=self.routing.num_experts,
+    def bound(self, *, once: bool) -> float:
+        """Seconds that the busiest server's NICs need at their full rate, both ways."""
+        n, m = self.topology.servers, self.topology.devices_per_server
+        rows = self.traffic.crossing if once else self.traffic.each
+        pairs = rows.reshape(n, m, n, m).sum((1, 3))
+        np.fill_diagonal(pairs, 0)
+        busiest = int(max(pairs.sum(0).max(), pairs.sum(1).max()))
+        size = self.size.row + (self.size.crossing if once else self.size.row)
+        return busiest * size / (m * self.topology.scale_out_bandwidth)
+
+    def parts(self, chunks: int) -> list[Parts]:
+        """What each of so many chunks of the tokens takes, deduplicated, with idle experts."""
+        found = []
+        for choices in np.array_split(self.choices, chunks, axis=1):
+            part = layer_traffic(
+                choices, servers=self.topology.servers, num_experts=self.routing.num_experts
+            )
+            fabric = self.topology, self.fabric
+            found.append(layers.once_in_lanes("auto", part, *fabric, self.size, experts=0.0))
+        return found
+
+    def default_chunks(self) -> int:
+        """The best number of chunks as far as it can be told when a program is traced."""
+        routing, size = self.routing, self.size
+        return best_chunks(
+            self.topology,
+            TOKENS,
+            routing.top_k,
+            size.row,
+            routing.num_experts,
+            seconds_a_row=0.0,
+            deduplicate=True,
+            chunk_overhead=0.0,
         )
-        found = layers.parts_of_once("auto", first, self.topology, self.fabric, self.size)
-        seconds = found.planning * parts
-        for crossing, inside in (found.dispatch, found.combine):
-            longer = max(crossing.seconds, inside.seconds)
-            seconds += crossing.seconds + inside.seconds + (parts - 1) * longer
-        return seconds
 
     def handed_on(self) -> float:
         """That, if rows were also copied inside servers as they land, and summed as they come."""
@@ -126,6 +148,19 @@ class Problem:
         ).completion_time
 
 
+def both_ways(parts: Sequence[Parts]) -> float:
+    """Seconds if the way back begins when the last token has arrived."""
+    there = [Parts(part.planning, part.out, part.copies) for part in parts]
+    back = [Parts(sums=part.sums, back=part.back) for part in parts]
+    return schedule(there).total + schedule(back).total
+
+
+def in_chunks(parts: Sequence[Parts]) -> dict[str, float]:
+    """Seconds if everything starts as soon as it can, and how long lanes are busy."""
+    times = LayerTimes.of(schedule(parts), len(parts), deduplicated=True)
+    return {"total": times.total, "network": times.network, "inside": times.inside}
+
+
 def layer(key: Cell) -> Cell:
     """A model's layer: ours and the peer, deduplicated and not."""
     routing = ROUTINGS[key["model"]]
@@ -133,6 +168,7 @@ def layer(key: Cell) -> Cell:
     row = routing.width * ELEMENT_BYTES
     problem = Problem(routing, key["servers"], key["exponent"], key["seed"], row)
     each, once = (problem.ours(once=way) for way in (False, True))
+    parts = {chunks: problem.parts(chunks) for chunks in CANDIDATES}
     return key | {
         "device_bytes": TOKENS * row,
         "crossing_per_token": {
@@ -141,16 +177,19 @@ def layer(key: Cell) -> Cell:
         },
         "taken": {"each": each.taken, "once": once.taken},
         "default": "once" if problem.default() else "each",
+        "bound": {name: problem.bound(once=name == "once") for name in ("each", "once")},
         "seconds": {
             "each": each.seconds,
             "once": once.seconds,
             "two-tier each": problem.two_tier(once=False),
             "two-tier once": problem.two_tier(once=True),
             "once for each device": problem.once_for_each_device(),
-            "in 2 parts": problem.in_parts(2),
-            "in 4 parts": problem.in_parts(4),
+            "in 2 parts": both_ways(parts[2]),
+            "in 4 parts": both_ways(parts[4]),
             "handed on": problem.handed_on(),
         },
+        "chunks": {str(chunks): in_chunks(each) for chunks, each in parts.items()},
+        "default_chunks": problem.default_chunks(),
     }
 
 
@@ -176,7 +215,7 @@ def keys(options: argparse.Namespace) -> list[Cell]:
     """All cells."""
     wanted = {
         "layer": (options.models, options.servers, EXPONENTS, range(options.seeds)),
-        "choice": ((1, 2, 4, 8), (1, 2, 4, 8), EXPONENTS, options.rows),
+        "choice": ((1, 2, 4, 8), (1, 2, 4, 8), OF_CHOICES, options.rows),
     }
     return [
         dict(zip(KEYS[kind], (kind, *values), strict=True))
@@ -193,6 +232,7 @@ def fingerprint() -> str:
     """Changes when the planner, the simulator, the default or a contestant does."""
     package, here = Path(traffic.__file__).parents[1], Path(__file__)
     sources = [Path(_core.__file__), *sorted((package / "traffic").glob("*.py"))]
+    sources += sorted((package / "chunking").glob("*.py"))
     sources += [package / "moe/choosing.py", package / "cli/simulate/layers.py", here]
     return resumed.digest(sources + [here.parent / f"paper/{x}.py" for x in ("peers", "rails")])
 
@@ -233,7 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         records.write(options.json, record)
         resumed.part_of(options.json).unlink()
-    return 0 if deduplication_tables.met(record) else 1
+    wrong = deduplication_tables.wrong(record)
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

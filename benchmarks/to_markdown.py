@@ -26,6 +26,7 @@ import records
 import simulated_cluster
 import simulation_time
 from emulated_cluster import layer as emulated_layer
+from emulated_cluster import overlap as emulated_overlap
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
 from paper import report as paper
@@ -188,6 +189,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     moe_layer.SCHEMA: moe_layer.page,
     paper.SCHEMA: paper.page,
     emulated_layer.SCHEMA: emulated_layer.page,
+    emulated_overlap.SCHEMA: emulated_overlap.page,
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,

@@ -1,4 +1,4 @@
-"""`python benchmarks/emulated_cluster [bench|layer|train|probe|down]`; bench by default."""
+"""`python benchmarks/emulated_cluster [bench|layer|overlap|train|probe|down]`; bench by default."""
 
 import signal
 import sys
@@ -14,12 +14,13 @@ if not __package__:  # run as a folder: ours are found from the one above, the l
 
 import records
 
-from emulated_cluster import bench, layer, probe, report, system, training
+from emulated_cluster import bench, layer, overlap, probe, report, system, training
 from emulated_cluster.fabric import cluster
 from emulated_cluster.options import (
     BenchOptions,
     FabricOptions,
     LayerOptions,
+    OverlapOptions,
     ProbeOptions,
     TrainingOptions,
 )
@@ -44,6 +45,15 @@ def run_layer(options: LayerOptions) -> int:
     if options.json is not None:
         records.write(options.json, record)
     return 1 if layer.wrong(record) else 0
+
+
+def run_overlap(options: OverlapOptions) -> int:
+    """Measures a layer in chunks; the exit status is 1 if a token is wrong."""
+    record = overlap.run(options)
+    sys.stdout.write(overlap.page(record, "Exchanges beside experts in an emulated cluster"))
+    if options.json is not None:
+        records.write(options.json, record)
+    return 1 if overlap.wrong(record) else 0
 
 
 def run_training(options: TrainingOptions) -> int:
@@ -73,6 +83,7 @@ def run_down(options: FabricOptions) -> int:
 COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
     "bench": (BenchOptions, run_bench),
     "layer": (LayerOptions, run_layer),
+    "overlap": (OverlapOptions, run_overlap),
     "train": (TrainingOptions, run_training),
     "probe": (ProbeOptions, run_probe),
     "down": (FabricOptions, run_down),

@@ -77,8 +77,12 @@ def of_seconds(layer: Layer, rate: int, seconds: float) -> Layer:
     return dataclasses.replace(layer, tokens=max(1, round(model.tokens * seconds / limit)))
 
 
+def arriving(layer: Layer, choices: np.ndarray) -> int:
+    """Rows at the experts of the busiest device."""
+    per_device = layer.experts // layer.devices
+    return int(np.bincount((choices // per_device).reshape(-1), minlength=layer.devices).max())
+
+
 def room_factor(layer: Layer, choices: np.ndarray) -> float:
     """The buffer_factor with which nothing is dropped."""
-    per_device = layer.experts // layer.devices
-    arriving = np.bincount((choices // per_device).reshape(-1), minlength=layer.devices)
-    return float(arriving.max() / (layer.tokens * layer.top_k))
+    return arriving(layer, choices) / (layer.tokens * layer.top_k)

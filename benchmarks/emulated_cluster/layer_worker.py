@@ -67,7 +67,7 @@ def _measure(
     barrier: Barrier,
 ) -> dict[str, Any]:
     choices = layer.choices()
-    operands = _operands(layer, choices, mesh)
+    operands = operands_of(layer, choices, mesh)
     factor = layer_work.room_factor(layer, choices)
     found: dict[str, Any] = {}
     programs: dict[str, Callable[[], Any]] = {}
@@ -76,7 +76,11 @@ def _measure(
         program = _program(layer, mesh, options, backward=backward)
         compiled = program.lower(*operands).compile()
         barrier()
-        found[name] = {"wrong": _wrong(compiled(*operands), operands), "runs": []}
+        wrong = _wrong(compiled(*operands), operands)
+        # Experts that do nothing are the same wherever rows go.
+        checked = _program(layer, mesh, options, backward=backward, experts=_by_number)
+        wrong += _wrong(checked(*operands), operands, layer.experts)
+        found[name] = {"wrong": wrong, "runs": []}
         programs[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*operands))
     rng = np.random.default_rng(layer.seed)
     for _ in range(rounds):
@@ -85,7 +89,7 @@ def _measure(
     return found
 
 
-def _operands(
+def operands_of(
     layer: layer_work.Layer, choices: np.ndarray, mesh: jax.sharding.Mesh
 ) -> tuple[jax.Array, ...]:
     """Tokens, experts and weights of all devices, each process holding its own part."""
@@ -103,14 +107,24 @@ def _operands(
     return (jax.make_array_from_callback(shape, sharding, tokens), *map(put, flat))
 
 
+def _nothing(rows: jax.Array, sizes: jax.Array) -> jax.Array:
+    del sizes
+    return rows
+
+
 def _program(
-    layer: layer_work.Layer, mesh: jax.sharding.Mesh, options: dict[str, Any], *, backward: bool
+    layer: layer_work.Layer,
+    mesh: jax.sharding.Mesh,
+    options: dict[str, Any],
+    *,
+    backward: bool,
+    experts: Callable[[jax.Array, jax.Array], jax.Array] = _nothing,
 ) -> Any:
     def there_and_back(x: jax.Array, ids: jax.Array, weights: jax.Array) -> jax.Array:
-        rows, _, handle = moe.dispatch(
+        rows, sizes, handle = moe.dispatch(
             x, ids, weights=weights, num_experts=layer.experts, axis_name=AXIS, **options
         )
-        return moe.combine(rows, handle)
+        return moe.combine(experts(rows, sizes), handle)
 
     def with_gradients(x: jax.Array, ids: jax.Array, weights: jax.Array) -> Any:
         result, back = jax.vjp(lambda x, w: there_and_back(x, ids, w), x, weights)
@@ -121,14 +135,29 @@ def _program(
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec))
 
 
-def _wrong(results: Any, operands: tuple[jax.Array, ...]) -> int:
-    """Tokens of this process that are not the sum of their weights times themselves."""
-    x, _, weights = operands
+def _by_number(rows: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Experts that differ, so that a wrong one shows: each multiplies by 1 and its share of E."""
+    here = len(sizes)
+    local = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(len(rows)), side="right")
+    number = jax.lax.axis_index(AXIS) * here + jnp.minimum(local, here - 1)
+    experts = here * jax.lax.axis_size(AXIS)
+    return rows * (1 + number / experts)[:, None].astype(rows.dtype)
+
+
+def _wrong(results: Any, operands: tuple[jax.Array, ...], experts: float = np.inf) -> int:
+    """Tokens of this process that are not what their experts make of them.
+
+    Args:
+      results, operands: of a program.
+      experts: how many, where they are those of `_by_number`.
+    """
+    x, ids, weights = operands
     result = results[0] if isinstance(results, tuple) else results
     wrong = 0
-    for got, given, each in zip(
-        *(array.addressable_shards for array in (result, x, weights)), strict=True
+    for got, given, chosen, each in zip(
+        *(array.addressable_shards for array in (result, x, ids, weights)), strict=True
     ):
-        want = np.asarray(given.data) * np.asarray(each.data).sum(1, keepdims=True)
+        share = np.asarray(each.data) * (1 + np.asarray(chosen.data) / experts)
+        want = np.asarray(given.data) * share.sum(1, keepdims=True)
         wrong += int((np.abs(np.asarray(got.data) - want) > 1e-4).any(axis=1).sum())
     return wrong

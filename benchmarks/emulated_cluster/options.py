@@ -180,6 +180,61 @@ class LayerOptions(PlannedOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class OverlapOptions(PlannedOptions):
+    """Measures a layer in chunks in an emulated cluster, as root on Linux.
+
+    Experts take a time that is set, and no processor.
+    """
+
+    experts: int = 64
+    """Of all devices together."""
+    top_k: int = 8
+    """Choices of a token."""
+    chunks: tuple[int, ...] = (1, 2, 4)
+    """Numbers of chunks; what moe.layer chooses is measured besides."""
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """What experts take, as a multiple of what exchanges take alone."""
+    backward: bool = False
+    """Whether to take the gradients too."""
+    deduplicate: bool = True
+    """Whether a token crosses once to each server."""
+    seconds: float = 1.0
+    """The line-rate limit of dispatch and combine: the tokens are chosen so."""
+    rounds: int = 5
+    """Times that each program runs, in turn with the others."""
+    row_bytes: int = 4096
+    """Bytes of a row."""
+    seed: int = 0
+    """Of the choices."""
+    timeout: float = 1800.0
+    """Seconds that the whole job may take."""
+    json: Path | None = None
+    """File for the full record."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
+
+        Raises:
+          ClusterError: an option is out of bounds.
+        """
+        for name in ("rounds", "seconds", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ClusterError(f"--{name} must be above 0.")
+        if self.row_bytes < 4 or self.row_bytes % 4:
+            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+        devices = self.servers * self.rails
+        if self.experts < 1 or self.experts % devices or not 1 <= self.top_k <= self.experts:
+            raise ClusterError(
+                f"--experts {self.experts} --top-k {self.top_k}: want experts that divide over "
+                f"{devices} devices, and no more choices than experts."
+            )
+        if self.servers < 2:
+            raise ClusterError("--servers must be 2 or more: nothing crosses otherwise.")
+        if not self.chunks or min(self.chunks) < 1 or not self.ratios or min(self.ratios) <= 0:
+            raise ClusterError("--chunks must be 1 or more each, and --ratios above 0.")
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchOptions(PlannedOptions):
     """Measures exchanges between JAX processes in an emulated cluster, as root on Linux.
 

@@ -433,6 +433,14 @@ def benchmark(**settings: Any) -> Callable[[], object]:
     return lambda: options.BenchOptions(**settings).fabric()
 
 
+def layered(**settings: Any) -> Callable[[], object]:
+    return lambda: options.LayerOptions(**settings)
+
+
+def overlapping(**settings: Any) -> Callable[[], object]:
+    return lambda: options.OverlapOptions(**settings)
+
+
 test_refused_options = refusals(
     ClusterError,
     *(
@@ -448,6 +456,23 @@ test_refused_options = refusals(
     (benchmark(baseline_rounds=0), "--baseline-rounds must be above 0"),
     (benchmark(seconds=0.0), "--seconds must be above 0"),
     (benchmark(timeout=0.0), "--timeout must be above 0"),
+    *(
+        refused
+        for of in (layered, overlapping)
+        for refused in (
+            (of(rounds=0), "--rounds must be above 0"),
+            (of(seconds=0.0), "--seconds must be above 0"),
+            (of(timeout=-1.0), "--timeout must be above 0"),
+            (of(row_bytes=6), "--row-bytes must be a multiple of 4, got 6"),
+            (of(servers=1), "--servers must be 2 or more"),
+        )
+    ),
+    (layered(layers=("64",)), "--layers 64: want experts:choices:exponent"),
+    (layered(layers=("9:2:0",)), "--layers 9:2:0: want experts that divide over 8 devices"),
+    (overlapping(experts=9), "--experts 9 --top-k 8: want experts that divide over 8 devices"),
+    (overlapping(top_k=65), "--experts 64 --top-k 65: want experts"),
+    (overlapping(chunks=(0,)), "--chunks must be 1 or more each"),
+    (overlapping(ratios=()), "and --ratios above 0"),
 )
 
 

@@ -116,6 +116,18 @@ _NO_NCCL = r"cannot load NCCL or RCCL \(no name of it was given\)"
 
 _ONE_REFUSED = {"without_any_option": _NO_NCCL}
 
+# Processes compile every program each for itself, which takes most of their time. Those of two show
+# what does not depend on how many there are: what types and shapes become in messages, and what a
+# device refuses by itself. Every scheduler on every topology is also in any_traffic.
+_OF_ANY_TWO_PROCESSES = (
+    *("every_data_type", "every_type_of_offsets_and_sizes", "rows_of_every_shape", "many_rows"),
+    *("gradients_of_a_slice_sent_to_everyone", "gradients_that_cannot_be_summed"),
+    *("every_scheduler_on_every_topology", "planned_reused_and_transposed", "scan"),
+    *("output_slices_that_overlap", "output_slices_that_overlap_with_a_plan"),
+    *("overlaps_are_not_looked_for_unless_asked", "rows_sent_to_several_devices_are_no_overlap"),
+)
+_OF_MANY_PROCESSES = [name for name in CHECKS if name not in _OF_ANY_TWO_PROCESSES]
+
 _EMULATED = {"FASTJAX_EMULATE_GPU": "1"}
 _EMULATED_HERE = Job(1, 8, _EMULATED)
 UCX = {"FASTJAX_EMULATE_GPU": "0"}
@@ -134,8 +146,9 @@ ON_CPUS = {
         {"without_any_option": _NO_NCCL},
         ["without_any_option"],
     ),
-    "cpu, 2 processes of 2": Configuration(Processes(2, 2), Job(2, 2, UCX)),
-    "cpu, 4 processes of 2": Configuration(Processes(4, 2), Job(4, 2, UCX)),
+    "cpu, 4 processes of 2": Configuration(
+        Processes(4, 2), Job(4, 2, UCX), names=_OF_MANY_PROCESSES
+    ),
     "cpu, 2 processes of 4": Configuration(Processes(2, 4), Job(2, 4, UCX)),
 }
 

@@ -27,11 +27,18 @@ class Phase:
       place: as FASTJAX_FAULT takes it; "" of those in which no exchange is under way.
       servers: of the topology; two of them share a process of three, so that balance and
         redistribution, too, go through the network.
+      at_once: how many exchanges the program has under way; the victim stops in the first.
     """
 
     name: str
     place: str = ""
     servers: int = 3
+    at_once: int = 1
+
+    @property
+    def round(self) -> dict[str, int]:
+        """As `fault_job.play` takes it."""
+        return {"servers": self.servers, "at_once": self.at_once}
 
 
 BEFORE = Phase("bootstrap, addresses not published")
@@ -46,9 +53,12 @@ DURING = (
     Phase("last stage", "stage 3"),
     Phase("redistribution", "redistribution", 2),
     Phase("all rows moved", "end"),
+    Phase("two at once, metadata met", "met", at_once=2),
+    Phase("two at once, middle stage", "stage 2", at_once=2),
 )
 PHASES = (BEFORE, AFTER, *DURING, EXIT)
-ROWS = frozenset(phase.name for phase in DURING[1:-1])
+# Where two are under way, the error may be that of the other one.
+ROWS = frozenset(phase.name for phase in DURING[1:7])
 
 
 @dataclasses.dataclass
@@ -141,8 +151,8 @@ def living_during(
     rounds = [{"servers": 3}]
     stops = []
     for phase in during:
-        stops.append(f"{phase.place}@{len(rounds)}")
-        rounds += [{"servers": phase.servers, "width": fault.width}] * 2
+        stops.append(f"{phase.place}@{sum(one.get('at_once', 1) for one in rounds)}")
+        rounds += [{**phase.round, "width": fault.width}] * 2
     at_exit = EXIT in phases
     with world.scene(rounds, stops=",".join(stops), exit_stop=at_exit) as scene:
         scene.ready()
@@ -220,7 +230,7 @@ def deadly(world: World, phase: Phase, *, restart: bool = False) -> Cell:
     """The victim is killed, and may come back; survivors fail, and so do their next exchanges."""
     cell = Cell(RESTART if restart else KILL, phase.name, world.name)
     when = {BEFORE: "before", AFTER: "after"}.get(phase, "")
-    rounds = [{"servers": 3}, {"servers": phase.servers}, {"servers": phase.servers}]
+    rounds = [{"servers": 3}, phase.round, phase.round]
     rounds = rounds[: 2 if when else 3]
     stops = f"{phase.place}@1" if phase.place else ""
     with world.scene(rounds, stops=stops, bootstrap_stop=when, exit_stop=phase is EXIT) as scene:

@@ -40,17 +40,23 @@ def traffic(devices: int) -> np.ndarray:
 
 
 class Exchange:
-    """One exchange over all devices, compiled.
+    """One exchange over all devices, compiled; or several at once.
 
     Args:
       servers: of the topology.
       scheduler: by which it is planned.
       width: float32 of a row.
       name: of the program; by default one for each topology.
+      at_once: how many the program has, none of which depends on another.
     """
 
     def __init__(
-        self, servers: int, scheduler: str = "fast", width: int = _ROW, name: str = ""
+        self,
+        servers: int,
+        scheduler: str = "fast",
+        width: int = _ROW,
+        name: str = "",
+        at_once: int = 1,
     ) -> None:
         size = jax.device_count()
         mesh = mesh_of((size,))
@@ -59,29 +65,36 @@ class Exchange:
         topology = fastjax.Topology(servers, size // servers)
 
         def local(*args: Any) -> Any:
-            args = jax.tree.map(lambda x: x[0], args)
-            return fastjax.fast_ragged_all_to_all(
-                *args, axis_name="x", scheduler=scheduler, topology=topology
-            )[None]
+            operand, *others = jax.tree.map(lambda x: x[0], args)
+            return [
+                fastjax.fast_ragged_all_to_all(
+                    operand + i if i else operand,
+                    *others,
+                    axis_name="x",
+                    scheduler=scheduler,
+                    topology=topology,
+                )[None]
+                for i in range(at_once)
+            ]
 
         local.__name__ = name or f"servers_{servers}"
         program = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
         self._operand = operand
-        self._expected = reference.exchange(operand, output, meta)
+        self._expected = [reference.exchange(operand + i, output, meta) for i in range(at_once)]
         self._args = spread(mesh, (operand, output, *meta.arrays()))
         self._run = program.lower(*self._args).compile()
 
     def __call__(self) -> dict[str, Any]:
         """Runs it: when it began and ended, the error or "", and whether all rows are right."""
         began = time.monotonic()
-        error, right = "", False
+        error, right, results = "", False, []
         try:
-            result = jax.block_until_ready(self._run(*self._args))
+            results = jax.block_until_ready(self._run(*self._args))
         except jax.errors.JaxRuntimeError as raised:
             error = shortened(str(raised))
         ended = time.monotonic()
         if not error:
-            right = _same(result, self._expected)
+            right = all(map(_same, results, self._expected))
         intact = _same(self._args[0], self._operand)
         return {"began": began, "ended": ended, "error": error, "right": right, "intact": intact}
 
@@ -115,8 +128,9 @@ def play(
     """Runs in a job.
 
     Args:
-      rounds: what to exchange: "servers" of the topology, "width" of rows, if it is another; and
-        in "calls" what the victim calls instead.
+      rounds: what to exchange: "servers" of the topology, "width" of rows, if it is another,
+        and how many exchanges "at_once", if more than one; and in "calls" what the victim calls
+        instead.
       victim: the process that is hurt.
       bootstrap_stop: "before" or "after": it stops around telling the others its addresses.
       exit_stop: whether it stops before it leaves the job.
@@ -132,8 +146,11 @@ def play(
     if hurt and wrong_secret:
         bootstrap._secret = lambda _: secrets.token_bytes(16)
     try:
-        kinds = {(one["servers"], one.get("width", _ROW)) for one in rounds}
-        programs = {kind: Exchange(kind[0], width=kind[1]) for kind in sorted(kinds)}
+        kinds = sorted({_kind(one) for one in rounds})
+        programs = {
+            kind: Exchange(kind[0], width=kind[1], at_once=kind[2], name=_name(*kind))
+            for kind in kinds
+        }
     except fastjax.errors.FastjaxError as error:
         _report("ready", {"error": str(error)})
         _leave_at_once()
@@ -143,7 +160,7 @@ def play(
     different = None
     for number, one in enumerate(rounds):
         _until_told(f"go {number}")
-        outcome = (different or programs[one["servers"], one.get("width", _ROW)])()
+        outcome = (different or programs[_kind(one)])()
         calls = rounds[number + 1].get("calls") if hurt and rounds[number + 1 :] else None
         different = Exchange(**DIFFERENT[calls]) if calls else None
         refused = fastjax._core.network_state().get("refused")
@@ -153,6 +170,14 @@ def play(
     if _until_told("end") == "at once":
         _leave_at_once()
     return {}
+
+
+def _kind(one: dict[str, Any]) -> tuple[int, int, int]:
+    return one["servers"], one.get("width", _ROW), one.get("at_once", 1)
+
+
+def _name(servers: int, _: int, at_once: int) -> str:
+    return f"servers_{servers}" + (f"_{at_once}_at_once" if at_once > 1 else "")
 
 
 def _stop_before_opening() -> None:

@@ -12,7 +12,7 @@ from fault_kinds import STOP, Slow, Stranger, World
 from fault_scene import Leftovers, SceneError
 
 HERE = World()
-UNSENT, MET, BALANCE, FIRST, MIDDLE, LAST, REDISTRIBUTION, _ = DURING
+UNSENT, MET, BALANCE, FIRST, MIDDLE, LAST, REDISTRIBUTION, _, TWO_MET, TWO_MIDDLE = DURING
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def nothing_is_left() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("fault", "phases"),
     [
-        pytest.param(STOP, (UNSENT, REDISTRIBUTION, EXIT), id="stop"),
-        pytest.param(Slow(), (BALANCE, LAST), id="slow"),
+        pytest.param(STOP, (UNSENT, REDISTRIBUTION, TWO_MET, TWO_MIDDLE, EXIT), id="stop"),
+        pytest.param(Slow(), (BALANCE, LAST, TWO_MIDDLE), id="slow"),
         pytest.param(Stranger(), (MET, MIDDLE, EXIT), id="stranger"),
     ],
 )
@@ -47,7 +47,9 @@ def test_a_stop_before_there_is_a_network() -> None:
     assert cell.then == "right"
 
 
-@pytest.mark.parametrize("phase", [AFTER, MET, MIDDLE, EXIT], ids=lambda phase: phase.name)
+@pytest.mark.parametrize(
+    "phase", [AFTER, MET, MIDDLE, TWO_MIDDLE, EXIT], ids=lambda phase: phase.name
+)
 def test_kill(phase: fault_cells.Phase) -> None:
     cell = fault_cells.deadly(HERE, phase)
     assert all(cell.survivors) == (phase is not EXIT)

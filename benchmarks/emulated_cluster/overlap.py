@@ -1,0 +1,132 @@
+"""A layer in chunks in the cluster: experts that take a set time, beside exchanges."""
+
+import dataclasses
+from typing import Any
+
+import multiprocess
+import numpy as np
+import records
+
+from emulated_cluster import launch, layer_work
+from emulated_cluster.bench import merge_run
+from emulated_cluster.fabric import Fabric, cluster
+from emulated_cluster.options import OverlapOptions
+from emulated_cluster.system import ClusterError
+
+SCHEMA = "fastjax-emulated-overlap-1"
+
+
+def run(options: OverlapOptions) -> dict[str, Any]:
+    """Makes the cluster, measures in it and returns the record.
+
+    Raises:
+      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
+    """
+    record = records.stamp(SCHEMA)
+    with cluster(options.fabric()) as fabric:
+        layer = layer_work.Layer(
+            servers=fabric.servers,
+            rails=fabric.rails,
+            experts=options.experts,
+            top_k=options.top_k,
+            exponent=0.0,
+            tokens=1,
+            row_bytes=options.row_bytes,
+            seed=options.seed,
+        )
+        layer = layer_work.of_seconds(layer, fabric.rate, options.seconds)
+        results = _job(options, fabric, layer)
+    record["fabric"] = dataclasses.asdict(fabric)
+    record["topology"] = options.topology()
+    record["layer"] = dataclasses.asdict(layer)
+    names = ("rounds", "backward", "deduplicate")
+    record["options"] = {name: getattr(options, name) for name in names}
+    record["cells"] = [
+        _cell(float(ratio), name, [result[ratio][name] for result in results])
+        for ratio in results[0]
+        for name in results[0][ratio]
+    ]
+    return record
+
+
+def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> list[dict[str, Any]]:
+    arguments = {
+        "fabric": dataclasses.asdict(fabric),
+        "layer": dataclasses.asdict(layer),
+        "chunks": list(options.chunks),
+        "ratios": list(options.ratios),
+        "rounds": options.rounds,
+        "backward": options.backward,
+        "deduplicate": options.deduplicate,
+        "topology": options.topology(),
+    }
+    try:
+        return multiprocess.run(
+            launch.BENCHMARKS / "emulated_cluster/overlap_worker.py",
+            "serve",
+            seconds=options.timeout,
+            arguments=arguments,
+            **launch.job_in(fabric),
+        )
+    except multiprocess.JobError as error:
+        raise ClusterError(str(error)) from error
+
+
+def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all processes saw of a program, from the first start to the last end of each run."""
+    runs = [merge_run(run) for run in zip(*(part["runs"] for part in parts), strict=True)]
+    return {
+        "ratio": ratio,
+        "program": name,
+        "wrong": sum(part["wrong"] for part in parts),
+        "all_s": [round(run["seconds"], 4) for run in runs],
+        "machine_busy": round(max(run["machine"] for run in runs), 3),
+    }
+
+
+def wrong(record: dict[str, Any]) -> int:
+    """Tokens whose value or gradient differs from the reference."""
+    return sum(cell["wrong"] for cell in record["cells"])
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    """The record as Markdown."""
+    fabric, layer, options = record["fabric"], record["layer"], record["options"]
+    way = "forward and backward" if options["backward"] else "forward"
+    once = "once to each server" if options["deduplicate"] else "once for each choice"
+    about = (
+        f"A layer, {way}, in {fabric['servers']} servers of {fabric['rails']} devices with NICs of "
+        f"{fabric['rate'] / 1e6:g} Mbit/s: {layer['tokens']} tokens of {layer['row_bytes']} bytes "
+        f"on each device, {layer['top_k']} of {layer['experts']} experts, sent {once}. Experts "
+        "sleep for a time that is proportional to their rows: they use no processor of this "
+        "machine, as if they had one of their own. *ratio*: what experts alone take, by what "
+        "exchanges alone take. *÷ one chunk*, *÷ longer*: the median, by that of one chunk and by "
+        f"that of the longer of the two alone. Programs run in turn, {options['rounds']} times "
+        "each, in random order."
+    )
+    header = ["ratio", "program", "median s", "min", "max", "÷ one chunk", "÷ longer", "wrong"]
+    header += ["CPU"]
+    rows = [_row(cell, record["cells"]) for cell in record["cells"]]
+    table = records.table(header, rows, texts=2)
+    return "\n\n".join([f"# {title}", about, table, records.conditions(record)]) + "\n"
+
+
+def _row(cell: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:
+    medians = {
+        other["program"]: np.median(other["all_s"])
+        for other in cells
+        if other["ratio"] == cell["ratio"]
+    }
+    points = np.percentile(cell["all_s"], [50, 0, 100])
+    longer = max(median for name, median in medians.items() if name.endswith("alone"))
+    by_one = f"{points[0] / medians['1']:.2f}" if "1" in medians else ""
+    name = cell["program"]
+    return [
+        f"{cell['ratio']:g}",
+        name if name.endswith("alone") else f"chunks: {name}",
+        *(f"{point:.3f}" for point in points),
+        by_one,
+        f"{points[0] / longer:.2f}",
+        str(cell["wrong"]),
+        f"{cell['machine_busy']:.0%}",
+    ]
