@@ -102,11 +102,16 @@ bench: $(STAMPS)/installed ## Take times: of the op (results in build/bench.json
 .PHONY: test
 test: ctest pytest ## Every test: C++, Python and the notebooks
 
+# What a debugger wants takes a third of the time to compile, and nobody starts one in CI.
+LINE_NUMBERS_ONLY := $(if $(CI),'-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1')
+# Many of them wait most of their time.
+CTEST_JOBS := $(shell echo $$((2 * $(JOBS))))
+
 .PHONY: ctest
 ctest: $(STAMPS)/build-tools ## The C++ tests only
-	$(BIN)/cmake --preset dev $(CMAKE_TOOLS) > /dev/null
+	$(BIN)/cmake --preset dev $(CMAKE_TOOLS) $(LINE_NUMBERS_ONLY) > /dev/null
 	$(BIN)/cmake --build --preset dev
-	$(BIN)/ctest --preset dev -j $(JOBS)
+	$(BIN)/ctest --preset dev -j $(CTEST_JOBS)
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
@@ -117,12 +122,13 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 WITHOUT_JAX := $(patsubst %,tests/%.py, \
   $(addprefix benchmarks/test_,auto_grid cluster_faults gap_benchmark paper_benchmark planner_benchmarks) \
   $(addprefix benchmarks/test_,simulated_cluster) \
+  $(addprefix chunking/test_,chunk_lanes chunk_prices chunk_times) \
   $(addprefix cli/test_,cli_progress) \
   $(addprefix cli/simulate/test_,cli_simulate) \
   $(addprefix gpu/test_,gpu_allocators gpu_check gpu_settings) \
   $(addprefix host/test_,bound prices) \
   $(addprefix optimal/test_,optimal) \
-  $(addprefix plot/test_,plan_panels plot timeline_plot) \
+  $(addprefix plot/test_,layer_plot plan_panels plot timeline_plot) \
   $(addprefix repository/test_,gpu_build gpu_code layers) \
   $(addprefix simulation/test_,perfetto simulated_transfers simulation) \
   $(addprefix support/test_,adversarial_plans plan_oracle) \
@@ -162,9 +168,6 @@ docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a 
 
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 
-SANITIZE_asan := address,undefined
-SANITIZE_tsan := thread
-
 # Python itself is not instrumented, so the run-time libraries (by gcc's names for them) have to be loaded before it. The
 # C++ library must be loaded with them for exceptions to be intercepted.
 runtime = $(shell $(CXX) -print-file-name=$(1))
@@ -180,20 +183,26 @@ FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 .PHONY: sanitize
 sanitize: sanitize-cpp-asan sanitize-cpp-tsan sanitize-python-asan sanitize-python-tsan ## All tests that the sanitizers can run
 
+# The tests and the extension share one build of all that is below them: compiling it takes longer than the tests.
+.PHONY: sanitize-configure-asan sanitize-configure-tsan
+sanitize-configure-asan sanitize-configure-tsan: sanitize-configure-%: $(STAMPS)/build-tools $(XLA_STAMP)
+	$(BIN)/cmake --preset $* $(CMAKE_TOOLS) \
+	  -DFASTJAX_BUILD_PYTHON=ON -DFASTJAX_XLA_INCLUDE_DIR=$(XLA_INCLUDE) > /dev/null
+
 .PHONY: sanitize-cpp-asan sanitize-cpp-tsan
-sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: $(STAMPS)/build-tools
-	$(BIN)/cmake --preset $* $(CMAKE_TOOLS) > /dev/null
+sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: sanitize-configure-%
 	$(BIN)/cmake --build --preset $*
 	$(FIXED_ADDRESSES) $(BIN)/ctest --preset $* -j $(JOBS)
 
 .PHONY: sanitize-python-asan sanitize-python-tsan
-sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installed $(STAMPS)/test-tools
+sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installed $(STAMPS)/test-tools sanitize-configure-%
 	@for library in $(subst :, ,$(PRELOAD_$*)); do test -e "$$library" || \
 	  { echo "$(CXX) has no $$library: the sanitizers need a gcc with their run-time libraries" >&2; exit 1; }; done
-	$(INSTALL) --no-deps --upgrade --target build/python-$*/site -C build-dir=build/python-$* \
-	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g' \
-	  -C cmake.define.FASTJAX_SANITIZE=$(SANITIZE_$*) -C cmake.define.FASTJAX_CUDA=OFF -C cmake.define.FASTJAX_ROCM=OFF .
-	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$*/site $(SANITIZE_ENV_$*) \
+	$(BIN)/cmake --build --preset $* --target _core
+	rm -rf build/python-$*
+	$(BIN)/cmake --install build/$* --prefix build/python-$* > /dev/null
+	cp -R fastjax build/python-$*
+	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$* $(SANITIZE_ENV_$*) \
 	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -m sanitize tests $(TEST_ARGS)
 
 # ---- GPUs: their libraries are compiled everywhere, by compilers from PyPI where the machine has none

@@ -37,6 +37,7 @@ test_bounds_of_options = bounds(
         ),
         topology=([(2, 4), 8], [None]),
         check_overlaps=([1, "yes"], [True, False]),
+        fallback=(["", "JAX", True], ["jax", "error", "never"]),
     ),
 )
 
@@ -248,8 +249,11 @@ def test_environment_is_read_once_at_import():
         "print(fastjax.config.current()); "
         "print(fastjax.options(timeout=1).__enter__())"
     )
-    done = child(program, FASTJAX_SCHEDULER="spreadout", FASTJAX_TIMEOUT="7")
+    done = child(
+        program, FASTJAX_SCHEDULER="spreadout", FASTJAX_TIMEOUT="7", FASTJAX_FALLBACK="error"
+    )
     assert done.stdout.splitlines() == [
-        "Options(scheduler='spreadout', topology=None, timeout=7.0, check_overlaps=False)",
-        "Options(scheduler='spreadout', topology=None, timeout=1.0, check_overlaps=False)",
+        f"Options(scheduler='spreadout', topology=None, timeout={seconds}, check_overlaps=False, "
+        "fallback='error')"
+        for seconds in (7.0, 1.0)
     ], done.stderr
