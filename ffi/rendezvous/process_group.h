@@ -39,6 +39,7 @@ class Site {
   Site& operator=(const Site&) = delete;
 
   const CallSite& call_site() const { return *call_site_; }
+  const std::shared_ptr<const CallSite>& shared_call_site() const { return call_site_; }
   ProcessGroup& process_group() const { return *process_group_; }
   int32_t process() const { return process_group_->wire->process(); }
   int32_t process_of(int32_t group, int32_t position) const {

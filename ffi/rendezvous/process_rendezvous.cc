@@ -118,6 +118,7 @@ void ProcessRendezvous::Remember(GivenUp given_up) {
     const auto theirs = std::find_if(messages.begin(), messages.end(), stale);
     if (theirs == messages.end()) continue;
     if (static_cast<int32_t>(process) == given_up.by) given_up.call = (*theirs)->metadata.text;
+    given_up.came.emplace_back(static_cast<int32_t>(process), (*theirs)->metadata.launch_id);
     messages.erase(std::remove_if(messages.begin(), messages.end(), stale), messages.end());
   }
   const auto now = given_up.at;
@@ -125,11 +126,31 @@ void ProcessRendezvous::Remember(GivenUp given_up) {
   while (given_up_.size() > kMostGivenUp || now - given_up_.front().at > kGivenUpKept) given_up_.pop_front();
 }
 
-const ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const LaunchId& launch_id) const {
-  for (const GivenUp& old : given_up_) {
-    if (old.key == key && SameLaunch(old.launch_id, launch_id)) return &old;
+ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const LaunchId& launch_id) {
+  const auto found = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
+    return old.key == key && SameLaunch(old.launch_id, launch_id);
+  });
+  return found == given_up_.end() ? nullptr : &*found;
+}
+
+void ProcessRendezvous::WhenKnown(const ProcessSession& session, int32_t process,
+                                  std::function<void(const LaunchId& theirs)> use) {
+  GivenUp* const given_up = Recall(session.key, session.launch_id);
+  if (given_up == nullptr) return;
+  for (const auto& [who, theirs] : given_up->came) {
+    if (who == process) return use(theirs);
   }
-  return nullptr;
+  given_up->awaited = process;
+  given_up->use = std::move(use);
+}
+
+void ProcessRendezvous::NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up) {
+  const auto same = [&](const auto& known) { return known.first == process; };
+  if (std::any_of(given_up->came.begin(), given_up->came.end(), same)) return;
+  given_up->came.emplace_back(process, theirs);
+  if (given_up->awaited != process) return;
+  given_up->awaited = kNobody;
+  std::exchange(given_up->use, nullptr)(theirs);
 }
 
 std::unique_ptr<ReceivedMessage> ProcessRendezvous::TakeMessage() {
@@ -172,8 +193,9 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
     return;
   }
   // Whoever gave up has told everybody, but for those who told it.
-  if (const GivenUp* old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
+  if (GivenUp* const old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
     if (old->by == wire_->process()) Tell(process, *old);
+    NoteLate(process, message->metadata.launch_id, old);
     return PutAway(std::move(message));
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // nobody asks anymore

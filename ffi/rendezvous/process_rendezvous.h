@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exchange/status.h"
@@ -77,7 +79,10 @@ class ProcessRendezvous final : public Handler {
   // Whether rows of other sessions may be on their way.
   bool OthersHaveMet(const ProcessSession& session) const;
   // Whether somebody has given it up already: joining would fail at once.
-  bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) const { return Recall(key, launch_id) != nullptr; }
+  bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) { return Recall(key, launch_id) != nullptr; }
+  // Of a session that was given up: has `use` called with what the process calls the launch, now if its message has
+  // come, or else when it comes.
+  void WhenKnown(const ProcessSession& session, int32_t process, std::function<void(const LaunchId& theirs)> use);
 
   void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
   void OnLost(int32_t process, const Status& status) override;
@@ -87,6 +92,8 @@ class ProcessRendezvous final : public Handler {
   bool Busy() const override { return !joined_.empty(); }
 
  private:
+  static constexpr int32_t kNobody = -1;
+
   // A session that was given up: whoever comes later, here or from elsewhere, is told at once.
   struct GivenUp {
     CallKey key;
@@ -94,10 +101,11 @@ class ProcessRendezvous final : public Handler {
     std::string text;
     int32_t by;  // process
     std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
-    std::string call = {};  // that it had come to and this process had not
+    std::string call = {};                                // that it had come to and this process had not
+    std::vector<std::pair<int32_t, LaunchId>> came = {};  // processes whose messages nobody here takes
+    int32_t awaited = kNobody;                            // the process whose message is,
+    std::function<void(const LaunchId&)> use = {};        // and what for
   };
-
-  static constexpr int32_t kNobody = -1;
 
   // Tells everybody but `lost`.
   void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
@@ -111,7 +119,8 @@ class ProcessRendezvous final : public Handler {
   void TellAll(const ProcessSession& session, const Status& why, int32_t lost = kNobody);
   void Tell(int32_t process, const GivenUp& given_up);
   void Remember(GivenUp given_up);
-  const GivenUp* Recall(const CallKey& key, const LaunchId& launch_id) const;
+  void NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up);
+  GivenUp* Recall(const CallKey& key, const LaunchId& launch_id);
   void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
   // False if the message ended the session, or is nothing new.
   bool Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message);

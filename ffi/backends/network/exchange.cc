@@ -42,18 +42,18 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
       const bool alike = alike_ && status.code == Code::kInvalidArgument;
       return alike ? rendezvous.FailAlike(&process_session(), status) : rendezvous.GiveUp(&process_session(), status);
     }
-    runner_.Start(site().process_group().wire.get(), &site().call_site(), group(), &schedule_, Tag(), order(),
-                  [this](const Status& ended) {
-                    schedule_.Release();
-                    if (ended.ok()) {
-                      FaultPoints::Get().AtEnd(order());
-                      return Finish(ended);
-                    }
-                    // A request that failed is the first that anyone hears of it; otherwise the others know.
-                    if (!process_session().failed)
-                      return site().process_group().rendezvous.GiveUp(&process_session(), ended);
-                    Finish(ended);
-                  });
+    Wire* const wire = site().process_group().wire.get();
+    const uint64_t tag = TagOf(*wire, process_session().key, *FirstId());
+    runner_.Start(wire, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
+      schedule_.Release();
+      if (ended.ok()) {
+        FaultPoints::Get().AtEnd(order());
+        return Finish(ended);
+      }
+      // A request that failed is the first that anyone hears of it; otherwise the others know.
+      if (!process_session().failed) return site().process_group().rendezvous.GiveUp(&process_session(), ended);
+      Finish(ended);
+    });
   }
 
   void OnFailed(const Status& why) override {
@@ -61,10 +61,18 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     if (!Defers(why)) StayOut(why);
   }
 
-  // Ends here before any row has moved.
+  // Ends here before any row has moved. Somebody who met all others before they gave up may send already, and could end
+  // that only with the connection, and with all else that goes through it.
   void StayOut(const Status& why) {
-    // Somebody who met all others before they gave up may send already, and could end that only with the connection.
-    if (KnowsTag()) Runner::DropRows(site().process_group().wire.get(), site().call_site(), Tag());
+    const auto drop = [wire = site().process_group().wire.get(), call = site().shared_call_site(),
+                       key = process_session().key](const LaunchId& first) {
+      Runner::DropRows(wire, *call, TagOf(*wire, key, first));
+    };
+    if (const LaunchId* first = FirstId(); first != nullptr) {
+      drop(*first);
+    } else {
+      site().process_group().rendezvous.WhenKnown(process_session(), process_session().others.front(), drop);
+    }
     Finish(why);
   }
 
@@ -110,24 +118,25 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
   }
 
-  bool IsFirst() { return process_session().others.empty() || site().process() < process_session().others.front(); }
-  bool KnowsTag() { return IsFirst() || process_session().messages.front() != nullptr; }
-
-  // Returns the tag of this exchange, which is the same in every process: it is made from the launch id of the first of
-  // them.
-  uint64_t Tag() {
+  // What the first of the processes calls the launch, once that is known here.
+  const LaunchId* FirstId() {
     const ProcessSession& met = process_session();
-    const LaunchId& launch_id = IsFirst() ? met.launch_id : met.messages.front()->metadata.launch_id;
-    const int64_t words[] = {static_cast<int64_t>(met.key.call),
-                             met.key.group,
-                             launch_id.run_id,
-                             launch_id.first_run,
-                             launch_id.generation,
-                             launch_id.before,
-                             launch_id.copy,
-                             launch_id.copies,
-                             launch_id.round};
-    return site().process_group().wire->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+    if (met.others.empty() || site().process() < met.others.front()) return &met.launch_id;
+    return met.messages.front() == nullptr ? nullptr : &met.messages.front()->metadata.launch_id;
+  }
+
+  // Returns the tag of a launch, which is the same in every process: it is made from what the first of them calls it.
+  static uint64_t TagOf(const Wire& wire, const CallKey& key, const LaunchId& first) {
+    const int64_t words[] = {static_cast<int64_t>(key.call),
+                             key.group,
+                             first.run_id,
+                             first.first_run,
+                             first.generation,
+                             first.before,
+                             first.copy,
+                             first.copies,
+                             first.round};
+    return wire.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 
   const ExchangeOptions* options_;

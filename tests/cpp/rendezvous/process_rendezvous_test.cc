@@ -387,6 +387,40 @@ void TestLateLetter() {
   CHECK(b.failed == 1 && Contains(b.status.message, "gave up"));
 }
 
+// Whoever hears that a launch was given up may still want to know what another process calls it: whether that process's
+// message has come before, or comes after, and whether anybody here had joined.
+void TestNameOfGivenUp() {
+  for (const bool joined : {false, true}) {
+    for (const bool before : {false, true}) {
+      Job job(2);
+      Visitor a(&job, 0, At(In(7)), {1});
+      Visitor b(&job, 1, At(In(7)), {0});
+      if (joined) b.Join();
+      job.DeliverAll();
+      if (before && !joined) {
+        a.Join();
+        job.DeliverAll();
+      }
+      const Status why = Status::Deadline("waited for device 3");
+      if (joined) {
+        job.rendezvous[1]->GiveUp(&b.session(), why);
+      } else {
+        job.rendezvous[1]->StayAway(b.session(), why);
+      }
+      int64_t known = 0;
+      const auto use = [&](const LaunchId& theirs) {
+        CHECK_EQ(theirs.run_id, 7);
+        ++known;
+      };
+      job.rendezvous[1]->WhenKnown(b.session(), 0, use);
+      CHECK_EQ(known, before && !joined ? 1 : 0);
+      if (!before || joined) a.Join();
+      job.DeliverAll();
+      CHECK_EQ(known, 1);
+    }
+  }
+}
+
 void TestLost() {
   Job job(3);
   Visitor a(&job, 0, At(In(1)), {1});
@@ -497,6 +531,7 @@ int main() {
   fastjax::test::TestManyGivenUp();
   fastjax::test::TestStayAway();
   fastjax::test::TestLateLetter();
+  fastjax::test::TestNameOfGivenUp();
   fastjax::test::TestLost();
   fastjax::test::TestRenewed();
   fastjax::test::TestMistakes();

@@ -289,9 +289,10 @@ void TestPlanningBeside() {
       program.network.WaitQuiet();
     }
     slow.go.set_value();
+    // Nobody tells the lost process; it hears of nothing until it ends, which it does not before it has planned.
+    if (killed) program.network.Close(2);
+    later.WaitAll();
     for (int32_t p = 0; p < kMany; ++p) {
-      if (killed && site->process_of[p] == 2) continue;
-      later.Wait(p);
       CHECK_EQ(later.status(p).ok(), !killed);
       if (killed) CHECK_CONTAINS(later.status(p).message, "(channel 2): ");
     }
@@ -317,7 +318,7 @@ void TestStatistics() {
     wrong->Run(program.all[2].exchange.get(), 1, true);
     program.network.Thaw();
     outcomes.WaitAll();
-    CHECK(outcomes.all_ok());
+    for (int32_t p = 0; p < kDevices; ++p) CHECK_EQ(outcomes.status(p).message, "");
     // Every process has a record of each; they are all in this one.
     const std::array<int64_t, 3> exchanges = {2, 1, 0}, failures = {0, 0, 1};
     const std::array<int64_t, 3> bytes = {slow->bytes() + again->bytes(), fast->bytes(), 0};
