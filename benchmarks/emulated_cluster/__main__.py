@@ -41,28 +41,32 @@ def run_bench(options: BenchOptions) -> int:
 def run_layer(options: LayerOptions) -> int:
     """Measures a layer; the exit status is 1 if a token is wrong."""
     record = layer.run(options)
-    sys.stdout.write(layer.page(record, "A layer of experts in an emulated cluster"))
-    if options.json is not None:
-        records.write(options.json, record)
+    _publish(layer.page(record, "A layer of experts in an emulated cluster"), record, options)
     return 1 if layer.wrong(record) else 0
 
 
 def run_overlap(options: OverlapOptions) -> int:
     """Measures a layer in chunks; the exit status is 1 if a token is wrong."""
     record = overlap.run(options)
-    sys.stdout.write(overlap.page(record, "Exchanges beside experts in an emulated cluster"))
-    if options.json is not None:
-        records.write(options.json, record)
+    _publish(
+        overlap.page(record, "Exchanges beside experts in an emulated cluster"), record, options
+    )
     return 1 if overlap.wrong(record) else 0
 
 
 def run_training(options: TrainingOptions) -> int:
     """Trains, and times steps."""
     record = training.run(options)
-    sys.stdout.write(training.page(record, "Training in an emulated cluster"))
+    _publish(training.page(record, "Training in an emulated cluster"), record, options)
+    return 0
+
+
+def _publish(
+    page: str, record: dict[str, Any], options: LayerOptions | OverlapOptions | TrainingOptions
+) -> None:
+    sys.stdout.write(page)
     if options.json is not None:
         records.write(options.json, record)
-    return 0
 
 
 def run_probe(options: ProbeOptions) -> int:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import multiprocess
 import numpy as np
 import records
 
@@ -12,7 +11,6 @@ from emulated_cluster import launch, probe, work
 from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import BenchOptions
 from emulated_cluster.report import SCHEMA
-from emulated_cluster.system import ClusterError
 from emulated_cluster.worker import Task
 from fastjax.cli.shared.machine import usable_cores
 
@@ -116,16 +114,7 @@ def run_job(
         topology=options.topology(),
         seed=options.seed,
     )
-    try:
-        return multiprocess.run(
-            launch.BENCHMARKS / "emulated_cluster/worker.py",
-            "serve",
-            seconds=options.timeout,
-            arguments=dataclasses.asdict(task),
-            **launch.job_in(fabric),
-        )
-    except multiprocess.JobError as error:
-        raise ClusterError(str(error)) from error
+    return launch.run(fabric, "worker.py", options.timeout, dataclasses.asdict(task))
 
 
 def summary(

@@ -4,11 +4,32 @@ import os
 from pathlib import Path
 from typing import Any
 
+import multiprocess
+
 from emulated_cluster import jobs
 from emulated_cluster.fabric import TRUNK, Fabric
+from emulated_cluster.system import ClusterError
 
 BENCHMARKS = Path(__file__).parents[1]
 PORT = 9876
+
+
+def run(fabric: Fabric, worker: str, seconds: float, arguments: dict[str, Any]) -> list[Any]:
+    """What `serve` of a file of this folder returns in each server, called with `arguments`.
+
+    Raises:
+      ClusterError: a process failed, or the job took longer than `seconds`.
+    """
+    try:
+        return multiprocess.run(
+            BENCHMARKS / "emulated_cluster" / worker,
+            "serve",
+            seconds=seconds,
+            arguments=arguments,
+            **job_in(fabric),
+        )
+    except multiprocess.JobError as error:
+        raise ClusterError(str(error)) from error
 
 
 def job_in(fabric: Fabric) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import multiprocess
 import numpy as np
 import records
 
@@ -11,7 +10,6 @@ from emulated_cluster import launch, layer_work
 from emulated_cluster.bench import merge_run
 from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import LayerOptions
-from emulated_cluster.system import ClusterError
 
 SCHEMA = "fastjax-emulated-layer-1"
 
@@ -71,16 +69,7 @@ def _job(
         "backward": options.backward,
         "topology": options.topology(),
     }
-    try:
-        return multiprocess.run(
-            launch.BENCHMARKS / "emulated_cluster/layer_worker.py",
-            "serve",
-            seconds=options.timeout,
-            arguments=arguments,
-            **launch.job_in(fabric),
-        )
-    except multiprocess.JobError as error:
-        raise ClusterError(str(error)) from error
+    return launch.run(fabric, "layer_worker.py", options.timeout, arguments)
 
 
 def _summary(

@@ -13,7 +13,7 @@ import numpy as np
 import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
-from emulated_cluster.worker import AXIS, Barrier, timed
+from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
 
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -43,9 +43,7 @@ def serve(
       topology: what fastjax.Topology is told.
     """
     network = Fabric(**fabric)
-    mesh = jax.sharding.Mesh(
-        np.array(jax.devices()), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = mesh_of_all()
     barrier = Barrier(mesh)
     shape = fastjax.Topology(network.servers, network.rails, **topology)
     return {

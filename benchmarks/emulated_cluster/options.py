@@ -97,6 +97,61 @@ class PlannedOptions(FabricOptions):
         }
 
 
+def above_zero(options: object, *names: str) -> None:
+    """Refuses options that are not above 0.
+
+    Raises:
+      ClusterError: one is not.
+    """
+    for name in names:
+        if getattr(options, name) <= 0:
+            raise ClusterError(f"--{name.replace('_', '-')} must be above 0.")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredOptions(PlannedOptions):
+    """What programs that send rows have in common."""
+
+    seconds: float = 1.0
+    """The line-rate limit of what is sent: its size is chosen so."""
+    rounds: int = 5
+    """Times that each program runs, in turn with the others."""
+    row_bytes: int = 4096
+    """Bytes of a row."""
+    seed: int = 0
+    """Of what is random: traffic or choices, and the order within rounds."""
+    timeout: float = 1800.0
+    """Seconds that the whole job may take."""
+    json: Path | None = None
+    """File for the full record."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be.
+
+        Raises:
+          ClusterError: an option is out of bounds.
+        """
+        above_zero(self, "rounds", "seconds", "timeout")
+        if self.row_bytes < 4 or self.row_bytes % 4:
+            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+
+    def check_layer(self, option: str, experts: int, top_k: int) -> None:
+        """Refuses a layer that cannot be laid out in the cluster.
+
+        Raises:
+          ClusterError: experts do not divide over devices, a token chooses too many or none, or
+            nothing crosses.
+        """
+        devices = self.servers * self.rails
+        if experts < 1 or experts % devices or not 1 <= top_k <= experts:
+            raise ClusterError(
+                f"{option}: want experts that divide over {devices} devices, and 1 to {experts} "
+                "choices."
+            )
+        if self.servers < 2:
+            raise ClusterError("--servers must be 2 or more: nothing crosses otherwise.")
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingOptions(PlannedOptions):
     """Trains examples/train_moe.py's model in an emulated cluster, as root on Linux.
@@ -123,13 +178,11 @@ class TrainingOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds.
         """
-        for name in ("steps", "rounds", "sequences", "width", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ClusterError(f"--{name} must be above 0.")
+        above_zero(self, "steps", "rounds", "sequences", "width", "timeout")
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerOptions(PlannedOptions):
+class LayerOptions(MeasuredOptions):
     """Measures a layer's dispatch and combine in an emulated cluster, as root on Linux.
 
     Tokens that cross once to each server, and once for each choice, side by side.
@@ -141,18 +194,6 @@ class LayerOptions(PlannedOptions):
     """What to compare."""
     backward: bool = False
     """Whether to take the gradients too."""
-    seconds: float = 1.0
-    """The line-rate limit of each layer's dispatch and combine: its tokens are chosen so."""
-    rounds: int = 5
-    """Times that each scheme runs, in turn with the others."""
-    row_bytes: int = 4096
-    """Bytes of a row."""
-    seed: int = 0
-    """Of the choices."""
-    timeout: float = 1800.0
-    """Seconds that the whole job may take."""
-    json: Path | None = None
-    """File for the full record."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
@@ -160,27 +201,16 @@ class LayerOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds.
         """
-        for name in ("rounds", "seconds", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ClusterError(f"--{name} must be above 0.")
-        if self.row_bytes < 4 or self.row_bytes % 4:
-            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+        super().__post_init__()
         for layer in self.layers:
             if not re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", layer):
                 raise ClusterError(f"--layers {layer}: want experts:choices:exponent, 64:8:0.8.")
             experts, top_k = map(int, layer.split(":")[:2])
-            devices = self.servers * self.rails
-            if experts % devices or not 1 <= top_k <= experts:
-                raise ClusterError(
-                    f"--layers {layer}: want experts that divide over {devices} devices, and 1 to "
-                    f"{experts} choices."
-                )
-        if self.servers < 2:
-            raise ClusterError("--servers must be 2 or more: nothing crosses otherwise.")
+            self.check_layer(f"--layers {layer}", experts, top_k)
 
 
 @dataclasses.dataclass(frozen=True)
-class OverlapOptions(PlannedOptions):
+class OverlapOptions(MeasuredOptions):
     """Measures a layer in chunks in an emulated cluster, as root on Linux.
 
     Experts take a time that is set, and no processor.
@@ -198,18 +228,6 @@ class OverlapOptions(PlannedOptions):
     """Whether to take the gradients too."""
     deduplicate: bool = True
     """Whether a token crosses once to each server."""
-    seconds: float = 1.0
-    """The line-rate limit of dispatch and combine: the tokens are chosen so."""
-    rounds: int = 5
-    """Times that each program runs, in turn with the others."""
-    row_bytes: int = 4096
-    """Bytes of a row."""
-    seed: int = 0
-    """Of the choices."""
-    timeout: float = 1800.0
-    """Seconds that the whole job may take."""
-    json: Path | None = None
-    """File for the full record."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
@@ -217,25 +235,14 @@ class OverlapOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds.
         """
-        for name in ("rounds", "seconds", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ClusterError(f"--{name} must be above 0.")
-        if self.row_bytes < 4 or self.row_bytes % 4:
-            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
-        devices = self.servers * self.rails
-        if self.experts < 1 or self.experts % devices or not 1 <= self.top_k <= self.experts:
-            raise ClusterError(
-                f"--experts {self.experts} --top-k {self.top_k}: want experts that divide over "
-                f"{devices} devices, and no more choices than experts."
-            )
-        if self.servers < 2:
-            raise ClusterError("--servers must be 2 or more: nothing crosses otherwise.")
+        super().__post_init__()
+        self.check_layer(f"--experts {self.experts} --top-k {self.top_k}", self.experts, self.top_k)
         if not self.chunks or min(self.chunks) < 1 or not self.ratios or min(self.ratios) <= 0:
             raise ClusterError("--chunks must be 1 or more each, and --ratios above 0.")
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchOptions(PlannedOptions):
+class BenchOptions(MeasuredOptions):
     """Measures exchanges between JAX processes in an emulated cluster, as root on Linux.
 
     Compares every scheduler with a dense padded all_to_all and with all_gather, both over gloo, by
@@ -250,18 +257,8 @@ class BenchOptions(PlannedOptions):
     """Whether to measure what there is without fastjax."""
     seconds: float = 2.0
     """The line-rate limit of each workload: its size is chosen so."""
-    rounds: int = 5
-    """Times that each scheduler runs, in turn with the others."""
     baseline_rounds: int = 3
     """Times that each baseline runs, in the first rounds."""
-    row_bytes: int = 4096
-    """Bytes of a row."""
-    seed: int = 0
-    """Of the traffic and of the order within rounds."""
-    timeout: float = 1800.0
-    """Seconds that the whole job may take."""
-    json: Path | None = None
-    """File for the full record."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
@@ -269,11 +266,8 @@ class BenchOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds, or there is no such name.
         """
-        for name in ("rounds", "baseline_rounds", "seconds", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ClusterError(f"--{name.replace('_', '-')} must be above 0.")
-        if self.row_bytes < 4 or self.row_bytes % 4:
-            raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
+        super().__post_init__()
+        above_zero(self, "baseline_rounds")
         for option, known in (
             ("workloads", tuple(WORKLOADS)),
             ("schedulers", schedulers_in_programs()),

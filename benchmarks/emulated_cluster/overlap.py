@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import multiprocess
 import numpy as np
 import records
 
@@ -11,7 +10,6 @@ from emulated_cluster import launch, layer_work
 from emulated_cluster.bench import merge_run
 from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import OverlapOptions
-from emulated_cluster.system import ClusterError
 
 SCHEMA = "fastjax-emulated-overlap-1"
 
@@ -60,16 +58,7 @@ def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> li
         "deduplicate": options.deduplicate,
         "topology": options.topology(),
     }
-    try:
-        return multiprocess.run(
-            launch.BENCHMARKS / "emulated_cluster/overlap_worker.py",
-            "serve",
-            seconds=options.timeout,
-            arguments=arguments,
-            **launch.job_in(fabric),
-        )
-    except multiprocess.JobError as error:
-        raise ClusterError(str(error)) from error
+    return launch.run(fabric, "overlap_worker.py", options.timeout, arguments)
 
 
 def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:

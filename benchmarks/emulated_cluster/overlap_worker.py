@@ -18,7 +18,7 @@ import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
-from emulated_cluster.worker import AXIS, Barrier, timed
+from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
 from fastjax.traced.after import after
 
@@ -109,9 +109,7 @@ def serve(
       topology: what fastjax.Topology is told.
     """
     network = Fabric(**fabric)
-    mesh = jax.sharding.Mesh(
-        np.array(jax.devices()), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = mesh_of_all()
     what = layer_work.Layer(**layer)
     choices = what.choices()
     operands = (*operands_of(what, choices, mesh), factors_of(what, mesh))

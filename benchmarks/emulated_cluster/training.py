@@ -4,14 +4,12 @@ import dataclasses
 import tempfile
 from typing import Any
 
-import multiprocess
 import numpy as np
 import records
 
 from emulated_cluster import launch
 from emulated_cluster.fabric import cluster
 from emulated_cluster.options import TrainingOptions
-from emulated_cluster.system import ClusterError
 
 SCHEMA = "fastjax-training-1"
 DENSE = "dense, padded"
@@ -43,16 +41,7 @@ def run(options: TrainingOptions) -> dict[str, Any]:
                 **record["topology"],
             },
         }
-        try:
-            results = multiprocess.run(
-                launch.BENCHMARKS / "emulated_cluster/training_worker.py",
-                "serve",
-                seconds=options.timeout,
-                arguments=arguments,
-                **launch.job_in(fabric),
-            )
-        except multiprocess.JobError as error:
-            raise ClusterError(str(error)) from error
+        results = launch.run(fabric, "training_worker.py", options.timeout, arguments)
     record["losses"] = [round(loss, 6) for loss in results[0]["losses"]]
     record["layers"] = [
         {"layer": layer, "all_s": _slowest([result["compared"][layer] for result in results])}

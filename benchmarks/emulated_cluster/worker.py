@@ -161,6 +161,12 @@ def machine_ticks() -> tuple[int, int]:
     return busy + nice + idle + waiting, busy
 
 
+def mesh_of_all() -> jax.sharding.Mesh:
+    """All devices of the job, along one axis."""
+    types = (jax.sharding.AxisType.Auto,)
+    return jax.sharding.Mesh(np.array(jax.devices()), (AXIS,), axis_types=types)
+
+
 class Barrier:
     """All processes meet; over the trunk, by a sum of one number a device."""
 
@@ -236,9 +242,7 @@ def serve(**task: Any) -> dict[str, Any]:
 
 def run(task: Task) -> dict[str, Any]:
     fabric = Fabric(**task.fabric)
-    mesh = jax.sharding.Mesh(
-        np.array(jax.devices()), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = mesh_of_all()
     barrier = Barrier(mesh)
     results = {}
     for workload, traffic in task.traffic.items():
