@@ -12,8 +12,11 @@ import numpy as np
 from fastjax.errors import ArgumentError
 
 
-def check_tokens(x: jax.Array, expert_ids: jax.Array) -> None:
-    """Refuses tokens or choices of another shape or type."""
+def check_tokens(
+    x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Tokens, the experts of each, and the weights of its choices; refused if they do not fit."""
+    x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
     if x.ndim != 2:
         raise ArgumentError(f"x must be tokens, shape (tokens, width), got shape {x.shape}.")
     if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0] or expert_ids.shape[1] < 1:
@@ -23,6 +26,9 @@ def check_tokens(x: jax.Array, expert_ids: jax.Array) -> None:
         )
     if not np.issubdtype(expert_ids.dtype, np.integer):
         raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
+    if weights is not None:
+        weights = check_weights(weights, expert_ids.shape)
+    return x, expert_ids, weights
 
 
 def check_count(name: str, value: object) -> None:
@@ -75,7 +81,7 @@ def room_of(tokens: int, top_k: int, here: int, devices: int, buffer_factor: flo
     return math.ceil(min(buffer_factor, devices) * tokens * top_k)
 
 
-def check_weights(weights: jax.Array, choices: tuple[int, int]) -> jax.Array:
+def check_weights(weights: jax.Array, choices: tuple[int, ...]) -> jax.Array:
     """Weights of each token's choices."""
     weights = jnp.asarray(weights)
     if weights.shape != choices:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import jax
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
@@ -78,11 +77,7 @@ def dispatch(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
-    arguments.check_tokens(x, expert_ids)
-    tokens, top_k = expert_ids.shape
-    if weights is not None:
-        weights = arguments.check_weights(weights, (tokens, top_k))
+    x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
     arrangement = arrange(
         x,
         expert_ids,

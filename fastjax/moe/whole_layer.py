@@ -93,11 +93,8 @@ def layer(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
-    arguments.check_tokens(x, expert_ids)
+    x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
     tokens, top_k = expert_ids.shape
-    if weights is not None:
-        weights = arguments.check_weights(weights, (tokens, top_k))
     arguments.check_chunks(chunks, tokens)
     arguments.check_seconds_per_row(seconds_per_row)
     experts = _of_rows(function)

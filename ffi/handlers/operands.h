@@ -2,8 +2,11 @@
 #ifndef FASTJAX_HANDLERS_OPERANDS_H_
 #define FASTJAX_HANDLERS_OPERANDS_H_
 
+#include <array>
 #include <iterator>
 #include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,116 +40,80 @@ struct ExchangeBuffers {
   ffi::AnyBuffer send_sizes;
   ffi::AnyBuffer output_offsets;
   ffi::AnyBuffer recv_sizes;
-  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
+  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks, or none yet
   std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
   std::optional<Indices> indices = std::nullopt;           // of rows, where the exchange is indexed
   std::optional<ffi::AnyBuffer> factors = std::nullopt;    // and of those that are summed, or of length 0
 };
 
-struct LoopbackOperands {
-  static constexpr const char* kNames[] = {"source",     "base",           "input_offsets",
-                                           "send_sizes", "output_offsets", "recv_sizes"};
-  using Types =
-      TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer>;
-  using Result = ffi::AnyBuffer;
-  using Buffers = ExchangeBuffers;
-
-  template <typename... Operands>
-  static Buffers Gather(const Result& result, const Operands&... operands) {
-    return {result, operands...};
-  }
+template <typename... Lists>
+struct JoinTypes;
+template <typename... Types>
+struct JoinTypes<TypeList<Types...>> {
+  using Joined = TypeList<Types...>;
 };
+template <typename... A, typename... B, typename... Rest>
+struct JoinTypes<TypeList<A...>, TypeList<B...>, Rest...> : JoinTypes<TypeList<A..., B...>, Rest...> {};
 
-struct PlanExchangeOperands {
-  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
-                                           "output_offsets", "recv_sizes", "partition"};
-  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
-                         ffi::AnyBuffer>;
-  using Result = ffi::AnyBuffer;
-  using Buffers = ExchangeBuffers;
+template <size_t... kSizes>
+constexpr auto JoinNames(const std::array<const char*, kSizes>&... lists) {
+  std::array<const char*, (kSizes + ...)> all{};
+  size_t count = 0;
+  const auto append = [&](const auto& list) {
+    for (const char* const name : list) all[count++] = name;
+  };
+  (append(lists), ...);
+  return all;
+}
 
-  template <typename... Operands>
-  static Buffers Gather(const Result& result, const Operands&... operands) {
-    return {result, operands...};
+template <bool kAny, typename... Names>
+constexpr auto NamesIf(Names... names) {
+  if constexpr (kAny) {
+    return std::array<const char*, sizeof...(Names)>{names...};
+  } else {
+    return std::array<const char*, 0>{};
   }
-};
+}
 
-struct ExchangeOperands {
-  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
-                                           "output_offsets", "recv_sizes", "table",         "partition"};
-  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
-                         Table, ffi::AnyBuffer>;
+// One form of an exchange: which operands it has besides rows and their metadata.
+template <bool kTable, bool kIndexed, bool kPartition>
+struct FormOfExchange {
+  static constexpr auto kNames = JoinNames(
+      std::array<const char*, 6>{"source", "base", "input_offsets", "send_sizes", "output_offsets", "recv_sizes"},
+      NamesIf<kTable>("table"), NamesIf<kIndexed>("indices", "factors"), NamesIf<kPartition>("partition"));
+  using Types = typename JoinTypes<
+      TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer>,
+      std::conditional_t<kTable, TypeList<Table>, TypeList<>>,
+      std::conditional_t<kIndexed, TypeList<Indices, ffi::AnyBuffer>, TypeList<>>,
+      std::conditional_t<kPartition, TypeList<ffi::AnyBuffer>, TypeList<>>>::Joined;
   using Result = ffi::AnyBuffer;
   using Buffers = ExchangeBuffers;
 
+  template <typename... Rest>
   static Buffers Gather(const Result& result, const ffi::AnyBuffer& source, const ffi::AnyBuffer& base,
                         const ffi::AnyBuffer& input_offsets, const ffi::AnyBuffer& send_sizes,
-                        const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
-                        const ffi::AnyBuffer& partition) {
-    return {result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes, partition, table};
+                        const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Rest&... rest) {
+    Buffers buffers{result, source, base, input_offsets, send_sizes, output_offsets, recv_sizes};
+    [[maybe_unused]] const auto more = std::tie(rest...);
+    if constexpr (kTable) buffers.table = std::get<0>(more);
+    if constexpr (kIndexed) {
+      buffers.indices = std::get<1>(more);
+      buffers.factors = std::get<2>(more);
+    }
+    if constexpr (kPartition) buffers.partition = std::get<sizeof...(Rest) - 1>(more);
+    return buffers;
   }
 };
 
-struct IndexedExchangeOperands {
-  static constexpr const char* kNames[] = {"source",     "base",  "input_offsets", "send_sizes", "output_offsets",
-                                           "recv_sizes", "table", "indices",       "factors",    "partition"};
-  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
-                         Table, Indices, ffi::AnyBuffer, ffi::AnyBuffer>;
-  using Result = ffi::AnyBuffer;
-  using Buffers = ExchangeBuffers;
+using LoopbackOperands = FormOfExchange<false, false, false>;
+using PlanExchangeOperands = FormOfExchange<false, false, true>;
+using ExchangeOperands = FormOfExchange<true, false, true>;
+using IndexedExchangeOperands = FormOfExchange<true, true, true>;
+// Of the calls that copy the operands of an exchange. Their result is `base`, with a ticket for the copies.
+using StageOperands = FormOfExchange<true, false, false>;
+using IndexedStageOperands = FormOfExchange<true, true, false>;
 
-  static Buffers Gather(const Result& result, const ffi::AnyBuffer& source, const ffi::AnyBuffer& base,
-                        const ffi::AnyBuffer& input_offsets, const ffi::AnyBuffer& send_sizes,
-                        const ffi::AnyBuffer& output_offsets, const ffi::AnyBuffer& recv_sizes, const Table& table,
-                        const Indices& indices, const ffi::AnyBuffer& factors, const ffi::AnyBuffer& partition) {
-    return {result,     source,    base,  input_offsets, send_sizes, output_offsets,
-            recv_sizes, partition, table, indices,       factors};
-  }
-};
-
-// Of the call that copies the operands of an exchange. Its result is `base`, with a ticket for the copies.
-struct StageBuffers {
-  ffi::AnyBuffer result;
-  ffi::AnyBuffer source;
-  ffi::AnyBuffer base;
-  ffi::AnyBuffer input_offsets;
-  ffi::AnyBuffer send_sizes;
-  ffi::AnyBuffer output_offsets;
-  ffi::AnyBuffer recv_sizes;
-  Table table;
-  std::optional<Indices> indices = std::nullopt;  // of rows, where the exchange is indexed
-  std::optional<ffi::AnyBuffer> factors = std::nullopt;
-};
-
-struct StageOperands {
-  static constexpr const char* kNames[] = {"source",         "base",       "input_offsets", "send_sizes",
-                                           "output_offsets", "recv_sizes", "table"};
-  using Types =
-      TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, Table>;
-  using Result = ffi::AnyBuffer;
-  using Buffers = StageBuffers;
-
-  template <typename... Operands>
-  static Buffers Gather(const Result& result, const Operands&... operands) {
-    return {result, operands...};
-  }
-};
-
-struct IndexedStageOperands {
-  static constexpr const char* kNames[] = {"source",     "base",  "input_offsets", "send_sizes", "output_offsets",
-                                           "recv_sizes", "table", "indices",       "factors"};
-  using Types = TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer,
-                         Table, Indices, ffi::AnyBuffer>;
-  using Result = ffi::AnyBuffer;
-  using Buffers = StageBuffers;
-
-  template <typename... Operands>
-  static Buffers Gather(const Result& result, const Operands&... operands) {
-    return {result, operands...};
-  }
-};
-
-// And of the one that exchanges the copies: nothing else, since XLA would keep that for as long as rows travel.
+// And of the call that exchanges the copies: nothing else, since XLA would keep that for as long as rows travel.
 struct StagedExchangeBuffers {
   ffi::AnyBuffer result;
   ffi::AnyBuffer base;

@@ -23,7 +23,7 @@ ffi::ErrorOr<std::unique_ptr<StageSite>> Instantiate(ffi::Dictionary /*attrs*/) 
   return site;
 }
 
-ffi::Error Execute(const StageBuffers& buffers, StageSite* site) {
+ffi::Error Execute(const ExchangeBuffers& buffers, StageSite* site) {
   site->handed_over.Receive();
   const ffi::AnyBuffer& result = buffers.result;
   if (result.size_bytes() < kTicketBytes || result.size_bytes() != buffers.base.size_bytes()) {
@@ -33,13 +33,14 @@ ffi::Error Execute(const StageBuffers& buffers, StageSite* site) {
   if (result.untyped_data() != buffers.base.untyped_data()) {
     std::memcpy(result.untyped_data(), buffers.base.untyped_data(), result.size_bytes());
   }
+  if (!buffers.table.has_value()) return ToError(UnexpectedOperands());
   StagedOperands* const staged = site->pool->Lend();
   if (buffers.indices.has_value() && buffers.factors.has_value()) {
     staged->Copy({buffers.source, buffers.input_offsets, buffers.send_sizes, buffers.output_offsets, buffers.recv_sizes,
-                  buffers.table, *buffers.indices, *buffers.factors});
+                  *buffers.table, *buffers.indices, *buffers.factors});
   } else {
     staged->Copy({buffers.source, buffers.input_offsets, buffers.send_sizes, buffers.output_offsets, buffers.recv_sizes,
-                  buffers.table});
+                  *buffers.table});
   }
   staged->WriteTicket(result.untyped_data());
   return ffi::Error::Success();
