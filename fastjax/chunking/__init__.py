@@ -6,8 +6,6 @@ from fastjax.chunking.times import (
     CHUNK_OVERHEAD,
     LEAST_GAIN,
     LayerTimes,
-    best_chunks,
-    best_layer_time,
     fewest_of,
     layer_time,
 )
@@ -21,8 +19,6 @@ __all__ = [
     "Parts",
     "Piece",
     "Schedule",
-    "best_chunks",
-    "best_layer_time",
     "fewest_of",
     "layer_time",
     "schedule",

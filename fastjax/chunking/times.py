@@ -116,8 +116,9 @@ def layer_time(
     experts: int,
     *,
     seconds_a_row: float,
-    chunks: int,
-    deduplicate: bool,
+    chunks: int | None = None,
+    deduplicate: bool | None = None,
+    candidates: Iterable[int] = CANDIDATES,
     crossing_bytes: int | None = None,
     chunk_overhead: float = CHUNK_OVERHEAD,
     scheduler: str = "auto",
@@ -136,9 +137,13 @@ def layer_time(
       experts: of all devices together, a multiple of the devices.
       seconds_a_row: that an expert works on one row.
       chunks: that the tokens of a device are split into, up to 256 and no more than there are
-        tokens.
-      deduplicate: whether a token crosses once to each server. With one server it makes no
-        difference.
+        tokens. By default the best number: the fewest chunks that come within 1 % of the fastest,
+        and one where chunks save less than 3 %, or with one server, since what moves there is
+        copied by the processors that the experts need.
+      deduplicate: whether a token crosses once to each server, which makes no difference with one
+        server. By default the faster of both.
+      candidates: numbers of chunks to compare with 1 for the best; those above the tokens are left
+        out.
       crossing_bytes: bytes of a row that crosses once; by default of one with its experts' numbers
         and weights, as `fastjax.moe` packs it.
       chunk_overhead: seconds that a chunk costs the experts beyond its rows.
@@ -155,87 +160,25 @@ def layer_time(
         topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
         scheduler,
     )  # fmt: skip
-    most = min(_MOST_CHUNKS, max(1, work.tokens))
-    chunks = _integer("chunks", chunks, 1, most)
-    return work.time(chunks, deduplicate=bool(deduplicate) and topology.servers > 1)
-
-
-def best_layer_time(
-    topology: Topology,
-    tokens: int,
-    top_k: int,
-    row_bytes: int,
-    experts: int,
-    *,
-    seconds_a_row: float,
-    deduplicate: bool | None = None,
-    candidates: Iterable[int] = CANDIDATES,
-    crossing_bytes: int | None = None,
-    chunk_overhead: float = CHUNK_OVERHEAD,
-    scheduler: str = "auto",
-) -> LayerTimes:
-    """The best number of chunks, with what it is predicted to take.
-
-    The fewest chunks that come within 1 % of the fastest are taken, and one where chunks save less
-    than 3 %. With one server the number is always 1: what moves is copied by the processors that
-    the experts need.
-
-    Args:
-      topology: see `layer_time`.
-      tokens: see `layer_time`.
-      top_k: see `layer_time`.
-      row_bytes: see `layer_time`.
-      experts: see `layer_time`.
-      seconds_a_row: see `layer_time`.
-      deduplicate: see `layer_time`; None takes the faster of both, each in its best chunks.
-      candidates: numbers of chunks to compare with 1; those above the tokens are left out.
-      crossing_bytes: see `layer_time`.
-      chunk_overhead: see `layer_time`.
-      scheduler: see `layer_time`.
-
-    Returns:
-      The times in the best number of chunks.
-
-    Raises:
-      ArgumentError: as `layer_time`.
-      OptionError: likewise.
-    """
-    work = _checked(
-        topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
-        scheduler,
-    )  # fmt: skip
-    counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
-    counts = {c for c in counts if c == 1 or c <= work.tokens}
-    if topology.servers == 1:
-        return work.time(1, deduplicate=False)
+    if chunks is None:
+        counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
+        counts = {c for c in counts if c == 1 or c <= work.tokens} if topology.servers > 1 else {1}
+    else:
+        counts = {_integer("chunks", chunks, 1, min(_MOST_CHUNKS, max(1, work.tokens)))}
     ways = (False, True) if deduplicate is None else (bool(deduplicate),)
+    if topology.servers == 1:
+        ways = (False,)
     found = [fewest_of([work.time(c, deduplicate=way) for c in sorted(counts)]) for way in ways]
     # In whole nanoseconds, as `fastjax.moe` compares them.
     return min(found, key=lambda times: round(times.total * 1e9))
 
 
-def best_chunks(
-    topology: Topology,
-    tokens: int,
-    top_k: int,
-    row_bytes: int,
-    experts: int,
-    *,
-    seconds_a_row: float,
-    **options: Any,
-) -> int:
-    """The number of chunks of `best_layer_time`, which has the same arguments and errors."""
-    return best_layer_time(
-        topology, tokens, top_k, row_bytes, experts, seconds_a_row=seconds_a_row, **options
-    ).chunks
-
-
 def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
-    """The best of these, one of which has one chunk: of those that are alike, the fewest chunks."""
-    (one,) = (found for found in times if found.chunks == 1)
+    """The best of these: one chunk if the others gain little, or of those alike the fewest."""
     least = min(found.total for found in times)
-    if one.total - least < LEAST_GAIN * one.total:
-        return one
+    for found in times:
+        if found.chunks == 1 and found.total - least < LEAST_GAIN * found.total:
+            return found
     near = [found for found in times if found.total <= least * (1 + _ALIKE)]
     return min(near, key=lambda found: found.chunks)
 
@@ -304,8 +247,6 @@ __all__ = [
     "CHUNK_OVERHEAD",
     "LEAST_GAIN",
     "LayerTimes",
-    "best_chunks",
-    "best_layer_time",
     "fewest_of",
     "layer_time",
     "sizes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from fastjax.chunking import best_chunks
+from fastjax.chunking import layer_time
 from fastjax.moe.arrangement import Arrangement
 
 
@@ -23,7 +23,7 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
     here = jax.process_count() == 1 or jax.default_backend() != "cpu"
     if seconds_per_row is None or here or tokens == 0 or whole.servers.count == 1:
         return 1
-    most = best_chunks(
+    best = layer_time(
         whole.servers.topology,
         tokens,
         top_k,
@@ -34,7 +34,7 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         crossing_bytes=whole.crossing_bytes,
         scheduler=whole.over.spec.scheduler,
     )
-    return min(most, tokens)
+    return best.chunks
 
 
 __all__ = ["chunks_of"]

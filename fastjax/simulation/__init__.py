@@ -1,6 +1,6 @@
 """What an exchange would cost on a fabric: plans simulated, flow by flow; and layers, in chunks."""
 
-from fastjax.chunking import LayerTimes, best_chunks, best_layer_time, layer_time
+from fastjax.chunking import LayerTimes, layer_time
 from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE
 from fastjax.simulation.fabric import COUNTS, INCAST, PRESETS, Fabric, Incast, Preset
 from fastjax.simulation.simulator import simulate, simulate_transfers
@@ -19,8 +19,6 @@ __all__ = [
     "LayerTimes",
     "Preset",
     "Timeline",
-    "best_chunks",
-    "best_layer_time",
     "layer_time",
     "simulate",
     "simulate_transfers",

@@ -12,8 +12,6 @@ from fastjax.chunking import (
     LEAST_GAIN,
     LayerTimes,
     Parts,
-    best_chunks,
-    best_layer_time,
     fewest_of,
     layer_time,
     prices,
@@ -107,9 +105,7 @@ def test_the_best_is_as_good_as_it_says(
 ):
     topology = Topology(servers, devices)
     layer = (topology, tokens, top_k, row_bytes, 8 * topology.num_devices)
-    best = best_layer_time(*layer, seconds_a_row=seconds_a_row, deduplicate=deduplicate)
-    if deduplicate is None:
-        assert best_chunks(*layer, seconds_a_row=seconds_a_row) == best.chunks
+    best = layer_time(*layer, seconds_a_row=seconds_a_row, deduplicate=deduplicate)
     if servers == 1:
         assert (best.chunks, best.deduplicated) == (1, False)
         return
@@ -133,8 +129,8 @@ def test_the_default_is_to_compare_both_ways():
         Topology(4, 4, scale_up_bandwidth=up, scale_out_bandwidth=10e9) for up in (400e9, 1e9)
     )
     layer = {"tokens": 4096, "top_k": 8, "row_bytes": 8192, "experts": 64, "seconds_a_row": 1e-8}
-    assert best_layer_time(slow_nics, **layer).deduplicated
-    assert not best_layer_time(slow_links, **layer).deduplicated
+    assert layer_time(slow_nics, **layer).deduplicated
+    assert not layer_time(slow_links, **layer).deduplicated
 
 
 def made_up(totals):
@@ -161,7 +157,7 @@ def test_a_chunk_has_a_least_size():
     """What a chunk costs the experts beyond its rows decides how small it may be."""
     layer = (Topology(4, 8), 4096, 8, 4096, 64)
     counts = [
-        best_chunks(*layer, seconds_a_row=3e-8, chunk_overhead=overhead)
+        layer_time(*layer, seconds_a_row=3e-8, chunk_overhead=overhead).chunks
         for overhead in (0, 1e-3, 1e-2)
     ]
     assert counts[0] > counts[1] > counts[2] == 1
@@ -197,6 +193,6 @@ def test_what_is_wrong_is_said(changes, message):
 
 def test_candidates_and_schedulers_are_checked():
     with pytest.raises(ArgumentError, match="candidates must be an integer from 1 to 256, got 0"):
-        best_chunks(ROUND, **LAYER, seconds_a_row=1e-6, candidates=[0])
+        layer_time(ROUND, **LAYER, seconds_a_row=1e-6, candidates=[0])
     with pytest.raises(OptionError, match="scheduler"):
-        best_chunks(ROUND, **LAYER, seconds_a_row=1e-6, scheduler="no such")
+        layer_time(ROUND, **LAYER, seconds_a_row=1e-6, scheduler="no such")

@@ -207,7 +207,7 @@ def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
     """What the cost model takes for the best, which does not know how popular experts are."""
     _, tokens, top_k = work.source.choices.shape
     size = work.row_bytes
-    best = chunking.best_layer_time(
+    best = chunking.layer_time(
         work.topology,
         tokens,
         top_k,

@@ -113,7 +113,7 @@ def test_the_prediction_is_that_of_the_library(capsys, tmp_path):
     layer = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
     run(capsys, layer, "--preset h200 --row-bytes 8192 --row-seconds 2e-7 --json", path)
     found, times = in_chunks(path)
-    predicted = chunking.best_layer_time(
+    predicted = chunking.layer_time(
         PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_a_row=2e-7
     )
     entry = times[predicted.deduplicated, predicted.chunks]
