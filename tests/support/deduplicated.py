@@ -30,6 +30,18 @@ def dispatched(x, ids, **options):
     return moe.dispatch(x, ids, **usual | options)
 
 
+def values_and_slopes(x, ids, weights, **options):
+    """A layer whose experts square: its result, and the gradients of x and weights."""
+
+    def value(x, weights):
+        rows, _, handle = dispatched(x, ids, **options)
+        result = moe.combine(rows * rows, handle, weights)
+        return (result**2).sum(), result
+
+    (_, result), slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(x, weights)
+    return result, *slopes
+
+
 def spread(local):
     """A function of all devices: each has its part of all arrays."""
     return jax.shard_map(local, mesh=mesh_of(), in_specs=SPREAD, out_specs=SPREAD)

@@ -1,17 +1,18 @@
 """Exchanges inside a shard_map that leaves mesh axes to XLA, or inside a second one."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from deduplicated import values_and_slopes
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
 import fastjax
-from fastjax import moe
 from fastjax.traced.automatic_axes import spec_of
 
 MESHES = {
@@ -173,21 +174,12 @@ def test_moe(rng, deduplicate, check_vma):
     x = rng.normal(size=(4 * 6, 8)).astype(np.float32)
     weights = rng.random((4 * 6, 3)).astype(np.float32)
 
-    def layer(x, ids, weights):
-        def value(x, weights):
-            rows, _, handle = moe.dispatch(
-                x,
-                ids,
-                num_experts=8,
-                axis_name="x",
-                topology=fastjax.Topology(2, 2),
-                deduplicate=deduplicate,
-            )
-            result = moe.combine(rows * rows, handle, weights)
-            return (result**2).sum(), result
-
-        (_, result), slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(x, weights)
-        return result, *slopes
+    layer = functools.partial(
+        values_and_slopes,
+        num_experts=8,
+        topology=fastjax.Topology(2, 2),
+        deduplicate=deduplicate,
+    )
 
     def run(mesh, names):
         f = jax.shard_map(

@@ -164,8 +164,15 @@ def _parts(
         )
         rows = int(traffic.each.sum(0).max())
         seconds = rows * experts.seconds_a_row + experts.overhead if rows else 0.0
-        lanes = layers.once_in_lanes if way else layers.each_in_lanes
-        yield lanes(scheduler, traffic, work.topology, work.fabric, work.row_bytes, experts=seconds)
+        yield layers.in_lanes(
+            scheduler,
+            traffic,
+            work.topology,
+            work.fabric,
+            work.row_bytes,
+            experts=seconds,
+            deduplicate=way,
+        )
         progress.end()
 
 

@@ -134,7 +134,7 @@ def parts_of_once(
     )
 
 
-def each_in_lanes(
+def in_lanes(
     scheduler: str,
     layer: LayerTraffic,
     topology: fastjax.Topology,
@@ -142,29 +142,19 @@ def each_in_lanes(
     size: RowBytes,
     *,
     experts: float,
+    deduplicate: bool,
 ) -> chunking.Parts:
-    """A row for each choice: what a chunk takes, with seconds that its experts take."""
+    """What a chunk takes, with seconds that its experts take."""
+    if deduplicate:
+        parts = parts_of_once(scheduler, layer, topology, fabric, size)
+        (out, copies), (back, sums) = parts.dispatch, parts.combine
+        moves = out.seconds, copies.seconds, experts, sums.seconds, back.seconds
+        return chunking.Parts(parts.planning, *moves)
     found = each_choice(scheduler, layer, topology, fabric, size)
-    there, back = found.dispatch.seconds, found.combine.seconds
+    there, home = found.dispatch.seconds, found.combine.seconds
     if topology.servers == 1:
-        return chunking.Parts(found.planning, copies=there, experts=experts, sums=back)
-    return chunking.Parts(found.planning, out=there, experts=experts, back=back)
-
-
-def once_in_lanes(
-    scheduler: str,
-    layer: LayerTraffic,
-    topology: fastjax.Topology,
-    fabric: Fabric,
-    size: RowBytes,
-    *,
-    experts: float,
-) -> chunking.Parts:
-    """A row for each server that a token goes to: the same."""
-    parts = parts_of_once(scheduler, layer, topology, fabric, size)
-    (out, copies), (back, sums) = parts.dispatch, parts.combine
-    moves = out.seconds, copies.seconds, experts, sums.seconds, back.seconds
-    return chunking.Parts(parts.planning, *moves)
+        return chunking.Parts(found.planning, copies=there, experts=experts, sums=home)
+    return chunking.Parts(found.planning, out=there, experts=experts, back=home)
 
 
 def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
@@ -203,9 +193,8 @@ __all__ = [
     "RowBytes",
     "Way",
     "each_choice",
-    "each_in_lanes",
+    "in_lanes",
     "once",
-    "once_in_lanes",
     "parts_of_once",
     "row_bytes",
 ]
