@@ -9,7 +9,7 @@ set_tests_properties(fuzz_corpus PROPERTIES FIXTURES_SETUP fuzz_corpus)
 
 foreach(name IN ITEMS plan_fuzz table_fuzz)
   add_executable(${name} ${name}.cc)
-  target_link_libraries(${name} PRIVATE random_plans_checks fastjax_options fastjax_planner)
+  target_link_libraries(${name} PRIVATE ${random_plans_objects} fastjax_options fastjax_planner)
   if(FASTJAX_SANITIZE MATCHES "fuzzer")
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   else()

@@ -4,22 +4,27 @@ find_package(Threads REQUIRED)
 set(random_plans_sources crash_report.cc plan_checks.cc problem.cc random_traffic.cc)
 list(TRANSFORM random_plans_sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
 set(tests_folder "${PROJECT_SOURCE_DIR}/tests/cpp")
-foreach(name IN ITEMS replay replay_balance table_checks)
-  list(APPEND random_plans_sources "${tests_folder}/support/${name}.cc")
-endforeach()
+set(check_sources replay.cc replay_balance.cc table_checks.cc)
+list(TRANSFORM check_sources PREPEND "${tests_folder}/support/")
 get_target_property(planner_sources fastjax_planner SOURCES)
 list(TRANSFORM planner_sources PREPEND "${PROJECT_SOURCE_DIR}/ffi/planner/")
 
 add_library(random_plans_checks OBJECT ${random_plans_sources})
 target_link_libraries(random_plans_checks PRIVATE fastjax_options)
+set(random_plans_objects random_plans_checks fastjax_plan_checks)
 
 add_executable(random_plans random_plans.cc)
-target_link_libraries(random_plans PRIVATE random_plans_checks fastjax_options fastjax_planner Threads::Threads)
+target_link_libraries(random_plans PRIVATE ${random_plans_objects} fastjax_options fastjax_planner Threads::Threads)
 add_test(
   NAME random_plans
   COMMAND random_plans 2000 1 --threads 2
 )
 set(digest_programs random_plans)
+
+# Sanitizers look at one planner only.
+if(FASTJAX_SANITIZE)
+  return()
+endif()
 
 # Without warnings: what some optimisations warn of is not what this is about.
 function(fastjax_add_planner_variant name)
@@ -29,7 +34,7 @@ function(fastjax_add_planner_variant name)
   add_executable(random_plans_${name} random_plans.cc)
   target_link_libraries(
     random_plans_${name}
-    PRIVATE random_plans_checks fastjax_options fastjax_planner_${name} Threads::Threads
+    PRIVATE ${random_plans_objects} fastjax_options fastjax_planner_${name} Threads::Threads
   )
   set(digest_programs ${digest_programs} random_plans_${name} PARENT_SCOPE)
 endfunction()
@@ -56,7 +61,14 @@ fastjax_scheduler_sources(
   "${CMAKE_CURRENT_SOURCE_DIR}/added_schedulers.inc"
   "${CMAKE_CURRENT_SOURCE_DIR}/"
 )
-add_executable(added_scheduler_test added_scheduler_test.cc ${random_plans_sources} ${planner_sources} ${added_sources})
+add_executable(
+  added_scheduler_test
+  added_scheduler_test.cc
+  ${random_plans_sources}
+  ${check_sources}
+  ${planner_sources}
+  ${added_sources}
+)
 target_include_directories(added_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
 target_compile_definitions(added_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"added_schedulers.inc\"")
 target_link_libraries(added_scheduler_test PRIVATE fastjax_options)
@@ -73,7 +85,13 @@ else()
 endif()
 find_program(FASTJAX_OTHER_CXX NAMES ${others} DOC "A compiler of another make, to compare plans with")
 if(FASTJAX_OTHER_CXX AND NOT FASTJAX_SANITIZE)
-  set(other_sources ${random_plans_sources} "${CMAKE_CURRENT_SOURCE_DIR}/random_plans.cc" ${planner_sources})
+  set(
+    other_sources
+    ${random_plans_sources}
+    ${check_sources}
+    "${CMAKE_CURRENT_SOURCE_DIR}/random_plans.cc"
+    ${planner_sources}
+  )
   set(other_objects)
   foreach(source IN LISTS other_sources)
     cmake_path(GET source STEM stem)
