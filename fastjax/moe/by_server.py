@@ -51,6 +51,7 @@ def cross_once(
     over: Over,
     travels_in: np.dtype,
     turn: starts.Turn,
+    planned: starts.Turn,
 ) -> tuple[Crossed, starts.Turn]:
     """Tokens to the servers of their experts, once each.
 
@@ -63,6 +64,7 @@ def cross_once(
       over: those devices.
       travels_in: the type that rows travel in.
       turn: of what crossing begins behind.
+      planned: of what counts are gathered behind.
 
     Returns:
       What landed, and a turn for what is to begin behind the crossing.
@@ -70,7 +72,7 @@ def cross_once(
     choices = routing.check(expert_ids, experts.count)
     kept, dropped = find_room(choices, experts, over)
     going = jnp.where(kept, choices.experts, experts.count)
-    crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over))
+    crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, planned))
     numbers = numbers_of(going, crossing, servers)
     landed, turn = cross(x, weights, numbers, crossing, travels_in, turn)
     return Crossed(landed, kept, dropped, crossing), turn
@@ -102,7 +104,7 @@ def spread_inside(
     landed = crossed.landed
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
-    found = to_experts.find_route(starts.behind(landed.expert_ids, arrived), in_server, inside)
+    found = to_experts.find_route(landed.expert_ids, in_server, inside, arrived)
     handle = Handle(
         crossed.kept, crossed.dropped, found.group_rows, None, found.route, crossed.crossing
     )

@@ -47,6 +47,7 @@ def find_crossing(
     wrong: jax.Array,
     servers: Servers,
     over: Over,
+    planned: starts.Turn = None,
 ) -> Crossing:
     """Which tokens go to which servers, and where they land; planned.
 
@@ -56,6 +57,7 @@ def find_crossing(
       wrong: an expert that there is not, or 0.
       servers: where experts are.
       over: the devices.
+      planned: of what counts are gathered behind.
     """
     tokens, top_k = experts.shape
     me = position(over.axes, over.groups)
@@ -65,7 +67,8 @@ def find_crossing(
     every = jnp.arange(servers.count, dtype=jnp.int32)
     goes = (chosen[:, :, None] == every).any(1) & (every != here)
     wanted = goes.sum(0, dtype=jnp.int32)
-    by_position = jax.lax.all_gather(wanted, over.axes, axis_index_groups=over.groups)
+    told = starts.behind(wanted, planned)
+    by_position = jax.lax.all_gather(told, over.axes, axis_index_groups=over.groups)
     sent = landing.rows_to_devices(by_position[servers.position_at], servers)
     there, back = _ways(sent, rank, np.array(servers.rank_of))
     counted = goes.astype(jnp.int32)

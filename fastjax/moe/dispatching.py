@@ -92,7 +92,7 @@ def dispatch(
         payload_dtype=payload_dtype,
         deduplicate=deduplicate,
     )
-    underway, _ = set_out(x, expert_ids, weights, arrangement, None)
+    underway, *_ = set_out(x, expert_ids, weights, arrangement, None, None)
     rows, group_sizes, handle, _ = arrive(underway, arrangement, None, None)
     return rows, group_sizes, handle
 
@@ -106,23 +106,28 @@ def set_out(
     weights: jax.Array | None,
     arrangement: Arrangement,
     turn: starts.Turn,
-) -> tuple[Crossed | Arrived, starts.Turn]:
+    planned: starts.Turn,
+) -> tuple[Crossed | Arrived, starts.Turn, starts.Turn]:
     """The exchange of `dispatch` between all devices, which begins behind `turn`.
 
     Returns:
-      What `arrive` takes, and a turn for what is to begin behind the exchange.
+      What `arrive` takes; a turn for what is to begin behind the exchange, and one for what is to
+      be planned behind its plan.
     """
     over, experts = arrangement.over, arrangement.experts
     x, expert_ids = jax_compat.vary_together([x, expert_ids], over.axes)
     travels_in = arrangement.travels_in
     if arrangement.once:
         servers, over = arrangement.servers, arrangement.crossing
-        return cross_once(x, expert_ids, weights, experts, servers, over, travels_in, turn)
-    found = to_experts.find_route(expert_ids, experts, over)
+        crossed, turn = cross_once(
+            x, expert_ids, weights, experts, servers, over, travels_in, turn, planned
+        )
+        return crossed, turn, starts.of_plan(crossed.crossing.plan.table, planned)
+    found = to_experts.find_route(expert_ids, experts, over, planned)
     handle = Handle(found.route.kept, found.dropped, found.group_rows, weights, found.route, None)
     handle, group_sizes = checkpoint.named((handle, found.group_sizes))
     rows, turn = to_experts.send(x, handle.route, travels_in, turn)
-    return (rows, group_sizes, handle), turn
+    return (rows, group_sizes, handle), turn, starts.of_plan(found.route.plan.table, planned)
 
 
 def arrive(

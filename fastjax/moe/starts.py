@@ -49,6 +49,11 @@ def of_end(rows: jax.Array) -> jax.Array:
     return after(first(), rows)
 
 
+def of_plan(table: jax.Array, turn: Turn) -> Turn:
+    """A turn for what is to be planned behind a plan, where plans have turns."""
+    return None if turn is None else after(first(), table)
+
+
 def behind(value: jax.Array, turn: Turn) -> jax.Array:
     """A value, for work that begins behind `turn`; the backward pass does not wait."""
     return value if turn is None else after(value, turn)
@@ -92,4 +97,4 @@ def _leave_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Arra
 _enter.defvjp(_enter_forward, _enter_backward)
 _leave.defvjp(_leave_forward, _leave_backward)
 
-__all__ = ["Turn", "begin", "behind", "enter", "first", "of_end", "whole"]
+__all__ = ["Turn", "begin", "behind", "enter", "first", "of_end", "of_plan", "whole"]

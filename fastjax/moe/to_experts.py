@@ -64,17 +64,21 @@ class Routed:
     group_sizes: jax.Array
 
 
-def find_route(expert_ids: jax.Array, experts: Experts, over: Over) -> Routed:
+def find_route(
+    expert_ids: jax.Array, experts: Experts, over: Over, planned: starts.Turn = None
+) -> Routed:
     """Sorts choices, has all devices know how many go where, and plans.
 
     Args:
       expert_ids: shape (tokens, k), varying over the axes; -1 for choices that go nowhere.
       experts: of the devices of a group.
       over: the devices.
+      planned: of what counts are gathered behind.
     """
     tokens, top_k = expert_ids.shape
     by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
-    counts = jax.lax.all_gather(by_expert.counts, over.axes, axis_index_groups=over.groups)
+    counts = starts.behind(by_expert.counts, planned)
+    counts = jax.lax.all_gather(counts, over.axes, axis_index_groups=over.groups)
     routes = routing.find(
         counts,
         position(over.axes, over.groups),

@@ -114,8 +114,8 @@ def layer(
     )
     if chunks is None:
         chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
-    if chunks > 1 and whole.experts.may_drop:
-        expert_ids = _without_dropped(expert_ids, whole)
+    if chunks > 1:
+        expert_ids = _for_chunks(expert_ids, whole)
     parts = [
         _Part(x[at], expert_ids[at], None if weights is None else weights[at], arrangement)
         for at, arrangement in _cut(whole, tokens, top_k, chunks)
@@ -137,10 +137,14 @@ def _in_turn(
     parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
 ) -> jax.Array:
     chained = len(parts) > 1
-    turn = starts.first() if chained else None
+    # A plan that is refused ends the program on all devices: none may then be on its way to a
+    # collective, in which others would wait for it.
+    turn = planned = starts.first() if chained else None
     underway = []
     for part in parts:
-        travelling, turn = set_out(part.x, part.expert_ids, part.weights, part.arrangement, turn)
+        travelling, turn, planned = set_out(
+            part.x, part.expert_ids, part.weights, part.arrangement, turn, planned
+        )
         underway.append(travelling)
     # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
     # So all chunks set out before counts are gathered inside servers and before experts work, and
@@ -176,16 +180,22 @@ def _of_rows(function: Callable[..., jax.Array]) -> OfRows:
     )
 
 
-def _without_dropped(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
-    """The choices that find room if all chunks go at once; none instead of the others."""
+def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
+    """The choices that find room if all chunks go at once; none instead of the others.
+
+    Where an expert that there is not was chosen, the first choice is that one: the first chunk is
+    refused, before anything of it or another has set out.
+    """
     (expert_ids,) = jax_compat.vary_together([expert_ids], whole.over.axes)
     count = whole.experts.count
     choices = routing.check(expert_ids, count)
-    kept, _ = find_room(choices, whole.experts, whole.over)
-    # A device with an expert that there is not must still be refused, and by that expert's number.
+    if whole.experts.may_drop:
+        kept, _ = find_room(choices, whole.experts, whole.over)
+    else:
+        kept = choices.experts < count
+    going = jnp.where(kept, choices.experts, routing.UNROUTED)
     wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
-    nowhere = jnp.where(choices.wrong > 0, wrong, routing.UNROUTED)
-    return jnp.where(kept, choices.experts, nowhere)
+    return going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
 
 
 def _cut(
