@@ -23,7 +23,7 @@ import resumed
 from paper import peers, rails
 
 from fastjax import _core, traffic
-from fastjax.chunking import CANDIDATES, LayerTimes, Parts, best_chunks, schedule
+from fastjax.chunking import CANDIDATES, LayerTimes, Parts, layer_time, schedule
 from fastjax.cli.simulate import layers
 from fastjax.moe import choosing
 from fastjax.moe.servers import Servers
@@ -119,7 +119,7 @@ class Problem:
     def default_chunks(self) -> int:
         """The best number of chunks as far as it can be told when a program is traced."""
         routing, size = self.routing, self.size
-        return best_chunks(
+        return layer_time(
             self.topology,
             TOKENS,
             routing.top_k,
@@ -128,7 +128,7 @@ class Problem:
             seconds_a_row=0.0,
             deduplicate=True,
             chunk_overhead=0.0,
-        )
+        ).chunks
 
     def handed_on(self) -> float:
         """That, if rows were also copied inside servers as they land, and summed as they come."""
