@@ -107,6 +107,12 @@ def automatic_axes(ctx: mlir.LoweringRuleContext) -> dict[Hashable, int]:
     return {name: size for name, size in mesh.shape.items() if name not in manual and size > 1}
 
 
+def leaves_axes_to_xla() -> bool:
+    """Whether the enclosing shard_maps leave mesh axes to XLA, but for those of size 1."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return any(size > 1 and name not in mesh.manual_axes for name, size in mesh.shape.items())
+
+
 def explicit_axes(ctx: mlir.LoweringRuleContext, aval: Aval) -> dict[Hashable, int | None]:
     """The mesh axes of explicit type, and the dimension of an array that each divides, if any."""
     mesh = ctx.module_context.axis_context.mesh  # pyright: ignore[reportAttributeAccessIssue]

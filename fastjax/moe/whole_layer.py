@@ -71,7 +71,8 @@ def layer(
       params: a pytree of arrays of the experts of this device, shape (experts of a device, ...).
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
-      chunks: how many, from 1 to tokens. By default 1, or, where CPU devices of several processes
+      chunks: how many, from 1 to tokens; one in a shard_map that leaves axes to XLA, which would
+        lose their order. By default 1, or, where CPU devices of several processes
         share the experts and seconds_per_row is given, what the model of a layer predicts to be
         fastest; see docs/how_to/hide_the_exchange.md.
       seconds_per_row: what the experts of a device take for a row, forward.
@@ -112,7 +113,9 @@ def layer(
         payload_dtype=payload_dtype,
         deduplicate=deduplicate,
     )
-    if chunks is None:
+    if jax_compat.leaves_axes_to_xla():
+        chunks = 1
+    elif chunks is None:
         chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
     if chunks > 1:
         expert_ids = _for_chunks(expert_ids, whole)
@@ -210,7 +213,7 @@ def _cut(
     cut = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         # Either all of the chunk that can arrive, or all that finds room of all chunks.
-        most = arguments.room_of(end - start, top_k, here, devices, None)
+        most = (end - start) * top_k * devices
         rows = min(aligned(most, here, whole.experts.alignment), whole.experts.rows)
         experts = dataclasses.replace(whole.experts, rows=rows, may_drop=False)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))

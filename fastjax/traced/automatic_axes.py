@@ -31,13 +31,14 @@ def spec_of(
       shape: of the array of rows.
       automatic: sizes of the axes.
       explicit: of those whose part in an array its type says, the dimension that they divide.
+        Rows that are divided themselves are brought together.
     """
     left, taken = list(shape), [[] for _ in shape]
     said = explicit or {}
     for name, size in automatic.items():
         fits = (d for d in range(len(shape) - 1, 0, -1) if left[d] and left[d] % size == 0)
         dim = said[name] if name in said else next(fits, None)
-        if dim is not None:
+        if dim:  # 0: rows themselves are divided, of which an exchange needs all
             left[dim] //= size
             taken[dim].append(name)
     return P(*(tuple(names) or None for names in taken))

@@ -141,10 +141,15 @@ INDEXED_EXCHANGE = dataclasses.replace(
     target="fastjax_indexed_exchange_v1",
     operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "partition"),
 )
-STAGE = CustomCall("fastjax_stage_v1", (*_ROWS, *Metadata._fields, "table"), in_place="base")
+# Without a number each, XLA would take two of the same operands for one.
+_STAGE = (Attribute("channel", "int64"),)
+STAGE = CustomCall(
+    "fastjax_stage_v1", (*_ROWS, *Metadata._fields, "table"), _STAGE, in_place="base"
+)
 INDEXED_STAGE = CustomCall(
     "fastjax_indexed_stage_v1",
     (*_ROWS, *Metadata._fields, "table", "indices", "factors"),
+    _STAGE,
     in_place="base",
 )
 STAGED_EXCHANGE = dataclasses.replace(

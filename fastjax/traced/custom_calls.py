@@ -65,7 +65,7 @@ def emit_staged(
       attributes: of the exchange, by name.
     """
     avals: Sequence[Any] = ctx.avals_in
-    (ticketed,) = emit(ctx, stage, operands, {})
+    (ticketed,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
     result = jax_compat.custom_call(
         ctx,
         call.target,

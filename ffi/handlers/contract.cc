@@ -39,6 +39,7 @@ Contract Declare() {
                                     {"transposed_table", &A::transposed_table},
                                     Added({"check_overlaps", &A::check_overlaps})}};
   const AttributeGroup experts = {"a plan's", {Added({"experts", &A::experts})}};
+  const AttributeGroup stage = {"a call site's", {{"channel", &A::channel}}};
   const AttributeGroup rank = {"a plan's", {{"rank", &A::rank}}};
 
   Contract contract;
@@ -46,8 +47,8 @@ Contract Declare() {
   contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
   contract.indexed_exchange = {
       "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};
-  contract.stage = {"fastjax_stage_v1", NamesOf<StageOperands>(), {}};
-  contract.indexed_stage = {"fastjax_indexed_stage_v1", NamesOf<IndexedStageOperands>(), {}};
+  contract.stage = {"fastjax_stage_v1", NamesOf<StageOperands>(), {stage}};
+  contract.indexed_stage = {"fastjax_indexed_stage_v1", NamesOf<IndexedStageOperands>(), {stage}};
   contract.staged_exchange = {
       "fastjax_staged_exchange_v1", NamesOf<StagedExchangeOperands>(), {site, processes, planned, exchange}};
   contract.indexed_staged_exchange = contract.staged_exchange;

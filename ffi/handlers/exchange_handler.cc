@@ -85,12 +85,25 @@ ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::Ru
   return future;
 }
 
+Status NotStaged(const CallSite& site, int32_t partition) {
+  return Status::Internal(site.Prefix() + site.DeviceName(site.group_of[partition], site.position_of[partition]) +
+                          " has no memory for copies of its operands, which chunks of a layer want.");
+}
+
 ffi::Future ExecuteStaged(const StagedExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  StagedOperands* const staged = StagedOperands::TakeTicket(buffers.base.untyped_data());
+  const bool has_ticket = buffers.base.size_bytes() >= sizeof(Ticket);
+  StagedOperands* const staged = has_ticket ? StagedOperands::TakeTicket(buffers.base.untyped_data()) : nullptr;
+  if (staged == nullptr) {
+    const int32_t where = DecodePartition(buffers.partition, *state->site);
+    const Status why = where < 0 ? UnexpectedOperands() : NotStaged(*state->site, where);
+    if (where < 0) return Failed(ToError(FailsAlone(*state->site, why)));
+    state->exchange->Refuse(run.run_id, where, why, Completing(std::move(promise)));
+    return future;
+  }
   const auto done = [staged, complete = Completing(std::move(promise))](const Status& status) {
-    StagingPool::GiveBack(staged);
+    StagedCopies::Return(staged);
     complete(status);
   };
   Begin(staged->Buffers(buffers.result, buffers.base, buffers.partition), state, run, done);

@@ -12,37 +12,49 @@ namespace {
 struct StageSite {
   static ffi::TypeId id;
   HandedOver handed_over;
-  std::shared_ptr<StagingPool> pool = std::make_shared<StagingPool>();
+  StagedCopies copies;
 };
 
 ffi::TypeId StageSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
+// The attributes only keep apart what XLA would take for one call.
 ffi::ErrorOr<std::unique_ptr<StageSite>> Instantiate(ffi::Dictionary /*attrs*/) {
   auto site = std::make_unique<StageSite>();
   site->handed_over.Publish();
   return site;
 }
 
+bool CopyAll(const ExchangeBuffers& from, StagedOperands* to) {
+  if (!from.table.has_value()) return false;
+  if (!from.indices.has_value() || !from.factors.has_value()) {
+    return to->Copy(
+        {from.source, from.input_offsets, from.send_sizes, from.output_offsets, from.recv_sizes, *from.table});
+  }
+  return to->Copy({from.source, from.input_offsets, from.send_sizes, from.output_offsets, from.recv_sizes, *from.table,
+                   *from.indices, *from.factors});
+}
+
+// What cannot be staged is refused by the call that exchanges, which can tell the other devices.
 ffi::Error Execute(const ExchangeBuffers& buffers, StageSite* site) {
   site->handed_over.Receive();
   const ffi::AnyBuffer& result = buffers.result;
-  if (result.size_bytes() < kTicketBytes || result.size_bytes() != buffers.base.size_bytes()) {
+  if (result.size_bytes() < sizeof(Ticket) || result.size_bytes() != buffers.base.size_bytes()) {
     return ToError(UnexpectedOperands());
   }
   // XLA was asked to give result and base one buffer; it is free not to.
   if (result.untyped_data() != buffers.base.untyped_data()) {
     std::memcpy(result.untyped_data(), buffers.base.untyped_data(), result.size_bytes());
   }
-  if (!buffers.table.has_value()) return ToError(UnexpectedOperands());
-  StagedOperands* const staged = site->pool->Lend();
-  if (buffers.indices.has_value() && buffers.factors.has_value()) {
-    staged->Copy({buffers.source, buffers.input_offsets, buffers.send_sizes, buffers.output_offsets, buffers.recv_sizes,
-                  *buffers.table, *buffers.indices, *buffers.factors});
-  } else {
-    staged->Copy({buffers.source, buffers.input_offsets, buffers.send_sizes, buffers.output_offsets, buffers.recv_sizes,
-                  *buffers.table});
-  }
-  staged->WriteTicket(result.untyped_data());
+  StagedOperands* staged = nullptr;
+  const Status kept = Guarded([&] {
+    staged = site->copies.Take();
+    if (!CopyAll(buffers, staged)) return UnexpectedOperands();
+    staged->WriteTicket(result.untyped_data());
+    return Status::Ok();
+  });
+  if (kept.ok()) return ffi::Error::Success();
+  if (staged != nullptr) StagedCopies::Return(staged);
+  StagedOperands::WriteNone(result.untyped_data());
   return ffi::Error::Success();
 }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/tickets.h"
+
 namespace fastjax::handlers {
 namespace {
 
@@ -13,18 +15,16 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 }  // namespace
 
-void StagedOperands::Copy(std::initializer_list<StagedOperand> operands) {
+bool StagedOperands::Copy(std::initializer_list<StagedOperand> operands) {
   size_t bytes = kAlignment;
   dimensions_.clear();
   for (const StagedOperand& operand : operands) {
     bytes += Aligned(operand.bytes);
     dimensions_.insert(dimensions_.end(), operand.dimensions.begin(), operand.dimensions.end());
   }
-  if (bytes > capacity_) {
-    memory_.reset(new std::byte[bytes]);  // not made_unique's zeros
-    capacity_ = bytes;
-  }
-  auto* at = memory_.get();
+  memory_ = fastjax::StagingPool::Get().Take(static_cast<int64_t>(bytes));
+  auto* at = memory_.data();
+  if (at == nullptr) return false;
   at += Aligned(reinterpret_cast<uintptr_t>(at)) - reinterpret_cast<uintptr_t>(at);
   int64_t* dimensions = dimensions_.data();
   count_ = 0;
@@ -35,6 +35,7 @@ void StagedOperands::Copy(std::initializer_list<StagedOperand> operands) {
     at += Aligned(operand.bytes);
     dimensions += rank;
   }
+  return true;
 }
 
 ExchangeBuffers StagedOperands::Buffers(const ffi::AnyBuffer& result, const ffi::AnyBuffer& base,
@@ -48,35 +49,46 @@ ExchangeBuffers StagedOperands::Buffers(const ffi::AnyBuffer& result, const ffi:
   return buffers;
 }
 
-StagedOperands* StagingPool::Lend() {
+StagedOperands* StagedCopies::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (free_.empty()) {
+    free_.reserve(all_.size() + 1);  // returning one must not want memory
     all_.push_back(std::make_unique<StagedOperands>());
+    all_.back()->owner_ = this;
     free_.push_back(all_.back().get());
   }
   StagedOperands* const staged = free_.back();
   free_.pop_back();
-  staged->lender_ = shared_from_this();
   return staged;
 }
 
-void StagingPool::GiveBack(StagedOperands* staged) {
-  // Held until the lock is released: it may be the last that holds the pool.
-  const std::shared_ptr<StagingPool> pool = std::move(staged->lender_);
-  const std::lock_guard<std::mutex> lock(pool->mutex_);
-  pool->free_.push_back(staged);
+void StagedCopies::Return(StagedOperands* staged) {
+  fastjax::StagingPool::Get().Return(std::move(staged->memory_));
+  staged->memory_ = {};
+  StagedCopies* const owner = staged->owner_;
+  const std::lock_guard<std::mutex> lock(owner->mutex_);
+  owner->free_.push_back(staged);
+}
+
+StagedCopies::~StagedCopies() {
+  for (const auto& staged : all_) static_cast<void>(Tickets::Get().Redeem(staged->ticket_));
 }
 
 void StagedOperands::WriteTicket(void* memory) {
-  const StagedOperands* const self = this;
-  std::memcpy(replaced_.data(), memory, kTicketBytes);
-  std::memcpy(memory, static_cast<const void*>(&self), kTicketBytes);
+  ticket_ = Tickets::Get().Issue(this);
+  std::memcpy(replaced_.data(), memory, sizeof(ticket_));
+  std::memcpy(memory, &ticket_, sizeof(ticket_));
 }
 
+void StagedOperands::WriteNone(void* memory) { std::memset(memory, 0, sizeof(Ticket)); }
+
 StagedOperands* StagedOperands::TakeTicket(void* memory) {
-  StagedOperands* staged = nullptr;
-  std::memcpy(static_cast<void*>(&staged), memory, kTicketBytes);
-  std::memcpy(memory, staged->replaced_.data(), kTicketBytes);
+  Ticket ticket = 0;
+  std::memcpy(&ticket, memory, sizeof(ticket));
+  auto* const staged = static_cast<StagedOperands*>(Tickets::Get().Redeem(ticket));
+  if (staged == nullptr) return nullptr;
+  staged->ticket_ = 0;
+  std::memcpy(memory, staged->replaced_.data(), sizeof(ticket));
   return staged;
 }
 

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "handlers/operands.h"
+#include "runtime/staging_pool.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
 
-class StagingPool;
+class StagedCopies;
 
-constexpr size_t kTicketBytes = sizeof(void*);
+using Ticket = uint64_t;
 
 // A buffer of XLA's, of whatever type.
 struct StagedOperand {
@@ -42,34 +43,44 @@ class StagedOperands {
  public:
   static constexpr size_t kMost = 8;  // source, four of metadata, table, indices, factors
 
-  void Copy(std::initializer_list<StagedOperand> operands);
+  // False, and nothing is kept, without memory for the copies.
+  bool Copy(std::initializer_list<StagedOperand> operands);
 
   // As the exchange itself would get them; `result`, `base` and `partition` are those of the call that exchanges.
   ExchangeBuffers Buffers(const ffi::AnyBuffer& result, const ffi::AnyBuffer& base,
                           const ffi::AnyBuffer& partition) const;
 
-  // A call that stages gives the one that exchanges a ticket, which operands are its, in the first bytes of what that
-  // writes to; and puts back what was there.
+  // A call that stages gives the one that exchanges a ticket, which says what operands are its, in the first bytes of
+  // what that writes to; and the other puts back what was there.
   void WriteTicket(void* memory);
+  // Returns null where there is none.
   static StagedOperands* TakeTicket(void* memory);
+  // Memory that has no operands to go with it: TakeTicket returns null.
+  static void WriteNone(void* memory);
 
  private:
-  friend class StagingPool;
+  friend class StagedCopies;
 
   std::array<XLA_FFI_Buffer, kMost> buffers_{};
   size_t count_ = 0;
   std::vector<int64_t> dimensions_;
-  std::unique_ptr<std::byte[]> memory_;
-  size_t capacity_ = 0;
-  std::array<std::byte, kTicketBytes> replaced_{};  // by the ticket
-  std::shared_ptr<StagingPool> lender_;             // while lent
+  fastjax::StagingPool::Buffer memory_;
+  std::array<std::byte, sizeof(Ticket)> replaced_{};  // by the ticket
+  Ticket ticket_ = 0;                                 // 0: nobody is to take it any more
+  StagedCopies* owner_ = nullptr;
 };
 
-// What a call site stages in; it owns what it lends.
-class StagingPool : public std::enable_shared_from_this<StagingPool> {
+// The copies of one call site, which it owns: also those of launches that ended before they were exchanged. It is part
+// of the executable that exchanges them.
+class StagedCopies {
  public:
-  StagedOperands* Lend();
-  static void GiveBack(StagedOperands* staged);
+  StagedCopies() = default;
+  ~StagedCopies();
+  StagedCopies(const StagedCopies&) = delete;
+  StagedCopies& operator=(const StagedCopies&) = delete;
+
+  StagedOperands* Take();
+  static void Return(StagedOperands* staged);
 
  private:
   std::mutex mutex_;

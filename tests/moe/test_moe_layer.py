@@ -66,8 +66,7 @@ def in_chunks(options, chunks, function, x, weights, ids, experts):
         num_experts=EXPERTS,
         axis_name="x",
         chunks=chunks,
-        topology=TOPOLOGY,
-        **options,
+        **{"topology": TOPOLOGY} | options,
     )
 
 
@@ -119,11 +118,64 @@ def compiled(local, tokens=6, experts=EXPERTS):
 
 def test_chunks_are_staged_and_one_is_as_before():
     text = compiled(functools.partial(in_chunks, {"deduplicate": True}, 2, one_expert))
-    assert text.count('"fastjax_staged_exchange_v1"') > 0
+    exchanges = text.count('"fastjax_staged_exchange_v1"')
+    assert exchanges == text.count('"fastjax_stage_v1"') > 0
     assert text.count('"fastjax_exchange_v1"') == 0
     whole = compiled(functools.partial(in_chunks, {"deduplicate": True}, 1, one_expert))
     assert "fastjax_staged" not in whole
     assert "fastjax_after" not in whole
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_exchanges_that_are_made_again_are_staged_again(rng, deduplicate):
+    """XLA takes calls of the same operands for one, and would give two exchanges one copy."""
+    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
+    whole = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
+    again = jax.checkpoint(whole, policy=moe.save_plans, prevent_cse=False)
+    (result, grads), (got, got_grads) = run(problem, whole), run(problem, again)
+    np.testing.assert_array_equal(got, result)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), got_grads, grads
+    )
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_a_chunk_whose_tokens_choose_an_expert_twice(deduplicate):
+    """All rows of a chunk may go to one device, more than of tokens whose experts differ."""
+    options = {"deduplicate": deduplicate, "buffer_factor": float(DEVICES)}
+    ids = np.full((DEVICES, 6, TOP_K), -1, np.int32)
+    ids[:, 3:] = 0
+    x = np.arange(DEVICES * 6 * 6, dtype=np.float32).reshape(-1, 6) / 100
+    experts = np.ones((EXPERTS, 6, 10), np.float32), np.ones((EXPERTS, 10, 6), np.float32)
+    arrays = x, np.ones((len(x), TOP_K), np.float32), ids.reshape(-1, TOP_K), experts
+    results = []
+    for chunks in (1, 2):
+        local = functools.partial(in_chunks, options, chunks, one_expert)
+        mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+        results.append(jax.jit(mapped)(*arrays))
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+def test_one_chunk_where_axes_are_left_to_xla():
+    """There is no order of several."""
+    text = str(
+        jax.make_jaxpr(
+            jax.shard_map(
+                functools.partial(in_chunks, {"topology": fastjax.Topology(2, 2)}, 2, one_expert),
+                mesh=mesh_of((4, 2), ("x", "d")),
+                axis_names={"x"},
+                in_specs=P("x"),
+                out_specs=P("x"),
+            )
+        )(
+            jnp.ones((4 * 6, 6)),
+            jnp.ones((4 * 6, TOP_K)),
+            jnp.zeros((4 * 6, TOP_K), jnp.int32),
+            (jnp.ones((EXPERTS, 6, 10)), jnp.ones((EXPERTS, 10, 6))),
+        )
+    )
+    assert " plan_" in text or "ragged" in text
+    assert " after" not in text
 
 
 def test_an_expert_that_there_is_not_is_refused_in_chunks(rng):

@@ -122,7 +122,7 @@ def test_values_with_gspmd(rng, where, width):
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta).reshape(got.shape))
 
 
-@pytest.mark.parametrize("spec", [P("x"), P("x", "d")], ids=str)
+@pytest.mark.parametrize("spec", [P("x"), P("x", "d"), P(("x", "d"))], ids=str)
 def test_explicit_axes(rng, spec):
     mesh = mesh_of((4, 2), ("x", "d"), explicit=True)
     meta, operand, output, _ = problem(rng, 4, (8,))

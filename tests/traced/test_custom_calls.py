@@ -292,6 +292,18 @@ def test_a_given_table_and_checks_are_told(backwards):
         refused(jax.errors.JaxRuntimeError, checked, "overlap")
 
 
+def test_an_exchange_of_what_nobody_staged():
+    """Whatever is in the memory where a ticket should be is looked up first."""
+    topology = (1, 1, *TOLD["topology"][2:])
+    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
+    target = contract.STAGED_EXCHANGE.target
+    told = told_of(target, **alone, program="jit_nobody", reverse=False, transposed_table=False)
+    for base in (jnp.ones((2, 1)), jnp.zeros((2, 1)), jnp.ones((1, 1))):
+        result = jax.ShapeDtypeStruct(base.shape, base.dtype)
+        run = partial(executed, target, told, [base, jnp.zeros((), jnp.uint32)], result)
+        refused(jax.errors.JaxRuntimeError, run, "device 0 has no memory for copies")
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_told(rank):
     """The table of a rank is its own."""

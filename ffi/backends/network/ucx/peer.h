@@ -65,7 +65,8 @@ struct Request {
   uint64_t granted = 0;  // the receiver's number
   bool held = false;     // one of the same listener and tag is being sent
   Listener* listener = nullptr;
-  int64_t order = 0;  // the listener's
+  int64_t order = 0;      // the listener's
+  int32_t passed_by = 0;  // ticks for which sends of a lower order went first
   int64_t cookie = 0;
   std::list<Request>::iterator self;
   Ticket ticket;    // of a send whose rows may be read from where they are

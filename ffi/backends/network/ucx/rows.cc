@@ -23,6 +23,9 @@ constexpr size_t kWakeBytes = 1 << 20;
 // A connection that nothing has gone through for so many ticks stands still.
 constexpr int32_t kStillTicks = 3;
 
+// Ticks after which a send that others go before sends a chunk all the same: both sides then see that it moves.
+constexpr int32_t kPatientTicks = 20;
+
 constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
 
 // Moves `bytes` between `data` and the request's next bytes. There are as many.
@@ -80,6 +83,7 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
   request->given_up = Status::Ok();
   request->listener = listener;
   request->order = listener->order();
+  request->passed_by = 0;
   request->cookie = cookie;
   return request;
 }
@@ -333,6 +337,7 @@ bool Rows::SendChunk(Request* send) {
   Peer* const peer = send->peer;
   const Endpoint* const endpoint = EndpointOf(*send);
   if (endpoint->in_flight >= kWindow || endpoint->failed) return false;
+  send->passed_by = 0;
   const size_t length = std::min(kChunk, send->bytes - send->moved);
   Outgoing* const message = links_->Compose(Kind::kChunk, length);
   message->header.rows = send->moved;
@@ -367,21 +372,38 @@ void Rows::FindFirst() {
 bool Rows::Pump() {
   if (busy_ == 0) return false;
   FindFirst();
-  bool any = false;
+  bool any = SendOverdue();
   for (Peer& peer : parts_->peers) {
     // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
     // from one device to another. Rows that come first can then be handed on first, and the last come no later.
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
       Request* const send = &*it++;
-      if (send->held || send->order > first_[static_cast<size_t>(EndpointOf(*send)->nic_worker)]) continue;
+      if (send->held || !GoesFirst(*send)) continue;
       any |= SendChunk(send);
     }
   }
   return any;
 }
 
-void Rows::FindStill() {
+bool Rows::SendOverdue() {
+  bool any = false;
   for (Peer& peer : parts_->peers) {
+    for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
+      Request* const send = &*it++;
+      if (send->passed_by >= kPatientTicks) any |= SendChunk(send);
+    }
+  }
+  return any;
+}
+
+bool Rows::GoesFirst(const Request& send) const {
+  return send.order <= first_[static_cast<size_t>(EndpointOf(send)->nic_worker)];
+}
+
+void Rows::FindStill() {
+  FindFirst();
+  for (Peer& peer : parts_->peers) {
+    for (Request& send : peer.streaming) send.passed_by = send.held || GoesFirst(send) ? 0 : send.passed_by + 1;
     for (const auto& endpoint : peer.endpoints) {
       endpoint->still = endpoint->in_flight < kWindow ? 0 : std::min(endpoint->still + 1, kStillTicks);
     }

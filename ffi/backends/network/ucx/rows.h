@@ -44,8 +44,8 @@ class Rows {
   void Expire(Clock::time_point now);
   // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
-  // Looks for connections that nothing goes through: what waits for them does not hold up other launches. To be called
-  // about ten times a second.
+  // Looks for connections that nothing goes through, which do not hold up other launches, and for sends that have been
+  // held up for long, which send a little. To be called about ten times a second.
   void FindStill();
   // Reads what is short, and ends what has been read; returns whether there was anything.
   bool TakeRead();
@@ -76,6 +76,8 @@ class Rows {
   void Advance(Request* request, std::list<Request>* to);
   void Start(Request* send);
   void FindFirst();
+  bool SendOverdue();
+  bool GoesFirst(const Request& send) const;
   bool SendChunk(Request* send);
   static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);

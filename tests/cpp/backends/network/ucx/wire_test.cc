@@ -291,7 +291,7 @@ struct TwoLaunches {
 
 // Until an earlier launch has sent all, a later one sends nothing through the same NIC, whoever was asked first.
 void TestEarlierLaunchesFirst(const std::string& transports) {
-  TwoLaunches both(transports, 4000000, 20000000);
+  TwoLaunches both(transports, 1000000, 20000000);
   // Nothing goes before both have been asked for.
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
