@@ -19,7 +19,14 @@ from fastjax.moe import (
     to_experts,
     types,
 )
-from fastjax.moe.crossing import Landed, cross, find_crossing, number_type, numbers_of
+from fastjax.moe.crossing import (
+    OnTheWay,
+    cross,
+    find_crossing,
+    land,
+    number_type,
+    numbers_of,
+)
 from fastjax.moe.handle import Crossing, Handle
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Experts, Over
@@ -30,13 +37,13 @@ class Crossed(NamedTuple):
     """Tokens on their way inside the servers of their experts.
 
     Attributes:
-      landed: those that are on this device.
+      travelling: to this device.
       kept: which choices of this device's tokens find room at their experts.
       dropped: how many do not.
       crossing: the way that tokens came.
     """
 
-    landed: Landed
+    travelling: OnTheWay
     kept: jax.Array
     dropped: jax.Array
     crossing: Crossing
@@ -67,15 +74,15 @@ def cross_once(
       planned: of what counts are gathered behind.
 
     Returns:
-      What landed, and a turn for what is to begin behind the crossing.
+      What crosses, and a turn for what is to begin behind the crossing.
     """
     choices = routing.check(expert_ids, experts.count)
     kept, dropped = find_room(choices, experts, over)
     going = jnp.where(kept, choices.experts, experts.count)
     crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, planned))
     numbers = numbers_of(going, crossing, servers)
-    landed, turn = cross(x, weights, numbers, crossing, travels_in, turn)
-    return Crossed(landed, kept, dropped, crossing), turn
+    travelling, turn = cross(x, weights, numbers, crossing, travels_in, turn)
+    return Crossed(travelling, kept, dropped, crossing), turn
 
 
 def spread_inside(
@@ -95,13 +102,13 @@ def spread_inside(
       servers: see there.
       inside: the devices of each server.
       travels_in: the type that rows travel in.
-      arrived: of what counts are gathered behind.
+      arrived: of what tokens land behind.
       turn: of what experts are to work behind.
 
     Returns:
-      What `dispatch` does, and a turn for whose counts are to be gathered next.
+      What `dispatch` does, and a turn for what is to land next.
     """
-    landed = crossed.landed
+    landed = land(crossed.travelling, arrived)
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
     found = to_experts.find_route(landed.expert_ids, in_server, inside, arrived)

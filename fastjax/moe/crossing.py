@@ -21,6 +21,7 @@ from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 from fastjax import jax_compat
 from fastjax.moe import landing, payload, starts, types
 from fastjax.moe.handle import Crossing, Way
+from fastjax.moe.packing import Layout
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Over, refusing
 from fastjax.traced.axes import position
@@ -119,6 +120,25 @@ def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.
     return listed // servers, listed % servers
 
 
+class OnTheWay(NamedTuple):
+    """Tokens that have set out, for `land`.
+
+    Attributes:
+      own: rows, weights and numbers of this device's own tokens.
+      words: what arrives, packed.
+      cotangents: zeros of the shape of what lands, rows and weights; nobody reads them, but the
+        cotangents of what lands are theirs.
+      how: words are packed.
+      weighted: whether there are weights.
+    """
+
+    own: tuple[jax.Array, jax.Array, jax.Array]
+    words: jax.Array
+    cotangents: tuple[jax.Array, jax.Array]
+    how: Layout
+    weighted: bool
+
+
 def cross(
     x: jax.Array,
     weights: jax.Array | None,
@@ -126,7 +146,7 @@ def cross(
     crossing: Crossing,
     travels_in: np.dtype,
     turn: starts.Turn = None,
-) -> tuple[Landed, starts.Turn]:
+) -> tuple[OnTheWay, starts.Turn]:
     """Sends tokens to the other servers that have experts of theirs.
 
     Args:
@@ -138,7 +158,7 @@ def cross(
       turn: of what the exchange begins behind.
 
     Returns:
-      What landed, and a turn for what is to begin behind the exchange.
+      What is on the way, and a turn for what is to begin behind the exchange.
     """
     each = jnp.zeros((x.shape[0], 0), jnp.float32) if weights is None else weights
     values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing, turn)
@@ -146,15 +166,34 @@ def cross(
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
     varied: Any = jax.tree.unflatten(structure, leaves)
     made: Any = _cross(travels_in, *varied)
-    rows, each, ids, turn = made
-    return Landed(rows, ids.astype(jnp.int32) - 1, None if weights is None else each), turn
+    own, words, cotangents, turn = made
+    return OnTheWay(own, words, cotangents, _how(travels_in, own), weights is not None), turn
+
+
+def _how(travels_in: np.dtype, own: tuple[jax.Array, jax.Array, jax.Array]) -> Layout:
+    rows, *beside = own
+    columns = tuple((array.shape[1], array.dtype) for array in beside)
+    return payload.layout(rows.shape[1], travels_in, rows.dtype, columns)
+
+
+def land(travelling: OnTheWay, arrived: starts.Turn = None) -> Landed:
+    """What `cross` sent, once it is there and `arrived` too.
+
+    What lands is unpacked behind `arrived`, so that XLA's CPU backend, which gives memory on in the
+    order of its program, has it all behind that.
+    """
+    words = starts.behind(travelling.words, arrived)
+    made: Any = _land(travelling.how, travelling.own, words, travelling.cotangents)
+    rows, each, ids = made
+    return Landed(rows, ids.astype(jnp.int32) - 1, each if travelling.weighted else None)
 
 
 def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
     """Sends the weights of tokens after them: shape (tokens + landing, k)."""
     nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
     numbers = nothing.astype(jnp.uint8), jnp.zeros((len(crossing.token), 0), jnp.uint8)
-    landed, _ = cross(nothing, weights, numbers, crossing, nothing.dtype)
+    travelling, _ = cross(nothing, weights, numbers, crossing, nothing.dtype)
+    landed = land(travelling)
     assert landed.weights is not None
     return landed.weights
 
@@ -197,11 +236,35 @@ def _cross(
 ) -> Any:
     own_weights, listed_weights = _by_server(weights, crossing)
     listed = x.at[crossing.token].get(mode="promise_in_bounds")
-    words, how = payload.packed(listed, travels_in, (listed_weights, numbers))
+    words, _ = payload.packed(listed, travels_in, (listed_weights, numbers))
     words, turn = starts.begin(words, crossing.plan.table, turn)
-    rows, (each, ids) = payload.unpacked(_exchange_there(words, crossing, turn), how, x.dtype)
-    pairs = ((x, rows), (own_weights, each), (own_numbers, ids))
-    return *map(jnp.concatenate, pairs), turn
+    words = _exchange_there(words, crossing, turn)
+    own = x, own_weights, own_numbers
+    rows = x.shape[0] + words.shape[0]
+    zero = words[:1, :1].sum() * 0  # of a batch as words are, or cotangents would be summed over it
+    cotangents = tuple(jnp.full((rows, a.shape[1]), zero, a.dtype) for a in own[:2])
+    return own, words, cotangents, turn
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _land(how: Layout, own: Any, words: jax.Array, cotangents: Any) -> Any:
+    del cotangents
+    rows, beside = payload.unpacked(words, how, own[0].dtype)
+    return tuple(jnp.concatenate(pair) for pair in zip(own, (rows, *beside), strict=True))
+
+
+def _land_forward(how: Layout, *primals: Any) -> Any:
+    return _land(how, *custom_vjp_primal_tree_values(primals)), None
+
+
+def _land_backward(how: Layout, _: None, cts: Any) -> Any:
+    del how
+    rows, each, _numbers = cts
+    zero = lambda ct: None if isinstance(ct, SymbolicZero) else ct  # noqa: E731
+    return None, None, (zero(rows), zero(each))
+
+
+_land.defvjp(_land_forward, _land_backward, symbolic_zeros=True)
 
 
 def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
@@ -241,7 +304,7 @@ def _cross_forward(travels_in: np.dtype, *primals: Any) -> Any:
 
 def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     x, weights, wanted, crossing = residuals
-    x_ct, weights_ct, _, turn_ct = cts
+    _, _, (x_ct, weights_ct), turn_ct = cts
     turn_ct = starts.whole(turn_ct)
     tokens = crossing.goes.shape[0]
     moved = wanted.rows and _moves(x, x_ct)
@@ -300,15 +363,18 @@ def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     tokens = crossing.goes.shape[0]
     numbers = [jnp.zeros((n, 0), jnp.uint8) for n in (tokens, len(crossing.token))]
     empty = jnp.zeros((tokens, 0), jnp.float32)
-    landed: Any = _cross(
-        travels_in if moved else empty.dtype,
+    there_in = travels_in if moved else empty.dtype
+    crossed: Any = _cross(
+        there_in,
         rows_ct.astype(rows.dtype) if moved else empty,
         each_ct if weighted else empty,
         *numbers,
         crossing,
         starts.whole(turn_ct),
     )
-    rows_back, each_back, _, turn = landed
+    own, words, cotangents, turn = crossed
+    landed: Any = _land(_how(there_in, own), own, words, cotangents)
+    rows_back, each_back, _ = landed
     return rows_back if moved else None, each_back if weighted else None, None, turn
 
 
@@ -432,10 +498,12 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
 
 __all__ = [
     "Landed",
+    "OnTheWay",
     "cross",
     "cross_weights",
     "find_crossing",
     "home",
+    "land",
     "number_type",
     "numbers_of",
 ]

@@ -141,7 +141,7 @@ def arrive(
     Args:
       underway: from `set_out`.
       arrangement: the same.
-      arrived: of what counts are gathered inside servers behind.
+      arrived: of what tokens that cross once land behind.
       turn: of what experts are to work behind.
 
     Returns:
