@@ -8,6 +8,7 @@ import moe_reference as reference
 import numpy as np
 import pytest
 from spmd import mesh_of
+from waits import ancestors
 
 import fastjax
 from fastjax import moe
@@ -104,16 +105,20 @@ def test_a_function_of_all_experts(rng):
     jax.tree.map(close, got_grads, grads)
 
 
-def compiled(local, tokens=6, experts=EXPERTS):
-    """The text of a layer's program, whose choices are operands."""
+def lowered(local, tokens):
+    """A layer's program, whose choices are operands."""
     shapes = [
         jax.ShapeDtypeStruct((DEVICES * tokens, 6), jnp.float32),
         jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.float32),
         jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.int32),
-        tuple(jax.ShapeDtypeStruct((experts, *s), jnp.float32) for s in ((6, 10), (10, 6))),
+        tuple(jax.ShapeDtypeStruct((EXPERTS, *s), jnp.float32) for s in ((6, 10), (10, 6))),
     ]
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    return jax.jit(mapped).lower(*shapes).compile().as_text()
+    return jax.jit(mapped).lower(*shapes)
+
+
+def compiled(local, tokens=6):
+    return lowered(local, tokens).compile().as_text()
 
 
 def test_chunks_are_staged_and_one_is_as_before():
@@ -124,6 +129,27 @@ def test_chunks_are_staged_and_one_is_as_before():
     whole = compiled(functools.partial(in_chunks, {"deduplicate": True}, 1, one_expert))
     assert "fastjax_staged" not in whole
     assert "fastjax_after" not in whole
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_experts_do_not_wait_for_all_chunks(tmp_path, deduplicate):
+    """Nor do exchanges of tokens on their way out wait for each other."""
+    chunks, tokens = 4, 256
+
+    def marked(rows, group_sizes, params):
+        return jax.pure_callback(lambda rows: rows, rows, all_experts(rows, group_sizes, params))
+
+    options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
+    local = functools.partial(in_chunks, options, chunks, marked)
+    found = ancestors(lambda o: lowered(local, tokens).compile(compiler_options=o), tmp_path)
+    exchanges = [n for n, (target, _) in found.items() if target == "fastjax_staged_exchange_v1"]
+    out = exchanges[:chunks]  # the way back comes later in the program
+    assert all(found[exchange][1].isdisjoint(out) for exchange in out)
+    experts = [waits for target, waits in found.values() if "callback" in target]
+    assert len(experts) == chunks
+    for chunk, waits in enumerate(experts, 1):
+        # Memory that the next chunk had may be given to what follows these experts' rows.
+        assert chunk <= sum(exchange in waits for exchange in out) <= chunk + 1
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
