@@ -113,7 +113,9 @@ class Problem:
                 choices, servers=self.topology.servers, num_experts=self.routing.num_experts
             )
             fabric = self.topology, self.fabric
-            found.append(layers.once_in_lanes("auto", part, *fabric, self.size, experts=0.0))
+            found.append(
+                layers.in_lanes("auto", part, *fabric, self.size, experts=0.0, deduplicate=True)
+            )
         return found
 
     def default_chunks(self) -> int:
