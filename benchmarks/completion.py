@@ -27,7 +27,7 @@ PER_SERVER = 8
 # rows of 100 bytes, so that what it rounds to whole rows does not show.
 TOKENS, SPLIT, ROW_BYTES = 25_000, 40, 100
 # By workload and servers, what the median over seeds must not exceed.
-EVEN = dict.fromkeys((2, 4, 8, 16), 1.03)
+EVEN: dict[int, float] = dict.fromkeys((2, 4, 8, 16), 1.03)
 TARGETS: dict[str, dict[int, float]] = {
     "uniform": EVEN,
     "pair-zipf 0.8": EVEN,

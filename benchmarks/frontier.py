@@ -96,7 +96,7 @@ def as_table(cells: Sequence[dict[str, Any]]) -> str:
     lines = []
     for workload, servers in dict.fromkeys((c["workload"], c["servers"]) for c in cells):
         group = [c for c in cells if (c["workload"], c["servers"]) == (workload, servers)]
-        figures: list[list[float | None]] = [[c["textbook"][0][0] for c in group]]
+        figures: list[Sequence[float | None]] = [[c["textbook"][0][0] for c in group]]
         figures.append([c["shifted"][0][0] for c in group])
         figures.append([c["shifted"][0][1] / c["bound"] for c in group])
         figures += [

@@ -44,7 +44,8 @@ def draw(cells: Sequence[dict[str, Any]], paths: Sequence[Path]) -> None:
     axes = figure.subplots(len(workloads), len(servers), sharex="col", sharey=True, squeeze=False)
     shown = [who for who in STYLES if any(cell[who] for cell in cells)]
     styles = {
-        who: STYLES[who] | ({"markerfacecolor": "none"} if who in HOLLOW else {}) for who in shown
+        who: {**STYLES[who], **({"markerfacecolor": "none"} if who in HOLLOW else {})}
+        for who in shown
     }
     for row, workload in zip(axes, workloads, strict=True):
         row[0].set_ylabel(workload, fontsize=9)

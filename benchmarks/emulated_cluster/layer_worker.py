@@ -30,7 +30,7 @@ def serve(
     schemes: list[str],
     rounds: int,
     backward: bool,
-    topology: dict[str, float],
+    topology: dict[str, Any],
 ) -> dict[str, Any]:
     """What this process saw: runs by layer and scheme, and what was wrong.
 

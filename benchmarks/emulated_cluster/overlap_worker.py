@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class Processor:
 
     seconds: float = 0.0
 
-    def work(self, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def work(self, rows: SupportsFloat, times: SupportsFloat) -> np.ndarray:
         """Takes as long as experts take for so many rows, `times` over."""
         time.sleep(float(rows) * float(times) * self.seconds)
         return np.zeros((), np.float32)
@@ -94,7 +94,7 @@ def serve(
     rounds: int,
     backward: bool,
     deduplicate: bool,
-    topology: dict[str, float],
+    topology: dict[str, Any],
 ) -> dict[str, Any]:
     """What this process saw: runs by experts' time and number of chunks, and what was wrong.
 
@@ -153,7 +153,7 @@ def _measure(
     layer: layer_work.Layer,
 ) -> dict[str, Any]:
     times = 1 + BACKWARD if backward else 1
-    experts = lambda: processor.work(np.float64(busiest), np.float64(times))  # noqa: E731
+    experts = lambda: processor.work(busiest, times)  # noqa: E731
     everything = {EXCHANGES: alone, EXPERTS: experts, **programs}
     found: dict[str, Any] = {name: {"wrong": 0, "runs": []} for name in everything}
     for name, program in programs.items():

@@ -149,7 +149,7 @@ def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds
         moved=figures.moved(cases["fastjax"]),
     )
     stacked = (np.asarray(operand)[None], np.asarray(output)[None])
-    value, back = jax.vjp(lambda *data: reference.exchange_in_jax(*data, meta), *stacked)
+    value, back = jax.vjp(lambda op, out: reference.exchange_in_jax(op, out, meta), *stacked)
     wanted = (value, *back(jnp.asarray(cotangent)[None]))
     equal = {
         name: all(

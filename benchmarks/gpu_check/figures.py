@@ -192,7 +192,7 @@ class Record:
         return 1 if self.failures or wrong or not self.figures else 0
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str | None) -> argparse.Namespace:
     """What every measurement is told: where to write, and whether it is only to be tried out."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, required=True)
