@@ -137,21 +137,27 @@ def lower_in_all_axes(
 ) -> list[MlirValue]:
     """Lowers an equation as a function, in a shard_map over the axes that are left to XLA.
 
-    As JAX lowers `axis_index` there.
+    As JAX lowers `axis_index` there. An operand that lies otherwise over axes of explicit type is
+    resharded: shard_map does that for automatic axes only, and from JAX 0.11 refuses the others.
 
     Args:
       ctx: of the equation.
       function: of one result; takes and returns each device's part.
-      specs: how operands lie over those axes.
+      specs: how operands are to lie over those axes.
       result_spec: how the result does.
       *values: the operands.
     """
     inner = jax.shard_map(function, in_specs=tuple(specs), out_specs=result_spec, check_vma=False)
     mesh = ctx.module_context.axis_context.mesh  # pyright: ignore[reportAttributeAccessIssue]
+
+    def resharded(*operands: jax.Array) -> jax.Array:
+        return inner(*map(jax.reshard, operands, specs))
+
+    whole = resharded if jax.sharding.AxisType.Explicit in mesh.axis_types else inner
     with contextlib.ExitStack() as stack:
         if isinstance(mesh, jax.sharding.Mesh):  # for `device_processes`, inside
             stack.enter_context(_sharding_impls._internal_use_concrete_mesh(mesh))
-        return lower_function(ctx, inner, *values)
+        return lower_function(ctx, whole, *values)
 
 
 def device_processes(
