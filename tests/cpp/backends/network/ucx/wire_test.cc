@@ -273,6 +273,17 @@ struct TwoLaunches {
   }
   void ReceiveEarlier() { rig.Receive(2, 0, 1, Whole(&into_earlier), &receives, 0); }
   void ReceiveLater() { rig.Receive(1, 0, 1, Whole(&into_later), &receives, 1, rail); }
+  // Nothing goes before both have been asked for.
+  void ReceiveBoth() {
+    std::promise<void> go;
+    std::shared_future<void> gone = go.get_future().share();
+    rig.wire(0).Post([gone] { gone.wait(); });
+    ReceiveLater();
+    ReceiveEarlier();
+    rig.On(1, [](UcxWire*) {});
+    rig.On(2, [](UcxWire*) {});
+    go.set_value();
+  }
   void CheckArrived() {
     CHECK(earlier.Wait(0) && later.Wait(0) && receives.Wait(0) && receives.Wait(1));
     for (Ends* const ends : {static_cast<Ends*>(&earlier), static_cast<Ends*>(&later)}) CHECK(ends->Of(0).ok());
@@ -292,15 +303,7 @@ struct TwoLaunches {
 // Until an earlier launch has sent all, a later one sends nothing through the same NIC, whoever was asked first.
 void TestEarlierLaunchesFirst(const std::string& transports) {
   TwoLaunches both(transports, 1000000, 20000000);
-  // Nothing goes before both have been asked for.
-  std::promise<void> go;
-  std::shared_future<void> gone = go.get_future().share();
-  both.rig.wire(0).Post([gone] { gone.wait(); });
-  both.ReceiveLater();
-  both.ReceiveEarlier();
-  both.rig.On(1, [](UcxWire*) {});
-  both.rig.On(2, [](UcxWire*) {});
-  go.set_value();
+  both.ReceiveBoth();
   both.CheckArrived();
   const auto first = std::find(both.went.begin(), both.went.end(), 3);
   CHECK(std::is_sorted(first, both.went.end()));
@@ -317,13 +320,19 @@ void TestLaterLaunchesFill(const std::string& transports) {
   both.CheckArrived();
 }
 
-// So it does through another NIC.
+// So it does through another NIC. (Once in so many times: a receiver that gets no processor may begin when the earlier
+// launch has sent all.)
 void TestLaunchesOfOtherNics(const std::string& transports) {
-  TwoLaunches both(transports, 20000000, 200000, 1);
-  both.ReceiveEarlier();
-  both.ReceiveLater();
-  both.CheckArrived();
-  CHECK_EQ(both.went.back(), 3);
+  constexpr int kTimes = 20;
+  bool beside = false;
+  for (int time = 0; time < kTimes && !beside; ++time) {
+    TwoLaunches both(transports, 20000000, 200000, 1);
+    both.ReceiveBoth();
+    both.CheckArrived();
+    const auto last_of_earlier = std::find(both.went.rbegin(), both.went.rend(), 3);
+    beside = std::find(last_of_earlier, both.went.rend(), 4) != both.went.rend();
+  }
+  CHECK(beside);
 }
 
 // And where the one that is asked for cannot be sent: its receiver stands still. (Here, a later one goes on after some
