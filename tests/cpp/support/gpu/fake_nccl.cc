@@ -296,8 +296,8 @@ void Leave(Opaque* comm, bool abort) {
     Lock lock(comm->hub->mutex);
     comm->hub->changed.wait(lock, [&] { return comm->queued == 0; });
   }
-  --control.live;
   if (abort) ++control.aborted;
+  --control.live;  // last: tests wait for it, then read the other
   delete comm;
 }
 
