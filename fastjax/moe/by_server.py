@@ -12,10 +12,10 @@ import numpy as np
 from fastjax.moe import (
     checkpoint,
     inside_servers,
+    ordering,
     payload,
     room,
     routing,
-    starts,
     to_experts,
     types,
 )
@@ -57,9 +57,9 @@ def cross_once(
     servers: Servers,
     over: Over,
     travels_in: np.dtype,
-    turn: starts.Turn,
-    planned: starts.Turn,
-) -> tuple[Crossed, starts.Turn]:
+    dependency: ordering.Dependency,
+    plan_dependency: ordering.Dependency,
+) -> tuple[Crossed, ordering.Dependency]:
     """Tokens to the servers of their experts, once each.
 
     Args:
@@ -70,19 +70,19 @@ def cross_once(
       servers: where they are.
       over: those devices.
       travels_in: the type that rows travel in.
-      turn: of what crossing begins behind.
-      planned: of what counts are gathered behind.
+      dependency: what the crossing waits for.
+      plan_dependency: what the gathering of counts waits for.
 
     Returns:
-      What crosses, and a turn for what is to begin behind the crossing.
+      What crosses, and a dependency on the beginning of the crossing.
     """
     choices = routing.check(expert_ids, experts.count)
     kept, dropped = find_room(choices, experts, over)
     going = jnp.where(kept, choices.experts, experts.count)
-    crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, planned))
+    crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, plan_dependency))
     numbers = numbers_of(going, crossing, servers)
-    travelling, turn = cross(x, weights, numbers, crossing, travels_in, turn)
-    return Crossed(travelling, kept, dropped, crossing), turn
+    travelling, dependency = cross(x, weights, numbers, crossing, travels_in, dependency)
+    return Crossed(travelling, kept, dropped, crossing), dependency
 
 
 def spread_inside(
@@ -91,9 +91,9 @@ def spread_inside(
     servers: Servers,
     inside: Over,
     travels_in: np.dtype,
-    arrived: starts.Turn,
-    turn: starts.Turn,
-) -> tuple[jax.Array, jax.Array, Handle, starts.Turn]:
+    landing_dependency: ordering.Dependency,
+    experts_dependency: ordering.Dependency,
+) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
     """What crossed, to its experts, a copy for each.
 
     Args:
@@ -102,29 +102,30 @@ def spread_inside(
       servers: see there.
       inside: the devices of each server.
       travels_in: the type that rows travel in.
-      arrived: of what tokens land behind.
-      turn: of what experts are to work behind.
+      landing_dependency: what the landing of tokens waits for.
+      experts_dependency: what the experts wait for.
 
     Returns:
-      What `dispatch` does, and a turn for what is to land next.
+      What `dispatch` does, and a dependency for the landing of the next chunk.
     """
-    landed = land(crossed.travelling, arrived)
+    landed = land(crossed.travelling, landing_dependency)
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
-    found = to_experts.find_route(landed.expert_ids, in_server, inside, arrived)
+    found = to_experts.find_route(landed.expert_ids, in_server, inside, landing_dependency)
     handle = Handle(
         crossed.kept, crossed.dropped, found.group_rows, None, found.route, crossed.crossing
     )
     handle, group_sizes = checkpoint.named((handle, found.group_sizes))
     if landed.weights is not None:
         handle = dataclasses.replace(
-            handle, weights=inside_servers.send_weights(landed.weights, handle.route, turn)
+            handle,
+            weights=inside_servers.send_weights(landed.weights, handle.route, experts_dependency),
         )
     dtype = landed.x.dtype
     stays_in = dtype if payload.has_scales(travels_in, dtype) else travels_in
-    rows = inside_servers.send(landed.x, handle.route, stays_in, turn)
-    _, begun = starts.begin(landed.x, handle.route.plan.table, arrived)
-    return rows, group_sizes, handle, begun
+    rows = inside_servers.send(landed.x, handle.route, stays_in, experts_dependency)
+    _, next_landing = ordering.begin_exchange(landed.x, handle.route.plan.table, landing_dependency)
+    return rows, group_sizes, handle, next_landing
 
 
 def find_room(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, inside_servers, payload, starts, to_experts
+from fastjax.moe import arguments, inside_servers, ordering, payload, to_experts
 from fastjax.moe.crossing import cross_weights, home
 from fastjax.moe.handle import Handle
 
@@ -40,22 +40,22 @@ def combine(
     Raises:
       ArgumentError: shapes or types do not fit the handle.
     """
-    tokens, *_ = combine_in_turn(rows, handle, weights, payload_dtype, None)
+    tokens, *_ = combine_in_order(rows, handle, weights, payload_dtype, None)
     return tokens
 
 
-def combine_in_turn(
+def combine_in_order(
     rows: jax.Array,
     handle: Handle,
     weights: jax.Array | None,
     payload_dtype: DTypeLike | None,
-    turn: starts.Turn,
-) -> tuple[jax.Array, starts.Turn, starts.Turn]:
-    """What `combine` does; its exchange between all devices begins behind `turn`.
+    dependency: ordering.Dependency,
+) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
+    """What `combine` does; its exchange between all devices begins after `dependency`.
 
     Returns:
-      Tokens; a turn for the next such exchange; and one for experts that are to work on once rows
-      have set out.
+      Tokens; a dependency for the next such exchange; and one for experts that are to work once
+      this exchange has begun.
     """
     if not isinstance(handle, Handle):
         raise ArgumentError(
@@ -72,16 +72,18 @@ def combine_in_turn(
     travels_in = payload.check(payload_dtype, rows.dtype)
     if handle.crossing is None:
         each = handle.weights if weights is None else weights
-        tokens, turn, begun = to_experts.add_up(rows, handle.route, each, travels_in, turn)
-        return tokens.astype(rows.dtype), turn, begun
+        tokens, dependency, experts_dependency = to_experts.add_up(
+            rows, handle.route, each, travels_in, dependency
+        )
+        return tokens.astype(rows.dtype), dependency, experts_dependency
     each = handle.weights
     if weights is not None:
         arguments.check_travelling(weights, True)
         landed = cross_weights(weights, handle.crossing)
         each = inside_servers.send_weights(landed, handle.route)
-    in_turn = turn is not None
-    sums, begun = inside_servers.add_up(rows, handle.route, each, in_turn=in_turn)
+    ordered = dependency is not None
+    sums, experts_dependency = inside_servers.add_up(rows, handle.route, each, ordered=ordered)
     if not jnp.issubdtype(rows.dtype, jnp.floating):
         travels_in = sums.dtype
-    tokens, turn = home(sums, handle.crossing, rows.dtype, travels_in, turn)
-    return tokens.astype(rows.dtype), turn, begun
+    tokens, dependency = home(sums, handle.crossing, rows.dtype, travels_in, dependency)
+    return tokens.astype(rows.dtype), dependency, experts_dependency

@@ -19,7 +19,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
-from fastjax.moe import landing, payload, starts, types
+from fastjax.moe import landing, ordering, payload, types
 from fastjax.moe.handle import Crossing, Way
 from fastjax.moe.packing import Layout
 from fastjax.moe.servers import Servers
@@ -29,7 +29,7 @@ from fastjax.traced.plan import plan_sizes
 
 
 class Landed(NamedTuple):
-    """What is on a device of a token's server: its own tokens, and behind them those that crossed.
+    """What is on a device of a token's server: its own tokens, then those that crossed.
 
     Attributes:
       x: rows, shape (tokens + landing, width).
@@ -48,7 +48,7 @@ def find_crossing(
     wrong: jax.Array,
     servers: Servers,
     over: Over,
-    planned: starts.Turn = None,
+    plan_dependency: ordering.Dependency = None,
 ) -> Crossing:
     """Which tokens go to which servers, and where they land; planned.
 
@@ -58,7 +58,7 @@ def find_crossing(
       wrong: an expert that there is not, or 0.
       servers: where experts are.
       over: the devices.
-      planned: of what counts are gathered behind.
+      plan_dependency: what the gathering of counts waits for.
     """
     tokens, top_k = experts.shape
     me = position(over.axes, over.groups)
@@ -68,7 +68,7 @@ def find_crossing(
     every = jnp.arange(servers.count, dtype=jnp.int32)
     goes = (chosen[:, :, None] == every).any(1) & (every != here)
     wanted = goes.sum(0, dtype=jnp.int32)
-    told = starts.behind(wanted, planned)
+    told = ordering.wait(wanted, plan_dependency)
     by_position = jax.lax.all_gather(told, over.axes, axis_index_groups=over.groups)
     sent = landing.rows_to_devices(by_position[servers.position_at], servers)
     there, back = _ways(sent, rank, np.array(servers.rank_of))
@@ -145,8 +145,8 @@ def cross(
     numbers: tuple[jax.Array, jax.Array],
     crossing: Crossing,
     travels_in: np.dtype,
-    turn: starts.Turn = None,
-) -> tuple[OnTheWay, starts.Turn]:
+    dependency: ordering.Dependency = None,
+) -> tuple[OnTheWay, ordering.Dependency]:
     """Sends tokens to the other servers that have experts of theirs.
 
     Args:
@@ -155,19 +155,19 @@ def cross(
       numbers: see `numbers_of`; of no columns if they need not travel.
       crossing: the way.
       travels_in: the type that rows travel in.
-      turn: of what the exchange begins behind.
+      dependency: what the exchange waits for.
 
     Returns:
-      What is on the way, and a turn for what is to begin behind the exchange.
+      What is on the way, and a dependency on the beginning of the exchange.
     """
     each = jnp.zeros((x.shape[0], 0), jnp.float32) if weights is None else weights
-    values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing, turn)
+    values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing, dependency)
     leaves, structure = jax.tree.flatten(values)
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
     varied: Any = jax.tree.unflatten(structure, leaves)
     made: Any = _cross(travels_in, *varied)
-    own, words, cotangents, turn = made
-    return OnTheWay(own, words, cotangents, _how(travels_in, own), weights is not None), turn
+    own, words, cotangents, dependency = made
+    return OnTheWay(own, words, cotangents, _how(travels_in, own), weights is not None), dependency
 
 
 def _how(travels_in: np.dtype, own: tuple[jax.Array, jax.Array, jax.Array]) -> Layout:
@@ -176,13 +176,13 @@ def _how(travels_in: np.dtype, own: tuple[jax.Array, jax.Array, jax.Array]) -> L
     return payload.layout(rows.shape[1], travels_in, rows.dtype, columns)
 
 
-def land(travelling: OnTheWay, arrived: starts.Turn = None) -> Landed:
-    """What `cross` sent, once it is there and `arrived` too.
+def land(travelling: OnTheWay, landing_dependency: ordering.Dependency = None) -> Landed:
+    """Unpacks what `cross` sent, after it has arrived and after `landing_dependency`.
 
-    What lands is unpacked behind `arrived`, so that XLA's CPU backend, which gives memory on in the
-    order of its program, has it all behind that.
+    XLA's CPU backend reuses memory in the order of its program. The dependency puts everything that
+    is done with landed rows after what it stands for.
     """
-    words = starts.behind(travelling.words, arrived)
+    words = ordering.wait(travelling.words, landing_dependency)
     made: Any = _land(travelling.how, travelling.own, words, travelling.cotangents)
     rows, each, ids = made
     return Landed(rows, ids.astype(jnp.int32) - 1, each if travelling.weighted else None)
@@ -232,18 +232,18 @@ def _cross(
     own_numbers: jax.Array,
     numbers: jax.Array,
     crossing: Crossing,
-    turn: starts.Turn,
+    dependency: ordering.Dependency,
 ) -> Any:
     own_weights, listed_weights = _by_server(weights, crossing)
     listed = x.at[crossing.token].get(mode="promise_in_bounds")
     words, _ = payload.packed(listed, travels_in, (listed_weights, numbers))
-    words, turn = starts.begin(words, crossing.plan.table, turn)
-    words = _exchange_there(words, crossing, turn)
+    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
+    words = _exchange_there(words, crossing, dependency)
     own = x, own_weights, own_numbers
     rows = x.shape[0] + words.shape[0]
     zero = words[:1, :1].sum() * 0  # of a batch as words are, or cotangents would be summed over it
     cotangents = tuple(jnp.full((rows, a.shape[1]), zero, a.dtype) for a in own[:2])
-    return own, words, cotangents, turn
+    return own, words, cotangents, dependency
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -304,8 +304,8 @@ def _cross_forward(travels_in: np.dtype, *primals: Any) -> Any:
 
 def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     x, weights, wanted, crossing = residuals
-    _, _, (x_ct, weights_ct), turn_ct = cts
-    turn_ct = starts.whole(turn_ct)
+    _, _, (x_ct, weights_ct), dependency_ct = cts
+    dependency_ct = ordering.of_cotangent(dependency_ct)
     tokens = crossing.goes.shape[0]
     moved = wanted.rows and _moves(x, x_ct)
     weighted = wanted.each and _moves(weights, weights_ct)
@@ -316,13 +316,13 @@ def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     # One byte is too coarse for them.
     coarse = payload.has_scales(travels_in, x.dtype)
     home_in = rows.dtype if coarse or not moved else travels_in
-    returned: Any = _return(home_in, rows, each, crossing, turn_ct)
-    rows_back, each_back, turn = returned
+    returned: Any = _return(home_in, rows, each, crossing, dependency_ct)
+    rows_back, each_back, dependency = returned
     return (
         rows_back.astype(x.dtype) if moved else None,
         each_back if weighted else None,
         *(None, None, None),
-        turn,
+        dependency,
     )
 
 
@@ -335,15 +335,17 @@ def _return(
     rows: jax.Array,
     each: jax.Array,
     crossing: Crossing,
-    turn: starts.Turn,
+    dependency: ordering.Dependency,
 ) -> Any:
     """The transpose of `_cross`: at their origin rows are added up and weights are picked."""
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(rows[tokens:], travels_in, (each[tokens:],))
-    words, turn = starts.begin(words, crossing.plan.table, turn)
-    back, (each_back,) = payload.unpacked(_exchange_back(words, crossing, turn), how, rows.dtype)
+    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
+    back, (each_back,) = payload.unpacked(
+        _exchange_back(words, crossing, dependency), how, rows.dtype
+    )
     added = _added_up(rows[:tokens], back, crossing)
-    return added, _of_choices(each[:tokens], each_back, crossing), turn
+    return added, _of_choices(each[:tokens], each_back, crossing), dependency
 
 
 def _return_forward(travels_in: np.dtype, *primals: Any) -> Any:
@@ -355,7 +357,7 @@ def _return_forward(travels_in: np.dtype, *primals: Any) -> Any:
 
 def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     rows, each, wanted, crossing = residuals
-    rows_ct, each_ct, turn_ct = cts
+    rows_ct, each_ct, dependency_ct = cts
     moved = wanted.rows and _moves(rows, rows_ct)
     weighted = wanted.each and _moves(each, each_ct)
     if not (moved or weighted):
@@ -370,24 +372,28 @@ def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
         each_ct if weighted else empty,
         *numbers,
         crossing,
-        starts.whole(turn_ct),
+        ordering.of_cotangent(dependency_ct),
     )
-    own, words, cotangents, turn = crossed
+    own, words, cotangents, dependency = crossed
     landed: Any = _land(_how(there_in, own), own, words, cotangents)
     rows_back, each_back, _ = landed
-    return rows_back if moved else None, each_back if weighted else None, None, turn
+    return rows_back if moved else None, each_back if weighted else None, None, dependency
 
 
 _return.defvjp(_return_forward, _return_backward, symbolic_zeros=True)
 
 
-def _exchange_there(words: jax.Array, crossing: Crossing, turn: starts.Turn) -> jax.Array:
-    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan, turn)
+def _exchange_there(
+    words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
+) -> jax.Array:
+    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan, dependency)
 
 
-def _exchange_back(words: jax.Array, crossing: Crossing, turn: starts.Turn) -> jax.Array:
+def _exchange_back(
+    words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
+) -> jax.Array:
     entries = crossing.token.shape[0]
-    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), turn)
+    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), dependency)
 
 
 @jax.named_scope("moe_home")
@@ -396,8 +402,8 @@ def home(
     crossing: Crossing,
     dtype: np.dtype,
     travels_in: np.dtype,
-    turn: starts.Turn = None,
-) -> tuple[jax.Array, starts.Turn]:
+    dependency: ordering.Dependency = None,
+) -> tuple[jax.Array, ordering.Dependency]:
     """Adds up for each token what its servers made of it.
 
     Args:
@@ -405,13 +411,13 @@ def home(
       crossing: the way that the rows came.
       dtype: what gradients travel in where `travels_in` is of one byte.
       travels_in: the type that sums travel in.
-      turn: of what the exchange begins behind.
+      dependency: what the exchange waits for.
 
     Returns:
-      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And a turn
-      for what is to begin behind the exchange.
+      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And a
+      dependency on the beginning of the exchange.
     """
-    leaves, structure = jax.tree.flatten((sums, crossing, turn))
+    leaves, structure = jax.tree.flatten((sums, crossing, dependency))
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
     returned: Any = _home(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
     return returned
@@ -423,15 +429,15 @@ def _home(
     travels_in: np.dtype,
     sums: jax.Array,
     crossing: Crossing,
-    turn: starts.Turn,
+    dependency: ordering.Dependency,
 ) -> Any:
     del dtype
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(sums[tokens:], travels_in)
-    words, turn = starts.begin(words, crossing.plan.table, turn)
-    returned = _exchange_back(words, crossing, turn)
+    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
+    returned = _exchange_back(words, crossing, dependency)
     back, _ = payload.unpacked(returned, how, sums.dtype)
-    return _added_up(sums[:tokens], back, crossing), turn
+    return _added_up(sums[:tokens], back, crossing), dependency
 
 
 def _home_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
@@ -439,24 +445,26 @@ def _home_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
 
 
 def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
-    ct, turn_ct = cts
+    ct, dependency_ct = cts
     there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
-    fanned: Any = _fan_out(there_in, ct, crossing, turn_ct)
-    rows, turn = fanned
-    return rows, None, turn
+    fanned: Any = _fan_out(there_in, ct, crossing, dependency_ct)
+    rows, dependency = fanned
+    return rows, None, dependency
 
 
 _home.defvjp(_home_forward, _home_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fan_out(travels_in: np.dtype, ct: jax.Array, crossing: Crossing, turn: starts.Turn) -> Any:
+def _fan_out(
+    travels_in: np.dtype, ct: jax.Array, crossing: Crossing, dependency: ordering.Dependency
+) -> Any:
     """To each server of a token its cotangent, which crosses once."""
     listed = ct.at[crossing.token].get(mode="promise_in_bounds")
     words, how = payload.packed(listed, travels_in)
-    words, turn = starts.begin(words, crossing.plan.table, turn)
-    rows, _ = payload.unpacked(_exchange_there(words, crossing, turn), how, ct.dtype)
-    return jnp.concatenate([ct, rows]), turn
+    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
+    rows, _ = payload.unpacked(_exchange_there(words, crossing, dependency), how, ct.dtype)
+    return jnp.concatenate([ct, rows]), dependency
 
 
 def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
@@ -465,8 +473,8 @@ def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
 
 def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
     returned: Any = _home(travels_in, travels_in, cts[0], crossing, cts[1])
-    rows, turn = returned
-    return rows, None, turn
+    rows, dependency = returned
+    return rows, None, dependency
 
 
 _fan_out.defvjp(_fan_out_forward, _fan_out_backward)

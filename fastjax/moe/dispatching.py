@@ -8,7 +8,7 @@ import jax
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import arguments, checkpoint, starts, to_experts
+from fastjax.moe import arguments, checkpoint, ordering, to_experts
 from fastjax.moe.arrangement import Arrangement, arrange
 from fastjax.moe.by_server import Crossed, cross_once, spread_inside
 from fastjax.moe.handle import Handle
@@ -105,47 +105,50 @@ def set_out(
     expert_ids: jax.Array,
     weights: jax.Array | None,
     arrangement: Arrangement,
-    turn: starts.Turn,
-    planned: starts.Turn,
-) -> tuple[Crossed | Arrived, starts.Turn, starts.Turn]:
-    """The exchange of `dispatch` between all devices, which begins behind `turn`.
+    dependency: ordering.Dependency,
+    plan_dependency: ordering.Dependency,
+) -> tuple[Crossed | Arrived, ordering.Dependency, ordering.Dependency]:
+    """The exchange of `dispatch` between all devices, which begins after `dependency`.
 
     Returns:
-      What `arrive` takes; a turn for what is to begin behind the exchange, and one for what is to
-      be planned behind its plan.
+      What `arrive` takes; a dependency on the beginning of the exchange; and one on its plan.
     """
     over, experts = arrangement.over, arrangement.experts
     x, expert_ids = jax_compat.vary_together([x, expert_ids], over.axes)
     travels_in = arrangement.travels_in
     if arrangement.once:
         servers, over = arrangement.servers, arrangement.crossing
-        crossed, turn = cross_once(
-            x, expert_ids, weights, experts, servers, over, travels_in, turn, planned
+        crossed, dependency = cross_once(
+            x, expert_ids, weights, experts, servers, over, travels_in, dependency, plan_dependency
         )
-        return crossed, turn, starts.of_plan(crossed.crossing.plan.table, planned)
-    found = to_experts.find_route(expert_ids, experts, over, planned)
+        return crossed, dependency, ordering.on_plan(crossed.crossing.plan.table, plan_dependency)
+    found = to_experts.find_route(expert_ids, experts, over, plan_dependency)
     handle = Handle(found.route.kept, found.dropped, found.group_rows, weights, found.route, None)
     handle, group_sizes = checkpoint.named((handle, found.group_sizes))
-    rows, turn = to_experts.send(x, handle.route, travels_in, turn)
-    return (rows, group_sizes, handle), turn, starts.of_plan(found.route.plan.table, planned)
+    rows, dependency = to_experts.send(x, handle.route, travels_in, dependency)
+    return (
+        (rows, group_sizes, handle),
+        dependency,
+        ordering.on_plan(found.route.plan.table, plan_dependency),
+    )
 
 
 def arrive(
     underway: Crossed | Arrived,
     arrangement: Arrangement,
-    arrived: starts.Turn,
-    turn: starts.Turn,
-) -> tuple[jax.Array, jax.Array, Handle, starts.Turn]:
+    landing_dependency: ordering.Dependency,
+    experts_dependency: ordering.Dependency,
+) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
     """What `dispatch` returns, of what has set out.
 
     Args:
       underway: from `set_out`.
       arrangement: the same.
-      arrived: of what tokens that cross once land behind.
-      turn: of what experts are to work behind.
+      landing_dependency: what the landing of tokens that cross once waits for.
+      experts_dependency: what the experts wait for.
 
     Returns:
-      What `dispatch` does, and a turn for what is to arrive next.
+      What `dispatch` does, and a dependency for the landing of the next chunk.
     """
     if isinstance(underway, Crossed):
         return spread_inside(
@@ -154,8 +157,8 @@ def arrive(
             arrangement.servers,
             arrangement.inside,
             arrangement.travels_in,
-            arrived,
-            turn,
+            landing_dependency,
+            experts_dependency,
         )
     rows, group_sizes, handle = underway
-    return starts.enter(rows, turn), group_sizes, handle, arrived
+    return ordering.chain(rows, experts_dependency), group_sizes, handle, landing_dependency

@@ -16,45 +16,49 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax import jax_compat
-from fastjax.moe import payload, starts, types
+from fastjax.moe import ordering, payload, types
 from fastjax.moe.handle import Route
 from fastjax.moe.packing import carrier
 from fastjax.traced.indexed_exchange import indexed_exchange, summable
 
 
-def send(x: jax.Array, route: Route, travels_in: np.dtype, turn: starts.Turn = None) -> jax.Array:
-    """The rows of tokens at their experts, which are to work behind `turn`.
+def send(
+    x: jax.Array, route: Route, travels_in: np.dtype, dependency: ordering.Dependency = None
+) -> jax.Array:
+    """The rows of tokens at their experts, which wait for `dependency`.
 
     Returns:
       Shape (route.rows, width), of x's type.
     """
     whole = carrier(travels_in) if travels_in.itemsize == 1 else travels_in
     whole_x = x.astype(whole)
-    rows: Any = _varying(_gathered, whole_x, turn, route)
+    rows: Any = _varying(_gathered, whole_x, dependency, route)
     return rows.astype(x.dtype)
 
 
-def send_weights(weights: jax.Array, route: Route, turn: starts.Turn = None) -> jax.Array:
+def send_weights(
+    weights: jax.Array, route: Route, dependency: ordering.Dependency = None
+) -> jax.Array:
     """The weight of each row at its expert, shape (route.rows, 1); see `payload.exchange`."""
     each = weights.reshape(-1, 1)
     each, *_ = jax_compat.vary_together([each, route.order], route.plan.axis_name)
     sorted_ = each.at[route.order].get(unique_indices=True, mode="promise_in_bounds")
-    return payload.exchange(sorted_, route.rows, route.there, route.plan, turn)
+    return payload.exchange(sorted_, route.rows, route.there, route.plan, dependency)
 
 
 def add_up(
-    rows: jax.Array, route: Route, weights: jax.Array | None, *, in_turn: bool = False
-) -> tuple[jax.Array, starts.Turn]:
+    rows: jax.Array, route: Route, weights: jax.Array | None, *, ordered: bool = False
+) -> tuple[jax.Array, ordering.Dependency]:
     """What experts made of each token, weighted and summed.
 
     Args:
       rows: shape (route.rows, width).
       route: that of `send`.
       weights: of each row; see `send_weights`. None: 1.
-      in_turn: whether a turn is wanted.
+      ordered: whether a dependency is wanted.
 
     Returns:
-      Shape (tokens, width), wide; and a turn for what is to begin behind the exchange.
+      Shape (tokens, width), wide; and a dependency on the rows of the experts.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
     if not jnp.issubdtype(wide, jnp.inexact):
@@ -62,11 +66,11 @@ def add_up(
         rows = rows.astype(wide)
         rows = rows if weights is None else rows * weights.astype(wide)
         sums = _varying(functools.partial(_sum_returned, wide), rows, None, route)
-        return sums, starts.of_end(rows) if in_turn else None
+        return sums, ordering.on_rows(rows) if ordered else None
     if not summable(rows.dtype, wide):
         rows = rows.astype(wide)
     factors = None if weights is None else weights.reshape(-1).astype(types.real(wide))
-    summed: Any = _varying(functools.partial(_summed, wide, in_turn), rows, factors, route)
+    summed: Any = _varying(functools.partial(_summed, wide, ordered), rows, factors, route)
     return summed
 
 
@@ -78,47 +82,47 @@ def _varying(function: Any, *arrays: Any) -> jax.Array:
 
 
 @jax.custom_vjp
-def _gathered(x: jax.Array, turn: starts.Turn, route: Route) -> jax.Array:
-    indexed = functools.partial(_gather_indexed, staged=turn is not None)
+def _gathered(x: jax.Array, dependency: ordering.Dependency, route: Route) -> jax.Array:
+    indexed = functools.partial(_gather_indexed, staged=dependency is not None)
     rows = jax.lax.platform_dependent(x, route, cpu=indexed, default=_gather_copied)
-    return starts.behind(rows, turn)
+    return ordering.wait(rows, dependency)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _summed(
-    wide: np.dtype, in_turn: bool, rows: jax.Array, factors: jax.Array | None, route: Route
+    wide: np.dtype, ordered: bool, rows: jax.Array, factors: jax.Array | None, route: Route
 ) -> Any:
-    """The rows of each token, times their factors, summed in a wide type; and a turn."""
+    """The rows of each token, times their factors, summed in a wide type; and a dependency."""
     sums = jax.lax.platform_dependent(
         rows,
         factors,
         route,
-        cpu=functools.partial(_sum_indexed, wide, in_turn),
+        cpu=functools.partial(_sum_indexed, wide, ordered),
         default=functools.partial(_sum_returned, wide),
     )
-    return sums, starts.of_end(rows) if in_turn else None
+    return sums, ordering.on_rows(rows) if ordered else None
 
 
-def _gathered_forward(x: jax.Array, turn: starts.Turn, route: Route) -> Any:
-    return _gathered(x, turn, route), (x[:0], turn, route)
+def _gathered_forward(x: jax.Array, dependency: ordering.Dependency, route: Route) -> Any:
+    return _gathered(x, dependency, route), (x[:0], dependency, route)
 
 
 def _gathered_backward(residuals: Any, ct: jax.Array) -> Any:
-    empty, turn, route = residuals
-    sums, turn = add_up(ct, route, None, in_turn=turn is not None)
-    return sums.astype(empty.dtype), turn, None
+    empty, dependency, route = residuals
+    sums, dependency = add_up(ct, route, None, ordered=dependency is not None)
+    return sums.astype(empty.dtype), dependency, None
 
 
-def _summed_forward(wide: np.dtype, in_turn: bool, *values: Any) -> Any:
-    return _summed(wide, in_turn, *values), values
+def _summed_forward(wide: np.dtype, ordered: bool, *values: Any) -> Any:
+    return _summed(wide, ordered, *values), values
 
 
-def _summed_backward(wide: np.dtype, in_turn: bool, residuals: Any, cts: Any) -> Any:
-    del in_turn
-    ct, turn = cts
+def _summed_backward(wide: np.dtype, ordered: bool, residuals: Any, cts: Any) -> Any:
+    del ordered
+    ct, dependency = cts
     rows, factors, route = residuals
     # Tokens are of the rows' type, so that one holds their cotangents.
-    each: Any = _gathered(ct.astype(rows.dtype), turn, route)
+    each: Any = _gathered(ct.astype(rows.dtype), dependency, route)
     if factors is None:
         return each, None, None
     rows_ct = (each.astype(wide) * factors[:, None].astype(wide)).astype(rows.dtype)

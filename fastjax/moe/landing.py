@@ -46,14 +46,14 @@ def quotas(rows: jax.Array, servers: Servers) -> jax.Array:
     Returns:
       int32, shape (servers, servers, rails): within one row of the rail's share, together `rows`.
     """
-    turn = _turns(servers)
-    shares = np.take_along_axis(servers.rail_shares(), turn, 2)
+    order = _remainder_order(servers)
+    shares = np.take_along_axis(servers.rail_shares(), order, 2)
     upto = np.cumsum(np.pad(shares, ((0, 0), (0, 0), (1, 0))), axis=2, dtype=np.int32)
     total = upto[..., -1:]
     # rows * upto // total, in which the product may be more than int32 holds.
     whole, rest = jnp.divmod(rows[..., None], total)
     each = jnp.diff(whole * upto + rest * upto // total, axis=2)
-    return jnp.take_along_axis(each, np.argsort(turn, 2), 2)
+    return jnp.take_along_axis(each, np.argsort(order, 2), 2)
 
 
 def room(tokens: int, servers: Servers) -> int:
@@ -66,8 +66,8 @@ def room(tokens: int, servers: Servers) -> int:
     return int(each.sum(0).max(initial=0))
 
 
-def _turns(servers: Servers) -> np.ndarray:
-    """Rails in the order in which rows that do not divide go to them: another for each pair."""
+def _remainder_order(servers: Servers) -> np.ndarray:
+    """The order in which rails get the rows of a remainder: another for each pair of servers."""
     pair = np.add.outer(np.arange(servers.count), np.arange(servers.count))
     return (np.arange(servers.devices) + pair[..., None]) % servers.devices
 

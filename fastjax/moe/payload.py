@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import starts
+from fastjax.moe import ordering
 from fastjax.moe.handle import Way
 from fastjax.moe.packing import Layout
 from fastjax.traced.exchange import exchange_planned
@@ -58,14 +58,14 @@ def send(
     way_back: Way,
     plan: TracedPlan,
     payload: np.dtype,
-    turn: starts.Turn = None,
-    entered: starts.Turn = None,
-) -> tuple[jax.Array, starts.Turn, starts.Turn]:
+    dependency: ordering.Dependency = None,
+    result_dependency: ordering.Dependency = None,
+) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
     """Exchanges rows; where none arrives the result, of `length` rows, is zero.
 
     Gradients travel in the same type, but for one of a byte: that is too coarse for them, so they
-    travel in that of rows, as if rows had not been rounded. The backward pass sends in turn too, in
-    the opposite order.
+    travel in that of rows, as if rows had not been rounded. The backward pass keeps the opposite
+    order.
 
     Args:
       rows: to send.
@@ -74,17 +74,18 @@ def send(
       way_back: of the way back.
       plan: of the exchange.
       payload: the type that rows travel in.
-      turn: of what the exchange begins behind.
-      entered: of what the result is to be there behind.
+      dependency: what the exchange waits for.
+      result_dependency: what the result waits for.
 
     Returns:
-      The result, and two turns for what is to begin behind the exchange: the next exchange, which
-      is the one before in the backward pass, and work whose backward pass waits in return.
+      The result, and two dependencies on the beginning of the exchange. One is for the next
+      exchange, which is the one before in the backward pass. The other is for work whose backward
+      pass this exchange's backward pass waits for.
     """
     scaled = has_scales(payload, rows.dtype)
-    if not scaled and turn is None:
+    if not scaled and dependency is None:
         return exchange(rows.astype(payload), length, way, plan).astype(rows.dtype), None, None
-    leaves, structure = jax.tree.flatten((rows, way, way_back, plan, turn, entered))
+    leaves, structure = jax.tree.flatten((rows, way, way_back, plan, dependency, result_dependency))
     leaves = jax_compat.vary_together(leaves, plan.axis_name)
     sent: Any = _send(length, payload, *jax.tree.unflatten(structure, leaves))
     return sent
@@ -97,14 +98,14 @@ def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
 
 
 def exchange(
-    rows: jax.Array, length: int, way: Way, plan: TracedPlan, turn: starts.Turn = None
+    rows: jax.Array, length: int, way: Way, plan: TracedPlan, dependency: ordering.Dependency = None
 ) -> jax.Array:
     """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero.
 
-    Exchanges that have a turn run beside other work, so they are staged.
+    Exchanges that have a dependency run beside other work, so they are staged.
     """
     base = jnp.zeros((length, *rows.shape[1:]), rows.dtype)
-    return exchange_planned(rows, base, way, plan, staged=turn is not None)
+    return exchange_planned(rows, base, way, plan, staged=dependency is not None)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -115,18 +116,18 @@ def _send(
     way: Way,
     way_back: Way,
     plan: TracedPlan,
-    turn: starts.Turn,
-    entered: starts.Turn,
+    dependency: ordering.Dependency,
+    result_dependency: ordering.Dependency,
 ) -> Any:
     del way_back
     if has_scales(payload, rows.dtype):  # every row has one of its own, which travels with it
         words, how = packed(rows, payload)
-        words, turn = starts.begin(words, plan.table, turn)
-        sent, _ = unpacked(exchange(words, length, way, plan, turn), how, rows.dtype)
+        words, dependency = ordering.begin_exchange(words, plan.table, dependency)
+        sent, _ = unpacked(exchange(words, length, way, plan, dependency), how, rows.dtype)
     else:
-        words, turn = starts.begin(rows.astype(payload), plan.table, turn)
-        sent = exchange(words, length, way, plan, turn).astype(rows.dtype)
-    return starts.behind(sent, entered), turn, turn
+        words, dependency = ordering.begin_exchange(rows.astype(payload), plan.table, dependency)
+        sent = exchange(words, length, way, plan, dependency).astype(rows.dtype)
+    return ordering.wait(sent, result_dependency), dependency, dependency
 
 
 def _send_forward(length: int, payload: np.dtype, *values: Any) -> Any:
@@ -137,12 +138,12 @@ def _send_forward(length: int, payload: np.dtype, *values: Any) -> Any:
 def _send_backward(length: int, payload: np.dtype, residuals: Any, cts: Any) -> Any:
     del length
     way, way_back, plan, sent = residuals
-    ct, turn_ct, entered_ct = cts
+    ct, dependency_ct, result_ct = cts
     travels_in = sent.dtype if has_scales(payload, sent.dtype) else payload
-    back, turn, entered = send(
-        ct, sent.shape[0], way_back, way, plan.transpose(), travels_in, turn_ct, entered_ct
+    back, dependency, result_dependency = send(
+        ct, sent.shape[0], way_back, way, plan.transpose(), travels_in, dependency_ct, result_ct
     )
-    return back, None, None, None, turn, entered
+    return back, None, None, None, dependency, result_dependency
 
 
 _send.defvjp(_send_forward, _send_backward)

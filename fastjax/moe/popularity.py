@@ -46,7 +46,7 @@ def of_runs(likely: Sequence[float], runs: int) -> list[float]:
 def hits(choices: Sequence[float], top_k: int) -> list[float]:
     """How likely a token has any of its k choices in each of these, given how many it has there.
 
-    As if it chose k times in turn, and could choose the same again: up to 0.15 too low for the most
+    As if it chose k times, and could choose the same expert again: up to 0.15 too low for the most
     popular.
     """
     return [1 - math.prod([1 - min(1.0, choice / top_k)] * top_k) for choice in choices]

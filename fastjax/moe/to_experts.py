@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax import jax_compat
-from fastjax.moe import payload, routing, starts, types
+from fastjax.moe import ordering, payload, routing, types
 from fastjax.moe.handle import Route
 from fastjax.traced.axes import Axes, Groups, position
 from fastjax.traced.plan import plan_sizes
@@ -65,7 +65,7 @@ class Routed:
 
 
 def find_route(
-    expert_ids: jax.Array, experts: Experts, over: Over, planned: starts.Turn = None
+    expert_ids: jax.Array, experts: Experts, over: Over, plan_dependency: ordering.Dependency = None
 ) -> Routed:
     """Sorts choices, has all devices know how many go where, and plans.
 
@@ -73,11 +73,11 @@ def find_route(
       expert_ids: shape (tokens, k), varying over the axes; -1 for choices that go nowhere.
       experts: of the devices of a group.
       over: the devices.
-      planned: of what counts are gathered behind.
+      plan_dependency: what the gathering of counts waits for.
     """
     tokens, top_k = expert_ids.shape
     by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
-    counts = starts.behind(by_expert.counts, planned)
+    counts = ordering.wait(by_expert.counts, plan_dependency)
     counts = jax.lax.all_gather(counts, over.axes, axis_index_groups=over.groups)
     routes = routing.find(
         counts,
@@ -108,13 +108,18 @@ def refusing(send_sizes: jax.Array, wrong: jax.Array) -> jax.Array:
 
 
 def send(
-    x: jax.Array, route: Route, travels_in: np.dtype, turn: starts.Turn = None
-) -> tuple[jax.Array, starts.Turn]:
-    """The rows of tokens at their experts, shape (route.rows, width), sent in turn."""
+    x: jax.Array, route: Route, travels_in: np.dtype, dependency: ordering.Dependency = None
+) -> tuple[jax.Array, ordering.Dependency]:
+    """Sends the rows of tokens to their experts, after `dependency`.
+
+    Returns:
+      The rows at their experts, shape (route.rows, width); and a dependency on the beginning of
+      the exchange.
+    """
     rows = _spread(x, route)
     ways = route.there, route.back
-    rows, turn, _ = payload.send(rows, route.rows, *ways, route.plan, travels_in, turn)
-    return rows, turn
+    rows, dependency, _ = payload.send(rows, route.rows, *ways, route.plan, travels_in, dependency)
+    return rows, dependency
 
 
 def add_up(
@@ -122,8 +127,8 @@ def add_up(
     route: Route,
     weights: jax.Array | None,
     travels_in: np.dtype,
-    turn: starts.Turn = None,
-) -> tuple[jax.Array, starts.Turn, starts.Turn]:
+    dependency: ordering.Dependency = None,
+) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
     """The rows of experts at their tokens, weighted and added up, in a type that sums are made in.
 
     Args:
@@ -131,29 +136,33 @@ def add_up(
       route: that of `send`.
       weights: of each choice, shape (tokens, k); 1 if left out.
       travels_in: the type that rows travel in.
-      turn: of what the exchange begins behind.
+      dependency: what the exchange waits for.
 
     Returns:
-      Shape (tokens, width); and two turns for what is to begin behind the exchange, as
-      `payload.send` has them.
+      Shape (tokens, width); and two dependencies on the beginning of the exchange, as
+      `payload.send` returns them.
     """
     choices = (route.tokens, route.top_k)
     each = jnp.ones(choices, rows.dtype) if weights is None else weights
-    returned, turn, begun = payload.send(
+    returned, dependency, experts_dependency = payload.send(
         rows,
         route.tokens * route.top_k,
         route.back,
         route.there,
         route.plan.transpose(),
         travels_in,
-        turn,
+        dependency,
     )
     returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")
     returned = returned.reshape(*choices, rows.shape[1])
     returned, each = jax_compat.vary_together([returned, each], route.plan.axis_name)
     each = jnp.where(route.kept, each, 0)  # of choices that go nowhere, it may be anything
     wide = types.summed_in(rows.dtype, each.dtype)
-    return (returned.astype(wide) * each.astype(wide)[..., None]).sum(1), turn, begun
+    return (
+        (returned.astype(wide) * each.astype(wide)[..., None]).sum(1),
+        dependency,
+        experts_dependency,
+    )
 
 
 def _spread(x: jax.Array, route: Route) -> jax.Array:

@@ -1,9 +1,10 @@
 """A whole layer of experts, in chunks of tokens whose exchanges and experts work side by side.
 
-While the experts of one chunk work, the next chunk is on its way to them and the one before on its
-way back. All devices run one program, in which the exchanges of a chunk begin behind those of the
-chunk before: dependences say so, forward and backward (`starts`). Exchanges of chunks are staged:
-what XLA would hold of their operands until rows have travelled, others could not use meanwhile.
+While the experts of one chunk work, rows of the next chunk travel to them and rows of the one
+before travel back. All devices run one program, in which the exchanges of a chunk begin after those
+of the chunk before, forward and backward: dependencies impose that order (`ordering`). Exchanges of
+chunks are staged: otherwise XLA would keep the memory of their operands from later operations until
+rows have travelled.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, routing, starts
+from fastjax.moe import arguments, chunk_count, ordering, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
-from fastjax.moe.combining import combine_in_turn
+from fastjax.moe.combining import combine_in_order
 from fastjax.moe.dispatching import arrive, set_out
 from fastjax.moe.groups import grouped_map
 from fastjax.topology import AxisName, Topology
@@ -123,7 +124,7 @@ def layer(
         _Part(x[at], expert_ids[at], None if weights is None else weights[at], arrangement)
         for at, arrangement in _cut(whole, tokens, top_k, chunks)
     ]
-    return _in_turn(parts, experts, params, payload_dtype)
+    return _in_order(parts, experts, params, payload_dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,28 +137,34 @@ class _Part:
     arrangement: Arrangement
 
 
-def _in_turn(
+def _in_order(
     parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
 ) -> jax.Array:
     chained = len(parts) > 1
     # A plan that is refused ends the program on all devices: none may then be on its way to a
     # collective, in which others would wait for it.
-    turn = planned = starts.first() if chained else None
+    dependency = plan_dependency = ordering.satisfied() if chained else None
     underway = []
     for part in parts:
-        travelling, turn, planned = set_out(
-            part.x, part.expert_ids, part.weights, part.arrangement, turn, planned
+        travelling, dependency, plan_dependency = set_out(
+            part.x, part.expert_ids, part.weights, part.arrangement, dependency, plan_dependency
         )
         underway.append(travelling)
     # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
     # So all chunks set out before counts are gathered inside servers and before experts work, and
     # what experts made of one chunk sets out before they work on the next.
-    arrived = begun = None if turn is None else jax.lax.stop_gradient(turn)
+    landing_dependency = experts_dependency = (
+        None if dependency is None else jax.lax.stop_gradient(dependency)
+    )
     tokens = []
     for part, travelling in zip(parts, underway, strict=True):
-        rows, group_sizes, handle, arrived = arrive(travelling, part.arrangement, arrived, begun)
+        rows, group_sizes, handle, landing_dependency = arrive(
+            travelling, part.arrangement, landing_dependency, experts_dependency
+        )
         rows = experts(rows, group_sizes, params)
-        home, turn, begun = combine_in_turn(rows, handle, None, payload_dtype, turn)
+        home, dependency, experts_dependency = combine_in_order(
+            rows, handle, None, payload_dtype, dependency
+        )
         tokens.append(home)
     return jnp.concatenate(tokens) if chained else tokens[0]
 

@@ -73,8 +73,8 @@ def busiest(timeline: TimedExchange, most: int = MOST_DEVICES) -> list[int]:
     rank[np.lexsort((-inside, -nics))] = np.arange(topology.num_devices)
     # The first of each server before any second, as those of a server may well be alike.
     of_server = rank.reshape(topology.servers, topology.devices_per_server)
-    turn = of_server.argsort(axis=1).argsort(axis=1).ravel()
-    return sorted(np.lexsort((rank, turn))[:most].tolist())
+    place = of_server.argsort(axis=1).argsort(axis=1).ravel()
+    return sorted(np.lexsort((rank, place))[:most].tolist())
 
 
 def _checked(timeline: TimedExchange, devices: Sequence[int]) -> list[int]:

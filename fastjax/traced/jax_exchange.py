@@ -119,8 +119,8 @@ def _slice_by_slice(
     numbers = jnp.arange(entries)
     (zeros,) = jax_compat.vary_together([jnp.zeros_like(base)], _axes_of(base, ring))
 
-    def add(turn: jax.Array, total: jax.Array) -> jax.Array:
-        distance, update = turn // each, turn % each
+    def add(iteration: jax.Array, total: jax.Array) -> jax.Array:
+        distance, update = iteration // each, iteration % each
         to = (ring.position - distance) % ring.size
         origin = (ring.position + distance) % ring.size
         one = back._replace(

@@ -38,7 +38,7 @@ def rows_to_devices(wanted: np.ndarray, nics: np.ndarray | None) -> np.ndarray:
 def quotas(rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """What each rail carries of the rows between two servers, in whole rows.
 
-    Rows that do not divide go to rails in turn; which is first differs from pair to pair.
+    Rows of a remainder go to rails one after the other; which is first differs from pair to pair.
 
     Args:
       rows: shape (servers, servers).
@@ -49,11 +49,11 @@ def quotas(rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """
     n, m = len(rows), shares.shape[2]
     first = np.add.outer(np.arange(n), np.arange(n))[..., None]
-    turn = (np.arange(m) + first) % m
-    upto = np.cumsum(np.take_along_axis(shares, turn, 2), axis=2)
+    order = (np.arange(m) + first) % m
+    upto = np.cumsum(np.take_along_axis(shares, order, 2), axis=2)
     ends = rows[..., None] * upto // upto[..., -1:]
     found = np.zeros_like(ends)
-    np.put_along_axis(found, turn, np.diff(ends, axis=2, prepend=0), 2)
+    np.put_along_axis(found, order, np.diff(ends, axis=2, prepend=0), 2)
     return found
 
 

@@ -1,0 +1,118 @@
+"""Dependencies fix the order in which parts of a program begin: forward and, reversed, backward.
+
+A dependency is a float32 zero that exists only once something has begun, or has ended. It goes to
+what is to begin after that. Where it is None, no order is imposed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from fastjax import jax_compat
+from fastjax.traced.after import after
+
+Dependency = jax.Array | None
+
+
+def satisfied() -> jax.Array:
+    """A dependency that waits for nothing."""
+    return jnp.zeros((), jnp.float32)
+
+
+def begin_exchange(
+    operand: jax.Array, table: jax.Array, dependency: Dependency
+) -> tuple[jax.Array, Dependency]:
+    """Makes an exchange begin after `dependency`.
+
+    Defines no order of the backward pass: rules that exchange define that themselves.
+
+    Args:
+      operand: rows that the exchange sends.
+      table: of the exchange's plan, without which it cannot begin either.
+      dependency: what the exchange waits for.
+
+    Returns:
+      The rows to send, and a dependency on the beginning of the exchange.
+    """
+    if dependency is None:
+        return operand, None
+    operand = after(operand, dependency)
+    return operand, after(after(satisfied(), operand), table)
+
+
+def of_cotangent(ct: Any) -> Dependency:
+    """The dependency that the cotangent of a dependency is: a satisfied one if JAX has none."""
+    return satisfied() if isinstance(ct, SymbolicZero) else ct
+
+
+def on_rows(rows: jax.Array) -> jax.Array:
+    """A dependency on rows: what waits for it begins once they have been computed."""
+    return after(satisfied(), rows)
+
+
+def on_plan(table: jax.Array, dependency: Dependency) -> Dependency:
+    """A dependency on a plan, if the plan itself was made after a dependency."""
+    return None if dependency is None else after(satisfied(), table)
+
+
+def wait(value: jax.Array, dependency: Dependency) -> jax.Array:
+    """The value, for work that begins after `dependency`; the backward pass does not wait."""
+    return value if dependency is None else after(value, dependency)
+
+
+def chain(rows: jax.Array, dependency: Dependency) -> jax.Array:
+    """Rows, for work that begins after `dependency`.
+
+    In the backward pass, the cotangent of the dependency depends on the cotangent of the rows, so
+    that what comes earlier forward waits for the work's backward pass.
+    """
+    if dependency is None:
+        return rows
+    rows, dependency = jax_compat.vary_together([rows, dependency], ())
+    return _wait(rows, dependency)
+
+
+@jax.custom_vjp
+def _wait(rows: jax.Array, dependency: jax.Array) -> jax.Array:
+    return after(rows, dependency)
+
+
+@jax.custom_vjp
+def _signal(rows: jax.Array) -> Any:
+    return rows, on_rows(rows)
+
+
+def _wait_forward(rows: jax.Array, dependency: jax.Array) -> tuple[jax.Array, None]:
+    return _wait(rows, dependency), None
+
+
+def _wait_backward(_: None, ct: jax.Array) -> Any:
+    made: Any = _signal(ct)
+    return made
+
+
+def _signal_forward(rows: jax.Array) -> Any:
+    return _signal(rows), None
+
+
+def _signal_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array]:
+    return (_wait(*cts),)
+
+
+_wait.defvjp(_wait_forward, _wait_backward)
+_signal.defvjp(_signal_forward, _signal_backward)
+
+__all__ = [
+    "Dependency",
+    "begin_exchange",
+    "chain",
+    "of_cotangent",
+    "on_plan",
+    "on_rows",
+    "satisfied",
+    "wait",
+]
