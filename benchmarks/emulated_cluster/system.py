@@ -116,7 +116,7 @@ def inside(namespace: str) -> Generator[None]:
     Raises:
       ClusterError: there is no such namespace.
     """
-    with Path("/proc/thread-self/ns/net").open("rb") as home:
+    with Path("/proc/thread-self/ns/net").open("rb") as original:
         try:
             with (NAMESPACES / namespace).open("rb") as there:
                 _enter(there.fileno())
@@ -125,7 +125,7 @@ def inside(namespace: str) -> Generator[None]:
         try:
             yield
         finally:
-            _enter(home.fileno())
+            _enter(original.fileno())
 
 
 def _enter(descriptor: int) -> None:

@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, inside_servers, ordering, payload, to_experts
-from fastjax.moe.crossing import cross_weights, home
+from fastjax.moe.crossing import cross_weights, return_sums
 from fastjax.moe.handle import Handle
 
 
@@ -85,5 +85,5 @@ def combine_in_order(
     sums, experts_dependency = inside_servers.add_up(rows, handle.route, each, ordered=ordered)
     if not jnp.issubdtype(rows.dtype, jnp.floating):
         travels_in = sums.dtype
-    tokens, dependency = home(sums, handle.crossing, rows.dtype, travels_in, dependency)
+    tokens, dependency = return_sums(sums, handle.crossing, rows.dtype, travels_in, dependency)
     return tokens.astype(rows.dtype), dependency, experts_dependency

@@ -315,8 +315,8 @@ def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
     rows, each = x_ct if moved else empty, weights_ct if weighted else empty
     # One byte is too coarse for them.
     coarse = payload.has_scales(travels_in, x.dtype)
-    home_in = rows.dtype if coarse or not moved else travels_in
-    returned: Any = _return(home_in, rows, each, crossing, dependency_ct)
+    back_in = rows.dtype if coarse or not moved else travels_in
+    returned: Any = _return(back_in, rows, each, crossing, dependency_ct)
     rows_back, each_back, dependency = returned
     return (
         rows_back.astype(x.dtype) if moved else None,
@@ -396,8 +396,8 @@ def _exchange_back(
     return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), dependency)
 
 
-@jax.named_scope("moe_home")
-def home(
+@jax.named_scope("moe_return")
+def return_sums(
     sums: jax.Array,
     crossing: Crossing,
     dtype: np.dtype,
@@ -419,12 +419,12 @@ def home(
     """
     leaves, structure = jax.tree.flatten((sums, crossing, dependency))
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
-    returned: Any = _home(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
+    returned: Any = _return_sums(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
     return returned
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _home(
+def _return_sums(
     dtype: np.dtype,
     travels_in: np.dtype,
     sums: jax.Array,
@@ -440,11 +440,13 @@ def _home(
     return _added_up(sums[:tokens], back, crossing), dependency
 
 
-def _home_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
-    return _home(dtype, travels_in, *values), values[1]
+def _return_sums_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
+    return _return_sums(dtype, travels_in, *values), values[1]
 
 
-def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
+def _return_sums_backward(
+    dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any
+) -> Any:
     ct, dependency_ct = cts
     there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
     fanned: Any = _fan_out(there_in, ct, crossing, dependency_ct)
@@ -452,7 +454,7 @@ def _home_backward(dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, ct
     return rows, None, dependency
 
 
-_home.defvjp(_home_forward, _home_backward)
+_return_sums.defvjp(_return_sums_forward, _return_sums_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -472,7 +474,7 @@ def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
 
 
 def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
-    returned: Any = _home(travels_in, travels_in, cts[0], crossing, cts[1])
+    returned: Any = _return_sums(travels_in, travels_in, cts[0], crossing, cts[1])
     rows, dependency = returned
     return rows, None, dependency
 
@@ -510,8 +512,8 @@ __all__ = [
     "cross",
     "cross_weights",
     "find_crossing",
-    "home",
     "land",
     "number_type",
     "numbers_of",
+    "return_sums",
 ]

@@ -162,10 +162,10 @@ def _in_order(
             travelling, part.arrangement, landing_dependency, experts_dependency
         )
         rows = experts(rows, group_sizes, params)
-        home, dependency, experts_dependency = combine_in_order(
+        combined, dependency, experts_dependency = combine_in_order(
             rows, handle, None, payload_dtype, dependency
         )
-        tokens.append(home)
+        tokens.append(combined)
     return jnp.concatenate(tokens) if chained else tokens[0]
 
 

@@ -1,7 +1,8 @@
 """An exchange of rows that indices name: a row that goes to several places is not copied first.
 
-In reverse, rows that have one index are summed where they come home, each times its factor, in the
-type of the result: by rank of the device that they come from, and then in the order of its slices.
+In reverse, rows that have one index are summed where they are returned, each times its factor, in
+the type of the result: by rank of the device that they come from, and then in the order of its
+slices.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ def indexed_exchange(
     factors: jax.Array | None = None,
     staged: bool = False,
 ) -> jax.Array:
-    """Exchanges rows `source[indices]`; in reverse, rows of the result are sums of what comes home.
+    """Exchanges rows `source[indices]`; in reverse, rows of the result are sums of returned rows.
 
     Args:
       source: rows to send.
-      base: what the result holds where no row arrives; in reverse, where none comes home.
+      base: what the result holds where no row arrives; in reverse, where none is returned.
       way: offsets and sizes of the way there: input_offsets count indices.
       indices: int32, shape (entries,): rows of the operand, in reverse of the result.
       plan: of the way there.
-      reverse: whether rows go home.
+      reverse: whether rows are returned to where `indices` took them.
       factors: what each row of `source` is multiplied by before it is summed, shape (rows,), of
         the type of `base`, or the real one of that; 1 if left out. In reverse only.
       staged: see `ExchangeParams`.
@@ -167,8 +168,8 @@ def _copied(params: _Params, *operands: jax.Array) -> jax.Array:
         rows = rows * factors.reshape(-1, *[1] * (rows.ndim - 1)).astype(base.dtype)
     rows, each = jax_compat.vary_together([rows, each], params["axis_name"])
     each = exchange(rows, each, *way, table)
-    home = covered(way[0], way[1], indices.shape[0])
-    at = jnp.where(home, indices, base.shape[0])
+    returned = covered(way[0], way[1], indices.shape[0])
+    at = jnp.where(returned, indices, base.shape[0])
     sums = jnp.zeros_like(base).at[at].add(each, mode="drop")
     found = jnp.zeros(base.shape[0], bool).at[at].set(True, mode="drop")
     return jnp.where(found.reshape(-1, *[1] * (base.ndim - 1)), sums, base)

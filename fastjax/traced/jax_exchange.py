@@ -85,7 +85,7 @@ def _alone(source: jax.Array, base: jax.Array, way: Metadata[jax.Array]) -> jax.
 def _backward(
     source: jax.Array, base: jax.Array, way: Metadata[jax.Array], ring: _Ring
 ) -> jax.Array:
-    """Rows go home; those that come home to one row are summed."""
+    """Returns rows to operand space, and sums those that are returned to one row."""
     back = Metadata(
         landings(way.output_offsets, ring.axes, ring.groups),
         way.recv_sizes,
@@ -106,15 +106,15 @@ def _backward(
 def _slice_by_slice(
     source: jax.Array,
     base: jax.Array,
-    homes: jax.Array,
+    input_offsets: jax.Array,
     back: Metadata[jax.Array],
     ring: _Ring,
 ) -> jax.Array:
     """As many exchanges as there are slices, each of one slice from and to every device.
 
-    `jax.lax.ragged_all_to_all` would write rows that come home to one place over each other.
+    `jax.lax.ragged_all_to_all` would write rows that are returned to one place over each other.
     """
-    entries = homes.shape[0]
+    entries = input_offsets.shape[0]
     each = entries // ring.size  # slices for one peer
     numbers = jnp.arange(entries)
     (zeros,) = jax_compat.vary_together([jnp.zeros_like(base)], _axes_of(base, ring))
@@ -130,8 +130,8 @@ def _slice_by_slice(
         return total + _forward(source, zeros, one, ring)
 
     total = jax.lax.fori_loop(0, entries, add, zeros)
-    home = covered(homes, back.recv_sizes, base.shape[0])
-    return jnp.where(_by_row(home, base), total, base)
+    returned = covered(input_offsets, back.recv_sizes, base.shape[0])
+    return jnp.where(_by_row(returned, base), total, base)
 
 
 def _axes_of(value: jax.Array, ring: _Ring) -> Axes:

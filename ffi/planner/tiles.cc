@@ -257,13 +257,13 @@ TileLoad Tiles::LoadOf(int32_t source, int32_t target) {
     const auto entering = static_cast<Rows>(column_sums_[rail]);
     const auto straight = static_cast<Rows>(diagonal_[rail]);
     const Rows room = std::max<Rows>(quota - leaving, 0);
-    const Rows home = std::min(std::min(quota, entering), std::min(straight, quota) + room);
+    const Rows delivered = std::min(std::min(quota, entering), std::min(straight, quota) + room);
     balance = std::max(balance, leaving - quota);
     balance_units = std::max(balance_units, room);
-    redistribute = std::max(redistribute, entering - home);
-    redistribute_units = std::max(redistribute_units, quota - home);
+    redistribute = std::max(redistribute, entering - delivered);
+    redistribute_units = std::max(redistribute_units, quota - delivered);
     balanced[rail] += leaving - quota + room;
-    redistributed[rail] += entering - home;
+    redistributed[rail] += entering - delivered;
   }
   return {std::max(balance, balance_units), balance_units, std::max(redistribute, redistribute_units),
           redistribute_units};

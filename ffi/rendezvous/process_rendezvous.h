@@ -40,7 +40,7 @@ struct ReceivedMessage {
   ProcessMetadata metadata;
 };
 
-// What one process brings to a session, and what it takes home.
+// What one process gives to a rendezvous of processes, and what it gets from it.
 struct ProcessSession {
   ProcessSession() = default;
   ProcessSession(ProcessSession&&) = default;

@@ -79,8 +79,8 @@ def programs_in_flight(backend: Backend, rng: np.random.Generator) -> None:
 def way_back(meta: reference.Metadata) -> reference.Metadata:
     """The exchange that returns every row to where it came from; one update for each peer."""
     offsets = (np.ascontiguousarray(a.T) for a in (meta.output_offsets, meta.input_offsets))
-    there, home = offsets
-    return reference.Metadata(there, meta.recv_sizes, home, meta.send_sizes)
+    there, back = offsets
+    return reference.Metadata(there, meta.recv_sizes, back, meta.send_sizes)
 
 
 @check
@@ -88,26 +88,26 @@ def planned_reused_and_transposed(backend: Backend, rng: np.random.Generator) ->
     """Out and back: what comes back is what was sent."""
     for topology in backend.topologies():
         case = drawn(rng, backend.size, updates=1)
-        home, back = np.zeros_like(case.operand), way_back(case.meta)
+        base, back = np.zeros_like(case.operand), way_back(case.meta)
 
-        def program(exchange: Any, args: Any, home: Any, back: Any, at: Any = topology) -> Any:
+        def program(exchange: Any, args: Any, base: Any, back: Any, at: Any = topology) -> Any:
             operand, output, *out = args
             plan = fastjax.plan_ragged_all_to_all(
                 out[1], axis_name="x", scheduler="fast", topology=at
             )
             first = exchange(operand, output, *out, plan=plan)
             again = exchange(2 * operand, first, *out, plan=plan)
-            return first, again, exchange(again, home, *back, plan=plan.transpose())
+            return first, again, exchange(again, base, *back, plan=plan.transpose())
 
-        first, again, returned = backend.compiled(program)(case.arguments(), home, back.arrays())
+        first, again, returned = backend.compiled(program)(case.arguments(), base, back.arrays())
         expected = case.expected()
         same(first, expected)
         expected = reference.exchange(2 * case.operand, expected, case.meta)
         same(again, expected)
-        sent = np.zeros(home.shape[:2], bool)
+        sent = np.zeros(base.shape[:2], bool)
         for i, start, _, _, rows in reference.moves(case.meta):
             sent[i, start : start + rows] = True
-        same(returned, np.where(sent[..., None], 2 * case.operand, home))
+        same(returned, np.where(sent[..., None], 2 * case.operand, base))
 
 
 @check(needs=lambda backend: backend.size > 1)
@@ -126,17 +126,17 @@ def _planned_layer(backend: Backend, rng: np.random.Generator, topology: fastjax
     backs = [way_back(case.meta) for case in cases]
     weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
 
-    def layer(x: Any, weights: Any, out: Any, home: Any) -> Any:
-        rows = jnp.sin(out(x, jnp.zeros_like(weights))) * weights
-        return jnp.sum(home(rows, jnp.zeros_like(x)) ** 2)
+    def layer(x: Any, weights: Any, send: Any, send_back: Any) -> Any:
+        rows = jnp.sin(send(x, jnp.zeros_like(weights))) * weights
+        return jnp.sum(send_back(rows, jnp.zeros_like(x)) ** 2)
 
-    def one(exchange: Any, scheduler: str, x: Any, weights: Any, send: Any, back: Any) -> Any:
+    def one(exchange: Any, scheduler: str, x: Any, weights: Any, there: Any, back: Any) -> Any:
         plan = fastjax.plan_ragged_all_to_all(
-            send[1], axis_name="x", topology=topology, scheduler=scheduler
+            there[1], axis_name="x", topology=topology, scheduler=scheduler
         )
-        out = lambda x, y: exchange(x, y, *send, plan=plan)  # noqa: E731
-        home = lambda x, y: exchange(x, y, *back, plan=plan.transpose())  # noqa: E731
-        return jax.grad(layer, (0, 1))(x, weights, out, home)
+        send = lambda x, y: exchange(x, y, *there, plan=plan)  # noqa: E731
+        send_back = lambda x, y: exchange(x, y, *back, plan=plan.transpose())  # noqa: E731
+        return jax.grad(layer, (0, 1))(x, weights, send, send_back)
 
     def program(exchange: Any, data: Any) -> Any:
         return [one(exchange, *args) for args in zip(SCHEDULERS, *data, strict=True)]

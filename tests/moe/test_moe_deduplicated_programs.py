@@ -60,7 +60,7 @@ def exchanges(text):
 
 @pytest.mark.parametrize("at", ["dispatch", "combine"])
 def test_only_wanted_cotangents_are_exchanged(rng, at):
-    """There, the sum, and home; of the backward pass what the gradients need, and no more."""
+    """The way there, the sum and the way back; backward what the gradients need, and no more."""
     x = rng.normal(size=(8 * 6, 4)).astype(np.float32)
     ids = rng.integers(0, EXPERTS, (8 * 6, 3)).astype(np.int32)
     weights = rng.random((8 * 6, 3)).astype(np.float32)
@@ -131,8 +131,8 @@ def test_rows_and_choices_are_counted(rng, once):
         jax.block_until_ready(jax.jit(mapped)(x, ids))
         sites = [s for s in fastjax.stats() if s.program == "jit_counted_dispatch" and s.launches]
     moving = [s for s in sites if s.operation == "fast_ragged_all_to_all"]
-    home = np.arange(8 * 6) // 12
-    apart = (ids >= 0) & (ids // 4 != home[:, None])
+    server = np.arange(8 * 6) // 12
+    apart = (ids >= 0) & (ids // 4 != server[:, None])
     if not once:
         (site,) = moving
         assert site.name.startswith("moe_dispatch/")

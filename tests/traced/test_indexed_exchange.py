@@ -48,8 +48,8 @@ def test_there(rng, scheduler):
 
 
 def summed(arriving, indices, meta, rows):
-    """What comes home of each entry that is in a slice, added up by index."""
-    home = np.zeros((*indices.shape, arriving.shape[-1]), np.float32)
+    """What is returned for each entry that is in a slice, added up by index."""
+    returned = np.zeros((*indices.shape, arriving.shape[-1]), np.float32)
     size = 8
     per_peer = meta.send_sizes.shape[1] // size
     total = np.zeros((size, rows, arriving.shape[-1]), np.float32)
@@ -57,11 +57,11 @@ def summed(arriving, indices, meta, rows):
         first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
         there = meta.output_offsets[device, update]
         peer = update // per_peer
-        home[device, first : first + count] = arriving[peer, there : there + count]
+        returned[device, first : first + count] = arriving[peer, there : there + count]
         np.add.at(
             total[device],
             indices[device, first : first + count],
-            home[device, first : first + count],
+            returned[device, first : first + count],
         )
     return total
 

@@ -151,10 +151,10 @@ def in_lanes(
         moves = out.seconds, copies.seconds, experts, sums.seconds, back.seconds
         return chunking.Parts(parts.planning, *moves)
     found = each_choice(scheduler, layer, topology, fabric, size)
-    there, home = found.dispatch.seconds, found.combine.seconds
+    there, back = found.dispatch.seconds, found.combine.seconds
     if topology.servers == 1:
-        return chunking.Parts(found.planning, copies=there, experts=experts, sums=home)
-    return chunking.Parts(found.planning, out=there, experts=experts, back=home)
+        return chunking.Parts(found.planning, copies=there, experts=experts, sums=back)
+    return chunking.Parts(found.planning, out=there, experts=experts, back=back)
 
 
 def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
