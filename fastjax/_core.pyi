@@ -256,7 +256,7 @@ def network_peer_lost(process: int, why: str) -> None:
 
 def network_close(seconds: float) -> bool:
     """
-    Sends what is on its way, for so long at most, and closes; False if that had to be given up.
+    Sends what is in flight, for so long at most, and closes; False if that had to be given up.
     """
 
 def network_unfinished() -> int:

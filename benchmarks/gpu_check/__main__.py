@@ -128,7 +128,7 @@ def run(options: argparse.Namespace, results: Results, passed: set[str], deadlin
         )
         for group in groups:
             run_together(group, passed, options.folder, ROOT, deadline, results.add, results.look)
-    finally:  # also of one that is stopped, with what the parts under way have written
+    finally:  # also of one that is stopped, with what the running parts have written
         results.write()
         names = f"page: {PAGE}, logs: {LOGS}"
         print(f"\n{results.page}\nRecord: {options.out / RECORD}, {names}.", flush=True)

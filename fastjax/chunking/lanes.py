@@ -106,9 +106,9 @@ class Schedule:
 def schedule(chunks: Sequence[Parts]) -> Schedule:
     """Runs the chunks of a layer, in order.
 
-    Plans are made one after another from the beginning. A chunk sets out when it is planned and the
-    one before has left the NICs. Where two parts wait for a lane, the one that was ready first goes
-    first; if both were at once, that of the earlier chunk.
+    Plans are made one after another from the beginning. A chunk begins to cross when it is planned
+    and the one before has left the NICs. Where two parts wait for a lane, the one that was ready
+    first goes first; if both were at once, that of the earlier chunk.
 
     Args:
       chunks: what each takes.

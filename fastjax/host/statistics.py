@@ -137,7 +137,7 @@ def stats() -> list[SiteStats]:
     """What exchanges did in this process, call site by call site, in order of creation.
 
     Those that have not run while statistics were collected are left out. Results that JAX has not
-    waited for may still be on their way: call `jax.block_until_ready` before. Predictions are made
+    waited for may still be in flight: call `jax.block_until_ready` before. Predictions are made
     now, by planning the last traffic of each call site once more.
     """
     return [_site(report) for report in _core.site_reports()]

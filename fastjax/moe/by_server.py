@@ -20,7 +20,7 @@ from fastjax.moe import (
     types,
 )
 from fastjax.moe.crossing import (
-    OnTheWay,
+    InFlight,
     cross,
     find_crossing,
     land,
@@ -34,16 +34,16 @@ from fastjax.traced.axes import position
 
 
 class Crossed(NamedTuple):
-    """Tokens on their way inside the servers of their experts.
+    """Tokens in flight to the servers of their experts.
 
     Attributes:
-      travelling: to this device.
+      in_flight: those that come to this device.
       kept: which choices of this device's tokens find room at their experts.
       dropped: how many do not.
       crossing: the way that tokens came.
     """
 
-    travelling: OnTheWay
+    in_flight: InFlight
     kept: jax.Array
     dropped: jax.Array
     crossing: Crossing
@@ -81,8 +81,8 @@ def cross_once(
     going = jnp.where(kept, choices.experts, experts.count)
     crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, plan_dependency))
     numbers = numbers_of(going, crossing, servers)
-    travelling, dependency = cross(x, weights, numbers, crossing, travels_in, dependency)
-    return Crossed(travelling, kept, dropped, crossing), dependency
+    in_flight, dependency = cross(x, weights, numbers, crossing, travels_in, dependency)
+    return Crossed(in_flight, kept, dropped, crossing), dependency
 
 
 def spread_inside(
@@ -108,7 +108,7 @@ def spread_inside(
     Returns:
       What `dispatch` does, and a dependency for the landing of the next chunk.
     """
-    landed = land(crossed.travelling, landing_dependency)
+    landed = land(crossed.in_flight, landing_dependency)
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
     found = to_experts.find_route(landed.expert_ids, in_server, inside, landing_dependency)

@@ -120,8 +120,8 @@ def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.
     return listed // servers, listed % servers
 
 
-class OnTheWay(NamedTuple):
-    """Tokens that have set out, for `land`.
+class InFlight(NamedTuple):
+    """Tokens whose exchange has begun, for `land`.
 
     Attributes:
       own: rows, weights and numbers of this device's own tokens.
@@ -146,7 +146,7 @@ def cross(
     crossing: Crossing,
     travels_in: np.dtype,
     dependency: ordering.Dependency = None,
-) -> tuple[OnTheWay, ordering.Dependency]:
+) -> tuple[InFlight, ordering.Dependency]:
     """Sends tokens to the other servers that have experts of theirs.
 
     Args:
@@ -158,7 +158,7 @@ def cross(
       dependency: what the exchange waits for.
 
     Returns:
-      What is on the way, and a dependency on the beginning of the exchange.
+      What is in flight, and a dependency on the beginning of the exchange.
     """
     each = jnp.zeros((x.shape[0], 0), jnp.float32) if weights is None else weights
     values = (x, each.astype(types.summed_in(each.dtype)), *numbers, crossing, dependency)
@@ -167,7 +167,7 @@ def cross(
     varied: Any = jax.tree.unflatten(structure, leaves)
     made: Any = _cross(travels_in, *varied)
     own, words, cotangents, dependency = made
-    return OnTheWay(own, words, cotangents, _how(travels_in, own), weights is not None), dependency
+    return InFlight(own, words, cotangents, _how(travels_in, own), weights is not None), dependency
 
 
 def _how(travels_in: np.dtype, own: tuple[jax.Array, jax.Array, jax.Array]) -> Layout:
@@ -176,24 +176,24 @@ def _how(travels_in: np.dtype, own: tuple[jax.Array, jax.Array, jax.Array]) -> L
     return payload.layout(rows.shape[1], travels_in, rows.dtype, columns)
 
 
-def land(travelling: OnTheWay, landing_dependency: ordering.Dependency = None) -> Landed:
+def land(in_flight: InFlight, landing_dependency: ordering.Dependency = None) -> Landed:
     """Unpacks what `cross` sent, after it has arrived and after `landing_dependency`.
 
     XLA's CPU backend reuses memory in the order of its program. The dependency puts everything that
     is done with landed rows after what it stands for.
     """
-    words = ordering.wait(travelling.words, landing_dependency)
-    made: Any = _land(travelling.how, travelling.own, words, travelling.cotangents)
+    words = ordering.wait(in_flight.words, landing_dependency)
+    made: Any = _land(in_flight.how, in_flight.own, words, in_flight.cotangents)
     rows, each, ids = made
-    return Landed(rows, ids.astype(jnp.int32) - 1, each if travelling.weighted else None)
+    return Landed(rows, ids.astype(jnp.int32) - 1, each if in_flight.weighted else None)
 
 
 def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
     """Sends the weights of tokens after them: shape (tokens + landing, k)."""
     nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
     numbers = nothing.astype(jnp.uint8), jnp.zeros((len(crossing.token), 0), jnp.uint8)
-    travelling, _ = cross(nothing, weights, numbers, crossing, nothing.dtype)
-    landed = land(travelling)
+    in_flight, _ = cross(nothing, weights, numbers, crossing, nothing.dtype)
+    landed = land(in_flight)
     assert landed.weights is not None
     return landed.weights
 
@@ -507,8 +507,8 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
 
 
 __all__ = [
+    "InFlight",
     "Landed",
-    "OnTheWay",
     "cross",
     "cross_weights",
     "find_crossing",

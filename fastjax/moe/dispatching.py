@@ -92,15 +92,15 @@ def dispatch(
         payload_dtype=payload_dtype,
         deduplicate=deduplicate,
     )
-    underway, *_ = set_out(x, expert_ids, weights, arrangement, None, None)
-    rows, group_sizes, handle, _ = arrive(underway, arrangement, None, None)
+    in_flight, *_ = start_dispatch(x, expert_ids, weights, arrangement, None, None)
+    rows, group_sizes, handle, _ = finish_dispatch(in_flight, arrangement, None, None)
     return rows, group_sizes, handle
 
 
 Arrived = tuple[jax.Array, jax.Array, Handle]
 
 
-def set_out(
+def start_dispatch(
     x: jax.Array,
     expert_ids: jax.Array,
     weights: jax.Array | None,
@@ -108,10 +108,11 @@ def set_out(
     dependency: ordering.Dependency,
     plan_dependency: ordering.Dependency,
 ) -> tuple[Crossed | Arrived, ordering.Dependency, ordering.Dependency]:
-    """The exchange of `dispatch` between all devices, which begins after `dependency`.
+    """Starts the exchange of `dispatch` between all devices, after `dependency`.
 
     Returns:
-      What `arrive` takes; a dependency on the beginning of the exchange; and one on its plan.
+      What `finish_dispatch` takes; a dependency on the beginning of the exchange; and one on its
+      plan.
     """
     over, experts = arrangement.over, arrangement.experts
     x, expert_ids = jax_compat.vary_together([x, expert_ids], over.axes)
@@ -133,16 +134,16 @@ def set_out(
     )
 
 
-def arrive(
-    underway: Crossed | Arrived,
+def finish_dispatch(
+    in_flight: Crossed | Arrived,
     arrangement: Arrangement,
     landing_dependency: ordering.Dependency,
     experts_dependency: ordering.Dependency,
 ) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
-    """What `dispatch` returns, of what has set out.
+    """What `dispatch` returns, once the exchange of `start_dispatch` has ended.
 
     Args:
-      underway: from `set_out`.
+      in_flight: from `start_dispatch`.
       arrangement: the same.
       landing_dependency: what the landing of tokens that cross once waits for.
       experts_dependency: what the experts wait for.
@@ -150,9 +151,9 @@ def arrive(
     Returns:
       What `dispatch` does, and a dependency for the landing of the next chunk.
     """
-    if isinstance(underway, Crossed):
+    if isinstance(in_flight, Crossed):
         return spread_inside(
-            underway,
+            in_flight,
             arrangement.experts,
             arrangement.servers,
             arrangement.inside,
@@ -160,5 +161,5 @@ def arrive(
             landing_dependency,
             experts_dependency,
         )
-    rows, group_sizes, handle = underway
+    rows, group_sizes, handle = in_flight
     return ordering.chain(rows, experts_dependency), group_sizes, handle, landing_dependency

@@ -16,8 +16,8 @@ from fastjax.moe import types
 class Layout:
     """The columns of packed rows.
 
-    All are unsigned integers as wide as an element of the rows, so that nothing on the way can take
-    one for a number and change its bits.
+    All are unsigned integers as wide as an element of the rows, so that no copy can take one for
+    a floating-point number and change its bits.
 
     Attributes:
       width: elements of a row.

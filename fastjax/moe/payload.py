@@ -1,4 +1,4 @@
-"""Rows on their way, in the type that they travel in."""
+"""Exchanges of rows, in the type that they travel in."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
 
 
 def row_bytes(width: int, payload: np.dtype, dtype: np.dtype) -> int:
-    """Bytes of a row of `width` elements on its way."""
+    """Bytes of a row of `width` elements in the type that it travels in."""
     return width * payload.itemsize + (_SCALE_BYTES if has_scales(payload, dtype) else 0)
 
 

@@ -25,7 +25,7 @@ from fastjax.moe import arguments, chunk_count, ordering, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
 from fastjax.moe.combining import combine_in_order
-from fastjax.moe.dispatching import arrive, set_out
+from fastjax.moe.dispatching import finish_dispatch, start_dispatch
 from fastjax.moe.groups import grouped_map
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -141,32 +141,32 @@ def _in_order(
     parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
 ) -> jax.Array:
     chained = len(parts) > 1
-    # A plan that is refused ends the program on all devices: none may then be on its way to a
-    # collective, in which others would wait for it.
+    # A plan that is refused ends the program on all devices. No device may then have begun another
+    # collective, which would wait for the others: so a chunk is planned after the one before.
     dependency = plan_dependency = ordering.satisfied() if chained else None
-    underway = []
+    in_flight = []
     for part in parts:
-        travelling, dependency, plan_dependency = set_out(
+        tokens, dependency, plan_dependency = start_dispatch(
             part.x, part.expert_ids, part.weights, part.arrangement, dependency, plan_dependency
         )
-        underway.append(travelling)
+        in_flight.append(tokens)
     # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
-    # So all chunks set out before counts are gathered inside servers and before experts work, and
-    # what experts made of one chunk sets out before they work on the next.
+    # So the dispatch of all chunks starts before counts are gathered inside servers and before
+    # experts work, and the combine of one chunk starts before experts work on the next.
     landing_dependency = experts_dependency = (
         None if dependency is None else jax.lax.stop_gradient(dependency)
     )
-    tokens = []
-    for part, travelling in zip(parts, underway, strict=True):
-        rows, group_sizes, handle, landing_dependency = arrive(
-            travelling, part.arrangement, landing_dependency, experts_dependency
+    results = []
+    for part, tokens in zip(parts, in_flight, strict=True):
+        rows, group_sizes, handle, landing_dependency = finish_dispatch(
+            tokens, part.arrangement, landing_dependency, experts_dependency
         )
         rows = experts(rows, group_sizes, params)
         combined, dependency, experts_dependency = combine_in_order(
             rows, handle, None, payload_dtype, dependency
         )
-        tokens.append(combined)
-    return jnp.concatenate(tokens) if chained else tokens[0]
+        results.append(combined)
+    return jnp.concatenate(results) if chained else results[0]
 
 
 def _of_rows(function: Callable[..., jax.Array]) -> OfRows:
@@ -194,7 +194,7 @@ def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
     """The choices that find room if all chunks go at once; none instead of the others.
 
     Where an expert that there is not was chosen, the first choice is that one: the first chunk is
-    refused, before anything of it or another has set out.
+    refused, before an exchange of any chunk starts.
     """
     (expert_ids,) = jax_compat.vary_together([expert_ids], whole.over.axes)
     count = whole.experts.count

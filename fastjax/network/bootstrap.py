@@ -134,7 +134,7 @@ def _close(gatherer: Gatherer) -> None:
     """Leaves the job at the end of the program, before JAX does.
 
     An exchange ends in a process once all that it has to send is sent and all that it is to get is
-    there, so whoever has finished its exchanges owes nobody anything, but for bytes on their way:
+    there, so whoever has finished its exchanges owes nobody anything, but for bytes in flight:
     `network_close` sees those off. What may still be unfinished is what was launched and never
     waited for. Others may wait for its rows, so it is waited for here, at most as long as an
     exchange waits; except after an exception that ended the program, when the others should rather

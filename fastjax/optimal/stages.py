@@ -56,7 +56,7 @@ def solve_stages(
       rows: rows that each rail must carry from server s to server d, integers, shape (servers,
         servers), zero diagonal.
       startup_rows: what starting a stage costs: rows that a rail could send in the meantime.
-      time_limit: seconds after which the best so far is returned. Programs already under way may
+      time_limit: seconds after which the best so far is returned. Programs already running may
         add some to it, and so may the simple covers that are the least one gets.
       max_stages: stages allowed; by default any number.
 

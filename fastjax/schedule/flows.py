@@ -18,7 +18,7 @@ SYNCHRONIZATIONS = ("credit", "barrier", "free", "window")
 
 "credit": a device sends for a stage when it has sent for the one before, and the device that it
 sends to has received for that; about so it is between GPUs. "window": when the same is true of the
-stage four before, so that four are under way and their start-ups overlap, while what one device
+stage four before, so that four are in flight and their start-ups overlap, while what one device
 sends to another still goes in order; so it is between CPU hosts. "barrier": when the stage before
 is over everywhere. "free": when it has sent for the stage before, whatever receivers do.
 """

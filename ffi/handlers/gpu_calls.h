@@ -1,4 +1,4 @@
-// Calls of GPU programs, on their way from XLA to the backend: what all platforms have in common.
+// Declares what the handlers of GPU programs do between XLA and the backend, on all platforms alike.
 #ifndef FASTJAX_HANDLERS_GPU_CALLS_H_
 #define FASTJAX_HANDLERS_GPU_CALLS_H_
 

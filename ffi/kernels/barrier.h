@@ -91,7 +91,8 @@ FASTJAX_DEVICE inline void JoinWarp() {
 }
 
 // By the first warp; its lanes share the devices. The page is looked at after the step has been told, and when all
-// lanes have what they waited for: who closes it sees that this device is on its way, or is seen.
+// lanes have what they waited for: who closes it sees the step of this device, or this device sees that the page is
+// closed.
 FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barrier) {
   if (worker.warp != 0) return;
   if (worker.lane == 0) StoreShared(&barrier.page[StepLine(barrier.device)].word, barrier.step);

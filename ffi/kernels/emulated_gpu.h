@@ -105,7 +105,7 @@ emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, in
 emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)(void*), void* data);
 
 // A kernel of `blocks` blocks: `work` runs in order with the stream's. One that has not been loaded for its device is
-// loaded by its launch, as with CUDA, where that may wait for all that is under way: LazyLoads counts them.
+// loaded by its launch, as with CUDA, where that may wait for all that is in flight: LazyLoads counts them.
 emulatedError_t emulatedLaunch(emulatedStream_t stream, const void* kernel, int blocks, std::function<void()> work);
 emulatedError_t emulatedLoad(const void* kernel);  // for the current device
 std::atomic<int64_t>& emulatedLazyLoads();

@@ -40,8 +40,8 @@ FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& piece, int32_t count) {
   return used < piece.bytes ? used : piece.bytes;
 }
 
-// What a warp takes at a time of one piece: in units of 16 bytes each lane of 32 has four loads under way. A
-// block has few, so that many multiprocessors have loads under way, and not one after the other.
+// What a warp takes at a time of one piece: in units of 16 bytes each lane of 32 has four loads in flight. A
+// block has few, so that many multiprocessors have loads in flight, and not one after the other.
 constexpr int64_t kShareBytes = 2048;
 constexpr int64_t kSharesOfBlock = 2;
 
@@ -57,7 +57,7 @@ FASTJAX_DEVICE inline void StoreOnce(Unit* at, const Unit& unit) {
   *at = unit;
 }
 
-// Lanes side by side; all loads of a lane are under way before its first store, up to `kHeld` of them.
+// Lanes side by side; all loads of a lane are in flight before its first store, up to `kHeld` of them.
 template <typename Unit, int32_t kHeld>
 FASTJAX_DEVICE inline void FetchUnits(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
   const auto* const from = reinterpret_cast<const Unit*>(src);

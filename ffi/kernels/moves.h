@@ -39,7 +39,7 @@ constexpr int64_t kAlignment = 16;
 constexpr int64_t kFewMoves = 112;
 // What a warp takes at a time: enough that finding its runs costs little.
 constexpr int64_t kTileBytes = 8192;
-// The least: what the lanes of a warp of 32 have under way at once.
+// The least: what the lanes of a warp of 32 have in flight at once.
 constexpr int64_t kSmallTileBytes = 2048;
 // The number of lanes of a warp that share a run where runs are short.
 constexpr int32_t kGroupLanes = 8;
@@ -87,7 +87,7 @@ FASTJAX_DEVICE inline void ForEachPart(const Worker& worker, const Run* runs, in
     Worker lanes = worker;
     int64_t stride = 1;
     int64_t i = FindRun(runs, count, first);
-    // More runs than groups: each group takes its own, so that loads of several short runs are under way together.
+    // More runs than groups: each group takes its own, so that loads of several short runs are in flight together.
     if (i + groups < count && runs[i + groups].begin < last) {
       i += worker.lane / kGroupLanes;
       stride = groups;
@@ -103,7 +103,7 @@ FASTJAX_DEVICE inline void ForEachPart(const Worker& worker, const Run* runs, in
   }
 }
 
-// Lanes side by side store whole(load(i)) for each of `words` words; `kHeld` loads of a lane are under way together.
+// Lanes side by side store whole(load(i)) for each of `words` words; `kHeld` loads of a lane are in flight together.
 template <int32_t kHeld, typename Load, typename Whole>
 FASTJAX_DEVICE inline void StoreWords(const Worker& lanes, std::byte* dst, int64_t words, Load load, Whole whole) {
   auto* to = reinterpret_cast<Word16*>(dst);
@@ -193,7 +193,7 @@ FASTJAX_DEVICE inline Word AddWords(const Word& a, const Word& b) {
 constexpr int32_t kSumWords = 2;
 
 // Lanes side by side store the sums of `words` words: store(i, sum), where source s adds whole(s, load(s, i)). A lane
-// holds kHeld sums, so many loads of one source are under way together, and meanwhile the next one's pointer.
+// holds kHeld sums, so many loads of one source are in flight together, and meanwhile the next one's pointer.
 template <typename Element, typename Word, int32_t kHeld, typename Load, typename Whole, typename Store>
 FASTJAX_DEVICE inline void SumWords(const Worker& lanes, const std::byte* const* sources, int32_t count, int32_t words,
                                     Load load, Whole whole, Store store) {

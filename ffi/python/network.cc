@@ -90,7 +90,7 @@ void RegisterNetwork(nb::module_* module) {
               "Another process has joined, or joined again, with these addresses.");
   module->def("network_peer_lost", &PeerLost, nb::arg("process"), nb::arg("why"), "Another process is gone for good.");
   module->def("network_close", &Close, nb::arg("seconds"),
-              "Sends what is on its way, for so long at most, and closes; False if that had to be given up.");
+              "Sends what is in flight, for so long at most, and closes; False if that had to be given up.");
   module->def(
       "network_unfinished", [] { return Unfinished().load(); }, "How many devices of this process are at an exchange.");
   module->def("network_state", &State,

@@ -11,7 +11,7 @@
 namespace fastjax {
 namespace {
 
-// Runs of a site that are remembered: far more than are ever under way at once.
+// Runs of a site that are remembered: far more than are ever in flight at once.
 constexpr size_t kRunsKept = 1024;
 
 // Starts are 32-bit hashes; those that are nearer are one, of which not everybody has come by at the first launch.

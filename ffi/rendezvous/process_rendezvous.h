@@ -76,7 +76,7 @@ class ProcessRendezvous final : public Handler {
   void FailAlike(ProcessSession* session, const Status& why);
   // Tells the others that this process will not come: its own devices did not all reach the call.
   void StayAway(const ProcessSession& session, const Status& why);
-  // Whether rows of other sessions may be on their way.
+  // Whether rows of other sessions may be in flight.
   bool OthersHaveMet(const ProcessSession& session) const;
   // Whether somebody has given it up already: joining would fail at once.
   bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) { return Recall(key, launch_id) != nullptr; }

@@ -32,7 +32,7 @@ class Completer {
   void Loop();
 
   std::mutex mutex_;
-  std::deque<std::function<void()>> waiting_;  // each has a thread on its way, unless the system has none left
+  std::deque<std::function<void()>> waiting_;  // a thread has been started for each, unless the system has none left
   int threads_ = 0;
   std::vector<Worker*> idle_;  // most recently used last: its stack is still in the cache
 };

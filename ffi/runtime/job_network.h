@@ -22,7 +22,7 @@ class JobWire : public Wire {
   virtual std::string AddPeer(int32_t process, const std::string& addresses) = 0;
   // The process is gone, until it is added again.
   virtual void PeerLost(int32_t process, const std::string& why) = 0;
-  // Ends all requests and tells the handler; sends what is on its way, for as long as that at most; and ends once the
+  // Ends all requests and tells the handler; sends what is in flight, for as long as that at most; and ends once the
   // handler is idle. False if the thread does not end: then it, and the wire, stay behind.
   virtual bool Close(std::chrono::milliseconds limit) = 0;
   // Before the process exits: stops the thread where it is. Waits a moment for that.
@@ -44,7 +44,7 @@ std::string OpenTheWire(const WireOpener& open, const WireOptions& options, std:
 std::string AddPeer(int32_t process, const std::string& addresses);
 // A process is gone for good, as somebody else has found out.
 std::string PeerLost(int32_t process, const std::string& why);
-// Sends what is on its way, for so long at most, and ends all else. False if it had to give up; true if none is open.
+// Sends what is in flight, for so long at most, and ends all else. False if it had to give up; true if none is open.
 bool CloseTheWire(std::chrono::milliseconds limit);
 // False if none is open.
 bool StateOfTheWire(WireState* state);

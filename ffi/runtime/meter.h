@@ -15,7 +15,7 @@
 
 namespace fastjax {
 
-// One exchange or planning that is under way. While no statistics are collected it is empty.
+// One exchange or planning that is in flight. While no statistics are collected it is empty.
 struct Launch {
   bool metered = false;
   bool planned = false;  // the call site has planned,

@@ -47,7 +47,7 @@ class Handler {
   // The process is gone, was restarted, or cannot be reached. Every request to or from it ends with this status.
   virtual void OnLost(int32_t process, const Status& status) = 0;
   // The connection to the process is made anew, since it, or this one (then `why` is ok), gave up requests. Those have
-  // ended; messages that were on their way, in either direction, may be lost.
+  // ended; messages in flight, in either direction, may be lost.
   virtual void OnRenewed(int32_t process, const Status& why) = 0;
   // About ten times a second.
   virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;

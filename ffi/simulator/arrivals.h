@@ -13,7 +13,7 @@ namespace fastjax::simulator {
 
 inline constexpr int32_t kDeviceBits = 15;  // of a device's number
 
-// Whether anything is under way; others are rows that stay where they are.
+// Whether anything is in flight; others are rows that stay where they are.
 inline bool Moves(const planner::Transfer& transfer) { return transfer.src != transfer.dst && transfer.rows > 0; }
 inline bool IsSentOn(const planner::Transfer& transfer) { return transfer.src != transfer.origin; }
 

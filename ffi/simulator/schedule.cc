@@ -73,7 +73,7 @@ class Scheduler {
   // Messages are listed by stage.
   void KeepInStep() {
     const int32_t devices = topology_.devices();
-    const int32_t window = fabric_.synchronization == Synchronization::kWindow ? kStagesUnderWay : 1;
+    const int32_t window = fabric_.synchronization == Synchronization::kWindow ? kStagesInFlight : 1;
     Sequence balancing(&program_, devices, 1);
     Sequence sending(&program_, devices, window);
     Sequence receiving(&program_, devices, window);

@@ -16,14 +16,14 @@ enum class Synchronization : int8_t {
   kCredit = 0,   // when the sender has sent for the stage before, and the receiver has received for it
   kBarrier = 1,  // when the stage before is over everywhere
   kFree = 2,     // when the sender has sent for the stage before
-  // When the sender has sent for the stage that is kStagesUnderWay before, and the receiver has received for it, so
+  // When the sender has sent for the stage that is kStagesInFlight before, and the receiver has received for it, so
   // that start-ups overlap. What goes from one device to another flows one after the other.
   kWindow = 3,
 };
 
 // Works as the network backend does, except for stages that end before others that began earlier: in the backend, these
 // make room as well.
-inline constexpr int32_t kStagesUnderWay = 4;
+inline constexpr int32_t kStagesInFlight = 4;
 
 struct Fabric {
   Synchronization synchronization = Synchronization::kCredit;

@@ -1,4 +1,4 @@
-"""Programs around exchanges: loops, plans that are used again, several under way at once."""
+"""Programs around exchanges: loops, plans that are used again, several in flight at once."""
 
 from __future__ import annotations
 

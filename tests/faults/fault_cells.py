@@ -24,10 +24,10 @@ class Phase:
 
     Attributes:
       name: for people.
-      place: as FASTJAX_FAULT takes it; "" of those in which no exchange is under way.
+      place: as FASTJAX_FAULT takes it; "" of those in which no exchange is in flight.
       servers: of the topology; two of them share a process of three, so that balance and
         redistribution, too, go through the network.
-      at_once: how many exchanges the program has under way; the victim stops in the first.
+      at_once: how many exchanges the program has in flight; the victim stops in the first.
     """
 
     name: str
@@ -57,7 +57,7 @@ DURING = (
     Phase("two at once, middle stage", "stage 2", at_once=2),
 )
 PHASES = (BEFORE, AFTER, *DURING, EXIT)
-# Where two are under way, the error may be that of the other one.
+# Where two are in flight, the error may be that of the other one.
 ROWS = frozenset(phase.name for phase in DURING[1:7])
 
 

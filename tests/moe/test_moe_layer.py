@@ -133,7 +133,7 @@ def test_chunks_are_staged_and_one_is_as_before():
 
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_experts_do_not_wait_for_all_chunks(tmp_path, deduplicate):
-    """Nor do exchanges of tokens on their way out wait for each other."""
+    """Nor do exchanges of dispatched tokens wait for each other."""
     chunks, tokens = 4, 256
 
     def marked(rows, group_sizes, params):

@@ -1,4 +1,4 @@
-"""Rows with what belongs to them: no bit is lost on the way."""
+"""Rows with what belongs to them: no bit is lost in an exchange."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The machine code of the kernels: registers, spills, memory, and how many loads are under way.
+"""The machine code of the kernels: registers, spills, memory, and how many loads are in flight.
 
 `python tests/repository/gpu_code.py --json FILE LIBRARY...`, with this folder and benchmarks/ in
 PYTHONPATH, writes FILE, and its page beside it. For CUDA it takes cuobjdump and nvdisasm, on PATH;
@@ -48,23 +48,23 @@ _REGISTER = re.compile(r"\bR(\d+)")
 
 
 def loads_before_stores(instructions: list[tuple[str, str]]) -> list[int]:
-    """Ahead of each group of 16-byte stores, the most 16-byte loads that are under way together.
+    """Ahead of each group of 16-byte stores, the most 16-byte loads that are in flight together.
 
-    Code is read from its beginning to its end. A load is under way until something takes a
+    Code is read from its beginning to its end. A load is in flight until something takes a
     register of what it loads; then those before it are there, too.
     """
-    under_way: list[set[int]] = []
+    in_flight: list[set[int]] = []
     found = []
     most = 0
     for operation, operands in instructions:
         registers = [int(number) for number in _REGISTER.findall(operands)]
-        for i in reversed(range(len(under_way))):
-            if under_way[i].intersection(registers):
-                del under_way[: i + 1]
+        for i in reversed(range(len(in_flight))):
+            if in_flight[i].intersection(registers):
+                del in_flight[: i + 1]
                 break
         if re.match(r"LDG?\.E.*128", operation):
-            under_way.append(set(range(registers[0], registers[0] + 4)))
-            most = max(most, len(under_way))
+            in_flight.append(set(range(registers[0], registers[0] + 4)))
+            most = max(most, len(in_flight))
         elif re.match(r"STG?\.E.*128", operation) and most > 0:
             found.append(most)
             most = 0

@@ -93,7 +93,7 @@ KERNELS = [Kernel(**each) for each in RECORD["kernels"]]
 CUDA = ("sm_80", "sm_90", "sm_100")
 ROCM = ("gfx90a", "gfx942", "gfx950")
 SUMS = {f"SumBody<{kind}>" for kind in ("F16", "BF16", "F32", "F64")}
-# The least loads under way ahead of the first store, of each way through a kernel.
+# The least loads in flight ahead of the first store, of each way through a kernel.
 LEAST = {"MoveBody": 4, "MoveFewBody": 4, "FetchBody": 4} | dict.fromkeys(SUMS, 2)
 
 

@@ -87,7 +87,7 @@ def keep_in_step(messages, synchronization):
 
 
 def in_window(message, earlier):
-    """Four stages of a device are under way; between two devices, one message after another."""
+    """Four stages of a device are in flight; between two devices, one message after another."""
     for end in ("src", "dst"):
         own = [m for m in earlier if getattr(m, end) == getattr(message, end)]
         stages = sorted({m.stage for m in own})

@@ -1,4 +1,4 @@
-"""Exchanges of one program that do not depend on each other are under way at once."""
+"""Exchanges of one program that do not depend on each other are in flight at once."""
 
 import time
 

@@ -38,7 +38,7 @@ _SYNCHRONIZATION = {
     "has received for that",
     "barrier": "a stage begins when the one before is over everywhere",
     "free": "a device sends for a stage when it has sent for the one before, whatever receivers do",
-    "window": "a device and its receiver have up to four stages under way, and what one sends to "
+    "window": "a device and its receiver have up to four stages in flight, and what one sends to "
     "another goes in order",
 }
 

@@ -156,7 +156,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
   bool launching_ = false;
   std::mutex mutex_;
   Status failure_;
-  fastjax::ProcessAllGather* all_gather_ = nullptr;  // under way
+  fastjax::ProcessAllGather* all_gather_ = nullptr;  // in flight
 };
 
 class GpuNetworkExchange final : public Exchange {

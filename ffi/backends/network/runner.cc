@@ -166,7 +166,7 @@ void Runner::StartSum() {
   done();
 }
 
-// Ends the exchange if nothing of it is under way. Nothing may be touched after it.
+// Ends the exchange if nothing of it is in flight. Nothing may be touched after it.
 void Runner::Settle() {
   if (!running_ || outstanding_ > 0) return;
   if (failure_.ok() && steps_left_ > 0) return;

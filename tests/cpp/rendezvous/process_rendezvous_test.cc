@@ -378,7 +378,7 @@ void TestLateLetter() {
   Job job(2);
   Visitor a(&job, 0, At(In(1)), {1});
   a.Join();
-  job.post.sent.clear();  // lost on the way, as if the other were not connected yet
+  job.post.sent.clear();  // lost in flight, as if the other were not connected yet
   job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
   job.post.sent.clear();
   Visitor b(&job, 1, At(In(1)), {1});
@@ -475,7 +475,7 @@ void TestRenewed() {
   c.Join();
   job.rendezvous[1]->OnTick(std::chrono::steady_clock::now() + 1h);
   CHECK(c.failed == 1 && !Contains(c.status.message, "which is at another"));
-  // An answer that was not needed, since the message had been on its way, is no second message.
+  // An answer that was not needed, since the message had been in flight, is no second message.
   Job late(2);
   Visitor d(&late, 0, At(In(1)), {1});
   Visitor e(&late, 1, At(In(1)), {2});

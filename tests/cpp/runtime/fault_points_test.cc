@@ -57,7 +57,7 @@ void TestWhatMeansNothing() {
 }
 
 // Each stops at its own places, whichever began last.
-void TestLaunchesUnderWayAtOnce() {
+void TestLaunchesInFlightAtOnce() {
   FaultPoints points("stage 1@0", &Stop);
   stops = 0;
   for (const int64_t launch : {0, 1}) points.AtMet(launch);
@@ -73,6 +73,6 @@ void TestLaunchesUnderWayAtOnce() {
 int main() {
   fastjax::test::TestStops();
   fastjax::test::TestWhatMeansNothing();
-  fastjax::test::TestLaunchesUnderWayAtOnce();
+  fastjax::test::TestLaunchesInFlightAtOnce();
   return fastjax::test::Finish("fault_points_test");
 }

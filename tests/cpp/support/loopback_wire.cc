@@ -56,7 +56,7 @@ struct LoopbackNetwork::Request {
   bool frozen = false;
 };
 
-// A message on its way, in the node of its receiver.
+// A message in flight, in the node of its receiver.
 struct LoopbackNetwork::Flight {
   std::shared_ptr<Request> send;
   std::shared_ptr<Request> receive;  // once it was met
@@ -347,7 +347,7 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
   return true;
 }
 
-// Tells the process's listeners, on its thread, of what is under way.
+// Tells the process's listeners, on its thread, of what is in flight.
 void LoopbackNetwork::TellMoved(int32_t process, std::unique_lock<std::mutex>* lock) {
   std::vector<std::pair<Listener*, int64_t>> moved;
   for (const auto& node : nodes_) {
@@ -419,15 +419,15 @@ void LoopbackNetwork::Tell(Node* node, int32_t process, Status news, bool renewe
 void LoopbackNetwork::EndAllBetween(int32_t a, int32_t b, const std::string& why, bool both_sides) {
   for (const auto& [here, there] : {std::pair{a, b}, std::pair{b, a}}) {
     Node& node = *nodes_[here];
-    // What was on its way here from there.
+    // What was in flight from there to here.
     const auto from_there = [there = there](const Flight& flight) { return flight.send->process == there; };
     for (auto* flights : {&node.unexpected, &node.met}) {
       flights->erase(std::remove_if(flights->begin(), flights->end(), from_there), flights->end());
     }
-    const auto letter = [there = there](const Node::Arrived& arrived) {
+    const auto from_there = [there = there](const Node::Arrived& arrived) {
       return arrived.kind == Node::Arrived::Kind::kMessage && arrived.process == there;
     };
-    node.messages.erase(std::remove_if(node.messages.begin(), node.messages.end(), letter), node.messages.end());
+    node.messages.erase(std::remove_if(node.messages.begin(), node.messages.end(), from_there), node.messages.end());
     if (here == b && !both_sides) continue;
     const auto open = node.open;
     for (const auto& request : open) {

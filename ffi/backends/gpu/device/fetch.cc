@@ -8,7 +8,7 @@ namespace fastjax::gpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// All warps of these have half a megabyte of loads under way: more than the host's link takes while one load lasts.
+// All warps of these have half a megabyte of loads in flight: more than the host's link takes while one load lasts.
 constexpr int64_t kMaxBlocks = 32;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -33,7 +33,7 @@ Status Fetch::Run(const Caller& caller) {
   if (status.ok()) {
     status = gpu_->Check(gpu_->driver().RecordEvent(event, caller.stream), caller.device, "record an event");
   }
-  // Waits after a failure too, since a kernel may be under way.
+  // Waits after a failure too, since a kernel may be running.
   const int waited =
       status.ok() ? gpu_->driver().SynchronizeEvent(event) : gpu_->driver().SynchronizeStream(caller.stream);
   if (status.ok()) status = gpu_->Check(waited, caller.device, "finish the work before the exchange");

@@ -46,7 +46,7 @@ class Links {
   // Whose endpoints have failed, once each. They are closed when the next generation begins.
   std::vector<Failure> TakeFailures();
 
-  // Begins to send all that is on its way; flushing() counts what has not been sent.
+  // Begins to send all messages in flight; flushing() counts those that have not been sent.
   void Flush();
   int64_t flushing() const { return flushing_; }
 

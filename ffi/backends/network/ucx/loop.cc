@@ -15,7 +15,7 @@
 namespace fastjax::network::ucx {
 namespace {
 
-// How long to poll for what is on its way before sleeping: about as long as waking up takes. More would take the
+// How long to poll while something is in flight before sleeping: about as long as waking up takes. More would take the
 // processor from the devices' own threads.
 constexpr std::chrono::microseconds kSpin{30};
 

@@ -23,7 +23,7 @@ class Driven {
   virtual ~Driven() = default;
   // Does what can be done without waiting; returns whether there was anything.
   virtual bool Poll() = 0;
-  // Whether something is on its way, so that polling again beats sleeping.
+  // Whether something is in flight, so that polling again is better than sleeping.
   virtual bool Expecting() const = 0;
   // Makes the descriptors given to Start wake the thread; false if there is something to poll already.
   virtual bool Arm() = 0;

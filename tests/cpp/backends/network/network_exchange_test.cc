@@ -229,7 +229,7 @@ void TestCutOff() {
   }
 }
 
-// Rows stop on their way: the error says for whom, and after it nothing is written any more.
+// Rows stop in flight: the error says for whom, and after it nothing is written any more.
 void TestStuck() {
   Setting setting(400);
   auto rig = setting.MakeRig();
@@ -312,7 +312,7 @@ void TestClosedBeforeMet() {
 }
 
 // The same while rows move.
-void TestClosedUnderWay() {
+void TestClosedInFlight() {
   Setting setting;
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
@@ -328,7 +328,7 @@ void TestClosedUnderWay() {
   CHECK_EQ(setting.processes->network.OpenRequests(), 0);
 }
 
-// Letters are lost with the connection that one side gives up, for rows of another exchange.
+// Messages are lost with the connection that one side gives up, for rows of another exchange.
 void TestLettersLost() {
   for (int32_t quits = 0; quits < 2; ++quits) {
     Setting setting(5000);
@@ -369,7 +369,7 @@ int main() {
   fastjax::test::TestSlow();
   fastjax::test::TestKilled();
   fastjax::test::TestClosedBeforeMet();
-  fastjax::test::TestClosedUnderWay();
+  fastjax::test::TestClosedInFlight();
   fastjax::test::TestLettersLost();
   return fastjax::test::Finish("network_exchange_test");
 }

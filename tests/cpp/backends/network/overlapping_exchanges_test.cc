@@ -1,4 +1,4 @@
-// Several exchanges of one program that are under way at once, over wires inside one process.
+// Several exchanges of one program that are in flight at once, over wires inside one process.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -63,7 +63,7 @@ struct Program {
     for (int32_t i = 0; i < calls; ++i) all.emplace_back(&processes, i + 1, kSchedulers[i], timeout_ms, &random);
   }
 
-  // Starts the call on all devices, and has its rows stay on their way.
+  // Starts the call on all devices, and has its rows stay in flight.
   void StartAndFreeze(Call* call, Rig* rig, int64_t run_id, const Outcomes& outcomes) {
     network.Hold(true);
     Start(call, rig, run_id, outcomes);

@@ -142,8 +142,8 @@ void TestWindows() {
   std::mt19937_64 random(5);
   using network::Limits;
   // What is simulated is what there is.
-  CHECK_EQ(Limits().send_stages, simulator::kStagesUnderWay);
-  CHECK_EQ(Limits().receive_stages, simulator::kStagesUnderWay);
+  CHECK_EQ(Limits().send_stages, simulator::kStagesInFlight);
+  CHECK_EQ(Limits().receive_stages, simulator::kStagesInFlight);
   const Limits kWindows[][2] = {
       {{1, 1}, {1, 1}}, {{1, 3}, {3, 1}}, {{5, 1}, {1, 1}}, {{1, 1}, {4, 4}}, {{9, 9}, {9, 9}}};
   for (const auto& windows : kWindows) {

@@ -11,7 +11,7 @@ struct FakeNccl {
   std::atomic<int> live{0};         // communicators that were made and neither destroyed nor aborted
   std::atomic<int> made{0};         // communicators, ever
   std::atomic<int> aborted{0};      // communicators, ever
-  std::atomic<int> lost_sends{0};   // so many of the sends to come get lost on their way
+  std::atomic<int> lost_sends{0};   // so many of the next sends are lost
   std::atomic<int> async_error{0};  // what every communicator says has gone wrong meanwhile
   // What a communicator that does not block begins, a thread does this much later, in microseconds; and whoever asks
   // how it is waits this long, so that another thread may come meanwhile.

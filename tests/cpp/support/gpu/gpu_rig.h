@@ -83,7 +83,7 @@ class StreamedExchange final : public Exchange {
 
   // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
   void UseGuardedMemory();
-  // A new one, for a partition that has nothing under way.
+  // A new one, for a partition that has nothing in flight.
   void RenewMemory(int32_t partition);
   const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
   // What comes next on the partition's stream waits.

@@ -82,7 +82,7 @@ void TestTables() {
 
 std::vector<int32_t> launched;  // the blocks of each launch
 
-// So many blocks that all shares are under way at once, up to a limit; of a table, those that may be in use.
+// So many blocks that all shares are in flight at once, up to a limit; of a table, those that may be in use.
 void TestBlocks() {
   static kernels::Driver driver = *fastjax_gpu_driver();
   driver.Fetch = [](const kernels::FetchList* list, int32_t blocks, kernels::Stream stream) {

@@ -243,7 +243,7 @@ void TestWrongTable() {
   CHECK_GE(damaged, 2);
 }
 
-// The call site goes while its exchange is under way: what streams use stays until they are through.
+// The call site goes while its exchange is in flight: what streams use stays until they are through.
 void TestClosing() {
   emulatedSharing().aliases = false;
   {

@@ -82,7 +82,7 @@ void TestInOrder() {
   CHECK(reader.Open(kProof, doorbell.ends[0]));
   CHECK(writer.Open(getpid(), reader.descriptor(), kProof));
   std::mt19937 random(7);
-  std::deque<Message> under_way;
+  std::deque<Message> in_flight;
   uint64_t sent = 0, full = 0;
   while (sent < 20000) {
     const size_t most = random() % 50 == 0 ? kMostInRing : 300;
@@ -90,18 +90,18 @@ void TestInOrder() {
     Message message{sent, static_cast<uint32_t>(random() % 9), DataOf(sent, bytes)};
     if (Send(&writer, message)) {
       ++sent;
-      under_way.push_back(std::move(message));
+      in_flight.push_back(std::move(message));
       if (random() % 1000 != 0) continue;
     } else {
       ++full;
     }
     // The longest message finds room when half of the ring is read.
-    for (size_t left = random() % 2 == 0 ? 0 : under_way.size() / 2; under_way.size() > left;) {
+    for (size_t left = random() % 2 == 0 ? 0 : in_flight.size() / 2; in_flight.size() > left;) {
       Message got{};
       CHECK(Next(&reader, &got));
-      const Message& expected = under_way.front();
+      const Message& expected = in_flight.front();
       CHECK(got.number == expected.number && got.nic_worker == expected.nic_worker && got.data == expected.data);
-      under_way.pop_front();
+      in_flight.pop_front();
     }
     // A writer that comes later goes on where the last one was.
     if (random() % 100 == 0) CHECK(writer.Open(getpid(), reader.descriptor(), kProof));

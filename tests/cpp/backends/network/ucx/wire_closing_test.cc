@@ -1,4 +1,4 @@
-// Wires over UCX that close: what is under way ends, what was said is still heard, and nothing is left.
+// Wires over UCX that close: what is in flight ends, what was said is still heard, and nothing is left.
 #include <dirent.h>
 
 #include <chrono>
@@ -48,7 +48,7 @@ void TestClosing() {
     ConnectedRig rig(2, "tcp");
     for (int i = 0; i < 20; ++i) rig.Message(0, 1, std::string(static_cast<size_t>(1000 * i), 'x'));
     rig.Close(0);
-    CHECK(rig.handler(1).WaitMessages(20));  // all of what was on its way
+    CHECK(rig.handler(1).WaitMessages(20));  // all that was in flight
     CHECK(rig.handler(1).WaitLost(1));
     CHECK(rig.wire(0).Close(std::chrono::milliseconds{0}));
     rig.wire(0).Post([] { std::abort(); });

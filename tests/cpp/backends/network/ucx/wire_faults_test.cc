@@ -79,9 +79,9 @@ class Stopped {
   std::promise<void> go_;
 };
 
-// A large send is under way, and one behind it waits for its turn; then one side stops, and the other gives up and
+// A large send is in flight, and one behind it waits for its turn; then one side stops, and the other gives up and
 // takes its memory away.
-void TestGiveUpUnderWay(const std::string& transports, bool sender_gives_up, size_t pieces) {
+void TestGiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t pieces) {
   ConnectedRig rig(2, transports);
   Exchange(&rig, 0, 1, 1);
   Ends ends;
@@ -231,7 +231,7 @@ Child Fork(const std::string& transports) {
   return child;
 }
 
-// A process that is killed while a receive from it is under way, another has been met by nothing, and a send waits.
+// A process that is killed while a receive from it is in flight, another has been met by nothing, and a send waits.
 void TestKilled(const std::string& transports, const Child& child, const Child& again) {
   std::string wrong;
   RecordingHandler handler;
@@ -523,8 +523,8 @@ int main(int argc, char** argv) {
   for (const std::string transports : {"tcp", ""}) {
     const Context context("transports '" + transports + "'");
     for (const size_t pieces : {size_t{1}, size_t{16}}) {
-      run("receiver", [&] { TestGiveUpUnderWay(transports, false, pieces); });
-      run("sender", [&] { TestGiveUpUnderWay(transports, true, pieces); });
+      run("receiver", [&] { TestGiveUpInFlight(transports, false, pieces); });
+      run("sender", [&] { TestGiveUpInFlight(transports, true, pieces); });
     }
     run("waiting", [&] { TestGiveUpWaiting(transports); });
     run("reconnections", [&] { TestManyReconnections(transports); });
