@@ -13,7 +13,7 @@ from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
-_TICKET_BYTES = 8
+_STAGED_ID_BYTES = 8
 
 
 def emit(
@@ -65,11 +65,11 @@ def emit_staged(
       attributes: of the exchange, by name.
     """
     avals: Sequence[Any] = ctx.avals_in
-    (ticketed,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
+    (base,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
     result = jax_compat.custom_call(
         ctx,
         call.target,
-        [ticketed, jax_compat.partition_id()],
+        [base, jax_compat.partition_id()],
         [avals[1], jax_compat.PARTITION_AVAL],
         ctx.avals_out[0],
         call.encoded(attributes),
@@ -79,9 +79,9 @@ def emit_staged(
 
 
 def can_stage(ctx: jax_compat.LoweringContext) -> bool:
-    """Whether the result of an exchange has room for the ticket of its operands."""
+    """Whether the result of an exchange has room for the id of its staged operands."""
     result: Any = ctx.avals_out[0]
-    return result.size * result.dtype.itemsize >= _TICKET_BYTES
+    return result.size * result.dtype.itemsize >= _STAGED_ID_BYTES
 
 
 def mesh_call_site(

@@ -93,8 +93,8 @@ Status NotStaged(const CallSite& site, int32_t partition) {
 ffi::Future ExecuteStaged(const StagedExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  const bool has_ticket = buffers.base.size_bytes() >= sizeof(Ticket);
-  StagedOperands* const staged = has_ticket ? StagedOperands::TakeTicket(buffers.base.untyped_data()) : nullptr;
+  const bool has_id = buffers.base.size_bytes() >= sizeof(StagedId);
+  StagedOperands* const staged = has_id ? StagedOperands::TakeById(buffers.base.untyped_data()) : nullptr;
   if (staged == nullptr) {
     const int32_t where = DecodePartition(buffers.partition, *state->site);
     const Status why = where < 0 ? UnexpectedOperands() : NotStaged(*state->site, where);

@@ -109,11 +109,11 @@ using LoopbackOperands = FormOfExchange<false, false, false>;
 using PlanExchangeOperands = FormOfExchange<false, false, true>;
 using ExchangeOperands = FormOfExchange<true, false, true>;
 using IndexedExchangeOperands = FormOfExchange<true, true, true>;
-// Of the calls that copy the operands of an exchange. Their result is `base`, with a ticket for the copies.
+// Operands of the calls that copy the operands of an exchange. Their result is `base`, with the id of the copies.
 using StageOperands = FormOfExchange<true, false, false>;
 using IndexedStageOperands = FormOfExchange<true, true, false>;
 
-// And of the call that exchanges the copies: nothing else, since XLA would keep that for as long as rows travel.
+// Operands of the call that exchanges the copies. It has no others, since XLA would keep them while rows travel.
 struct StagedExchangeBuffers {
   ffi::AnyBuffer result;
   ffi::AnyBuffer base;

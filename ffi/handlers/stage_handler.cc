@@ -38,7 +38,7 @@ bool CopyAll(const ExchangeBuffers& from, StagedOperands* to) {
 ffi::Error Execute(const ExchangeBuffers& buffers, StageSite* site) {
   site->handed_over.Receive();
   const ffi::AnyBuffer& result = buffers.result;
-  if (result.size_bytes() < sizeof(Ticket) || result.size_bytes() != buffers.base.size_bytes()) {
+  if (result.size_bytes() < sizeof(StagedId) || result.size_bytes() != buffers.base.size_bytes()) {
     return ToError(UnexpectedOperands());
   }
   // XLA was asked to give result and base one buffer; it is free not to.
@@ -49,12 +49,12 @@ ffi::Error Execute(const ExchangeBuffers& buffers, StageSite* site) {
   const Status kept = Guarded([&] {
     staged = site->copies.Take();
     if (!CopyAll(buffers, staged)) return UnexpectedOperands();
-    staged->WriteTicket(result.untyped_data());
+    staged->WriteId(result.untyped_data());
     return Status::Ok();
   });
   if (kept.ok()) return ffi::Error::Success();
   if (staged != nullptr) StagedCopies::Return(staged);
-  StagedOperands::WriteNone(result.untyped_data());
+  StagedOperands::WriteNoId(result.untyped_data());
   return ffi::Error::Success();
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/tickets.h"
+#include "runtime/object_ids.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -71,24 +71,24 @@ void StagedCopies::Return(StagedOperands* staged) {
 }
 
 StagedCopies::~StagedCopies() {
-  for (const auto& staged : all_) static_cast<void>(Tickets::Get().Redeem(staged->ticket_));
+  for (const auto& staged : all_) static_cast<void>(ObjectIds::Get().Take(staged->id_));
 }
 
-void StagedOperands::WriteTicket(void* memory) {
-  ticket_ = Tickets::Get().Issue(this);
-  std::memcpy(replaced_.data(), memory, sizeof(ticket_));
-  std::memcpy(memory, &ticket_, sizeof(ticket_));
+void StagedOperands::WriteId(void* memory) {
+  id_ = ObjectIds::Get().Add(this);
+  std::memcpy(replaced_.data(), memory, sizeof(id_));
+  std::memcpy(memory, &id_, sizeof(id_));
 }
 
-void StagedOperands::WriteNone(void* memory) { std::memset(memory, 0, sizeof(Ticket)); }
+void StagedOperands::WriteNoId(void* memory) { std::memset(memory, 0, sizeof(StagedId)); }
 
-StagedOperands* StagedOperands::TakeTicket(void* memory) {
-  Ticket ticket = 0;
-  std::memcpy(&ticket, memory, sizeof(ticket));
-  auto* const staged = static_cast<StagedOperands*>(Tickets::Get().Redeem(ticket));
+StagedOperands* StagedOperands::TakeById(void* memory) {
+  StagedId id = 0;
+  std::memcpy(&id, memory, sizeof(id));
+  auto* const staged = static_cast<StagedOperands*>(ObjectIds::Get().Take(id));
   if (staged == nullptr) return nullptr;
-  staged->ticket_ = 0;
-  std::memcpy(memory, staged->replaced_.data(), sizeof(ticket));
+  staged->id_ = 0;
+  std::memcpy(memory, staged->replaced_.data(), sizeof(id));
   return staged;
 }
 

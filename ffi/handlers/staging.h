@@ -21,7 +21,8 @@ namespace fastjax::handlers {
 
 class StagedCopies;
 
-using Ticket = uint64_t;
+// The number by which the call that exchanges finds the operands that the call that stages has copied.
+using StagedId = uint64_t;
 
 // A buffer of XLA's, of whatever type.
 struct StagedOperand {
@@ -50,13 +51,13 @@ class StagedOperands {
   ExchangeBuffers Buffers(const ffi::AnyBuffer& result, const ffi::AnyBuffer& base,
                           const ffi::AnyBuffer& partition) const;
 
-  // A call that stages gives the one that exchanges a ticket, which says what operands are its, in the first bytes of
-  // what that writes to; and the other puts back what was there.
-  void WriteTicket(void* memory);
-  // Returns null where there is none.
-  static StagedOperands* TakeTicket(void* memory);
-  // Memory that has no operands to go with it: TakeTicket returns null.
-  static void WriteNone(void* memory);
+  // The call that stages writes an id of these operands over the first bytes of the buffer that the call that exchanges
+  // gets, and keeps what was there.
+  void WriteId(void* memory);
+  // Returns the operands whose id is in the first bytes, and puts back what was there; null if there is no id.
+  static StagedOperands* TakeById(void* memory);
+  // Says that there are no operands: TakeById returns null.
+  static void WriteNoId(void* memory);
 
  private:
   friend class StagedCopies;
@@ -65,8 +66,8 @@ class StagedOperands {
   size_t count_ = 0;
   std::vector<int64_t> dimensions_;
   fastjax::StagingPool::Buffer memory_;
-  std::array<std::byte, sizeof(Ticket)> replaced_{};  // by the ticket
-  Ticket ticket_ = 0;                                 // 0: nobody is to take it any more
+  std::array<std::byte, sizeof(StagedId)> replaced_{};  // by the id
+  StagedId id_ = 0;                                     // 0: no call is to take these any more
   StagedCopies* owner_ = nullptr;
 };
 

@@ -293,7 +293,7 @@ def test_a_given_table_and_checks_are_told(backwards):
 
 
 def test_an_exchange_of_what_nobody_staged():
-    """Whatever is in the memory where a ticket should be is looked up first."""
+    """Whatever is in the memory where an id should be is looked up first."""
     topology = (1, 1, *TOLD["topology"][2:])
     alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
     target = contract.STAGED_EXCHANGE.target

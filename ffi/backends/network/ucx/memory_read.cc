@@ -13,7 +13,8 @@
 namespace fastjax::network::ucx {
 namespace {
 
-// An offer, in words: hash of the others, number, the ticket's address, number of pieces, address and bytes of each.
+// An offer, in words: hash of the others, number, address of the validity word, number of pieces, address and bytes of
+// each.
 constexpr size_t kHead = OfferWords(0);
 
 uint64_t AddressOf(const void* at) { return reinterpret_cast<uintptr_t>(at); }
@@ -71,18 +72,18 @@ bool MayUseMemory(const std::string& transports) {
   return false;
 }
 
-void Ticket::TakeAway() {
+void ValidityWord::Clear() {
   if (number_.load(std::memory_order_relaxed) == 0) return;
   number_.store(0, std::memory_order_relaxed);
   Fence();  // before anything is written where the rows were
 }
 
-void WriteOffer(const Secret& secret, uint64_t number, const Ticket& ticket, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const ValidityWord& validity, const Piece* pieces, int32_t count,
                 std::byte* words) {
   size_t at = 1;
   const auto put = [&](uint64_t word) { std::memcpy(words + sizeof(word) * at++, &word, sizeof(word)); };
   put(number);
-  put(AddressOf(ticket.at()));
+  put(AddressOf(validity.at()));
   put(static_cast<uint64_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     put(AddressOf(pieces[i].data));
@@ -107,8 +108,8 @@ bool Reading::Genuine(const Secret& secret, const void* words, size_t length, ui
 
 void Reading::Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count) {
   pid_ = from.pid;
-  ticket_ = WordAt(words, 1);
-  ticket_at_ = WordAt(words, 2);
+  number_ = WordAt(words, 1);
+  validity_at_ = WordAt(words, 2);
   job_.Clear();
   job_.ReadFrom(pid_);
   const uint64_t sources = WordAt(words, 3);
@@ -117,7 +118,7 @@ void Reading::Prepare(const ReadProbe& from, const void* words, const Piece* pie
     const uint64_t at = WordAt(words, kHead + 2 * source);
     const uint64_t left = WordAt(words, kHead + 2 * source + 1) - source_done;
     const uint64_t bytes = std::min<uint64_t>(left, pieces[i].bytes - landed);
-    // An address there, in the clothes of one here: the job hands it to the system.
+    // An address of the other process, held as a pointer of this one: the job hands it to the system.
     const auto* const there =
         reinterpret_cast<const std::byte*>(at + source_done);  // NOLINT(performance-no-int-to-ptr)
     job_.Add({static_cast<std::byte*>(pieces[i].data) + landed, there, static_cast<int64_t>(bytes),
@@ -141,21 +142,21 @@ void Reading::Run(Reading* const* readings, size_t count) {
 }
 
 void Reading::Check(Reading* const* readings, size_t count) {
-  Fence();  // the rows first, then the tickets
+  Fence();  // the rows first, then the validity words
   for (size_t i = 0; i < count;) {
     const size_t first = i;
     ProcessReader reader(readings[first]->pid_);
     for (; i < count && readings[i]->pid_ == readings[first]->pid_; ++i) {
       Reading* const reading = readings[i];
-      reading->found_ = ~reading->ticket_;
-      reader.Add(&reading->found_, reading->ticket_at_, sizeof(reading->found_));
+      reading->found_ = ~reading->number_;
+      reader.Add(&reading->found_, reading->validity_at_, sizeof(reading->found_));
     }
     const bool all = reader.Finish();
     for (size_t k = first; k < i; ++k) {
       Reading* const reading = readings[k];
       ProcessReader alone(reading->pid_);
-      if (!all) alone.Add(&reading->found_, reading->ticket_at_, sizeof(reading->found_));
-      reading->good_ = alone.Finish() && !reading->job_.failed() && reading->found_ == reading->ticket_;
+      if (!all) alone.Add(&reading->found_, reading->validity_at_, sizeof(reading->found_));
+      reading->good_ = alone.Finish() && !reading->job_.failed() && reading->found_ == reading->number_;
     }
   }
 }

@@ -1,8 +1,8 @@
 // Declares how a receiver reads rows out of the memory of another process of this host, by one copy.
 //
 // UCX would do this too, but not where peers may fail: a receiver that is late could read, without anybody noticing,
-// memory that its sender has given back. So the sender puts a ticket where the receiver can read it, and takes it away
-// before it gives back the memory. A receiver that still finds the ticket after it has read the rows has read rows.
+// memory that its sender has given back. So the sender sets a validity word that the receiver can read, and clears it
+// before it gives back the memory. If the word is still set after the receiver has read, what it has read are the rows.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
 
@@ -25,25 +25,26 @@ bool CanRead(const ReadProbe& own, const ReadProbe& other);
 // Whether UCX, told to use these transports, would use the memory of this host.
 bool MayUseMemory(const std::string& transports);
 
-// A sender's: stays where it is for as long as there is a wire.
-class Ticket {
+// A word in the sender's memory: the number of a send while its rows may be read, else 0. It stays at its address for
+// as long as there is a wire.
+class ValidityWord {
  public:
-  void Give(uint64_t number) { number_.store(number, std::memory_order_release); }
-  // From now on, whoever has been reading notices.
-  void TakeAway();
+  void Set(uint64_t number) { number_.store(number, std::memory_order_release); }
+  // A receiver that reads from now on notices.
+  void Clear();
   const void* at() const { return &number_; }
 
  private:
   std::atomic<uint64_t> number_{0};
 };
 
-// What is sent of an offer, in words.
+// An offer is a message of so many words, for so many pieces.
 constexpr int32_t kMostPieces = 3800;
 constexpr size_t OfferWords(int32_t count) { return 4 + 2 * static_cast<size_t>(count); }
-void WriteOffer(const Secret& secret, uint64_t number, const Ticket& ticket, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const ValidityWord& validity, const Piece* pieces, int32_t count,
                 std::byte* words);
 
-// A receiver's.
+// What a receiver reads of one offer.
 class Reading {
  public:
   // False if the words are not those of an offer of so many bytes by one who knows the secret.
@@ -52,7 +53,7 @@ class Reading {
   // From a genuine offer, of as many bytes as the pieces have.
   void Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count);
   CopyJob* job() { return &job_; }
-  // Does the jobs of several here, with as few calls of the system as can be.
+  // Does the jobs of several on the calling thread, with as few system calls as possible.
   static void Run(Reading* const* readings, size_t count);
   // Finds out, once the jobs of these are done, whether what they read is what was offered.
   static void Check(Reading* const* readings, size_t count);
@@ -62,7 +63,7 @@ class Reading {
   int64_t pid_ = 0;
   uint64_t found_ = 0;
   bool good_ = false;
-  uint64_t ticket_ = 0, ticket_at_ = 0;
+  uint64_t number_ = 0, validity_at_ = 0;
   CopyJob job_;
 };
 

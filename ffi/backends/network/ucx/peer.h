@@ -69,10 +69,10 @@ struct Request {
   int32_t passed_by = 0;  // ticks for which sends of a lower order went first
   int64_t cookie = 0;
   std::list<Request>::iterator self;
-  Ticket ticket;    // of a send whose rows may be read from where they are
-  Arrival offer;    // such a one, that a receive has met
-  Reading reading;  // of what it offers
-  Status given_up;  // while it is read
+  ValidityWord validity;  // of a send whose rows the receiver may read from where they are
+  Arrival offer;          // such a one, that a receive has met
+  Reading reading;        // of what it offers
+  Status given_up;        // while it is read
 };
 
 // From one of our NIC workers to one of the peer's.

@@ -141,8 +141,8 @@ void Rows::Start(Request* send) {
   if (whole) Gather(send, message->data.data(), send->bytes);
   if (readable) {
     const uint64_t number = parts_->incarnation ^ send->number;
-    WriteOffer(parts_->secret, number, send->ticket, send->pieces, send->count, message->data.data());
-    send->ticket.Give(number);
+    WriteOffer(parts_->secret, number, send->validity, send->pieces, send->count, message->data.data());
+    send->validity.Set(number);
   }
   Advance(send, &peer->offered);
   links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
@@ -422,7 +422,7 @@ void Rows::LetNextGo(const Request& ended) {
 void Rows::End(Request* request, Status status) {
   if (request->list == &request->peer->filling || request->list == &request->peer->streaming) --busy_;
   if (request->list == &request->peer->streaming) LetNextGo(*request);
-  request->ticket.TakeAway();
+  request->validity.Clear();
   done_.push_back({request->listener, request->cookie, std::move(status)});
   Advance(request, &free_);
 }

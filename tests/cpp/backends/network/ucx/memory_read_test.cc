@@ -1,4 +1,4 @@
-// Rows in the memory of other processes: what is offered, what is believed of an offer, and what a ticket tells.
+// Rows in the memory of other processes: what is offered, what is believed of an offer, and what a validity word tells.
 #include "backends/network/ucx/memory_read.h"
 
 #include <sys/mman.h>
@@ -22,34 +22,34 @@ using namespace network::ucx;
 constexpr Secret kSecret = {1, 2, 3};
 constexpr Secret kOther = {3, 2, 1};
 
-std::vector<std::byte> Written(const Ticket& ticket, const std::vector<Piece>& pieces, uint64_t number = 7) {
+std::vector<std::byte> Written(const ValidityWord& validity, const std::vector<Piece>& pieces, uint64_t number = 7) {
   const auto count = static_cast<int32_t>(pieces.size());
   std::vector<std::byte> words(OfferWords(count) * sizeof(uint64_t));
-  WriteOffer(kSecret, number, ticket, pieces.data(), count, words.data());
+  WriteOffer(kSecret, number, validity, pieces.data(), count, words.data());
   return words;
 }
 
 // What another process has in its memory, which has the same addresses there as here.
-struct Shop {
-  Ticket ticket;
+struct OtherMemory {
+  ValidityWord validity;
   uint64_t read_probe = 11;
-  std::vector<int> goods = std::vector<int>(50000);
+  std::vector<int> rows = std::vector<int>(50000);
 };
 
-class Neighbour {
+class OtherProcess {
  public:
-  explicit Neighbour(Shop* shop) {
+  explicit OtherProcess(OtherMemory* memory) {
     pid_ = fork();
     if (pid_ > 0) return;
-    for (size_t i = 0; i < shop->goods.size(); ++i) shop->goods[i] = static_cast<int>(i);
-    shop->read_probe = 12;
-    shop->ticket.Give(7);
+    for (size_t i = 0; i < memory->rows.size(); ++i) memory->rows[i] = static_cast<int>(i);
+    memory->read_probe = 12;
+    memory->validity.Set(7);
     raise(SIGSTOP);
-    shop->ticket.TakeAway();
+    memory->validity.Clear();
     raise(SIGSTOP);
     _exit(0);
   }
-  ~Neighbour() { End(); }
+  ~OtherProcess() { End(); }
   void WaitUntilStopped() const { waitpid(pid_, nullptr, WUNTRACED); }
   void GoOn() const { kill(pid_, SIGCONT); }
   void End() {
@@ -66,23 +66,23 @@ class Neighbour {
 };
 
 void TestReading() {
-  Shop shop;
+  OtherMemory memory;
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < 100; ++i) pieces.push_back({shop.goods.data() + 500 * i, 4 * (i % 7 == 0 ? 0 : 5 * i)});
+  for (size_t i = 0; i < 100; ++i) pieces.push_back({memory.rows.data() + 500 * i, 4 * (i % 7 == 0 ? 0 : 5 * i)});
   size_t bytes = 0;
   std::vector<int> expected;
   for (size_t i = 0; i < pieces.size(); ++i) {
     bytes += pieces[i].bytes;
     for (size_t k = 0; k < pieces[i].bytes / 4; ++k) expected.push_back(static_cast<int>(500 * i + k));
   }
-  const auto words = Written(shop.ticket, pieces);
+  const auto words = Written(memory.validity, pieces);
   CHECK(Reading::Genuine(kSecret, words.data(), words.size(), bytes));
-  Neighbour neighbour(&shop);
-  neighbour.WaitUntilStopped();
+  OtherProcess process(&memory);
+  process.WaitUntilStopped();
   std::vector<int> into(expected.size());
   std::vector<Piece> to = {{into.data(), 4}, {into.data() + 1, 0}, {into.data() + 1, bytes - 4}};
   ReadProbe read_probe{};
-  read_probe.pid = neighbour.pid();
+  read_probe.pid = process.pid();
   Reading reading;
   const auto read = [&] {
     std::fill(into.begin(), into.end(), -1);
@@ -97,21 +97,21 @@ void TestReading() {
   read();
   CHECK(good());
   CHECK(into == expected);
-  neighbour.GoOn();
-  neighbour.WaitUntilStopped();
+  process.GoOn();
+  process.WaitUntilStopped();
   CHECK(!good());  // had it read only now
   read();
   CHECK(!good());
-  neighbour.End();
+  process.End();
   read();
   CHECK(!good());
   CHECK(into == std::vector<int>(into.size(), -1));
 }
 
 void TestWhatIsGenuine() {
-  const Ticket ticket;
+  const ValidityWord validity;
   std::vector<std::byte> rows(100);
-  const auto words = Written(ticket, {{rows.data(), 60}, {rows.data() + 60, 40}});
+  const auto words = Written(validity, {{rows.data(), 60}, {rows.data() + 60, 40}});
   CHECK(Reading::Genuine(kSecret, words.data(), words.size(), 100));
   CHECK(!Reading::Genuine(kOther, words.data(), words.size(), 100));
   CHECK(!Reading::Genuine(kSecret, nullptr, words.size(), 100));
@@ -125,13 +125,13 @@ void TestWhatIsGenuine() {
     CHECK(!Reading::Genuine(kSecret, damaged.data(), damaged.size(), 100));
   }
   const std::vector<Piece> many(kMostPieces + 1, Piece{rows.data(), 1});
-  const auto too_many = Written(ticket, many);
+  const auto too_many = Written(validity, many);
   CHECK(!Reading::Genuine(kSecret, too_many.data(), too_many.size(), many.size()));
 }
 
-void TestLandmarks() {
-  Shop shop;
-  const ReadProbe own = ReadProbeAt(kSecret, &shop.read_probe);
+void TestReadProbes() {
+  OtherMemory memory;
+  const ReadProbe own = ReadProbeAt(kSecret, &memory.read_probe);
   CHECK(CanRead(own, own));
   ReadProbe other = own;
   other.value += 1;
@@ -143,14 +143,14 @@ void TestLandmarks() {
   other.at = 8;
   CHECK(!CanRead(own, other));
   CHECK(!CanRead(ReadProbe{}, ReadProbe{}));  // neither wants to
-  Neighbour neighbour(&shop);
-  neighbour.WaitUntilStopped();
+  OtherProcess process(&memory);
+  process.WaitUntilStopped();
   other = own;
-  other.pid = neighbour.pid();
+  other.pid = process.pid();
   CHECK(!CanRead(own, other));
   other.value = 12;
   CHECK(CanRead(own, other));
-  neighbour.End();
+  process.End();
   CHECK(!CanRead(own, other));
 }
 
@@ -166,7 +166,7 @@ int main() {
   using namespace fastjax::test;
   TestReading();
   TestWhatIsGenuine();
-  TestLandmarks();
+  TestReadProbes();
   TestTransports();
   return Finish("memory_read_test");
 }
