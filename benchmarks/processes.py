@@ -4,7 +4,7 @@
 
 Both run side by side on this machine, by turns: the same rows, the same scheduler and topology. The
 exit status is 1 where the median is more than --most times that of one process at 1 MiB a device or
-more. Then small exchanges: nothing to send, which is the meeting of the processes and their
+more. Then small exchanges: nothing to send, which is the rendezvous of the processes and their
 devices, and a row for each pair of devices.
 """
 

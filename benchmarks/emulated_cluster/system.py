@@ -157,10 +157,10 @@ def lock(name: str) -> Generator[None]:
 
 def _owner(address: str) -> str:
     """Who listens at an address, for people."""
-    with socket.socket(socket.AF_UNIX) as visitor:
+    with socket.socket(socket.AF_UNIX) as client:
         try:
-            visitor.connect(address)
-            credentials = visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            client.connect(address)
+            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:
             return "Another process"
     return f"Process {struct.unpack('iii', credentials)[0]}"

@@ -165,7 +165,7 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
     return told.rpartition(" gave up: ")[2]
 
 
-def _meeting(rng: np.random.Generator, backend: Backend) -> tuple[Case, int, int, int]:
+def _overlapping(rng: np.random.Generator, backend: Backend) -> tuple[Case, int, int, int]:
     """Two devices that write one row of a third, which is returned with them.
 
     The last device's last row lands on the first one of the device before it.
@@ -186,7 +186,7 @@ def _planned(exchange: Any, *args: Any, **options: Any) -> Any:
 
 def _overlaps(backend: Backend, rng: np.random.Generator, local: Callable[..., Any]) -> list[str]:
     texts = []
-    bad, one, other, receiver = _meeting(rng, backend)
+    bad, one, other, receiver = _overlapping(rng, backend)
     row = bad.meta.output_offsets[other, receiver]
     text = (
         rf"device {one} and device {other} both write row {row} of the output of device {receiver}"
@@ -216,7 +216,7 @@ def output_slices_that_overlap_with_a_plan(backend: Backend, rng: np.random.Gene
 @check(needs=lambda backend: backend.size > 1)
 def overlaps_are_not_looked_for_unless_asked(backend: Backend, rng: np.random.Generator) -> None:
     """Either sender's rows may stay; all others are as they would be."""
-    case, one, other, receiver = _meeting(rng, backend)
+    case, one, other, receiver = _overlapping(rng, backend)
     result = backend.compiled(lambda exchange, *args: exchange(*args))(*case.arguments())
     meta, operand, expected = case.meta, case.operand, case.expected()
     row = meta.output_offsets[other, receiver]

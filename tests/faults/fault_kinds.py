@@ -180,16 +180,16 @@ class Stranger(Fault):
             for words in garbage():
                 # Some of it ends the connection before all of it is sent.
                 with contextlib.suppress(OSError):
-                    visitor = socket.create_connection(("127.0.0.1", port), 5)
-                    self._open.append(visitor)
-                    visitor.sendall(words)
+                    connection = socket.create_connection(("127.0.0.1", port), 5)
+                    self._open.append(connection)
+                    connection.sendall(words)
         if not self._open:
-            raise SceneError("no process listens: the stranger has nobody to meet")
+            raise SceneError("no process listens: there is no port to connect to")
         scene.signal(signal.SIGCONT)
 
     def undo(self, scene: Scene, world: World) -> None:
-        for visitor in self._open:
-            visitor.close()
+        for connection in self._open:
+            connection.close()
 
 
 def garbage() -> Iterator[bytes]:

@@ -57,7 +57,7 @@ void TestMessages() {
 
 // What two processes that launch the same program the same number of times take for the same launch, whatever
 // happens to the program in one of them.
-void TestVisits() {
+void TestLaunches() {
   constexpr uint64_t kCall = 77;
   const auto agree = [](const std::vector<LaunchId>& a, const std::vector<LaunchId>& b) {
     CHECK_EQ(a.size(), b.size());
@@ -187,6 +187,6 @@ void TestVisits() {
 
 int main() {
   fastjax::test::TestMessages();
-  fastjax::test::TestVisits();
+  fastjax::test::TestLaunches();
   return fastjax::test::Finish("launch_ids_test");
 }

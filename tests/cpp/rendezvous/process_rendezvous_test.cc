@@ -1,4 +1,4 @@
-// ProcessRendezvous of processes: who met whom, what is done about mistakes, and that everybody hears of a failure.
+// ProcessRendezvous: which processes met, what is done about mistakes, and that every process is told of a failure.
 #include "rendezvous/process_rendezvous.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Messages wait until the test delivers them.
-struct Mail {
+struct MessageQueue {
   struct Sent {
     int32_t from;
     int32_t to;
@@ -31,9 +31,10 @@ struct Mail {
   std::deque<Sent> sent;
 };
 
-class PostWire final : public Wire {
+class QueueWire final : public Wire {
  public:
-  PostWire(Mail* post, int32_t process, int32_t processes) : post_(post), process_(process), processes_(processes) {}
+  QueueWire(MessageQueue* queue, int32_t process, int32_t processes)
+      : queue_(queue), process_(process), processes_(processes) {}
 
   int32_t process() const override { return process_; }
   int32_t processes() const override { return processes_; }
@@ -46,7 +47,7 @@ class PostWire final : public Wire {
   std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
   void SendMessage(int32_t process, const void* data, size_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
-    post_->sent.push_back({process_, process, {first, first + bytes}});
+    queue_->sent.push_back({process_, process, {first, first + bytes}});
   }
   void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
   void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
@@ -61,7 +62,7 @@ class PostWire final : public Wire {
   std::vector<int32_t> probed, disconnected;
 
  private:
-  Mail* post_;
+  MessageQueue* queue_;
   int32_t process_;
   int32_t processes_;
 };
@@ -70,28 +71,28 @@ class PostWire final : public Wire {
 struct Job {
   explicit Job(int32_t processes) {
     for (int32_t p = 0; p < processes; ++p) {
-      wires.push_back(std::make_unique<PostWire>(&post, p, processes));
+      wires.push_back(std::make_unique<QueueWire>(&queue, p, processes));
       rendezvous.push_back(std::make_unique<ProcessRendezvous>(wires.back().get()));
     }
   }
-  // Until nobody says anything more.
+  // Until no process sends anything more.
   void DeliverAll() {
-    while (!post.sent.empty()) DeliverNext();
+    while (!queue.sent.empty()) DeliverNext();
   }
   void DeliverNext() {
-    const Mail::Sent sent = std::move(post.sent.front());
-    post.sent.pop_front();
+    const MessageQueue::Sent sent = std::move(queue.sent.front());
+    queue.sent.pop_front();
     rendezvous[sent.to]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
   }
 
-  Mail post;
-  std::vector<std::unique_ptr<PostWire>> wires;
+  MessageQueue queue;
+  std::vector<std::unique_ptr<QueueWire>> wires;
   std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
 };
 
-class Visitor final : public Participant {
+class TestParticipant final : public Participant {
  public:
-  Visitor(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
+  TestParticipant(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
       : job_(job), process_(process), process_session_(std::move(session)) {
     process_session_.participant = this;
     for (int32_t other = 0; other < static_cast<int32_t>(job->wires.size()); ++other) {
@@ -106,7 +107,7 @@ class Visitor final : public Participant {
     message.num_words = static_cast<int64_t>(words.size());
     Encode(message, &process_session_.bytes);
   }
-  ~Visitor() override { Leave(); }
+  ~TestParticipant() override { Leave(); }
 
   void Join() { job_->rendezvous[process_]->Join(&process_session_); }
   void Leave() { job_->rendezvous[process_]->Leave(&process_session_); }
@@ -155,9 +156,9 @@ ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
 
 void TestMeet() {
   Job job(3);
-  Visitor a(&job, 0, At(In(1)), {10});
-  Visitor b(&job, 1, At(In(1)), {11});
-  Visitor c(&job, 2, At(In(1)), {12});
+  TestParticipant a(&job, 0, At(In(1)), {10});
+  TestParticipant b(&job, 1, At(In(1)), {11});
+  TestParticipant c(&job, 2, At(In(1)), {12});
   a.Join();
   job.DeliverAll();  // the others are not there yet
   b.Join();
@@ -179,14 +180,15 @@ void TestOrder() {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 200; ++trial) {
     Job job(2);
-    std::vector<std::unique_ptr<Visitor>> all;
-    std::vector<Visitor*> order[2];
+    std::vector<std::unique_ptr<TestParticipant>> all;
+    std::vector<TestParticipant*> order[2];
     for (int32_t process = 0; process < 2; ++process) {
       for (int64_t run = 0; run < 3; ++run) {
         for (int32_t copy = 0; copy < 2; ++copy) {
           for (int32_t round = 0; round < 2; ++round) {
-            all.push_back(std::make_unique<Visitor>(&job, process, At(In(run, copy, 2, round)),
-                                                    std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
+            all.push_back(
+                std::make_unique<TestParticipant>(&job, process, At(In(run, copy, 2, round)),
+                                                  std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
             order[process].push_back(all.back().get());
           }
         }
@@ -197,14 +199,14 @@ void TestOrder() {
       order[0][i]->Join();
       if (random() % 2 == 0) job.DeliverAll();
       order[1][i]->Join();
-      if (random() % 2 == 0 && !job.post.sent.empty()) job.DeliverNext();
+      if (random() % 2 == 0 && !job.queue.sent.empty()) job.DeliverNext();
     }
     job.DeliverAll();
-    for (const auto& visitor : all) {
-      const ProcessSession& session = visitor->session();
-      CHECK_EQ(visitor->met, 1);
-      CHECK(visitor->heard == std::vector<int64_t>{session.launch_id.run_id * 100 +
-                                                   int64_t{session.launch_id.copy} * 10 + session.launch_id.round});
+    for (const auto& participant : all) {
+      const ProcessSession& session = participant->session();
+      CHECK_EQ(participant->met, 1);
+      CHECK(participant->heard == std::vector<int64_t>{session.launch_id.run_id * 100 +
+                                                       int64_t{session.launch_id.copy} * 10 + session.launch_id.round});
     }
   }
 }
@@ -213,19 +215,19 @@ void TestDifferentPrograms() {
   Job job(2);
   ProcessSession other = At(In(1));
   other.text = "exchange over axis 'y'";
-  Visitor a(&job, 0, At(In(1)), {1});
-  Visitor b(&job, 1, std::move(other), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, std::move(other), {1});
   a.Join();
   b.Join();
   job.DeliverAll();
-  for (const Visitor* visitor : {&a, &b}) {
-    CHECK(visitor->met == 0 && visitor->failed == 1);
-    CHECK(Contains(visitor->status.message, "axis 'x'") && Contains(visitor->status.message, "axis 'y'"));
-    CHECK_CONTAINS(visitor->status.message, "same program");
+  for (const TestParticipant* participant : {&a, &b}) {
+    CHECK(participant->met == 0 && participant->failed == 1);
+    CHECK(Contains(participant->status.message, "axis 'x'") && Contains(participant->status.message, "axis 'y'"));
+    CHECK_CONTAINS(participant->status.message, "same program");
   }
   // The next one works.
-  Visitor c(&job, 0, At(In(2)), {1});
-  Visitor d(&job, 1, At(In(2)), {1});
+  TestParticipant c(&job, 0, At(In(2)), {1});
+  TestParticipant d(&job, 1, At(In(2)), {1});
   c.Join();
   d.Join();
   job.DeliverAll();
@@ -236,8 +238,8 @@ void TestDifferentSettings() {
   Job job(2);
   ProcessSession other = At(In(1));
   other.settings = 5;
-  Visitor a(&job, 0, At(In(1)), {1});
-  Visitor b(&job, 1, std::move(other), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, std::move(other), {1});
   a.Join();
   job.DeliverAll();
   b.Join();
@@ -257,8 +259,8 @@ ProcessSession AtAnotherCall() {
 // The one that is elsewhere has waited a little longer, and gives up first.
 void TestTimeoutOfBoth() {
   Job job(2);
-  Visitor a(&job, 0, At(In(1)), {1});
-  Visitor b(&job, 1, AtAnotherCall(), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, AtAnotherCall(), {1});
   a.Join();
   b.Join();
   job.DeliverAll();
@@ -274,9 +276,9 @@ void TestTimeoutOfBoth() {
 
 void TestTimeout() {
   Job job(3);
-  Visitor a(&job, 0, At(In(1)), {1});
-  Visitor b(&job, 1, At(In(1)), {1});
-  Visitor c(&job, 2, AtAnotherCall(), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, AtAnotherCall(), {1});
   a.Join();
   b.Join();
   c.Join();
@@ -293,20 +295,20 @@ void TestTimeout() {
   CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
   CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s");
   // One that is at the same call, in another launch.
-  Visitor next(&job, 1, At(In(2)), {1});
-  Visitor other(&job, 0, At(In(3)), {1});
+  TestParticipant next(&job, 1, At(In(2)), {1});
+  TestParticipant other(&job, 0, At(In(3)), {1});
   next.Join();
   job.DeliverAll();
   other.Join();
   job.rendezvous[0]->OnTick(now + 10s);
   CHECK_CONTAINS(other.status.message, "process 1 (test) (which is at another launch of it)");
   // Who comes late is told at once.
-  Visitor late(&job, 2, At(In(1)), {1});
+  TestParticipant late(&job, 2, At(In(1)), {1});
   late.Join();
   CHECK(late.failed == 1 && Contains(late.status.message, "gave up"));
   // And of one who is nowhere, nothing more is known.
   Job empty(2);
-  Visitor alone(&empty, 0, At(In(9)), {1});
+  TestParticipant alone(&empty, 0, At(In(9)), {1});
   alone.Join();
   empty.rendezvous[0]->OnTick(now + 10s);
   CHECK_CONTAINS(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call");
@@ -318,10 +320,10 @@ void TestTimeout() {
 void TestSilence() {
   for (const bool answers : {true, false}) {
     Job job(4);
-    Visitor a(&job, 0, At(In(1)), {1});
-    Visitor b(&job, 1, At(In(1)), {1});
-    Visitor d(&job, 3, AtAnotherCall(), {1});
-    for (Visitor* const visitor : {&a, &b, &d}) visitor->Join();
+    TestParticipant a(&job, 0, At(In(1)), {1});
+    TestParticipant b(&job, 1, At(In(1)), {1});
+    TestParticipant d(&job, 3, AtAnotherCall(), {1});
+    for (TestParticipant* const participant : {&a, &b, &d}) participant->Join();
     job.DeliverAll();
     const auto now = std::chrono::steady_clock::now();
     for (const auto after : {300ms, 1000ms, 1200ms}) {
@@ -345,8 +347,8 @@ void TestSilence() {
 void TestManyGivenUp() {
   Job job(3);
   for (int64_t run = 0; run < 300; ++run) {
-    Visitor a(&job, 0, At(In(run)), {1});
-    Visitor early(&job, 2, At(In(run)), {1});
+    TestParticipant a(&job, 0, At(In(run)), {1});
+    TestParticipant early(&job, 2, At(In(run)), {1});
     early.Join();
     a.Join();
     job.DeliverAll();
@@ -355,33 +357,33 @@ void TestManyGivenUp() {
     CHECK(a.failed == 1 && early.failed == 1);
   }
   for (int64_t run = 0; run < 300; ++run) {
-    Visitor late(&job, 1, At(In(run)), {1});
+    TestParticipant late(&job, 1, At(In(run)), {1});
     late.Join();
     CHECK(late.met == 0 && late.failed == 1 && Contains(late.status.message, "gave up"));
   }
-  CHECK(job.post.sent.empty());
+  CHECK(job.queue.sent.empty());
 }
 
 // A process whose own devices do not all come.
 void TestStayAway() {
   Job job(2);
-  Visitor a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
-  Visitor b(&job, 1, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
   job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
   job.DeliverAll();
   CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
 }
 
 // A message to a session that was given up is answered, however late it arrives.
-void TestLateLetter() {
+void TestLateMessage() {
   Job job(2);
-  Visitor a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
-  job.post.sent.clear();  // lost in flight, as if the other were not connected yet
+  job.queue.sent.clear();  // lost in flight, as if the other were not connected yet
   job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
-  job.post.sent.clear();
-  Visitor b(&job, 1, At(In(1)), {1});
+  job.queue.sent.clear();
+  TestParticipant b(&job, 1, At(In(1)), {1});
   b.Join();
   job.DeliverAll();
   CHECK(b.failed == 1 && Contains(b.status.message, "gave up"));
@@ -393,8 +395,8 @@ void TestNameOfGivenUp() {
   for (const bool joined : {false, true}) {
     for (const bool before : {false, true}) {
       Job job(2);
-      Visitor a(&job, 0, At(In(7)), {1});
-      Visitor b(&job, 1, At(In(7)), {0});
+      TestParticipant a(&job, 0, At(In(7)), {1});
+      TestParticipant b(&job, 1, At(In(7)), {0});
       if (joined) b.Join();
       job.DeliverAll();
       if (before && !joined) {
@@ -423,32 +425,32 @@ void TestNameOfGivenUp() {
 
 void TestLost() {
   Job job(3);
-  Visitor a(&job, 0, At(In(1)), {1});
-  Visitor b(&job, 1, At(In(1)), {1});
-  Visitor c(&job, 2, At(In(1)), {1});
-  for (Visitor* visitor : {&a, &b, &c}) visitor->Join();
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, At(In(1)), {1});
+  for (TestParticipant* participant : {&a, &b, &c}) participant->Join();
   job.DeliverAll();
   CHECK(a.met == 1 && b.met == 1);
   job.rendezvous[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
   CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
   CHECK_CONTAINS(a.status.message, "exchange: process 2 (test) is gone");
-  for (const auto& sent : job.post.sent) CHECK(sent.to != 2);  // nothing is said to the lost
+  for (const auto& sent : job.queue.sent) CHECK(sent.to != 2);  // nothing is said to the lost
   job.DeliverAll();
   CHECK(b.failed == 1 && Contains(b.status.message, "process 2 (test) is gone"));
 }
 
-// Letters that are lost with a connection are sent again, whichever of them were.
+// Messages that are lost with a connection are sent again, whichever of them were.
 void TestRenewed() {
   for (const bool first_lost : {false, true}) {
     for (const bool second_lost : {false, true}) {
       Job job(2);
-      Visitor a(&job, 0, At(In(1)), {1});
-      Visitor b(&job, 1, At(In(1)), {2});
+      TestParticipant a(&job, 0, At(In(1)), {1});
+      TestParticipant b(&job, 1, At(In(1)), {2});
       a.Join();
       b.Join();
-      const std::deque<Mail::Sent> sent = std::exchange(job.post.sent, {});
-      for (const Mail::Sent& message : sent) {
-        if (!(message.from == 0 ? first_lost : second_lost)) job.post.sent.push_back(message);
+      const std::deque<MessageQueue::Sent> sent = std::exchange(job.queue.sent, {});
+      for (const MessageQueue::Sent& message : sent) {
+        if (!(message.from == 0 ? first_lost : second_lost)) job.queue.sent.push_back(message);
       }
       job.DeliverAll();
       job.rendezvous[0]->OnRenewed(1, Status::Ok());
@@ -460,25 +462,25 @@ void TestRenewed() {
   }
   // The message, and the same again, before anybody is here.
   Job job(2);
-  Visitor a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
   job.rendezvous[0]->OnRenewed(1, Status::Unavailable("gave up the connection"));
-  CHECK_EQ(job.post.sent.size(), 2u);
+  CHECK_EQ(job.queue.sent.size(), 2u);
   job.DeliverAll();
-  Visitor b(&job, 1, At(In(1)), {2});
+  TestParticipant b(&job, 1, At(In(1)), {2});
   b.Join();
   job.DeliverAll();
   CHECK(a.met == 1 && b.met == 1);
   b.Leave();
   // Nothing of it is left to be taken for another.
-  Visitor c(&job, 1, At(In(2)), {2});
+  TestParticipant c(&job, 1, At(In(2)), {2});
   c.Join();
   job.rendezvous[1]->OnTick(std::chrono::steady_clock::now() + 1h);
   CHECK(c.failed == 1 && !Contains(c.status.message, "which is at another"));
   // An answer that was not needed, since the message had been in flight, is no second message.
   Job late(2);
-  Visitor d(&late, 0, At(In(1)), {1});
-  Visitor e(&late, 1, At(In(1)), {2});
+  TestParticipant d(&late, 0, At(In(1)), {1});
+  TestParticipant e(&late, 1, At(In(1)), {2});
   d.Join();
   e.Join();
   late.rendezvous[0]->OnRenewed(1, Status::Ok());
@@ -491,18 +493,18 @@ void TestRenewed() {
 
 void TestMistakes() {
   Job job(2);
-  Visitor a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
   const std::byte nonsense[24] = {};
   job.rendezvous[0]->OnMessage(1, nonsense, sizeof(nonsense));
   CHECK(a.failed == 1 && Contains(a.status.message, "none of fastjax's"));
   // The same message twice.
   Job again(3);
-  Visitor b(&again, 0, At(In(1)), {1});
-  Visitor c(&again, 1, At(In(1)), {1});
+  TestParticipant b(&again, 0, At(In(1)), {1});
+  TestParticipant c(&again, 1, At(In(1)), {1});
   b.Join();
   c.Join();
-  const auto copy = again.post.sent;
+  const auto copy = again.queue.sent;
   again.DeliverAll();
   for (const auto& sent : copy) {
     if (sent.to == 0) again.rendezvous[0]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
@@ -510,11 +512,11 @@ void TestMistakes() {
   CHECK(b.failed == 1 && Contains(b.status.message, "came twice"));
   // A mistake that everybody finds is told to nobody.
   Job alike(2);
-  Visitor d(&alike, 0, At(In(1)), {1});
+  TestParticipant d(&alike, 0, At(In(1)), {1});
   d.Join();
-  alike.post.sent.clear();
+  alike.queue.sent.clear();
   alike.rendezvous[0]->FailAlike(&d.session(), Status::Invalid("sizes"));
-  CHECK(d.failed == 1 && alike.post.sent.empty());
+  CHECK(d.failed == 1 && alike.queue.sent.empty());
 }
 
 }  // namespace
@@ -530,7 +532,7 @@ int main() {
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
   fastjax::test::TestStayAway();
-  fastjax::test::TestLateLetter();
+  fastjax::test::TestLateMessage();
   fastjax::test::TestNameOfGivenUp();
   fastjax::test::TestLost();
   fastjax::test::TestRenewed();

@@ -43,9 +43,9 @@ struct LaunchId {
 
 using ProcessSession = Rendezvous<LaunchId>;
 
-// A rendezvous that fails the operations of those who met wrongly.
-std::shared_ptr<ProcessSession> MakeMeeting(const std::shared_ptr<CallSite>& site, std::atomic<int64_t>* met,
-                                            bool complete_here = true) {
+// A rendezvous that fails the operations of devices that should not have met.
+std::shared_ptr<ProcessSession> MakeRendezvous(const std::shared_ptr<CallSite>& site, std::atomic<int64_t>* met,
+                                               bool complete_here = true) {
   return ProcessSession::Create(site, [=](ProcessSession::Session* session, int32_t last) {
     const LaunchId& first = session->args().front();
     bool right = session->group() == first.group;
@@ -71,7 +71,7 @@ void CheckArrivals(int32_t groups, int32_t group_size, int32_t runs, int32_t rep
   std::mt19937_64 random(1);
   const auto site = MakeSite(groups, group_size, kNoTimeoutMs, &random);
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(site, &met);
+  const auto session = MakeRendezvous(site, &met);
   const int32_t devices = site->partitions();
   std::vector<Outcomes> outcomes;
   for (int32_t i = 0; i < runs * devices; ++i) outcomes.emplace_back(repetitions);
@@ -103,7 +103,7 @@ void TestOrders() {
   std::mt19937_64 random(2);
   const auto site = MakeSite(3, 4, kNoTimeoutMs, &random);
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(site, &met);
+  const auto session = MakeRendezvous(site, &met);
   for (int64_t run = 0; run < 200; ++run) {
     const Outcomes outcomes(site->partitions());
     int64_t arrived = 0;
@@ -122,7 +122,7 @@ void TestOrders() {
 void CheckBlockedCompletions(bool complete_here) {
   constexpr int32_t kDevices = 16;
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(MakeSite(1, kDevices), &met, complete_here);
+  const auto session = MakeRendezvous(MakeSite(1, kDevices), &met, complete_here);
   for (int64_t run = 0; run < 20; ++run) {
     Barrier all(kDevices);
     const Outcomes outcomes(kDevices);
@@ -198,7 +198,7 @@ void Meet(const std::shared_ptr<ProcessSession>& session, int64_t run_id, int32_
 void TestExpiry() {
   const auto site = MakeSite(2, 4);
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(site, &met);
+  const auto session = MakeRendezvous(site, &met);
   const auto late = steady_clock::now() + 2 * milliseconds(kNoTimeoutMs);
   CHECK(!session->Expire(late));
 
@@ -250,7 +250,7 @@ void TestHalfOfTheTime() {
     const auto site = MakeSite(1, 3);
     site->timeout_ms = limit;
     std::atomic<int64_t> met{0};
-    const auto session = MakeMeeting(site, &met);
+    const auto session = MakeRendezvous(site, &met);
     const auto begin = steady_clock::now();
     const Outcomes outcomes(2);
     Arrive(session, {1, 0, 0, 0}, outcomes.For(0));
@@ -275,7 +275,7 @@ void TestHalfOfTheTime() {
 // Two repetitions of a loop time out while device 1 has seen neither.
 void TestExpiryOfRepetitions() {
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(MakeSite(1, 3), &met);
+  const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(4);
   Arrive(session, {5, 0, 0, 0}, outcomes.For(0));
   Arrive(session, {5, 1, 0, 0}, outcomes.For(1));
@@ -364,7 +364,7 @@ void TestRefusals() {
 // Of one that cannot take part those are told too who waited in vain for others, and those who come late.
 void TestExpiryAfterARefusal() {
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(MakeSite(1, 3), &met);
+  const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(2);
   session->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
   Arrive(session, {1, 0, 0, 0}, outcomes.For(1));
@@ -383,7 +383,7 @@ void TestExpiryAfterARefusal() {
 // Time-outs that nobody came late for are not kept for ever.
 void TestOldFailuresAreForgotten() {
   std::atomic<int64_t> met{0};
-  const auto session = MakeMeeting(MakeSite(1, 2), &met);
+  const auto session = MakeRendezvous(MakeSite(1, 2), &met);
   constexpr int64_t kMany = 200;
   const Outcomes outcomes(kMany);
   for (int64_t run = 0; run < kMany; ++run) {
@@ -404,7 +404,7 @@ void TestOldFailuresAreForgotten() {
 void TestWatchdog() {
   std::atomic<int64_t> met{0};
   const auto site = MakeSite(1, 3, 150);
-  const auto session = MakeMeeting(site, &met);
+  const auto session = MakeRendezvous(site, &met);
   for (int64_t run = 0; run < 3; ++run) {
     const auto before = steady_clock::now();
     const Outcomes outcome(1);
@@ -429,7 +429,7 @@ void TestManyTimeouts() {
   const Outcomes outcomes(kSites);
   std::vector<std::shared_ptr<ProcessSession>> rendezvous;
   std::atomic<int64_t> met{0};
-  for (int32_t i = 0; i < kSites; ++i) rendezvous.push_back(MakeMeeting(MakeSite(1, 2, 100 + 10 * i), &met));
+  for (int32_t i = 0; i < kSites; ++i) rendezvous.push_back(MakeRendezvous(MakeSite(1, 2, 100 + 10 * i), &met));
   RunThreads(kSites, [&](int32_t i) {
     Arrive(rendezvous[i], {1, 0, 0, i % 2}, [&all, done = outcomes.For(i)](const Status& status) {
       all.Wait();

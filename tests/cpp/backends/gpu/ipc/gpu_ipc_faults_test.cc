@@ -260,8 +260,8 @@ void TestClosing() {
   CHECK_EQ(BoardFiles(), 0);
 }
 
-// Letters that are none are refused, whatever they say.
-void TestLetters() {
+// Malformed messages are refused, whatever they contain.
+void TestMalformedMessages() {
   using gpu::ipc::Decode;
   using gpu::ipc::Encode;
   using gpu::ipc::MemoryMessage;
@@ -307,7 +307,7 @@ int main() {
   TestDriverFaults();
   TestWrongTable();
   TestClosing();
-  TestLetters();
+  TestMalformedMessages();
   CheckNoMisuse();
   return Finish("gpu_ipc_faults_test");
 }

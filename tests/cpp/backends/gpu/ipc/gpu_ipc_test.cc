@@ -47,11 +47,11 @@ void TestExchanges(uint64_t seed, int32_t hosts) {
     const int made = Fake().made;
     IpcJob job(site, options, count, random(),
                [&](int32_t process) { return ProcessSetup{1 + static_cast<uint64_t>(process % hosts)}; });
-    int64_t visit = 0;
+    int64_t launch = 0;
     for (const Case& test_case : SomeCases(options.topology, random())) {
       const Context inner(test_case.name);
       Rig rig(site, options, test_case.traffic, &random);
-      rig.CheckRun(job.exchange.get(), visit++ / 2, true);
+      rig.CheckRun(job.exchange.get(), launch++ / 2, true);
     }
     shared += emulatedSharing().opened > 0 ? 1 : 0;
     if (hosts == 1) CHECK_EQ(Fake().made.load(), made);

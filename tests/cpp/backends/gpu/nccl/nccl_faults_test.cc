@@ -215,10 +215,10 @@ void TestOthersAreTold() {
 
 // ---- one process of several, by itself: what it puts on streams, message by message
 
-// Brings ids from process to process.
-class Post final : public UniqueIdExchange {
+// Hands unique ids from process to process.
+class TestIdExchange final : public UniqueIdExchange {
  public:
-  explicit Post(int64_t timeout_ms) : timeout_(timeout_ms) {}
+  explicit TestIdExchange(int64_t timeout_ms) : timeout_(timeout_ms) {}
   std::string NameOf(const CallSite&, int32_t group) override { return "group " + std::to_string(group); }
   Status Share(const CallSite&, int32_t, const std::string& name, int64_t generation, bool makes,
                UniqueId* id) override {
@@ -230,7 +230,7 @@ class Post final : public UniqueIdExchange {
       return Status::Ok();
     }
     if (!changed_.wait_for(lock, timeout_, [&] { return ids_.count(key) != 0; })) {
-      return Status::Deadline("nobody brought an id.");
+      return Status::Deadline("no process has shared an id.");
     }
     *id = ids_[key];
     return Status::Ok();
@@ -328,9 +328,9 @@ class Process {
 struct Pair {
   explicit Pair(int64_t timeout_ms)
       : site(MakeSite(1, 2, timeout_ms)),
-        post(std::make_shared<Post>(timeout_ms)),
-        a(site, 0, post),
-        b(site, 1, post) {}
+        id_exchange(std::make_shared<TestIdExchange>(timeout_ms)),
+        a(site, 0, id_exchange),
+        b(site, 1, id_exchange) {}
 
   void CheckWorks() {
     RunThreads(2, [&](int32_t i) {
@@ -342,7 +342,7 @@ struct Pair {
   }
 
   std::shared_ptr<CallSite> site;
-  std::shared_ptr<Post> post;
+  std::shared_ptr<TestIdExchange> id_exchange;
   Process a;
   Process b;
 };
@@ -365,7 +365,7 @@ void TestAbsentProcess() {
                  "exchange over axis 'x' (channel 7): NCCL could not make a communicator in time: other");
   CHECK(AreLive(0));
   status = Pair(kShortMs).b.Swap(0);
-  CHECK_CONTAINS(status.message, "exchange over axis 'x' (channel 7): nobody brought an id");
+  CHECK_CONTAINS(status.message, "exchange over axis 'x' (channel 7): no process has shared an id");
 
   Pair other(kShortMs);
   other.CheckWorks();

@@ -1,4 +1,4 @@
-// A wire and a process of the same job that says what is not so.
+// A wire and a process of the same job that sends wrong messages.
 #include <unistd.h>
 
 #include <chrono>
@@ -30,35 +30,36 @@ namespace ucx = network::ucx;
 
 constexpr uint64_t kIncarnation = 77;
 
-// Process 1, which knows the secret, and says to process 0 what it is told to.
-class Liar {
+// Process 1. It knows the secret, and sends to process 0 what a test wants.
+class FaultyPeer {
  public:
-  explicit Liar(const std::string& victim) {
+  explicit FaultyPeer(const std::string& victim) {
     std::string wrong;
     library_ = ucx::Load(UcxLibrary(), &wrong);
-    lane_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
+    nic_worker_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
     CHECK_EQ(wrong, "");
     CHECK_EQ(ucx::Decode(victim, &victim_), "");
     const auto failed = [](void*, ucp_ep_h, ucs_status_t) {};
-    CHECK(lane_->Connect(victim_.nic_workers[0], failed, nullptr, &endpoint_) == UCS_OK);
+    CHECK(nic_worker_->Connect(victim_.nic_workers[0], failed, nullptr, &endpoint_) == UCS_OK);
     const auto heard = [](void* argument, const void* data, size_t length, void*, size_t, const ucp_am_recv_param_t*) {
       ucx::Header header{};
       CHECK_EQ(length, sizeof(header));
       std::memcpy(&header, data, sizeof(header));
-      if (header.kind == ucx::Kind::kHello) static_cast<Liar*>(argument)->ring_ = static_cast<int>(header.number) - 1;
+      if (header.kind == ucx::Kind::kHello)
+        static_cast<FaultyPeer*>(argument)->ring_ = static_cast<int>(header.number) - 1;
       return UCS_OK;
     };
-    CHECK(lane_->SetReceiver(heard, this) == UCS_OK);
+    CHECK(nic_worker_->SetReceiver(heard, this) == UCS_OK);
   }
 
   // `near`: so that the victim reads this one's memory, and greets it.
   std::string addresses(bool near = false) const {
     ucx::Addresses own;
-    if (near) own.read_probe = ucx::ReadProbeAt(OptionsOf(1, 2, "").secret, &landmark_);
+    if (near) own.read_probe = ucx::ReadProbeAt(OptionsOf(1, 2, "").secret, &probe_word_);
     own.process = 1;
     own.incarnation = kIncarnation;
-    own.host = "liar";
-    own.nic_workers = {lane_->address()};
+    own.host = "peer";
+    own.nic_workers = {nic_worker_->address()};
     return ucx::Encode(own);
   }
 
@@ -68,7 +69,7 @@ class Liar {
     const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
     return writer_.Open(getpid(), ring_, fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
   }
-  void Whisper(const ucx::Header& header, uint32_t nic_worker, const std::string& text) {
+  void SendByRing(const ucx::Header& header, uint32_t nic_worker, const std::string& text) {
     CHECK(writer_.Send(header, nic_worker, reinterpret_cast<const std::byte*>(text.data())));
     writer_.Ring();
   }
@@ -89,7 +90,7 @@ class Liar {
     return header;
   }
 
-  void Say(const std::string& text, uint32_t generation, uint64_t sequence) {
+  void Send(const std::string& text, uint32_t generation, uint64_t sequence) {
     const ucx::Header header = HeaderOf(text, generation, sequence);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -105,7 +106,7 @@ class Liar {
   bool DriveUntil(Condition condition) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{10};
     while (!condition() && std::chrono::steady_clock::now() < end) {
-      lane_->Progress();
+      nic_worker_->Progress();
       std::this_thread::yield();
     }
     return condition();
@@ -113,10 +114,10 @@ class Liar {
 
  private:
   const ucx::Library* library_ = nullptr;
-  std::unique_ptr<ucx::NicWorker> lane_;
+  std::unique_ptr<ucx::NicWorker> nic_worker_;
   ucx::Addresses victim_;
   ucp_ep_h endpoint_ = nullptr;
-  uint64_t landmark_ = 5;
+  uint64_t probe_word_ = 5;
   int ring_ = -1;
   ucx::RingWriter writer_;
 };
@@ -137,33 +138,33 @@ struct Victim {
 // A generation that nobody can have counted to would leave none to go on with.
 void TestGenerations() {
   Victim victim;
-  Liar liar(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses()), "");
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
   const std::string good = "one", bad = "two", after = "three", again = "four";
-  liar.Say(good, 0, 0);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
-  liar.Say(bad, ~uint32_t{0}, 0);
-  liar.Say(after, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  peer.Send(good, 0, 0);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
+  peer.Send(bad, ~uint32_t{0}, 0);
+  peer.Send(after, 0, 1);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
   CHECK_EQ(victim.handler.messages().back().second, after);
   CHECK_EQ(victim.wire->State().refused, 1);
   CHECK(victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
-  liar.Say(again, 1000, 0);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  peer.Send(again, 1000, 0);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
   CHECK_EQ(victim.handler.renewed().size(), 1u);
 }
 
-// What comes twice is not kept for a turn that has been.
+// A message that comes twice is refused the second time, and not kept.
 void TestSequences() {
   Victim victim;
-  Liar liar(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses()), "");
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
   const std::string first = "first", second = "second";
-  liar.Say(first, 0, 0);
-  liar.Say(first, 0, 0);
-  liar.Say(second, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  peer.Send(first, 0, 0);
+  peer.Send(first, 0, 0);
+  peer.Send(second, 0, 1);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
   CHECK_EQ(victim.handler.messages().back().second, second);
   CHECK_EQ(victim.wire->State().refused, 1);
 }
@@ -171,32 +172,32 @@ void TestSequences() {
 // What comes through a ring is believed no more than what comes over the network.
 void TestRings() {
   Victim victim("");
-  Liar liar(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, liar.addresses(true)), "");
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses(true)), "");
   victim.wire->Post([&] { victim.wire->SendMessage(1, "", 0); });
-  CHECK(liar.DriveUntil([&] { return liar.ring() >= 0; }));
-  CHECK(liar.OpenRing());
+  CHECK(peer.DriveUntil([&] { return peer.ring() >= 0; }));
+  CHECK(peer.OpenRing());
   const std::string first = "first", second = "second", third = "third";
-  liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
-  ucx::Header forged = liar.HeaderOf(second, 0, 1);
+  peer.SendByRing(peer.HeaderOf(first, 0, 0), 0, first);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
+  ucx::Header forged = peer.HeaderOf(second, 0, 1);
   forged.tag += 1;
-  liar.Whisper(forged, 0, second);
-  liar.Whisper(liar.HeaderOf(second, 0, 1), 1, second);     // for a NIC worker that there is not
-  liar.Whisper(liar.HeaderOf(second, 0, 1, 0), 0, second);  // from somebody else
-  liar.Whisper(liar.HeaderOf(first, 0, 0), 0, first);       // once more
-  liar.Whisper(liar.HeaderOf(third, 0, 2), 0, third);       // before its turn
-  liar.Say(second, 0, 1);
-  CHECK(liar.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  peer.SendByRing(forged, 0, second);
+  peer.SendByRing(peer.HeaderOf(second, 0, 1), 1, second);     // for a NIC worker that there is not
+  peer.SendByRing(peer.HeaderOf(second, 0, 1, 0), 0, second);  // from somebody else
+  peer.SendByRing(peer.HeaderOf(first, 0, 0), 0, first);       // once more
+  peer.SendByRing(peer.HeaderOf(third, 0, 2), 0, third);       // before its predecessor
+  peer.Send(second, 0, 1);
+  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
   const auto messages = victim.handler.messages();
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
   CHECK_EQ(victim.wire->State().refused, 4);
   CHECK(victim.handler.lost().empty() && victim.handler.renewed().empty());
   // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
-  ucx::Header broken = liar.HeaderOf(first, 0, 3);
+  ucx::Header broken = peer.HeaderOf(first, 0, 3);
   broken.magic += 1;
-  liar.Whisper(broken, 0, first);
-  CHECK(liar.DriveUntil([&] { return victim.handler.renewed().size() == 1; }));
+  peer.SendByRing(broken, 0, first);
+  CHECK(peer.DriveUntil([&] { return victim.handler.renewed().size() == 1; }));
 }
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
@@ -230,5 +231,5 @@ int main() {
   TestGenerations();
   TestSequences();
   TestRings();
-  return Finish("wire_liar_test");
+  return Finish("wire_faulty_peer_test");
 }
