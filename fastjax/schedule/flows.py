@@ -145,7 +145,7 @@ def play(core: _core.Simulation, transfers: np.ndarray, progress: Progress | Non
 
 
 def play_by_barrier(plan: Schedule) -> Flows:
-    """A plan whose stages begin when the one before is over everywhere; the barrier costs nothing."""
+    """A plan whose stages begin when the one before is over everywhere; barriers cost nothing."""
     core = simulation_of(plan.transfers, plan.topology, plan.row_bytes, synchronization="barrier")
     return play(core, plan.transfers)
 

@@ -78,7 +78,7 @@ FASTJAX_DEVICE inline void PauseShortly() {
 #endif
 }
 
-// All lanes of the calling warp have come here, and see what each other did before. As C++, lanes run one after the
+// All threads of the calling warp have come here, and see what each other did before. As C++, they run one after the
 // other, and the last knows what all did.
 FASTJAX_DEVICE inline void JoinWarp() {
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -90,19 +90,19 @@ FASTJAX_DEVICE inline void JoinWarp() {
 #endif
 }
 
-// By the first warp; its lanes share the devices. The page is looked at after the step has been told, and when all
-// lanes have what they waited for: who closes it sees the step of this device, or this device sees that the page is
-// closed.
+// The first warp passes the barrier; its threads share the devices. They look at the page after they have told the
+// step, and when all have what they waited for: who closes the page sees the step of this device, or this device sees
+// that it is closed.
 FASTJAX_DEVICE inline void PassBarrier(const Worker& worker, const Barrier& barrier) {
   if (worker.warp != 0) return;
-  if (worker.lane == 0) StoreShared(&barrier.page[StepLine(barrier.device)].word, barrier.step);
+  if (worker.thread == 0) StoreShared(&barrier.page[StepLine(barrier.device)].word, barrier.step);
   const uint64_t* const end = &barrier.page[barrier.last ? LetGoLine(barrier.device) : 0].word;
-  for (int32_t device = worker.lane; device < barrier.devices; device += worker.lanes) {
+  for (int32_t device = worker.thread; device < barrier.devices; device += worker.threads) {
     if (device >= barrier.first_here && device < barrier.first_here + barrier.here) continue;
     while (LoadShared(&barrier.page[StepLine(device)].word) < barrier.step && LoadShared(end) == 0) PauseShortly();
   }
   JoinWarp();
-  if (worker.lane == worker.lanes - 1 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.page->word);
+  if (worker.thread == worker.threads - 1 && barrier.gate != nullptr) *barrier.gate = LoadShared(&barrier.page->word);
 }
 
 }  // namespace fastjax::kernels

@@ -40,7 +40,7 @@ FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& piece, int32_t count) {
   return used < piece.bytes ? used : piece.bytes;
 }
 
-// What a warp takes at a time of one piece: in units of 16 bytes each lane of 32 has four loads in flight. A
+// What a warp takes at a time of one piece: in units of 16 bytes each thread of 32 has four loads in flight. A
 // block has few, so that many multiprocessors have loads in flight, and not one after the other.
 constexpr int64_t kShareBytes = 2048;
 constexpr int64_t kSharesOfBlock = 2;
@@ -57,34 +57,34 @@ FASTJAX_DEVICE inline void StoreOnce(Unit* at, const Unit& unit) {
   *at = unit;
 }
 
-// Lanes side by side; all loads of a lane are in flight before its first store, up to `kHeld` of them.
+// Threads side by side; all loads of a thread are in flight before its first store, up to `kHeld` of them.
 template <typename Unit, int32_t kHeld>
-FASTJAX_DEVICE inline void FetchUnits(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
+FASTJAX_DEVICE inline void FetchUnits(const Worker& group, std::byte* dst, const std::byte* src, int64_t bytes) {
   const auto* const from = reinterpret_cast<const Unit*>(src);
   auto* const to = reinterpret_cast<Unit*>(dst);
   const auto units = static_cast<int32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
-  for (int32_t i = lanes.lane; i < units; i += kHeld * lanes.lanes) {
+  for (int32_t i = group.thread; i < units; i += kHeld * group.threads) {
     Unit held[kHeld] = {};
     FASTJAX_UNROLL
     for (int32_t k = 0; k < kHeld; ++k) {
-      if (i + k * lanes.lanes < units) held[k] = LoadOnce(from + i + k * lanes.lanes);
+      if (i + k * group.threads < units) held[k] = LoadOnce(from + i + k * group.threads);
     }
     FASTJAX_UNROLL
     for (int32_t k = 0; k < kHeld; ++k) {
-      if (i + k * lanes.lanes < units) StoreOnce(to + i + k * lanes.lanes, held[k]);
+      if (i + k * group.threads < units) StoreOnce(to + i + k * group.threads, held[k]);
     }
   }
 }
 
 // In the largest units that both ends and the size allow.
-FASTJAX_DEVICE inline void FetchShare(const Worker& lanes, std::byte* to, const std::byte* from, int64_t bytes) {
+FASTJAX_DEVICE inline void FetchShare(const Worker& group, std::byte* to, const std::byte* from, int64_t bytes) {
   const auto any = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(bytes);
   if (any % sizeof(Word16) == 0) {
-    FetchUnits<Word16, 4>(lanes, to, from, bytes);
+    FetchUnits<Word16, 4>(group, to, from, bytes);
   } else if (any % sizeof(uint32_t) == 0) {
-    FetchUnits<uint32_t, 8>(lanes, to, from, bytes);
+    FetchUnits<uint32_t, 8>(group, to, from, bytes);
   } else {
-    FetchUnits<uint8_t, 8>(lanes, to, from, bytes);
+    FetchUnits<uint8_t, 8>(group, to, from, bytes);
   }
 }
 

@@ -39,10 +39,10 @@ constexpr int64_t kAlignment = 16;
 constexpr int64_t kFewMoves = 112;
 // What a warp takes at a time: enough that finding its runs costs little.
 constexpr int64_t kTileBytes = 8192;
-// The least: what the lanes of a warp of 32 have in flight at once.
+// The least: what the threads of a warp of 32 have in flight at once.
 constexpr int64_t kSmallTileBytes = 2048;
-// The number of lanes of a warp that share a run where runs are short.
-constexpr int32_t kGroupLanes = 8;
+// The number of threads of a warp that share a run where runs are short.
+constexpr int32_t kGroupThreads = 8;
 
 // Tiles are smaller where warps would have less than two each: all are to have work, and to end together.
 FASTJAX_DEVICE inline int64_t TileBytes(int64_t end, int64_t warps) {
@@ -73,42 +73,43 @@ FASTJAX_DEVICE inline int64_t FindRun(const Run* runs, int64_t count, int64_t po
   return low;
 }
 
-// Calls part(lanes, run, first, bytes), first counted from the run's begin, for all that lies on the tiles of a warp;
-// each part is for `lanes`, a worker or a group of its lanes. The line ends at `end`.
+// Calls part(group, run, first, bytes), first counted from the run's begin, for all that lies on the tiles of a warp;
+// each part is for `group`, a worker or a group of its threads. The line ends at `end`.
 //
 // No warp has more than end / warps rounded up, plus a tile, whatever the runs are: with n tiles it has at most n /
 // warps of them, rounded up.
 template <typename Run, typename Part>
 FASTJAX_DEVICE inline void ForEachPart(const Worker& worker, const Run* runs, int64_t count, int64_t end, Part part) {
   const int64_t tile_bytes = TileBytes(end, worker.warps);
-  const int32_t groups = worker.lanes / kGroupLanes;
+  const int32_t groups = worker.threads / kGroupThreads;
   for (int64_t first = worker.warp * tile_bytes; first < end; first += worker.warps * tile_bytes) {
     const int64_t last = first + tile_bytes;
-    Worker lanes = worker;
+    Worker group = worker;
     int64_t stride = 1;
     int64_t i = FindRun(runs, count, first);
     // More runs than groups: each group takes its own, so that loads of several short runs are in flight together.
     if (i + groups < count && runs[i + groups].begin < last) {
-      i += worker.lane / kGroupLanes;
+      i += worker.thread / kGroupThreads;
       stride = groups;
-      lanes.lane = worker.lane % kGroupLanes;
-      lanes.lanes = kGroupLanes;
+      group.thread = worker.thread % kGroupThreads;
+      group.threads = kGroupThreads;
     }
     for (; i < count && runs[i].begin < last; i += stride) {
       const Run& run = runs[i];
       const int64_t from = run.begin < first ? first : run.begin;
       const int64_t to = run.begin + run.bytes < last ? run.begin + run.bytes : last;
-      if (from < to) part(lanes, run, from - run.begin, to - from);
+      if (from < to) part(group, run, from - run.begin, to - from);
     }
   }
 }
 
-// Lanes side by side store whole(load(i)) for each of `words` words; `kHeld` loads of a lane are in flight together.
+// Threads side by side store whole(load(i)) for each of `words` words; `kHeld` loads of a thread are in flight
+// together.
 template <int32_t kHeld, typename Load, typename Whole>
-FASTJAX_DEVICE inline void StoreWords(const Worker& lanes, std::byte* dst, int64_t words, Load load, Whole whole) {
+FASTJAX_DEVICE inline void StoreWords(const Worker& group, std::byte* dst, int64_t words, Load load, Whole whole) {
   auto* to = reinterpret_cast<Word16*>(dst);
-  const int64_t step = lanes.lanes;
-  for (int64_t i = lanes.lane; i < words; i += kHeld * step) {
+  const int64_t step = group.threads;
+  for (int64_t i = group.thread; i < words; i += kHeld * step) {
     decltype(load(i)) held[kHeld] = {};
     for (int32_t k = 0; k < kHeld; ++k) {
       if (i + k * step < words) held[k] = load(i + k * step);
@@ -139,7 +140,7 @@ FASTJAX_DEVICE inline Word16 Joined(const Neighbours& words, int32_t skip) {
 
 // Loads and stores are of aligned words whatever the alignment of src to dst: where it differs, each word stored is
 // joined from the two that it lies in. What is left at either end goes byte by byte.
-FASTJAX_DEVICE inline void CopyPart(const Worker& lanes, std::byte* dst, const std::byte* src, int64_t bytes) {
+FASTJAX_DEVICE inline void CopyPart(const Worker& group, std::byte* dst, const std::byte* src, int64_t bytes) {
   const auto to = reinterpret_cast<uintptr_t>(dst);
   const auto skip = static_cast<int32_t>((reinterpret_cast<uintptr_t>(src) - to) % kAlignment);
   int64_t head = static_cast<int64_t>((0 - to) % kAlignment);
@@ -149,26 +150,26 @@ FASTJAX_DEVICE inline void CopyPart(const Worker& lanes, std::byte* dst, const s
   if (words < 0) words = 0;
   const int64_t edges = bytes - words * kAlignment;
   if (words == 0) head = edges;
-  for (int64_t i = lanes.lane; i < edges; i += lanes.lanes) {
+  for (int64_t i = group.thread; i < edges; i += group.threads) {
     const int64_t at = i < head ? i : i + words * kAlignment;
     dst[at] = src[at];
   }
   const auto* from = reinterpret_cast<const Word16*>(src + head - skip);
   if (skip == 0) {
     StoreWords<4>(
-        lanes, dst + head, words, [=](int64_t i) { return LoadOnce(from + i); },
+        group, dst + head, words, [=](int64_t i) { return LoadOnce(from + i); },
         [](const Word16& word) { return word; });
   } else {
     StoreWords<2>(
-        lanes, dst + head, words, [=](int64_t i) { return Neighbours{from[i], from[i + 1]}; },
+        group, dst + head, words, [=](int64_t i) { return Neighbours{from[i], from[i + 1]}; },
         [=](const Neighbours& words) { return Joined(words, skip); });
   }
 }
 
 // All of a warp's share of the moves.
 FASTJAX_DEVICE inline void MoveRows(const Worker& worker, const Move* moves, int64_t count, int64_t end) {
-  ForEachPart(worker, moves, count, end, [](const Worker& lanes, const Move& move, int64_t first, int64_t bytes) {
-    CopyPart(lanes, move.dst + first, move.src + first, bytes);
+  ForEachPart(worker, moves, count, end, [](const Worker& group, const Move& move, int64_t first, int64_t bytes) {
+    CopyPart(group, move.dst + first, move.src + first, bytes);
   });
 }
 
@@ -189,16 +190,16 @@ FASTJAX_DEVICE inline Word AddWords(const Word& a, const Word& b) {
   return word;
 }
 
-// So many sums of words, or of elements, a lane holds: with more, its registers do not last.
+// So many sums of words, or of elements, a thread holds: with more, its registers do not last.
 constexpr int32_t kSumWords = 2;
 
-// Lanes side by side store the sums of `words` words: store(i, sum), where source s adds whole(s, load(s, i)). A lane
-// holds kHeld sums, so many loads of one source are in flight together, and meanwhile the next one's pointer.
+// Threads side by side store the sums of `words` words: store(i, sum), where source s adds whole(s, load(s, i)). A
+// thread holds kHeld sums, so many loads of one source are in flight together, and meanwhile the next one's pointer.
 template <typename Element, typename Word, int32_t kHeld, typename Load, typename Whole, typename Store>
-FASTJAX_DEVICE inline void SumWords(const Worker& lanes, const std::byte* const* sources, int32_t count, int32_t words,
+FASTJAX_DEVICE inline void SumWords(const Worker& group, const std::byte* const* sources, int32_t count, int32_t words,
                                     Load load, Whole whole, Store store) {
-  const int32_t step = lanes.lanes;
-  for (int32_t i = lanes.lane; i < words; i += kHeld * step) {
+  const int32_t step = group.threads;
+  for (int32_t i = group.thread; i < words; i += kHeld * step) {
     Word sums[kHeld] = {};
     const std::byte* next = count > 0 ? sources[0] : nullptr;
     for (int32_t s = 0; s < count; ++s) {
@@ -228,7 +229,7 @@ FASTJAX_DEVICE inline bool AreAlike(const std::byte* at, const std::byte* const*
 // their destination, and joined where they are not at a source; what is left at either end goes element by element, and
 // so does all where elements themselves are not aligned.
 template <typename Element>
-FASTJAX_DEVICE inline void SumPart(const Worker& lanes, const Landing& landing, const std::byte* const* sources,
+FASTJAX_DEVICE inline void SumPart(const Worker& group, const Landing& landing, const std::byte* const* sources,
                                    int64_t first, int64_t bytes) {
   using Stored = typename Element::Stored;
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Stored));
@@ -249,7 +250,7 @@ FASTJAX_DEVICE inline void SumPart(const Worker& lanes, const Landing& landing, 
       return first + (offset < head ? offset : offset + words * kAlignment);
     };
     SumWords<Element, Stored, kSumWords>(
-        lanes, sources, count, edges,
+        group, sources, count, edges,
         [=](const std::byte* source, int32_t i) {
           Stored value;
           __builtin_memcpy(&value, source + at(i), sizeof(value));
@@ -263,7 +264,7 @@ FASTJAX_DEVICE inline void SumPart(const Worker& lanes, const Landing& landing, 
   const auto store = [=](int32_t i, const Word16& sum) { StoreOnce(to + i, sum); };
   if (alike) {
     SumWords<Element, Word16, kSumWords>(
-        lanes, sources, count, static_cast<int32_t>(words),
+        group, sources, count, static_cast<int32_t>(words),
         [=](const std::byte* source, int32_t i) {
           return LoadOnce(reinterpret_cast<const Word16*>(source + from) + i);
         },
@@ -273,7 +274,7 @@ FASTJAX_DEVICE inline void SumPart(const Worker& lanes, const Landing& landing, 
       return static_cast<int32_t>(reinterpret_cast<uintptr_t>(source + from) % kAlignment);
     };
     SumWords<Element, Word16, kSumWords>(
-        lanes, sources, count, static_cast<int32_t>(words),
+        group, sources, count, static_cast<int32_t>(words),
         [=](const std::byte* source, int32_t i) {
           const auto* const at = reinterpret_cast<const Word16*>(source + from - skip(source)) + i;
           return Neighbours{at[0], at[1]};
@@ -287,8 +288,8 @@ template <typename Element>
 FASTJAX_DEVICE inline void SumRows(const Worker& worker, const Landing* landings, const std::byte* const* sources,
                                    int64_t count, int64_t end) {
   ForEachPart(worker, landings, count, end,
-              [=](const Worker& lanes, const Landing& landing, int64_t first, int64_t bytes) {
-                SumPart<Element>(lanes, landing, sources + landing.first_source, first, bytes);
+              [=](const Worker& group, const Landing& landing, int64_t first, int64_t bytes) {
+                SumPart<Element>(group, landing, sources + landing.first_source, first, bytes);
               });
 }
 

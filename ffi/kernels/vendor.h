@@ -32,11 +32,12 @@ using VendorEvent = FASTJAX_VENDOR(Event_t);
 // The warp that runs this. Warps that follow each other are of different blocks, so that little work is done by many
 // multiprocessors.
 __device__ inline Worker ThisWorker() {
-  const auto lanes = static_cast<int32_t>(warpSize);
-  const auto warps = static_cast<int64_t>(blockDim.x) / lanes;
+  const auto warp_threads = static_cast<int32_t>(warpSize);
+  const auto warps = static_cast<int64_t>(blockDim.x) / warp_threads;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const auto blocks = static_cast<int64_t>(gridDim.x);
-  return {thread / lanes * blocks + static_cast<int64_t>(blockIdx.x), blocks * warps, thread % lanes, lanes};
+  return {thread / warp_threads * blocks + static_cast<int64_t>(blockIdx.x), blocks * warps, thread % warp_threads,
+          warp_threads};
 }
 
 // Runs body(Worker) on every thread of a grid. 1,024 threads of an NVIDIA multiprocessor have 64 registers each.
@@ -80,11 +81,11 @@ VendorError LoadKernel() {
 
 template <int32_t kThreads, typename Body>
 VendorError Launch(int32_t blocks, VendorStream stream, Body body) {
-  constexpr int32_t kLanes = 32;
-  const int64_t warps = static_cast<int64_t>(blocks) * (kThreads / kLanes);
+  constexpr int32_t kWarpThreads = 32;
+  const int64_t warps = static_cast<int64_t>(blocks) * (kThreads / kWarpThreads);
   return emulatedLaunch(stream, NameOf<kThreads, Body>(), blocks, [=] {
     for (int64_t warp = 0; warp < warps; ++warp) {
-      for (int32_t lane = 0; lane < kLanes; ++lane) body(Worker{warp, warps, lane, kLanes});
+      for (int32_t thread = 0; thread < kWarpThreads; ++thread) body(Worker{warp, warps, thread, kWarpThreads});
     }
   });
 }

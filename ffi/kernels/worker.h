@@ -32,8 +32,8 @@ constexpr int32_t kMultiprocessorThreads = 1024;
 struct Worker {
   int64_t warp;
   int64_t warps;
-  int32_t lane;
-  int32_t lanes;
+  int32_t thread;
+  int32_t threads;
 };
 
 // What a thread moves at once.

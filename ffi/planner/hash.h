@@ -15,44 +15,44 @@ inline uint64_t HashMix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Five lanes, because one multiplication waits for the one before it in its lane only, and registers hold five; two
-// values for each multiplication, which takes the longest, and of whose product both halves count, as in Wang Yi's
-// wyhash. A change of `second` moves the product by multiples of the lane, which is as good as random. One of `first`
-// moves it by multiples of nearly the golden ratio, which lie too far apart for a small change of the next step's value
-// to make up for it.
-class LaneHash {
+// Five accumulators, because a multiplication waits for the one before it on its accumulator only, and registers hold
+// five; two values for each multiplication, which takes the longest, and of whose product both halves count, as in Wang
+// Yi's wyhash. A change of `second` moves the product by multiples of the accumulator, which is as good as random. One
+// of `first` moves it by multiples of nearly the golden ratio, which lie too far apart for a small change of the next
+// step's value to make up for it.
+class StripedHash {
  public:
-  explicit LaneHash(uint64_t seed) {
-    for (uint64_t i = 0; i < kLanes; ++i) lanes_[i] = HashMix(seed + i * kHashOdd);
+  explicit StripedHash(uint64_t seed) {
+    for (uint64_t i = 0; i < kAccumulators; ++i) accumulators_[i] = HashMix(seed + i * kHashOdd);
   }
 
   // value(i) for i in [0, count).
   template <typename Value>
   uint64_t Finish(int64_t count, Value value) {
     int64_t i = 0;
-    for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) Step(lane, value(i + 2 * lane), value(i + 2 * lane + 1));
+    for (; i + 2 * kAccumulators <= count; i += 2 * kAccumulators) {
+      for (int64_t at = 0; at < kAccumulators; ++at) Step(at, value(i + 2 * at), value(i + 2 * at + 1));
     }
-    for (int64_t lane = 0; i < count; i += 2, ++lane) Step(lane, value(i), i + 1 < count ? value(i + 1) : 0);
+    for (int64_t at = 0; i < count; i += 2, ++at) Step(at, value(i), i + 1 < count ? value(i + 1) : 0);
     uint64_t hash = static_cast<uint64_t>(count);
-    for (uint64_t lane : lanes_) hash = HashMix(hash ^ lane) + kHashOdd;
+    for (uint64_t accumulator : accumulators_) hash = HashMix(hash ^ accumulator) + kHashOdd;
     return HashMix(hash);
   }
 
  private:
   __extension__ using Product = unsigned __int128;
-  static constexpr int64_t kLanes = 5;
+  static constexpr int64_t kAccumulators = 5;
 
-  void Step(int64_t lane, uint64_t first, uint64_t second) {
-    const Product product = static_cast<Product>(lanes_[lane] ^ first) * (second ^ kHashOdd);
-    lanes_[lane] = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+  void Step(int64_t at, uint64_t first, uint64_t second) {
+    const Product product = static_cast<Product>(accumulators_[at] ^ first) * (second ^ kHashOdd);
+    accumulators_[at] = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
 
-  uint64_t lanes_[kLanes];
+  uint64_t accumulators_[kAccumulators];
 };
 
 inline uint64_t HashInt64(const int64_t* values, int64_t count, uint64_t seed) {
-  return LaneHash(seed).Finish(count, [&](int64_t i) { return static_cast<uint64_t>(values[i]); });
+  return StripedHash(seed).Finish(count, [&](int64_t i) { return static_cast<uint64_t>(values[i]); });
 }
 
 // Two values, the first in the low half, in one load where bytes lie like that anyway.
@@ -65,7 +65,7 @@ inline uint64_t LoadPair(const int32_t* values) {
 
 inline uint64_t HashInt32(const int32_t* values, int64_t count, uint64_t seed) {
   const uint64_t last = count % 2 != 0 ? static_cast<uint32_t>(values[count - 1]) : uint64_t{1} << 32;
-  return LaneHash(HashMix(seed ^ last)).Finish(count / 2, [&](int64_t i) { return LoadPair(values + 2 * i); });
+  return StripedHash(HashMix(seed ^ last)).Finish(count / 2, [&](int64_t i) { return LoadPair(values + 2 * i); });
 }
 
 }  // namespace fastjax::planner

@@ -38,8 +38,8 @@ bool FitsInt32(int64_t rows) { return rows >> 31 == 0; }
 
 uint64_t MatchingsHash(const MatchingList& matchings, uint64_t seed) {
   const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), seed);
-  return LaneHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
-                                  [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
+  return StripedHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
+                                     [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
 }
 
 }  // namespace

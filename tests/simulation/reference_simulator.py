@@ -17,7 +17,7 @@ class Message:
         self.phase, self.stage, self.piece, self.src, self.dst = phase, stage, piece, src, dst
         self.rows = []  # (origin, target, row)
         self.waits_for = []
-        self.turn = None  # what flows before it, start-up or not
+        self.before = None  # what flows before it, start-up or not
         self.start_up = 0.0
         self.start = self.end = None
         self.left = self.rate = 0.0
@@ -95,16 +95,16 @@ def in_window(message, earlier):
             message.waits_for += [m for m in own if m.stage == stages[-4]]
     pair = [m for m in earlier if (m.src, m.dst) == (message.src, message.dst)]
     if pair:
-        message.turn = max(pair, key=lambda m: m.stage)
+        message.before = max(pair, key=lambda m: m.stage)
 
 
 def follow_pieces(messages):
     """Pieces follow each other, without start-ups."""
     for message in messages:
         if message.piece:
-            lane = (message.phase, message.src, message.dst)
+            link = (message.phase, message.src, message.dst)
             before = [
-                m for m in messages if (m.phase, m.src, m.dst) == lane and m.piece < message.piece
+                m for m in messages if (m.phase, m.src, m.dst) == link and m.piece < message.piece
             ]
             message.waits_for.append(max(before, key=lambda m: m.piece))
             message.start_up = 0.0
@@ -198,10 +198,10 @@ def _run(messages, find_rates):
         begins = {
             m: max(
                 max((w.end for w in m.waits_for), default=0.0) + m.start_up,
-                m.turn.end if m.turn else 0.0,
+                m.before.end if m.before else 0.0,
             )
             for m in waiting
-            if all(w.end is not None for w in (*m.waits_for, *filter(None, [m.turn])))
+            if all(w.end is not None for w in (*m.waits_for, *filter(None, [m.before])))
         }
         find_rates(flowing)
         ends = {m: now + m.left / m.rate for m in flowing if m.rate > 0}

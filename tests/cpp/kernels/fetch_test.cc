@@ -40,13 +40,13 @@ struct Written {
   std::vector<int64_t> bytes;  // by warp
 };
 
-// Runs a grid on a list of one place: whatever a lane writes is counted, and taken back before the next. Sources must
+// Runs a grid on a list of one place: whatever a thread writes is counted, and taken back before the next. Sources must
 // not be zero.
-Written CountWrites(const FetchList& list, std::byte* to, int64_t bytes, int64_t warps, int32_t lanes) {
+Written CountWrites(const FetchList& list, std::byte* to, int64_t bytes, int64_t warps, int32_t threads) {
   Written written{std::vector<int>(static_cast<size_t>(bytes)), std::vector<int64_t>(static_cast<size_t>(warps))};
   for (int64_t warp = 0; warp < warps; ++warp) {
-    for (int32_t lane = 0; lane < lanes; ++lane) {
-      kernels::Fetch(Worker{warp, warps, lane, lanes}, list);
+    for (int32_t thread = 0; thread < threads; ++thread) {
+      kernels::Fetch(Worker{warp, warps, thread, threads}, list);
       for (int64_t i = 0; i < bytes; ++i) {
         const bool touched = std::exchange(to[i], std::byte{0}) != std::byte{0};
         written.times[static_cast<size_t>(i)] += touched ? 1 : 0;
@@ -57,9 +57,9 @@ Written CountWrites(const FetchList& list, std::byte* to, int64_t bytes, int64_t
   return written;
 }
 
-void Run(const FetchList& list, int64_t warps, int32_t lanes) {
+void Run(const FetchList& list, int64_t warps, int32_t threads) {
   for (int64_t warp = warps - 1; warp >= 0; --warp) {
-    for (int32_t lane = 0; lane < lanes; ++lane) kernels::Fetch(Worker{warp, warps, lane, lanes}, list);
+    for (int32_t thread = 0; thread < threads; ++thread) kernels::Fetch(Worker{warp, warps, thread, threads}, list);
   }
 }
 

@@ -45,17 +45,17 @@ class AlignedMemory {
   int64_t first_ = 0;
 };
 
-// Lane by lane and warp by warp, in any order: they share nothing.
+// Thread by thread and warp by warp, in any order: they share nothing.
 template <typename Kernel>
-void RunGrid(int64_t warps, int32_t lanes, Kernel kernel) {
+void RunGrid(int64_t warps, int32_t threads, Kernel kernel) {
   for (int64_t warp = warps - 1; warp >= 0; --warp) {
-    for (int32_t lane = 0; lane < lanes; ++lane) kernel(Worker{warp, warps, lane, lanes});
+    for (int32_t thread = 0; thread < threads; ++thread) kernel(Worker{warp, warps, thread, threads});
   }
 }
 
 struct Grid {
   int64_t warps;
-  int32_t lanes;
+  int32_t threads;
 };
 
 Grid RandomGrid(Random* random) {
@@ -63,7 +63,7 @@ Grid RandomGrid(Random* random) {
 }
 
 std::string Text(const Grid& grid) {
-  return std::to_string(grid.warps) + " warps of " + std::to_string(grid.lanes) + " lanes";
+  return std::to_string(grid.warps) + " warps of " + std::to_string(grid.threads) + " threads";
 }
 
 // Many lengths that are short, and those around what the kernels cut at.
@@ -89,7 +89,7 @@ void CheckMoves(const std::vector<Move>& moves, const Grid& grid, const AlignedM
   for (const Move& move : moves) {
     std::memcpy(expected.data() + dst.Offset(move.dst), move.src, static_cast<size_t>(move.bytes));
   }
-  RunGrid(grid.warps, grid.lanes, [&](const Worker& worker) { kernels::MoveRows(worker, moves.data(), count, end); });
+  RunGrid(grid.warps, grid.threads, [&](const Worker& worker) { kernels::MoveRows(worker, moves.data(), count, end); });
   CHECK(dst.all() == expected);
 }
 
@@ -171,7 +171,7 @@ void TestRandomMoves() {
   }
 }
 
-// Every lane writes bytes that no other writes: what one has written is counted and taken back before the next.
+// Every thread writes bytes that no other writes: what one has written is counted and taken back before the next.
 void TestWrittenOnce() {
   Random random(6);
   for (int trial = 0; trial < 200; ++trial) {
@@ -186,7 +186,7 @@ void TestWrittenOnce() {
     std::vector<int> wanted(dst.size());
     for (const Place& place : places) std::fill_n(wanted.begin() + place.at, place.bytes, 1);
     std::vector<int> written(dst.size());
-    RunGrid(grid.warps, grid.lanes, [&](const Worker& worker) {
+    RunGrid(grid.warps, grid.threads, [&](const Worker& worker) {
       kernels::MoveRows(worker, moves.data(), count, moves.back().begin + moves.back().bytes);
       for (size_t i = 0; i < dst.size(); ++i) written[i] += static_cast<int>(std::exchange(dst[i], std::byte{0}));
     });
@@ -241,13 +241,13 @@ void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
   bool within = true;
   for (int64_t warp = 0; warp < grid.warps; ++warp) {
     int64_t bytes_of_warp = 0;
-    for (int32_t lane = 0; lane < grid.lanes; ++lane) {
-      kernels::ForEachPart(Worker{warp, grid.warps, lane, grid.lanes}, runs.data(), count, end,
-                           [&](const Worker& lanes, const Run& run, int64_t first, int64_t bytes) {
+    for (int32_t thread = 0; thread < grid.threads; ++thread) {
+      kernels::ForEachPart(Worker{warp, grid.warps, thread, grid.threads}, runs.data(), count, end,
+                           [&](const Worker& group, const Run& run, int64_t first, int64_t bytes) {
                              within = within && first >= 0 && bytes > 0 && first + bytes <= run.bytes;
-                             within = within && lanes.lane >= 0 && lanes.lane < lanes.lanes;
+                             within = within && group.thread >= 0 && group.thread < group.threads;
                              within = within && (run.begin + first) / tile == (run.begin + first + bytes - 1) / tile;
-                             if (lanes.lane != 0) return;  // its group's first lane counts for all
+                             if (group.thread != 0) return;  // its group's first thread counts for all
                              bytes_of_warp += bytes;
                              for (int64_t i = 0; i < bytes; ++i) ++given[static_cast<size_t>(run.begin + first + i)];
                            });
@@ -266,22 +266,22 @@ void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
   CHECK_LE(busiest, (end + grid.warps - 1) / grid.warps + tile);
 }
 
-// Of a group's lanes each has its own number, and together they are the warp's.
+// Of a group's threads each has its own number, and together they are the warp's.
 void TestGroups() {
   const std::vector<Run> runs(200, Run{0, 1});
-  for (const int32_t lanes : {32, 64}) {
+  for (const int32_t threads : {32, 64}) {
     std::vector<Run> line = runs;
     for (size_t i = 0; i < line.size(); ++i) line[i].begin = static_cast<int64_t>(i) * kAlignment;
     std::vector<std::vector<int32_t>> seen(line.size());
-    RunGrid(1, lanes, [&](const Worker& worker) {
+    RunGrid(1, threads, [&](const Worker& worker) {
       kernels::ForEachPart(worker, line.data(), static_cast<int64_t>(line.size()), line.back().begin + 1,
                            [&](const Worker& group, const Run& run, int64_t /*first*/, int64_t /*bytes*/) {
-                             seen[static_cast<size_t>(run.begin / kAlignment)].push_back(group.lane);
-                             CHECK_EQ(group.lanes, kernels::kGroupLanes);
+                             seen[static_cast<size_t>(run.begin / kAlignment)].push_back(group.thread);
+                             CHECK_EQ(group.threads, kernels::kGroupThreads);
                            });
     });
     for (const std::vector<int32_t>& of_run : seen) {
-      CHECK_EQ(of_run.size(), static_cast<size_t>(kernels::kGroupLanes));
+      CHECK_EQ(of_run.size(), static_cast<size_t>(kernels::kGroupThreads));
       for (size_t i = 0; i < of_run.size(); ++i) CHECK_EQ(of_run[i], static_cast<int32_t>(i));
     }
   }
@@ -405,7 +405,7 @@ class SumTrial {
   }
 
   void Check(const Grid& grid) {
-    RunGrid(grid.warps, grid.lanes, [&](const Worker& worker) {
+    RunGrid(grid.warps, grid.threads, [&](const Worker& worker) {
       kernels::SumRows<Element>(worker, landings_.data(), sources_.data(), static_cast<int64_t>(landings_.size()),
                                 end_);
     });
@@ -499,7 +499,7 @@ void TestSumAlignments() {
       std::vector<bool> either(static_cast<size_t>(length / kBytes));
       const std::vector<std::byte> sum = AddUp<Element>(sources, length, &either);
       std::copy(sum.begin(), sum.end(), expected.begin() + dst.Offset(landing.dst));
-      RunGrid(grid.warps, grid.lanes,
+      RunGrid(grid.warps, grid.threads,
               [&](const Worker& worker) { kernels::SumRows<Element>(worker, &landing, sources.data(), 1, length); });
       CHECK(dst.all() == expected);
     }

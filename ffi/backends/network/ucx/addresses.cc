@@ -6,7 +6,7 @@ namespace fastjax::network::ucx {
 namespace {
 
 constexpr uint64_t kMagic = 0x31307865726977ff;  // and the version of what follows
-constexpr uint64_t kMostLanes = 1024;
+constexpr uint64_t kMostNicWorkers = 1024;
 
 template <typename T>
 void Put(std::string* out, T value) {
@@ -69,7 +69,7 @@ std::string Decode(const std::string& bytes, Addresses* addresses) {
   addresses->read_probe = reader.Take<ReadProbe>();
   addresses->host = reader.TakeText();
   const auto nic_workers = reader.Take<uint64_t>();
-  if (reader.good() && nic_workers >= 1 && nic_workers <= kMostLanes) {
+  if (reader.good() && nic_workers >= 1 && nic_workers <= kMostNicWorkers) {
     addresses->nic_workers.clear();
     for (uint64_t i = 0; i < nic_workers && reader.good(); ++i) addresses->nic_workers.push_back(reader.TakeText());
     if (reader.good() && reader.at_end()) return "";
