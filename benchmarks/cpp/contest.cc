@@ -88,18 +88,18 @@ class Stopwatch {
 };
 
 // Goes through matrices and devices, another one each time.
-class Turns {
+class Inputs {
  public:
-  Turns(const Ring& ring, int32_t devices) : ring_(ring), devices_(devices) {}
+  Inputs(const Ring& ring, int32_t devices) : ring_(ring), devices_(devices) {}
 
-  void Next() { ++turn_; }
-  const int64_t* traffic() const { return ring_[static_cast<size_t>(turn_) % ring_.size()].data(); }
-  int32_t device() const { return static_cast<int32_t>(turn_ % devices_); }
+  void Next() { ++count_; }
+  const int64_t* traffic() const { return ring_[static_cast<size_t>(count_) % ring_.size()].data(); }
+  int32_t device() const { return static_cast<int32_t>(count_ % devices_); }
 
  private:
   const Ring& ring_;
   int32_t devices_;
-  int64_t turn_ = -1;
+  int64_t count_ = -1;
 };
 
 class PlannerContestant {
@@ -108,13 +108,13 @@ class PlannerContestant {
       : words_(planner::TableWords(topology, settings.scheduler)),
         before_(GetAllocations().live_bytes),
         plan_(topology, settings.scheduler, settings.row_bytes),
-        turns_(ring, topology.devices()) {}
+        inputs_(ring, topology.devices()) {}
 
   void Once() {
-    turns_.Next();
-    watch_.Time([&] { plan_.Plan(turns_.traffic()); },
+    inputs_.Next();
+    watch_.Time([&] { plan_.Plan(inputs_.traffic()); },
                 [&] {
-                  if (!WriteTable(&plan_, turns_.device(), words_.data())) std::abort();
+                  if (!WriteTable(&plan_, inputs_.device(), words_.data())) std::abort();
                 });
   }
   void Round(int32_t times) {
@@ -140,7 +140,7 @@ class PlannerContestant {
   int64_t before_;
   int64_t memory_bytes_ = 0;
   Planner plan_;
-  Turns turns_;
+  Inputs inputs_;
   Stopwatch watch_;
 };
 
@@ -152,11 +152,11 @@ class TextbookContestant {
         ring_(ring),
         before_(GetAllocations().live_bytes),
         textbook_(topology, search),
-        turns_(ring, topology.devices()) {}
+        inputs_(ring, topology.devices()) {}
 
   void Once() {
-    turns_.Next();
-    watch_.Time([&] { textbook_.Decompose(turns_.traffic()); }, [&] { textbook_.List(turns_.device()); });
+    inputs_.Next();
+    watch_.Time([&] { textbook_.Decompose(inputs_.traffic()); }, [&] { textbook_.List(inputs_.device()); });
   }
   void Round(int32_t times) {
     watch_.Round(times, [this] { Once(); });
@@ -183,7 +183,7 @@ class TextbookContestant {
   int64_t before_;
   int64_t memory_bytes_ = 0;
   Textbook textbook_;
-  Turns turns_;
+  Inputs inputs_;
   Stopwatch watch_;
 };
 

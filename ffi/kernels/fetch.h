@@ -88,7 +88,7 @@ FASTJAX_DEVICE inline void FetchShare(const Worker& group, std::byte* to, const 
   }
 }
 
-// The shares of all pieces are dealt to the warps, in turn.
+// The shares of all pieces are dealt to the warps round-robin.
 FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
   // All tables are asked at once.
   int32_t counts[kMaxFetched] = {};

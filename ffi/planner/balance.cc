@@ -323,7 +323,7 @@ void Balancer::TakeLeftover(int32_t origin, int32_t target, int64_t rows, int32_
   }
 }
 
-// Peers are taken in turn from the one behind the rail, so that the rails of a server do not all serve the same
+// Peers are taken round-robin from the one behind the rail, so that the rails of a server do not all serve the same
 // device at the same time. Whether a block has rows here is as good as random, so instead of a branch each is
 // written, and kept if it has.
 template <int32_t kRails>

@@ -60,8 +60,8 @@ void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift
   append(std::max(sender, device));
 }
 
-void AppendTurn(const Topology& topology, const int64_t* traffic, int32_t server_shift, int32_t local_shift,
-                int32_t device, TransferBuffer* out) {
+void AppendRound(const Topology& topology, const int64_t* traffic, int32_t server_shift, int32_t local_shift,
+                 int32_t device, TransferBuffer* out) {
   const int32_t n = topology.servers;
   const int32_t m = topology.devices_per_server;
   const auto away = [&](int32_t from, int32_t servers, int32_t locals) {

@@ -87,9 +87,10 @@ void AppendShift(const Topology& topology, const int64_t* traffic, int32_t shift
                  TransferBuffer* out);
 
 // Every block to the device `server_shift` servers and `local_shift` places on, whole, ordered by sender. Devices of
-// one server never send to the same one in the same turn, which they do in shifts: those that stay inside are left out.
-void AppendTurn(const Topology& topology, const int64_t* traffic, int32_t server_shift, int32_t local_shift,
-                int32_t device, TransferBuffer* out);
+// one server never send to the same one in the same round, as they do with AppendShift. Blocks that stay inside a
+// server are left out.
+void AppendRound(const Topology& topology, const int64_t* traffic, int32_t server_shift, int32_t local_shift,
+                 int32_t device, TransferBuffer* out);
 
 }  // namespace fastjax::planner
 

@@ -104,7 +104,7 @@ int32_t Straight::CountDistances() {
   return static_cast<int32_t>(std::count_if(used_.begin(), used_.end(), [](int64_t rows) { return rows != 0; }));
 }
 
-// By turn, the largest block that leaves its server, in rows of the fastest NIC; summed. Only prices need it.
+// By round, the largest block that leaves its server, in rows of the fastest NIC; summed. Only prices need it.
 int64_t Straight::LongestUnits() {
   const int32_t devices = topology_.devices();
   const int32_t m = topology_.devices_per_server;
@@ -118,9 +118,9 @@ int64_t Straight::LongestUnits() {
         Lengthen(src, first, m, first < src ? first - src + devices : first - src);
         continue;
       }
-      const int32_t turn = first < own ? first - own + devices : first - own;
-      Lengthen(src, first + local, m - local, turn);
-      Lengthen(src, first, local, turn + m - local);
+      const int32_t round = first < own ? first - own + devices : first - own;
+      Lengthen(src, first + local, m - local, round);
+      Lengthen(src, first, local, round + m - local);
     }
   }
   int64_t sum = 0;
@@ -128,10 +128,10 @@ int64_t Straight::LongestUnits() {
   return sum;
 }
 
-// Blocks from src to `count` devices from `first` on, which are of as many turns from `turn` on.
-void Straight::Lengthen(int32_t src, int32_t first, int32_t count, int32_t turn) {
+// Blocks from src to `count` devices from `first` on, which are of as many rounds from `round` on.
+void Straight::Lengthen(int32_t src, int32_t first, int32_t count, int32_t round) {
   const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices() + first;
-  int64_t* longest = longest_.data() + turn;  // one beyond the last, where there is nothing to do
+  int64_t* longest = longest_.data() + round;  // one beyond the last, where there is nothing to do
   if (topology_.equal_nics()) {
     for (int32_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], row[i]);
   } else {
@@ -160,7 +160,7 @@ Picoseconds Straight::PredictedTime() {
 
 void Straight::Append(int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, traffic_, device, out);
-  if (!staged_) return AppendTurns(device, out);
+  if (!staged_) return AppendRounds(device, out);
   int32_t stage = 0;
   for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
     if (used_[shift] == 0) continue;
@@ -168,10 +168,10 @@ void Straight::Append(int32_t device, TransferBuffer* out) {
   }
 }
 
-void Straight::AppendTurns(int32_t device, TransferBuffer* out) const {
+void Straight::AppendRounds(int32_t device, TransferBuffer* out) const {
   for (int32_t server = 1; server < topology_.servers; ++server) {
     for (int32_t local = 0; local < topology_.devices_per_server; ++local) {
-      AppendTurn(topology_, traffic_, server, local, device, out);
+      AppendRound(topology_, traffic_, server, local, device, out);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Blocks that go straight from origin to target, in turns.
+// Blocks that go straight from origin to target, in rounds.
 //
 // SpreadOut takes them by the distance d between devices, r to r + d, and makes each a stage: one-to-one without any
 // balancing, so a stage lasts as long as its largest block. Direct, which is what NCCL and RCCL do, sends everything at
@@ -46,9 +46,9 @@ class Straight final : public Schedule {
   template <int32_t kSources>
   void Measure(int32_t src);
   int32_t CountDistances();
-  void AppendTurns(int32_t device, TransferBuffer* out) const;
+  void AppendRounds(int32_t device, TransferBuffer* out) const;
   int64_t LongestUnits();
-  void Lengthen(int32_t src, int32_t first, int32_t count, int32_t turn);
+  void Lengthen(int32_t src, int32_t first, int32_t count, int32_t round);
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 
   Topology topology_;
@@ -59,7 +59,7 @@ class Straight final : public Schedule {
   int32_t stages_ = 0;
   int64_t slowest_counted_ = 1;
   std::vector<int64_t> used_;     // by distance, where it makes a stage: nonzero if any block leaves its server
-  std::vector<int64_t> longest_;  // by turn: the distance, or that of servers times their size and that of places
+  std::vector<int64_t> longest_;  // by round: the distance, or that of servers times their size and that of places
   Received received_;
   std::vector<int64_t> received_inside_;
   int64_t block_bound_ = 0;
@@ -69,7 +69,7 @@ class Straight final : public Schedule {
   int64_t inside_ = 0;
 };
 
-// From the traffic to the price: mostly the search for the longest block of each turn.
+// From the traffic to the price: mostly the search for the longest block of each round.
 Picoseconds StraightPricingTime(const Topology& topology);
 
 // A device sends to and receives from each device once at most.

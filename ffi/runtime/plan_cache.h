@@ -14,8 +14,8 @@
 
 namespace fastjax {
 
-// What call sites of the same settings plan with: launches, groups and sites that plan at once take turns, for the
-// microseconds it takes, and traffic that another site has planned is not planned again. Thread-safe.
+// What call sites of the same settings plan with: launches, groups and sites that plan at once wait for each other, for
+// the microseconds it takes, and traffic that another site has planned is not planned again. Thread-safe.
 class PlanCache {
  public:
   // The process's cache for these settings; it lives as long as the call sites that use it. `words` are those that

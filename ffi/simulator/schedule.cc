@@ -137,20 +137,20 @@ class Scheduler {
   void GoInOrder() {
     std::unordered_map<int64_t, int32_t> last;  // of a pair of devices
     std::vector<int32_t> starts(messages_.all.size(), -1);
-    std::vector<Edge> turns;
+    std::vector<Edge> orders;
     for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
       const Message& message = messages_.all[static_cast<size_t>(i)];
       if (message.phase != Phase::kScaleOut) continue;
       const auto [before, first] = last.try_emplace(int64_t{message.src} * topology_.devices() + message.dst, i);
       if (first) continue;
       const int32_t start = starts[static_cast<size_t>(i)] = StartOf(i);
-      turns.insert(turns.end(), {{std::exchange(before->second, i), i}, {start, i}});
+      orders.insert(orders.end(), {{std::exchange(before->second, i), i}, {start, i}});
     }
     for (Edge& edge : program_.edges) {
       const auto after = static_cast<size_t>(edge.after);
       if (after < starts.size() && starts[after] >= 0) edge.after = starts[after];
     }
-    program_.edges.insert(program_.edges.end(), turns.begin(), turns.end());
+    program_.edges.insert(program_.edges.end(), orders.begin(), orders.end());
   }
 
   // A task of a message's start-up, which that no longer has.

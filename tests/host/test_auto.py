@@ -54,7 +54,7 @@ def _least(plans):
     """What auto's exchange and planning may take: it looks at none that saves less than a look.
 
     Which takes no longer than planning; or, in small exchanges, than sums over rails and the search
-    for the longest blocks of each turn.
+    for the longest blocks of each round.
     """
 
     def look(plan):

@@ -33,10 +33,10 @@ def test_devices_take_turns(shape):
     even = np.full((devices, devices), 100)
     moves = make_plan(even, topology, scheduler="direct").transfers
     crossing = moves[moves["phase"] == SCALE_OUT]
-    turns = np.array([crossing["dst"][crossing["src"] == device] for device in range(devices)])
-    assert turns.shape == (devices, peers)
-    for turn in turns.T:
-        assert sorted(turn) == list(range(devices))
+    rounds = np.array([crossing["dst"][crossing["src"] == device] for device in range(devices)])
+    assert rounds.shape == (devices, peers)
+    for receivers in rounds.T:
+        assert sorted(receivers) == list(range(devices))
 
 
 @pytest.mark.parametrize("block", [0.3e-6, 1e-6, 2e-6])

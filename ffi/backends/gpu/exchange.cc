@@ -43,7 +43,7 @@ struct ExchangeState {
     one_call ? session->FinishHere(status) : session->Finish(status, last);
   }
 
-  // Launches and groups that meet here take turns, for as long as it takes to put work on streams.
+  // Launches and groups wait for each other here, for as long as it takes to put work on streams.
   Status Execute(const Session& session) {
     const std::lock_guard<std::mutex> lock(mutex);
     Launch launch = meter.Begin();

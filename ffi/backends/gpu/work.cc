@@ -68,19 +68,19 @@ Status Work::Put(const CallSite& site, int32_t group) {
   Channels::OfGroup& own = channels_->Of(group);
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
-  const std::vector<std::unique_lock<std::mutex>> turns = TakeTurns();
+  const std::vector<std::unique_lock<std::mutex>> locks = LockDevices();
   return launcher_.Launch(schedule_, layout_, own.channel.get());
 }
 
-std::vector<std::unique_lock<std::mutex>> Work::TakeTurns() {
+std::vector<std::unique_lock<std::mutex>> Work::LockDevices() {
   devices_.clear();
   for (const Caller* caller : layout_.calls) devices_.push_back(caller->device);
   std::sort(devices_.begin(), devices_.end());
   devices_.erase(std::unique(devices_.begin(), devices_.end()), devices_.end());
-  std::vector<std::unique_lock<std::mutex>> turns;
-  turns.reserve(devices_.size());
-  for (const int32_t device : devices_) turns.emplace_back(gpu_->turn(device));
-  return turns;
+  std::vector<std::unique_lock<std::mutex>> locks;
+  locks.reserve(devices_.size());
+  for (const int32_t device : devices_) locks.emplace_back(gpu_->message_mutex(device));
+  return locks;
 }
 
 }  // namespace fastjax::gpu

@@ -62,7 +62,7 @@ class Work {
   Status Put(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);
   void GiveUp();
-  std::vector<std::unique_lock<std::mutex>> TakeTurns();
+  std::vector<std::unique_lock<std::mutex>> LockDevices();
 
   Gpu* const gpu_;
   Fabric* const fabric_;

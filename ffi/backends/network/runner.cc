@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// Tasks of all runners take turns here once the wire's thread, on which they would, has ended.
+// Serializes the tasks of all runners once the wire's thread, on which they would run, has ended.
 struct WireEnded {
   std::mutex mutex;
 };

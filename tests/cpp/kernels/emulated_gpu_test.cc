@@ -190,7 +190,7 @@ void TestEventNeverRecorded() {
   CHECK(IsReached(event));
   CHECK_OK(Gpu().SynchronizeEvent(event));
   CHECK_OK(Gpu().WaitEvent(streams[0], event));
-  // A record after the wait is not what was waited for, although the wait has not come to its turn: else, a deadlock.
+  // A record after the wait is not what was waited for, although the wait has not run yet: else, a deadlock.
   CHECK_OK(Gpu().RecordEvent(event, streams[0]));
   CHECK_OK(Gpu().SynchronizeEvent(event));
   CHECK_OK(Gpu().DestroyEvent(event));

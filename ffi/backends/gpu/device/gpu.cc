@@ -138,9 +138,9 @@ Status Gpu::SideStream(int32_t device, kernels::Stream* stream) {
   return Status::Ok();
 }
 
-std::mutex& Gpu::turn(int32_t device) {
+std::mutex& Gpu::message_mutex(int32_t device) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return At(device).turn;
+  return At(device).messages;
 }
 
 void Gpu::Count(const Tally& exchange) {

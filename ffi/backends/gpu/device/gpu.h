@@ -55,10 +55,10 @@ class Gpu {
 
   // The stream, beside XLA's, that messages go on.
   Status SideStream(int32_t device, kernels::Stream* stream);
-  // Held, for all of its devices in order, by whoever puts an exchange with messages on streams, from its first message
-  // to its last. Side streams are shared: with exchanges mixed, one device could wait for a message of the first, and
-  // its peer, before it sends that, for one of the second.
-  std::mutex& turn(int32_t device);
+  // Held by the thread that puts an exchange with messages on streams, for all devices of the exchange in order, from
+  // its first message to its last. Side streams are shared: with exchanges mixed, one device could wait for a message
+  // of the first, and its peer, before it sends that, for one of the second.
+  std::mutex& message_mutex(int32_t device);
 
   // Adds an exchange to the counters of all exchanges so far. Thread-safe.
   void Count(const Tally& exchange);
@@ -78,7 +78,7 @@ class Gpu {
     int32_t blocks = 0;
     std::mutex loading;   // held while the kernels are loaded
     bool loaded = false;  // guarded by it
-    std::mutex turn;
+    std::mutex messages;
   };
 
   Device& At(int32_t device);

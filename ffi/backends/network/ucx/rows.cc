@@ -368,7 +368,7 @@ void Rows::FindFirst() {
 }
 
 // A later launch's sends wait for those of an earlier one through the same NIC. Nothing waits in a cycle, whatever the
-// orders of different processes are: what is asked for waits for this process's NICs only, and moves in its turn.
+// orders of different processes are: what is asked for waits for this process's NICs only, and moves in their order.
 bool Rows::Pump() {
   if (busy_ == 0) return false;
   FindFirst();

@@ -211,7 +211,7 @@ void TestScribbles() {
     const auto size = static_cast<size_t>(found.st_size);
     void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, reader.descriptor(), 0);
     CHECK(memory != MAP_FAILED);
-    for (int turn = 0; turn < 20; ++turn) {
+    for (int round = 0; round < 20; ++round) {
       for (uint64_t i = 0; i < 5; ++i) Send(&writer, {i, 0, DataOf(i, random() % 5000)});
       for (int i = 0; i < 5; ++i) {
         // Near the beginning are the ring's own words, and the first messages.

@@ -79,7 +79,7 @@ class Stopped {
   std::promise<void> go_;
 };
 
-// A large send is in flight, and one behind it waits for its turn; then one side stops, and the other gives up and
+// A large send is in flight, and one behind it waits for it; then one side stops, and the other gives up and
 // takes its memory away.
 void TestGiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t pieces) {
   ConnectedRig rig(2, transports);
