@@ -62,7 +62,7 @@ Contract Declare() {
   return contract;
 }
 
-// False where there is none, or one of another type.
+// False if there is no such attribute, or if it has another type.
 bool Decode(const ffi::Dictionary& attrs, const Attribute& attribute, CallAttributes* result) {
   return std::visit(
       [&](auto field) {

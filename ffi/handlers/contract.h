@@ -1,5 +1,5 @@
 // The custom calls: operands and attributes of each, declared once. fastjax/traced/contract.py has the same for Python,
-// and a test compares the two. Of compiled programs and exported ones, all of it is the format.
+// and a test compares the two. Compiled and exported programs contain all of it, so it is a format.
 #ifndef FASTJAX_HANDLERS_CONTRACT_H_
 #define FASTJAX_HANDLERS_CONTRACT_H_
 
@@ -17,8 +17,8 @@ namespace ffi = ::xla::ffi;
 
 using Ints = ffi::Span<const int64_t>;
 
-// The attributes of a call. What the call has no attribute for is as it is here. Strings and integers lie in memory of
-// XLA's, which they have while the call is instantiated.
+// The attributes of a call; those that the call lacks have the values below. Strings and integers lie in XLA's memory,
+// and are valid while the call is instantiated.
 struct CallAttributes {
   std::string_view operation;
   std::string_view name;
@@ -31,10 +31,10 @@ struct CallAttributes {
   Ints replica_groups;  // partitions, group by group, in order of position
   Ints rank_of;         // by position in the group
   std::string_view platform;
-  // Where devices of several processes take part; both by partition.
+  // Both are given where devices of several processes take part, and are indexed by partition.
   std::optional<Ints> processes;
   std::optional<Ints> rails;
-  Ints topology;           // planner::ReadTopology alone knows what is where
+  Ints topology;           // in the format that planner::ReadTopology reads
   int64_t scheduler = -1;  // -1: the call does not plan
   int64_t row_bytes = 0;
   int64_t experts = 0;
@@ -47,7 +47,7 @@ struct CallAttributes {
 // Which programs have an attribute.
 enum class Presence : uint8_t {
   kAlways,
-  kAdded,  // all that are made now; those that an earlier version exported may lack it
+  kAdded,  // every program of this version has it; those that an earlier version exported may lack it
   kOptional,
 };
 
@@ -63,7 +63,7 @@ struct Attribute {
   const char* kind() const;
 };
 
-// What belongs together: a call that lacks one is told so by the group's name.
+// Attributes that belong together. The error for a call that lacks one of them names the group.
 struct AttributeGroup {
   const char* name;
   std::vector<Attribute> attributes;
@@ -107,7 +107,7 @@ struct Contract {
 
 const Contract& GetContract();
 
-// Reads all attributes that `call` has; what else there is counts for nothing.
+// Reads the attributes that `call` declares, and ignores all others.
 ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs);
 
 }  // namespace fastjax::handlers

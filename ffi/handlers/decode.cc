@@ -9,7 +9,7 @@
 namespace fastjax::handlers {
 namespace {
 
-// What plans depend on besides the traffic, where the call site plans at all.
+// Decodes what plans depend on besides the traffic, if the call site plans.
 uint64_t SettingsOf(const CallAttributes& attrs) {
   if (attrs.scheduler < 0) return 0;
   const int64_t rest[] = {attrs.scheduler, attrs.row_bytes};
@@ -17,7 +17,7 @@ uint64_t SettingsOf(const CallAttributes& attrs) {
                             planner::HashInt64(rest, 2, 0));
 }
 
-// Two lists by partition, or none where one process has all devices.
+// Decodes two lists by partition. There are none where one process has all devices.
 bool DecodeProcesses(const CallAttributes& attrs, CallSite* site) {
   const auto& processes = attrs.processes;
   const auto& rails = attrs.rails;
@@ -34,7 +34,7 @@ bool DecodeProcesses(const CallAttributes& attrs, CallSite* site) {
   return true;
 }
 
-// Copies what needs no check.
+// Copies the attributes that need no check.
 void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->operation = std::string(attrs.operation);
   site->name = std::string(attrs.name);

@@ -1,4 +1,4 @@
-// From XLA's types to ours.
+// Declares conversions from XLA's types to those of the other folders.
 #ifndef FASTJAX_HANDLERS_DECODE_H_
 #define FASTJAX_HANDLERS_DECODE_H_
 
@@ -18,7 +18,7 @@
 
 namespace fastjax::handlers {
 
-// Who takes part, from the attributes that every call site has.
+// Returns the devices that take part, from the attributes that every call site has.
 ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttributes& attrs);
 
 std::optional<IntKind> DecodeIntKind(ffi::DataType type);
@@ -35,17 +35,17 @@ int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site);
 ffi::Error ToError(const Status& status);
 
 Status UnexpectedOperands();
-// Of a device that cannot take part, and cannot tell the others, since it does not know which of them it is.
+// Returns the error of a device that cannot take part and cannot tell the others, since it does not know its position.
 Status FailsAlone(const CallSite& site, const Status& why);
 
 // Completes `promise` from whatever thread it is called on.
 Completion Completing(ffi::Promise promise);
 
-// A future that already failed: a handler that returns ffi::Future reports bad arguments with it.
+// Returns a future that has failed already. Handlers that return ffi::Future report wrong arguments by it.
 ffi::Future Failed(ffi::Error error);
 
-// XLA hands a call site's state from the thread that compiled to those that execute, by means that the thread
-// sanitizer does not see; this pair says so in its terms and costs a plain load.
+// XLA hands the state of a call site from the thread that compiles to those that execute, in a way that the thread
+// sanitizer does not see. Publish and Receive tell the sanitizer; they cost a plain load.
 class HandedOver {
  public:
   void Publish() { published_.store(true, std::memory_order_release); }
@@ -71,7 +71,7 @@ XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handl
   static constexpr XLA_FFI_TypeInfo kInfo{XLA_FFI_TypeInfo_STRUCT_SIZE, nullptr, DeleteSite<Site>};
   static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, name, &Site::id, kInfo);
   if (failure != nullptr) return failure;
-  // Nothing may be thrown through XLA; all that can be is want of memory or threads.
+  // No exception may pass through XLA. Only a lack of memory or threads can throw here.
   try {
     return handler(frame);
   } catch (const std::exception& error) {

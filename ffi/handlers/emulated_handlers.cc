@@ -1,5 +1,5 @@
-// The handlers of CPU programs whose devices play GPUs: all of the GPU path but the GPU, for tests. XLA's CPU devices
-// must not block, so completions are futures, and come from threads of their own.
+// The handlers of CPU programs whose devices emulate GPUs, for tests of all of the GPU path but the GPU. XLA's CPU
+// devices must not block, so handlers return futures, which other threads complete.
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 using gpu::Caller;
 using gpu::Gpu;
 
-// What a call needs until its stream has come to its end.
+// Owns what a call needs until its stream has executed it.
 template <typename Call>
 struct Running {
   std::vector<std::unique_ptr<std::byte[]>> memory;
@@ -28,7 +28,7 @@ struct Running {
   }
 };
 
-// The streams of the process's emulated devices, by device; each is made when it is first asked for.
+// Owns the streams of this process's emulated devices, by device. Each is made when it is first asked for.
 struct EmulatedStreams {
   std::mutex mutex;
   std::vector<kernels::Stream> streams;
@@ -53,7 +53,7 @@ Status FindCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
   return Status::Ok();
 }
 
-// Completes the call once its stream has come to what is on it now.
+// Completes the call once its stream has executed what is on it now.
 template <typename Call>
 void CompleteInOrder(const Gpu& gpu, const std::shared_ptr<Running<Call>>& running, const Status& status) {
   using Kept = std::shared_ptr<Running<Call>>;

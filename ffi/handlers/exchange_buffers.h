@@ -1,4 +1,4 @@
-// The operands of an exchange, whatever memory they are in.
+// Declares how the operands of an exchange are decoded, whatever memory they are in.
 #ifndef FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 #define FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 
@@ -10,14 +10,14 @@
 
 namespace fastjax::handlers {
 
-// From shapes and addresses alone: nothing is read. False if they do not fit each other.
+// Fills `args` from shapes and addresses alone, and reads no operand. False if the shapes do not fit each other.
 bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args);
 
-// Reads what else an indexed exchange has. Its slices are of indices: operand space has as many rows as there are. In
-// reverse, rows are summed, and the result may be of a wider type. False if they do not fit each other.
+// Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
+// as there are indices. In reverse, rows are summed, and the result may have a wider type. False if shapes do not fit.
 bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
 
-// What an exchange is told by its attributes; `plans`: it plans itself.
+// Returns the settings of an exchange, from its attributes. `plans`: the exchange plans itself.
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
                                                     const std::shared_ptr<const CallSite>& site, bool plans);
 

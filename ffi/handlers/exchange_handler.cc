@@ -60,7 +60,7 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary 
   return Open(GetContract().plan_exchange, attrs, true);
 }
 
-// Begins an exchange; `done` is called in the end, whatever comes of it.
+// Begins an exchange. `done` is called once, whether it succeeds or fails.
 void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run, Completion done) {
   state->handed_over.Receive();
   ExchangeArgs args;

@@ -1,4 +1,4 @@
-// The handlers of GPU programs, for each way of running them: a Platform says how a call gets its device and how it
+// Declares the handlers of GPU programs as templates over a Platform, which says how a call gets its device and how it
 // waits.
 #ifndef FASTJAX_HANDLERS_GPU_BUNDLES_H_
 #define FASTJAX_HANDLERS_GPU_BUNDLES_H_
@@ -107,7 +107,7 @@ class GpuBundles {
         .template Ctx<typename Platform::Context>();
   }
 
-  // The state of a call site, as `open` fills it from the attributes that the call has.
+  // Makes the state of a call site. `open` fills it from the attributes of the call.
   template <typename Site, typename Open>
   static ffi::ErrorOr<std::unique_ptr<Site>> Instantiate(const CustomCall& call, const ffi::Dictionary& dictionary,
                                                          Open open) {

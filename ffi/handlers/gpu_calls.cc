@@ -23,7 +23,7 @@ int32_t CheckedPartition(const uint32_t* value, const CallSite& site) {
   return *value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(*value) : -1;
 }
 
-// What of a stage table lies before its entries, in words.
+// The words of a stage table that precede its entries.
 int64_t WordsBeforeEntries(const CallSite& site) { return planner::kHeaderWords + 2 * int64_t{site.group_size}; }
 
 gpu::TableShape ShapeOfTable(const CallSite& site) {
@@ -34,7 +34,7 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
 
 }  // namespace
 
-ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state,
+ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, GpuSite* state,
                        std::shared_ptr<Backend>* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
@@ -42,7 +42,7 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* st
   const std::string platform(attrs.platform);
   PlatformBackend platform_backend;
   Status found;
-  if (players == Players::kOneDevice) {
+  if (placement == RankPlacement::kOneDevice) {
     const auto topology = DecodeTopology(attrs);
     if (!topology.has_value()) return topology.error();
     found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &platform_backend);
@@ -56,9 +56,9 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* st
   return ffi::Error::Success();
 }
 
-ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans, GpuExchangeSite* state) {
+ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, GpuExchangeSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, players, state, &backend); error.failure()) return error;
+  if (ffi::Error error = OpenGpuSite(attrs, placement, state, &backend); error.failure()) return error;
   auto options = DecodeExchangeOptions(attrs, state->site, plans);
   if (!options.has_value()) return options.error();
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
@@ -67,16 +67,16 @@ ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans
 }
 
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, Players::kAllDevices, false, state);
+  return OpenExchange(attrs, RankPlacement::kAllDevices, false, state);
 }
 
 ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, Players::kAllDevices, true, state);
+  return OpenExchange(attrs, RankPlacement::kAllDevices, true, state);
 }
 
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, Players::kAllDevices, state, &backend); error.failure()) return error;
+  if (ffi::Error error = OpenGpuSite(attrs, RankPlacement::kAllDevices, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
@@ -85,27 +85,27 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   return ffi::Error::Success();
 }
 
-bool Attendance::Take(const ffi::AnyBuffer& partition) {
+bool PartitionLookup::Take(const ffi::AnyBuffer& partition) {
   if (!IsPartition(partition)) return false;
   there_ = partition.untyped_data();
   here_ = static_cast<const uint32_t*>(there_);
   return true;
 }
 
-bool Attendance::Read() {
+bool PartitionLookup::Read() {
   partition_ = CheckedPartition(here_, *state_.site);
   if (partition_ >= 0) state_.partitions.Remember(ordinal_, partition_);
   return partition_ >= 0;
 }
 
-int32_t Attendance::Find(const Caller& caller) {
+int32_t PartitionLookup::Find(const Caller& caller) {
   if (partition_ < 0) partition_ = state_.partitions.Recall(ordinal_);
   if (partition_ < 0 && there_ != nullptr) partition_ = ReadAlone(caller);
   return partition_;
 }
 
-// To memory of this thread's: a copy can do that, if slowly, where no pinned memory can be had.
-int32_t Attendance::ReadAlone(const Caller& caller) const {
+// Copies into memory of the calling thread, which is slow but works where there is no pinned memory.
+int32_t PartitionLookup::ReadAlone(const Caller& caller) const {
   uint32_t value = 0;
   const kernels::Driver& driver = state_.gpu->driver();
   gpu::DeviceScope scope(*state_.gpu);
@@ -117,9 +117,9 @@ int32_t Attendance::ReadAlone(const Caller& caller) const {
 
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const CallSite& site = *state_.site;
-  if (!buffers.partition.has_value() || !attendance_.Take(*buffers.partition)) return UnexpectedOperands();
+  if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
   if (!DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
-  fetch_.Add(attendance_.where(), sizeof(uint32_t));
+  fetch_.Add(lookup_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
   fetch_.Add(&args_.output_offsets.data, BytesOf(buffers.output_offsets));
@@ -128,14 +128,14 @@ Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
     fetch_.AddTable(&args_.table, static_cast<size_t>(args_.table_words) * sizeof(*args_.table), ShapeOfTable(site));
   }
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
-  if (!attendance_.Read()) return UnexpectedOperands();
+  if (!lookup_.Read()) return UnexpectedOperands();
   args_.context = &caller_;
   return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
 }
 
 void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion done) {
-  if (loaded.ok()) return state_.exchange->Start(run_id, attendance_.partition(), args_, std::move(done));
-  const int32_t partition = attendance_.Find(caller_);
+  if (loaded.ok()) return state_.exchange->Start(run_id, lookup_.partition(), args_, std::move(done));
+  const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
   state_.exchange->Refuse(run_id, partition, loaded, std::move(done));
 }
@@ -158,25 +158,25 @@ Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, con
 Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   const CallSite& site = *state_.site;
   auto sizes = DecodeInts(buffers.send_sizes);
-  if (!buffers.partition.has_value() || !attendance_.Take(*buffers.partition)) return UnexpectedOperands();
+  if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
   if (!sizes.has_value() || sizes->size % site.group_size != 0 ||
       static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
     return UnexpectedOperands();
   }
   std::byte* room = nullptr;
-  fetch_.Add(attendance_.where(), sizeof(uint32_t));
+  fetch_.Add(lookup_.where(), sizeof(uint32_t));
   fetch_.Add(&sizes->data, BytesOf(buffers.send_sizes));
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
-  if (!attendance_.Read()) return UnexpectedOperands();
+  if (!lookup_.Read()) return UnexpectedOperands();
   table_ = buffers.table.typed_data();
   args_ = {*sizes, reinterpret_cast<int32_t*>(room), this};
   return Status::Ok();
 }
 
 void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
-  if (loaded.ok()) return state_.counts->Start(run_id, attendance_.partition(), args_, std::move(done));
-  const int32_t partition = attendance_.Find(caller_);
+  if (loaded.ok()) return state_.counts->Start(run_id, lookup_.partition(), args_, std::move(done));
+  const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
   state_.counts->Refuse(run_id, partition, loaded, std::move(done));
 }

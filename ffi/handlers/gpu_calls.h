@@ -19,8 +19,8 @@
 
 namespace fastjax::handlers {
 
-// The partitions that devices are in a call site's program. They never change, so whoever has been here before knows
-// his, also when he cannot read it any more. Thread-safe.
+// Remembers which partition of a call site's program each device is. That never changes, so a device that has called
+// before is known even when its partition id cannot be read any more. Thread-safe.
 class Partitions {
  public:
   Partitions() {
@@ -42,8 +42,8 @@ class Partitions {
   std::array<std::atomic<int32_t>, kKept> known_;
 };
 
-// What the call sites of GPU programs have. Each kind of handler derives a type of its own, since XLA's numbers of
-// types are those of one XLA, and a GPU's plugin has an XLA of its own.
+// The state that all call sites of GPU programs have. Each kind of handler derives its own type, since XLA numbers
+// types itself, and the plugin of a GPU contains another XLA.
 struct GpuSite {
   HandedOver handed_over;
   std::shared_ptr<const CallSite> site;
@@ -60,15 +60,16 @@ struct GpuPlanSite : GpuSite {
   int64_t table_words = 0;
 };
 
-// Who plays the ranks of a call: a device each, or one device all of those of the attribute topology.
-enum class Players : uint8_t { kAllDevices, kOneDevice };
+// Which devices have the ranks of a call: each rank a device, or one device all ranks of the attribute `topology`.
+enum class RankPlacement : uint8_t { kAllDevices, kOneDevice };
 
 // Finds the site's GPUs, and the backend that moves its rows.
-ffi::Error OpenGpuSite(const CallAttributes& attrs, Players players, GpuSite* state, std::shared_ptr<Backend>* backend);
+ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, GpuSite* state,
+                       std::shared_ptr<Backend>* backend);
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 // `plans`: the exchange plans itself.
-ffi::Error OpenExchange(const CallAttributes& attrs, Players players, bool plans, GpuExchangeSite* state);
+ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, GpuExchangeSite* state);
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
@@ -77,22 +78,22 @@ Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBu
 Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller, const CallSite& site, const int32_t* words,
                  int32_t* table);
 
-// One call of a device: loaded, which waits for what must be read of the device, and started, which ends with a
-// completion. It must live until then. What goes wrong before it is started is told to those that it would have met.
+// One call of one device. Load waits for what the host must read from the device; Start ends with a completion, until
+// which the object must live. A failure before Start is told to the devices of the group.
 
-// Which of its group a device is.
-class Attendance {
+// Finds which partition, and so which position of its group, a device is.
+class PartitionLookup {
  public:
-  Attendance(GpuSite* state, int32_t ordinal) : state_(*state), ordinal_(ordinal) {}
+  PartitionLookup(GpuSite* state, int32_t ordinal) : state_(*state), ordinal_(ordinal) {}
 
-  // False: the operand is none.
+  // False if the operand is no partition id.
   bool Take(const ffi::AnyBuffer& partition);
-  // What is to be read of the device.
+  // Adds what is to be read from the device.
   const uint32_t** where() { return &here_; }
-  // That has been read. False: it is none of the call site's.
+  // To be called when that has been read. False if it is no partition of the call site.
   bool Read();
   int32_t partition() const { return partition_; }
-  // Whatever has failed: from what is known, or else with nothing but a copy. -1: there is no way.
+  // Returns the partition after a failure: from what is remembered, or else by a blocking copy. -1: it cannot be found.
   int32_t Find(const gpu::Caller& caller);
 
  private:
@@ -109,18 +110,18 @@ class Attendance {
 class GpuExchangeCall {
  public:
   GpuExchangeCall(GpuExchangeSite* state, gpu::Caller caller, int32_t ordinal)
-      : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
+      : state_(*state), caller_(std::move(caller)), lookup_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for offsets and sizes.
   Status Load(const ExchangeBuffers& buffers);
-  // `loaded`: what came of that, or of what was to be done before.
+  // `loaded`: the status of Load, or of what came before it.
   void Start(int64_t run_id, const Status& loaded, Completion done);
   const gpu::Caller& caller() const { return caller_; }
 
  private:
   GpuExchangeSite& state_;
   const gpu::Caller caller_;
-  Attendance attendance_;
+  PartitionLookup lookup_;
   gpu::Fetch fetch_;
   ExchangeArgs args_;
 };
@@ -129,7 +130,7 @@ class GpuExchangeCall {
 class GpuPlanCall final : TableTaker {
  public:
   GpuPlanCall(GpuPlanSite* state, gpu::Caller caller, int32_t ordinal)
-      : state_(*state), caller_(std::move(caller)), attendance_(state, ordinal), fetch_(state->gpu.get()) {}
+      : state_(*state), caller_(std::move(caller)), lookup_(state, ordinal), fetch_(state->gpu.get()) {}
 
   // Waits for the sizes.
   Status Load(const PlanBuffers& buffers);
@@ -142,7 +143,7 @@ class GpuPlanCall final : TableTaker {
 
   GpuPlanSite& state_;
   const gpu::Caller caller_;
-  Attendance attendance_;
+  PartitionLookup lookup_;
   gpu::Fetch fetch_;
   CountsArgs args_;
   int32_t* table_ = nullptr;

@@ -1,5 +1,5 @@
-// The handlers of CUDA and ROCm programs. They wait once, for offsets and sizes, and put the rest on XLA's stream. No
-// command buffer captures them, since what they do depends on those.
+// The handlers of CUDA and ROCm programs. They wait once, for offsets and sizes, and put the rest on XLA's stream. XLA
+// must not capture them in command buffers, since the work depends on these values.
 #include <future>
 #include <memory>
 #include <optional>
@@ -39,7 +39,7 @@ struct xla::ffi::CtxDecoding<fastjax::handlers::DeviceContext> {
 namespace fastjax::handlers {
 namespace {
 
-// What start(completion) comes to. It always does: every wait of the backend's is bounded.
+// Waits for the completion that start(completion) is given, and returns its status. The backend bounds every wait.
 template <typename Start>
 Status Wait(Start start) {
   auto told = std::make_shared<std::promise<Status>>();
@@ -48,7 +48,7 @@ Status Wait(Start start) {
   return outcome.get();
 }
 
-// XLA runs a device's program on a thread that has chosen the device, or else says which it is.
+// XLA runs a device's program on a thread whose current device it is, or says which it is.
 Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* device) {
   const Status status = gpu.Check(gpu.driver().GetDevice(device), context.ordinal, "be asked for");
   if (!status.ok() || *device == kernels::kNoDevice) *device = context.ordinal;
@@ -57,7 +57,7 @@ Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* de
 
 Caller CallerOf(DeviceContext* context, int32_t device) {
   return {context->stream, device, [context](size_t bytes) {
-            // The most that XLA takes for an alignment; it refuses more. What it gives out is aligned by 256.
+            // The largest alignment that XLA accepts. Its allocator aligns by 256.
             constexpr size_t kAlignment = 16;
             return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
           }};
@@ -75,7 +75,7 @@ struct XlaGpu {
     state->handed_over.Receive();
     int32_t device = 0;
     Status status = FindDevice(*state->gpu, context, &device);
-    // Before all that calls the driver, and gone after it.
+    // Made before any object that calls the driver, and destroyed after all of them.
     gpu::DeviceScope scope(*state->gpu);
     if (status.ok()) status = scope.Choose(device);
     Call call(state, CallerOf(&context, device), context.ordinal);

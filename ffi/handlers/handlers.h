@@ -1,4 +1,4 @@
-// The XLA FFI handlers, by stage.
+// Declares the XLA FFI handlers, by stage of execution.
 #ifndef FASTJAX_HANDLERS_HANDLERS_H_
 #define FASTJAX_HANDLERS_HANDLERS_H_
 
@@ -6,7 +6,7 @@
 
 namespace fastjax::handlers {
 
-// What XLA calls of one target.
+// The functions that XLA calls for one target.
 struct Bundle {
   XLA_FFI_Handler* instantiate;
   XLA_FFI_Handler* execute;
@@ -15,8 +15,8 @@ struct Bundle {
 // On CPUs.
 Bundle Plan();
 Bundle Exchange();
-Bundle IndexedExchange();  // of rows that indices name
-Bundle Stage();            // the operands of an exchange, so that XLA has no more to keep them
+Bundle IndexedExchange();  // an exchange of rows that indices name
+Bundle Stage();            // copies the operands of an exchange, so that XLA may reuse their memory
 Bundle IndexedStage();     // the same, with indices
 Bundle StagedExchange();   // an exchange of operands that were staged
 Bundle IndexedStagedExchange();
@@ -36,10 +36,10 @@ Bundle EmulatedPlanExchange();
 Bundle EmulatedLoopback();
 Bundle EmulatedLoopbackPlan();
 
-// Gives `value` out once there is `earlier`, which XLA waits for since it is an operand. Moves nothing.
+// Returns `value` in place. XLA calls it once `earlier` has been computed, since that is an operand too.
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame);
 
-// Does nothing: the yardstick for what launching any call costs.
+// Does nothing. Benchmarks measure by it what it costs to launch a call.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);
 
 }  // namespace fastjax::handlers

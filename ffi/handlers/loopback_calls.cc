@@ -14,12 +14,12 @@ namespace {
 
 Status Unexpected(const CallSite& site) { return Status::Invalid(site.Prefix() + UnexpectedOperands().message); }
 
-// The calls of this process, which number themselves.
+// Numbers the calls of this process.
 struct LoopbackCalls {
   std::atomic<int64_t> begun{0};
 };
 
-// What is called `count` times, and calls `done` then: with the first failure, if there is one.
+// Makes a completion that is called `count` times and then calls `done`, with the first failure if there is one.
 Completion WhenAll(int32_t count, Completion done) {
   struct Waiting {
     std::mutex mutex;
@@ -51,12 +51,12 @@ IntView Slice(const IntView& all, int64_t rank, int64_t count) {
 }  // namespace
 
 ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, Players::kOneDevice, true, state);
+  return OpenExchange(attrs, RankPlacement::kOneDevice, true, state);
 }
 
 ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, Players::kOneDevice, state, &backend); error.failure()) return error;
+  if (ffi::Error error = OpenGpuSite(attrs, RankPlacement::kOneDevice, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
@@ -123,7 +123,7 @@ ExchangeArgs LoopbackCall::ArgsOf(int32_t rank) const {
   return args;
 }
 
-// Ranks meet those of their own call: other devices may play the same call site in the same run.
+// The ranks of one call meet each other only: other devices may execute the same call site in the same run.
 void LoopbackCall::Start(int64_t /*run_id*/, const Status& loaded, const Completion& done) {
   if (!loaded.ok()) return done(loaded);
   const int64_t call = ProcessState<LoopbackCalls>().begun.fetch_add(1);

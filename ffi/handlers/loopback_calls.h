@@ -1,4 +1,4 @@
-// Calls of exchanges whose ranks are all played on one device: arrays have a leading dimension of ranks.
+// Declares calls of exchanges of which one device has all ranks: arrays have a leading dimension of ranks.
 #ifndef FASTJAX_HANDLERS_LOOPBACK_CALLS_H_
 #define FASTJAX_HANDLERS_LOOPBACK_CALLS_H_
 
@@ -21,7 +21,7 @@ struct GpuLoopbackPlanSite : GpuSite {
   int32_t rank = 0;  // whose table is wanted
 };
 
-// Ranks are partitions and positions as well.
+// A rank is its own partition and position.
 ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state);
 ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state);
 

@@ -1,4 +1,4 @@
-// The operands of each custom call: their names, types and order, bound once for all platforms.
+// Declares the operands of each custom call: names, types and order, bound once for all platforms.
 #ifndef FASTJAX_HANDLERS_OPERANDS_H_
 #define FASTJAX_HANDLERS_OPERANDS_H_
 
@@ -31,7 +31,7 @@ struct TypeList {
 //   Buffers   all of them, as handlers take them, where they take any
 //   Gather    makes Buffers of the result and the operands
 
-// Of all forms of an exchange.
+// The buffers of any form of an exchange.
 struct ExchangeBuffers {
   ffi::AnyBuffer result;
   ffi::AnyBuffer source;
@@ -175,7 +175,7 @@ std::vector<const char*> NamesOf() {
   return {std::begin(Call::kNames), std::end(Call::kNames)};
 }
 
-// XLA's bindings cannot be copied or moved but into longer ones.
+// XLA's bindings can be copied and moved only into longer ones.
 template <typename Result, typename Binding>
 auto BindEach(Binding&& binding, TypeList<> /*none*/) {
   return std::forward<Binding>(binding).template Ret<Result>();
@@ -185,13 +185,13 @@ auto BindEach(Binding&& binding, TypeList<Type, Rest...> /*types*/) {
   return BindEach<Result>(std::forward<Binding>(binding).template Arg<Type>(), TypeList<Rest...>());
 }
 
-// Binds the operands of a call and its result, behind what `binding` has.
+// Appends the operands and the result of a call to `binding`.
 template <typename Call, typename Binding>
 auto BindOperands(Binding&& binding) {
   return BindEach<typename Call::Result>(std::forward<Binding>(binding), typename Call::Types());
 }
 
-// The same, and its attributes.
+// Does the same, and appends the attributes.
 template <typename Call, typename Binding>
 auto BindCall(Binding&& binding) {
   return BindOperands<Call>(std::forward<Binding>(binding)).Attrs();
@@ -204,7 +204,7 @@ auto GatherEach(Outcome (*body)(const typename Call::Buffers&, Context...), Type
   };
 }
 
-// What XLA calls with operands one by one, for a body that takes them together; Context is what was bound before them.
+// Adapts a body that takes Buffers to XLA, which passes operands one by one. Context: arguments bound before them.
 template <typename Call, typename Outcome, typename... Context>
 auto Gathered(Outcome (*body)(const typename Call::Buffers&, Context...)) {
   return GatherEach<Call>(body, typename Call::Types());

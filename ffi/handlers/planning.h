@@ -1,4 +1,4 @@
-// What a call site that plans needs.
+// Declares what a call site that plans needs.
 #ifndef FASTJAX_HANDLERS_PLANNING_H_
 #define FASTJAX_HANDLERS_PLANNING_H_
 

@@ -17,7 +17,7 @@ struct StageSite {
 
 ffi::TypeId StageSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-// The attributes only keep apart what XLA would take for one call.
+// The attributes are not read. They make two calls of the same operands differ, which XLA would merge otherwise.
 ffi::ErrorOr<std::unique_ptr<StageSite>> Instantiate(ffi::Dictionary /*attrs*/) {
   auto site = std::make_unique<StageSite>();
   site->handed_over.Publish();
@@ -34,7 +34,7 @@ bool CopyAll(const ExchangeBuffers& from, StagedOperands* to) {
                    *from.indices, *from.factors});
 }
 
-// What cannot be staged is refused by the call that exchanges, which can tell the other devices.
+// If operands cannot be staged, the call that exchanges fails, since it can tell the other devices.
 ffi::Error Execute(const ExchangeBuffers& buffers, StageSite* site) {
   site->handed_over.Receive();
   const ffi::AnyBuffer& result = buffers.result;

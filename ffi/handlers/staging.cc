@@ -52,7 +52,7 @@ ExchangeBuffers StagedOperands::Buffers(const ffi::AnyBuffer& result, const ffi:
 StagedOperands* StagedCopies::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (free_.empty()) {
-    free_.reserve(all_.size() + 1);  // returning one must not want memory
+    free_.reserve(all_.size() + 1);  // so that Return need not allocate
     all_.push_back(std::make_unique<StagedOperands>());
     all_.back()->owner_ = this;
     free_.push_back(all_.back().get());

@@ -1,7 +1,7 @@
-// Operands of an exchange that it keeps for itself, so that XLA may use their memory again while rows travel.
+// Declares copies of the operands of an exchange, so that XLA may reuse the memory of the operands while rows travel.
 //
-// XLA's CPU backend gives the memory of operands to whatever comes later in its order, which then has to wait for the
-// exchange's end: nothing would run beside it.
+// XLA's CPU backend gives the memory of operands to later operations of its order. Without copies these would wait for
+// the end of the exchange, and nothing would run beside it.
 #ifndef FASTJAX_HANDLERS_STAGING_H_
 #define FASTJAX_HANDLERS_STAGING_H_
 
@@ -24,7 +24,7 @@ class StagedCopies;
 // The number by which the call that exchanges finds the operands that the call that stages has copied.
 using StagedId = uint64_t;
 
-// A buffer of XLA's, of whatever type.
+// A buffer of XLA's, of any type.
 struct StagedOperand {
   template <typename Buffer>
   StagedOperand(const Buffer& buffer)  // NOLINT(google-explicit-constructor): for lists of them
@@ -39,15 +39,16 @@ struct StagedOperand {
   ffi::Span<const int64_t> dimensions;
 };
 
-// Copies of the operands of one launch, in one piece of memory that is used again.
+// The copies of the operands of one launch. They lie in one piece of memory, which later launches reuse.
 class StagedOperands {
  public:
   static constexpr size_t kMost = 8;  // source, four of metadata, table, indices, factors
 
-  // False, and nothing is kept, without memory for the copies.
+  // Copies the operands. False if there is no memory for the copies.
   bool Copy(std::initializer_list<StagedOperand> operands);
 
-  // As the exchange itself would get them; `result`, `base` and `partition` are those of the call that exchanges.
+  // Returns the buffers that the exchange would get without staging. `result`, `base` and `partition` are those of the
+  // call that exchanges.
   ExchangeBuffers Buffers(const ffi::AnyBuffer& result, const ffi::AnyBuffer& base,
                           const ffi::AnyBuffer& partition) const;
 
@@ -71,8 +72,8 @@ class StagedOperands {
   StagedCopies* owner_ = nullptr;
 };
 
-// The copies of one call site, which it owns: also those of launches that ended before they were exchanged. It is part
-// of the executable that exchanges them.
+// Owns the copies of one call site that stages, also those of launches that ended before they were exchanged. It is
+// part of the state of the executable that exchanges them.
 class StagedCopies {
  public:
   StagedCopies() = default;
