@@ -11,17 +11,17 @@
 
 namespace fastjax {
 
-// Filled from a stage table that the user's program brought, or by the planner of an exchange that plans itself.
-// Reused from exchange to exchange without allocating once it has seen the largest.
+// It is filled from a stage table of the user's program, or by the planner of an exchange that plans itself. Later
+// exchanges reuse it, and it allocates nothing once it has seen the largest.
 class DevicePlan {
  public:
-  bool here = false;         // False for devices of other processes: nothing else holds then.
+  bool here = false;         // False for devices of other processes: then all else is empty.
   int32_t stages = 0;        // Scale-out stages of the whole plan.
   int64_t staging_rows = 0;  // Rows of staging that this device needs.
   // Which scheduler made the plan; the same for all devices. A table may hold a number that is no scheduler's.
   planner::Scheduler scheduler = planner::kFallback;
 
-  // Whether rows may rest on devices between their origin and their target.
+  // Whether rows may be staged on devices between their origin and their target.
   bool stages_rows() const { return planner::StagesRows(scheduler); }
   int64_t transfers() const { return count_; }
   // Calls visit(transfer) for its transfers in the order of the plan, as rows travel in this exchange, until visit
@@ -30,13 +30,13 @@ class DevicePlan {
   template <typename Visit>
   bool ForEachTransfer(Visit visit) const;
 
-  // `backwards`: rows travel the other way than they were planned to.
+  // `backwards`: rows travel in the reverse of the planned direction.
   void Take(const planner::DeviceSlice& slice, bool backwards);
-  // Does the same with a table that planner::TableView::Check found sound. It must stay as long as the plan is used.
+  // Reads a table that planner::TableView::Check has accepted. The table must live as long as the plan is used.
   void View(const int32_t* words, bool backwards);
 
  private:
-  const int32_t* table_ = nullptr;  // the entries of the table; null: own_words_ are they
+  const int32_t* table_ = nullptr;  // the entries of the table; null: they are in own_words_
   std::vector<int32_t> own_words_;
   int64_t count_ = 0;  // of entries
   bool backwards_ = false;
@@ -58,7 +58,7 @@ bool DevicePlan::ForEachTransfer(Visit visit) const {
   return true;
 }
 
-// By rank, of all devices of a group.
+// The plans of all devices of a group, by rank.
 using DevicePlans = std::vector<DevicePlan>;
 
 }  // namespace fastjax

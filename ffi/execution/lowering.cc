@@ -51,16 +51,16 @@ Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Place
   return Status::Ok();
 }
 
-// A transfer stands in the plans of both its ends. A message is of both; where one end reaches the other's memory, the
-// sender copies. Returns false where `placement` does.
+// The plans of both ends have a transfer. Both ends have a step for a message; where one end can address the other's
+// memory, only the sender has one, a copy. Returns false where `placement` refuses a transfer.
 bool Lowering::Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement) {
   return plan.ForEachTransfer([&](const Transfer& transfer) {
     plan_pipeline_steps_ = std::max(plan_pipeline_steps_, pipeline_.StepOf(transfer.phase, transfer.stage) + 1);
     const bool copies = reach.Copies(transfer.src, transfer.dst);
     if (transfer.src != rank && (transfer.dst != rank || copies)) return true;
     if (!placement.Allows(transfer)) return false;
-    // Written where it stays, field by field. push_back would have it made elsewhere and then copied in larger parts,
-    // for which the processor waits until all fields have left its store buffer. It is so wherever steps are listed.
+    // The entry is written in place, field by field. push_back would make a temporary and copy it in larger parts, for
+    // which the processor waits until all fields have left its store buffer. This holds wherever steps are listed.
     taken_.emplace_back() = transfer;
     AddEntry(transfer.src != rank ? Action::kReceive
              : copies             ? Action::kCopy
@@ -92,7 +92,7 @@ void Lowering::LowerBlocks(const Reach& reach, const GroupTraffic& traffic, cons
   Arrange();
 }
 
-// Takes the blocks of one origin that begin or end here.
+// Takes the blocks of one origin whose origin or target is local.
 void Lowering::TakeBlocks(const Reach& reach, const GroupTraffic& traffic, int32_t origin) {
   const auto take = [&](int32_t target) {
     const int64_t rows = traffic.rows(origin, target);
@@ -187,7 +187,7 @@ void Lowering::AddSteps(int32_t kind, int32_t here, size_t first, size_t last) {
   }
 }
 
-// By the phases and stages that have transfers here.
+// Numbers the pipeline steps, by the phases and stages that have local transfers.
 void Lowering::FindPipelineSteps() {
   const int32_t stages = stages_.count();
   pipeline_step_of_.assign(kPhases * stages_.values().size(), -1);
@@ -206,7 +206,7 @@ void Lowering::FindPipelineSteps() {
   for_each([&](int32_t* of, int32_t pipeline_step) { *of = pipeline_steps_.NumberOf(pipeline_step); });
 }
 
-// The gate that rows of this phase open when they have come to a device.
+// Returns the gate that rows of this phase open when they have arrived at a device.
 size_t Lowering::GateOf(Phase fed_by, int32_t rank, int32_t stage) const {
   const size_t kind = fed_by == Phase::kBalance ? 0 : 1;
   return (kind * devices_.size() + static_cast<size_t>(NumberOf(rank))) * stages().size() + static_cast<size_t>(stage);
@@ -216,7 +216,7 @@ void Lowering::LinkGates() {
   gates_.assign(2 * devices_.size() * stages().size(), 0);
   for (Step& step : steps_) {
     if (step.phase == Phase::kBalance || step.phase == Phase::kScaleOut) {
-      // What is sent, or copied to a device of another process, opens a gate there.
+      // A step that sends, or copies to a device of another process, opens a gate of that process.
       const int32_t at = step.action == Action::kReceive ? step.here : step.peer;
       if (step.action != Action::kSend && NumberOf(at) >= 0) {
         step.opens = static_cast<int32_t>(GateOf(step.phase, at, step.stage));

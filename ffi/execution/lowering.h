@@ -18,7 +18,7 @@
 
 namespace fastjax {
 
-// Which devices this process executes the plan of, and which memory they reach. By rank.
+// Which devices this process executes the plan of, and which memory they can address. All is by rank.
 struct Reach {
   std::vector<uint8_t> here;       // 0 for devices of other processes
   std::vector<int32_t> domain_of;  // Devices of one domain reach each other's memory.
@@ -27,8 +27,8 @@ struct Reach {
   }
 };
 
-// What the device `here` does. A copy is its source's; it is made only where both ends are in one domain. Between
-// domains one end sends a message and the other receives it.
+// What the device `here` does in a step. Its source makes a copy, where both ends are in one domain. Between domains
+// one end sends a message and the other receives it.
 enum class Action : uint8_t { kReceive, kSend, kCopy };
 inline constexpr int32_t kActions = 3;
 
@@ -46,32 +46,32 @@ struct Step {
   int64_t transfers;
 };
 
-// Reused from exchange to exchange without allocating once it has seen the largest.
+// Later exchanges reuse it, and it allocates nothing once it has seen the largest.
 class Lowering {
  public:
   // Forgets all steps.
   void Clear();
-  // Refuses plans that `placement` refuses. There are no steps where rows have no bytes.
+  // Makes the steps of plans. Refuses plans that `placement` refuses. There are no steps where rows have no bytes.
   Status Lower(const Reach& reach, const DevicePlans& plans, const Placement& placement);
 
-  // For rows that land on each other: every block that has to arrive before it is summed, as it is in another domain
-  // than its target, is one step at each end.
+  // Makes the steps of an exchange whose rows land on each other. A block whose origin and target are in different
+  // domains must arrive before it is summed: it is one step at each end.
   void LowerBlocks(const Reach& reach, const GroupTraffic& traffic, const Placement& placement);
-  // The step by which a block comes that is to be summed on `target`; -1: it is read where its origin has it.
+  // Returns the step that receives a block which `target` sums; -1: the block is read from its origin's memory.
   int32_t ArrivalOf(int32_t origin, int32_t target) const;
 
-  // In order of action, phase, device that is here, stage and peer.
+  // Returns the steps in order of action, phase, local device, stage and peer.
   const std::vector<Step>& steps() const { return steps_; }
-  // In the order of the plan, which is the same at both ends of a message.
+  // Returns the transfers of a step in the order of the plan, which is the same at both ends of a message.
   planner::TransferRange TransfersOf(const Step& step) const {
     const planner::Transfer* const first = sorted_transfers_.data() + step.first_transfer;
     return {first, first + step.transfers};
   }
-  // Ranks of the devices that are here, in order.
+  // Returns the ranks of the local devices, in order.
   const std::vector<int32_t>& devices() const { return devices_; }
-  // The number of a rank among them, or -1.
+  // Returns the place of a rank among them, or -1.
   int32_t NumberOf(int32_t rank) const { return number_of_[static_cast<size_t>(rank)]; }
-  // Those that have steps here, as the plan numbers them; local steps are of stage -1.
+  // Returns the stages that have steps here, as the plan numbers them. Local steps are of stage -1.
   const std::vector<int32_t>& stages() const { return stages_.values(); }
   // Returns the pipeline steps that have steps here, as the plan numbers them. What is in one of them depends only on
   // what is in earlier ones.
@@ -79,17 +79,18 @@ class Lowering {
   // Both count over the plans of the devices here.
   int32_t plan_stages() const { return pipeline_.plan_stages(); }
   int64_t plan_pipeline_steps() const { return plan_pipeline_steps_; }
-  // Finds what hands on what: gates, and what opens them and waits for them, for those who do not go by pipeline step.
+  // Finds gates, the steps that open them and the steps that wait for them. Backends that execute one pipeline step
+  // after the other need none.
   void LinkGates();
-  // A gate is open when all steps here that bring a device its rows of one stage, by balance or by scale-out, have
-  // ended, so that it can hand them on. By gate: how many steps those are.
+  // Returns, by gate, the number of steps that must end before it opens. Those bring a device its rows of one stage, by
+  // balance or by scale-out, so that the device can hand them on.
   const std::vector<int32_t>& gates() const { return gates_; }
 
-  // Numbers of steps by pipeline step, and within one in the order of steps().
+  // Returns indices of steps, by pipeline step and then in the order of steps().
   const std::vector<int32_t>& ByPipelineStep();
 
  private:
-  // What a device here does of a transfer.
+  // The part of one local device in a transfer.
   struct Entry {
     int32_t transfer;  // its place among those taken
     int32_t key;       // its kind; once stages have their numbers, its kind * stages + stage
@@ -99,7 +100,7 @@ class Lowering {
 
   // Action and phase.
   static constexpr int32_t kKinds = kActions * kPhases;
-  // Up to so many, comparing is faster than counting.
+  // For at most so many entries, sorting by comparison is faster than by counting.
   static constexpr size_t kFewEntries = 32;
 
   void Begin(const Reach& reach);

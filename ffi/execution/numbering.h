@@ -23,8 +23,8 @@ class Numbering {
   int32_t count() const { return static_cast<int32_t>(values_.size()); }
 
  private:
-  // What was added last of the values of one place, and later one of them with its number: plans rarely have so many
-  // that two share a place.
+  // A slot of a table that is indexed by the low bits of a value: it holds the value that was added last, with its
+  // number later. Plans rarely have so many values that two share a slot.
   struct Known {
     int32_t value = 0;
     int32_t number = 0;

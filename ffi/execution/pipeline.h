@@ -15,15 +15,15 @@ namespace fastjax {
 
 inline constexpr int32_t kPhases = 4;
 
-// What feeds a stage comes one pipeline step before it, and what drains it one after, so that three stages are under
-// way at a time. Where no row rests on the way, nothing feeds or drains them.
+// The balance of a stage comes one pipeline step before its scale-out, and its redistribution one after, so that three
+// stages are in flight at a time. Where no row is staged, there is neither balance nor redistribution.
 class Pipeline {
  public:
-  // No plan has more.
+  // The most pipeline steps of a plan.
   static constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
 
   Pipeline() = default;
-  // Of the plans of the devices that are here.
+  // The pipeline of the plans of the local devices.
   explicit Pipeline(const DevicePlans& plans) {
     bool stages_rows = false;
     bool all_here = true;
@@ -39,10 +39,11 @@ class Pipeline {
     possible_ = !all_here || plan_stages_ <= transfers;
   }
 
-  // No stage of a plan is without a transfer. How many other processes have is not known here.
+  // Whether there can be so many stages: every stage of a plan has a transfer. True if some transfers are only in the
+  // plans of other processes.
   bool possible() const { return possible_; }
   int32_t plan_stages() const { return plan_stages_; }
-  // As the plan numbers them, from 0.
+  // Returns the pipeline step of a transfer, from 0.
   int64_t StepOf(planner::Phase phase, int32_t stage) const {
     return int64_t{stage} + after_[static_cast<size_t>(phase)];
   }

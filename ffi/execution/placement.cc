@@ -6,7 +6,7 @@
 namespace fastjax {
 namespace {
 
-// Rows that land in memory larger than the caches are better written past them.
+// Rows that land in memory larger than the caches are written with non-temporal stores, which is faster.
 constexpr int64_t kStreamBytes = 8 << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Declares Placement, which says where the rows of a transfer lie: in the memory of this process's devices, or of
-// others that are reached from here.
+// others whose memory this process can address.
 #ifndef FASTJAX_EXECUTION_PLACEMENT_H_
 #define FASTJAX_EXECUTION_PLACEMENT_H_
 
@@ -25,13 +25,14 @@ class StagingMemory {
 // Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
 class Placement {
  public:
-  // `args` by position. Nothing has staging memory yet: enough for blocks that go straight to their target.
+  // Sets the arguments, by position. No device has staging memory yet, which blocks that go straight to their target do
+  // not need.
   void Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
              const GroupTraffic& traffic);
-  // Takes staging memory for the devices that are here: from `memory`, or from the pool of this process.
+  // Takes staging memory for the local devices, from `memory` or from the pool of this process.
   Status TakeStaging(const DevicePlans& plans, StagingMemory* memory = nullptr);
 
-  // Gives the staging memory back.
+  // Returns the staging memory to the pool.
   void Release();
 
   // Sets the staging of a device of another process, whose memory is reached from here. It stays set until the next
@@ -44,21 +45,21 @@ class Placement {
   std::byte* staging(int32_t rank) const { return staging_at_[rank]; }
   int64_t row_bytes() const { return row_bytes_; }
 
-  // The table came through the user's program: whatever it says, nothing outside blocks and staging may be touched.
-  // The staging of devices that are not reached from here is for their processes to check. The rest is for transfers
-  // that this one accepts.
+  // Whether a transfer stays inside blocks and staging memory. It must be checked, since the table comes through the
+  // user's program. Staging of devices that this process cannot address is checked by their processes. The methods
+  // below take transfers that have been accepted.
   bool Allows(const planner::Transfer& transfer) const;
-  // What is said of a plan that is not this exchange's.
+  // Returns the error for a plan that is not this exchange's.
   Status Refuse() const;
 
-  // visit(CopyOp), for a transfer whose ends are both reached from here.
+  // Calls visit(CopyOp) for a transfer of which this process can address both ends.
   template <typename Visit>
   void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
-  // visit(const std::byte*, bytes), for one whose src is here. Both ends see the same bytes in the same order, however
-  // they are cut.
+  // Calls visit(const std::byte*, bytes) for a transfer whose src is local. Both ends see the same bytes in the same
+  // order, in pieces that may differ.
   template <typename Visit>
   void ForEachSource(const planner::Transfer& transfer, Visit visit) const;
-  // visit(std::byte*, bytes), for one whose dst is here.
+  // Calls visit(std::byte*, bytes) for a transfer whose dst is local.
   template <typename Visit>
   void ForEachDestination(const planner::Transfer& transfer, Visit visit) const;
 

@@ -25,7 +25,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
 }
 
 Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch) {
-  // Small enough for a function object to hold without memory of its own.
+  // The captures are small enough for std::function to hold without allocating.
   const TakeSlice take = [this, backwards = options.backwards()](const planner::DeviceSlice& slice) {
     plans_[static_cast<size_t>(slice.device)].Take(slice, backwards);
   };

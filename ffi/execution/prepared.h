@@ -1,5 +1,5 @@
-// Declares Prepared: what is found out about an exchange before rows move, the same for every backend. It holds the
-// checked traffic, and the plans of the devices that are here.
+// Declares Prepared, which every backend makes of an exchange before rows move. It holds the checked traffic, and the
+// plans of the local devices.
 #ifndef FASTJAX_EXECUTION_PREPARED_H_
 #define FASTJAX_EXECUTION_PREPARED_H_
 
@@ -13,17 +13,17 @@
 
 namespace fastjax {
 
-// Reused from exchange to exchange without allocating.
+// Later exchanges reuse it without allocating.
 class Prepared {
  public:
-  // `args` by position. Plans for `ranks`, where the exchange plans itself; otherwise their tables are in `args`.
-  // `alike` says, of a mistake, whether every process finds the same.
+  // Checks `args`, by position, and reads the plans of `ranks` from the tables in `args`, or plans for them if the
+  // exchange plans itself. `alike` says whether every process finds the same mistake.
   Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch);
 
   GroupTraffic& traffic() { return traffic_; }
   const DevicePlans& plans() const { return plans_; }
-  // What statistics are made of, once it has been loaded.
+  // Returns what statistics are made of. To be called after a load.
   Seen seen() const;
 
  private:

@@ -1,4 +1,4 @@
-// Declares in which order rows are summed that land on each other on the way back.
+// Declares the order in which rows are summed that land on each other in reverse.
 #ifndef FASTJAX_EXECUTION_SUM_H_
 #define FASTJAX_EXECUTION_SUM_H_
 
@@ -12,7 +12,7 @@
 
 namespace fastjax {
 
-// Refuses elements that cannot be summed. Every device has the same.
+// Refuses types of elements that cannot be summed. Every device has the same type.
 inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
   if (kernels::CanSum(args.sum_types())) return Status::Ok();
   return Status::Invalid(site.Prefix() + "input slices overlap, and gradients of this element type cannot be summed.");

@@ -32,7 +32,7 @@ bool SumJob::FirstStep() {
   return true;
 }
 
-// The rows whose first summand is one of the units.
+// Sums the rows whose first summand is one of the units [begin, end).
 void SumJob::RunUnits(int64_t begin, int64_t end) {
   const auto before = [](const Row& row, int64_t unit) { return static_cast<int64_t>(row.first) < unit; };
   auto row = std::lower_bound(rows_.begin(), rows_.end(), begin, before);

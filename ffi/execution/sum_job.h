@@ -19,7 +19,7 @@ namespace fastjax {
 // are summed.
 class SumJob final : public PoolJob {
  public:
-  // For devices whose arguments are like these.
+  // Begins a job for devices whose types and row sizes are those of `args`.
   void Begin(const ExchangeArgs& alike);
   // Adds what lands on rank `target`, whose arguments are `to`. source(origin, run, done) is the first row of a run, as
   // kernels::Summand; those behind it, and their factors, follow it without gaps. All of it must stay until the job has
@@ -38,14 +38,14 @@ class SumJob final : public PoolJob {
   bool FirstStep() override;
   bool NextStep() override { return false; }
   void RunUnits(int64_t begin, int64_t end) override;
-  // Turns numbers of summands into places: next_ has, by row of a result, where its next summand goes.
+  // Turns counts of summands into places: next_[row] is where the next summand of that row of a result goes.
   void Place(const ExchangeArgs& to);
 
   kernels::SumTypes types_ = {};
   int64_t row_bytes_ = 0;
   int64_t factor_bytes_ = 0;
   size_t elements_ = 0;                     // of a row
-  std::vector<Row> rows_;                   // those that anything lands on
+  std::vector<Row> rows_;                   // the rows of results on which rows land
   std::vector<kernels::Summand> summands_;  // row by row
   std::vector<size_t> next_;
 };

@@ -1,4 +1,4 @@
-// Opens call sites that only plan: the devices' counts are gathered and planned, and nothing is moved.
+// Declares call sites that only plan: they gather and plan the devices' counts, and move nothing.
 #ifndef FASTJAX_RENDEZVOUS_COUNTS_H_
 #define FASTJAX_RENDEZVOUS_COUNTS_H_
 
@@ -10,10 +10,10 @@
 
 namespace fastjax {
 
-// Opens one for devices of one process: the last device to arrive plans with the counts of all.
+// Opens a call site for devices of one process: the last device to arrive plans with the counts of all.
 std::unique_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan);
-// Opens one for devices of several processes: each process gets the counts of all, makes the same plan, and writes its
-// own devices' tables.
+// Opens a call site for devices of several processes: each process gets the counts of all, makes the same plan, and
+// writes its own devices' tables.
 std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           const std::shared_ptr<const CallSite>& site, PlanFunction plan);
 

@@ -12,7 +12,7 @@
 namespace fastjax {
 namespace {
 
-// The last device to arrive has everyone's counts before it: it plans once and writes every device's table.
+// When the last device arrives, its thread has the counts of all: it plans once and writes every device's table.
 struct CountsState {
   using Session = Rendezvous<CountsArgs>::Session;
 
@@ -24,7 +24,7 @@ struct CountsState {
   }
 
   Status Plan(const Session& session) {
-    // One planning at a time for a call site: groups and launches that meet here use the same scratch memory.
+    // A call site plans for one launch at a time: its groups and launches share scratch memory.
     const std::lock_guard<std::mutex> lock(mutex);
     Launch launch = meter.Begin();
     Status status = Guarded([&] { return Plan(session, &launch); });

@@ -1,4 +1,4 @@
-// Declares DeviceOperation: what the devices of one process do together, whatever it is.
+// Declares DeviceOperation: an operation of all devices of one process together, counts or exchange.
 #ifndef FASTJAX_RENDEZVOUS_DEVICE_OPERATION_H_
 #define FASTJAX_RENDEZVOUS_DEVICE_OPERATION_H_
 
@@ -15,7 +15,7 @@ namespace fastjax {
 // Base is Counts or Exchange. State is shared with launches, which may outlive the operation. It has `site`, `meter`,
 // and
 //   void Execute(const std::shared_ptr<State>& self, typename Rendezvous<Args>::Session* session, int32_t last)
-// which is called for the last device of a group to arrive, and has the session end.
+// which is called for the last device of a group to arrive, and finishes the session.
 template <typename Base, typename Args, typename State>
 class DeviceOperation final : public Base {
  public:

@@ -2,22 +2,23 @@
 
 #include <algorithm>
 
-// A run id is a start, which every executable has of its own, and a count of its launches. Starts are hashes of what
-// was compiled: as a rule, they are the same in every process, and run ids that are equal belong together, in whatever
-// order devices come by and whatever was left out. They differ where one process has compiled a program and another has
-// read it from a cache; there, launches are counted from the first one that came by. And a process may compile a
-// program again for itself, having forgotten it; then its launches go on from those before.
+// XLA's run id is the sum of a start, which differs from executable to executable, and a count of its launches. A start
+// is a hash of what was compiled. As a rule it is the same in every process, and equal run ids belong together, in
+// whatever order devices arrive and whatever launches were left out. Starts differ where one process has compiled a
+// program and another has read it from a cache; there, launches are counted from the first one that arrived. And one
+// process may compile a program again that it has forgotten; then its launches are counted on from those before.
 
 namespace fastjax {
 namespace {
 
-// Runs of a site that are remembered: far more than are ever in flight at once.
+// The number of runs of a site that are remembered: far more than are ever in flight at once.
 constexpr size_t kRunsKept = 1024;
 
-// Starts are 32-bit hashes; those that are nearer are one, of which not everybody has come by at the first launch.
+// Starts are 32-bit hashes. Run ids that are nearer than this have one start: not every process took part in its first
+// launch.
 constexpr uint64_t kNear = uint64_t{1} << 16;
 
-// Without overflow, whatever another process says.
+// Subtracts without overflow, whatever numbers another process has sent.
 uint64_t Launch(const LaunchId& launch_id) {
   return static_cast<uint64_t>(launch_id.run_id) - static_cast<uint64_t>(launch_id.first_run);
 }
@@ -25,7 +26,7 @@ uint64_t Launch(const LaunchId& launch_id) {
 bool Near(int64_t a, int64_t b) { return static_cast<uint64_t>(a) - static_cast<uint64_t>(b) + kNear < 2 * kNear; }
 
 bool SameCopy(const LaunchId& a, const LaunchId& b) {
-  // A process that has compiled a program once more, to look at it, has copies that nobody launches.
+  // A process that has compiled a program once more, to inspect it, has copies that are never launched.
   return a.copies == b.copies ? a.copy == b.copy : a.copies == 1 || b.copies == 1;
 }
 
@@ -62,7 +63,7 @@ LaunchId LaunchIds::Count(uint64_t call, int64_t site, int32_t group, int64_t ru
   Runs& runs = runs_.try_emplace({site, group}, Runs{run_id, {}}).first->second;
   launch_id.first_run = runs.first;
   launch_id.round = runs.rounds[run_id]++;
-  // An older run than all others would go at once, so the youngest does: run ids may start anew.
+  // Forgets the youngest run: run ids may start anew, and a run older than all others would be forgotten at once.
   if (runs.rounds.size() > kRunsKept) {
     const auto oldest = runs.rounds.begin();
     runs.rounds.erase(oldest->first == run_id ? std::prev(runs.rounds.end()) : oldest);

@@ -17,8 +17,8 @@ namespace fastjax {
 // Thread-safe.
 class LaunchIds {
  public:
-  // Makes a call site known. `call` is the same for sites that nothing but their executables, and their places in
-  // those, tells apart. Returns the site's number, to be given to the other methods.
+  // Registers a call site. `call` is the same for sites that differ only in their executable or their place in it.
+  // Returns the site's number, which the other methods take.
   int64_t Open(uint64_t call);
   void Close(uint64_t call, int64_t site);
 
@@ -26,14 +26,14 @@ class LaunchIds {
   LaunchId Count(uint64_t call, int64_t site, int32_t group, int64_t run_id);
 
  private:
-  // Sites that were made before any of them was launched: those of one executable, as a rule.
+  // Sites that were registered before any of them was launched. As a rule they are of one executable.
   struct Generation {
     int64_t number = 0;
     std::vector<int64_t> sites;
-    std::map<int32_t, int64_t> before;  // by group, once it has come: launches of older generations
+    std::map<int32_t, int64_t> before;  // by group, once it has been launched: launches of older generations
   };
   struct Call {
-    std::map<int32_t, int64_t> launches;  // by group; they go on when sites are gone
+    std::map<int32_t, int64_t> launches;  // by group; they are counted on when sites are gone
     std::vector<Generation> generations;
     int64_t made = 0;
   };
@@ -49,7 +49,7 @@ class LaunchIds {
   std::map<std::pair<int64_t, int32_t>, Runs> runs_;  // by site and group
 };
 
-// Whether two processes speak of the same launch, whatever their numbers are.
+// Whether the ids that two processes gave to a launch are ids of the same launch.
 bool SameLaunch(const LaunchId& a, const LaunchId& b);
 
 }  // namespace fastjax

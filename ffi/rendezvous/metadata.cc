@@ -8,8 +8,8 @@
 namespace fastjax {
 namespace {
 
-// For each device its position, the numbers below and then its arrays, all of them of one length.
-// Position, source rows, destination rows, row bytes, type, the plan's hash, what the backend offers.
+// For each device the message has seven numbers and then the device's arrays, all of one length. The numbers are
+// position, source rows, destination rows, row bytes, type, hash of the plan, and what the backend offers.
 constexpr int64_t kExchangeNumbers = 7;
 constexpr int64_t kExchangeArrays = 4;
 constexpr int64_t kCountsNumbers = 1;
@@ -73,7 +73,7 @@ void WriteMetadata(const Site& site, int32_t group, const std::vector<CountsArgs
 }
 
 Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& session, std::vector<ExchangeArgs>* args) {
-  // A copy: shapes are those of one program, the same on all devices, and what follows relies on it.
+  // The other processes' devices get a copy of the shapes: one program has the same shapes on all devices.
   const ExchangeArgs own = (*args)[site.local(group).front()];
   const int64_t updates = own.send_sizes.size;
   bool same = true;

@@ -9,7 +9,7 @@ Status ProcessAllGather::Run(std::vector<std::vector<int64_t>>* answers) {
   if (!process_group_->wire->Post([this] { Join(); })) {
     return Status::Unavailable(process_session_.prefix + "the network of this process has been closed.");
   }
-  Status status = ended.get();  // not bounded here: the process session is
+  Status status = ended.get();  // bounded by the time-out of the process session
   if (status.ok()) *answers = std::move(answers_);
   return status;
 }
@@ -46,7 +46,7 @@ void ProcessAllGather::Cancel(const Status& why) {
 void ProcessAllGather::End(const Status& status) {
   state_ = State::kEnded;
   process_group_->rendezvous.Leave(&process_session_);
-  const auto told = told_;  // this may be gone as soon as the caller is told
+  const auto told = told_;  // `this` may be destroyed as soon as the caller is told
   told->set_value(status);
 }
 

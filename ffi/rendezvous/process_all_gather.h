@@ -1,4 +1,4 @@
-// Gathers words from all processes of a group, for callers that can wait for the result.
+// Declares ProcessAllGather, which gathers words from all processes of a group for a thread that waits for them.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 
@@ -12,21 +12,21 @@
 
 namespace fastjax {
 
-// Used once. Lives until Run has returned.
+// One gathering. It must live until Run has returned.
 class ProcessAllGather final : public Participant {
  public:
-  // `again`: the launch id is one of many attempts, of which those that were given up are left out.
+  // `again`: there are many attempts with this launch id, and those that were given up do not count.
   ProcessAllGather(ProcessGroup* process_group, std::vector<int64_t> words, bool again = false)
       : process_group_(process_group), words_(std::move(words)), again_(again) {
     process_session_.participant = this;
   }
 
-  // To be given key, launch id, text, others, timeout and prefix.
+  // The caller sets key, launch id, text, others, timeout and prefix before Run.
   ProcessSession& process_session() { return process_session_; }
-  // Must not be called on the wire's thread. `answers` are those of the others, in their order. Waits no longer than
-  // the process session does.
+  // Gathers. `answers` are the words of the others, in their order. Waits no longer than the process session does. Must
+  // not be called on the wire's thread.
   Status Run(std::vector<std::vector<int64_t>>* answers);
-  // On the wire's thread, until Run has returned: ends it, here and for the others.
+  // Ends the gathering, in all processes. To be called on the wire's thread, before Run has returned.
   void Cancel(const Status& why);
 
   void OnMet() override;

@@ -33,7 +33,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
   void OnPlanned(const Status& status) {
     if (process_session().failed) return Finish(deferred());
     if (status.ok()) return Finish(status);
-    // Mistakes are found alike; want of memory is a process's own.
+    // Every process finds the same mistake, but a lack of memory is one process's own.
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
     status.code == Code::kInvalidArgument ? rendezvous.FailAlike(&process_session(), status)
                                           : rendezvous.GiveUp(&process_session(), status);

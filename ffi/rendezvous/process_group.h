@@ -1,4 +1,4 @@
-// Declares ProcessGroup: the wire of a job with what uses it; and Site: a call site whose devices are spread over
+// Declares ProcessGroup, the wire of a job with its users, and Site, a call site whose devices are spread over
 // processes.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
@@ -16,7 +16,7 @@
 
 namespace fastjax {
 
-// The wire of a job, and what is at its end.
+// The wire of a job, and the objects that use it.
 struct ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<Wire> w) : wire(std::move(w)), rendezvous(wire.get()) {
     wire->SetHandler(&rendezvous);
@@ -27,7 +27,7 @@ struct ProcessGroup {
   LaunchIds launch_ids;
 };
 
-// What completes the description of a call: processes that exchange in different ways must not meet.
+// Text that completes the description of a call, so that processes that exchange in different ways do not meet.
 std::string Describe(const ExchangeOptions& options);
 
 class Site {
@@ -48,9 +48,9 @@ class Site {
   // Positions of this process's devices, ascending.
   const std::vector<int32_t>& local(int32_t group) const { return local_[group]; }
 
-  // Fills in all but the message, for the next launch of the group in this run.
+  // Fills in a session for the next launch of the group in this run, except for its message.
   void Begin(int64_t run_id, int32_t group, ProcessSession* session) const;
-  // Encodes what the others are to be told, `words`.
+  // Encodes the message to the other processes: `words`.
   void Write(const std::vector<int64_t>& words, ProcessSession* session) const;
 
  private:

@@ -21,7 +21,7 @@
 
 namespace fastjax {
 
-// Takes part in the session of the processes. Reused for later launches of the same call site.
+// One launch, which takes part in the session of the processes. Later launches of the same call site reuse it.
 template <typename Args>
 class ProcessLaunch : public Participant {
  public:
@@ -63,14 +63,14 @@ class ProcessLaunch : public Participant {
   }
 
  protected:
-  // From OnMet: has `plan` called and then, on the wire's thread, `then` with its status. While rows of other exchanges
-  // move, which need the wire's thread, large groups are planned for on another one. If the session fails meanwhile,
-  // Defers keeps that for `then` to look at.
+  // Calls `plan` and then, on the wire's thread, `then` with its status. To be called in OnMet. While rows of other
+  // exchanges move, which need the wire's thread, another thread plans for large groups. If the session fails
+  // meanwhile, Defers keeps the failure for `then`.
   template <typename Plan, typename Then>
   void PlanBesideOthers(Plan plan, Then then) {
     const auto work = [this, plan, then] {
       const Status status = Guarded(plan);
-      // The wire lives as long as somebody is in a process session.
+      // The wire lives as long as there is a process session.
       static_cast<void>(site_->process_group().wire->Post([this, then, status] {
         planning_ = false;
         then(status);
@@ -87,7 +87,7 @@ class ProcessLaunch : public Participant {
     planning_ = false;
     then(Guarded(plan));
   }
-  // For OnFailed: whether `then` is still to come, which finds the failure in deferred().
+  // Whether `then` is still to be called, which finds the failure in deferred(). For OnFailed.
   bool Defers(const Status& why) {
     if (planning_) deferred_ = why;
     return planning_;
@@ -95,10 +95,10 @@ class ProcessLaunch : public Participant {
   bool planning() const { return planning_; }
   const Status& deferred() const { return deferred_; }
 
-  // Restarted once the processes have met.
+  // The launch's measurements, which begin again once the processes have met.
   Launch* launch() { return &launch_; }
   bool metered() const { return launch_.metered; }
-  // What it was about, if it ended well.
+  // Returns what the launch moved, if it succeeded.
   virtual Seen seen() const = 0;
   // Leaves the process session and completes the devices.
   void Finish(const Status& status) {
@@ -110,7 +110,7 @@ class ProcessLaunch : public Participant {
   // From so many devices on, planning takes longer than handing it over (benchmarks/results/plan_time.md).
   static constexpr int32_t kLargeGroup = 96;
 
-  // Ends a launch that the other processes know nothing of yet. They are told if it can be said which launch it is.
+  // Ends a launch that the other processes have not been told of yet. They are told now, if the launch has an id.
   void EndAlone(const Status& why, bool named) {
     const bool posted = named && site_->process_group().wire->Post([this, why] {
       site_->process_group().rendezvous.StayAway(process_session_, why);
@@ -141,7 +141,7 @@ class ProcessLaunch : public Participant {
   std::function<void()> done_;
 };
 
-// Where the devices of this process arrive; what they do then is a launch.
+// The operation of a call site in this process: its devices arrive here, and each time that all have, a launch begins.
 template <typename Args, typename OneLaunch>
 class ProcessLaunches {
  public:
@@ -188,7 +188,7 @@ class ProcessLaunches {
       launch->Begin(session, [self, launch] { self->Return(launch); });
     }
 
-    // The other processes need not wait until they think the same.
+    // The other processes are told, so that they need not wait for their time-out.
     void StayAway(const typename ProcessLaunch<Args>::Session& session, const Status& why) const {
       meter->Fail();
       auto process_session = std::make_shared<ProcessSession>();
@@ -200,7 +200,7 @@ class ProcessLaunches {
     OneLaunch* Take() {
       const std::lock_guard<std::mutex> lock(mutex);
       if (free.empty()) {
-        free.reserve(launches.size() + 1);  // returning one must not want memory
+        free.reserve(launches.size() + 1);  // so that giving one back need not allocate
         launches.push_back(make(site, meter));
         return launches.back().get();
       }

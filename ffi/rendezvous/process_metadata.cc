@@ -22,7 +22,7 @@ size_t Padded(size_t bytes) { return (bytes + sizeof(int64_t) - 1) / sizeof(int6
 }  // namespace
 
 void Encode(const ProcessMetadata& message, std::vector<std::byte>* out) {
-  Header header = {};  // padding too
+  Header header = {};  // zeroes the padding too
   header.key = message.key;
   header.launch_id = message.launch_id;
   header.settings = message.settings;

@@ -10,7 +10,7 @@
 
 namespace fastjax {
 
-// What is called, and by which group of devices. The same in every process.
+// Which call it is, and of which group of devices. It is the same in every process.
 struct CallKey {
   uint64_t call = 0;
   int32_t group = 0;
@@ -18,11 +18,11 @@ struct CallKey {
   friend bool operator==(const CallKey& a, const CallKey& b) { return a.call == b.call && a.group == b.group; }
 };
 
-// Which time it is that a process comes by with this key. A program is launched many times, a loop in it repeats a
-// call, XLA may make several copies of a call site, and JAX may compile a program again.
+// Which of the launches with one key it is, as one process counts them. A program is launched many times, a loop in it
+// repeats a call, XLA may make several copies of a call site, and JAX may compile a program again.
 struct LaunchId {
   int64_t run_id = 0;      // XLA's number of the launch, in this process
-  int64_t first_run = 0;   // and that of the first one that came by the call site
+  int64_t first_run = 0;   // and that of the first launch of the call site
   int64_t generation = 0;  // how often the process had compiled the program before this one, and launched it
   int64_t before = 0;      // its launches up to then
   int32_t copy = 0;        // of the call site, in the order in which they were made
@@ -30,11 +30,11 @@ struct LaunchId {
   int32_t round = 0;       // of this copy, in this run
 };
 
-// After a connection was renewed: kMeetAgain is the message once more, from somebody who has none of the receiver's,
-// and kMeetAnswer the receiver's once more, if it had that message already.
+// The last two are sent after a connection was renewed. kMeetAgain is the message of kMeet once more, from a process
+// that has not received the peer's. kMeetAnswer is the peer's answer: its own message once more.
 enum class Kind : int32_t { kMeet = 1, kGiveUp = 2, kMeetAgain = 3, kMeetAnswer = 4 };
 
-// Views into a message that arrived.
+// A decoded message. Its members are views into the bytes that arrived.
 struct ProcessMetadata {
   Kind kind = Kind::kMeet;
   CallKey key;
@@ -45,13 +45,13 @@ struct ProcessMetadata {
   int64_t num_words = 0;
 };
 
-// Replaces what `out` holds.
+// Encodes a message into `out`, which is overwritten.
 void Encode(const ProcessMetadata& message, std::vector<std::byte>* out);
 
-// Changes the kind in bytes that Encode made.
+// Changes the kind of an encoded message.
 void SetKind(Kind kind, std::vector<std::byte>* encoded);
 
-// False if this is no message, whatever the bytes are. `data` must be aligned as int64.
+// Decodes any bytes. False if they are no message. `data` must be aligned as int64.
 bool Decode(const std::byte* data, size_t bytes, ProcessMetadata* message);
 
 }  // namespace fastjax

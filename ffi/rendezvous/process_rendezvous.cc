@@ -10,7 +10,7 @@
 namespace fastjax {
 namespace {
 
-// Longer than anybody is late, as a rule: whoever is later waits as long as for one who never comes.
+// For so long it is remembered that a session was given up. A process that is later than this waits for its time-out.
 constexpr std::chrono::minutes kGivenUpKept{10};
 constexpr size_t kMostGivenUp = 4096;
 
@@ -192,13 +192,13 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
     if (Accept(session, static_cast<size_t>(place), std::move(message))) BeginIfMet(session);
     return;
   }
-  // Whoever gave up has told everybody, but for those who told it.
+  // The process that gave up has told all others, except the one that had told it.
   if (GivenUp* const old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
     if (old->by == wire_->process()) Tell(process, *old);
     NoteLate(process, message->metadata.launch_id, old);
     return PutAway(std::move(message));
   }
-  if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // nobody asks anymore
+  if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
@@ -273,7 +273,7 @@ void ProcessRendezvous::OnRenewed(int32_t process, const Status& why) {
     const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
     if (session->failed || static_cast<size_t>(place) == session->others.size()) return;
     if (session->messages[static_cast<size_t>(place)] == nullptr) return SendAgain(*session, process, Kind::kMeetAgain);
-    // They gave up rows, of this exchange perhaps.
+    // The process gave up rows, which may be of this exchange.
     if (session->met && !why.ok()) LoseFrom(session, process, why);
   });
 }
@@ -310,7 +310,7 @@ void ProcessRendezvous::ForEachMissing(const ProcessSession& session, Function f
   }
 }
 
-// A call of `function` may have sessions leave, also others than its own; those are skipped.
+// A call of `function` may make sessions leave, also others than its own. Those are skipped.
 template <typename Function>
 void ProcessRendezvous::ForEachJoined(Function function) {
   const std::vector<ProcessSession*> joined = joined_;
@@ -319,14 +319,14 @@ void ProcessRendezvous::ForEachJoined(Function function) {
   }
 }
 
-// What is known of a process that did not come.
+// Returns what is known of a process that did not come.
 std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t process) const {
   if (process < early_.size() && !early_[process].empty()) {
     const ProcessMetadata& theirs = early_[process].back()->metadata;
     if (theirs.key == session.key) return " (which is at another launch of it)";
     return " (which is at another call: " + std::string(theirs.text) + ")";
   }
-  // It may have waited a little longer than we have.
+  // That process may have waited a little longer than this one.
   const auto since = session.deadline - session.timeout;
   for (auto old = given_up_.rbegin(); old != given_up_.rend() && old->at >= since; ++old) {
     if (old->by != static_cast<int32_t>(process) || old->call.empty()) continue;
@@ -336,7 +336,7 @@ std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t
   return "";
 }
 
-// Who did not come, and what is known of them.
+// Returns which processes did not come, and what is known of them.
 std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
   std::string text = "waited " + Seconds(session.timeout) + " for ";
   bool elsewhere = false;

@@ -1,5 +1,5 @@
-// Declares ProcessRendezvous, where processes meet before rows move: each tells the others what it knows of the
-// exchange that it has reached. It runs on the wire's thread.
+// Declares ProcessRendezvous, where the processes of a launch meet before rows move: each sends the others its process
+// metadata. It runs on the wire's thread.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 
@@ -19,28 +19,28 @@
 
 namespace fastjax {
 
-// Takes part in a session; told of it on the wire's thread.
+// The owner of a session. It is called on the wire's thread.
 class Participant {
  public:
   virtual ~Participant() = default;
-  // Everybody is here.
+  // Called when the messages of all processes have arrived.
   virtual void OnMet() = 0;
   // Called when a process does not come, or gave up later. It is called at most once; the participant still has to
   // leave.
   virtual void OnFailed(const Status& why) = 0;
-  // Says where it is, after OnMet, when one of the others is lost.
+  // Returns what the participant waits for, for the error when another process is lost after OnMet.
   virtual Status Explain(const Status& why) const { return why; }
-  // About ten times a second after OnMet, until the participant leaves.
+  // Called about ten times a second after OnMet, until the participant leaves.
   virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
 };
 
-// A message with its memory.
+// A message, and the memory that its metadata are views into.
 struct ReceivedMessage {
   std::vector<int64_t> memory;
   ProcessMetadata metadata;
 };
 
-// What one process gives to a rendezvous of processes, and what it gets from it.
+// One process's part in one launch: its message to the others, and their messages.
 struct ProcessSession {
   ProcessSession() = default;
   ProcessSession(ProcessSession&&) = default;
@@ -58,7 +58,7 @@ struct ProcessSession {
   std::vector<std::unique_ptr<ReceivedMessage>> messages;  // by place in `others`; null: not yet
   bool met = false;
   bool failed = false;
-  bool probed = false;  // those who do not come
+  bool probed = false;  // whether the processes that have not come have been probed
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -69,18 +69,18 @@ class ProcessRendezvous final : public Handler {
 
   void Join(ProcessSession* session);
   void Leave(ProcessSession* session);
-  // Ends a session, or what came after it, here and everywhere. It may be left, and its memory gone, on return; so it
-  // is with all that calls a participant.
+  // Fails a session, or the launch after it has met, in all processes. On return the session may have been left and
+  // destroyed, as after every method that calls a participant.
   void GiveUp(ProcessSession* session, const Status& why);
-  // Ends the session here only: every process finds the same mistake.
+  // Fails the session in this process only, where every process finds the same mistake.
   void FailAlike(ProcessSession* session, const Status& why);
   // Tells the others that this process will not come: its own devices did not all reach the call.
   void StayAway(const ProcessSession& session, const Status& why);
   // Whether rows of other sessions may be in flight.
   bool OthersHaveMet(const ProcessSession& session) const;
-  // Whether somebody has given it up already: joining would fail at once.
+  // Whether a process has given the session up already, so that joining it would fail at once.
   bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) { return Recall(key, launch_id) != nullptr; }
-  // Of a session that was given up: has `use` called with what the process calls the launch, now if its message has
+  // Calls `use` with the id that the process gave to the launch of a session that was given up: now if its message has
   // come, or else when it comes.
   void WhenKnown(const ProcessSession& session, int32_t process, std::function<void(const LaunchId& theirs)> use);
 
@@ -94,20 +94,20 @@ class ProcessRendezvous final : public Handler {
  private:
   static constexpr int32_t kNobody = -1;
 
-  // A session that was given up: whoever comes later, here or from elsewhere, is told at once.
+  // A session that was given up. A process that comes later, this one included, is told at once.
   struct GivenUp {
     CallKey key;
     LaunchId launch_id;
     std::string text;
     int32_t by;  // process
     std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
-    std::string call = {};                                // that it had come to and this process had not
-    std::vector<std::pair<int32_t, LaunchId>> came = {};  // processes whose messages nobody here takes
-    int32_t awaited = kNobody;                            // the process whose message is,
-    std::function<void(const LaunchId&)> use = {};        // and what for
+    std::string call = {};                                // the call that process was at, and this one was not
+    std::vector<std::pair<int32_t, LaunchId>> came = {};  // processes whose messages came, with their ids
+    int32_t awaited = kNobody;                            // the process whose message is awaited,
+    std::function<void(const LaunchId&)> use = {};        // and what to call with it
   };
 
-  // Tells everybody but `lost`.
+  // Tells all processes but `lost`.
   void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
   void FailQuietly(ProcessSession* session, const Status& why);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
@@ -136,10 +136,10 @@ class ProcessRendezvous final : public Handler {
   void PutAway(std::unique_ptr<ReceivedMessage> message);
 
   Wire* wire_;
-  Status closed_;  // why nobody meets any more
+  Status closed_;  // why no session is accepted any more
   std::vector<ProcessSession*> joined_;
   std::vector<std::deque<std::unique_ptr<ReceivedMessage>>>
-      early_;  // by process: for rendezvous that nobody here has joined yet
+      early_;  // by process: messages for sessions that this process has not joined yet
   std::vector<std::unique_ptr<ReceivedMessage>> free_;
   std::deque<GivenUp> given_up_;
   std::vector<std::byte> scratch_;

@@ -26,7 +26,7 @@ std::string Waited(const CallSite& site, const std::vector<bool>& members, int32
   return text + ", which did not arrive; device(s) " + list(true) + " did.";
 }
 
-// What Unfinished counts.
+// The counter that Unfinished returns.
 struct UnfinishedDevices {
   std::atomic<int64_t> count{0};
 };

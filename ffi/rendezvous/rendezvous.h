@@ -19,22 +19,22 @@
 
 namespace fastjax {
 
-// Text of the error for a group of which some members did not arrive in time. `members` by partition.
+// Returns the error text for a group of which some members did not arrive in time. `members` is by partition.
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived);
 
-// Text for stderr when half of the time is up. Missing devices may wait for others in a collective of XLA's, which may
-// end the process before the error is seen. Nothing is written where the limit is short.
+// Returns the text for stderr when half of the time-out is over. Missing devices may wait for others in a collective of
+// XLA's, which may end the process before the error is seen. It is not written where the time-out is short.
 std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
                          const std::vector<bool>& arrived);
 void Say(const std::string& text);
 constexpr int64_t kLongTimeoutMs = 10'000;
 
-// Devices, of all call sites, that have come to a rendezvous and have not been let go; after that, a device still
-// counts while the thread that lets it go runs the rest of its program.
+// Counts devices, of all call sites, that have arrived at a rendezvous and have not been completed. A device still
+// counts while the thread that completes it runs the rest of its program.
 std::atomic<int64_t>& Unfinished();
 
-// By partition: the devices that meet here, those of this process. kAllProcesses: all.
+// Returns, by partition, whether the device is one of this process and so meets here. kAllProcesses: all do.
 constexpr int32_t kAllProcesses = -1;
 std::vector<bool> MembersOf(const CallSite& site, int32_t process);
 
@@ -42,10 +42,10 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process);
 // are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
 // that it is not part of yet, and every device runs the repetitions of one call site in the same order.
 //
-// Nobody blocks: arriving returns at once, and the device that completes a gathering runs `action` for all.
+// No thread blocks: Arrive returns at once, and the thread of the last device to arrive runs `action` for all.
 //
-// A device that cannot take part arrives as well, and says why. It is told with the others, when all have come: the
-// runtime may end the process if one device's program fails long before another's.
+// A device that cannot take part arrives as well, and gives the reason. It fails together with the others, when all
+// have arrived: XLA may end the process if one device's program fails long before another's.
 template <typename Args>
 class Rendezvous final : public Expirable, public std::enable_shared_from_this<Rendezvous<Args>> {
  public:
@@ -69,7 +69,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     int32_t group_ = 0;
     int32_t missing_ = 0;
     std::chrono::steady_clock::time_point deadline_;
-    bool said_ = false;  // that devices are missing
+    bool said_ = false;  // whether the text for stderr has been written
     Status refusal_;     // of the first device that cannot take part
     std::vector<Args> args_;
     std::vector<bool> arrived_;
@@ -93,7 +93,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     Enter(run_id, group, position, std::move(args), Status::Ok(), std::move(done));
   }
 
-  // The device has come and cannot take part: nobody's operation happens, and all of the group are told why.
+  // To be called for a device that has arrived and cannot take part: all devices of the group fail with the reason.
   void Refuse(int64_t run_id, int32_t group, int32_t position, const Status& why, Completion done) {
     const std::string who = site_->Prefix() + site_->DeviceName(group, position) + " cannot take part: ";
     Enter(run_id, group, position, Args{}, {why.code, who + why.message}, std::move(done));
@@ -127,7 +127,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
   }
 
  private:
-  // A group that timed out: devices that arrive late are told at once instead of waiting in vain.
+  // A group that timed out. Devices that arrive late fail at once.
   struct Failure {
     int64_t run_id;
     int32_t group;
@@ -170,7 +170,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     if (done != nullptr) {
       done(refused);
     } else if (session != nullptr) {
-      // The action may complete the one who holds the last other reference.
+      // The action may complete the device that holds the last other reference.
       const auto alive = this->shared_from_this();
       if (session->refusal_.ok()) {
         action_(session, position);
@@ -289,7 +289,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
   const Action action_;
   Failed failed_;
   const std::vector<bool> members_;  // by partition
-  std::vector<int32_t> expected_;    // by group: how many of them
+  std::vector<int32_t> expected_;    // by group: the number of members
   std::mutex mutex_;
   std::vector<Session*> open_;  // oldest first
   std::vector<std::unique_ptr<Session>> free_;

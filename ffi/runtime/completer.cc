@@ -15,7 +15,7 @@ void Completer::Run(std::function<void()> task) {
   if (!Queue(&task)) task();
 }
 
-// False where the task is left to the caller.
+// Returns false if the caller must run the task.
 bool Completer::Queue(std::function<void()>* task) {
   Worker* worker = nullptr;
   {
@@ -25,7 +25,7 @@ bool Completer::Queue(std::function<void()>* task) {
       idle_.pop_back();
       worker->called = true;
     } else if (!AddThread() && threads_ == 0) {
-      // The system has no thread for us. With some, the task waits for the next one that is done with its own.
+      // The system has no more threads. If there are some, the task waits for the next one that is idle.
       return false;
     }
     waiting_.push_back(std::move(*task));
@@ -44,7 +44,7 @@ bool Completer::AddThread() {
   return true;
 }
 
-// A task is taken by whoever comes first, so that no thread waits while a task does.
+// The first idle thread takes a task, so that no thread waits while a task does.
 void Completer::Loop() {
   Worker self;
   std::unique_lock<std::mutex> lock(mutex_);

@@ -1,4 +1,4 @@
-// Declares CopyOp: one copy between two pieces of memory of this process, or that it reaches.
+// Declares CopyOp: one copy between two pieces of memory that this process can address.
 #ifndef FASTJAX_RUNTIME_COPY_OP_H_
 #define FASTJAX_RUNTIME_COPY_OP_H_
 

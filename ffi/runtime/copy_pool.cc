@@ -180,7 +180,7 @@ void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
   wake_.notify_all();
 }
 
-// With the lock held, as NoteFirst.
+// Requires the lock, as NoteFirst does.
 void CopyPool::Insert(PoolJob* job, bool before_equals) {
   const auto at = std::find_if(jobs_.begin(), jobs_.end(), [&](const PoolJob* other) {
     return before_equals ? other->order_ >= job->order_ : other->order_ > job->order_;

@@ -17,15 +17,15 @@
 
 namespace fastjax {
 
-// Work in steps, each of so many units, which threads claim in pieces. Units of one step may be done in any order and
-// at once, and all of a step is done before the next one starts. It is run once, and may then be filled again.
+// A job of several steps, each of so many units, which threads claim in pieces. Threads do the units of one step in any
+// order and at once; all of them are done before the next step starts. A job is run once, and may then be filled again.
 class PoolJob {
  public:
   PoolJob() = default;
   PoolJob(const PoolJob&) = delete;
   PoolJob& operator=(const PoolJob&) = delete;
 
-  // Bytes that it reads.
+  // Returns the bytes that the job reads.
   virtual int64_t bytes() const = 0;
   // Runs everything on the calling thread.
   void RunInline();
@@ -33,9 +33,9 @@ class PoolJob {
  protected:
   ~PoolJob() = default;
 
-  // Begins the first step; false where there is none.
+  // Begins the first step. False if there is none.
   virtual bool FirstStep() = 0;
-  // Begins the next one; false after the last.
+  // Begins the next step. False after the last.
   virtual bool NextStep() = 0;
   virtual void RunUnits(int64_t begin, int64_t end) = 0;
 
@@ -59,11 +59,11 @@ class PoolJob {
 class CopyJob final : public PoolJob {
  public:
   void Clear();
-  // The sources are in the memory of that process, by their addresses there. Until Clear.
+  // From now until Clear, sources are addresses in the memory of that process.
   void ReadFrom(int64_t pid) { pid_ = pid; }
   void Add(const CopyOp& op);
   void EndStep();
-  // A copy of the `step`th of several steps.
+  // A copy of step `step`, of several steps.
   struct OfStep {
     int32_t step;
     CopyOp op;
@@ -76,7 +76,7 @@ class CopyJob final : public PoolJob {
   // Whether some of another process's memory could not be read.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  // For a job that reads from another process: adds all of its reads to `reader`.
+  // Adds all reads to `reader`, for a job that reads from another process.
   void AddTo(ProcessReader* reader) const;
 
  private:
@@ -104,7 +104,7 @@ class CopyJob final : public PoolJob {
   int64_t total_bytes_ = 0;
   int64_t step_bytes_so_far_ = 0;
 
-  // The step being run.
+  // The step that is being run.
   size_t step_ = 0;
   size_t first_op_ = 0;
   size_t last_op_ = 0;
@@ -118,8 +118,8 @@ class CopyPool {
   int threads() const { return threads_; }
 
   // Runs `job` on the pool and then calls `done` on one of its threads. The job must live until then. Jobs of a lower
-  // `order` go first, those of one order as they come; a thread that works for a later job goes over to an earlier one
-  // after the piece at hand.
+  // `order` go first, jobs of one order in the order of calls. A thread of the pool that works for a later job goes
+  // over to an earlier one after its present piece.
   void Run(PoolJob* job, int64_t order, std::function<void()> done);
 
   // The bytes of a piece of a step of so many: enough to even out unequal threads, but at least `least`, below which

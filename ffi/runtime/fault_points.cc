@@ -8,7 +8,7 @@
 namespace fastjax {
 namespace {
 
-// Nobody can block or handle it.
+// No process can block or handle this signal.
 void StopThisProcess() { raise(SIGSTOP); }
 
 }  // namespace

@@ -2,9 +2,9 @@
 // nowhere else.
 //
 // FASTJAX_FAULT names them, each with the launch of this process (runtime/launch_order.h), from 0: with
-// "met@1,stage 2@3" it stops once all have met for its second launch, and in its fourth before it sends anything of
-// stage 2, as errors number them. "stage 2@*" is in whichever launch comes there first.
-// Whoever tests lets it go on (SIGCONT). Without the variable nothing ever stops. For tests only.
+// "met@1,stage 2@3" the process stops once all have met for its second launch, and in its fourth launch before it sends
+// anything of stage 2, as errors number stages. "stage 2@*" is in whichever launch comes there first. The test lets the
+// process go on (SIGCONT). Without the variable nothing ever stops. For tests only.
 #ifndef FASTJAX_RUNTIME_FAULT_POINTS_H_
 #define FASTJAX_RUNTIME_FAULT_POINTS_H_
 
@@ -21,23 +21,23 @@ namespace fastjax {
 
 class FaultPoints {
  public:
-  // `stop` is called where one is reached, once for each. What means nothing in `wanted` is never reached.
+  // `stop` is called at each place of `wanted` that is reached, once. Unknown places are never reached.
   FaultPoints(std::string_view wanted, void (*stop)());
   FaultPoints(const FaultPoints&) = delete;
   FaultPoints& operator=(const FaultPoints&) = delete;
 
-  // Those of the environment, as it was when this was first called. They stop the process.
+  // Returns the places that the environment named when this was first called. They stop the process.
   static FaultPoints& Get();
 
-  // "meet": before the others are told that this process has come.
+  // "meet": before the other processes are told that this one has come.
   void AtMeet(int64_t launch) {
     if (!points_.empty()) At(launch, "meet");
   }
-  // "met": everybody has come, and nothing is planned yet.
+  // "met": all processes have come, and nothing is planned yet.
   void AtMet(int64_t launch) {
     if (!points_.empty()) At(launch, "met");
   }
-  // "balance", "stage N", "redistribution": before the first send or copy of it.
+  // "balance", "stage N", "redistribution": before the first send or copy of that phase or stage.
   void AtStep(int64_t launch, planner::Phase phase, int32_t stage) {
     if (!points_.empty()) AtStepOf(launch, phase, stage);
   }

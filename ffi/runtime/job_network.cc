@@ -22,15 +22,15 @@ Holder& GetHolder() {
   return *holder;
 }
 
-// Null in a child that was forked: the wire is its parent's.
+// Returns null in a child that was forked, since the wire belongs to its parent.
 std::shared_ptr<JobWire> Get() {
   Holder& holder = GetHolder();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   return holder.owner == getpid() ? holder.wire : nullptr;
 }
 
-// Exit handlers run before the destructors of libraries that were there first, UCX's among them, which the thread must
-// not meet.
+// Exit handlers run before the destructors of libraries that were loaded earlier, UCX's among them. The wire's thread
+// must have stopped before those.
 void StopAtExit() {
   if (const auto wire = Get()) wire->Halt();
 }
@@ -51,7 +51,7 @@ std::string OpenTheWire(const WireOpener& open, const WireOptions& options, std:
   {
     const std::lock_guard<std::mutex> lock(holder.mutex);
     if (holder.owner != getpid() && holder.wire != nullptr) {
-      // A parent's: its destructor has nothing to join here.
+      // The wire is the parent's: its destructor has no thread to join in this process.
       new std::shared_ptr<JobWire>(std::move(holder.wire));  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
       holder.wire = nullptr;
     }

@@ -15,7 +15,7 @@
 
 namespace fastjax {
 
-// One exchange or planning that is in flight. While no statistics are collected it is empty.
+// The measurements of one exchange or planning that is in progress; empty while no statistics are collected.
 struct Launch {
   bool metered = false;
   bool planned = false;  // the call site has planned,
@@ -23,13 +23,13 @@ struct Launch {
   int64_t planning_ns = 0;
   std::chrono::steady_clock::time_point start;
 
-  // Has the time before this call not count.
+  // Excludes the time before this call.
   void Restart() {
     if (metered) start = std::chrono::steady_clock::now();
   }
 };
 
-// What a launch was about, once it has ended well.
+// What a launch moved, given when it has succeeded.
 struct Seen {
   const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
   int64_t row_bytes = 0;
@@ -38,10 +38,10 @@ struct Seen {
   std::string memory_refusal = {};
 };
 
-// What was seen of a launch that planned, by the stage table of any rank.
+// Returns what a launch that only planned has planned, from the stage table of any rank.
 Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table);
 
-// Returns plan(bool* anew), and notes in `launch` how long it took.
+// Returns plan(bool* anew), and records in `launch` how long it took.
 template <typename Plan>
 Status PlanMetered(const Plan& plan, Launch* launch) {
   if (!launch->metered) return plan(&launch->anew);
@@ -61,7 +61,7 @@ class Meter {
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  // All that a launch costs while no statistics are collected: one look at a flag.
+  // Loads one flag, which is all that a launch costs while no statistics are collected.
   Launch Begin() const {
     Launch launch;
     launch.metered = Records::collecting();
@@ -69,7 +69,7 @@ class Meter {
     return launch;
   }
   // To be called once for each launch that has begun, before its devices are told. The first call allocates memory;
-  // without memory, nothing is noted.
+  // without memory, nothing is recorded.
   void End(const Launch& launch, const Status& status, const Seen& seen);
   // Counts a launch that failed before it began.
   void Fail() { End(Begin(), Status::Internal(""), {}); }

@@ -12,14 +12,14 @@
 namespace fastjax {
 namespace {
 
-// All caches of the process, by their settings: the words of the topology, the scheduler, bytes of a row.
+// Owns all caches of the process, by their settings: the words of the topology, the scheduler, bytes of a row.
 struct PlanCaches {
   std::mutex mutex;
   std::map<std::vector<int64_t>, std::weak_ptr<PlanCache>> caches;
   std::atomic<int64_t> plans_made{0};
 };
 
-// Of many devices a plan is large.
+// A plan of many devices is large, so few are kept.
 size_t MaxKept(const planner::Topology& topology) { return topology.devices() <= 512 ? 4 : 1; }
 
 const char* Refusal(const planner::Planner& planner) {

@@ -1,4 +1,4 @@
-// Plans that are kept in case their traffic comes again.
+// Declares PlanCache, which keeps plans in case their traffic comes again.
 #ifndef FASTJAX_RUNTIME_PLAN_CACHE_H_
 #define FASTJAX_RUNTIME_PLAN_CACHE_H_
 
@@ -14,23 +14,24 @@
 
 namespace fastjax {
 
-// What call sites of the same settings plan with: launches, groups and sites that plan at once wait for each other, for
-// the microseconds it takes, and traffic that another site has planned is not planned again. Thread-safe.
+// The planner and the plans that call sites of the same settings share. Launches, groups and sites that plan at the
+// same time wait for each other, which takes microseconds. Traffic that one of them has planned is not planned again.
+// Thread-safe.
 class PlanCache {
  public:
-  // The process's cache for these settings; it lives as long as the call sites that use it. `words` are those that
-  // `topology` was read from.
+  // Returns this process's cache for these settings, which lives as long as the call sites that use it. `words` are
+  // those that `topology` was read from.
   static std::shared_ptr<PlanCache> Of(std::vector<int64_t> words, const planner::Topology& topology,
                                        planner::Scheduler scheduler, int64_t row_bytes);
 
   PlanCache(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes);
 
-  // Both return why there is nothing to write or take, or an empty string. `anew`: as in PlanFunction.
+  // Both return an error, or an empty string. `anew`: as in PlanFunction.
   const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew);
   const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew);
 
  private:
-  // Of the plans, the most recently used comes first. Requires mutex_.
+  // Returns the planner that has the plan of this traffic, as the first of the list. Requires mutex_.
   planner::Planner& Planned(const int64_t* traffic, bool* anew);
 
   const planner::Topology topology_;
@@ -40,7 +41,7 @@ class PlanCache {
   std::list<planner::Planner> planners_;
 };
 
-// How many plans this process has made for traced programs.
+// Returns how many plans this process has made for traced programs.
 int64_t PlansMade();
 
 }  // namespace fastjax

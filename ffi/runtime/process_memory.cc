@@ -6,7 +6,7 @@
 namespace fastjax {
 
 void ProcessReader::Add(void* dst, uint64_t src, size_t bytes) {
-  // Addresses there, which nothing here may be done with but to hand them to the system.
+  // Addresses of the other process. They are never dereferenced, only handed to the system.
   here_[count_] = {dst, bytes};
   there_[count_] = {reinterpret_cast<void*>(static_cast<uintptr_t>(src)), bytes};  // NOLINT(performance-no-int-to-ptr)
   bytes_ += bytes;
@@ -24,7 +24,7 @@ void ProcessReader::Read() {
   if (!good_) return;
   const ssize_t got = process_vm_readv(pid_, here_.data(), count, there_.data(), count, 0);
   if (got == static_cast<ssize_t>(bytes)) return;
-  // A batch may be cut where pieces end: the rest one by one.
+  // The system may stop a batch where a piece ends: then the rest is read one piece at a time.
   size_t done = got > 0 ? static_cast<size_t>(got) : 0;
   for (size_t i = 0; i < count; ++i) {
     const size_t skip = std::min(done, here_[i].iov_len);

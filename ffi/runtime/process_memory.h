@@ -1,4 +1,4 @@
-// Reads the memory of other processes of this host, where the system allows it.
+// Declares ProcessReader, which reads the memory of other processes of this host where the system allows it.
 #ifndef FASTJAX_RUNTIME_PROCESS_MEMORY_H_
 #define FASTJAX_RUNTIME_PROCESS_MEMORY_H_
 
@@ -11,14 +11,14 @@
 
 namespace fastjax {
 
-// Copies in batches, one call of the system for each.
+// Copies in batches, with one system call for each.
 class ProcessReader {
  public:
   explicit ProcessReader(int64_t pid) : pid_(static_cast<pid_t>(pid)) {}
 
-  // From `src` there to `dst` here.
+  // Adds a copy from address `src` of the other process to `dst`.
   void Add(void* dst, uint64_t src, size_t bytes);
-  // Whether all bytes so far have been read.
+  // Does what has been added. Returns whether all bytes have been read.
   bool Finish();
 
  private:

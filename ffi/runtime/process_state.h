@@ -4,8 +4,8 @@
 
 namespace fastjax {
 
-// The process's object of this type, made when it is first asked for. It is never destroyed: threads may outlive static
-// destructors. Whatever is in it must guard itself against concurrent use.
+// Returns the process's object of this type, which is made when it is first asked for. It is never destroyed, since
+// threads may outlive static destructors. The type must be thread-safe.
 template <typename T>
 T& ProcessState() {
   static auto* const state = new T;

@@ -6,7 +6,7 @@
 namespace fastjax {
 namespace {
 
-// More would only hold memory of exchanges that no longer overlap.
+// The most buffers that are kept: more would only hold memory of exchanges that no longer overlap.
 constexpr size_t kBuffersKept = 8;
 
 }  // namespace
@@ -28,7 +28,7 @@ StagingPool::Buffer StagingPool::Take(int64_t bytes) {
     if (chosen < free_.size()) {
       std::swap(best, free_[chosen]);
     } else if (!free_.empty()) {
-      // None is large enough: the new one takes the place of one of them.
+      // No free buffer is large enough, so the new one replaces one of them.
       std::swap(best, free_.back());
       chosen = free_.size() - 1;
     }

@@ -11,7 +11,7 @@
 namespace fastjax {
 
 // Buffers are kept and shared by all call sites, so a program of many layers holds as many as it has exchanges in
-// flight, not as many as it has exchanges; and a warm buffer costs no page faults.
+// flight, not as many as it has exchanges; and memory that was used before costs no page faults.
 class StagingPool {
  public:
   class Buffer {
@@ -28,7 +28,7 @@ class StagingPool {
 
   static StagingPool& Get();
 
-  // A buffer of at least `bytes`; an empty one when the memory cannot be had.
+  // Returns a buffer of at least `bytes`; an empty one if there is no memory.
   Buffer Take(int64_t bytes);
   void Return(Buffer buffer);
 

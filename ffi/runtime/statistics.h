@@ -1,5 +1,4 @@
-// Declares Records: statistics of exchanges, by call site. They are kept for whoever asks, also after the executable is
-// gone.
+// Declares Records: statistics of exchanges, by call site. They are kept after the executable is gone.
 #ifndef FASTJAX_RUNTIME_STATISTICS_H_
 #define FASTJAX_RUNTIME_STATISTICS_H_
 
@@ -17,10 +16,10 @@ namespace fastjax {
 
 // What a call site does with plans.
 enum class PlanSource : uint8_t {
-  kNone,             // plans, and moves nothing
-  kSelf,             // plans what it moves
-  kGiven,            // moves by a plan made before
-  kGivenTransposed,  // by one of the way back
+  kNone,             // it plans, and moves nothing
+  kSelf,             // it plans what it moves
+  kGiven,            // it moves by a plan that was made before
+  kGivenTransposed,  // it moves by a plan of the reverse direction
 };
 
 struct SiteKind {
@@ -72,7 +71,7 @@ struct SiteReport {
   Statistics statistics;
 };
 
-// One call site's.
+// The statistics of one call site.
 class Record {
  public:
   Record(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind)
@@ -98,7 +97,7 @@ class Record {
   bool active_ = true;  // guarded by the mutex of all records
 };
 
-// All of the process's, and whether statistics are collected at all.
+// All records of the process, and whether statistics are collected at all.
 class Records {
  public:
   // So many records of call sites whose executables are gone are kept: the newest.

@@ -61,7 +61,7 @@ void Watchdog::Loop() {
       if (ExpireAll()) idle = -1;
     }
     awake_.store(false);
-    // Whoever began to wait before that store saw an awake watchdog: look once more.
+    // A thread that began to wait before that store saw an awake watchdog: look once more.
     if (ExpireAll()) awake_.store(true);
   }
 }

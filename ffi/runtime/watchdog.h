@@ -14,7 +14,7 @@ namespace fastjax {
 class Expirable {
  public:
   virtual ~Expirable() = default;
-  // Fails what is due at `now`; returns whether anything is still waiting.
+  // Fails what has timed out at `now`; returns whether anything is still waiting.
   virtual bool Expire(std::chrono::steady_clock::time_point now) = 0;
 };
 
@@ -26,7 +26,7 @@ class Watchdog {
 
   void Watch(const std::shared_ptr<Expirable>& expirable);
 
-  // Tells that something began to wait. Free unless the watchdog sleeps.
+  // To be called when something begins to wait. It costs nothing unless the watchdog sleeps.
   void Touch() {
     if (!awake_.load()) Wake();
   }

@@ -18,42 +18,44 @@ struct Piece {
   size_t bytes;
 };
 
-// From, or to, a device of another process. Rails are the devices' numbers inside their processes: they choose the NIC.
+// The way of rows from, or to, a device of another process. Rails are the devices' numbers inside their processes: they
+// choose the NIC.
 struct Route {
   int32_t process;
   int32_t local_rail;
   int32_t remote_rail;
 };
 
-// Is told of the end of its sends and receives, on the wire's thread, and never from within a call of the wire's.
+// Owner of sends and receives. The wire calls it on the wire's thread, and never from within a call of the wire's.
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Exactly once for each request.
+  // Called exactly once for each request, when it has ended.
   virtual void OnDone(int64_t cookie, const Status& status) = 0;
-  // Now and then while a long request moves, before its end.
+  // Called now and then while a long request moves, before its end.
   virtual void OnMoved(int64_t /*cookie*/) {}
-  // Of what several listeners send through one NIC, that of the lowest order goes first; and the same of what they
-  // copy.
+  // Returns the listener's place among listeners: sends of a lower order go first at each NIC, and so do copies.
   virtual int64_t order() const { return 0; }
 };
 
-// Is told of what other processes do, on the wire's thread, and never from within a call of the wire's.
+// Handles what other processes do. The wire calls it on the wire's thread, and never from within a call of the wire's.
 class Handler {
  public:
   virtual ~Handler() = default;
-  // A message from a process that knows the job's secret.
+  // Called for a message from a process that knows the job's secret.
   virtual void OnMessage(int32_t process, const std::byte* data, size_t bytes) = 0;
-  // The process is gone, was restarted, or cannot be reached. Every request to or from it ends with this status.
+  // Called when the process is gone, was restarted, or cannot be reached. Every request to or from it ends with this
+  // status.
   virtual void OnLost(int32_t process, const Status& status) = 0;
-  // The connection to the process is made anew, since it, or this one (then `why` is ok), gave up requests. Those have
-  // ended; messages in flight, in either direction, may be lost.
+  // Called when the connection to the process is made anew, since that process, or this one (then `why` is ok), gave up
+  // requests. Those have ended; messages in flight, in either direction, may be lost.
   virtual void OnRenewed(int32_t process, const Status& why) = 0;
-  // About ten times a second.
+  // Called about ten times a second.
   virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
-  // The wire closes, with this status, in which all requests end soon. Last words to others are still sent.
+  // Called when the wire closes. All requests end soon, with this status. Messages that the handler sends in this call
+  // still go out.
   virtual void OnClosed(const Status& why) = 0;
-  // Whether anything is left that needs the wire's thread. A wire that is closed runs posted tasks until nothing is.
+  // Whether the handler still needs the wire's thread. A closed wire runs posted tasks as long as it does.
   virtual bool Busy() const = 0;
 };
 
@@ -63,27 +65,27 @@ class Wire {
  public:
   virtual ~Wire() = default;
 
-  // From any thread.
+  // These may be called from any thread.
   virtual int32_t process() const = 0;    // this one's number in the job
   virtual int32_t processes() const = 0;  // of the job
-  // Before the first message; the handler must outlive the wire.
+  // To be called before the first message. The handler must outlive the wire.
   virtual void SetHandler(Handler* handler) = 0;
   // Runs `task` on the wire's thread, tasks in order. False if it never will: the wire is closed, and its handler idle.
   virtual bool Post(std::function<void()> task) = 0;
-  // A hash of the bytes that only those can compute who know the job's secret.
+  // Returns a hash of the bytes that only processes can compute that know the job's secret.
   virtual uint64_t KeyedHash(const void* data, size_t bytes) const = 0;
-  // "process 1 (host a, 10.0.0.2)", and what is known of its state if that is not "connected".
+  // Returns "process 1 (host a, 10.0.0.2)", and the state of the process if that is not "connected".
   virtual std::string Describe(int32_t process) const = 0;
 
   // Copies the message and sends it, in order with other messages to that process. A process that has not joined yet
   // gets it when it does. What cannot be sent is reported by OnLost.
   virtual void SendMessage(int32_t process, const void* data, size_t bytes) = 0;
 
-  // Rows. `pieces` and the memory they name must stay as they are until the listener is told. A send and the receive
-  // on the other side match by tag; several of one tag and route match in order. A receive is as long as what is
-  // sent: one that would be longer writes nothing beyond its pieces, and it and one that is shorter end with an error.
-  // Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace. Of such
-  // sends of one listener and tag, those over the network move one after the other.
+  // Send and receive rows. `pieces` and the memory they name must stay as they are until the listener is called. A send
+  // and the receive on the other side match by tag; several of one tag and route match in order. A receive is as long
+  // as what is sent: one that would be longer writes nothing beyond its pieces, and it and one that is shorter end with
+  // an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace. Of
+  // such sends of one listener and tag, those over the network move one after the other.
   virtual void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
                     int64_t cookie) = 0;
   virtual void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,

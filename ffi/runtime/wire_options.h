@@ -1,4 +1,4 @@
-// Declares the options of a wire, and the report on one.
+// Declares the options of a wire, and the report on its state.
 #ifndef FASTJAX_RUNTIME_WIRE_OPTIONS_H_
 #define FASTJAX_RUNTIME_WIRE_OPTIONS_H_
 
