@@ -50,7 +50,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
         FaultPoints::Get().AtEnd(order());
         return Finish(ended);
       }
-      // A request that failed is the first that anyone hears of it; otherwise the others know.
+      // If a request failed, the other processes must be told; otherwise they know already.
       if (!process_session().failed) return site().process_group().rendezvous.GiveUp(&process_session(), ended);
       Finish(ended);
     });
@@ -61,8 +61,8 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     if (!Defers(why)) StayOut(why);
   }
 
-  // Ends here before any row has moved. Somebody who met all others before they gave up may send already, and could end
-  // that only with the connection, and with all else that goes through it.
+  // Gives up before any row has moved. A process that met all others before may send already. Its sends are taken and
+  // thrown away, since it could end them only with the connection, and so with everything else that uses it.
   void StayOut(const Status& why) {
     const auto drop = [wire = site().process_group().wire.get(), call = site().shared_call_site(),
                        key = process_session().key](const LaunchId& first) {
@@ -78,14 +78,14 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   Status Explain(const Status& why) const override {
     if (!runner_.running()) return why;
-    if (!runner_.failure().ok()) return runner_.failure();  // one of its requests has told it
+    if (!runner_.failure().ok()) return runner_.failure();  // a request of the runner failed first
     return {why.code, why.message + ". Waiting for " + runner_.Waiting()};
   }
 
   void OnTick(std::chrono::steady_clock::time_point now) override {
     runner_.Tick(now);
     if (process_session().failed || planning()) return;
-    // Before the requests that are still open have ended, so that the others let go of theirs.
+    // Called before the requests that are still open have ended, so that the other processes end theirs.
     if (!runner_.failure().ok()) return site().process_group().rendezvous.GiveUp(&process_session(), runner_.failure());
     const auto still = now - runner_.last_progress();
     if (still >= process_session().timeout / 2) runner_.Probe();
@@ -118,14 +118,14 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
   }
 
-  // What the first of the processes calls the launch, once that is known here.
+  // The id that the first of the processes gave to the launch, once it is known.
   const LaunchId* FirstId() {
     const ProcessSession& met = process_session();
     if (met.others.empty() || site().process() < met.others.front()) return &met.launch_id;
     return met.messages.front() == nullptr ? nullptr : &met.messages.front()->metadata.launch_id;
   }
 
-  // Returns the tag of a launch, which is the same in every process: it is made from what the first of them calls it.
+  // Returns the tag of a launch. Every process makes it from the id that the first of them gave to the launch.
   static uint64_t TagOf(const Wire& wire, const CallKey& key, const LaunchId& first) {
     const int64_t words[] = {static_cast<int64_t>(key.call),
                              key.group,

@@ -17,7 +17,7 @@
 
 namespace fastjax::network {
 
-// What is moved in one step: a message, or copies where both ends are here.
+// The rows of one step: pieces of a message, or copies where both ends are local.
 struct StepRows {
   int32_t round;
   int32_t first;  // of MessageSchedule::copies, or of MessageSchedule::pieces
@@ -25,7 +25,7 @@ struct StepRows {
   int64_t bytes;
 };
 
-// What one device sends, or receives, or copies in one phase of one stage: steps that begin together.
+// The steps in which one device sends, or receives, or copies in one phase of one stage. They begin together.
 struct Round {
   int32_t first_step;
   int32_t steps;
@@ -39,34 +39,35 @@ struct Queue {
   int32_t rounds;
 };
 
-// What waits for a gate of the lowering.
+// A gate of the lowering, and what waits for it.
 struct Gate {
   int32_t missing = 0;  // steps that have to end before it opens
-  int32_t sends = -1;   // a queue that waits for it
-  int32_t copies = -1;  // a round that does
+  int32_t sends = -1;   // a queue that waits for it, or -1
+  int32_t copies = -1;  // a round that waits for it, or -1
 };
 
-// Reused from exchange to exchange without allocating once it has seen the largest.
+// Later exchanges reuse it, and it allocates nothing once it has seen the largest.
 class MessageSchedule {
  public:
-  // `args` by position; those of other processes have sizes, offsets and numbers of rows, but no memory. `plans` have
-  // been checked against the traffic. All of it must stay as it is until Release.
+  // Makes the schedule of plans that have been checked against the traffic. `args` is by position; devices of other
+  // processes have sizes, offsets and numbers of rows, but no memory. All arguments must stay as they are until
+  // Release.
   Status Build(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                const DevicePlans& plans, const GroupTraffic& traffic);
 
-  // For rows that land on each other: every block goes straight from its origin to its target, with the factors of its
-  // rows behind them, and sum_job() adds them up.
+  // Makes the schedule of rows that land on each other. Every block goes straight from its origin to its target, the
+  // factors of its rows after the rows, and sum_job() adds them up.
   Status BuildSum(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                   const GroupTraffic& traffic);
 
-  // To be run when all messages are here. The result is that of one process, bit by bit.
+  // The job that sums, to be run when all messages have arrived. The result has the same bits as in one process.
   PoolJob* sum_job() { return &sum_job_; }
   bool sums() const { return sums_; }
 
-  // Gives staging memory back; also after a build that failed. May be called again.
+  // Returns staging memory to the pool, also after a build that failed. It may be called twice.
   void Release();
 
-  // Stages that have steps here, as the plan numbers them.
+  // Returns the stages that have local steps, as the plan numbers them.
   const std::vector<int32_t>& stages() const { return lowering_.stages(); }
   int32_t plan_stages() const { return lowering_.plan_stages(); }
   const std::vector<Step>& steps() const { return lowering_.steps(); }
@@ -77,16 +78,16 @@ class MessageSchedule {
   const std::vector<Piece>& pieces() const { return pieces_; }
   const std::vector<CopyOp>& copies() const { return copies_; }
 
-  // Where the messages of a step go to or come from.
+  // Returns where the message of a step goes to or comes from.
   Route RouteOf(const Step& step) const;
-  // What tells messages apart: equal at both ends, and for messages of one phase from one device to another only.
-  // Those are sent, and received, in order of stages.
+  // Returns the tag of a step's message. It is the same at both ends, and for all messages of one phase from one device
+  // to another, which are sent and received in order of stages.
   uint64_t TagOf(const Step& step) const;
 
  private:
   void Begin(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
              const GroupTraffic& traffic);
-  // False where no device of the group is here; their arguments are those of the first otherwise.
+  // IsHere: whether the group has a local device. Here returns the arguments of the first one.
   bool IsHere() const { return first_here_ >= 0; }
   const ExchangeArgs& Here() const { return (*args_)[site_->position_at[first_here_]]; }
   int32_t QueueOf(const Step& step) const;

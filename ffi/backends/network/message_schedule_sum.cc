@@ -1,5 +1,5 @@
-// Messages of rows that land on each other: on the way back of slices, or of rows that indices name, which were sent to
-// several devices. They go straight to their target, which sums them.
+// Implements messages of rows that land on each other: in reverse, of slices, or of rows that indices name, which were
+// sent to several devices. They go straight to their target, which sums them.
 #include <string>
 
 #include "backends/network/message_schedule.h"

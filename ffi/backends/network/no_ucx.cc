@@ -1,4 +1,4 @@
-// In the place of ucx/ in a build without UCX.
+// Takes the place of ucx/ in a build without UCX.
 #include "backends/network/open_wire.h"
 
 namespace fastjax::network {

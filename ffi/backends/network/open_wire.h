@@ -9,7 +9,7 @@
 
 namespace fastjax::network {
 
-// A wire over UCX. Null, with the reason, if UCX cannot, or in a build without it.
+// Opens a wire over UCX. Returns null, with the reason, if UCX cannot, or in a build without UCX.
 std::shared_ptr<JobWire> OpenWire(const WireOptions& options, std::string* wrong);
 
 }  // namespace fastjax::network

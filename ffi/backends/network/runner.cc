@@ -121,7 +121,7 @@ void Runner::OnDone(int64_t cookie, const Status& status) {
   Settle();
 }
 
-// A message that takes longer than the time-out is not stuck while it moves.
+// Restarts the time-out: a message that takes longer than that is not stuck while it moves.
 void Runner::OnMoved(int64_t /*cookie*/) { Moved(); }
 
 void Runner::Moved() {
@@ -147,7 +147,7 @@ void Runner::OpenGate(const Gate& gate) {
   if (gate.copies >= 0) AddCopies(gate.copies);
 }
 
-// On the pool: other exchanges need the wire's thread.
+// Sums on the copy pool, since other exchanges need the wire's thread.
 void Runner::StartSum() {
   summed_ = true;
   ++outstanding_;
@@ -166,7 +166,7 @@ void Runner::StartSum() {
   done();
 }
 
-// Ends the exchange if nothing of it is in flight. Nothing may be touched after it.
+// Ends the exchange if nothing of it is in flight. It may destroy the runner.
 void Runner::Settle() {
   if (!running_ || outstanding_ > 0) return;
   if (failure_.ok() && steps_left_ > 0) return;
@@ -177,7 +177,7 @@ void Runner::Settle() {
   done(failure_);
 }
 
-// For those who are called by the one that is to be told.
+// Settles in a posted task, for callers that the listener to be told has called.
 void Runner::SettleLater() {
   ++outstanding_;
   const bool posted = wire_->Post([this] {
@@ -203,7 +203,7 @@ void Runner::Fail(Status why) {
   SettleLater();
 }
 
-// Whoever calls settles.
+// The caller must call Settle afterwards.
 void Runner::Stop(Status why) {
   failure_ = std::move(why);
   failed_at_ = steady_clock::now();

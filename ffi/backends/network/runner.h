@@ -16,17 +16,17 @@
 
 namespace fastjax::network {
 
-// Stages that a device may have begun and not ended. A receiver's window is the credit that its senders have: large
-// messages wait at their sender until the receiver asks for them (docs/design/network.md).
+// The most stages that a device may have in flight. A receiver's window is the credit of its senders: large messages
+// wait at their sender until the receiver asks for them (docs/design/network.md).
 struct Limits {
   int32_t send_stages = 4;
   int32_t receive_stages = 4;
-  // What requests are given to end by themselves when an exchange is given up, and for word of it to reach the others,
-  // who end them.
+  // How long requests of an exchange that was given up may take to end by themselves. The other processes, which are
+  // told, end them.
   std::chrono::milliseconds grace{500};
 };
 
-// Everything here is called on the wire's thread. Reused from exchange to exchange; must not be destroyed between Start
+// All methods are called on the wire's thread. Later exchanges reuse a runner. It must not be destroyed between Start
 // and `done`.
 class Runner final : public Listener {
  public:
@@ -43,19 +43,20 @@ class Runner final : public Listener {
   // everything has ended. The first reason counts; without anything running it does nothing.
   void Fail(Status why);
 
-  // Asks those it waits for whether they are there; once, until something moves again. Connections that do not answer
-  // are given up with the exchange: they were cut off, and recover too slowly for the next.
+  // Probes the processes that it waits for, once until something moves again. Connections that do not answer are given
+  // up with the exchange: they were cut off, and recover too slowly for the next exchange.
   void Probe();
 
-  // To be called about ten times a second. Disconnects from processes whose requests have not ended a while after it
-  // gave up: until then, they may end by themselves, and other exchanges with that process go on.
+  // To be called about ten times a second. Some time after the runner gave up, disconnects from processes whose
+  // requests have not ended. Until then they may end by themselves, and other exchanges with that process go on.
   void Tick(std::chrono::steady_clock::time_point now);
 
   bool running() const { return running_; }
-  // What `done` will be told, while it still waits for requests to end.
+  // Returns the status that `done` will get, while the runner still waits for requests to end.
   const Status& failure() const { return failure_; }
   std::chrono::steady_clock::time_point last_progress() const { return last_progress_; }
-  // "stage 3 of 12: 4 messages to receive from process 1 (host a): devices 2, 3; ...".
+  // Returns what the runner waits for: "stage 3 of 12: 4 messages to receive from process 1 (host a): devices 2, 3;
+  // ...".
   std::string Waiting() const;
 
   void OnDone(int64_t cookie, const Status& status) override;
@@ -97,7 +98,7 @@ class Runner final : public Listener {
   void Stop(Status why);
   void DisconnectFromSilent();
   void Moved();
-  // For other threads: runs the task on the wire's thread, or here if that has ended and nobody else would.
+  // Runs the task on the wire's thread, or on the calling thread if the wire's has ended. For other threads.
   void Return(const std::function<void()>& task);
   void Break(const Step& step, const Status& status);
   std::string StageName(const Step& step) const;

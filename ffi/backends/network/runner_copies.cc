@@ -1,4 +1,4 @@
-// How a runner moves rows between the devices of its process.
+// Implements how a runner moves rows between the devices of its process.
 #include <algorithm>
 #include <functional>
 
@@ -16,9 +16,10 @@ constexpr int64_t kLast = int64_t{1} << 41;
 constexpr int64_t kJobBytes = 1 << 20;
 // Below this, waking the pool costs more than it saves.
 constexpr int64_t kPooledBytes = 64 << 10;
-// Copied by the wire's thread before it looks at the network again.
+// The wire's thread copies up to so many bytes before it looks at the network again.
 constexpr int64_t kSliceBytes = 256 << 10;
-// The pool takes jobs in order; more at once would only keep what the network waits for behind what it does not.
+// The most jobs of a runner in the pool, for each thread. The pool runs jobs in order; with more, copies that the
+// network waits for would be queued after others.
 constexpr int64_t kJobsPerThread = 2;
 
 // Copies that the network waits for come first, in order of stages; those that nothing waits for come last.
@@ -48,7 +49,7 @@ void Runner::AddCopies(int32_t round_index) {
   }
 }
 
-// The next copy, which begins.
+// Begins the next copy, and returns it.
 int32_t Runner::TakeReady() {
   const int32_t step_index = ready_.front().second;
   const Step& step = schedule_->steps()[step_index];
@@ -100,7 +101,7 @@ bool Runner::CopyOnPool() {
   const Status taken = Guarded([&] {
     if (free_.empty()) {
       copying_.push_back(std::make_unique<Copying>());
-      free_.reserve(copying_.size());  // giving one back must not want memory
+      free_.reserve(copying_.size());  // so that giving one back need not allocate
       free_.push_back(copying_.back().get());
     }
     copying = free_.back();
@@ -123,7 +124,7 @@ bool Runner::CopyOnPool() {
       for (int32_t i = 0; i < rows.count; ++i) copying->job.Add(schedule_->copies()[rows.first + i]);
     }
     copying->job.EndStep();
-    // Small enough for a function object to hold without memory of its own.
+    // The captures are small enough for std::function to hold without allocating.
     CopyPool::Get().Run(&copying->job, order_, [copying] {
       Runner* const runner = copying->runner;
       runner->Return([copying] { copying->runner->CopyDone(copying); });

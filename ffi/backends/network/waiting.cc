@@ -1,4 +1,4 @@
-// What a runner waits for, in words.
+// Implements the text that says what a runner waits for.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,7 +11,7 @@ namespace fastjax::network {
 
 namespace {
 
-// Enough to see where it hangs; an error must be readable.
+// The most entries of a list that the text names: enough to see where an exchange hangs.
 constexpr size_t kNamed = 6;
 
 std::string Plural(int64_t count, const char* what) {
@@ -30,7 +30,7 @@ std::string DeviceList(const std::set<int32_t>& positions) {
 
 }  // namespace
 
-// Messages of one direction and phase with one process; the stage is that of the first of them.
+// The messages of one direction and phase with one process that are missing. The stage is that of the first of them.
 struct Runner::Waited {
   const Step* first = nullptr;
   int64_t messages = 0;

@@ -1,4 +1,4 @@
-// Declares what a process publishes so that the others can reach it.
+// Declares Addresses, which a process publishes so that the others can reach it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_ADDRESSES_H_
 
@@ -10,9 +10,10 @@
 
 namespace fastjax::network::ucx {
 
-// A word in a process's memory. Whoever reads `value` at `at` in process `pid` has found that process, on this host.
+// A word in a process's memory. A process that reads `value` at `at` in process `pid` has found that process, on its
+// own host.
 struct ReadProbe {
-  uint64_t host;  // hash of what tells hosts and their namespaces of processes apart
+  uint64_t host;  // a hash of the host and its namespace of processes
   int64_t pid;
   uint64_t at;
   uint64_t value;
@@ -27,7 +28,7 @@ struct Addresses {
 };
 
 std::string Encode(const Addresses& addresses);
-// Empty, or what is wrong with the bytes.
+// Decodes. Returns what is wrong with the bytes, or an empty string.
 std::string Decode(const std::string& bytes, Addresses* addresses);
 
 }  // namespace fastjax::network::ucx

@@ -1,4 +1,4 @@
-// Declares the control messages of a wire, and the notices of processes that are lost.
+// Declares ControlMessages, which sends and delivers the control messages of a wire, and reports lost processes.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 
@@ -14,17 +14,18 @@ class ControlMessages {
   ControlMessages(WireParts* parts, Links* links) : parts_(parts), links_(links) {}
 
   void Send(int32_t process, const void* data, size_t bytes);
-  // Tells the process which generation we are in, and whether we can read its memory.
+  // Sends the peer the present generation, and whether this process can read its memory.
   void Hello(Peer* peer);
 
-  // Takes over what came.
+  // Takes over an arrival.
   void OnArrival(Peer* peer, const Arrival& arrival);
   void OnJoined(Peer* peer);
   void Lost(Peer* peer, const Status& why);
   void Renewed(Peer* peer, const Status& why);
-  // Gives up what has not arrived. What has is delivered.
+  // Gives up messages that have not arrived. Those that have are still delivered.
   void EndAll(Peer* peer);
-  // Hands out what has arrived, in order; returns whether there was anything. Keeps it while there is no handler.
+  // Delivers to the handler what has arrived, in order; returns whether there was anything. Without a handler it is
+  // kept.
   bool Deliver(Handler* handler);
 
  private:

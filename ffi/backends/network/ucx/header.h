@@ -12,7 +12,7 @@ namespace fastjax::network::ucx {
 constexpr uint32_t kHeaderMagic = 0x666a7877;
 constexpr uint16_t kHeaderVersion = 1;
 
-// number: of a request of the process that is said; its answer carries it back.
+// Each kind says of which process's request `number` is; the answer returns it.
 enum class Kind : uint16_t {
   kMessage,
   kHello,  // the generation; tag: 1 if the sender can read the receiver's memory; number: 1 more than the descriptor

@@ -8,7 +8,7 @@
 
 namespace fastjax::network::ucx {
 
-// The oldest release with all that we use: names of the transports that an endpoint chose came last.
+// The oldest UCX release that has all functions that are used. The newest of them names the transports of an endpoint.
 constexpr unsigned kOldestMajor = 1;
 constexpr unsigned kOldestMinor = 13;
 
@@ -47,8 +47,8 @@ struct Library {
 #undef FASTJAX_UCX_MEMBER
 };
 
-// Loads libucp by its path or name, once; it stays until the process ends. Null, with the reason, if that fails.
-// Thread-safe.
+// Loads libucp by its path or name, once; it stays loaded until the process ends. Returns null, with the reason, if
+// that fails. Thread-safe.
 const Library* Load(const std::string& name, std::string* wrong);
 
 }  // namespace fastjax::network::ucx

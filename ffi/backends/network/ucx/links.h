@@ -1,5 +1,5 @@
-// Declares the connections of a wire. A connection is made when it is first used, and made anew when it fails or when
-// what it carried is given up.
+// Declares Links, the connections of a wire. A connection is made when it is first used, and made anew when it fails or
+// when requests that use it are given up.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
 
@@ -11,9 +11,9 @@
 
 namespace fastjax::network::ucx {
 
-// Both sides count how often they have lost or ended what is between them (the generation), say so in every header, and
-// whoever is behind catches up. What belongs to an earlier generation is dropped when it arrives. Each generation has
-// endpoints of its own: a TCP connection that was cut off for a while tries again only after as long a while, a new one
+// Both sides count how often their connection was lost or ended (the generation). Every header has the count, and the
+// side that is behind catches up. What belongs to an earlier generation is dropped when it arrives. Each generation has
+// its own endpoints: a TCP connection that was cut off retries only after as long a time as it was cut off, a new one
 // at once.
 //
 // Endpoints that have retired stay open for some generations more. UCX pairs the endpoints of two workers by how many
@@ -29,21 +29,21 @@ class Links {
 
   explicit Links(WireParts* parts) : parts_(parts) {}
 
-  // A outgoing to fill in: kind, tag, rows and number of the header, and the data.
+  // Returns a message for the caller to fill in: kind, tag, rows and number of the header, and the data.
   Outgoing* Compose(Kind kind, size_t length);
-  // Sends it in the peer's present generation; afterwards it is ours again. If that fails, the endpoint has.
+  // Sends it in the peer's present generation, and owns it again. If sending fails, so does the endpoint.
   void Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing);
-  // Keeps it for later, in a list of the caller's; and takes it back.
+  // Move a message to a list of the caller's for later, and back.
   void Keep(Outgoing* outgoing, std::list<Outgoing>* in) { Move(in, &composing_, outgoing->self); }
   Outgoing* TakeBack(std::list<Outgoing>* in) { return Move(&composing_, in, in->begin()); }
   void Discard(std::list<Outgoing>* in) { free_.splice(free_.end(), *in); }
 
-  // So that we are told if what is at the other end dies.
+  // Makes the connection, so that UCX reports it if the process at the other end dies.
   void Connect(Endpoint* endpoint);
-  // What is sent and arrives from now on belongs to that generation, and goes through endpoints of its own.
+  // Begins a generation: from now on messages belong to it, and use endpoints of its own.
   void Begin(Peer* peer, uint32_t generation);
 
-  // Whose endpoints have failed, once each. They are closed when the next generation begins.
+  // Returns the peers whose endpoints have failed, once each. Those are closed when the next generation begins.
   std::vector<Failure> TakeFailures();
 
   // Begins to send all messages in flight; flushing() counts those that have not been sent.

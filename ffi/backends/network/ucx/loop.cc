@@ -60,7 +60,7 @@ bool Loop::Post(std::function<void()> task) {
 }
 
 void Loop::Wake() {
-  // Whoever is about to sleep says so first and looks at the tasks after that.
+  // A thread that is about to sleep sets `asleep_` first and looks at the tasks after that.
   if (!asleep_.exchange(false)) return;
   const char byte = 1;
   [[maybe_unused]] const ssize_t written = write(doorbell_[1], &byte, 1);  // if it is full, it rings
@@ -118,9 +118,9 @@ void Loop::Run() {
   end_.notify_all();
 }
 
-// Ends the loop if there are none: whoever has been told that a task will run must not wait for ever.
+// Ends the loop if there are no tasks: a task for which Post returned true must be run.
 bool Loop::NoMoreTasks() {
-  // Under the lock, so that whoever waits does not destroy what it waits on while it is told.
+  // Notifies under the lock, so that the waiting thread cannot destroy the condition variable meanwhile.
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!tasks_.empty()) return false;
   ended_ = true;

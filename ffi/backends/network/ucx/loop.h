@@ -1,5 +1,4 @@
-// Declares the wire's thread. It polls what its owner gives it to poll, runs posted tasks, and sleeps when there is
-// nothing to do.
+// Declares Loop, the wire's thread. It polls its owner, runs posted tasks, and sleeps when there is nothing to do.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 
@@ -17,19 +16,18 @@ namespace fastjax::network::ucx {
 
 using Clock = std::chrono::steady_clock;
 
-// What the thread works for. All of it is called on the thread.
+// The owner of the loop. All methods are called on the wire's thread.
 class Driven {
  public:
   virtual ~Driven() = default;
-  // Does what can be done without waiting; returns whether there was anything.
+  // Does all work that needs no waiting; returns whether there was any.
   virtual bool Poll() = 0;
   // Whether something is in flight, so that polling again is better than sleeping.
   virtual bool Expecting() const = 0;
   // Makes the descriptors given to Start wake the thread; false if there is something to poll already.
   virtual bool Arm() = 0;
   virtual void Tick(Clock::time_point now) = 0;
-  // Whether the thread may end, once there are no tasks: as long as there are, they are run, with Poll. Not called if
-  // it is halted.
+  // Whether the thread may end, once there are no tasks. Until then it polls and runs tasks. Not called after Halt.
   virtual bool Ended() = 0;
 };
 
@@ -42,17 +40,18 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Empty, or what the system refused.
+  // Starts the thread. Returns what the system refused, or an empty string.
   std::string Start(const std::vector<int>& descriptors);
-  // From any thread; in order. False, and the task is not run, once the loop has ended.
+  // Runs the task on the wire's thread, tasks in order. False, and the task is not run, once the loop has ended. From
+  // any thread.
   bool Post(std::function<void()> task);
-  // Asks the thread to stop where it is, without another call of the owner's.
+  // Asks the thread to stop where it is, without calling the owner again.
   void Halt();
-  // From any thread: there is something to poll.
+  // Wakes the thread, since there is something to poll. From any thread.
   void Wake();
-  // The end to read of a pipe. What is written into it wakes the thread; anybody may. Negative before Start.
+  // The read end of a pipe. Writing into the pipe wakes the thread, which any process may do. Negative before Start.
   int doorbell() const { return doorbell_[0]; }
-  // Whether the thread has ended by then.
+  // Waits until then. Returns whether the thread has ended.
   bool Join(std::chrono::milliseconds limit);
   bool OnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 

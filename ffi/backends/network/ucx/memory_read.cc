@@ -25,8 +25,8 @@ uint64_t WordAt(const void* words, size_t index) {
   return word;
 }
 
-// Processes see each other by number in one such namespace. Those that have been given networks of their own are meant
-// to use them.
+// Processes of one pid namespace see each other by number. Processes in network namespaces of their own are meant to
+// use the network.
 std::string HostIdentity() {
   std::ostringstream identity;
   std::string boot;
@@ -40,8 +40,7 @@ std::string HostIdentity() {
   return identity.str();
 }
 
-// Orders memory that another process looks at. The thread sanitizer knows nothing of other processes, and the
-// standard's fence would have it say so.
+// Orders accesses to memory that another process reads. The thread sanitizer does not support std::atomic_thread_fence.
 void Fence() { __sync_synchronize(); }
 
 }  // namespace

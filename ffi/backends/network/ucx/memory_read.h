@@ -47,10 +47,10 @@ void WriteOffer(const Secret& secret, uint64_t number, const ValidityWord& valid
 // What a receiver reads of one offer.
 class Reading {
  public:
-  // False if the words are not those of an offer of so many bytes by one who knows the secret.
+  // False if the words are no offer of so many bytes by a process that knows the secret.
   static bool Genuine(const Secret& secret, const void* words, size_t length, uint64_t bytes);
 
-  // From a genuine offer, of as many bytes as the pieces have.
+  // Prepares the job, from a genuine offer of as many bytes as the pieces have.
   void Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count);
   CopyJob* job() { return &job_; }
   // Does the jobs of several on the calling thread, with as few system calls as possible.

@@ -20,22 +20,22 @@ struct NicWorkerOptions {
 // Used by one thread at a time.
 class NicWorker {
  public:
-  // Null, with the reason, if UCX cannot.
+  // Returns null, with the reason, if UCX cannot.
   static std::unique_ptr<NicWorker> Open(const Library& library, const NicWorkerOptions& options, std::string* wrong);
   ~NicWorker();
   NicWorker(const NicWorker&) = delete;
   NicWorker& operator=(const NicWorker&) = delete;
 
-  // Where active messages arrive; before anything can.
+  // Sets the function that gets active messages. To be called before any can arrive.
   ucs_status_t SetReceiver(ucp_am_recv_callback_t receiver, void* argument);
 
-  // An endpoint at the worker of that address. `failed` is called when the endpoint fails.
+  // Makes an endpoint to the worker of that address. `failed` is called when the endpoint fails.
   ucs_status_t Connect(const std::string& address, ucp_err_handler_cb_t failed, void* argument, ucp_ep_h* endpoint);
-  // "tcp/eth0" and so on.
+  // Returns the transports of an endpoint: "tcp/eth0" and so on.
   std::vector<std::string> TransportsOf(ucp_ep_h endpoint) const;
 
   unsigned Progress() { return library_.ucp_worker_progress(worker_); }
-  // False if something has happened that asks for progress instead.
+  // Arms the worker's descriptor. False if an event is pending, so that Progress must be called instead.
   bool Arm() { return library_.ucp_worker_arm(worker_) == UCS_OK; }
 
   const Library& library() const { return library_; }

@@ -1,4 +1,4 @@
-// Lists the NICs of this host, as UCX names them.
+// Declares functions that check NICs of this host, as UCX names them.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_NICS_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_NICS_H_
 
@@ -6,7 +6,7 @@
 
 namespace fastjax::network::ucx {
 
-// Empty, or what is wrong with the name: UCX itself does without a NIC that it does not find.
+// Returns what is wrong with the name of a NIC, or an empty string. UCX itself ignores a NIC that it does not find.
 std::string CheckNic(const std::string& name);
 // The first address of a network interface, as text; empty if it has none, or is none.
 std::string AddressOf(const std::string& name);

@@ -24,7 +24,7 @@ class Links;
 class ControlMessages;
 struct Peer;
 
-// Lists hand their nodes to each other, so that nothing is allocated once there are enough of them.
+// Moves a node between lists, so that nothing is allocated once there are enough of them.
 template <typename T>
 T* Move(std::list<T>* to, std::list<T>* from, typename std::list<T>::iterator it) {
   to->splice(to->end(), *from, it);
@@ -38,22 +38,22 @@ T* Take(std::list<T>* to, std::list<T>* free) {
   return taken;
 }
 
-// Something that came from another process, and that is kept until it is received or released.
+// A message that came from another process. It is kept until it is received or released.
 struct Arrival {
   Header header{};
   NicWorker* nic_worker = nullptr;
-  void* data = nullptr;  // the bytes, or what stands for them
+  void* data = nullptr;  // the bytes, or UCX's descriptor of them
   size_t length = 0;
   std::vector<std::byte>* memory = nullptr;     // ours, that has the bytes; null: UCX's
   bool rendezvous = false;                      // the bytes are still with the sender
-  std::chrono::steady_clock::time_point since;  // that nothing meets it
+  std::chrono::steady_clock::time_point since;  // when it came; no receive has met it
 };
 
 // A send or a receive.
 struct Request {
   uint64_t number = 0;  // no other request has had it
   Peer* peer = nullptr;
-  std::list<Request>* list = nullptr;  // that it is in
+  std::list<Request>* list = nullptr;  // the list that it is in
   Route route{};
   uint64_t tag = 0;
   const Piece* pieces = nullptr;
@@ -70,12 +70,12 @@ struct Request {
   int64_t cookie = 0;
   std::list<Request>::iterator self;
   ValidityWord validity;  // of a send whose rows the receiver may read from where they are
-  Arrival offer;          // such a one, that a receive has met
-  Reading reading;        // of what it offers
-  Status given_up;        // while it is read
+  Arrival offer;          // the offer that a receive has met
+  Reading reading;        // what a receive reads of the offer
+  Status given_up;        // why it was given up, while it is read
 };
 
-// From one of our NIC workers to one of the peer's.
+// A connection from one of this process's NIC workers to one of the peer's.
 struct Endpoint {
   Links* links = nullptr;
   Peer* peer = nullptr;
@@ -83,18 +83,18 @@ struct Endpoint {
   ucp_ep_h handle = nullptr;
   bool failed = false;
   uint32_t generation = 0;
-  bool retired = false;                         // another has taken its place, in a later generation
-  bool flushed = false;                         // since then
-  std::chrono::steady_clock::time_point asked;  // for an answer, first since it was last heard; zero: was not
+  bool retired = false;                         // an endpoint of a later generation has replaced it
+  bool flushed = false;                         // since it was retired
+  std::chrono::steady_clock::time_point asked;  // for an answer, first since the last arrival; zero: not asked
   uint64_t sent = 0;
   uint64_t arrived = 0;
-  int64_t in_flight = 0;    // messages in UCX's hands
-  int32_t still = 0;        // ticks in a row at which more were not to be handed over, without one having ended
-  std::list<Arrival> held;  // came before what was sent before them
+  int64_t in_flight = 0;    // messages that UCX has and has not completed
+  int32_t still = 0;        // ticks in a row at which it was full and no message had completed
+  std::list<Arrival> held;  // messages that arrived out of order
 };
 
-// All that is sent is sent from here, so that no memory of the caller's is ever in UCX's hands: it is the caller's
-// again at once when a request is given up.
+// A message to send, in memory of its own. UCX never has memory of the caller, who owns it again as soon as a request
+// is given up.
 struct Outgoing {
   Links* links = nullptr;
   Peer* peer = nullptr;
@@ -122,20 +122,20 @@ struct Peer {
   bool joined = false;
   bool gone = false;  // for good, until it joins again
   Status why;         // it was lost, last
-  // Whether the handler knows, since we last wanted something of it; whether it has been heard, or greeted, in this
-  // generation.
+  // Whether the handler has been told of the loss, since something was last sent; whether a message of the peer has
+  // arrived, and whether it was greeted, in this generation.
   bool told = true;
   bool heard = false;
   bool greeted = false;
-  bool readable = false;   // its memory, by us
-  bool reads = false;      // ours; it has said so
-  bool contacted = false;  // by us
+  bool readable = false;   // whether this process can read the peer's memory
+  bool reads = false;      // whether the peer can read ours, as it has said
+  bool contacted = false;  // whether this process has contacted it
   bool ring_tried = false;
   Addresses addresses;
-  RingReader from;  // where memory of the peer's can be read: what it sends us
-  RingWriter to;    // and what we send it
+  RingReader from;  // ring by which it sends to this process
+  RingWriter to;    // ring by which this process sends to it
   uint32_t generation = 0;
-  std::vector<std::shared_ptr<Endpoint>> endpoints;  // ours x theirs
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker and then the peer's
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 
   std::list<Arrival> early;  // from a process that has not joined

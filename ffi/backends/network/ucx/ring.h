@@ -1,9 +1,9 @@
 // Declares Ring, which carries messages between processes of one host through a ring of bytes in memory that both map,
 // instead of the network.
 //
-// The receiver makes the ring, in memory without a name that ends with the last process that has it, and says under
-// which of its descriptors it is. Whoever may read its memory may open that, and finds in the ring a proof that it is
-// the one meant. What comes out of a ring is checked like what comes off a network.
+// The receiver makes the ring, in anonymous memory that is freed with the last process that maps it, and sends the
+// number of its descriptor. A process that may read the receiver's memory may open the descriptor, and finds in the
+// ring a proof that it is the right one. Messages of a ring are checked like messages of the network.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_RING_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_RING_H_
 
@@ -15,7 +15,7 @@
 
 namespace fastjax::network::ucx {
 
-// Longer messages take the network.
+// The longest message of a ring. Longer ones take the network.
 constexpr size_t kMostInRing = 65536;
 
 struct RingMemory;
@@ -37,16 +37,16 @@ class RingReader {
   bool Open(uint64_t proof, int doorbell);
   void Close();
 
-  // What the sender needs to know; negative if closed.
+  // Returns the descriptor that the sender opens; negative if the ring is closed.
   int descriptor() const { return descriptor_; }
 
-  // A message's header and the receiver's NIC worker that it is for; false if there is no message. What stands there
-  // and cannot be one ends the ring.
+  // Reads the header of the next message, and the NIC worker of the receiver that it is for. False if there is no
+  // message. Bytes that cannot be a message end the ring.
   bool Next(Header* header, uint32_t* nic_worker);
-  // The data of the message that Next gave, all header.bytes of them; then the message is over.
+  // Reads the data of the message that Next returned, all header.bytes of it, and frees its space.
   void Take(std::byte* data);
 
-  // From now on senders ring the doorbell; false if something came before they knew.
+  // Asks senders to ring the doorbell from now on. False if a message came before they could know.
   bool Arm();
   void Disarm();
 
@@ -65,7 +65,7 @@ class RingWriter {
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;
 
-  // The ring under that descriptor of that process. False if it is none, or not the one that is meant.
+  // Opens the ring of that descriptor of that process. False if it is no ring, or another one.
   bool Open(int64_t pid, int descriptor, uint64_t proof);
   void Close();
   bool connected() const { return memory_ != nullptr; }

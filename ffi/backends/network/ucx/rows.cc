@@ -88,7 +88,7 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
   return request;
 }
 
-// What another process says is a request of ours may have ended, or never have been.
+// Finds a request by the number that another process has sent. The request may have ended, or never have existed.
 Request* Rows::Find(uint64_t number, const std::list<Request>* list) const {
   const uint64_t slot = number & ((uint64_t{1} << kSlotBits) - 1);
   if (slot >= slots_.size()) return nullptr;
@@ -295,7 +295,7 @@ void Rows::Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag) {
   links_->Send(peer, offer.nic_worker->index(), static_cast<int32_t>(offer.header.nic_worker), message);
 }
 
-// What was offered is not asked for: its sender need not wait.
+// Refuses an offer, so that its sender need not wait.
 void Rows::TurnAway(Peer* peer, const Arrival& arrival) {
   if (arrival.header.kind == Kind::kOffer) Answer(peer, arrival, Kind::kTaken, 0);
   parts_->Release(arrival);
@@ -353,7 +353,7 @@ bool Rows::SendChunk(Request* send) {
   return true;
 }
 
-// What waits for a connection that stands still, or has failed, has nothing to send.
+// Sends that wait for a connection that stands still, or has failed, do not count.
 void Rows::FindFirst() {
   first_.assign(parts_->nic_workers.size(), kNobody);
   for (const Peer& peer : parts_->peers) {

@@ -34,18 +34,18 @@ class Rows {
   void Cancel(const Listener* listener);
   void Drop(uint64_t tag, uint64_t mask);
 
-  // Takes over what came.
+  // Takes over an arrival.
   void OnArrival(Peer* peer, const Arrival& arrival);
   void OnJoined(Peer* peer);
-  // Ends every request with the process; those that are being read, when they have been.
+  // Ends every request with the process; those that the pool reads, when it has read them.
   void EndAll(Peer* peer, const Status& why);
-  // Throws away what nobody has asked for in an hour: of exchanges that failed here before the others' messages were
-  // there, so that their tags were never known.
+  // Throws away rows that no receive has met for an hour. They are of exchanges that failed in this process before
+  // their tags were known.
   void Expire(Clock::time_point now);
   // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
-  // Looks for connections that nothing goes through, which do not hold up other launches, and for sends that have been
-  // held up for long, which send a little. To be called about ten times a second.
+  // Finds connections that stand still, which do not hold up other launches, and lets sends that have been held up for
+  // long send a little. To be called about ten times a second.
   void FindStill();
   // Reads what is short, and ends what has been read; returns whether there was anything.
   bool TakeRead();

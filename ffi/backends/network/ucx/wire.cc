@@ -346,7 +346,7 @@ void UcxWire::Disarm() {
   for (Peer& peer : parts_.peers) peer.from.Disarm();
 }
 
-// The process may be alive, and not know. If it is not, the greeting fails, and that is the end of it.
+// The process may be alive and not know of the loss. If it is dead, the greeting fails, and nothing follows.
 void UcxWire::OnFailure(const Links::Failure& failure) {
   Peer* const peer = failure.peer;
   const Status why = Status::Unavailable("the connection to " + parts_.Name(*peer) +
@@ -445,7 +445,7 @@ bool UcxWire::Ended() {
   return phase_ == Phase::kClosed && !busy;
 }
 
-// Ends everything; from now on, whatever is wanted of another process fails at once.
+// Ends all requests. From now on every request fails at once.
 void UcxWire::LeaveAll() {
   for (Peer& peer : parts_.peers) {
     if (peer.process == parts_.process) continue;

@@ -20,7 +20,7 @@ namespace fastjax::network::ucx {
 
 class UcxWire final : public JobWire, private Driven, public std::enable_shared_from_this<UcxWire> {
  public:
-  // Null, with the reason, if UCX cannot.
+  // Opens a wire. Returns null, with the reason, if UCX cannot.
   static std::shared_ptr<UcxWire> Open(const WireOptions& options, std::string* wrong);
   ~UcxWire() override;
 
@@ -50,7 +50,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Drop(uint64_t tag, uint64_t mask) override;
 
  private:
-  // Where a NIC worker's active messages go.
+  // Receives the active messages of a NIC worker.
   struct MessageTarget {
     UcxWire* wire;
     NicWorker* nic_worker;
@@ -87,7 +87,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void OnFailure(const Links::Failure& failure);
   void Note(int32_t process, const std::string& name, const std::string& state);
   void LeaveAll();
-  bool Foreign() const;  // in a child that was forked, which has no thread of ours
+  bool Foreign() const;  // whether this is a forked child, which has no thread of the wire's
   WireState StateNow();
 
   WireParts parts_;

@@ -1,4 +1,4 @@
-// What comes to a wire: whether it is of the job, of which connection, and in which order.
+// Implements the checks of arrivals: whether they are of the job, of which connection, and in which order.
 #include <cstring>
 #include <memory>
 #include <vector>
