@@ -55,7 +55,7 @@ def lower_bound(traffic: np.ndarray, topology: Topology, row_bytes: int) -> floa
 
 
 def judge(plan: Plan) -> dict[str, float]:
-    """One plan's figures, times as multiples of the lower bound."""
+    """One plan's measures, times as multiples of the lower bound."""
     bound = lower_bound(plan.traffic, plan.topology, plan.row_bytes)
     if not np.isclose(bound, plan.lower_bound(), rtol=1e-9, atol=0):
         raise AssertionError(f"Plan.lower_bound() is {plan.lower_bound()}, but {bound} by hand.")
@@ -81,10 +81,10 @@ def measure(servers: int, workload: str, seeds: int, scheduler: str) -> dict[str
         traffic = SPLIT * WORKLOADS[workload](servers, PER_SERVER, TOKENS, seed)
         plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=ROW_BYTES)
         judged.append(judge(plan))
-    figures = {name: [one[name] for one in judged] for name in judged[0]}
+    measures = {name: [one[name] for one in judged] for name in judged[0]}
     target = TARGETS[workload][servers]
-    met = {name: bool(np.median(figures[name]) <= target) for name in MODELS}
-    return {"workload": workload, "servers": servers, "target": target, "met": met} | figures
+    met = {name: bool(np.median(measures[name]) <= target) for name in MODELS}
+    return {"workload": workload, "servers": servers, "target": target, "met": met} | measures
 
 
 def as_table(cells: Sequence[dict[str, Any]]) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/deduplication.py --json deduplication.json
 
 Cells that are done are kept in deduplication.json.part, so that a run that was stopped goes on. The
-exit status is 1 where a figure cannot be: what is faster than NICs are, say.
+exit status is 1 where a time is impossible: what is faster than NICs are, say.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def regret(cell: Cell) -> float:
 
 
 def wrong(record: dict[str, Any]) -> list[str]:
-    """Figures that cannot be, in words."""
+    """Results that are impossible, as text."""
     found = []
     for cell in [*record["layers"], *record["choices"]]:
         name = " ".join(f"{key}={value}" for key, value in cell.items() if not _is_figure(value))
@@ -63,7 +63,7 @@ def _of_chunks(cell: Cell) -> dict[str, float]:
 
 
 def _impossible(cell: Cell, times: dict[str, float]) -> list[str]:
-    """What contradicts something else in a layer's figures."""
+    """What contradicts something else in a layer's results."""
     if cell["kind"] == "choice":
         return []
     found = []

@@ -20,7 +20,7 @@ struct Settings {
   int64_t row_bytes;
 };
 
-// Of a figure that every matrix has.
+// The mean and the largest of a quantity that every matrix has.
 struct Range {
   double mean;
   double max;

@@ -17,7 +17,7 @@ import numpy as np
 import reference
 
 import fastjax
-from gpu_check import figures, programs
+from gpu_check import measurements, programs
 
 KIB, MIB = 1 << 10, 1 << 20
 UPDATES = 8
@@ -91,7 +91,7 @@ def last_words(ended: subprocess.CompletedProcess[str]) -> str:
 
 
 def values(
-    record: figures.Record, size: int, slices: int, both: bool, rounds: int, times: int
+    record: measurements.Record, size: int, slices: int, both: bool, rounds: int, times: int
 ) -> None:
     operand, output, meta = problem(size, slices)
     arrays = [array[0] for array in meta.arrays()]
@@ -101,14 +101,14 @@ def values(
         for name, way in ways.items()
     }
     cases = {name: loop.timed() for name, loop in loops.items()}
-    series = figures.interleaved({**cases, "copy": programs.copies(operand, times)}, rounds)
-    made = figures.figure(
+    series = measurements.interleaved({**cases, "copy": programs.copies(operand, times)}, rounds)
+    made = measurements.measurement(
         f"one rank, {slices} slices",
         series,
         "fastjax",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
-        moved=figures.moved(cases["fastjax"]),
+        moved=measurements.moved(cases["fastjax"]),
     )
     # Every row lands: the result is a permutation of the operand's.
     order = np.zeros(operand.shape[0], np.int64)
@@ -119,7 +119,7 @@ def values(
     judge(record, made, equal)
 
 
-def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds: int) -> None:
+def gradients(record: measurements.Record, size: int, slices: int, both: bool, rounds: int) -> None:
     """Value and gradients with respect to operand and output, in one program."""
     operand, output, meta = problem(size, slices)
     arrays = [jax.device_put(array[0], programs.device()) for array in meta.arrays()]
@@ -136,17 +136,17 @@ def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds
 
     ways = {"fastjax": program(fast)} | ({"jax.lax": program(xla)} if both else {})
     cases = {
-        name: figures.Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
+        name: measurements.Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
         for name, run in ways.items()
     }
-    series = figures.interleaved({**cases, "copy": programs.copies(operand, 8)}, rounds)
-    made = figures.figure(
+    series = measurements.interleaved({**cases, "copy": programs.copies(operand, 8)}, rounds)
+    made = measurements.measurement(
         f"value and gradients, one rank, {slices} slices",
         series,
         "fastjax",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
-        moved=figures.moved(cases["fastjax"]),
+        moved=measurements.moved(cases["fastjax"]),
     )
     stacked = (np.asarray(operand)[None], np.asarray(output)[None])
     value, back = jax.vjp(lambda op, out: reference.exchange_in_jax(op, out, meta), *stacked)
@@ -161,7 +161,9 @@ def gradients(record: figures.Record, size: int, slices: int, both: bool, rounds
     judge(record, made, equal)
 
 
-def judge(record: figures.Record, made: figures.Figure, equal: dict[str, bool]) -> None:
+def judge(
+    record: measurements.Record, made: measurements.Measurement, equal: dict[str, bool]
+) -> None:
     """Wrong is only what fastjax does wrong; of XLA a note is taken."""
     made.right = equal["fastjax"]
     record.add(made)
@@ -169,7 +171,7 @@ def judge(record: figures.Record, made: figures.Figure, equal: dict[str, bool]) 
         record.note(f"jax.lax.ragged_all_to_all is wrong: {made.what}, {made.bytes} bytes")
 
 
-def beside_xla(record: figures.Record, runs: bool, measure: Callable[[bool], None]) -> None:
+def beside_xla(record: measurements.Record, runs: bool, measure: Callable[[bool], None]) -> None:
     """Measures both, or fastjax alone where XLA's does not run, or turns out to fail."""
     if runs:
         try:
@@ -180,8 +182,8 @@ def beside_xla(record: figures.Record, runs: bool, measure: Callable[[bool], Non
 
 
 def main() -> int:
-    given = figures.arguments(__doc__)
-    record = figures.Record(given.json)
+    given = measurements.arguments(__doc__)
+    record = measurements.Record(given.json)
     wrong = why_not()
     if wrong:
         record.note(f"jax.lax.ragged_all_to_all does not run here: {wrong}")

@@ -12,7 +12,7 @@ import reference
 
 import fastjax
 from fastjax.loopback import loopback_ragged_all_to_all
-from gpu_check import figures, programs
+from gpu_check import measurements, programs
 
 GOAL_US = 100.0  # of an exchange of little
 EMPTY_GOAL = 0.05  # what empty slices may add
@@ -32,7 +32,7 @@ def is_right(loop: programs.Loop, meta: reference.Metadata, exchange: Any, outpu
 
 
 def bandwidth(
-    record: figures.Record,
+    record: measurements.Record,
     shape: tuple[int, int],
     scheduler: str,
     row_bytes: int,
@@ -51,23 +51,23 @@ def bandwidth(
     exchange = played(topology, scheduler)
     times = 4
     loop = programs.Loop(exchange, times, operand, output, meta.arrays())
-    series = figures.interleaved(
+    series = measurements.interleaved(
         {"exchange": loop.timed(), "copy": programs.copies(operand, 8)}, rounds
     )
-    made = figures.figure(
+    made = measurements.measurement(
         f"loopback {shape[0]}x{shape[1]}, {scheduler}, rows of {row_bytes} B",
         series,
         "exchange",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
-        moved=figures.moved(loop.timed()),
+        moved=measurements.moved(loop.timed()),
     )
     made.right = is_right(loop, meta, exchange, output)
     record.add(made)
 
 
 def small(
-    record: figures.Record, what: str, exchange: Any, meta: reference.Metadata, tiny: bool
+    record: measurements.Record, what: str, exchange: Any, meta: reference.Metadata, tiny: bool
 ) -> None:
     """What an exchange costs that moves next to nothing."""
     ranks = len(meta.send_sizes)
@@ -81,7 +81,7 @@ def small(
     loop = programs.Loop(exchange, times, operand, output, arrays)
     alone = programs.Loop(exchange, 1, operand, output, arrays)
     nothing = programs.Loop(lambda _, out, *__: out + 1, 1, operand, output, arrays)
-    series = figures.interleaved(
+    series = measurements.interleaved(
         {
             "in a loop": loop.timed(),
             "program of one exchange": alone.timed(),
@@ -89,22 +89,22 @@ def small(
         },
         rounds,
     )
-    made = figures.figure(
+    made = measurements.measurement(
         what,
         series,
         "in a loop",
         bytes=int(operand.nbytes),
         dtype="float32",
-        moved=figures.moved(loop.timed()),
+        moved=measurements.moved(loop.timed()),
     )
     wanted = reference.exchange(
         np.asarray(operand).reshape(ranks, sent, 4), np.zeros((ranks, got, 4), np.float32), meta
     )
     made.right = bool(np.array_equal(np.asarray(alone.output).reshape(wanted.shape), wanted))
-    record.add(figures.at_most(made, GOAL_US))
+    record.add(measurements.at_most(made, GOAL_US))
 
 
-def one_row_each(record: figures.Record, shape: tuple[int, int], tiny: bool) -> None:
+def one_row_each(record: measurements.Record, shape: tuple[int, int], tiny: bool) -> None:
     ranks = shape[0] * shape[1]
     for scheduler in ("fast", "direct"):
         small(
@@ -120,7 +120,7 @@ def one_row_each(record: figures.Record, shape: tuple[int, int], tiny: bool) -> 
     small(record, "one row, one rank", exchange, reference.packed(np.ones((1, 1), np.int64)), tiny)
 
 
-def empty_slices(record: figures.Record, total: int, rounds: int) -> None:
+def empty_slices(record: measurements.Record, total: int, rounds: int) -> None:
     """256 slices of which 250 are empty, beside the six that are not: the same rows."""
     exchange = programs.on_one_rank(
         lambda *args: fastjax.fast_ragged_all_to_all(*args, axis_name="x")
@@ -140,14 +140,14 @@ def empty_slices(record: figures.Record, total: int, rounds: int) -> None:
         loop.run()
         right = right and bool(jnp.array_equal(loop.output, operand))
         loops[name] = loop.timed()
-    series = figures.interleaved({**loops, "copy": programs.copies(operand, 8)}, rounds)
-    made = figures.figure(
+    series = measurements.interleaved({**loops, "copy": programs.copies(operand, 8)}, rounds)
+    made = measurements.measurement(
         "one rank, 256 slices, 250 of them empty",
         series,
         "256 slices",
         bytes=int(operand.nbytes),
         dtype="bfloat16",
-        moved=figures.moved(loops["256 slices"]),
+        moved=measurements.moved(loops["256 slices"]),
         goal=f"within {EMPTY_GOAL:.0%} of 6 slices",
         right=right,
     )
@@ -156,8 +156,8 @@ def empty_slices(record: figures.Record, total: int, rounds: int) -> None:
 
 
 def main() -> int:
-    given = figures.arguments(__doc__)
-    record = figures.Record(given.json)
+    given = measurements.arguments(__doc__)
+    record = measurements.Record(given.json)
     rounds = 2 if given.tiny else 20
     total = 64 * KIB if given.tiny else 512 * MIB
     shape = (2, 2) if given.tiny else (4, 8)

@@ -25,7 +25,7 @@ class Part:
       seconds: after so many it is stopped.
       environment: variables beyond those of this process.
       needs: names of parts without which this one means nothing.
-      json: where it writes its figures, if it does.
+      json: where it writes its measurements, if it does.
       skip: why it is not run here; empty if it is.
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import fastjax
 from fastjax.loopback import loopback_plan
-from gpu_check import figures, programs
+from gpu_check import measurements, programs
 
 GOAL_US = 60.0
 
@@ -24,7 +24,9 @@ def plans(sizes: Any, times: int, **options: Any) -> Any:
     return jax.lax.fori_loop(1, times, step, loopback_plan(sizes, **options))
 
 
-def measure(record: figures.Record, topology: fastjax.Topology, scheduler: str, tiny: bool) -> None:
+def measure(
+    record: measurements.Record, topology: fastjax.Topology, scheduler: str, tiny: bool
+) -> None:
     ranks = topology.servers * topology.devices_per_server
     rng = np.random.default_rng(ranks)
     host = (rng.zipf(1.8, (ranks, ranks)).clip(max=2000)).astype(np.int32)
@@ -33,25 +35,27 @@ def measure(record: figures.Record, topology: fastjax.Topology, scheduler: str, 
     options = {"topology": topology, "scheduler": scheduler, "row_bytes": 8192}
     loop = jax.jit(lambda counts: plans(counts, times, **options))
     once = jax.jit(lambda counts: loopback_plan(counts, **options))
-    series = figures.interleaved(
+    series = measurements.interleaved(
         {
-            "in a loop": figures.Timed(lambda: loop(sizes).block_until_ready(), times),
-            "program of one plan": figures.Timed(lambda: once(sizes).block_until_ready()),
+            "in a loop": measurements.Timed(lambda: loop(sizes).block_until_ready(), times),
+            "program of one plan": measurements.Timed(lambda: once(sizes).block_until_ready()),
         },
         rounds,
     )
     shape = f"{topology.servers}x{topology.devices_per_server}"
-    made = figures.figure(f"plan {shape}, {scheduler}", series, "in a loop", dtype="int32")
+    made = measurements.measurement(
+        f"plan {shape}, {scheduler}", series, "in a loop", dtype="int32"
+    )
     plan = fastjax.make_plan(host, topology, scheduler=scheduler, row_bytes=8192)
     table, wanted = np.asarray(once(sizes)), plan.stage_table(0)
     used = 16 + 2 * ranks + 10 * int(wanted[3])  # what follows means nothing
     made.right = bool(np.array_equal(table[:used], wanted[:used]))
-    record.add(figures.at_most(made, GOAL_US) if shape == "4x8" else made)
+    record.add(measurements.at_most(made, GOAL_US) if shape == "4x8" else made)
 
 
 def main() -> int:
-    given = figures.arguments(__doc__)
-    record = figures.Record(given.json)
+    given = measurements.arguments(__doc__)
+    record = measurements.Record(given.json)
     shapes = [(2, 2)] if given.tiny else [(4, 8), (2, 8), (8, 8)]
     return record.each(
         lambda shape=shape, scheduler=scheduler: measure(

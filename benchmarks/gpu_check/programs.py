@@ -12,7 +12,7 @@ import reference
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from gpu_check.figures import Timed
+from gpu_check.measurements import Timed
 
 Exchange = Callable[..., jax.Array]
 

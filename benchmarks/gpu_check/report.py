@@ -48,7 +48,7 @@ def markdown(record: dict[str, Any]) -> str:
         else:
             sections += [
                 f"## {part}",
-                _figures(result),
+                _measurements(result),
                 *(f"- {_cell(n)}" for n in result["notes"]),
             ]
     return "\n\n".join(sections) + "\n"
@@ -87,7 +87,7 @@ def _one_row(result: dict[str, Any]) -> str:
     )
 
 
-def _figures(result: dict[str, Any]) -> str:
+def _measurements(result: dict[str, Any]) -> str:
     rows = []
     for made in result["figures"]:
         share = made["share_of_copy"]

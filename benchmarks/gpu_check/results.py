@@ -22,8 +22,8 @@ LOG_BYTES = 1 << 20  # of a log, in the archive: more is left out of its middle
 class Results:
     """The record, its page, and the archive of logs.
 
-    Written anew whenever a part ends or has a new figure, each first under another name: a run that
-    is killed, however, leaves what was found before.
+    They are written anew whenever a part ends or has a new measurement, each first under another
+    name: a run that is killed, however, leaves what was found before.
 
     Args:
       logs: the folder that parts write their logs in.
@@ -36,7 +36,7 @@ class Results:
         self._record: dict[str, Any] = {}
         self._parts: list[Part] = []
         self._outcomes: list[Outcome] = []
-        self._figures: dict[str, Any] = {}
+        self._measured: dict[str, Any] = {}
         self._seen: dict[str, int] = {}
         self.page = ""
 
@@ -53,12 +53,12 @@ class Results:
             self.write()
 
     def look(self) -> None:
-        """Writes figures that are new."""
-        if self._read_figures():
+        """Writes measurements that are new."""
+        if self._read_measurements():
             self._write_record()
 
     def write(self) -> None:
-        self._read_figures()
+        self._read_measurements()
         self._write_record()
         self._replace(LOGS, self._archive)
 
@@ -67,14 +67,14 @@ class Results:
         skipped = {part.name for part in self._parts if part.skip}
         return all(each.status == PASSED for each in self._outcomes if each.name not in skipped)
 
-    def _read_figures(self) -> bool:
+    def _read_measurements(self) -> bool:
         new = False
         for part in self._parts:
             try:
                 if part.json is None or part.json.stat().st_mtime_ns == self._seen.get(part.name):
                     continue
                 written = part.json.stat().st_mtime_ns
-                self._figures[part.name] = json.loads(part.json.read_text())
+                self._measured[part.name] = json.loads(part.json.read_text())
             except (OSError, ValueError):  # there is none yet, or it is being written
                 continue
             self._seen[part.name] = written
@@ -87,9 +87,9 @@ class Results:
         record = self._record | {
             "parts": [outcome.record() for outcome in [*self._outcomes, *waiting]],
             "results": {
-                part.name: self._figures[part.name]
+                part.name: self._measured[part.name]
                 for part in self._parts
-                if part.name in self._figures
+                if part.name in self._measured
             },
         }
         text = json.dumps(record, indent=1) + "\n"

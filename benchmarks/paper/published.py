@@ -1,4 +1,4 @@
-"""What FAST's paper (arXiv 2505.09764) reports, beside which our figures are put."""
+"""What FAST's paper (arXiv 2505.09764) reports, beside which our times are put."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE = tuple(size * MEGA for size in (100, 250, 500, 1000))
 
 
 def planning_time(devices: int) -> float:
-    """Seconds of FAST's planner; between figures, a power of the number of devices."""
+    """Seconds of FAST's planner; between reported ones, a power of the number of devices."""
     known = np.log([*PLANNING]), np.log([*PLANNING.values()])
     return float(np.exp(np.interp(np.log(devices), *known)))
 
@@ -26,7 +26,7 @@ class Claim:
     Attributes:
       who, against: the paper's names of the two.
       one, other: contestants that stand for them here.
-      least, most: the range of the paper's figures.
+      least, most: the range of the paper's values.
       preset, workload, sizes: where, on 4 servers of 8.
       why: what may account for a difference.
     """

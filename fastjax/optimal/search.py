@@ -24,7 +24,7 @@ from fastjax.optimal.cover import (
 from fastjax.optimal.programs import shortest_cover
 
 # Pairs with rows times the fewest stages: 80 for five servers, 150 for six, 252 for seven, 392 for
-# eight. Up to the first figure all stages at once are solved in seconds, so that nothing else is
+# eight. Up to the first number all stages at once are solved in seconds, so that nothing else is
 # worth its time; beyond the second hardly ever, so that everything else comes first.
 _EASY, _HARD = 100, 300
 # How often in a row some stages are made anew in vain.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from gpu_check import machine, moves, report
-from gpu_check.figures import Timed, figure, interleaved
 from gpu_check.lineup import MEASUREMENTS, SANITIZERS
+from gpu_check.measurements import Timed, interleaved, measurement
 from gpu_check.parts import FAILED, PASSED, SKIPPED, STOPPED
 from gpu_check.results import NOT_ENDED
 
@@ -123,7 +123,7 @@ def test_what_only_an_emulated_gpu_may_leave_out(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_one_that_is_stopped_leaves_what_it_had(tmp_path, number):
-    """It is while it measures exchanges: of those, it has a figure or more."""
+    """It is stopped while it measures exchanges: it has one measurement of those or more."""
     started = of_gpu_check(*EMULATED, "--folder", str(tmp_path))
     # Where these tests are run in the background, children are told to ignore Ctrl-C.
     started["args"] = ["env", "--default-signal=INT", *started["args"]]
@@ -179,7 +179,7 @@ def wait_until(reached, seconds=100):
 
 
 @pytest.mark.skipif(bool(machine.gpu()), reason="there is a GPU here")
-def test_no_figures_of_a_cpu_for_those_of_a_gpu(tmp_path):
+def test_no_measurements_of_a_cpu_for_those_of_a_gpu(tmp_path):
     file = tmp_path / "planning.json"
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("benchmarks", "tests/support"))
     done = subprocess.run(
@@ -201,7 +201,7 @@ def test_every_round_has_every_case():
     series = interleaved(cases, 4, warm_seconds=0)
     assert [sorted(order[i : i + 3]) for i in range(0, len(order), 3)] == [list("abc")] * 6
     assert [len(times) for times in series.values()] == [4, 4, 4]
-    made = figure("this", {"a": [1.0, 2.0, 3.0], "copy": [1.0], "other": [4.0]}, "a", bytes=7)
+    made = measurement("this", {"a": [1.0, 2.0, 3.0], "copy": [1.0], "other": [4.0]}, "a", bytes=7)
     assert (made.share_of_copy, made.ratios, made.bytes) == (0.5, {"other": 2.0}, 7)
 
 

@@ -115,7 +115,7 @@ def record_in(folder):
     return json.loads((folder / "gpu.json").read_text())
 
 
-def test_figures_are_written_as_they_come(tmp_path, files):
+def test_measurements_are_written_as_they_come(tmp_path, files):
     assert record_in(tmp_path)["results"] == {}
     for text, wanted in [
         ('{"figures": [1', {}),  # it is being written

@@ -1,4 +1,4 @@
-"""Figures of exchanges, against what numpy and plans made on the host say of the same traffic."""
+"""Statistics of exchanges, beside what numpy and plans made on the host say of the same traffic."""
 
 import concurrent.futures
 import dataclasses
@@ -572,7 +572,7 @@ def of_gpus():
 
 
 def test_gpus():
-    """The same figures, of the transport of GPUs."""
+    """The same statistics, of the transport of GPUs."""
     emulated = {"FASTJAX_EMULATE_GPU": "1"}
     (result,) = multiprocess.run(__file__, "of_gpus", processes=1, devices=8, environment=emulated)
     assert result["exchanges"] > 0

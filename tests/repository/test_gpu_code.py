@@ -1,4 +1,4 @@
-"""The reader of the kernels' machine code, on code whose figures are known."""
+"""The reader of the kernels' machine code, on code whose registers and loads are known."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What profiles call exchanges, and what figures call them."""
+"""What profiles call exchanges, and what statistics call them."""
 
 import re
 

@@ -85,7 +85,7 @@ def spread(microseconds: list[float]) -> dict[str, float]:
 
 
 @dataclasses.dataclass
-class Figure:
+class Measurement:
     """A line of the table.
 
     Attributes:
@@ -117,10 +117,12 @@ class Figure:
     right: bool | None = None
 
 
-def figure(what: str, series: Mapping[str, list[float]], name: str, **fields: Any) -> Figure:
-    """The figure of case `name`; the case "copy" is a copy of as many bytes."""
+def measurement(
+    what: str, series: Mapping[str, list[float]], name: str, **fields: Any
+) -> Measurement:
+    """The measurement of case `name`; the case "copy" is a copy of as many bytes."""
     own = spread(series[name])
-    made = Figure(what, own, **fields)
+    made = Measurement(what, own, **fields)
     for other, times in series.items():
         if other == name:
             continue
@@ -133,7 +135,7 @@ def figure(what: str, series: Mapping[str, list[float]], name: str, **fields: An
     return made
 
 
-def at_most(made: Figure, microseconds: float) -> Figure:
+def at_most(made: Measurement, microseconds: float) -> Measurement:
     """With a goal."""
     made.goal = f"at most {microseconds:.0f} us"
     made.met = made.us["median"] <= microseconds
@@ -141,17 +143,17 @@ def at_most(made: Figure, microseconds: float) -> Figure:
 
 
 class Record:
-    """Figures of a measurement, written anew with each: one that is stopped leaves the others."""
+    """Measurements of one part, written anew with each: one that is stopped leaves the others."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.figures: list[Figure] = []
+        self.measurements: list[Measurement] = []
         self.notes: list[str] = []
         self.failures = 0
         self.device = ""
 
-    def add(self, made: Figure) -> None:
-        self.figures.append(made)
+    def add(self, made: Measurement) -> None:
+        self.measurements.append(made)
         share = "" if made.share_of_copy is None else f", {made.share_of_copy:.3f} of the copy"
         right = " WRONG RESULT" if made.right is False else ""
         moves = f", {moves_of(made.moved, made.bytes)}" if made.moved else ""
@@ -164,14 +166,14 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        figures = [dataclasses.asdict(each) for each in self.figures]
-        record = {"device": self.device, "figures": figures, "notes": self.notes}
+        measurements = [dataclasses.asdict(each) for each in self.measurements]
+        record = {"device": self.device, "figures": measurements, "notes": self.notes}
         self.path.write_text(json.dumps(record, indent=1) + "\n")
 
     def each(self, steps: Iterable[Work]) -> int:
         """Takes one step after the other, also after one that fails; returns the process's status.
 
-        That is 1 if a step failed, a result was wrong, or there is no figure.
+        That is 1 if a step failed, a result was wrong, or nothing was measured.
         """
         device = jax.devices()[0]
         self.device = f"{device.platform}: {device.device_kind}"
@@ -186,10 +188,10 @@ class Record:
                 traceback.print_exc()
                 self.failures += 1
                 self.note(f"failed: {type(error).__name__}: {str(error)[:500]}")
-        wrong = [each.what for each in self.figures if each.right is False]
+        wrong = [each.what for each in self.measurements if each.right is False]
         for what in wrong:
             print(f"wrong result: {what}")
-        return 1 if self.failures or wrong or not self.figures else 0
+        return 1 if self.failures or wrong or not self.measurements else 0
 
 
 def arguments(description: str | None) -> argparse.Namespace:
