@@ -16,7 +16,7 @@ def gpu_registrations() -> dict:
     """The handlers of CUDA and of ROCm programs."""
 
 def emulated_registrations() -> dict:
-    """Handlers with which CPU devices play GPUs."""
+    """Handlers with which CPU devices emulate GPUs."""
 
 def declared_calls() -> dict:
     """

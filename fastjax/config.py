@@ -26,7 +26,7 @@ And so have GPUs, when fastjax is imported:
 | `FASTJAX_GPU_MULTIPROCESSORS` | all | multiprocessors that kernels may take of each GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
 | `FASTJAX_GPU_IPC` | 0 | 1: processes of a host share their GPUs' memory; not yet run on GPUs |
-| `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices play GPUs, for tests |
+| `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices emulate GPUs, for tests |
 
 And, read then as well:
 

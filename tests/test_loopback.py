@@ -10,7 +10,7 @@ from fastjax import loopback
 
 
 def test_devices_beside_each_other(rng):
-    """Each device plays an exchange of its own, with as many ranks as make them overlap."""
+    """Each device executes an exchange of its own, with as many ranks as make them overlap."""
     devices = len(jax.devices())
     mesh = jax.make_mesh((devices,), ("d",))
     meta = reference.packed(reference.random_sizes(rng, 64, 64))

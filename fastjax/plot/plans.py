@@ -15,7 +15,7 @@ from fastjax.plot.matrices import draw_matrices
 from fastjax.plot.nics import draw_nics
 from fastjax.plot.stages import draw_exchanged, draw_stages
 from fastjax.plot.traffic import draw_tiles, draw_traffic
-from fastjax.schedule.flows import Flows, play_by_barrier
+from fastjax.schedule.flows import Flows, simulate_by_barrier
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def plot_panels(
         raise ArgumentError(
             f"ax must be one of the axes for each panel, {len(panels)} in all, got {len(axes)}."
         )
-    flows = play_by_barrier(plan) if set(panels) & set(_DRAWN_BY_TIME) else None
+    flows = simulate_by_barrier(plan) if set(panels) & set(_DRAWN_BY_TIME) else None
     for panel, place in zip(panels, axes, strict=True):
         if flows is not None and panel in _DRAWN_BY_TIME:
             _DRAWN_BY_TIME[panel](plan, flows, place)

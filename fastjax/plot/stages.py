@@ -89,7 +89,7 @@ def draw_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
 
     Args:
       plan: the plan.
-      flows: its transfers, played.
+      flows: its transfers, simulated.
       ax: where it is drawn.
     """
     servers = plan.topology.servers

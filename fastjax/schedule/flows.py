@@ -1,4 +1,4 @@
-"""When the rows of a plan move: its transfers, played by the compiled simulator."""
+"""When the rows of a plan move: its transfers, run by the compiled simulator."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Progress = Callable[[float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Flows:
-    """What was played.
+    """What was simulated.
 
     Attributes:
       transfers: those of the plan, with their start and end (`TIMED_DTYPE`).
@@ -117,7 +117,9 @@ def simulation_of(
     )
 
 
-def play(core: _core.Simulation, transfers: np.ndarray, progress: Progress | None = None) -> Flows:
+def run_simulation(
+    core: _core.Simulation, transfers: np.ndarray, progress: Progress | None = None
+) -> Flows:
     """Runs a simulation of these transfers to its end.
 
     Raises:
@@ -144,10 +146,10 @@ def play(core: _core.Simulation, transfers: np.ndarray, progress: Progress | Non
     return Flows(timed, messages)
 
 
-def play_by_barrier(plan: Schedule) -> Flows:
+def simulate_by_barrier(plan: Schedule) -> Flows:
     """A plan whose stages begin when the one before is over everywhere; barriers cost nothing."""
     core = simulation_of(plan.transfers, plan.topology, plan.row_bytes, synchronization="barrier")
-    return play(core, plan.transfers)
+    return run_simulation(core, plan.transfers)
 
 
 def _timed(
@@ -168,7 +170,7 @@ __all__ = [
     "TIMED_DTYPE",
     "Flows",
     "Progress",
-    "play",
-    "play_by_barrier",
+    "run_simulation",
+    "simulate_by_barrier",
     "simulation_of",
 ]

@@ -10,7 +10,7 @@ from fastjax import _core
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
-from fastjax.schedule.flows import Progress, play, simulation_of
+from fastjax.schedule.flows import Progress, run_simulation, simulation_of
 from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import Fabric, Incast
 from fastjax.simulation.timeline import Timeline
@@ -166,7 +166,7 @@ def _timeline(
     core: _core.Simulation, transfers: np.ndarray, *, progress: Progress | None, **about: Any
 ) -> Timeline:
     """Runs the simulation."""
-    flows = play(core, transfers, progress)
+    flows = run_simulation(core, transfers, progress)
     return Timeline(
         transfers=flows.transfers,
         messages=flows.messages,

@@ -1,4 +1,4 @@
-"""The programs of `fastjax.loopback`: all ranks of an exchange, played by one device."""
+"""The programs of `fastjax.loopback`: all ranks of an exchange, executed by one device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loopback_ragged_all_to_all(
     topology: Topology,
     scheduler: str | None = None,
 ) -> jax.Array:
-    """Plays every rank of a `fast_ragged_all_to_all` on the one device that holds the arrays.
+    """Executes every rank of a `fast_ragged_all_to_all` on the one device that holds the arrays.
 
     Args:
       operand: rows to send, shape (ranks, rows, ...).
@@ -39,7 +39,7 @@ def loopback_ragged_all_to_all(
       send_sizes: rows of each slice.
       output_offsets: where each slice lands in the receiver's output.
       recv_sizes: rows that arrive.
-      topology: the fabric that is played; servers are domains between which rows go as messages.
+      topology: the fabric of the ranks; servers are domains between which rows go as messages.
       scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
 
     Returns:
@@ -91,7 +91,7 @@ def loopback_plan(
 
     Args:
       send_sizes: what every rank would pass, shape (ranks, k * ranks), integers.
-      topology: the fabric that is played.
+      topology: the fabric of the ranks.
       scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
       row_bytes: bytes of a row, as far as known.
       rank: whose stage table is wanted.

@@ -22,7 +22,7 @@ struct PlatformBackend {
 // Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none.
 Status FindGpuBackend(const std::string& platform, const CallSite& site, PlatformBackend* found);
 
-// The same where one device plays all ranks, of servers of `devices_per_server` devices each.
+// The same where one device executes all ranks, of servers of `devices_per_server` devices each.
 Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
                            PlatformBackend* found);
 

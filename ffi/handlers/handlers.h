@@ -29,7 +29,7 @@ Bundle GpuPlanExchange();
 Bundle GpuLoopback();  // all ranks of an exchange on one device
 Bundle GpuLoopbackPlan();
 
-// On CPUs that play GPUs.
+// On CPUs that emulate GPUs.
 Bundle EmulatedPlan();
 Bundle EmulatedExchange();
 Bundle EmulatedPlanExchange();

@@ -40,7 +40,7 @@ struct ExchangeBuffers {
   ffi::AnyBuffer send_sizes;
   ffi::AnyBuffer output_offsets;
   ffi::AnyBuffer recv_sizes;
-  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks, or none yet
+  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device executes all ranks, or none yet
   std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
   std::optional<Indices> indices = std::nullopt;           // of rows, where the exchange is indexed
   std::optional<ffi::AnyBuffer> factors = std::nullopt;    // and of those that are summed, or of length 0
@@ -134,7 +134,7 @@ struct StagedExchangeOperands {
 struct PlanBuffers {
   Table table;
   ffi::AnyBuffer send_sizes;
-  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device plays all ranks
+  std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device executes all ranks
 };
 
 struct PlanOperands {

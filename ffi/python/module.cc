@@ -250,7 +250,7 @@ NB_MODULE(_core, m) {
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
   m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
-  m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices play GPUs.");
+  m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices emulate GPUs.");
   m.def("declared_calls", &DeclaredCalls,
         "By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.");
   python::RegisterGpu(&m);

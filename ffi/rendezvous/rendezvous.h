@@ -59,7 +59,7 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
     void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
     // Does the same, but the caller's thread completes all devices, one after the other. For ranks that one device
-    // plays, whose completions wait for nothing.
+    // executes, whose completions wait for nothing.
     void FinishHere(const Status& status) { owner_->FinishSessionHere(this, status); }
 
    private:

@@ -123,7 +123,7 @@ class Processes(Devices):
 
 
 class Loopback(Backend):
-    """Ranks that one device plays. Between servers, it has messages; inside one, memory."""
+    """Ranks that one device executes. Between servers, it has messages; inside one, memory."""
 
     @property
     def mixes_rows(self) -> bool:

@@ -15,7 +15,7 @@ from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import PANELS
 from fastjax.plot.matrices import stage_runs
 from fastjax.plot.nics import nic_seconds
-from fastjax.schedule.flows import play_by_barrier
+from fastjax.schedule.flows import simulate_by_barrier
 from fastjax.schedule.transfers import SCALE_OUT
 
 
@@ -79,7 +79,7 @@ def test_matrices_are_the_stages(scheduler):
     wanted = np.zeros((plan.num_stages, 4, 4), int)
     for _, stage, src, dst, _, _, _, rows in crossing(plan):
         wanted[stage, src // 2, dst // 2] += rows
-    flows = play_by_barrier(plan)
+    flows = simulate_by_barrier(plan)
     runs = stage_runs(plan, flows)
     crossed = flows.messages[flows.messages["phase"] == SCALE_OUT]
     assert [run.first for run in runs] == [0, *(run.last + 1 for run in runs[:-1])]
@@ -102,14 +102,14 @@ def test_matrices_are_the_stages(scheduler):
 def test_chunks_of_a_stage_are_one_matrix():
     plan = make_plan(traffic.uniform(8, 2**20), Topology(2, 4), scheduler="fast", row_bytes=4096)
     assert plan.num_stages > 1
-    (run,) = stage_runs(plan, play_by_barrier(plan))
+    (run,) = stage_runs(plan, simulate_by_barrier(plan))
     assert str(run).startswith(f"0-{plan.num_stages - 1}: ")
 
 
 @pytest.mark.parametrize(("servers", "most"), [(26, 18), (40, 12)])
 def test_many_stages_show_the_longest(servers, most):
     plan = plan_of("spreadout", servers, devices=1)
-    runs = stage_runs(plan, play_by_barrier(plan))
+    runs = stage_runs(plan, simulate_by_barrier(plan))
     assert len(runs) > most
     ax = panel(plan, "matrices")
     longest = sorted(runs, key=lambda run: run.seconds)[-most:]

@@ -14,7 +14,7 @@ from fastjax import Topology, make_plan, simulate, traffic
 from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import draw_plan, plot_plan
 from fastjax.plot.stages import shares_of, spans_of
-from fastjax.schedule.flows import play_by_barrier
+from fastjax.schedule.flows import simulate_by_barrier
 from fastjax.schedule.transfers import PHASES, REDISTRIBUTE, SCALE_OUT
 
 
@@ -24,7 +24,7 @@ from fastjax.schedule.transfers import PHASES, REDISTRIBUTE, SCALE_OUT
 def test_shares_and_spans_of_every_stage(scheduler, problem):
     """Added up one transfer after the other."""
     plan = scheduled(problem, scheduler)
-    m, flows = plan.topology.devices_per_server, play_by_barrier(plan)
+    m, flows = plan.topology.devices_per_server, simulate_by_barrier(plan)
     timeline = simulate(plan, synchronization="barrier")
     np.testing.assert_array_equal(flows.messages, timeline.messages)
     assert flows.end == timeline.completion_time
@@ -59,7 +59,7 @@ def test_bars_are_the_stages():
         traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
     )
     figure = plot_plan(plan)
-    drawn, flows = bars(figure.axes[1]), play_by_barrier(plan)
+    drawn, flows = bars(figure.axes[1]), simulate_by_barrier(plan)
     for phase in PHASES:
         shares = shares_of(plan, flows, phase)
         edges = (shares.start * 1e6, shares.end * 1e6, shares.server)
@@ -84,7 +84,7 @@ def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
     left, right = plot_plan(plan).axes[:2]
     blocks = matrix.reshape(40, 4, 40, 4).sum(axis=(1, 3))
     np.testing.assert_array_equal(left.images[0].get_array(), blocks)
-    flows, drawn = play_by_barrier(plan), bars(right)
+    flows, drawn = simulate_by_barrier(plan), bars(right)
     assert {int(np.floor(bar[2])) for bar in drawn} == {-2, *range(40), 41}
     between = [bar for bar in drawn if 0 <= bar[2] < 40]
     assert len(between) == len(shares_of(plan, flows, SCALE_OUT).stage)

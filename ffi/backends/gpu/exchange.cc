@@ -17,7 +17,7 @@ namespace {
 
 using Session = Rendezvous<ExchangeArgs>::Session;
 
-// One device plays all ranks.
+// One device executes all ranks.
 bool IsOneCall(const Session& session) {
   const DeviceContext* const first = session.args().front().context;
   return std::all_of(session.args().begin(), session.args().end(),

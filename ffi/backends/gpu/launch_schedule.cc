@@ -191,7 +191,7 @@ void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   ++first_message_[static_cast<size_t>(pipeline_step) + 1];
 }
 
-// Messages between ranks that are played on one stream: what is sent is copied to where it is received.
+// Messages between ranks that share one stream: what is sent is copied to where it is received.
 Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
   for (auto* ends : {&own_sent_, &own_received_}) {
     std::sort(ends->begin(), ends->end(), [](const OwnMessage& a, const OwnMessage& b) {

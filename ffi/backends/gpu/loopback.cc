@@ -12,7 +12,7 @@ Status LoopbackFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
 Status LoopbackFabric::ChannelOf(const CallSite& site, int32_t /*group*/, const Layout& /*layout*/,
                                  std::shared_ptr<Channel>* channel) {
   *channel = nullptr;
-  return Status::Internal(site.Prefix() + "ranks that one device plays must be on one stream.");
+  return Status::Internal(site.Prefix() + "ranks that one device executes must be on one stream.");
 }
 
 }  // namespace fastjax::gpu

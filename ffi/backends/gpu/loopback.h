@@ -1,4 +1,4 @@
-// Declares LoopbackFabric, with which one GPU plays all ranks of a plan. Kernels and stages are real, and a kernel
+// Declares LoopbackFabric, with which one GPU executes all ranks of a plan. Kernels and stages are real, and a kernel
 // moves the messages.
 #ifndef FASTJAX_BACKENDS_GPU_LOOPBACK_H_
 #define FASTJAX_BACKENDS_GPU_LOOPBACK_H_

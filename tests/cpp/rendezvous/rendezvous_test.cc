@@ -297,7 +297,7 @@ void TestExpiryOfRepetitions() {
   CHECK_EQ(met.load(), 1);
 }
 
-// Devices that are played by one need no threads.
+// Ranks that one device executes need no threads.
 void TestFinishHere() {
   const auto site = MakeSite(1, 4);
   const auto session = ProcessSession::Create(

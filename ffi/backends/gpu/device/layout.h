@@ -23,7 +23,7 @@ class MemoryGroup;
 enum Part : int32_t { kSource, kDestination, kStaging };
 constexpr int32_t kParts = 3;
 
-// A call is a stream: that of one device, or, where several ranks are played on one device, of all of them.
+// A call is a stream: that of one device, or, where one device executes several ranks, of all of them.
 struct Layout {
   std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
   std::vector<int32_t> call_of;    // by rank: -1 where a device is another process's

@@ -355,11 +355,11 @@ void TestLoopbackOfSeveralStreams() {
   StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(&exchange, 1, false);
-  CHECK_CONTAINS(outcomes.status(0).message, "ranks that one device plays must be on one stream.");
+  CHECK_CONTAINS(outcomes.status(0).message, "ranks that one device executes must be on one stream.");
   CHECK(rig.IsUntouched());
 }
 
-// Ranks that one call of a device plays.
+// Ranks that one call of a device executes.
 class OneCall final : public Exchange {
  public:
   OneCall(std::unique_ptr<Exchange> exchange, const gpu::Caller* caller)
