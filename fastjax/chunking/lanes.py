@@ -124,7 +124,7 @@ def _whole(seconds: float) -> int:
 
 
 class _Run:
-    """Lanes at work. What is ready waits in a heap: (when, chunk, part)."""
+    """Simulates the lanes. Parts that are ready wait in a heap: (when, chunk, part)."""
 
     def __init__(self, lasting: list[list[int]]):
         self._lasting = lasting
@@ -156,7 +156,7 @@ class _Run:
             self._pieces.append(Piece(name, _LANE_OF[name], chunk, *times))
 
     def _place(self, when: int, chunk: int, part: int) -> int:
-        """Runs a part as soon as its lane is free; returns its end. No time needs no lane."""
+        """Runs a part as soon as its lane is free; returns its end."""
         lasting = self._lasting[chunk][part]
         if not lasting:
             return when
@@ -167,7 +167,7 @@ class _Run:
         return end
 
     def _follow(self, when: int, chunk: int, part: int) -> None:
-        """What may start when a part ends."""
+        """Makes ready the parts that may start when a part ends."""
         self._last = max(self._last, when)
         if part + 1 < len(_NAMES):
             self._ready(when, chunk, part + 1)

@@ -59,7 +59,7 @@ class LayerTimes:
 
     @classmethod
     def of(cls, found: Schedule, chunks: int, *, deduplicated: bool) -> LayerTimes:
-        """What a schedule says."""
+        """The times of a schedule."""
         busy = (found.busy(lane) for lane in LANES)
         return cls(chunks, deduplicated, found.pieces, found.total, *busy)
 

@@ -60,7 +60,7 @@ def cross_once(
     dependency: ordering.Dependency,
     plan_dependency: ordering.Dependency,
 ) -> tuple[Crossed, ordering.Dependency]:
-    """Tokens to the servers of their experts, once each.
+    """Sends tokens to the servers of their experts, once to each server.
 
     Args:
       x: tokens; see `dispatch`.
@@ -94,7 +94,7 @@ def spread_inside(
     landing_dependency: ordering.Dependency,
     experts_dependency: ordering.Dependency,
 ) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
-    """What crossed, to its experts, a copy for each.
+    """Sends what crossed to its experts, a copy to each.
 
     Args:
       crossed: by `cross_once`.
@@ -146,7 +146,7 @@ def find_room(
 def beside_rows(
     top_k: int, weights: jax.Array | None, servers: Servers
 ) -> tuple[tuple[int, np.dtype], ...]:
-    """What travels with a token's row: columns, and their type."""
+    """The columns that travel with a token's row, and their types."""
     numbers = (top_k, number_type(servers))
     if weights is None:
         return (numbers,)

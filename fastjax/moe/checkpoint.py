@@ -13,7 +13,7 @@ _NAME = "fastjax_handle"
 
 
 def named(tree: TreeT) -> TreeT:
-    """The same arrays, by a name that policies know."""
+    """Names arrays, so that policies of `jax.checkpoint` find them."""
     return jax.tree.map(lambda array: checkpoint_name(array, _NAME), tree)
 
 

@@ -1,4 +1,4 @@
-"""Into how many chunks a layer is cut if nobody says so."""
+"""Chooses the number of chunks of a layer where the caller gives none."""
 
 from __future__ import annotations
 

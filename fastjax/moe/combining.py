@@ -1,4 +1,4 @@
-"""Rows of experts back to their tokens."""
+"""`combine` sends rows of experts back to their tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def combine_in_order(
     payload_dtype: DTypeLike | None,
     dependency: ordering.Dependency,
 ) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
-    """What `combine` does; its exchange between all devices begins after `dependency`.
+    """Does what `combine` does, and begins its exchange between all devices after `dependency`.
 
     Returns:
       Tokens; a dependency for the next such exchange; and one for experts that are to work once

@@ -268,7 +268,7 @@ _land.defvjp(_land_forward, _land_backward, symbolic_zeros=True)
 
 
 def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
-    """The weights of choices of this server, and of those of each entry's; 0 for all others."""
+    """Weights of this server's choices, and for each entry those of its server's; 0 elsewhere."""
     if weights.shape[1] == 0:
         return weights, jnp.zeros_like(weights, shape=(crossing.token.shape[0], 0))
     chosen, token = crossing.chosen, crossing.token
@@ -313,7 +313,7 @@ def _cross_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
         return None, None, None, None, None, None
     empty = jnp.zeros((tokens + crossing.landing, 0), jnp.float32)
     rows, each = x_ct if moved else empty, weights_ct if weighted else empty
-    # One byte is too coarse for them.
+    # Types of one byte are too coarse for gradients.
     coarse = payload.has_scales(travels_in, x.dtype)
     back_in = rows.dtype if coarse or not moved else travels_in
     returned: Any = _return(back_in, rows, each, crossing, dependency_ct)
@@ -461,7 +461,7 @@ _return_sums.defvjp(_return_sums_forward, _return_sums_backward)
 def _fan_out(
     travels_in: np.dtype, ct: jax.Array, crossing: Crossing, dependency: ordering.Dependency
 ) -> Any:
-    """To each server of a token its cotangent, which crosses once."""
+    """Sends the cotangent of each token to the token's servers, once to each."""
     listed = ct.at[crossing.token].get(mode="promise_in_bounds")
     words, how = payload.packed(listed, travels_in)
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
@@ -494,7 +494,7 @@ def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Arr
 
 
 def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
-    """What each choice's server says of it: shape (tokens, k)."""
+    """The value of each choice, from the choice's server: shape (tokens, k)."""
     server = jnp.minimum(crossing.chosen, crossing.servers - 1)
     entry = jnp.take_along_axis(crossing.entry, server, 1)
     columns = own.shape[1]

@@ -1,4 +1,4 @@
-"""Tokens to the devices of their experts."""
+"""`dispatch` sends tokens to the devices of their experts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def finish_dispatch(
     landing_dependency: ordering.Dependency,
     experts_dependency: ordering.Dependency,
 ) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
-    """What `dispatch` returns, once the exchange of `start_dispatch` has ended.
+    """Returns what `dispatch` does, once the exchange of `start_dispatch` has ended.
 
     Args:
       in_flight: from `start_dispatch`.

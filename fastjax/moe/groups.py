@@ -1,4 +1,4 @@
-"""What experts do to rows, at the cost of the rows that there are."""
+"""Applies experts to rows, at the cost of the rows that there are."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def grouped_map(
       function: takes rows, shape (some, width), and one group's params; returns a row for each,
         shape (some, new width). Rows must not depend on each other. It may use no other traced
         values, and no collectives: devices have different numbers of tiles.
-      rows: floating-point, shape (room, width); those of one group behind those of another.
+      rows: floating-point, shape (room, width); those of one group after those of another.
       params: a pytree of floating-point arrays, each with a leading dimension of groups.
       group_sizes: rows of each group, integers, shape (groups,).
 
     Returns:
-      The function of each row, shape (room, new width); zero behind the last group.
+      The function of each row, shape (room, new width); zero after the last group.
 
     Raises:
       ArgumentError: shapes or types do not fit.
@@ -105,12 +105,12 @@ def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> 
     kernels of its own there. Products are summed in float32 or wider. No forward-mode derivatives.
 
     Args:
-      rows: shape (room, width); those of one group behind those of another.
+      rows: shape (room, width); those of one group after those of another.
       weights: one matrix for each group, shape (groups, width, new width).
       group_sizes: rows of each group, integers, shape (groups,).
 
     Returns:
-      Each row times its group's matrix, shape (room, new width); zero behind the last group.
+      Each row times its group's matrix, shape (room, new width); zero after the last group.
 
     Raises:
       ArgumentError: shapes or types do not fit.
@@ -181,7 +181,7 @@ _grouped_map.defvjp(_forward, _backward)
 
 
 class _Tile:
-    """Some rows in one piece, of which a run belongs to one group."""
+    """Consecutive rows, of which a run belongs to one group."""
 
     def __init__(self, number: jax.Array, room: int, group_sizes: jax.Array) -> None:
         self.length = _tile_rows(room)
@@ -200,9 +200,9 @@ class _Tile:
         self._nearest = jnp.clip(row, begins, ends_at - 1)
 
     def own(self, array: jax.Array) -> jax.Array:
-        """Its rows; in the places of others', which may be anything, one of its own again.
+        """Rows of the tile; in the place of each row of another group, one of its own again.
 
-        Zeros would not do: functions need not have a derivative there.
+        Rows of other groups may hold anything, and functions need not have a derivative at zero.
         """
         return self._slice(array)[self._nearest]
 

@@ -1,4 +1,4 @@
-"""Rows to the experts of their server, a copy for each, and the sums of what experts made of them.
+"""Sends rows to the experts of their server, a copy to each, and sums what experts made of them.
 
 Rows are named by indices, so no array has a row for each choice, and rows are multiplied by their
 weights while they are summed, so none has their products. Sums are in float32 or wider, in a fixed
@@ -25,7 +25,7 @@ from fastjax.traced.indexed_exchange import indexed_exchange, summable
 def send(
     x: jax.Array, route: Route, travels_in: np.dtype, dependency: ordering.Dependency = None
 ) -> jax.Array:
-    """The rows of tokens at their experts, which wait for `dependency`.
+    """Sends the rows of tokens to their experts, which wait for `dependency`.
 
     Returns:
       Shape (route.rows, width), of x's type.
@@ -39,7 +39,7 @@ def send(
 def send_weights(
     weights: jax.Array, route: Route, dependency: ordering.Dependency = None
 ) -> jax.Array:
-    """The weight of each row at its expert, shape (route.rows, 1); see `payload.exchange`."""
+    """Sends weights to the rows of their experts, shape (route.rows, 1); see `payload.exchange`."""
     each = weights.reshape(-1, 1)
     each, *_ = jax_compat.vary_together([each, route.order], route.plan.axis_name)
     sorted_ = each.at[route.order].get(unique_indices=True, mode="promise_in_bounds")
@@ -49,7 +49,7 @@ def send_weights(
 def add_up(
     rows: jax.Array, route: Route, weights: jax.Array | None, *, ordered: bool = False
 ) -> tuple[jax.Array, ordering.Dependency]:
-    """What experts made of each token, weighted and summed.
+    """Sums what experts made of each token, weighted.
 
     Args:
       rows: shape (route.rows, width).

@@ -1,4 +1,4 @@
-"""Rows with what belongs to them, in one array: so that one exchange carries both."""
+"""Packs rows and what travels with them into one array, so that one exchange carries both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets room where there is not enough for all."""
+"""Shares out room where there is not enough for all rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BITS = 31  # of a count
 def share_out(wanted: jax.Array, room: jax.Array) -> jax.Array:
     """Gives everyone what they want, up to a level that is the same for all and just fits.
 
-    So the most popular lose first, and nothing is left over that somebody wanted.
+    So the most popular lose first, and no room is left while anyone wants more.
 
     Args:
       wanted: int32, shape (..., n), not negative; sums stay below 2^31.

@@ -1,4 +1,4 @@
-"""From the experts that tokens chose to offsets and sizes."""
+"""Finds offsets and sizes from the experts that tokens chose."""
 
 from __future__ import annotations
 
@@ -131,5 +131,5 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
 
 
 def _before(sizes: jax.Array, axis: int) -> jax.Array:
-    """Sum of those that come before each."""
+    """The sum of the sizes before each."""
     return jnp.cumsum(sizes, axis=axis, dtype=sizes.dtype) - sizes

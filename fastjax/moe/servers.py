@@ -51,11 +51,11 @@ class Servers:
         return self.num_experts // self.count
 
     def server_of_expert(self) -> np.ndarray:
-        """The server of each expert, and behind them `count`, for choices that go nowhere."""
+        """The server of each expert, then `count`, for choices that go nowhere."""
         return np.append(self._rank_of_expert() // self.devices, self.count).astype(np.int32)
 
     def number_in_server(self) -> np.ndarray:
-        """The number of each expert in its server, and behind them -1."""
+        """The number of each expert in its server, then -1."""
         here = self.num_experts // len(self.rank_of)
         local = self._rank_of_expert() % self.devices * here + np.arange(self.num_experts) % here
         return np.append(local, -1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""A row for each choice to the device of its expert, and back."""
+"""Sends a row for each choice to the device of its expert, and back."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def add_up(
     travels_in: np.dtype,
     dependency: ordering.Dependency = None,
 ) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
-    """The rows of experts at their tokens, weighted and added up, in a type that sums are made in.
+    """Returns the rows of experts to their tokens, weighted and added up, in a wide type.
 
     Args:
       rows: shape (route.rows, width).

@@ -1,4 +1,4 @@
-"""A value that there is only once there is another, whatever XLA knows of the two."""
+"""`after` makes a value depend on another one, which XLA cannot remove."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ after_p = Primitive("after")
 
 
 def after(value: jax.Array, earlier: jax.Array) -> jax.Array:
-    """The value, for what must not begin before there is `earlier`.
+    """The value, for what must not begin before `earlier` has been computed.
 
     XLA's CPU backend drops `jax.lax.optimization_barrier` before it decides on an order; it does
-    not drop this. Other platforms get that, where a device begins things in the order of the
-    program. Derivatives are those of the value, and wait for nothing.
+    not drop this. Other platforms get that barrier, since their devices begin operations in
+    the order of the program. Derivatives are those of the value, and wait for nothing.
     """
     operands = jax_compat.vary_together([value, earlier], ())
     return after_p.bind(*operands)

@@ -1,4 +1,4 @@
-"""The mesh axes that are exchanged over, and what there is of offsets and sizes along them."""
+"""Mesh axes that are exchanged over, and checks of offsets and sizes along them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_metadata(group_size: int, **arrays: jax.Array) -> None:
 
 
 def position(axes: Axes, groups: Groups) -> jax.Array:
-    """Of this device in its group."""
+    """The position of this device in its group."""
     index = jax.lax.axis_index(axes)
     if groups is None:
         return index
@@ -87,7 +87,7 @@ def fold_metadata(array: jax.Array, dim: int) -> jax.Array:
 
 
 def refuse_mapped_axis(axis_data: Any, axes: Axes) -> None:
-    """Vmap over the very axis that is exchanged over has no devices to exchange between."""
+    """Refuses vmap over an axis that is exchanged over: it has no devices to exchange between."""
     if axis_data.name in axes:
         raise ArgumentError(
             f"axis {axis_data.name!r} is a vmap axis; ragged exchanges run over mesh axes, inside "

@@ -2,8 +2,8 @@
 
 The lowering rules emit calls by these declarations, and tests make calls of their own by them.
 ffi/handlers/contract.cc and operands.h have the same for handlers, which decode operands by their
-place and attributes by their names; a test compares the two. Of compiled and exported programs,
-all of it is the format.
+place and attributes by their names; a test compares the two. Compiled and exported programs contain
+all of it, so it is a format.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class CustomCall:
         return {a.name: _KINDS[a.kind](values[a.name]) for a in self.attributes if a.name in given}
 
 
-# What handlers know of a call site, whatever it does.
+# Attributes of every call site.
 _CALL_SITE = (
     Attribute("operation", "string"),
     Attribute("name", "string", added=True),
@@ -109,7 +109,7 @@ _CALL_SITE = (
     Attribute("rank_of", "int64[]"),  # by position in the group
     Attribute("platform", "string", added=True),
 )
-# Where devices of several processes take part; both by partition.
+# Both are given where devices of several processes take part, and are indexed by partition.
 _PROCESSES = (
     Attribute("processes", "int64[]", optional=True),
     Attribute("rails", "int64[]", optional=True),
@@ -122,7 +122,7 @@ _EXCHANGE = (
     Attribute("check_overlaps", "bool", added=True),
 )
 
-# Rows to send, and what the result holds where none arrives.
+# The rows to send, and what the result holds where none arrives.
 _ROWS = ("source", "base")
 
 PLAN = CustomCall(
@@ -141,7 +141,7 @@ INDEXED_EXCHANGE = dataclasses.replace(
     target="fastjax_indexed_exchange_v1",
     operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "partition"),
 )
-# Without a number each, XLA would take two of the same operands for one.
+# Each call has a number: otherwise XLA would merge two calls of the same operands.
 _STAGE = (Attribute("channel", "int64"),)
 STAGE = CustomCall(
     "fastjax_stage_v1", (*_ROWS, *Metadata._fields, "table"), _STAGE, in_place="base"

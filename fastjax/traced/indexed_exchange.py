@@ -156,7 +156,7 @@ def _lowering(
 
 
 def _copied(params: _Params, *operands: jax.Array) -> jax.Array:
-    """The same on other platforms: copies are exchanged."""
+    """Does the same on other platforms, by an exchange of copies."""
     source, base, *way, table, indices, factors = operands
     exchange = functools.partial(fast_ragged_all_to_all_p.bind, check_overlaps=False, **params)
     if not params["reverse"]:
@@ -231,7 +231,7 @@ def _folded(
     output_offsets = offsets_in_batch(output_offsets, send_sizes, plain.shape[1])
     folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     check_batch_rows(size, max(indices.shape[1], indexed.shape[1], plain.shape[1]))
-    # One that is of no row must not become one of another element's.
+    # An index of no row must not become one of a row of another element.
     exists = (indices >= 0) & (indices < indexed.shape[1])
     first = jnp.arange(size, dtype=indices.dtype)[:, None] * indexed.shape[1]
     indices = jnp.where(exists, indices + first, -1)

@@ -1,4 +1,4 @@
-"""Types that travel as others."""
+"""Types that are exchanged as other types."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _plan_lowering(
 ) -> list[jax_compat.MlirValue]:
     spec = params["spec"]
     if fallback.needed(platform, params["fallback"]):
-        # What exchanges there without a plan reads no table.
+        # JAX's exchange, which takes its place there, reads no table.
         return jax_compat.lower_function(
             ctx, lambda _: jnp.zeros(spec.table_words, jnp.int32), send_sizes
         )
