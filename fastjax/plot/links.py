@@ -26,7 +26,7 @@ PHASE_COLOURS = {
 }
 PHASE_NAMES = {LOCAL: "local", **PHASES}
 
-_WIDEST = 90  # letters, as many as the narrowest figure has room for
+_WIDEST = 90  # characters, as many as the narrowest figure has room for
 
 # Blue to pink, so that no server looks like a phase of what moves inside servers.
 _SERVER_COLOURS = (

@@ -26,7 +26,7 @@ def test_predictions_are_near_what_is_simulated(shape, skewed):
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (3, 4), (5, 1)])
-def test_devices_take_turns(shape):
+def test_rounds_of_devices(shape):
     """What is posted at the same time meets at no receiver, be it of one server or of several."""
     topology = Topology(*shape)
     devices, peers = topology.num_devices, (shape[0] - 1) * shape[1]
@@ -40,7 +40,7 @@ def test_devices_take_turns(shape):
 
 
 @pytest.mark.parametrize("block", [0.3e-6, 1e-6, 2e-6])
-def test_what_is_posted_in_turns(block):
+def test_what_is_posted_in_rounds(block):
     """By hand: NICs are idle while blocks take less time than posting them."""
     topology = Topology(2, 8, scale_out_latency=0, transfer_overhead=1e-6)
     even = np.full((16, 16), round(block * topology.scale_out_bandwidth))
@@ -48,7 +48,7 @@ def test_what_is_posted_in_turns(block):
     assert took == pytest.approx(7 * max(block, 1e-6) + block, rel=1e-6)
 
 
-def test_servers_take_turns():
+def test_rounds_of_servers():
     """Nobody is posted to by all others first, or last."""
     topology = Topology(5, 2)
     plan = make_plan(np.full((10, 10), 100), topology, scheduler="balanced", row_bytes=4096)
