@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer as a module of flax.nnx, around `fastjax.moe`.
+"""A mixture-of-experts layer as a module of flax.nnx, around `fastjax.moe.layer`.
 
     pip install 'fastjax[examples]'
     python examples/nnx_moe.py
@@ -32,7 +32,7 @@ class MoE(nnx.Module):
       mesh: of the devices; tokens and experts are spread over one axis of it.
       axis_name: that axis.
       rngs: for the parameters.
-      **options: further ones of `fastjax.moe.dispatch`.
+      **options: further ones of `fastjax.moe.layer`.
     """
 
     def __init__(
@@ -67,16 +67,22 @@ class MoE(nnx.Module):
         return layer(x, ids, weights, self.up[...], self.down[...])
 
     def _on_device(self, x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
-        rows, sizes, handle = moe.dispatch(
+        return moe.layer(
+            _expert,
             x,
             ids,
-            weights=weights,
+            weights,
+            (up, down),
             num_experts=self.num_experts,
             axis_name=self.axis_name,
             **self.options,
         )
-        rows = moe.grouped_dot(jax.nn.relu(moe.grouped_dot(rows, up, sizes)), down, sizes)
-        return moe.combine(rows, handle)
+
+
+def _expert(rows: Any, matrices: tuple[Any, Any]) -> Any:
+    """What one expert does with its rows; its two matrices."""
+    up, down = matrices
+    return jax.nn.relu(rows @ up) @ down
 
 
 @nnx.jit

@@ -6,8 +6,8 @@
     python examples/train_moe.py --help
 
 The text is what every machine has: the sources of Python's standard library. Each of the devices
-has its own part of a step's sequences and its own experts; `fastjax.moe` takes tokens to their
-experts and back.
+has its own part of a step's sequences and its own experts; `fastjax.moe.layer` takes tokens to
+their experts and back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TrainOptions:
     """Trains a byte-level mixture-of-experts language model on CPU devices."""
 
     layer: Literal["fastjax", "dense"] = "fastjax"
-    """How tokens reach their experts: fastjax.moe, or padded all_to_alls, to compare with."""
+    """How tokens reach their experts: fastjax.moe.layer, or padded all_to_alls, to compare with."""
     scheduler: str | None = None
     """fastjax's scheduler; by default FASTJAX_SCHEDULER's, or auto."""
     servers: int | None = None

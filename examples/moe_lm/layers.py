@@ -1,4 +1,4 @@
-"""The layer of experts, in the ways that are compared: `fastjax.moe`, and padded all_to_alls.
+"""The layer of experts, in the ways that are compared: `moe.layer`, and padded all_to_alls.
 
 Both run inside `jax.shard_map`, on tokens x of shape (tokens, width), their choices and the weights
 of these, shape (tokens, k), and a device's own experts: two matrices each, shapes (experts of a
@@ -44,17 +44,17 @@ def fast(scheduler: str | None = None, topology: Topology | None = None) -> Laye
     """Rows travel as they are; experts work on those that there are."""
 
     def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
-        rows, sizes, handle = moe.dispatch(
+        return moe.layer(
+            _expert,
             x,
             ids,
-            weights=weights,
+            weights,
+            experts,
             num_experts=experts[0].shape[0] * jax.lax.axis_size(AXIS),
             axis_name=AXIS,
             scheduler=scheduler,
             topology=topology,
         )
-        rows = moe.grouped_map(_expert, rows, experts, sizes)
-        return moe.combine(rows, handle)
 
     return layer
 
