@@ -424,10 +424,11 @@ void LoopbackNetwork::EndAllBetween(int32_t a, int32_t b, const std::string& why
     for (auto* flights : {&node.unexpected, &node.met}) {
       flights->erase(std::remove_if(flights->begin(), flights->end(), from_there), flights->end());
     }
-    const auto from_there = [there = there](const Node::Arrived& arrived) {
+    const auto message_from_there = [there = there](const Node::Arrived& arrived) {
       return arrived.kind == Node::Arrived::Kind::kMessage && arrived.process == there;
     };
-    node.messages.erase(std::remove_if(node.messages.begin(), node.messages.end(), from_there), node.messages.end());
+    node.messages.erase(std::remove_if(node.messages.begin(), node.messages.end(), message_from_there),
+                        node.messages.end());
     if (here == b && !both_sides) continue;
     const auto open = node.open;
     for (const auto& request : open) {
