@@ -33,6 +33,22 @@ from fastjax.moe.to_experts import Experts, Over
 from fastjax.traced.axes import position
 
 
+class PlannedCrossing(NamedTuple):
+    """How tokens are to cross.
+
+    Attributes:
+      kept: which choices of this device's tokens find room at their experts.
+      dropped: how many do not.
+      crossing: the way that tokens take.
+      numbers: by `numbers_of`.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    crossing: Crossing
+    numbers: tuple[jax.Array, jax.Array]
+
+
 class Crossed(NamedTuple):
     """Tokens in flight to the servers of their experts.
 
@@ -49,38 +65,49 @@ class Crossed(NamedTuple):
     crossing: Crossing
 
 
-def cross_once(
-    x: jax.Array,
+def plan_crossing(
     expert_ids: jax.Array,
-    weights: jax.Array | None,
     experts: Experts,
     servers: Servers,
     over: Over,
-    travels_in: np.dtype,
-    dependency: ordering.Dependency,
     plan_dependency: ordering.Dependency,
-) -> tuple[Crossed, ordering.Dependency]:
-    """Sends tokens to the servers of their experts, once to each server.
+) -> PlannedCrossing:
+    """Plans the exchange of `cross_once`.
 
     Args:
-      x: tokens; see `dispatch`.
       expert_ids: see `dispatch`.
-      weights: see `dispatch`.
       experts: of the devices of a group.
       servers: where they are.
       over: those devices.
-      travels_in: the type that rows travel in.
-      dependency: what the crossing waits for.
       plan_dependency: what the gathering of counts waits for.
-
-    Returns:
-      What crosses, and a dependency on the beginning of the crossing.
     """
     choices = routing.check(expert_ids, experts.count)
     kept, dropped = find_room(choices, experts, over)
     going = jnp.where(kept, choices.experts, experts.count)
     crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, plan_dependency))
-    numbers = numbers_of(going, crossing, servers)
+    return PlannedCrossing(kept, dropped, crossing, numbers_of(going, crossing, servers))
+
+
+def cross_once(
+    x: jax.Array,
+    weights: jax.Array | None,
+    planned: PlannedCrossing,
+    travels_in: np.dtype,
+    dependency: ordering.Dependency,
+) -> tuple[Crossed, ordering.Dependency]:
+    """Sends tokens to the servers of their experts, once to each server.
+
+    Args:
+      x: tokens; see `dispatch`.
+      weights: see `dispatch`.
+      planned: by `plan_crossing`.
+      travels_in: the type that rows travel in.
+      dependency: what the crossing waits for.
+
+    Returns:
+      What crosses, and a dependency on the beginning of the crossing.
+    """
+    kept, dropped, crossing, numbers = planned
     in_flight, dependency = cross(x, weights, numbers, crossing, travels_in, dependency)
     return Crossed(in_flight, kept, dropped, crossing), dependency
 
@@ -153,4 +180,12 @@ def beside_rows(
     return (top_k, types.summed_in(weights.dtype)), numbers
 
 
-__all__ = ["Crossed", "beside_rows", "cross_once", "find_room", "spread_inside"]
+__all__ = [
+    "Crossed",
+    "PlannedCrossing",
+    "beside_rows",
+    "cross_once",
+    "find_room",
+    "plan_crossing",
+    "spread_inside",
+]

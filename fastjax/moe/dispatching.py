@@ -10,8 +10,15 @@ from jax.typing import DTypeLike
 from fastjax import jax_compat
 from fastjax.moe import arguments, checkpoint, ordering, to_experts
 from fastjax.moe.arrangement import Arrangement, arrange
-from fastjax.moe.by_server import Crossed, cross_once, spread_inside
+from fastjax.moe.by_server import (
+    Crossed,
+    PlannedCrossing,
+    cross_once,
+    plan_crossing,
+    spread_inside,
+)
 from fastjax.moe.handle import Handle
+from fastjax.moe.to_experts import Routed
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 
@@ -92,7 +99,9 @@ def dispatch(
         payload_dtype=payload_dtype,
         deduplicate=deduplicate,
     )
-    in_flight, *_ = start_dispatch(x, expert_ids, weights, arrangement, None, None)
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.over.axes)
+    planned, _ = plan_dispatch(expert_ids, arrangement, None)
+    in_flight, _ = start_dispatch(x, weights, planned, arrangement, None)
     rows, group_sizes, handle, _ = finish_dispatch(in_flight, arrangement, None, None)
     return rows, group_sizes, handle
 
@@ -100,38 +109,44 @@ def dispatch(
 Arrived = tuple[jax.Array, jax.Array, Handle]
 
 
+def plan_dispatch(
+    expert_ids: jax.Array, arrangement: Arrangement, plan_dependency: ordering.Dependency
+) -> tuple[PlannedCrossing | Routed, ordering.Dependency]:
+    """Plans the exchange of `dispatch` between all devices, after `plan_dependency`.
+
+    Returns:
+      What `start_dispatch` takes, and a dependency on the plan.
+    """
+    experts, over = arrangement.experts, arrangement.over
+    if arrangement.once:
+        crossing = plan_crossing(
+            expert_ids, experts, arrangement.servers, arrangement.crossing, plan_dependency
+        )
+        return crossing, ordering.on_plan(crossing.crossing.plan.table, plan_dependency)
+    found = to_experts.find_route(expert_ids, experts, over, plan_dependency)
+    return found, ordering.on_plan(found.route.plan.table, plan_dependency)
+
+
 def start_dispatch(
     x: jax.Array,
-    expert_ids: jax.Array,
     weights: jax.Array | None,
+    planned: PlannedCrossing | Routed,
     arrangement: Arrangement,
     dependency: ordering.Dependency,
-    plan_dependency: ordering.Dependency,
-) -> tuple[Crossed | Arrived, ordering.Dependency, ordering.Dependency]:
+) -> tuple[Crossed | Arrived, ordering.Dependency]:
     """Starts the exchange of `dispatch` between all devices, after `dependency`.
 
     Returns:
-      What `finish_dispatch` takes; a dependency on the beginning of the exchange; and one on its
-      plan.
+      What `finish_dispatch` takes, and a dependency on the beginning of the exchange.
     """
-    over, experts = arrangement.over, arrangement.experts
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], over.axes)
     travels_in = arrangement.travels_in
-    if arrangement.once:
-        servers, over = arrangement.servers, arrangement.crossing
-        crossed, dependency = cross_once(
-            x, expert_ids, weights, experts, servers, over, travels_in, dependency, plan_dependency
-        )
-        return crossed, dependency, ordering.on_plan(crossed.crossing.plan.table, plan_dependency)
-    found = to_experts.find_route(expert_ids, experts, over, plan_dependency)
-    handle = Handle(found.route.kept, found.dropped, found.group_rows, weights, found.route, None)
-    handle, group_sizes = checkpoint.named((handle, found.group_sizes))
+    if isinstance(planned, PlannedCrossing):
+        return cross_once(x, weights, planned, travels_in, dependency)
+    route = planned.route
+    handle = Handle(route.kept, planned.dropped, planned.group_rows, weights, route, None)
+    handle, group_sizes = checkpoint.named((handle, planned.group_sizes))
     rows, dependency = to_experts.send(x, handle.route, travels_in, dependency)
-    return (
-        (rows, group_sizes, handle),
-        dependency,
-        ordering.on_plan(found.route.plan.table, plan_dependency),
-    )
+    return (rows, group_sizes, handle), dependency
 
 
 def finish_dispatch(

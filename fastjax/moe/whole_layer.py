@@ -25,7 +25,7 @@ from fastjax.moe import arguments, chunk_count, ordering, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
 from fastjax.moe.combining import combine_in_order
-from fastjax.moe.dispatching import finish_dispatch, start_dispatch
+from fastjax.moe.dispatching import finish_dispatch, plan_dispatch, start_dispatch
 from fastjax.moe.groups import grouped_map
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -114,6 +114,7 @@ def layer(
         payload_dtype=payload_dtype,
         deduplicate=deduplicate,
     )
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], whole.over.axes)
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
     elif chunks is None:
@@ -142,12 +143,19 @@ def _in_order(
 ) -> jax.Array:
     chained = len(parts) > 1
     # A plan that is refused ends the program on all devices. No device may then have begun another
-    # collective, which would wait for the others: so a chunk is planned after the one before.
-    dependency = plan_dependency = ordering.satisfied() if chained else None
-    in_flight = []
+    # collective, which would wait for the others: so a chunk is planned after the one before. And
+    # all are planned before rows of any are sent, since the messages of planning would wait in the
+    # network behind rows: each plan as long as NICs and switches have rows in their queues.
+    plan_dependency = ordering.satisfied() if chained else None
+    planned = []
     for part in parts:
-        tokens, dependency, plan_dependency = start_dispatch(
-            part.x, part.expert_ids, part.weights, part.arrangement, dependency, plan_dependency
+        plan, plan_dependency = plan_dispatch(part.expert_ids, part.arrangement, plan_dependency)
+        planned.append(plan)
+    dependency = None if plan_dependency is None else jax.lax.stop_gradient(plan_dependency)
+    in_flight = []
+    for part, plan in zip(parts, planned, strict=True):
+        tokens, dependency = start_dispatch(
+            part.x, part.weights, plan, part.arrangement, dependency
         )
         in_flight.append(tokens)
     # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
