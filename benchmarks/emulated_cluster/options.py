@@ -213,9 +213,14 @@ class LayerOptions(MeasuredOptions):
 class OverlapOptions(MeasuredOptions):
     """Measures a layer in chunks in an emulated cluster, as root on Linux.
 
-    Experts take a time that is set, and no processor.
+    Experts take a time that is set, and no processor. NICs are slower than in other programs, so
+    that two cores copy and send the rows in a small part of the time that these take to cross.
     """
 
+    rate: str = "25mbit"
+    """Of a NIC and of a port of the switch."""
+    nic_buffer: str = "512k"
+    """What a NIC queues."""
     experts: int = 64
     """Of all devices together."""
     top_k: int = 8

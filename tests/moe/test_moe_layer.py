@@ -133,7 +133,7 @@ def test_chunks_are_staged_and_one_is_as_before():
 
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_experts_do_not_wait_for_all_chunks(tmp_path, deduplicate):
-    """Nor do exchanges of dispatched tokens wait for each other."""
+    """Nor do exchanges of dispatched tokens wait for each other, but all do for all plans."""
     chunks, tokens = 4, 256
 
     def marked(rows, group_sizes, params):
@@ -145,6 +145,8 @@ def test_experts_do_not_wait_for_all_chunks(tmp_path, deduplicate):
     exchanges = [n for n, (target, _) in found.items() if target == "fastjax_staged_exchange_v1"]
     out = exchanges[:chunks]  # the way back comes later in the program
     assert all(found[exchange][1].isdisjoint(out) for exchange in out)
+    plans = [n for n, (target, _) in found.items() if target == "fastjax_plan_v1"]
+    assert all(sum(plan in found[exchange][1] for plan in plans) == chunks for exchange in out)
     experts = [waits for target, waits in found.values() if "callback" in target]
     assert len(experts) == chunks
     for chunk, waits in enumerate(experts, 1):
