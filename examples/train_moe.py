@@ -94,6 +94,8 @@ class TrainOptions:
     """How many of the last steps."""
     compare: bool = False
     """At the end, time steps of every scheduler and of the dense layer side by side."""
+    compared: tuple[str, ...] = ()
+    """Schedulers to compare; by default all that programs can have."""
     rounds: int = 20
     """Times that each of them runs."""
 
@@ -103,6 +105,10 @@ class TrainOptions:
         for name in (*positive, "trace_steps", "rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be 1 or more.")
+        known = scheduling.schedulers_in_programs()
+        for name in self.compared:
+            if name not in known:
+                raise ValueError(f"--compared {name}: there are {', '.join(known)}.")
         for whole, part in (
             ("devices", "processes"),
             ("experts", "devices"),
@@ -246,7 +252,7 @@ def _layer(options: TrainOptions, name: str, scheduler: str | None) -> layers.La
 def compare(
     options: TrainOptions, trainer: Trainer, state: State, batches: text.Batches
 ) -> dict[str, list[float]]:
-    """Seconds of steps with each scheduler, and with the dense layer; they change the state."""
+    """Seconds of steps by scheduler, and with the dense layer; they change the state."""
     batch = trainer.batch(batches[options.steps])
     latest = {"state": state}
 
@@ -259,7 +265,7 @@ def compare(
 
     runs = {
         f"fastjax {name}": once(trainer.step(_layer(options, "fastjax", name)))
-        for name in scheduling.schedulers_in_programs()
+        for name in options.compared or scheduling.schedulers_in_programs()
     }
     runs["dense, padded"] = once(trainer.step(layers.dense))
     for go in runs.values():  # compiles it

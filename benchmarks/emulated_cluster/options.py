@@ -97,6 +97,17 @@ class PlannedOptions(FabricOptions):
         }
 
 
+def all_known(options: object, option: str, known: tuple[str, ...]) -> None:
+    """Refuses names that there are not.
+
+    Raises:
+      ClusterError: a value of the option is none of `known`.
+    """
+    unknown = [name for name in getattr(options, option) if name not in known]
+    if unknown:
+        raise ClusterError(f"--{option} {unknown[0]}: there are {', '.join(known)}.")
+
+
 def above_zero(options: object, *names: str) -> None:
     """Refuses options that are not above 0.
 
@@ -156,9 +167,11 @@ class MeasuredOptions(PlannedOptions):
 class TrainingOptions(PlannedOptions):
     """Trains examples/train_moe.py's model in an emulated cluster, as root on Linux.
 
-    Then times its steps with every scheduler, and with the dense padded layer over gloo.
+    Then times its steps by scheduler, and with the dense padded layer over gloo.
     """
 
+    schedulers: tuple[str, ...] = schedulers_in_programs()
+    """Schedulers to measure."""
     steps: int = 30
     """Steps of training first, so that routing is real."""
     rounds: int = 7
@@ -176,9 +189,10 @@ class TrainingOptions(PlannedOptions):
         """Refuses what cannot be.
 
         Raises:
-          ClusterError: an option is out of bounds.
+          ClusterError: an option is out of bounds, or there is no such scheduler.
         """
         above_zero(self, "steps", "rounds", "sequences", "width", "timeout")
+        all_known(self, "schedulers", schedulers_in_programs())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,10 +287,5 @@ class BenchOptions(MeasuredOptions):
         """
         super().__post_init__()
         above_zero(self, "baseline_rounds")
-        for option, known in (
-            ("workloads", tuple(WORKLOADS)),
-            ("schedulers", schedulers_in_programs()),
-        ):
-            unknown = [name for name in getattr(self, option) if name not in known]
-            if unknown:
-                raise ClusterError(f"--{option} {unknown[0]}: there are {', '.join(known)}.")
+        all_known(self, "workloads", tuple(WORKLOADS))
+        all_known(self, "schedulers", schedulers_in_programs())

@@ -31,6 +31,7 @@ def run(options: TrainingOptions) -> dict[str, Any]:
         arguments = {
             "options": {
                 **record["options"],
+                "compared": options.schedulers,
                 "processes": fabric.servers,
                 "devices": fabric.servers * fabric.rails,
                 "folder": folder,

@@ -42,6 +42,11 @@ def test_refused(name, capsys):
     assert f"--{name} must be above 0." in capsys.readouterr().err
 
 
+def test_a_scheduler_that_there_is_not(capsys):
+    assert command.main(["train", "--schedulers", "auto", "fastest"]) == 2
+    assert "--schedulers fastest: there are auto, " in capsys.readouterr().err
+
+
 def test_the_planner_is_told_of_the_rate():
     assert TrainingOptions(rate="8mbit").topology()["scale_out_bandwidth"] == 1e6
 
@@ -59,13 +64,13 @@ def test_two_servers(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     name = f"fjr{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     words = "--servers 2 --rails 1 --rate 1gbit --steps 1 --rounds 1 --sequences 1 --width 16"
+    words += " --schedulers auto fast"
     file = tmp_path / "record.json"
     assert command.main(["train", *words.split(), "--name", name, "--json", str(file)]) == 0
     assert "| dense, padded |" in capsys.readouterr().out
     record = json.loads(file.read_text())
     assert [len(entry["all_s"]) for entry in record["layers"]] == [1] * len(record["layers"])
-    assert {"fastjax auto", "fastjax fast", training.DENSE} <= {
-        e["layer"] for e in record["layers"]
-    }
+    layers = {entry["layer"] for entry in record["layers"]}
+    assert layers == {"fastjax auto", "fastjax fast", training.DENSE}
     assert len(record["losses"]) == 1
     assert system.namespaces(f"{name}-") == []

@@ -187,6 +187,7 @@ def test_how_to_plan(files, tmp_path, monkeypatch):
         ("--process 1", "--process must be from 0 to 0."),
         ("--process 1 --processes 2", "which needs --coordinator."),
         ("--coordinator here:1", "--coordinator is for several processes"),
+        ("--compared auto fastest", "--compared fastest: there are auto, "),
     ],
 )
 def test_options_refused(arguments, said, capsys):
