@@ -20,9 +20,11 @@ from fastjax.moe import (
     types,
 )
 from fastjax.moe.crossing import (
+    Destinations,
     InFlight,
     cross,
     find_crossing,
+    find_destinations,
     land,
     number_type,
     numbers_of,
@@ -31,6 +33,24 @@ from fastjax.moe.handle import Crossing, Handle
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Experts, Over
 from fastjax.traced.axes import position
+
+
+class CountedCrossing(NamedTuple):
+    """What is to cross, as far as a device knows it alone.
+
+    Attributes:
+      kept: which choices of this device's tokens find room at their experts.
+      dropped: how many do not.
+      going: int32, shape (tokens, k): experts of the choices that are kept; num_experts for others.
+      wrong: an expert that there is not, or 0.
+      destinations: of the tokens.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    going: jax.Array
+    wrong: jax.Array
+    destinations: Destinations
 
 
 class PlannedCrossing(NamedTuple):
@@ -65,9 +85,27 @@ class Crossed(NamedTuple):
     crossing: Crossing
 
 
+def count_crossing(
+    expert_ids: jax.Array, experts: Experts, servers: Servers, over: Over
+) -> CountedCrossing:
+    """Counts the tokens that are to cross to each server.
+
+    Args:
+      expert_ids: see `dispatch`.
+      experts: of the devices of a group.
+      servers: where they are.
+      over: those devices.
+    """
+    choices = routing.check(expert_ids, experts.count)
+    kept, dropped = find_room(choices, experts, over)
+    going = jnp.where(kept, choices.experts, experts.count)
+    destinations = find_destinations(going, servers, over)
+    return CountedCrossing(kept, dropped, going, choices.wrong, destinations)
+
+
 def plan_crossing(
-    expert_ids: jax.Array,
-    experts: Experts,
+    counted: CountedCrossing,
+    counts: jax.Array,
     servers: Servers,
     over: Over,
     plan_dependency: ordering.Dependency,
@@ -75,16 +113,16 @@ def plan_crossing(
     """Plans the exchange of `cross_once`.
 
     Args:
-      expert_ids: see `dispatch`.
-      experts: of the devices of a group.
-      servers: where they are.
-      over: those devices.
-      plan_dependency: what the gathering of counts waits for.
+      counted: by `count_crossing`.
+      counts: of all devices, by position.
+      servers: where experts are.
+      over: the devices.
+      plan_dependency: what the plan waits for.
     """
-    choices = routing.check(expert_ids, experts.count)
-    kept, dropped = find_room(choices, experts, over)
-    going = jnp.where(kept, choices.experts, experts.count)
-    crossing = checkpoint.named(find_crossing(going, choices.wrong, servers, over, plan_dependency))
+    kept, dropped, going, wrong, destinations = counted
+    crossing = checkpoint.named(
+        find_crossing(destinations, counts, wrong, servers, over, plan_dependency)
+    )
     return PlannedCrossing(kept, dropped, crossing, numbers_of(going, crossing, servers))
 
 
@@ -138,7 +176,9 @@ def spread_inside(
     landed = land(crossed.in_flight, landing_dependency)
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
-    found = to_experts.find_route(landed.expert_ids, in_server, inside, landing_dependency)
+    by_expert = to_experts.sort_choices(landed.expert_ids, in_server)
+    (counts,) = to_experts.gather([ordering.wait(by_expert.counts, landing_dependency)], inside)
+    found = to_experts.find_route(by_expert, counts, landed.expert_ids.shape, in_server, inside)
     handle = Handle(
         crossed.kept, crossed.dropped, found.group_rows, None, found.route, crossed.crossing
     )
@@ -181,9 +221,11 @@ def beside_rows(
 
 
 __all__ = [
+    "CountedCrossing",
     "Crossed",
     "PlannedCrossing",
     "beside_rows",
+    "count_crossing",
     "cross_once",
     "find_room",
     "plan_crossing",

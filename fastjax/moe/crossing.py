@@ -43,40 +43,64 @@ class Landed(NamedTuple):
     weights: jax.Array | None
 
 
+class Destinations(NamedTuple):
+    """To which servers a device's tokens go.
+
+    Attributes:
+      chosen: int32, shape (tokens, k): the server of each choice; `servers.count` for none.
+      goes: bool, shape (tokens, servers): whether a token crosses to a server.
+      counts: int32, shape (servers,): how many do.
+    """
+
+    chosen: jax.Array
+    goes: jax.Array
+    counts: jax.Array
+
+
+def find_destinations(experts: jax.Array, servers: Servers, over: Over) -> Destinations:
+    """The servers that tokens cross to.
+
+    Args:
+      experts: int32, shape (tokens, k), varying over the axes; num_experts where a choice goes
+        nowhere.
+      servers: where experts are.
+      over: the devices.
+    """
+    here = _rank(servers, over) // servers.devices
+    chosen = jnp.asarray(servers.server_of_expert())[experts]
+    every = jnp.arange(servers.count, dtype=jnp.int32)
+    goes = (chosen[:, :, None] == every).any(1) & (every != here)
+    return Destinations(chosen, goes, goes.sum(0, dtype=jnp.int32))
+
+
 def find_crossing(
-    experts: jax.Array,
+    destinations: Destinations,
+    counts: jax.Array,
     wrong: jax.Array,
     servers: Servers,
     over: Over,
     plan_dependency: ordering.Dependency = None,
 ) -> Crossing:
-    """Which tokens go to which servers, and where they land; planned.
+    """Where the tokens of all devices land, and the plan of their exchange.
 
     Args:
-      experts: int32, shape (tokens, k), varying over the axes; num_experts where a choice goes
-        nowhere.
+      destinations: of this device's tokens.
+      counts: of all devices, by position, shape (devices, servers).
       wrong: an expert that there is not, or 0.
       servers: where experts are.
       over: the devices.
-      plan_dependency: what the gathering of counts waits for.
+      plan_dependency: what the plan waits for.
     """
-    tokens, top_k = experts.shape
-    me = position(over.axes, over.groups)
-    rank = jnp.asarray(np.array(servers.rank_of, np.int32))[me]
-    here = rank // servers.devices
-    chosen = jnp.asarray(servers.server_of_expert())[experts]
-    every = jnp.arange(servers.count, dtype=jnp.int32)
-    goes = (chosen[:, :, None] == every).any(1) & (every != here)
-    wanted = goes.sum(0, dtype=jnp.int32)
-    told = ordering.wait(wanted, plan_dependency)
-    by_position = jax.lax.all_gather(told, over.axes, axis_index_groups=over.groups)
-    sent = landing.rows_to_devices(by_position[servers.position_at], servers)
+    chosen, goes, wanted = destinations
+    tokens, top_k = chosen.shape
+    rank = _rank(servers, over)
+    sent = landing.rows_to_devices(counts[servers.position_at], servers)
     there, back = _ways(sent, rank, np.array(servers.rank_of))
     counted = goes.astype(jnp.int32)
     first = jnp.cumsum(wanted, dtype=jnp.int32) - wanted
     entry = first + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
     entry = jnp.where(goes, entry, 0)
-    sizes = refusing(there.send_sizes, wrong)
+    sizes = ordering.wait(refusing(there.send_sizes, wrong), plan_dependency)
     token, server = _list(goes, entry, min(top_k, servers.count - 1))
     return Crossing(
         plan=plan_sizes(sizes, over.axes, over.groups, over.spec, servers.num_experts),
@@ -87,9 +111,14 @@ def find_crossing(
         entry=entry,
         goes=goes,
         chosen=chosen,
-        here=here,
+        here=rank // servers.devices,
         landing=landing.room(tokens, servers),
     )
+
+
+def _rank(servers: Servers, over: Over) -> jax.Array:
+    """The rank of this device: its number, server by server."""
+    return jnp.asarray(np.array(servers.rank_of, np.int32))[position(over.axes, over.groups)]
 
 
 def _ways(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Way, Way]:
@@ -507,11 +536,13 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
 
 
 __all__ = [
+    "Destinations",
     "InFlight",
     "Landed",
     "cross",
     "cross_weights",
     "find_crossing",
+    "find_destinations",
     "land",
     "number_type",
     "numbers_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 from jax.typing import DTypeLike
@@ -13,6 +13,7 @@ from fastjax.moe.arrangement import Arrangement, arrange
 from fastjax.moe.by_server import (
     Crossed,
     PlannedCrossing,
+    count_crossing,
     cross_once,
     plan_crossing,
     spread_inside,
@@ -100,7 +101,7 @@ def dispatch(
         deduplicate=deduplicate,
     )
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.over.axes)
-    planned, _ = plan_dispatch(expert_ids, arrangement, None)
+    (planned,), _ = plan_dispatches([expert_ids], [arrangement])
     in_flight, _ = start_dispatch(x, weights, planned, arrangement, None)
     rows, group_sizes, handle, _ = finish_dispatch(in_flight, arrangement, None, None)
     return rows, group_sizes, handle
@@ -109,28 +110,52 @@ def dispatch(
 Arrived = tuple[jax.Array, jax.Array, Handle]
 
 
-def plan_dispatch(
-    expert_ids: jax.Array, arrangement: Arrangement, plan_dependency: ordering.Dependency
-) -> tuple[PlannedCrossing | Routed, ordering.Dependency]:
-    """Plans the exchange of `dispatch` between all devices, after `plan_dependency`.
+Planned = PlannedCrossing | Routed
+
+
+def plan_dispatches(
+    expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
+) -> tuple[list[Planned], ordering.Dependency]:
+    """Plans the exchange of `dispatch` between all devices for each chunk of tokens.
+
+    One collective gathers the counts of all chunks. A plan that is refused ends the program on all
+    devices. No device may then have begun another collective, which would wait for the others: so
+    no plan is made before all counts are gathered, and each is made after the one before.
+
+    Args:
+      expert_ids: of each chunk, shape (tokens, k).
+      arrangements: of each chunk, which differ in the experts' rows only.
 
     Returns:
-      What `start_dispatch` takes, and a dependency on the plan.
+      What `start_dispatch` takes, for each chunk; and a dependency on the last plan, None if there
+      is one chunk.
     """
-    experts, over = arrangement.experts, arrangement.over
-    if arrangement.once:
-        crossing = plan_crossing(
-            expert_ids, experts, arrangement.servers, arrangement.crossing, plan_dependency
-        )
-        return crossing, ordering.on_plan(crossing.crossing.plan.table, plan_dependency)
-    found = to_experts.find_route(expert_ids, experts, over, plan_dependency)
-    return found, ordering.on_plan(found.route.plan.table, plan_dependency)
+    chunks = list(zip(expert_ids, arrangements, strict=True))
+    first = arrangements[0]
+    over = first.crossing if first.once else first.over
+    dependency = ordering.satisfied() if len(chunks) > 1 else None
+    planned: list[Planned] = []
+    if first.once:
+        crossings = [count_crossing(ids, a.experts, a.servers, over) for ids, a in chunks]
+        counts = to_experts.gather([counted.destinations.counts for counted in crossings], over)
+        for counted, of_all in zip(crossings, counts, strict=True):
+            crossing = plan_crossing(counted, of_all, first.servers, over, dependency)
+            dependency = ordering.on_plan(crossing.crossing.plan.table, dependency)
+            planned.append(crossing)
+        return planned, dependency
+    choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
+    counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
+    for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
+        found = to_experts.find_route(by_expert, of_all, ids.shape, a.experts, over, dependency)
+        dependency = ordering.on_plan(found.route.plan.table, dependency)
+        planned.append(found)
+    return planned, dependency
 
 
 def start_dispatch(
     x: jax.Array,
     weights: jax.Array | None,
-    planned: PlannedCrossing | Routed,
+    planned: Planned,
     arrangement: Arrangement,
     dependency: ordering.Dependency,
 ) -> tuple[Crossed | Arrived, ordering.Dependency]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -64,21 +65,44 @@ class Routed:
     group_sizes: jax.Array
 
 
-def find_route(
-    expert_ids: jax.Array, experts: Experts, over: Over, plan_dependency: ordering.Dependency = None
-) -> Routed:
-    """Sorts choices, has all devices know how many go where, and plans.
+def sort_choices(expert_ids: jax.Array, experts: Experts) -> routing.Sorted:
+    """Choices by expert, and how many each expert has.
 
     Args:
       expert_ids: shape (tokens, k), varying over the axes; -1 for choices that go nowhere.
       experts: of the devices of a group.
-      over: the devices.
-      plan_dependency: what the gathering of counts waits for.
     """
-    tokens, top_k = expert_ids.shape
-    by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
-    counts = ordering.wait(by_expert.counts, plan_dependency)
-    counts = jax.lax.all_gather(counts, over.axes, axis_index_groups=over.groups)
+    return routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
+
+
+def gather(counts: Sequence[jax.Array], over: Over) -> list[jax.Array]:
+    """The counts of all devices, by position, by one collective for all of the arrays."""
+    if len(counts) == 1:
+        return [jax.lax.all_gather(counts[0], over.axes, axis_index_groups=over.groups)]
+    together = jnp.stack(counts)
+    gathered = jax.lax.all_gather(together, over.axes, axis_index_groups=over.groups)
+    return [gathered[:, number] for number in range(len(counts))]
+
+
+def find_route(
+    by_expert: routing.Sorted,
+    counts: jax.Array,
+    shape: tuple[int, ...],
+    experts: Experts,
+    over: Over,
+    plan_dependency: ordering.Dependency = None,
+) -> Routed:
+    """Where the choices of all devices go, and the plan of their exchange.
+
+    Args:
+      by_expert: this device's choices, sorted.
+      counts: of all devices, by position; see `gather`.
+      shape: of the choices, (tokens, k).
+      experts: of the devices of a group.
+      over: the devices.
+      plan_dependency: what the plan waits for.
+    """
+    tokens, top_k = shape
     routes = routing.find(
         counts,
         position(over.axes, over.groups),
@@ -86,7 +110,7 @@ def find_route(
         experts.alignment,
         may_drop=experts.may_drop,
     )
-    sizes = refusing(routes.there.send_sizes, by_expert.wrong)
+    sizes = ordering.wait(refusing(routes.there.send_sizes, by_expert.wrong), plan_dependency)
     route = Route(
         kept=routing.kept(by_expert, routes.kept, experts.count).reshape(tokens, top_k),
         plan=plan_sizes(sizes, over.axes, over.groups, over.spec, experts.count),
@@ -176,4 +200,14 @@ def _spread(x: jax.Array, route: Route) -> jax.Array:
     )
 
 
-__all__ = ["Experts", "Over", "Routed", "add_up", "find_route", "refusing", "send"]
+__all__ = [
+    "Experts",
+    "Over",
+    "Routed",
+    "add_up",
+    "find_route",
+    "gather",
+    "refusing",
+    "send",
+    "sort_choices",
+]

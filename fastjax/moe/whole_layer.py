@@ -21,11 +21,11 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, ordering, routing
+from fastjax.moe import arguments, chunk_count, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
 from fastjax.moe.combining import combine_in_order
-from fastjax.moe.dispatching import finish_dispatch, plan_dispatch, start_dispatch
+from fastjax.moe.dispatching import finish_dispatch, plan_dispatches, start_dispatch
 from fastjax.moe.groups import grouped_map
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -142,16 +142,13 @@ def _in_order(
     parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
 ) -> jax.Array:
     chained = len(parts) > 1
-    # A plan that is refused ends the program on all devices. No device may then have begun another
-    # collective, which would wait for the others: so a chunk is planned after the one before. And
-    # all are planned before rows of any are sent, since the messages of planning would wait in the
-    # network behind rows: each plan as long as NICs and switches have rows in their queues.
-    plan_dependency = ordering.satisfied() if chained else None
-    planned = []
-    for part in parts:
-        plan, plan_dependency = plan_dispatch(part.expert_ids, part.arrangement, plan_dependency)
-        planned.append(plan)
-    dependency = None if plan_dependency is None else jax.lax.stop_gradient(plan_dependency)
+    # All chunks are planned before rows of any are sent, since the messages of planning would wait
+    # in the network behind rows: each plan as long as NICs and switches have rows in their queues.
+    planned, dependency = plan_dispatches(
+        [part.expert_ids for part in parts], [part.arrangement for part in parts]
+    )
+    if dependency is not None:
+        dependency = jax.lax.stop_gradient(dependency)
     in_flight = []
     for part, plan in zip(parts, planned, strict=True):
         tokens, dependency = start_dispatch(
