@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import jax
@@ -147,7 +148,10 @@ def plan_dispatches(
     counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
     for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
         found = to_experts.find_route(by_expert, of_all, ids.shape, a.experts, over, dependency)
-        dependency = ordering.on_plan(found.route.plan.table, dependency)
+        if dependency is not None:
+            # Before rows depend on it, or a backward pass that makes these again would plan again.
+            found = dataclasses.replace(found, route=checkpoint.named(found.route))
+            dependency = ordering.on_plan(found.route.plan.table, dependency)
         planned.append(found)
     return planned, dependency
 

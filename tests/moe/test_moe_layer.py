@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from moe_reference import equations
 from spmd import mesh_of
 from waits import ancestors
 
@@ -29,9 +30,8 @@ def all_experts(rows, group_sizes, params):
     return jax.lax.ragged_dot(hidden, params[1], group_sizes)
 
 
-def run(problem, local):
-    """A layer's result, and the gradients of tokens, router and experts."""
-    x, router, experts = problem
+def with_gradients(local):
+    """A program: a layer's result, and the gradients of tokens, router and experts."""
     spread = P("x")
     mapped = jax.shard_map(
         lambda x, router, experts: local(x, *reference.route(x, router, TOP_K), experts),
@@ -44,8 +44,17 @@ def run(problem, local):
         result = mapped(*arrays)
         return (result**2).sum(), result
 
-    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
-    (_, result), grads = step(x.reshape(-1, x.shape[-1]), router, experts)
+    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+
+
+def operands(problem):
+    x, router, experts = problem
+    return x.reshape(-1, x.shape[-1]), router, experts
+
+
+def run(problem, local):
+    """A layer's result, and the gradients of tokens, router and experts."""
+    (_, result), grads = jax.jit(with_gradients(local))(*operands(problem))
     return jax.tree.map(np.asarray, (result, grads))
 
 
@@ -262,3 +271,17 @@ def test_the_rule(monkeypatch):
     alone, several, unknown = asked
     assert alone == unknown == 1
     assert several > 1
+
+
+@pytest.mark.parametrize(("deduplicate", "wanted"), [(True, 4), (False, 2)])
+def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
+    """A plan for each chunk, and one inside its server where tokens cross once."""
+    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
+    whole = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
+    step = with_gradients(jax.checkpoint(whole, policy=moe.save_plans))
+    made = [
+        equation
+        for equation in equations(jax.make_jaxpr(step)(*operands(problem)).jaxpr)
+        if equation.primitive.name == "plan_ragged_all_to_all"
+    ]
+    assert len(made) == wanted

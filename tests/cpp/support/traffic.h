@@ -98,14 +98,12 @@ constexpr int64_t kCaseStep = 9;
 constexpr int64_t kCaseStep = 3;
 #endif
 
-// Every kCaseStep-th of them, beginning with any: for sweeps over many settings, all of whose parts meet traffic of any
+// Every step-th of them, beginning with any: for sweeps over many settings, all of whose parts meet traffic of any
 // kind.
-inline std::vector<Case> SomeCases(const planner::Topology& topology, uint64_t seed) {
+inline std::vector<Case> SomeCases(const planner::Topology& topology, uint64_t seed, int64_t step = kCaseStep) {
   std::vector<Case> some;
   std::vector<Case> all = MakeCases(topology, seed);
-  for (size_t i = seed % kCaseStep; i < all.size(); i += kCaseStep) {
-    some.push_back(std::move(all[i]));
-  }
+  for (size_t i = seed % step; i < all.size(); i += step) some.push_back(std::move(all[i]));
   return some;
 }
 
