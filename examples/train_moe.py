@@ -105,10 +105,7 @@ class TrainOptions:
         for name in (*positive, "trace_steps", "rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be 1 or more.")
-        known = scheduling.schedulers_in_programs()
-        for name in self.compared:
-            if name not in known:
-                raise ValueError(f"--compared {name}: there are {', '.join(known)}.")
+        _check_schedulers(self.compared)
         for whole, part in (
             ("devices", "processes"),
             ("experts", "devices"),
@@ -243,6 +240,13 @@ def _begin(
             f"{options.folder} is at step {newest} already; --steps must be more to go on."
         )
     return newest, *checkpoints.restore(newest, state)
+
+
+def _check_schedulers(names: Sequence[str]) -> None:
+    known = scheduling.schedulers_in_programs()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--compared {name}: there are {', '.join(known)}.")
 
 
 def _layer(options: TrainOptions, name: str, scheduler: str | None) -> layers.Layer:

@@ -73,7 +73,7 @@ void TestExchanges() {
       }
     }
   }
-  CHECK_GT(summed, 150 / kCaseStep);  // otherwise sums are not tested
+  CHECK_GT(summed, kCaseStep > 3 ? 5 : 50);  // otherwise sums are not tested
 }
 
 void TestOpaqueRows() {
@@ -90,7 +90,7 @@ void TestIndexedSums() {
       CheckExchanges(options, owners, 2, &random, &summed);
     }
   }
-  CHECK_GT(summed, 300 / kCaseStep);
+  CHECK_GT(summed, kCaseStep > 3 ? 11 : 100);
 }
 
 // What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
