@@ -7,7 +7,6 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backends/network/ucx/addresses.h"
@@ -103,13 +102,12 @@ class FaultyPeer {
   }
 
   template <typename Condition>
-  bool DriveUntil(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{10};
-    while (!condition() && std::chrono::steady_clock::now() < end) {
+  void DriveUntil(Condition condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    const auto drive = [&] {
       nic_worker_->Progress();
-      std::this_thread::yield();
-    }
-    return condition();
+      return condition();
+    };
+    WaitUntil(drive, file, line);
   }
 
  private:
@@ -142,16 +140,16 @@ void TestGenerations() {
   CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
   const std::string good = "one", bad = "two", after = "three", again = "four";
   peer.Send(good, 0, 0);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
   peer.Send(bad, ~uint32_t{0}, 0);
   peer.Send(after, 0, 1);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, after);
   CHECK_EQ(victim.wire->State().refused, 1);
   CHECK(victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
   peer.Send(again, 1000, 0);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
   CHECK_EQ(victim.handler.renewed().size(), 1u);
 }
 
@@ -164,7 +162,7 @@ void TestSequences() {
   peer.Send(first, 0, 0);
   peer.Send(first, 0, 0);
   peer.Send(second, 0, 1);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 2; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, second);
   CHECK_EQ(victim.wire->State().refused, 1);
 }
@@ -175,11 +173,11 @@ void TestRings() {
   FaultyPeer peer(victim.wire->addresses());
   CHECK_EQ(victim.wire->AddPeer(1, peer.addresses(true)), "");
   victim.wire->Post([&] { victim.wire->SendMessage(1, "", 0); });
-  CHECK(peer.DriveUntil([&] { return peer.ring() >= 0; }));
+  peer.DriveUntil([&] { return peer.ring() >= 0; });
   CHECK(peer.OpenRing());
   const std::string first = "first", second = "second", third = "third";
   peer.SendByRing(peer.HeaderOf(first, 0, 0), 0, first);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 1; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
   ucx::Header forged = peer.HeaderOf(second, 0, 1);
   forged.tag += 1;
   peer.SendByRing(forged, 0, second);
@@ -188,7 +186,7 @@ void TestRings() {
   peer.SendByRing(peer.HeaderOf(first, 0, 0), 0, first);       // once more
   peer.SendByRing(peer.HeaderOf(third, 0, 2), 0, third);       // before its predecessor
   peer.Send(second, 0, 1);
-  CHECK(peer.DriveUntil([&] { return victim.handler.messages().size() == 3; }));
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
   const auto messages = victim.handler.messages();
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
   CHECK_EQ(victim.wire->State().refused, 4);
@@ -197,7 +195,7 @@ void TestRings() {
   ucx::Header broken = peer.HeaderOf(first, 0, 3);
   broken.magic += 1;
   peer.SendByRing(broken, 0, first);
-  CHECK(peer.DriveUntil([&] { return victim.handler.renewed().size() == 1; }));
+  peer.DriveUntil([&] { return victim.handler.renewed().size() == 1; });
 }
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.

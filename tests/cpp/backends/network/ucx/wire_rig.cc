@@ -3,10 +3,20 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
+#include <sstream>
 
 #include "support/check.h"
 
 namespace fastjax::test {
+
+void SayThatItWaits(const char* file, int line) {
+  std::ostringstream text;
+  text << file << ":" << line << ": still waits\n";
+  for (const Context* context = Context::Current(); context != nullptr; context = context->outer()) {
+    text << "  in " << context->text() << "\n";
+  }
+  std::cerr << text.str();
+}
 
 void Ends::OnDone(int64_t cookie, const Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,13 +86,13 @@ Status RecordingHandler::closed() {
   return closed_;
 }
 
-bool RecordingHandler::WaitTicks(int count) {
+void RecordingHandler::WaitTicks(int count, const char* file, int line) {
   int from = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     from = ticks_;
   }
-  return WaitFor([this, count, from] { return ticks_ >= from + count; });
+  WaitFor([this, count, from] { return ticks_ >= from + count; }, file, line);
 }
 
 std::vector<std::pair<int32_t, std::string>> RecordingHandler::messages() {
@@ -197,7 +207,8 @@ void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag) {
   std::vector<std::byte> into(data.size());
   rig->Send(from, to, tag, Whole(&data), &ends, 0);
   rig->Receive(to, from, tag, Whole(&into), &ends, 1);
-  CHECK(ends.Wait(0) && ends.Wait(1));
+  ends.Wait(0);
+  ends.Wait(1);
   CHECK_EQ(ends.Of(0).message, "");
   CHECK_EQ(ends.Of(1).message, "");
   CHECK(data == into);

@@ -3,6 +3,7 @@
 #define FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,13 +22,29 @@ namespace fastjax::test {
 
 using network::ucx::UcxWire;
 
-// Waits for what other threads do. The limit is for tests that fail: nothing is judged by how long it takes.
+// A test waits for other threads as long as that takes; one that hangs is killed from outside. So that it is known
+// where, it says after each time of this length that it still waits.
+constexpr std::chrono::seconds kSilence{10};
+void SayThatItWaits(const char* file, int line);
+
+// Looks again and again until the condition holds.
+template <typename Condition>
+void WaitUntil(Condition condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  auto next = std::chrono::steady_clock::now() + kSilence;
+  for (; !condition(); std::this_thread::yield()) {
+    if (std::chrono::steady_clock::now() < next) continue;
+    SayThatItWaits(file, line);
+    next += kSilence;
+  }
+}
+
+// Something that other threads change and say so. `file` and `line` are those of whoever waits.
 class Watched {
  public:
   template <typename Condition>
-  bool WaitFor(Condition condition) {
+  void WaitFor(Condition condition, const char* file, int line) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds{10}, condition);
+    while (!changed_.wait_for(lock, kSilence, condition)) SayThatItWaits(file, line);
   }
 
  protected:
@@ -38,8 +56,8 @@ class Ends : public Listener, public Watched {
  public:
   void OnDone(int64_t cookie, const Status& status) override;
   void OnMoved(int64_t cookie) override;
-  bool Wait(int64_t cookie) {
-    return WaitFor([this, cookie] { return ended_.count(cookie) != 0; });
+  void Wait(int64_t cookie, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    WaitFor([this, cookie] { return ended_.count(cookie) != 0; }, file, line);
   }
   bool Has(int64_t cookie);
   Status Of(int64_t cookie);
@@ -62,19 +80,19 @@ class RecordingHandler : public Handler, public Watched {
   void OnClosed(const Status& why) override;
   bool Busy() const override { return busy_; }
 
-  bool WaitMessages(size_t count) {
-    return WaitFor([this, count] { return messages_.size() >= count; });
+  void WaitMessages(size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    WaitFor([this, count] { return messages_.size() >= count; }, file, line);
   }
-  bool WaitLost(size_t count) {
-    return WaitFor([this, count] { return lost_.size() >= count; });
+  void WaitLost(size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    WaitFor([this, count] { return lost_.size() >= count; }, file, line);
   }
-  bool WaitRenewed(size_t count) {
-    return WaitFor([this, count] { return renewed_.size() >= count; });
+  void WaitRenewed(size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    WaitFor([this, count] { return renewed_.size() >= count; }, file, line);
   }
-  bool WaitClosed() {
-    return WaitFor([this] { return !closed_.ok(); });
+  void WaitClosed(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    WaitFor([this] { return !closed_.ok(); }, file, line);
   }
-  bool WaitTicks(int count);
+  void WaitTicks(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   std::vector<std::pair<int32_t, std::string>> messages();
   std::vector<std::pair<int32_t, Status>> lost();
   std::vector<std::pair<int32_t, Status>> renewed();

@@ -38,21 +38,25 @@ std::string Joined(const std::vector<Piece>& pieces) {
 void TestRenewed(const std::string& transports) {
   ConnectedRig rig(2, transports);
   rig.Message(0, 1, "before");
-  CHECK(rig.handler(1).WaitMessages(1));
+  rig.handler(1).WaitMessages(1);
   Ends ends;
   auto data = Pattern(100000, 1);
   std::vector<std::byte> into(100000);
   rig.Send(0, 1, 1, Cut(&data, 100000, 1), &ends, 0);     // nobody wants it
   rig.Receive(1, 0, 2, Cut(&into, 100000, 1), &ends, 1);  // nobody sends it
   rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
-  CHECK(rig.handler(0).WaitRenewed(1) && rig.handler(1).WaitRenewed(1));
-  CHECK(ends.Wait(0) && ends.Of(0).code == Code::kUnavailable);
-  CHECK(ends.Wait(1) && ends.Of(1).code == Code::kUnavailable);
+  rig.handler(0).WaitRenewed(1);
+  rig.handler(1).WaitRenewed(1);
+  ends.Wait(0);
+  CHECK(ends.Of(0).code == Code::kUnavailable);
+  ends.Wait(1);
+  CHECK(ends.Of(1).code == Code::kUnavailable);
   CHECK(rig.handler(0).renewed()[0].second.ok());
   CHECK_CONTAINS(rig.handler(1).renewed()[0].second.message, "lost or gave up the connection");
   rig.Message(0, 1, "after");
   rig.Message(1, 0, "after");
-  CHECK(rig.handler(1).WaitMessages(2) && rig.handler(0).WaitMessages(1));
+  rig.handler(1).WaitMessages(2);
+  rig.handler(0).WaitMessages(1);
   CHECK(rig.handler(0).lost().empty() && rig.handler(1).lost().empty());
   // Nothing more is said of what is over.
   CHECK(!Contains(rig.wire(1).Describe(0), "gave up"));
@@ -72,12 +76,12 @@ void TestMessagesInOrder(const std::string& transports) {
   rig.Introduce();
   for (const std::string& text : texts) rig.Message(2, 1, text);
   for (const std::string& text : texts) rig.Message(1, 1, text);
-  CHECK(rig.handler(1).WaitMessages(3 * texts.size()));
+  rig.handler(1).WaitMessages(3 * texts.size());
   std::vector<std::vector<std::string>> got(3);
   for (auto& [process, text] : rig.handler(1).messages()) got[static_cast<size_t>(process)].push_back(text);
   for (const auto& from : got) CHECK(from == texts);
   CHECK(rig.handler(1).lost().empty());
-  CHECK(rig.handler(1).WaitTicks(3));
+  rig.handler(1).WaitTicks(3);
 }
 
 void TestRows(const std::string& transports) {
@@ -98,7 +102,8 @@ void TestRows(const std::string& transports) {
         if (early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
         rig.Send(0, 1, tag, from, &ends, cookie, rail);
         if (!early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
-        CHECK(ends.Wait(cookie) && ends.Wait(cookie + 1));
+        ends.Wait(cookie);
+        ends.Wait(cookie + 1);
         CHECK_EQ(ends.Of(cookie).message, "");
         CHECK_EQ(ends.Of(cookie + 1).message, "");
         CHECK(Joined(from) == Joined(to));
@@ -119,7 +124,8 @@ void TestMoving(const std::string& transports) {
   const auto from = Cut(&data, into.size(), 4000);
   rig.Receive(1, 0, 1, Whole(&into), &ends, 1);
   rig.Send(0, 1, 1, from, &ends, 0);
-  CHECK(ends.Wait(0) && ends.Wait(1));
+  ends.Wait(0);
+  ends.Wait(1);
   CHECK(Joined(from) == Joined(Whole(&into)));
   CHECK_GE(ends.moved(0), 10);
   CHECK_GE(ends.moved(1), 10);
@@ -144,7 +150,8 @@ void TestMatchingOrder(const std::string& transports) {
     }
   }
   for (int i = 0; i < 2 * kEach; ++i) {
-    CHECK(ends.Wait(i) && ends.Wait(1000 + i));
+    ends.Wait(i);
+    ends.Wait(1000 + i);
     CHECK_EQ(ends.Of(1000 + i).message, "");
     CHECK(data[static_cast<size_t>(i)] == into[static_cast<size_t>(i)]);
   }
@@ -158,15 +165,17 @@ void TestReceiverSetsThePace(const std::string& transports) {
   std::vector<std::byte> into_small(8000), into_large(9000);
   rig.Send(0, 1, 1, Whole(&large), &ends, 1);
   rig.Send(0, 1, 2, Whole(&small), &ends, 2);
-  CHECK(ends.Wait(2));
+  ends.Wait(2);
   rig.Message(0, 1, "after them");
-  CHECK(rig.handler(1).WaitMessages(1));
-  CHECK(rig.handler(0).WaitTicks(3));
+  rig.handler(1).WaitMessages(1);
+  rig.handler(0).WaitTicks(3);
   CHECK(!ends.Has(1));
   CHECK_LT(rig.wire(0).State().bytes_sent, 9000);
   rig.Receive(1, 0, 1, Whole(&into_large), &ends, 3);
   rig.Receive(1, 0, 2, Whole(&into_small), &ends, 4);
-  CHECK(ends.Wait(1) && ends.Wait(3) && ends.Wait(4));
+  ends.Wait(1);
+  ends.Wait(3);
+  ends.Wait(4);
   CHECK(large == into_large);
   CHECK(small == into_small);
 }
@@ -200,7 +209,7 @@ void TestOneAfterTheOther(const std::string& transports) {
     rig.Send(0, 1, 7, from[i], &ends, static_cast<int64_t>(i));
   }
   rig.Message(0, 1, "after the offers");
-  CHECK(rig.handler(1).WaitMessages(1));
+  rig.handler(1).WaitMessages(1);
   std::vector<Piece> to;
   for (auto& each : into) to.push_back({each.data(), kBytes});
   rig.On(1, [&](UcxWire* wire) {
@@ -208,7 +217,8 @@ void TestOneAfterTheOther(const std::string& transports) {
   });
   for (size_t i = 0; i < kSends; ++i) {
     const auto cookie = static_cast<int64_t>(i);
-    CHECK(ends.Wait(cookie) && journal.Wait(cookie));
+    ends.Wait(cookie);
+    journal.Wait(cookie);
     CHECK_EQ(journal.Of(cookie).message, "");
     CHECK(Joined(from[i]) == Joined(Whole(&into[i])));
   }
@@ -229,14 +239,16 @@ void TestBesideEachOther(const std::string& transports) {
     rig.Send(0, 1, 0, from, &ends, 0);
     rig.Send(0, 1, tag, from_short, tag == 0 ? &others : &ends, 1);
     rig.Message(0, 1, "after the offers");
-    CHECK(rig.handler(1).WaitMessages(1));
+    rig.handler(1).WaitMessages(1);
     const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
     rig.On(1, [&](UcxWire* wire) {
       wire->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
       wire->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
     });
-    CHECK(journal.Wait(0) && journal.Wait(1));
-    CHECK(ends.Wait(0) && (tag == 0 ? others : ends).Wait(1));
+    journal.Wait(0);
+    journal.Wait(1);
+    ends.Wait(0);
+    (tag == 0 ? others : ends).Wait(1);
     CHECK(Joined(from) == Joined(Whole(&into)) && Joined(from_short) == Joined(Whole(&into_short)));
     CHECK(journal.written().back() == 0);
   }
@@ -269,7 +281,8 @@ struct TwoLaunches {
     rig.Send(0, 2, 1, from_earlier, &earlier, 0);
     rig.Message(0, 1, "after the offers");
     rig.Message(0, 2, "after the offers");
-    CHECK(rig.handler(1).WaitMessages(1) && rig.handler(2).WaitMessages(1));
+    rig.handler(1).WaitMessages(1);
+    rig.handler(2).WaitMessages(1);
   }
   void ReceiveEarlier() { rig.Receive(2, 0, 1, Whole(&into_earlier), &receives, 0); }
   void ReceiveLater() { rig.Receive(1, 0, 1, Whole(&into_later), &receives, 1, rail); }
@@ -285,7 +298,10 @@ struct TwoLaunches {
     go.set_value();
   }
   void CheckArrived() {
-    CHECK(earlier.Wait(0) && later.Wait(0) && receives.Wait(0) && receives.Wait(1));
+    earlier.Wait(0);
+    later.Wait(0);
+    receives.Wait(0);
+    receives.Wait(1);
     for (Ends* const ends : {static_cast<Ends*>(&earlier), static_cast<Ends*>(&later)}) CHECK(ends->Of(0).ok());
     CHECK(Joined(from_earlier) == Joined(Whole(&into_earlier)));
     CHECK(Joined(from_later) == Joined(Whole(&into_later)));
@@ -314,7 +330,8 @@ void TestEarlierLaunchesFirst(const std::string& transports) {
 void TestLaterLaunchesFill(const std::string& transports) {
   TwoLaunches both(transports, 200000, 4000000);
   both.ReceiveLater();
-  CHECK(both.later.Wait(0) && both.receives.Wait(1));
+  both.later.Wait(0);
+  both.receives.Wait(1);
   CHECK(!both.earlier.Has(0));
   both.ReceiveEarlier();
   both.CheckArrived();
@@ -345,7 +362,8 @@ void TestLaunchesThatStandStill(const std::string& transports) {
   both.rig.On(2, [](UcxWire*) {});
   both.rig.wire(2).Post([gone] { gone.wait(); });
   both.ReceiveLater();
-  CHECK(both.later.Wait(0) && both.receives.Wait(1));
+  both.later.Wait(0);
+  both.receives.Wait(1);
   const bool stood = !both.receives.Has(0);
   go.set_value();
   both.CheckArrived();
@@ -363,7 +381,8 @@ void TestLengths(const std::string& transports) {
       const std::vector<std::byte> before = into;
       rig.Send(0, 1, 7, Whole(&data), &ends, cookie);
       rig.Receive(1, 0, 7, {{into.data(), expected}}, &ends, cookie + 1);
-      CHECK(ends.Wait(cookie) && ends.Wait(cookie + 1));
+      ends.Wait(cookie);
+      ends.Wait(cookie + 1);
       CHECK(ends.Of(cookie + 1).code == Code::kInternal);
       const std::string message = ends.Of(cookie + 1).message;
       CHECK_CONTAINS(message, std::to_string(sent) + " bytes");
@@ -382,25 +401,27 @@ void TestCancelAndDrop(const std::string& transports) {
   rig.Receive(1, 0, 5, Whole(&into), &ends, 0);
   rig.Receive(1, 0, 6, Whole(&into), &others, 0);
   rig.On(1, [&](UcxWire* wire) { wire->Cancel(&ends); });
-  CHECK(ends.Wait(0));
+  ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
   rig.Send(0, 1, 6, Whole(&data), &others, 1);
-  CHECK(others.Wait(0) && others.Wait(1));
+  others.Wait(0);
+  others.Wait(1);
   CHECK(others.Of(0).ok());
   CHECK(into == data);
   // What arrived, and what arrives after; with the tag's upper half.
   rig.Send(0, 1, 0x100000001, Whole(&data), &ends, 1);
   rig.Message(0, 1, "sent after it");
-  CHECK(rig.handler(1).WaitMessages(1));
+  rig.handler(1).WaitMessages(1);
   CHECK(!ends.Has(1));
   rig.On(1, [&](UcxWire* wire) { wire->Drop(0x100000000, 0xffffffff00000000); });
-  CHECK(ends.Wait(1));
+  ends.Wait(1);
   rig.Send(0, 1, 0x100000002, Whole(&data), &ends, 2);
-  CHECK(ends.Wait(2));
+  ends.Wait(2);
   std::fill(into.begin(), into.end(), std::byte{0});
   rig.Send(0, 1, 0x200000002, Whole(&data), &ends, 3);
   rig.Receive(1, 0, 0x200000002, Whole(&into), &ends, 4);
-  CHECK(ends.Wait(3) && ends.Wait(4));
+  ends.Wait(3);
+  ends.Wait(4);
   CHECK(into == data);
 }
 
@@ -415,7 +436,8 @@ void TestFullRings(const std::string& transports) {
   ConnectedRig rig(2, transports);
   rig.Message(0, 1, "");
   rig.Message(1, 0, "");
-  CHECK(rig.handler(0).WaitMessages(1) && rig.handler(1).WaitMessages(1));
+  rig.handler(0).WaitMessages(1);
+  rig.handler(1).WaitMessages(1);
   for (const int32_t process : {0, 1}) CHECK_EQ(HasRing(&rig, process), transports.empty());
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
@@ -428,7 +450,7 @@ void TestFullRings(const std::string& transports) {
     }
   });
   go.set_value();
-  CHECK(rig.handler(1).WaitMessages(kMessages + 1));
+  rig.handler(1).WaitMessages(kMessages + 1);
   const auto messages = rig.handler(1).messages();
   for (size_t i = 0; i < kMessages; ++i) CHECK_EQ(messages[i + 1].second.find(std::to_string(i) + "."), 0u);
 }
@@ -447,7 +469,7 @@ void TestDescriptions() {
   CHECK(!rig.wire(0).AddPeer(0, good).empty());
   rig.Introduce();
   rig.Message(0, 1, "hello");
-  CHECK(rig.handler(1).WaitMessages(1));
+  rig.handler(1).WaitMessages(1);
   CHECK(rig.wire(0).Describe(1).find("process 1 (") == 0);
   const auto state = rig.wire(0).State();
   CHECK_EQ(state.messages_sent, 1);
@@ -458,7 +480,10 @@ void TestDescriptions() {
   rig.Send(0, 0, 1, {}, &ends, 0);
   rig.Send(0, 2, 1, {}, &ends, 1);
   rig.Receive(0, -1, 1, {}, &ends, 2);
-  for (int i = 0; i < 3; ++i) CHECK(ends.Wait(i) && ends.Of(i).code == Code::kInvalidArgument);
+  for (int i = 0; i < 3; ++i) {
+    ends.Wait(i);
+    CHECK(ends.Of(i).code == Code::kInvalidArgument);
+  }
 }
 
 }  // namespace
