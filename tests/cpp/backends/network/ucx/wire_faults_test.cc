@@ -306,7 +306,7 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
   int status = -1;
   waitpid(again.pid, &status, 0);
   CHECK_EQ(status, 0);
-  CHECK(wire->Close(std::chrono::milliseconds{1000}));
+  CHECK(wire->Close(kToClose));
 }
 
 void TestDeclaredLost() {
@@ -354,7 +354,7 @@ void TestRestarted() {
   other->Post([&] { other->SendMessage(0, "from the new one", 16); });
   rig.handler(0).WaitMessages(1);
   CHECK_EQ(rig.handler(0).messages()[0].second, "from the new one");
-  CHECK(other->Close(std::chrono::milliseconds{1000}));
+  CHECK(other->Close(kToClose));
 }
 
 void TestWrongSecret(const std::string& transports) {
@@ -385,7 +385,7 @@ void TestWrongSecret(const std::string& transports) {
   CHECK(into == data);
   CHECK(rig.handler(0).messages().empty());
   CHECK(!ends.Has(0));  // nobody has asked for it
-  CHECK(stranger->Close(std::chrono::milliseconds{1000}));
+  CHECK(stranger->Close(kToClose));
   ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
   Exchange(&rig, 0, 1, 9);

@@ -127,7 +127,7 @@ struct Victim {
     CHECK_EQ(wrong, "");
     wire->SetHandler(&handler);
   }
-  ~Victim() { CHECK(wire->Close(std::chrono::milliseconds{1000})); }
+  ~Victim() { CHECK(wire->Close(kToClose)); }
 
   RecordingHandler handler;
   std::shared_ptr<UcxWire> wire;

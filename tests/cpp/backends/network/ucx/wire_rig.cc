@@ -145,7 +145,7 @@ WireRig::~WireRig() {
 }
 
 void WireRig::Close(int32_t process) {
-  if (!wire(process).Close(std::chrono::milliseconds{2000})) {
+  if (!wire(process).Close(kToClose)) {
     std::cerr << "wire " << process << " does not close\n";
     std::abort();
   }

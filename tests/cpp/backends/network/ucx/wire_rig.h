@@ -107,6 +107,10 @@ class RecordingHandler : public Handler, public Watched {
   std::atomic<bool> busy_{false};
 };
 
+// What a wire is given to send what is on its way before it closes, where that is not what is tested: it needs a
+// moment.
+constexpr std::chrono::minutes kToClose{1};
+
 // The library that the tests are run with; empty if there is none.
 std::string UcxLibrary();
 WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports);
