@@ -145,7 +145,7 @@ void TestGenerations() {
   peer.Send(after, 0, 1);
   peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, after);
-  CHECK_EQ(victim.wire->State().refused, 1);
+  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
   CHECK(victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
   peer.Send(again, 1000, 0);
@@ -164,7 +164,7 @@ void TestSequences() {
   peer.Send(second, 0, 1);
   peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, second);
-  CHECK_EQ(victim.wire->State().refused, 1);
+  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
 }
 
 // What comes through a ring is believed no more than what comes over the network.
@@ -189,7 +189,7 @@ void TestRings() {
   peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
   const auto messages = victim.handler.messages();
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
-  CHECK_EQ(victim.wire->State().refused, 4);
+  CHECK_EQ(StateOf(victim.wire.get()).refused, 4);
   CHECK(victim.handler.lost().empty() && victim.handler.renewed().empty());
   // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
   ucx::Header broken = peer.HeaderOf(first, 0, 3);

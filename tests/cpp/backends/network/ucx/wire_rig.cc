@@ -110,6 +110,12 @@ std::vector<std::pair<int32_t, Status>> RecordingHandler::renewed() {
   return renewed_;
 }
 
+WireState StateOf(UcxWire* wire) {
+  WireState state;
+  while (state.nic_workers.empty()) state = wire->State();
+  return state;
+}
+
 std::string UcxLibrary() {
   const char* const set = std::getenv("FASTJAX_TEST_UCX");
   return set != nullptr ? set : FASTJAX_UCX_TEST_LIBRARY;

@@ -111,6 +111,9 @@ class RecordingHandler : public Handler, public Watched {
 // moment.
 constexpr std::chrono::minutes kToClose{1};
 
+// The state of a wire that is open, once its thread has told it: State() asks for a second.
+WireState StateOf(UcxWire* wire);
+
 // The library that the tests are run with; empty if there is none.
 std::string UcxLibrary();
 WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports);

@@ -112,7 +112,7 @@ void TestRows(const std::string& transports) {
     }
   }
   CHECK_EQ(ends.count(), cookie);
-  CHECK_EQ(rig.wire(1).State().refused, 0);
+  CHECK_EQ(StateOf(&rig.wire(1)).refused, 0);
 }
 
 // What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
@@ -170,7 +170,7 @@ void TestReceiverSetsThePace(const std::string& transports) {
   rig.handler(1).WaitMessages(1);
   rig.handler(0).WaitTicks(3);
   CHECK(!ends.Has(1));
-  CHECK_LT(rig.wire(0).State().bytes_sent, 9000);
+  CHECK_LT(StateOf(&rig.wire(0)).bytes_sent, 9000);
   rig.Receive(1, 0, 1, Whole(&into_large), &ends, 3);
   rig.Receive(1, 0, 2, Whole(&into_small), &ends, 4);
   ends.Wait(1);
@@ -427,7 +427,7 @@ void TestCancelAndDrop(const std::string& transports) {
 
 // Whether messages to the other process go through memory.
 bool HasRing(WireRig* rig, int32_t process) {
-  const std::vector<std::string> transports = rig->wire(process).State().nic_workers[0].transports;
+  const std::vector<std::string> transports = StateOf(&rig->wire(process)).nic_workers[0].transports;
   return std::find(transports.begin(), transports.end(), "memory") != transports.end();
 }
 
@@ -471,7 +471,7 @@ void TestDescriptions() {
   rig.Message(0, 1, "hello");
   rig.handler(1).WaitMessages(1);
   CHECK(rig.wire(0).Describe(1).find("process 1 (") == 0);
-  const auto state = rig.wire(0).State();
+  const auto state = StateOf(&rig.wire(0));
   CHECK_EQ(state.messages_sent, 1);
   CHECK_EQ(state.bytes_sent, 5);
   CHECK_EQ(state.nic_workers.size(), 1u);
