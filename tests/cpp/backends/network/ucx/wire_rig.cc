@@ -207,12 +207,12 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
 
 std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
 
-void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag) {
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail) {
   Ends ends;
   auto data = Pattern(100000, static_cast<uint32_t>(tag));
   std::vector<std::byte> into(data.size());
-  rig->Send(from, to, tag, Whole(&data), &ends, 0);
-  rig->Receive(to, from, tag, Whole(&into), &ends, 1);
+  rig->Send(from, to, tag, Whole(&data), &ends, 0, rail);
+  rig->Receive(to, from, tag, Whole(&into), &ends, 1, rail);
   ends.Wait(0);
   ends.Wait(1);
   CHECK_EQ(ends.Of(0).message, "");

@@ -159,7 +159,7 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed);
 // All of it, as one piece.
 std::vector<Piece> Whole(std::vector<std::byte>* data);
 // Rows that go from one to the other, and arrive as they were.
-void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag);
+void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
 
 }  // namespace fastjax::test
 

@@ -277,6 +277,9 @@ struct TwoLaunches {
     data = Pattern(std::max(earlier_bytes, later_bytes) + 20000, 1);
     from_earlier = Cut(&data, earlier_bytes, 4000);
     from_later = Cut(&data, later_bytes, 4000);
+    // So that what receivers ask for is there at once, and no connection has to be made for it.
+    Exchange(&rig, 1, 0, 9, rail);
+    Exchange(&rig, 2, 0, 9);
     rig.Send(0, 1, 1, from_later, &later, 0, rail);  // the one that began later comes first
     rig.Send(0, 2, 1, from_earlier, &earlier, 0);
     rig.Message(0, 1, "after the offers");
