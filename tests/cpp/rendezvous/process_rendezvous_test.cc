@@ -150,7 +150,7 @@ ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
   session.launch_id = launch_id;
   session.text = "exchange over axis 'x'";
   session.prefix = "exchange: ";
-  session.timeout = 1500ms;
+  session.timeout = 1500s;  // by the clock in hand: none of it passes while a test runs
   return session;
 }
 
@@ -265,10 +265,10 @@ void TestTimeoutOfBoth() {
   b.Join();
   job.DeliverAll();
   const auto now = std::chrono::steady_clock::now();
-  job.rendezvous[1]->OnTick(now + 2s);
+  job.rendezvous[1]->OnTick(now + 2000s);
   CHECK_EQ(b.failed, 1);
   job.DeliverAll();
-  job.rendezvous[0]->OnTick(now + 2s);
+  job.rendezvous[0]->OnTick(now + 2000s);
   CHECK_EQ(a.failed, 1);
   CHECK_CONTAINS(a.status.message,
                  "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')");
@@ -284,23 +284,23 @@ void TestTimeout() {
   c.Join();
   job.DeliverAll();
   const auto now = std::chrono::steady_clock::now();
-  job.rendezvous[0]->OnTick(now + 100ms);
+  job.rendezvous[0]->OnTick(now + 100s);
   CHECK_EQ(a.failed, 0);
-  job.rendezvous[0]->OnTick(now + 2s);
+  job.rendezvous[0]->OnTick(now + 2000s);
   CHECK(a.failed == 1 && a.status.code == Code::kDeadlineExceeded);
   CHECK_CONTAINS(a.status.message,
-                 "waited 1.5 s for process 2 (test) (which is at another call: exchange over axis 'z')");
+                 "waited 1500.0 s for process 2 (test) (which is at another call: exchange over axis 'z')");
   CHECK(!Contains(a.status.message, "process 1"));
   job.DeliverAll();
   CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
-  CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1.5 s");
+  CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1500.0 s");
   // One that is at the same call, in another launch.
   TestParticipant next(&job, 1, At(In(2)), {1});
   TestParticipant other(&job, 0, At(In(3)), {1});
   next.Join();
   job.DeliverAll();
   other.Join();
-  job.rendezvous[0]->OnTick(now + 10s);
+  job.rendezvous[0]->OnTick(now + 10000s);
   CHECK_CONTAINS(other.status.message, "process 1 (test) (which is at another launch of it)");
   // Who comes late is told at once.
   TestParticipant late(&job, 2, At(In(1)), {1});
@@ -310,8 +310,8 @@ void TestTimeout() {
   Job empty(2);
   TestParticipant alone(&empty, 0, At(In(9)), {1});
   alone.Join();
-  empty.rendezvous[0]->OnTick(now + 10s);
-  CHECK_CONTAINS(alone.status.message, "waited 1.5 s for process 1 (test), which did not reach this call");
+  empty.rendezvous[0]->OnTick(now + 10000s);
+  CHECK_CONTAINS(alone.status.message, "waited 1500.0 s for process 1 (test), which did not reach this call");
   CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
 }
 
@@ -326,16 +326,16 @@ void TestSilence() {
     for (TestParticipant* const participant : {&a, &b, &d}) participant->Join();
     job.DeliverAll();
     const auto now = std::chrono::steady_clock::now();
-    for (const auto after : {300ms, 1000ms, 1200ms}) {
+    for (const auto after : {300s, 1000s, 1200s}) {
       for (const int32_t process : {0, 1}) job.rendezvous[process]->OnTick(now + after);
-      if (after == 300ms) CHECK(job.wires[0]->probed.empty());
+      if (after == 300s) CHECK(job.wires[0]->probed.empty());
     }
     for (const int32_t process : {0, 1}) {
       CHECK((job.wires[process]->probed == std::vector<int32_t>{2, 3}));
       if (!answers) job.wires[process]->silent = {2};
     }
     CHECK_EQ(a.failed + b.failed, 0);
-    job.rendezvous[0]->OnTick(now + 2s);
+    job.rendezvous[0]->OnTick(now + 2000s);
     job.DeliverAll();
     CHECK(a.failed == 1 && b.failed == 1);
     const std::vector<int32_t> left = answers ? std::vector<int32_t>{} : std::vector<int32_t>{2};
@@ -352,7 +352,7 @@ void TestManyGivenUp() {
     early.Join();
     a.Join();
     job.DeliverAll();
-    job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+    job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
     job.DeliverAll();
     CHECK(a.failed == 1 && early.failed == 1);
   }
@@ -381,7 +381,7 @@ void TestLateMessage() {
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
   job.queue.sent.clear();  // lost in flight, as if the other were not connected yet
-  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2s);
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
   job.queue.sent.clear();
   TestParticipant b(&job, 1, At(In(1)), {1});
   b.Join();

@@ -444,7 +444,7 @@ void TestManyTimeouts() {
 // A program may be thrown away while devices wait: they are still told, and then nothing is left.
 void TestDroppedWhileWaiting() {
   auto held = std::make_shared<int>(0);
-  const auto site = MakeSite(1, 2, 100);
+  const auto site = MakeSite(1, 2);
   auto session = ProcessSession::Create(
       site, [held](ProcessSession::Session* session, int32_t) { session->Finish(Status::Ok()); });
   const std::weak_ptr<ProcessSession> left = session;
@@ -452,8 +452,9 @@ void TestDroppedWhileWaiting() {
   Arrive(session, {1, 0, 0, 0}, outcome.For(0));
   session.reset();
   CHECK(!left.expired());
+  CHECK(!left.lock()->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   outcome.WaitAll();
-  IsTimeout(outcome.status(0), Timeout("0.1", "1", "0"));
+  IsTimeout(outcome.status(0), Timeout("3600.0", "1", "0"));
   while (!left.expired() || held.use_count() > 1) std::this_thread::yield();
 }
 
