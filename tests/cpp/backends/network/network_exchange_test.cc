@@ -231,14 +231,14 @@ void TestCutOff() {
 
 // Rows stop in flight: the error says for whom, and after it nothing is written any more.
 void TestStuck() {
-  Setting setting(400);
+  Setting setting(1000);
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
   const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
   int64_t named = 0;
   for (int32_t p = 0; p < 6; ++p) {
     CHECK(!outcomes.status(p).ok());
-    named += Contains(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
+    named += Contains(outcomes.status(p).message, "nothing has moved for 1.0 s. Waiting for stage") ? 1 : 0;
   }
   CHECK_GE(named, 2);
   CHECK_EQ(setting.processes->network.OpenRequests(), 0);

@@ -57,10 +57,14 @@ struct Call {
   std::mt19937_64* random_;
 };
 
-// A job of three processes with two devices each, and a program of several exchanges.
+// A job of three processes with two devices each, and a program of several exchanges, of which the first may have a
+// limit.
 struct Program {
-  explicit Program(int32_t calls, int64_t timeout_ms = kNoTimeoutMs) : processes(3, 5), network(processes.network) {
-    for (int32_t i = 0; i < calls; ++i) all.emplace_back(&processes, i + 1, kSchedulers[i], timeout_ms, &random);
+  explicit Program(int32_t calls, int64_t first_timeout_ms = kNoTimeoutMs)
+      : processes(3, 5), network(processes.network) {
+    for (int32_t i = 0; i < calls; ++i) {
+      all.emplace_back(&processes, i + 1, kSchedulers[i], i == 0 ? first_timeout_ms : kNoTimeoutMs, &random);
+    }
   }
 
   // Starts the call on all devices, and has its rows stay in flight.
@@ -211,7 +215,7 @@ void TestKilled() {
 
 // Time runs out for the one that nothing moves of. The one beside it ends well, and so does the next of either.
 void TestOneTimesOut() {
-  Program program(2, 400);
+  Program program(2, 1000);
   auto stuck = program.all[0].MakeRig();
   const Outcomes outcomes(kDevices);
   program.StartAndFreeze(&program.all[0], stuck.get(), 1, outcomes);
@@ -222,7 +226,7 @@ void TestOneTimesOut() {
   for (int32_t p = 0; p < kDevices; ++p) {
     CHECK_CONTAINS(outcomes.status(p).message, "(channel 1): ");
     CHECK(!Contains(outcomes.status(p).message, "channel 2"));
-    named += Contains(outcomes.status(p).message, "nothing has moved for 0.4 s. Waiting for stage") ? 1 : 0;
+    named += Contains(outcomes.status(p).message, "nothing has moved for 1.0 s. Waiting for stage") ? 1 : 0;
   }
   CHECK_GE(named, 2);
   program.network.Thaw();

@@ -33,7 +33,7 @@ using gpu::nccl::NcclFabric;
 using gpu::nccl::UniqueId;
 using gpu::nccl::UniqueIdExchange;
 
-constexpr int64_t kShortMs = 300;
+constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -148,8 +148,7 @@ void TestLostMessage() {
   Fake().lost_sends = 1;
   const auto begin = std::chrono::steady_clock::now();
   CHECK(four.Run().all_ok());  // for the host
-  CHECK_GE(SecondsSince(begin), 0.25);
-  CHECK_LT(SecondsSince(begin), 30.0);
+  CHECK_GE(SecondsSince(begin), 0.9);
   CHECK(four.rig->GuardsAreWhole());
   CHECK(!four.rig->IsRight());
   const Outcomes outcomes = four.Run();
@@ -157,7 +156,7 @@ void TestLostMessage() {
     const std::string message = outcomes.status(i).message;
     CHECK(outcomes.status(i).code == Code::kDeadlineExceeded);
     CHECK_CONTAINS(message, "exchange over axis 'x' (channel 7): device ");
-    CHECK_CONTAINS(message, " waited 0.3 s for messages of stage 1, from or to device ");
+    CHECK_CONTAINS(message, " waited 1.0 s for messages of stage 1, from or to device ");
     CHECK_CONTAINS(message, "raise the limit with fastjax.options(timeout=...)");
   }
   CHECK(four.rig->IsUntouched());
@@ -204,7 +203,7 @@ void TestOthersAreTold() {
   });
   const std::string first = four.Run().status(0).message;
   const std::string second = rig.Run(other.get(), 101, true).status(0).message;
-  CHECK_CONTAINS(first + second, " waited 0.3 s for messages of stage 1");
+  CHECK_CONTAINS(first + second, " waited 1.0 s for messages of stage 1");
   // The other one has happened before, was in flight, or was refused since then: if it was undone, it has been told.
   CHECK(first.empty() || Contains(first, "exchange over axis 'x' (channel 7): "));
   CHECK(second.empty() || Contains(second, "exchange over axis 'x' (channel 8): "));
@@ -375,7 +374,7 @@ void TestAbsentProcess() {
   CHECK(status.code == Code::kDeadlineExceeded);
   CHECK_CONTAINS(
       status.message,
-      "exchange over axis 'x' (channel 7): device 0 waited 0.3 s for messages of stage 3, from or to device 1");
+      "exchange over axis 'x' (channel 7): device 0 waited 1.0 s for messages of stage 3, from or to device 1");
   CHECK_CONTAINS(status.message, "processes that have stopped");
 }
 
@@ -387,7 +386,7 @@ void TestLongComputation() {
   pair.b.Compute();
   CHECK(pair.a.Swap(1).ok());
   CHECK(pair.b.Swap(0).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(4 * kShortMs));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kShortMs));
   pair.a.LetGo();
   pair.b.LetGo();
   pair.a.Synchronize();
@@ -399,16 +398,12 @@ void TestLongComputation() {
 
 // Many exchanges ahead of the devices: the host waits for these when there are too many, until they are given up.
 void TestFarAhead() {
-  Pair pair(5 * kShortMs);  // enough to get there
+  Pair pair(kShortMs);
   pair.CheckWorks();
-  Status status;
-  int moved = 0;
-  while (status.ok() && moved < 10000) {
-    status = pair.a.Swap(1);  // and b stays away
-    moved += status.ok() ? 1 : 0;
-  }
-  CHECK(status.code == Code::kDeadlineExceeded);
-  CHECK_EQ(moved, 128);
+  pair.a.Compute();  // so that no message is waited for yet, however long it takes to get there
+  for (int i = 0; i < 128; ++i) CHECK_EQ(pair.a.Swap(1).message, "");  // and b stays away
+  pair.a.LetGo();
+  CHECK(pair.a.Swap(1).code == Code::kDeadlineExceeded);
 }
 
 // The call site goes while its exchange is in flight: its communicators are closed when that has happened, or given
