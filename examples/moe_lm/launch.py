@@ -48,11 +48,11 @@ def run(script: str, arguments: Sequence[str], processes: int) -> int:
     Returns:
       The exit status: 0, or that of the first process that failed.
     """
-    coordinator = f"127.0.0.1:{_free_port()}"
     # A proxy for other hosts would be asked for this one too.
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     children: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="train-moe-") as folder:
+    with tempfile.TemporaryDirectory(prefix="train-moe-") as folder, _held_port() as port:
+        coordinator = f"127.0.0.1:{port.getsockname()[1]}"
         logs = [Path(folder, f"{number}.txt") for number in range(processes)]
         try:
             for number in range(processes):
@@ -91,7 +91,9 @@ def _first_failed(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
         time.sleep(0.1)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _held_port() -> socket.socket:
+    """A free port that no other program gets meanwhile; jax.distributed shares it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

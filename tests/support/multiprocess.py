@@ -92,6 +92,7 @@ class Job:
         prefix: Mapping[int, list[str]] | None = None,
         coordinator: str | None = None,
     ) -> None:
+        self._port = hold_port()
         self._spec = {
             "file": str(file),
             "function": function,
@@ -99,7 +100,7 @@ class Job:
             "devices": devices,
             "arguments": dict(arguments or {}),
             "initialize": {"initialization_timeout": 120, **(initialize or {})},
-            "coordinator": coordinator or f"127.0.0.1:{free_port()}",
+            "coordinator": coordinator or f"127.0.0.1:{self._port.getsockname()[1]}",
         }
         self._environment = _environment(devices) | dict(environment or {})
         self._prefix = prefix or {}
@@ -120,6 +121,7 @@ class Job:
             self.signal(number, signal.SIGKILL)
             child.wait()
         self._folder.cleanup()
+        self._port.close()
 
     @property
     def folder(self) -> Path:
@@ -205,11 +207,15 @@ def run(file: str | Path, function: str, *, seconds: float = 240, **job: Any) ->
     )
 
 
-def free_port() -> int:
-    """A port that nobody listens on, so far."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def hold_port() -> socket.socket:
+    """A free port of this machine, which no other program gets until the socket is closed.
+
+    Whoever serves there shares it by SO_REUSEPORT, as gRPC does, and so jax.distributed.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _environment(devices: int) -> dict[str, str]:
