@@ -31,10 +31,13 @@ jax.config.update(
 # Before anything asks JAX for its devices.
 jax.config.update("jax_num_cpu_devices", 8)
 
-# No deadlines: whether a test passes never depends on how fast the machine is.
-hypothesis.settings.register_profile("dev", deadline=None)
+# No deadlines, neither for tests nor for drawing: whether a test passes never depends on how fast
+# the machine is.
 hypothesis.settings.register_profile(
-    "ci", deadline=None, derandomize=True, database=None, print_blob=True
+    "dev", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "ci", hypothesis.settings.get_profile("dev"), derandomize=True, database=None, print_blob=True
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

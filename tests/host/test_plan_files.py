@@ -18,7 +18,11 @@ from fastjax import Plan, Topology, _core, make_plan, traffic
 from fastjax.errors import ArgumentError
 
 LOADING = hypothesis.settings(
-    max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    suppress_health_check=[
+        *hypothesis.settings().suppress_health_check,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
 )
 
 
