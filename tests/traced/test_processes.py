@@ -1,5 +1,6 @@
 """Exchanges between processes: right in each, whatever the shape of the job."""
 
+import atexit
 import contextlib
 import functools
 import re
@@ -167,21 +168,22 @@ def test_processes_need_not_compile_alike():
 
 def leaving(how):
     """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
+    at_its_end = multiprocess.folder() / "at its end"
     run, args, expected = over_all_devices()
+    # At exit, what was registered last runs first: this comes when fastjax has closed its network.
+    if jax.process_index() == 0 and how == "raises":
+        atexit.register(at_its_end.touch)
     same(run(*args), expected)
-    launched = multiprocess.folder() / "launched"
     if jax.process_index() == 0:
         run(*args)  # nobody keeps it
-        if how == "raises":
-            while fastjax._core.network_unfinished() < jax.local_device_count():
-                time.sleep(0.001)
-        launched.touch()
-        if how == "raises":
-            raise ValueError("a mistake of the program's")
-        return {}
-    while not launched.exists():
+        if how == "ends":
+            atexit.register(at_its_end.touch)  # and this before fastjax waits for the exchange
+            return {}
+        while fastjax._core.network_unfinished() < jax.local_device_count():
+            time.sleep(0.001)
+        raise ValueError("a mistake of the program's")
+    while not at_its_end.exists():
         time.sleep(0.001)
-    time.sleep(0.5)  # process 0 is at its end
     try:
         same(run(*args), expected)
     except jax.errors.JaxRuntimeError as error:
@@ -201,7 +203,7 @@ def test_an_exception_ends_the_process_and_its_exchanges():
     with multiprocess.Job(
         __file__, "leaving", processes=2, devices=2, arguments={"how": "raises"}
     ) as job:
-        ended = job.wait(120)
+        ended = job.wait()
     assert [(one.status, one.hung) for one in ended] == [(1, False), (0, False)]
     assert "a mistake of the program's" in ended[0].output
     assert re.search(r"UNAVAILABLE: .*process 0 .*closed its network", ended[1].result["text"])
