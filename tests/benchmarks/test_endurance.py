@@ -87,7 +87,7 @@ def test_what_is_left_is_noticed(tmp_path):
 @pytest.mark.parametrize("how", enduring.ENDINGS)
 def test_nobody_hangs_when_a_process_ends(how):
     with enduring.ending_job(how, processes=3) as job:
-        ended = job.wait(120)
+        ended = job.wait()
     said = "\n".join(map(str, ended))
     assert not any(one.hung for one in ended), said
     for process in (0, 2):

@@ -1,5 +1,6 @@
 """What `make gpu` is made of: its parts and their limits, what it skips, its files, its wheels."""
 
+import contextlib
 import io
 import json
 import os
@@ -40,7 +41,8 @@ def run(parts, folder, *, passed=None, seconds=100, meanwhile=lambda: None):
 
 
 def test_parts_end_by_themselves_or_by_their_limit(tmp_path):
-    sleeps = "import subprocess; subprocess.run(['sleep', '60'])"
+    # For longer than a test may take, so that this one fails if it waits for what was stopped.
+    sleeps = "import subprocess; subprocess.run(['sleep', '600'])"
     parts = [
         Part("good", (PYTHON, "-c", "print('fine')"), 60),
         Part("bad", (PYTHON, "-c", "print('sorry'); raise SystemExit(3)"), 60),
@@ -50,9 +52,7 @@ def test_parts_end_by_themselves_or_by_their_limit(tmp_path):
         Part("unwanted", ("no-such-program",), 60, needs=("other",), skip="nobody wants it"),
     ]
     passed = set()
-    start = time.monotonic()
     outcomes = run(parts, tmp_path, passed=passed)
-    assert time.monotonic() - start < 50
     assert {name: each.status for name, each in outcomes.items()} == {
         "good": PASSED,
         "bad": FAILED,
@@ -93,10 +93,9 @@ def test_parts_of_a_run_that_is_stopped(tmp_path):
         run_together(parts, set(), tmp_path, ROOT, time.monotonic() + 100, end, stop)
     assert outcomes == {"short": PASSED, "long": STOPPED}
     sleeper = Path("/proc", (tmp_path / "long.log").read_text().split()[-1], "stat")
-    end_by = time.monotonic() + 30
-    while sleeper.exists() and sleeper.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < end_by
-        time.sleep(0.01)
+    with contextlib.suppress(OSError):  # it is gone
+        while sleeper.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
 
 
 # ---- files
@@ -351,7 +350,7 @@ def test_a_wheel_that_cannot_be_installed_is_said(tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 1, done.stderr

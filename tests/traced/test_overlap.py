@@ -97,7 +97,6 @@ def test_one_overtakes_another(processes, devices, first):
         devices=devices,
         arguments={"first": first},
         environment={"FASTJAX_TIMEOUT": "200"},
-        seconds=100,
     )
 
 
