@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,10 +102,13 @@ class Slow(Fault):
 
     def _slow(self, scene: Scene) -> None:
         while not self._over.is_set():
+            began, had = time.monotonic(), scene.processor_time()
             scene.signal(signal.SIGCONT)
-            self._over.wait(0.002)
+            # On a busy machine it gets a processor only after a while.
+            while scene.processor_time() - had < 0.002 and time.monotonic() - began < 0.01:
+                self._over.wait(0.001)
             scene.signal(signal.SIGSTOP)
-            self._over.wait(0.018)
+            self._over.wait(9 * (time.monotonic() - began))
         scene.signal(signal.SIGCONT)
 
     def undo(self, scene: Scene, world: World) -> None:
