@@ -216,13 +216,16 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
   driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
   args.context = &call->caller;
-  exchange_->Start(run_id, partition, args, [call, &driver, device, done = std::move(done)](const Status& status) {
-    const Chosen again(device);
-    driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
-    driver.SynchronizeStream(call->caller.stream);
-    call->End();
-    done(status);
-  });
+  exchange_->Start(run_id, partition, args,
+                   [enqueued = enqueued_, call, &driver, device, done = std::move(done)](const Status& status) {
+                     ++*enqueued;
+                     const Chosen again(device);
+                     driver.CallHost(
+                         call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
+                     driver.SynchronizeStream(call->caller.stream);
+                     call->End();
+                     done(status);
+                   });
 }
 
 }  // namespace fastjax::test

@@ -3,6 +3,7 @@
 #ifndef FASTJAX_TESTS_CPP_SUPPORT_GPU_GPU_RIG_H_
 #define FASTJAX_TESTS_CPP_SUPPORT_GPU_GPU_RIG_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -88,6 +89,8 @@ class StreamedExchange final : public Exchange {
   const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
   // What comes next on the partition's stream waits.
   void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
+  // Of the calls so far, those that the exchange has put on their streams, in whole.
+  int64_t enqueued() const { return *enqueued_; }
 
   // Of device memory, that a caller may still get; -1: any.
   void LimitMemory(int64_t bytes) { memory_ = bytes; }
@@ -102,6 +105,7 @@ class StreamedExchange final : public Exchange {
   std::vector<kernels::Stream> streams_;  // by partition
   std::vector<std::unique_ptr<GuardedMemory>> guarded_;
   std::vector<std::shared_ptr<Computation>> computations_;
+  const std::shared_ptr<std::atomic<int64_t>> enqueued_ = std::make_shared<std::atomic<int64_t>>(0);
   const bool one_stream_;
   int64_t memory_ = -1;
   int64_t throw_at_ = -1;
