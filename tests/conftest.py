@@ -28,6 +28,17 @@ jax.config.update(
     "jax_disable_most_optimizations", os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0"
 )
 
+# Of what is left, more than half is the emitters that XLA of jaxlib 0.10 has for fused operations
+# since lately; later versions have no others.
+if (
+    jaxlib.__version__.startswith("0.10.")
+    and os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0"
+    and "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", "")
+):
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+    )
+
 # Before anything asks JAX for its devices.
 jax.config.update("jax_num_cpu_devices", 8)
 
