@@ -186,7 +186,7 @@ sanitize-configure-asan sanitize-configure-tsan: sanitize-configure-%: $(STAMPS)
 .PHONY: sanitize-cpp-asan sanitize-cpp-tsan
 sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: sanitize-configure-%
 	$(BIN)/cmake --build --preset $*
-	$(FIXED_ADDRESSES) $(BIN)/ctest --preset $* -j $(JOBS)
+	$(FIXED_ADDRESSES) $(BIN)/ctest --preset $* -j $(CTEST_JOBS)
 
 .PHONY: sanitize-python-asan sanitize-python-tsan
 sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installed $(STAMPS)/test-tools sanitize-configure-%
