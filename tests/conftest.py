@@ -28,8 +28,8 @@ jax.config.update(
     "jax_disable_most_optimizations", os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0"
 )
 
-# Of what is left, more than half is the emitters that XLA of jaxlib 0.10 has for fused operations
-# since lately; later versions have no others.
+# jaxlib 0.10 has two emitters of fused operations, and its default one takes more than half of what
+# is left; later versions refuse the flag, and their tests are those of the default.
 if (
     jaxlib.__version__.startswith("0.10.")
     and os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0"

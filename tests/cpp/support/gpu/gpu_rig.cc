@@ -122,6 +122,7 @@ struct StreamedExchange::Call {
   GuardedMemory* guarded = nullptr;
   int64_t limit = -1;
   int64_t throw_at = -1;
+  std::shared_ptr<std::atomic<int64_t>> enqueued;  // of the exchange, which may be gone when this one ends
 
   std::byte* Allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -199,6 +200,7 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   auto call = std::make_shared<Call>();
   call->limit = memory_;
   call->throw_at = throw_at_;
+  call->enqueued = enqueued_;
   call->args = args;
   call->source.assign(args.source, args.source + args.source_rows * args.row_bytes);
   call->destination.resize(static_cast<size_t>(args.destination_rows * args.row_bytes));
@@ -216,16 +218,14 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
   driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
   args.context = &call->caller;
-  exchange_->Start(run_id, partition, args,
-                   [enqueued = enqueued_, call, &driver, device, done = std::move(done)](const Status& status) {
-                     ++*enqueued;
-                     const Chosen again(device);
-                     driver.CallHost(
-                         call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
-                     driver.SynchronizeStream(call->caller.stream);
-                     call->End();
-                     done(status);
-                   });
+  exchange_->Start(run_id, partition, args, [call, &driver, device, done = std::move(done)](const Status& status) {
+    ++*call->enqueued;
+    const Chosen again(device);
+    driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
+    driver.SynchronizeStream(call->caller.stream);
+    call->End();
+    done(status);
+  });
 }
 
 }  // namespace fastjax::test

@@ -89,7 +89,7 @@ class StreamedExchange final : public Exchange {
   const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
   // What comes next on the partition's stream waits.
   void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
-  // Of the calls so far, those that the exchange has put on their streams, in whole.
+  // How many of the calls so far the exchange has put on their streams as a whole.
   int64_t enqueued() const { return *enqueued_; }
 
   // Of device memory, that a caller may still get; -1: any.

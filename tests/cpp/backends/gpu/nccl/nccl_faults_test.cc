@@ -36,20 +36,20 @@ using gpu::nccl::UniqueId;
 using gpu::nccl::UniqueIdExchange;
 
 constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
-constexpr int32_t kFour = 4;
+constexpr int32_t kDevices = 4;     // of an exchange in one process
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Streams of exchanges that are held until the next launch of each has been put on them.
+// Holds the streams of exchanges until the next launch of each has been put on them.
 class HeldStreams {
  public:
   HeldStreams(const std::vector<StreamedExchange*>& exchanges, std::function<void()> before_streams) {
     std::vector<std::pair<StreamedExchange*, int64_t>> awaited;
     for (StreamedExchange* const exchange : exchanges) {
       awaited.emplace_back(exchange, exchange->enqueued());
-      for (int32_t i = 0; i < kFour; ++i) exchange->Compute(i, computation_);
+      for (int32_t i = 0; i < kDevices; ++i) exchange->Compute(i, computation_);
     }
     // One thread puts a launch on all its streams before it tells the first caller.
     thread_ = std::thread([computation = computation_, awaited, before_streams = std::move(before_streams)] {
@@ -73,9 +73,9 @@ class HeldStreams {
 struct Four {
   explicit Four(int64_t timeout_ms, uint64_t seed, const kernels::Driver* driver = DriverWithoutPeers())
       : random(seed), setting(driver) {
-    options.topology = MakeTopology(1, kFour);
+    options.topology = MakeTopology(1, kDevices);
     options.scheduler = planner::Scheduler::kDirect;
-    site = MakeSite(1, kFour, timeout_ms, &random);
+    site = MakeSite(1, kDevices, timeout_ms, &random);
     exchange = setting.Open(site, options.exchange);
     rig = std::make_unique<Rig>(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   }
@@ -83,8 +83,8 @@ struct Four {
     rig->Reset();
     return rig->Run(exchange.get(), ++run_id, true);
   }
-  // Streams begin when all is on them. Else, what fails on a stream may be seen while the host still puts the next
-  // stages on it, which it then refuses.
+  // Streams begin when the whole launch is on them. If they began before, the watchdog could see one fail while the
+  // host still puts the next stages on it, and the host would then refuse these.
   Outcomes RunInFull(const std::function<void()>& before_streams = [] {}) {
     const HeldStreams held({exchange.get()}, before_streams);
     return Run();
@@ -206,7 +206,7 @@ void TestAsynchronousError() {
   Fake().lost_sends = 1;  // so that there is time to look
   CHECK(four.RunInFull([] { Fake().async_error = kRemoteError; }).all_ok());
   Fake().async_error = 0;
-  Fake().lost_sends = 0;  // none was sent if it was looked at before
+  Fake().lost_sends = 0;  // still 1 if the communicators were aborted before the first send
   const Outcomes outcomes = four.Run();
   for (int32_t i = 0; i < outcomes.count(); ++i) {
     CHECK_CONTAINS(outcomes.status(i).message,
