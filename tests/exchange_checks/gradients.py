@@ -16,10 +16,11 @@ from exchange_checks.listed import check
 
 def _options(backend: Backend) -> list[dict[str, Any]]:
     groups = np.arange(backend.size).reshape(backend.servers, -1).T.tolist()
+    flat = [backend.topologies()[0]] if backend.processes == 1 else []  # compiled by each process
     return [
         {"groups": given, "topology": topology}
         for given in (None, groups)
-        for topology in (backend.topologies()[0], backend.topology)
+        for topology in (*flat, backend.topology)
     ]
 
 

@@ -127,7 +127,7 @@ def test_there_is_something_for_each_to_win(matrix, topology, row_bytes, taken):
 def _digests():
     """Of plans of fixed problems by every scheduler: transfers, tables and what they say."""
     found = []
-    for seed, (n, m) in enumerate([(1, 5), (2, 4), (5, 1), (6, 3), (12, 2), (20, 8)]):
+    for seed, (n, m) in enumerate([(1, 5), (2, 4), (5, 1), (6, 3), (12, 2)]):
         rng = np.random.default_rng(seed)
         nics = np.where(rng.random(n * m) < 0.2, 0.0, 50e9)
         nics[::m] = 25e9

@@ -1,5 +1,7 @@
 """Where rows land that cross to another server: balanced, with the fewest moves, whole numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,31 +13,38 @@ from fastjax.moe import landing
 from fastjax.moe.servers import Servers
 
 RATES = (0.0, 1.0, 10e9, 25e9, 50e9, 400e9)
+SHAPES = ((2, 1), (2, 4), (3, 3), (5, 2), (8, 1))
+
+
+@functools.cache
+def servers_of(n, m, nics):
+    """Servers, some with NICs of other speeds or that failed, and their compiled function."""
+    rates = None
+    if nics:
+        rates = np.random.default_rng(nics).choice(RATES, (n, m))
+        rates[:, 0] = np.where(rates[:, 0] == 0, 50e9, rates[:, 0])  # one has to work
+        rates = tuple(rates.ravel())
+    topology = fastjax.Topology(n, m, nic_bandwidths=rates)
+    servers = Servers(topology, tuple(range(n * m)), n * m)
+    return servers, jax.jit(functools.partial(landing.rows_to_devices, servers=servers))
 
 
 @st.composite
 def problems(draw):
-    """Servers, some with NICs of other speeds or that failed, and rows of devices for servers."""
-    n, m = draw(st.sampled_from([(2, 1), (2, 4), (3, 3), (5, 2), (8, 1)]))
-    nics = None
-    if draw(st.booleans()):
-        nics = draw(st.lists(st.sampled_from(RATES), min_size=n * m, max_size=n * m))
-        for server in range(n):
-            nics[server * m] = nics[server * m] or 50e9  # one has to work
-    topology = fastjax.Topology(n, m, nic_bandwidths=None if nics is None else tuple(nics))
+    """Servers, and rows of devices for servers."""
+    n, m = draw(st.sampled_from(SHAPES))
     most = draw(st.sampled_from([1, 7, 1000, 2**28 // (n * m)]))
     rows = st.integers(0, most)
     wanted = draw(st.lists(st.lists(rows, min_size=n, max_size=n), min_size=n * m, max_size=n * m))
-    return Servers(topology, tuple(range(n * m)), n * m), np.array(wanted, np.int32)
+    return *servers_of(n, m, draw(st.integers(0, 4))), np.array(wanted, np.int32)
 
 
 @settings(max_examples=200)
 @given(problems())
 def test_rows_are_balanced_with_the_fewest_moves(problem):
-    servers, wanted = problem
+    servers, rows_to_devices, wanted = problem
     n, m = servers.count, servers.devices
-    with jax.disable_jit():
-        sent = np.asarray(landing.rows_to_devices(jnp.asarray(wanted), servers), np.int64)
+    sent = np.asarray(rows_to_devices(wanted), np.int64)
     owner = np.arange(n * m) // m
     apart = owner[:, None] != np.arange(n)
     # (source server, its device, target server, its device)
@@ -55,11 +64,10 @@ def test_rows_are_balanced_with_the_fewest_moves(problem):
 @settings(max_examples=100)
 @given(problems())
 def test_there_is_room_for_what_lands(problem):
-    servers, wanted = problem
+    servers, rows_to_devices, wanted = problem
     tokens = int(wanted.max(initial=0))
-    with jax.disable_jit():
-        sent = np.asarray(landing.rows_to_devices(jnp.asarray(wanted), servers), np.int64)
-        full = np.asarray(landing.rows_to_devices(jnp.full_like(wanted, tokens), servers), np.int64)
+    sent = np.asarray(rows_to_devices(wanted), np.int64)
+    full = np.asarray(rows_to_devices(np.full_like(wanted, tokens)), np.int64)
     room = landing.room(tokens, servers)
     assert max(sent.sum(0).max(), full.sum(0).max()) <= room
     assert servers.topology.nic_bandwidths or room == (servers.count - 1) * tokens

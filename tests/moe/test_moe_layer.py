@@ -95,7 +95,7 @@ def in_chunks(options, chunks, function, x, weights, ids, experts):
 def test_values_do_not_depend_on_chunks(rng, options):
     problem = reference.problem(rng, DEVICES, 11, EXPERTS)
     result, grads = run(problem, functools.partial(in_three_steps, options))
-    for chunks in (1, 3):
+    for chunks in (1, 3) if len(options) == 1 else (3,):
         got, got_grads = run(problem, functools.partial(in_chunks, options, chunks, one_expert))
         np.testing.assert_allclose(got, result, rtol=1e-6, atol=1e-6)
         jax.tree.map(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastjax.moe.packing import Layout
@@ -12,6 +12,7 @@ from fastjax.moe.packing import Layout
 DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float32", "complex64")
 
 
+@settings(max_examples=40)  # JAX compiles for each shape
 @given(
     dtype=st.sampled_from(DTYPES),
     width=st.integers(0, 5),
@@ -19,7 +20,7 @@ DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float3
         st.tuples(st.integers(0, 3), st.sampled_from(("uint8", "uint16", "int32", "float32"))),
         max_size=3,
     ),
-    rows=st.integers(0, 4),
+    rows=st.sampled_from([0, 3]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_comes_back_as_it_was(dtype, width, beside, rows, seed):
