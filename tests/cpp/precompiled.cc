@@ -1,0 +1,1 @@
+// A library needs a source; CMake compiles the headers that CMakeLists.txt lists beside it.
