@@ -109,30 +109,37 @@ bench: $(STAMPS)/installed ## Take times: of the op (results in build/bench.json
 .PHONY: test
 test: ctest pytest ## Every test: C++, Python and the notebooks
 
-# What a debugger wants takes a third of the time to compile, and nobody starts one in CI.
-LINE_NUMBERS_ONLY := $(if $(CI),'-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1')
 # Many of them wait most of their time.
 CTEST_JOBS := $(shell echo $$((2 * $(JOBS))))
 
 .PHONY: ctest
 ctest: $(STAMPS)/build-tools ## The C++ tests only
-	$(BIN)/cmake --preset dev $(CMAKE_TOOLS) $(LINE_NUMBERS_ONLY) > /dev/null
+	$(BIN)/cmake --preset dev $(CMAKE_TOOLS) > /dev/null
 	$(BIN)/cmake --build --preset dev
 	$(BIN)/ctest --preset dev -j $(CTEST_JOBS)
+
+.PHONY: ctest-variants
+ctest-variants: $(STAMPS)/build-tools ## The C++ tests that the sanitizers leave out: of planners compiled in other ways
+	$(BIN)/cmake --preset dev $(CMAKE_TOOLS) > /dev/null
+	$(BIN)/cmake --build --preset dev --target planner_variants
+	$(BIN)/ctest --preset dev -R '^(same_plans|added_scheduler_test)$$'
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
 	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
 
-# What JAX's version says nothing about, and long jobs of programs that other tests have too.
+# What JAX's version says nothing about, and programs of operations that other tests have too.
 OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addsuffix /%,benchmarks chunking cli faults gpu optimal plot simulation support traffic) \
-  $(addprefix host/test_,auto.py bound.py prices.py) \
-  $(addprefix repository/test_,gpu_build.py gpu_code.py layers.py))
+  examples/test_train_example.py \
+  $(addprefix host/test_,auto.py bound.py make_plan_errors.py nics.py plan.py plan_files.py prices.py stage_tables.py) \
+  $(addprefix moe/test_moe_,choosing.py deduplicated.py deduplicated_sums.py errors.py landing.py packing.py room.py) \
+  $(addprefix repository/test_,gpu_build.py gpu_code.py layers.py several_hosts.py)) \
+  $(addprefix notebooks/0,2_benchmark.ipynb 4_skew_and_schedules.ipynb 5_your_cluster.ipynb 6_how_it_works.ipynb)
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter
-	$(MAKE) pytest TESTS="$(filter-out $(OLDEST_JAX_ONLY),$(sort $(shell find tests -name 'test_*.py'))) $(NOTEBOOKS)"
+	$(MAKE) pytest TESTS="$(filter-out $(OLDEST_JAX_ONLY),$(sort $(shell find tests -name 'test_*.py')) $(NOTEBOOKS))"
 
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing

@@ -20,6 +20,7 @@ add_test(
   COMMAND random_plans 2000 1 --threads 2
 )
 set(digest_programs random_plans)
+set(digest_targets random_plans)
 
 # Sanitizers look at one planner only.
 if(FASTJAX_SANITIZE)
@@ -37,6 +38,7 @@ function(fastjax_add_planner_variant name)
     PRIVATE ${random_plans_objects} fastjax_options fastjax_planner_${name} Threads::Threads
   )
   set(digest_programs ${digest_programs} random_plans_${name} PARENT_SCOPE)
+  set(digest_targets ${digest_targets} random_plans_${name} PARENT_SCOPE)
 endfunction()
 
 fastjax_add_planner_variant(plain -O0 -funsigned-char -fwrapv)
@@ -84,7 +86,7 @@ else()
   set(others g++)
 endif()
 find_program(FASTJAX_OTHER_CXX NAMES ${others} DOC "A compiler of another make, to compare plans with")
-if(FASTJAX_OTHER_CXX AND NOT FASTJAX_SANITIZE)
+if(FASTJAX_OTHER_CXX)
   set(
     other_sources
     ${random_plans_sources}
@@ -118,6 +120,7 @@ if(FASTJAX_OTHER_CXX AND NOT FASTJAX_SANITIZE)
   )
   add_custom_target(random_plans_other_compiler ALL DEPENDS "${other_program}")
   list(APPEND digest_programs "${other_program}")
+  list(APPEND digest_targets random_plans_other_compiler)
 endif()
 
 list(TRANSFORM digest_programs REPLACE "^(random_plans.*)$" "$<TARGET_FILE:\\1>")
@@ -128,3 +131,6 @@ add_test(
     "${CMAKE_COMMAND}" "-DPROGRAMS=${digest_programs}" "-DARGUMENTS=--digest 2000 1" "-DMORE=--threads 2" -P
     "${CMAKE_CURRENT_SOURCE_DIR}/same_output.cmake"
 )
+
+# What same_plans and added_scheduler_test run: all tests that the sanitizers leave out.
+add_custom_target(planner_variants DEPENDS ${digest_targets} added_scheduler_test)
