@@ -79,9 +79,7 @@ def sharded(one, mesh, axis, *, remat, tokens, check_vma=False):
     )
 
 
-@pytest.mark.parametrize(
-    ("room", "remat", "servers"), [(None, False, 4), (20, True, 1)]
-)
+@pytest.mark.parametrize(("room", "remat", "servers"), [(None, False, 4), (20, True, 1)])
 def test_losses(rng, room, remat, servers):
     topology = fastjax.Topology(servers, 8 // servers)
     x, target, params = problem(rng)
