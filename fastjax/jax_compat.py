@@ -20,7 +20,7 @@ from jax._src import distributed as _distributed
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
@@ -43,9 +43,20 @@ LoweringRule = Callable[..., Sequence[MlirValue]]
 BatchingRule = Callable[..., tuple[jax.Array, int | None]]
 
 
-def axis_effects(axis_names: Axes) -> set[_jax_core.Effect]:
-    """Effects that tie an equation to the mesh axes it runs over, as JAX's own collectives have."""
-    return {_jax_core.NamedAxisEffect(name) for name in axis_names}
+def our_primitives(program: ClosedJaxpr) -> set[Primitive]:
+    """The primitives of fastjax in a traced program, and in its loops, branches and calls.
+
+    They have no effects that would name their axes, as those of JAX's collectives do: JAX never
+    frees what an equation with effects takes from a trace of tangents, so each gradient would leak.
+    """
+    found = set()
+    left: list[Any] = [program.jaxpr]
+    while left:
+        for equation in left.pop().eqns:
+            found |= {equation.primitive} & _uncached
+            parts = jax.tree.leaves(list(equation.params.values()))
+            left += [getattr(p, "jaxpr", p) for p in parts if isinstance(p, ClosedJaxpr | Jaxpr)]
+    return found
 
 
 def vma(aval: Aval) -> frozenset[Hashable]:
@@ -349,7 +360,6 @@ __all__ = [
     "MlirValue",
     "Tangent",
     "automatic_axes",
-    "axis_effects",
     "check_vma_enabled",
     "custom_call",
     "device_processes",
@@ -360,6 +370,7 @@ __all__ = [
     "manual_axes",
     "new_channel",
     "op_name",
+    "our_primitives",
     "partition_id",
     "program_name",
     "replica_groups",

@@ -83,11 +83,11 @@ def grouped_map(
 def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> Any:
     """What the function makes, in shape and type, if it is one that tiles can be given to."""
     program, made = jax.make_jaxpr(function, return_shape=True)(rows, params)
-    if program.effects:
+    shared = sorted(map(str, {*program.effects, *jax_compat.our_primitives(program)}))
+    if shared:
         raise ArgumentError(
             "function must not exchange anything with other devices, which have other numbers of "
-            f"tiles, nor have other effects; it has {sorted(map(str, program.effects))}. Do that "
-            "to what grouped_map returns."
+            f"tiles, nor have other effects; it has {shared}. Do that to what grouped_map returns."
         )
     if any(isinstance(value, Tracer) for value in program.consts):
         raise ArgumentError(

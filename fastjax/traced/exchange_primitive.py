@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import NoReturn, TypedDict, Unpack
 
 from jax.extend.core import Primitive
 
@@ -55,17 +55,16 @@ def _impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("fast_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
-@fast_ragged_all_to_all_p.def_effectful_abstract_eval
+@fast_ragged_all_to_all_p.def_abstract_eval
 def _abstract_eval(
     source: jax_compat.Aval,
     base: jax_compat.Aval,
     *metadata: jax_compat.Aval,
     axis_name: Axes,
     **_: object,
-) -> tuple[jax_compat.Aval, set[Any]]:
+) -> jax_compat.Aval:
     axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *metadata)))
-    result = jax_compat.with_vma(base.update(weak_type=False), axes)
-    return result, jax_compat.axis_effects(axis_name)
+    return jax_compat.with_vma(base.update(weak_type=False), axes)
 
 
 def _lowering(

@@ -108,17 +108,16 @@ def _impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("an indexed exchange must be used within a mapped context, in shard_map.")
 
 
-@indexed_exchange_p.def_effectful_abstract_eval
+@indexed_exchange_p.def_abstract_eval
 def _abstract_eval(
     source: jax_compat.Aval,
     base: jax_compat.Aval,
     *rest: jax_compat.Aval,
     axis_name: Axes,
     **_: object,
-) -> tuple[jax_compat.Aval, set[Any]]:
+) -> jax_compat.Aval:
     axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *rest)))
-    result = jax_compat.with_vma(base.update(weak_type=False), axes)
-    return result, jax_compat.axis_effects(axis_name)
+    return jax_compat.with_vma(base.update(weak_type=False), axes)
 
 
 def _lowering(

@@ -47,13 +47,12 @@ def _plan_impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
-@plan_ragged_all_to_all_p.def_effectful_abstract_eval
+@plan_ragged_all_to_all_p.def_abstract_eval
 def _plan_abstract_eval(
     send_sizes: jax_compat.Aval, *, axis_name: Axes, spec: PlanSpec, **_: object
-) -> tuple[jax_compat.Aval, set[Any]]:
+) -> jax_compat.Aval:
     table = send_sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
-    table = jax_compat.with_vma(table, frozenset(axis_name))
-    return table, jax_compat.axis_effects(axis_name)
+    return jax_compat.with_vma(table, frozenset(axis_name))
 
 
 def _plan_lowering(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from refusals import refusals
 from spmd import mesh_of
 
+import fastjax
 from fastjax import errors, moe
 
 
@@ -171,15 +172,24 @@ def mapped(function=jnp.dot, rows=(4, 3), params=(2, 3), types=("f4", "f4", "i4"
     return lambda: moe.grouped_map(function, *arrays)
 
 
-def with_a_collective():
+def with_a_collective(function):
     """Devices that have no tile for it would keep the others waiting."""
 
     def local(rows):
-        summed = lambda rows, weights: jax.lax.psum(rows @ weights, "x")  # noqa: E731
-        return moe.grouped_map(summed, rows, jnp.ones((2, 3, 3)), jnp.array([1, 2]))
+        return moe.grouped_map(function, rows, jnp.ones((2, 3, 3)), jnp.array([1, 2]))
 
     exchange = jax.shard_map(local, mesh=mesh_of(), in_specs=jax.P("x"), out_specs=jax.P("x"))
-    jax.eval_shape(exchange, np.ones((64, 3), np.float32))
+    return lambda: jax.eval_shape(exchange, np.ones((64, 3), np.float32))
+
+
+def summed(rows, weights):
+    return jax.lax.psum(rows @ weights, "x")
+
+
+@jax.jit
+def exchanged(rows, _):
+    none = jnp.zeros(8, jnp.int32)
+    return fastjax.fast_ragged_all_to_all(rows, rows, none, none, none, none, axis_name="x")
 
 
 def with_a_traced_value():
@@ -205,6 +215,7 @@ test_refused = refusals(
     (mapped(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
     (mapped(lambda rows, _: rows.sum()), "a row for each of its rows, shape (4, new width), got"),
     (mapped(lambda rows, _: rows[1:]), "a row for each of its rows, shape (4, new width), got"),
-    (with_a_collective, "must not exchange anything with other devices"),
+    (with_a_collective(summed), "must not exchange anything with other devices"),
+    (with_a_collective(exchanged), "must not exchange anything", "has ['fast_ragged_all_to_all']"),
     (with_a_traced_value, "must not use traced values", "pass them in params"),
 )

@@ -91,17 +91,6 @@ def test_channels_differ_between_call_sites_and_agree_between_lowerings():
     assert len(set(channels[0])) == len(channels[0]) == 2
 
 
-def test_effects_name_the_axes():
-    jaxpr = jax.make_jaxpr(mapped())(*ARGS)
-    (inner,) = [e for e in jaxpr.eqns if e.primitive.name == "shard_map"]
-    (equation,) = [
-        e for e in inner.params["jaxpr"].eqns if e.primitive is fastjax.fast_ragged_all_to_all_p
-    ]
-    assert [effect.name for effect in equation.effects] == ["x"]
-    # As with JAX's own collectives, the mesh discharges them.
-    assert not inner.effects
-
-
 def test_type_of_the_result():
     seen = {}
 
