@@ -42,7 +42,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ import jax
 
 from fastjax.errors import OptionError
 from fastjax.scheduling import check_scheduler
+from fastjax.scopes import Scope
 from fastjax.topology import Topology
 
 _FALLBACKS = ("jax", "error", "never")
@@ -139,10 +140,10 @@ def options(
     timeout: float | None = None,
     check_overlaps: bool | None = None,
     fallback: str | None = None,
-) -> contextlib._GeneratorContextManager[Options]:
+) -> Scope[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
-    Calling it alone sets nothing.
+    Calling it alone sets nothing, and warns. What it returns may be entered as often as one likes.
 
     Args:
       scheduler: one of `fastjax.schedulers()`.
@@ -165,14 +166,13 @@ def options(
     }
     given = {name: value for name, value in given.items() if value is not None}
     dataclasses.replace(current(), **given)  # refused here, not where a scope is entered
-    return _options(given)
 
+    def enter(undo: contextlib.ExitStack) -> Options:
+        merged = dataclasses.replace(current(), **given)
+        undo.enter_context(_scope(merged))
+        return merged
 
-@contextlib.contextmanager
-def _options(given: dict[str, Any]) -> Generator[Options]:
-    merged = dataclasses.replace(current(), **given)
-    with _scope(merged):
-        yield merged
+    return Scope("fastjax.options", enter)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from fastjax.checks import check_topology
 from fastjax.errors import ArgumentError
+from fastjax.scheduling import check_scheduler
+from fastjax.scopes import Scope
 from fastjax.traced.exchange import fast_ragged_all_to_all
 
 _DEFAULTS = ("topology", "scheduler")
-_original = jax.lax.ragged_all_to_all
-_open: list[Callable[..., jax.Array]] = []  # swaps in force, the latest last
+# What there was before the swaps in force, and theirs, the latest last.
+_stack: list[Callable[..., jax.Array]] = []
 _lock = threading.Lock()
 _scope = jax.make_user_context(default_value=None)
 
 
-def swap_ragged_all_to_all(**defaults: Any) -> contextlib._GeneratorContextManager[None]:
+def swap_ragged_all_to_all(**defaults: Any) -> Scope[None]:
     """Makes `jax.lax.ragged_all_to_all` ours: a context manager, and a decorator.
 
     Use it as `with fastjax.swap_ragged_all_to_all():`, or as `@fastjax.swap_ragged_all_to_all()`.
@@ -28,36 +31,51 @@ def swap_ragged_all_to_all(**defaults: Any) -> contextlib._GeneratorContextManag
     part of `jax.jit`'s cache key, so a function jitted and run outside it is traced anew inside,
     and the other way round. Code that imported the function by name beforehand keeps JAX's. While
     the scope is open, other threads of the process see the swap as well, but what they trace keeps
-    ours after it: swap before starting threads. Of nested scopes the innermost decides.
+    ours after it: swap before starting threads. Of nested scopes the innermost decides. What is
+    returned may be entered as often as one likes.
 
     Args:
       **defaults: `topology` and `scheduler` for the calls inside.
 
     Raises:
-      ArgumentError: another keyword is given.
+      ArgumentError: another keyword is given, or topology is none.
+      OptionError: there is no such scheduler.
     """
     unknown = sorted(set(defaults) - set(_DEFAULTS))
     if unknown:
         raise ArgumentError(f"swap_ragged_all_to_all takes {_DEFAULTS}, got {unknown}.")
-    return _swapped(defaults)
-
-
-@contextlib.contextmanager
-def _swapped(defaults: dict[str, Any]) -> Generator[None]:
+    given = {name: value for name, value in defaults.items() if value is not None}
+    if "scheduler" in given:
+        check_scheduler(given["scheduler"], "scheduler")
+    if "topology" in given:
+        check_topology(given["topology"])
     ours = functools.wraps(fast_ragged_all_to_all)(
-        functools.partial(fast_ragged_all_to_all, **defaults)
+        functools.partial(fast_ragged_all_to_all, **given)
     )
+
+    def enter(undo: contextlib.ExitStack) -> None:
+        _swap(ours)
+        undo.callback(_restore, ours)
+        undo.enter_context(_scope(tuple(sorted(given.items()))))
+
+    return Scope("fastjax.swap_ragged_all_to_all", enter)
+
+
+def _swap(ours: Callable[..., jax.Array]) -> None:
     with _lock:
-        _open.append(ours)
+        if not _stack:
+            _stack.append(jax.lax.ragged_all_to_all)
+        _stack.append(ours)
         jax.lax.ragged_all_to_all = ours
-    try:
-        with _scope(tuple(sorted(defaults.items()))):
-            yield
-    finally:
-        # Scopes of several threads may end in any order.
-        with _lock:
-            _open.remove(ours)
-            jax.lax.ragged_all_to_all = _open[-1] if _open else _original
+
+
+def _restore(ours: Callable[..., jax.Array]) -> None:
+    # Scopes of several threads may end in any order.
+    with _lock:
+        _stack.remove(ours)
+        jax.lax.ragged_all_to_all = _stack[-1]
+        if len(_stack) == 1:
+            _stack.clear()
 
 
 __all__ = ["swap_ragged_all_to_all"]

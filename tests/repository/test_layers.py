@@ -60,7 +60,7 @@ PYTHON_LAYERS = [
     ["calibration"],
     ["devices", "traffic"],
     ["topology"],
-    ["checks", "optimal", "scheduling"],
+    ["checks", "optimal", "scheduling", "scopes"],
     ["config"],
     ["jax_compat"],
     ["network", "handlers"],

@@ -237,11 +237,10 @@ def test_refuses_other_keywords(keyword):
     refused(ArgumentError, swap, "('topology', 'scheduler')", f"got ['{keyword}', 'zebra']")
 
 
-def test_refuses_defaults_that_mean_nothing(rng):
-    operands, _ = make_case(rng)
-    step = partial(program(make_mesh(8), "x"), *operands)
-    with fastjax.swap_ragged_all_to_all(scheduler="slow"):
-        refused(OptionError, step, "scheduler must be one of", "got 'slow'")
+def test_refuses_defaults_that_mean_nothing():
+    swap = fastjax.swap_ragged_all_to_all
+    refused(OptionError, lambda: swap(scheduler="slow"), "scheduler must be one of", "got 'slow'")
+    refused(ArgumentError, lambda: swap(topology=[2, 4]), "a fastjax.Topology, got [2, 4]")
 
 
 def test_restored_after_an_exception():
@@ -276,6 +275,29 @@ def test_nested_swaps(rng):
         with pytest.raises(KeyError), fastjax.swap_ragged_all_to_all(scheduler="spreadout"):
             raise KeyError
         assert scheduler() == "fast"
+
+
+def test_one_swap_nested_in_itself(rng):
+    operands, _ = make_case(rng)
+    swap = fastjax.swap_ragged_all_to_all(scheduler="fast")
+    for _ in range(2):
+        with swap:
+            with swap:
+                pass
+            (spec,) = specs(program(make_mesh(8), "x"), *operands)
+        assert spec.scheduler == "fast"
+        assert jax.lax.ragged_all_to_all is ORIGINAL
+
+
+def test_what_another_library_put_there_is_restored(monkeypatch):
+    theirs = lambda: None  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.lax, "ragged_all_to_all", theirs)
+        with fastjax.swap_ragged_all_to_all():
+            assert jax.lax.ragged_all_to_all is not theirs
+        assert jax.lax.ragged_all_to_all is theirs
+    with fastjax.swap_ragged_all_to_all():
+        pass  # and this one restores JAX's
 
 
 def test_jitted_function_outside_inside_and_outside_again(rng):
