@@ -48,26 +48,30 @@ def resolve_axis(
     return axes, groups, len(groups[0])
 
 
-def check_metadata(group_size: int, **arrays: jax.Array) -> None:
-    """Refuses offsets and sizes of impossible shape or type."""
+def check_metadata(**arrays: jax.Array) -> None:
+    """Refuses offsets and sizes of impossible shape or type, in the words of `jax.lax`."""
     lengths = {}
     for name, array in arrays.items():
         if not np.issubdtype(array.dtype, np.integer):
-            raise ArgumentError(
-                f"ragged_all_to_all {name} must be integer type, got {array.dtype}."
-            )
+            error = ArgumentError(f"ragged_all_to_all {name} must be integer type.")
+            error.add_note(f"{name} has type {array.dtype}.")
+            raise error
         if np.ndim(array) != 1 or array.shape[0] < 1:
             raise ArgumentError(
                 f"ragged_all_to_all {name} must be rank 1 with positive dimension size, "
-                f"but got shape {np.shape(array)}."
+                f"but got shape {np.shape(array)}"
             )
         lengths[name] = array.shape[0]
     if len(set(lengths.values())) > 1:
         raise ArgumentError(f"offsets and sizes must have one length, got {lengths}.")
-    length = next(iter(lengths.values()))
-    if length % group_size:
+
+
+def check_length(group_size: int, **arrays: jax.Array) -> None:
+    """Refuses offsets and sizes, which have one length, if devices have unequal shares of it."""
+    name, array = next(iter(arrays.items()))
+    if array.shape[0] % group_size:
         raise ArgumentError(
-            f"{next(iter(lengths))} has {length} entries; want a multiple of the {group_size} "
+            f"{name} has {array.shape[0]} entries; want a multiple of the {group_size} "
             "devices that exchange: as many entries for each device."
         )
 
@@ -98,6 +102,7 @@ def refuse_mapped_axis(axis_data: Any, axes: Axes) -> None:
 __all__ = [
     "Axes",
     "Groups",
+    "check_length",
     "check_metadata",
     "fold_metadata",
     "position",

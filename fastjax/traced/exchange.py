@@ -13,7 +13,7 @@ from fastjax import config, jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
-from fastjax.traced.axes import Axes, Groups, check_metadata, resolve_axis
+from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
 from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
 from fastjax.traced.narrow_types import byte_sized
@@ -75,11 +75,12 @@ def fast_ragged_all_to_all(
         is gone. The text names the devices and what was wanted. The next exchange works, as far as
         its processes are there.
     """
-    axes, groups, group_size = resolve_axis(axis_name, axis_index_groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     metadata = Metadata(*map(jnp.asarray, (input_offsets, send_sizes, output_offsets, recv_sizes)))
-    check_metadata(group_size, **metadata._asdict())
+    check_metadata(**metadata._asdict())
     _check_data(operand, output)
+    axes, groups, group_size = resolve_axis(axis_name, axis_index_groups)
+    check_length(group_size, **metadata._asdict())
     row_bytes = operand.dtype.itemsize * int(np.prod(operand.shape[1:]))
     if plan is None:
         spec = make_spec(axes, groups, topology, scheduler, row_bytes)

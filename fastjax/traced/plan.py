@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fastjax import _core, config, jax_compat
 from fastjax.checks import check_row_bytes
 from fastjax.topology import AxisName, Topology
-from fastjax.traced.axes import Axes, Groups, check_metadata, resolve_axis
+from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -79,10 +79,11 @@ def plan_ragged_all_to_all(
       TopologyError: the topology does not fit the axis.
       OptionError: there is no such scheduler.
     """
-    axes, groups, size = resolve_axis(axis_name, axis_index_groups)
     send_sizes = jnp.asarray(send_sizes)
-    check_metadata(size, send_sizes=send_sizes)
+    check_metadata(send_sizes=send_sizes)
     check_row_bytes(row_bytes)
+    axes, groups, size = resolve_axis(axis_name, axis_index_groups)
+    check_length(size, send_sizes=send_sizes)
     spec = make_spec(axes, groups, topology, scheduler, row_bytes)
     return plan_sizes(send_sizes, axes, groups, spec)
 
