@@ -286,11 +286,6 @@ def fit_to_groups(
     or unequally, every device counts as a server of its own. Where NICs differ, those at the same
     place of two groups count as the slower of the two.
     """
-    if topology.num_devices != axis_size:
-        raise TopologyError(
-            f"the topology has {topology.servers} x {topology.devices_per_server} = "
-            f"{topology.num_devices} devices, the axis has {axis_size}."
-        )
     rank_of = topology.placement or tuple(range(axis_size))
     if groups is None:
         return dataclasses.replace(topology, placement=None), rank_of

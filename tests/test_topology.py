@@ -233,8 +233,6 @@ test_refused_meshes = refusals(
     (lambda: Topology.from_mesh(LINE_OF_TWO, ("x", "z")), "('x', 'y'), not 'z'"),
     (lambda: Topology.from_mesh(AbstractMesh((2,), ("x",)), "x"), "an AbstractMesh has no devices"),
     (lambda: Topology.from_mesh("x", LINE_OF_TWO), "mesh must be", "got str"),
-    (lambda: fit_to_groups(Topology(2, 4), 4, None), "2 x 4 = 8 devices", "axis has 4"),
-    (lambda: fit_to_groups(Topology(2, 4), 4, ((0, 1), (2, 3))), "= 8", "axis has 4"),
 )
 
 

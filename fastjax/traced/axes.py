@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,9 +34,17 @@ def resolve_axis(
     """Canonical axis names and groups, and the number of devices that exchange with each other."""
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     axis_size = _size_of(axes)
+    if len(set(axes)) < len(axes):
+        raise ArgumentError(f"axis_name must name each axis once, got {axes}.")
     if axis_index_groups is None:
         return axes, None, axis_size
-    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    try:
+        groups = tuple(tuple(operator.index(i) for i in group) for group in axis_index_groups)
+    except TypeError:
+        raise ArgumentError(
+            "axis_index_groups must be lists of positions, which are integers and known when the "
+            f"program is traced, such as [[0, 1], [2, 3]]; got {axis_index_groups!r}."
+        ) from None
     if len({len(group) for group in groups}) != 1:
         raise ArgumentError(
             f"axis_index_groups must be equally large, got sizes {[len(g) for g in groups]}."

@@ -8,7 +8,7 @@ import jax
 
 from fastjax import _core, config, scheduler_traits
 from fastjax.checks import check_topology
-from fastjax.errors import UnsupportedError
+from fastjax.errors import TopologyError, UnsupportedError
 from fastjax.scheduling import (
     check_scheduler,
     check_scheduler_fits,
@@ -56,6 +56,8 @@ def make_spec(
     if topology is not None:
         check_topology(topology)
     given = topology or opts.topology or _default_topology(axes, axis_size)
+    if given.num_devices != axis_size:
+        raise _does_not_fit(given, axes, axis_size, "" if topology else " of fastjax.options")
     fitted, rank_of = fit_to_groups(given, axis_size, groups)
     if scheduler_traits.ALL[name].solves:
         raise UnsupportedError(
@@ -68,6 +70,16 @@ def make_spec(
     decided = scheduler_traits.ALL[name].chooses and fitted.servers == 1
     chosen = scheduler_traits.FALLBACK if decided else name
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
+
+
+def _does_not_fit(topology: Topology, axes: Axes, axis_size: int, source: str) -> TopologyError:
+    named = repr(axes[0] if len(axes) == 1 else axes)
+    return TopologyError(
+        f"the topology{source} has {topology.servers} x {topology.devices_per_server} = "
+        f"{topology.num_devices} devices, axis {named} has {axis_size}. It must be that of the "
+        "axis, neither of the whole mesh nor of one of axis_index_groups; "
+        f"fastjax.Topology.from_mesh(mesh, {named}) makes it."
+    )
 
 
 def _default_topology(axes: Axes, axis_size: int) -> Topology:

@@ -52,8 +52,16 @@ def traced_with(**options):
     return traced(lambda *arguments: exchange(*arguments, **options))
 
 
-def grouped(*groups):
+def grouped_by(groups):
     return traced_with(axis_index_groups=groups)
+
+
+def grouped(*groups):
+    return grouped_by(groups)
+
+
+def twice_over_an_axis(*arguments):
+    return fastjax.fast_ragged_all_to_all(*arguments, axis_name=("x", "x"))
 
 
 def with_a_plan(**options):
@@ -93,6 +101,13 @@ test_refused_arguments = refusals(
     (grouped([0, 1, 2], [3, 4, 5, 6, 7]), "axis_index_groups", "got sizes [3, 5]"),
     (grouped([0, 1], [2, 3]), "axis_index_groups must name every position", "0 to 7, once"),
     (grouped([0, 1, 2, 3], [3, 4, 5, 6]), "axis_index_groups must name every position", "once"),
+    *(
+        (grouped_by(wrong), "must be lists of positions, which are integers", f"got {wrong!r}")
+        for wrong in (2, [0, 1, 2, 3], ["ab", "cd"], [[0.5, 1], [2, 3]])
+    ),
+    (grouped(), "axis_index_groups", "got sizes []"),
+    (grouped([], []), "axis_index_groups must name every position", "got ((), ())"),
+    (traced(twice_over_an_axis), "axis_name must name each axis once, got ('x', 'x')"),
     (traced_with(topology=(1, 8)), "must be a fastjax.Topology, got (1, 8)"),
     (traced_with(plan=3), "plan must come from fastjax.plan_ragged_all_to_all, got int"),
     (vmapped, "axis 'x' is a vmap axis"),
@@ -128,8 +143,13 @@ test_bounds_of_arguments = bounds(
 
 
 def test_topologies_and_schedulers_that_do_not_fit():
-    small = traced_with(topology=fastjax.Topology(2, 2))
-    refused(TopologyError, small, "2 x 2 = 4 devices, the axis has 8")
+    small = fastjax.Topology(2, 2)
+    makes_one = "fastjax.Topology.from_mesh(mesh, 'x') makes it"
+    for call in traced_with(topology=small), traced_with(topology=small, axis_index_groups=GROUPS):
+        told = "the topology has 2 x 2 = 4 devices, axis 'x' has 8. It must be that of the axis"
+        refused(TopologyError, call, told, makes_one)
+    with fastjax.options(topology=small):
+        refused(TopologyError, traced(), "the topology of fastjax.options has 2 x 2 = 4", makes_one)
     many = traced(lambda *a: table_of(a[3], topology=fastjax.Topology(2, 2**14)))
     refused(TopologyError, many, "2 x 16384 devices", "32767")
     refused(OptionError, traced_with(scheduler="fastest"), "scheduler must be", "got 'fastest'")
