@@ -313,6 +313,31 @@ def test_jitted_function_outside_inside_and_outside_again(rng):
         np.testing.assert_array_equal(step(*operands), wanted)
 
 
+def test_what_keeps_the_exchange_of_jax(rng):
+    """As the documentation says: what was traced before, and what is traced afterwards."""
+    operands, _ = make_case(rng)
+    traced = jax.jit(program(make_mesh(8), "x")).trace(*operands)
+
+    @jax.custom_vjp
+    def doubled(x):
+        return 2 * x
+
+    backward = jax.shard_map(
+        lambda ct: exchange(ct, jnp.ones(8, jnp.int32), "x"),
+        mesh=make_mesh(8),
+        in_specs=P("x"),
+        out_specs=P("x"),
+    )
+    doubled.defvjp(lambda x: (2 * x, None), lambda _, ct: (backward(ct),))
+    with fastjax.swap_ragged_all_to_all():
+        before = traced.lower()
+        _, gradient = jax.vjp(doubled, operands[0])
+    with not_swapped():
+        before.compile()
+    with not_swapped():
+        gradient(np.ones_like(operands[0]))
+
+
 def test_jitted_function_is_traced_anew_under_other_defaults_only(rng):
     operands, _ = make_case(rng)
     traced = []
