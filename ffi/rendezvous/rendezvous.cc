@@ -26,6 +26,14 @@ std::string Waited(const CallSite& site, const std::vector<bool>& members, int32
   return text + ", which did not arrive; device(s) " + list(true) + " did.";
 }
 
+// CPU clients of jaxlib before 0.12 run out of threads where many launches are queued.
+std::string ManyLaunches(const CallSite& site) {
+  return site.platform == "cpu"
+             ? "where launches are queued and jaxlib is older than 0.12, wait for each launch or set "
+               "NPROC to 33 for each device of a process"
+             : "";
+}
+
 // The counter that Unfinished returns.
 struct UnfinishedDevices {
   std::atomic<int64_t> count{0};
@@ -44,16 +52,19 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
 
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
                            const std::vector<bool>& arrived) {
+  const std::string launches = ManyLaunches(site);
   return Waited(site, members, group, arrived, site.timeout_ms) +
          " Every device of the axis must reach the call: "
-         "look for a cond or while_loop that takes another way on those devices, "
+         "look for a cond or while_loop that takes another way on those devices; " +
+         (launches.empty() ? "" : launches + "; ") +
          "or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only slow.";
 }
 
 std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
                          const std::vector<bool>& arrived) {
+  const std::string launches = ManyLaunches(site);
   return Waited(site, members, group, arrived, site.timeout_ms / 2) + " Waiting on, for " + Seconds(site.timeout_ms) +
-         " in all.";
+         " in all" + (launches.empty() ? "." : "; " + launches + ".");
 }
 
 void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }

@@ -169,7 +169,7 @@ std::string Timeout(const std::string& seconds, const std::string& missing, cons
   return "exchange over axis 'x' (channel 7): waited " + seconds + " s for device(s) " + missing +
          ", which did not arrive; device(s) " + here +
          " did. Every device of the axis must reach the call: look for a cond or while_loop that takes another way on "
-         "those devices, or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only "
+         "those devices; or raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT if they are only "
          "slow.";
 }
 
@@ -269,6 +269,19 @@ void TestHalfOfTheTime() {
     Arrive(session, {1, 0, 0, 1}, [](const Status&) {});
     outcomes.WaitAll();
     CHECK(outcomes.all_ok());
+  }
+}
+
+// Only clients for CPU devices run out of threads.
+void TestQueuedLaunchesAreNamed() {
+  const auto site = MakeSite(1, 3);
+  for (const std::string platform : {"cpu", "cuda"}) {
+    site->platform = platform;
+    for (const auto text : {MissingDevices, StillMissing}) {
+      const std::string told = text(*site, {true, true, true}, 0, {true, false, true});
+      CHECK_EQ(told.find("; where launches are queued and jaxlib is older than 0.12") != std::string::npos,
+               platform == "cpu");
+    }
   }
 }
 
@@ -525,6 +538,7 @@ int main() {
   fastjax::test::TestFinishLater();
   fastjax::test::TestExpiry();
   fastjax::test::TestHalfOfTheTime();
+  fastjax::test::TestQueuedLaunchesAreNamed();
   fastjax::test::TestExpiryOfRepetitions();
   fastjax::test::TestFinishHere();
   fastjax::test::TestRefusals();
