@@ -15,10 +15,10 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # Nor must they, or the tests, find what was measured on the machine they run on.
 os.environ["FASTJAX_CALIBRATION"] = "off"
 
-# jaxlib 0.10.2 parks one thread of its pool for every device of every launch in flight (at most 32
-# a device), and its pool has as many threads as there are devices: launches that are queued without
-# waiting then deadlock in any collective, its own included. It sizes the pool by this variable.
-if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
+# jaxlib before 0.12 parks one thread of its pool for every device of every launch in flight (at
+# most 32 a device), and its pool has as many threads as there are devices: launches that are queued
+# without waiting then deadlock in any collective, its own included. It sizes the pool by this.
+if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 12):
     os.environ["NPROC"] = str(8 * 33)
 
 # Much of the tests' time is LLVM's, optimising programs of XLA that run once; what fastjax does is

@@ -222,8 +222,8 @@ def _environment(devices: int) -> dict[str, str]:
     """That of this process, but for what gets between processes of one machine."""
     kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     kept |= {"JAX_PLATFORMS": "cpu", "PYTHONSAFEPATH": "1"}
-    if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
-        # jaxlib 0.10.2 parks a thread for each device of each launch in flight; see conftest.py.
+    if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 12):
+        # jaxlib parks a thread for each device of each launch in flight; see conftest.py.
         kept["NPROC"] = str(devices * 33)
     return kept
 
