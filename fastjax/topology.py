@@ -192,15 +192,17 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def usual_topology(sizes: dict[Hashable, int], axes: Sequence[Hashable], local: int) -> Topology:
+def usual_topology(
+    sizes: dict[Hashable, int], axes: Sequence[Hashable], processes: Sequence[int]
+) -> Topology:
     """The topology of axes of a mesh over all devices of a job in their usual order.
 
     Args:
       sizes: of all axes of the mesh, in order.
       axes: those that are exchanged over, in order.
-      local: devices of each process, which are a server.
+      processes: that of each device, in that order; the devices of a process are a server.
     """
-    servers = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values())) // local
+    servers = np.array(processes).reshape(tuple(sizes.values()))
     labels = devices.lines(servers, [list(sizes).index(name) for name in axes])
     return _from_labels(Topology, labels, {})
 

@@ -192,12 +192,16 @@ def test_several_axes_count_in_the_order_given():
 @hypothesis.given(st.data())
 def test_the_usual_topology_is_that_of_a_mesh_in_the_usual_order(data):
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    local = data.draw(st.sampled_from([d for d in range(1, 65) if np.prod(shape) % d == 0]))
+    devices = math.prod(shape)
+    one_each = st.lists(st.integers(0, 3), min_size=devices, max_size=devices)
+    local = data.draw(st.sampled_from([d for d in range(1, 65) if devices % d == 0]))
+    alike = st.just([device // local for device in range(devices)])
+    processes = data.draw(alike | one_each.map(sorted))
     names = tuple("abc"[: len(shape)])
     axes = tuple(data.draw(st.permutations(names)))[: data.draw(st.integers(1, len(shape)))]
-    mesh = fake_mesh(np.arange(np.prod(shape)).reshape(shape) // local, names)
+    mesh = fake_mesh(np.array(processes).reshape(shape), names)
     sizes = dict(zip(names, shape, strict=True))
-    assert usual_topology(sizes, axes, local) == Topology.from_mesh(mesh, axes)
+    assert usual_topology(sizes, axes, processes) == Topology.from_mesh(mesh, axes)
 
 
 def test_rows_of_a_mesh_that_lie_alike():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import jax
@@ -83,15 +84,20 @@ def _does_not_fit(topology: Topology, axes: Axes, axis_size: int, source: str) -
 
 
 def _default_topology(axes: Axes, axis_size: int) -> Topology:
-    """Devices of one process are one server, as far as can be told from the shape of the mesh."""
+    """Devices of one process are one server, as far as can be told from the shape of the mesh.
+
+    It is the same in all processes, also where they have different numbers of devices.
+    """
     if jax.process_count() == 1:
         return Topology(1, axis_size)
-    local = jax.local_device_count()
+    processes = sorted(device.process_index for device in jax.devices())
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.size == jax.device_count() and set(axes) <= set(mesh.axis_names):
-        return usual_topology(dict(mesh.shape), axes, local)
+    if mesh.size == len(processes) and set(axes) <= set(mesh.axis_names):
+        return usual_topology(dict(mesh.shape), axes, processes)
     # Some devices are left out, and which is not known here.
-    if axis_size % local:
+    counts = set(collections.Counter(processes).values())
+    local = counts.pop()
+    if counts or axis_size % local:
         return Topology(axis_size, 1)
     return Topology(axis_size // local, local)
 

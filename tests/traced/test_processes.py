@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
 import fastjax
+from fastjax.traced import plan_spec
 
 # (processes, devices of each). One process needs no network, and shows that the checks are right.
 
@@ -57,6 +58,35 @@ def test_attributes_are_the_same_in_every_process(order):
         assert opened[name] == spans
         found = re.findall(r"(processes|rails) = dense<(\[.*?\])>", text)
         assert found == [("processes", str(processes)), ("rails", str(rails))] * spans
+
+
+@pytest.mark.parametrize(
+    ("counts", "sizes", "wanted"),
+    [
+        ([4, 4], (8,), (2, 4)),
+        ([2, 6], (8,), (8, 1)),
+        ([2, 6], (2, 4), (4, 1)),  # the axes are y and x
+        ([4, 8], (8,), (8, 1)),  # some devices are left out
+        ([8, 8], (8,), (1, 8)),
+    ],
+)
+def test_processes_of_any_numbers_of_devices_plan_alike(counts, sizes, wanted, monkeypatch):
+    """By what every process knows, and not by how many devices it has itself."""
+    processes = [process for process, count in enumerate(counts) for _ in range(count)]
+    devices = [mock.Mock(process_index=process) for process in processes]
+    mesh, seen = mesh_of(sizes, ("y", "x")[-len(sizes) :]), []
+
+    def local(x):
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "process_count", lambda: len(counts))
+            patch.setattr(jax, "devices", lambda: devices)
+            for count in counts:
+                patch.setattr(jax, "local_device_count", lambda count=count: count)
+                seen.append(plan_spec.make_spec(("x",), None, None, None, 1).topology)
+        return x
+
+    jax.eval_shape(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")), jnp.ones(8))
+    assert [(topology.servers, topology.devices_per_server) for topology in seen] == [wanted] * 2
 
 
 def nested():
