@@ -87,6 +87,11 @@ def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
         matrix = np.asarray(traffic)
     except ValueError as error:
         raise ArgumentError(f"traffic must be a matrix: {error}") from None
+    except TypeError as error:  # a traced array
+        raise ArgumentError(
+            "traffic must be known when the plan is made; inside programs, plan with "
+            f"fastjax.plan_ragged_all_to_all. {error}"
+        ) from None
     size = topology.num_devices
     if matrix.shape != (size, size):
         raise ArgumentError(

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import jax
 import numpy as np
 from refusals import bounds, keywords, refusals, refused
 
@@ -50,6 +51,10 @@ test_refused_traffic = refusals(
     (planning(np.ones((1, 4, 4), int)), SHAPE, "got (1, 4, 4)"),
     (planning(7), SHAPE, "got ()"),
     (planning([[1, 2], [3]]), "traffic must be a matrix"),
+    (
+        lambda: jax.eval_shape(partial(make_plan, topology=SQUARE), ONES),
+        "inside programs, plan with",
+    ),
     (planning(ONES * 1.0), "traffic must be integers (rows), got float64"),
     (planning(ONES > 0), "traffic must be integers (rows), got bool"),
     (with_block(2, 3, -5), "traffic must be 0 or more, got traffic[2, 3] = -5"),

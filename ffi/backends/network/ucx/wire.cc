@@ -155,7 +155,7 @@ void UcxWire::PeerLost(int32_t process, const std::string& why) {
     if (peer->gone) return;
     peer->gone = true;
     peer->told = false;
-    Lose(peer, Status::Unavailable(parts_.Name(*peer) + " is gone: " + why), peer->generation + 1);
+    Lose(peer, Status::Unavailable(parts_.Name(*peer) + " cannot take part: " + why), peer->generation + 1);
   });
 }
 

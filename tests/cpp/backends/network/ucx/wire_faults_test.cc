@@ -318,7 +318,7 @@ void TestDeclaredLost() {
   rig.wire(0).PeerLost(1, "its heart stopped");
   ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
-  CHECK_CONTAINS(ends.Of(0).message, "its heart stopped");
+  CHECK_CONTAINS(ends.Of(0).message, " cannot take part: its heart stopped");
   rig.handler(0).WaitLost(1);
   CHECK_CONTAINS(rig.wire(0).Describe(1), "its heart stopped");
   rig.Send(0, 1, 3, Whole(&into), &ends, 1);
