@@ -33,22 +33,27 @@ And, read then as well:
 | environment | default | meaning |
 |---|---|---|
 | `FASTJAX_STATS` | 0 | 1: statistics of exchanges are collected from the start |
+| `FASTJAX_CALIBRATION` | the user's | a calibration file, or `off`; read when a topology asks |
+
+A variable whose name is almost one of these is warned of.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from fastjax.errors import OptionError
+from fastjax.errors import OptionError, OptionWarning
 from fastjax.scheduling import check_scheduler
 from fastjax.scopes import Scope
 from fastjax.topology import Topology
@@ -124,6 +129,29 @@ def from_environment(environ: Mapping[str, str]) -> Options:
     return dataclasses.replace(options, check_overlaps=_switch(environ, "FASTJAX_CHECK_OVERLAPS"))
 
 
+_PREFIX = "FASTJAX_"
+_VARIABLES = (
+    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "STATS", "CALIBRATION"),
+    *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
+    *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "GPU_IPC", "EMULATE_GPU"),
+)
+
+
+def warn_of_misspellings(environ: Mapping[str, str]) -> None:
+    """Warns of variables that are almost ours: nobody reads them."""
+    for variable in environ:
+        name = variable.removeprefix(_PREFIX)
+        if not variable.startswith(_PREFIX) or name in _VARIABLES:
+            continue
+        for meant in difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.75):
+            warnings.warn(
+                f"the environment variable {variable} has no effect; is {_PREFIX}{meant} meant?",
+                OptionWarning,
+                stacklevel=2,
+            )
+
+
+warn_of_misspellings(os.environ)
 _environment = from_environment(os.environ)
 _scope = jax.make_user_context(default_value=_environment)
 
@@ -281,4 +309,5 @@ __all__ = [
     "network_from_environment",
     "options",
     "stats_from_environment",
+    "warn_of_misspellings",
 ]

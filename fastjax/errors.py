@@ -33,12 +33,17 @@ class CalibrationWarning(UserWarning):
     """A calibration file cannot be used, and defaults take its place."""
 
 
+class OptionWarning(UserWarning):
+    """An environment variable has no effect: its name is almost that of an option."""
+
+
 __all__ = [
     "ArgumentError",
     "CalibrationWarning",
     "FallbackWarning",
     "FastjaxError",
     "OptionError",
+    "OptionWarning",
     "TopologyError",
     "UnsupportedError",
 ]

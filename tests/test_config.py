@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from refusals import bounds, keywords, refused
 
 import fastjax
 from fastjax import Options, Topology, config
-from fastjax.errors import OptionError
+from fastjax.errors import OptionError, OptionWarning
 
 NAMES = "auto, fast, balanced, relay, rails, spreadout, direct, optimal"
 
@@ -240,6 +241,29 @@ def test_import_refuses_an_environment_that_means_nothing():
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("fastjax.errors.OptionError: environment (FASTJAX_TIMEOUT='abc'): ")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("SCHEDULAR", "SCHEDULER"),
+        ("TIME_OUT", "TIMEOUT"),
+        ("UCX_NIC", "UCX_NICS"),
+        ("NCCL_LIB", "NCCL_LIBRARY"),
+    ],
+)
+def test_a_misspelt_variable_is_warned_of(given, meant):
+    told = f"FASTJAX_{given} has no effect; is FASTJAX_{meant} meant"
+    with pytest.warns(OptionWarning, match=told):
+        config.warn_of_misspellings({f"FASTJAX_{given}": "1"})
+
+
+def test_no_other_variable_is_warned_of():
+    """Those of options, of the build and of tests, and what belongs to others."""
+    documented = set(re.findall(r"FASTJAX_[A-Z_]+", config.__doc__))
+    others = "FASTJAX_CUDA", "FASTJAX_ROCM", "FASTJAX_UCX", "FASTJAX_SITE", "FASTJAX_FAULT"
+    config.warn_of_misspellings(dict.fromkeys([*documented, *others, "TIMEOUT", "FASTER"], "1"))
+    assert documented == {f"FASTJAX_{name}" for name in config._VARIABLES}
 
 
 def test_environment_is_read_once_at_import():
