@@ -8,10 +8,12 @@ sizes is not looked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive, primitives
 
 from fastjax import jax_compat
 from fastjax.traced.axes import Axes, Groups, position
@@ -19,7 +21,7 @@ from fastjax.traced.contract import Metadata
 from fastjax.traced.slices import covered, landings
 
 # JAX's own, also while `swap_ragged_all_to_all` has ours in its place.
-_ragged_all_to_all = jax.lax.ragged_all_to_all
+_ragged_all_to_all = functools.partial(Primitive.bind, primitives.ragged_all_to_all_p)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import primitives
 
 from fastjax.checks import check_topology
 from fastjax.errors import ArgumentError
@@ -29,10 +30,10 @@ def swap_ragged_all_to_all(**defaults: Any) -> Scope[None]:
     Use it as `with fastjax.swap_ragged_all_to_all():`, or as `@fastjax.swap_ragged_all_to_all()`.
     Code that calls it as `jax.lax.ragged_all_to_all(...)` runs unchanged, on CPU too. The scope is
     part of `jax.jit`'s cache key, so a function jitted and run outside it is traced anew inside,
-    and the other way round. Code that imported the function by name beforehand keeps JAX's. While
-    the scope is open, other threads of the process see the swap as well, but what they trace keeps
-    ours after it: swap before starting threads. Of nested scopes the innermost decides. What is
-    returned may be entered as often as one likes.
+    and the other way round. Code that imported the function by name beforehand gets ours as well,
+    in the thread that opened the scope. Other threads of the process see the rest of the swap, but
+    what they trace keeps ours after it: swap before starting threads. Of nested scopes the
+    innermost decides. What is returned may be entered as often as one likes.
 
     Args:
       **defaults: `topology` and `scheduler` for the calls inside.
@@ -77,5 +78,18 @@ def _restore(ours: Callable[..., jax.Array]) -> None:
         if len(_stack) == 1:
             _stack.clear()
 
+
+_bind = primitives.ragged_all_to_all_p.bind
+
+
+def _bind_or_swap(*operands: jax.Array, **params: Any) -> jax.Array:
+    """What JAX's function calls, by whatever name it was imported."""
+    defaults = _scope.value
+    if defaults is None:
+        return _bind(*operands, **params)
+    return fast_ragged_all_to_all(*operands, **dict(defaults), **params)
+
+
+primitives.ragged_all_to_all_p.bind = _bind_or_swap
 
 __all__ = ["swap_ragged_all_to_all"]

@@ -277,6 +277,22 @@ def test_nested_swaps(rng):
         assert scheduler() == "fast"
 
 
+def test_the_function_that_was_imported_by_name(rng, monkeypatch):
+    """It has defaults too; and fastjax's own programs for other platforms still have JAX's."""
+    operands, wanted = make_case(rng)
+    step = program(make_mesh(8), "x")
+    swap = fastjax.swap_ragged_all_to_all(scheduler="spreadout", topology=Topology(4, 2))
+    with swap, monkeypatch.context() as patch:
+        patch.setattr(jax.lax, "ragged_all_to_all", ORIGINAL)
+        (spec,) = specs(step, *operands)
+        np.testing.assert_array_equal(jax.jit(step)(*operands), wanted)
+        lowered = jax.jit(step).trace(*operands).lower(lowering_platforms=("tpu",))
+    assert (spec.scheduler, spec.topology) == ("spreadout", Topology(4, 2))
+    assert "@ragged_all_to_all(" in lowered.as_text()
+    with not_swapped():
+        jax.jit(step)(*operands)
+
+
 def test_one_swap_nested_in_itself(rng):
     operands, _ = make_case(rng)
     swap = fastjax.swap_ragged_all_to_all(scheduler="fast")
