@@ -63,7 +63,8 @@ def grouped_map(
         if leaf.shape[:1] != group_sizes.shape or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ArgumentError(
                 f"params must be floating-point, with a leading dimension of the "
-                f"{group_sizes.shape[0]} groups; one is {leaf.dtype} of shape {leaf.shape}."
+                f"{group_sizes.shape[0]} groups, in a layer the experts of this device (which the "
+                f"shard_map's in_specs must hand out); one is {leaf.dtype} of shape {leaf.shape}."
             )
     tile = jax.ShapeDtypeStruct((_tile_rows(rows.shape[0]), rows.shape[1]), rows.dtype)
     one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)

@@ -209,7 +209,11 @@ test_refused = refusals(
     (dot(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
     (dot(types=("f4", "i4", "i4")), "weights must be floating-point, got int32"),
     (mapped(rows=(4,)), "(room, width) and (groups,), got (4,)"),
-    (mapped(params=(3, 3, 2)), "of the 2 groups; one is float32 of shape (3, 3, 2)"),
+    (
+        mapped(params=(3, 3, 2)),
+        "of the 2 groups, in a layer the experts of this device",
+        "float32 of shape (3, 3, 2)",
+    ),
     (mapped(types=("f4", "f4", "f4")), "group_sizes must be integers, got float32"),
     (mapped(types=("f4", "i4", "i4")), "params must be floating-point", "int32 of shape (2, 3)"),
     (mapped(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
