@@ -70,9 +70,10 @@ def grouped_map(
     one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
     made = _traced(function, tile, one)
     if getattr(made, "ndim", 0) != 2 or made.shape[0] != tile.shape[0]:
+        shapes = jax.tree.map(lambda array: array.shape, made)
         raise ArgumentError(
             f"function must return a row for each of its rows, shape ({tile.shape[0]}, new width), "
-            f"got {made}."
+            f"got {shapes}."
         )
     if group_sizes.shape[0] == 0:
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
