@@ -22,6 +22,7 @@ _DEFAULTS = ("topology", "scheduler")
 _stack: list[Callable[..., jax.Array]] = []
 _lock = threading.Lock()
 _scope = jax.make_user_context(default_value=None)
+_jax_exchange_p: Any = primitives.ragged_all_to_all_p
 
 
 def swap_ragged_all_to_all(**defaults: Any) -> Scope[None]:
@@ -66,6 +67,7 @@ def _swap(ours: Callable[..., jax.Array]) -> None:
     with _lock:
         if not _stack:
             _stack.append(jax.lax.ragged_all_to_all)
+            _jax_exchange_p.bind = _bind
         _stack.append(ours)
         jax.lax.ragged_all_to_all = ours
 
@@ -77,19 +79,15 @@ def _restore(ours: Callable[..., jax.Array]) -> None:
         jax.lax.ragged_all_to_all = _stack[-1]
         if len(_stack) == 1:
             _stack.clear()
+            del _jax_exchange_p.bind
 
 
-_bind = primitives.ragged_all_to_all_p.bind
-
-
-def _bind_or_swap(*operands: jax.Array, **params: Any) -> jax.Array:
-    """What JAX's function calls, by whatever name it was imported."""
+def _bind(*operands: jax.Array, **params: Any) -> jax.Array:
+    """What JAX's function calls, by whatever name it was imported, while there is a swap."""
     defaults = _scope.value
     if defaults is None:
-        return _bind(*operands, **params)
+        return type(_jax_exchange_p).bind(_jax_exchange_p, *operands, **params)
     return fast_ragged_all_to_all(*operands, **dict(defaults), **params)
 
-
-primitives.ragged_all_to_all_p.bind = _bind_or_swap
 
 __all__ = ["swap_ragged_all_to_all"]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import primitives
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from refusals import refused
@@ -255,6 +256,7 @@ def test_restored_after_an_exception():
     with pytest.raises(KeyError):
         fails()
     assert jax.lax.ragged_all_to_all is ORIGINAL
+    assert "bind" not in vars(primitives.ragged_all_to_all_p)
 
 
 def test_nested_swaps(rng):
