@@ -93,7 +93,7 @@ inline std::vector<Case> MakeCases(const planner::Topology& topology, uint64_t s
 // Under the thread sanitizer, which is ten times as slow and looks at threads, not at values, a sweep takes fewer
 // cases.
 #if defined(__SANITIZE_THREAD__)
-constexpr int64_t kCaseStep = 9;
+constexpr int64_t kCaseStep = 18;
 #else
 constexpr int64_t kCaseStep = 3;
 #endif
