@@ -1,7 +1,6 @@
 #include "planner/stages.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fastjax::planner {
 namespace {
@@ -11,8 +10,6 @@ Picoseconds RoomUnder(const Pricing& pricing, int64_t units) {
   const Picoseconds time = pricing.scale_out_latency + pricing.scale_out.Time(units) - pricing.scale_up_latency;
   return std::max(time, Picoseconds{0});
 }
-
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 // Rows of a load that fall into units [begin, end), if the units [first, last) carry it evenly: half of those that are
 // sure to carry none do, since rails swap rows. Rounded so that shares of adjoining ranges add up to all rows: a single
