@@ -294,13 +294,42 @@ fuzz: $(STAMPS)/build-tools ## Fuzz the planner and its tables, FUZZ_SECONDS eac
 	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./plan_fuzz $(FUZZ_FLAGS) corpus/plan_fuzz
 	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./table_fuzz $(FUZZ_FLAGS) corpus/table_fuzz
 
-# ---- the rest
+# ---- releases: a source distribution, and wheels that need no compiler
+
+# A wheel for Python 3.11 and one for all later versions; pyproject.toml's wheel.py-api says why.
+WHEEL_PYTHONS = $(shell .ci/find_python 3.11) $(shell .ci/find_python 3.12 3.13 3.14)
+# The wheels run where glibc is this one or newer. zig's clang links with that, on any machine, and with its own libc++.
+GLIBC := 2.28
+ARCHITECTURE := $(shell uname -m)
+ZIG = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/ziglang/zig))
+WHEEL_CXX = $(ZIG) c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)
+# Raises if a library in the wheels needs anything newer.
+AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-plat --wheel-dir dist \
+             --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE)
 
 .PHONY: dist
-dist: $(STAMPS)/venv ## Build the wheel as users do, isolated from this environment
-	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps -C build-dir=build/isolated --wheel-dir dist .
-	@ls dist
+dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels for any Linux, from the source distribution; ten minutes
+	rm -rf dist build/dist
+	$(BIN)/python -m build --sdist --outdir dist . > /dev/null
+	@set -e; for python in $(WHEEL_PYTHONS); do echo "a wheel by $$python"; \
+	  env CXX="$(WHEEL_CXX)" FASTJAX_CUDA=OFF FASTJAX_ROCM=OFF $(BIN)/python -m pip --python $$python wheel \
+	  --quiet --no-deps --wheel-dir build/dist dist/fastjax-*.tar.gz; done
+	$(AUDITWHEEL) build/dist/*.whl
+	$(BIN)/python -m abi3audit --strict dist/*-abi3-*.whl
+	$(BIN)/python -m twine check --strict dist/*
+	FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest -k "not install" tests/repository/test_dist.py $(TEST_ARGS)
+
+.PHONY: dist-test
+dist-test: $(STAMPS)/test-tools ## Install the wheels of dist/ where there is no compiler, and run programs with them
+	FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest --durations=0 tests/repository/test_dist.py $(TEST_ARGS)
+
+# ---- the rest
+
+.PHONY: wheel
+wheel: $(STAMPS)/venv ## Build the wheel as users do from source, isolated from this environment, into build/wheel
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps -C build-dir=build/isolated --wheel-dir build/wheel .
+	@ls build/wheel
 
 .PHONY: clean
 clean: ## Remove what was built, but not the virtual environments
