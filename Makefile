@@ -303,6 +303,8 @@ GLIBC := 2.28
 ARCHITECTURE := $(shell uname -m)
 ZIG = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/ziglang/zig))
 WHEEL_CXX = $(ZIG) c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)
+# zig takes CMake's -O3 for -O2, and keeps frame pointers.
+WHEEL_CXXFLAGS := -Xclang -O3 -fomit-frame-pointer
 # Raises if a library in the wheels needs anything newer.
 AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-plat --wheel-dir dist \
              --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE)
@@ -312,7 +314,7 @@ dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels
 	rm -rf dist build/dist
 	$(BIN)/python -m build --sdist --outdir dist . > /dev/null
 	@set -e; for python in $(WHEEL_PYTHONS); do echo "a wheel by $$python"; \
-	  env CXX="$(WHEEL_CXX)" FASTJAX_CUDA=OFF FASTJAX_ROCM=OFF $(BIN)/python -m pip --python $$python wheel \
+	  env CXX="$(WHEEL_CXX)" CXXFLAGS="$(WHEEL_CXXFLAGS)" FASTJAX_CUDA=OFF FASTJAX_ROCM=OFF $(BIN)/python -m pip --python $$python wheel \
 	  --quiet --no-deps --wheel-dir build/dist dist/fastjax-*.tar.gz; done
 	$(AUDITWHEEL) build/dist/*.whl
 	$(BIN)/python -m abi3audit --strict dist/*-abi3-*.whl
