@@ -147,6 +147,7 @@ lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formattin
 	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/codespell
+	$(BIN)/actionlint
 	$(BIN)/gersemi --check $(CMAKE_FILES)
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	$(BIN)/cmake --preset lint $(CMAKE_TOOLS) \
@@ -324,6 +325,10 @@ dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels
 .PHONY: dist-test
 dist-test: $(STAMPS)/test-tools ## Install the wheels of dist/ where there is no compiler, and run programs with them
 	FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest --durations=0 tests/repository/test_dist.py $(TEST_ARGS)
+
+.PHONY: release
+release: ## Check, build and test VERSION (as in VERSION=1.2.3), and make its tag; pushes nothing
+	.ci/release "$(VERSION)"
 
 # ---- the rest
 
