@@ -297,7 +297,8 @@ fuzz: $(STAMPS)/build-tools ## Fuzz the planner and its tables, FUZZ_SECONDS eac
 
 # ---- releases: a source distribution, and wheels that need no compiler
 
-# A wheel for Python 3.11 and one for all later versions; pyproject.toml's wheel.py-api says why.
+# A wheel for Python 3.11 and one for all later versions; pyproject.toml's wheel.py-api says why. The second one finds the
+# objects of the first that know no Python.
 WHEEL_PYTHONS = $(shell .ci/find_python 3.11) $(shell .ci/find_python 3.12 3.13 3.14)
 # The wheels run where glibc is this one or newer. zig's clang links with that, on any machine, and with its own libc++.
 GLIBC := 2.28
@@ -314,9 +315,10 @@ AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-pl
 dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels for any Linux, from the source distribution; ten minutes
 	rm -rf dist build/dist
 	$(BIN)/python -m build --sdist --outdir dist . > /dev/null
+	mkdir -p build/dist/source && tar -xzf dist/fastjax-*.tar.gz -C build/dist/source --strip-components=1
 	@set -e; for python in $(WHEEL_PYTHONS); do echo "a wheel by $$python"; \
 	  env CXX="$(WHEEL_CXX)" CXXFLAGS="$(WHEEL_CXXFLAGS)" FASTJAX_CUDA=OFF FASTJAX_ROCM=OFF $(BIN)/python -m pip --python $$python wheel \
-	  --quiet --no-deps --wheel-dir build/dist dist/fastjax-*.tar.gz; done
+	  --quiet --no-deps -C build-dir=$(ROOT)/build/dist/objects --wheel-dir build/dist ./build/dist/source; done
 	$(AUDITWHEEL) build/dist/*.whl
 	$(BIN)/python -m abi3audit --strict dist/*-abi3-*.whl
 	$(BIN)/python -m twine check --strict dist/*
