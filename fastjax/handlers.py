@@ -11,6 +11,8 @@ import jax
 from fastjax import _core, config
 
 _GPU_LIBRARIES = {"cuda": "libfastjax_cuda.so", "rocm": "libfastjax_rocm.so"}
+# Packages that have nothing but such a library.
+_GPU_PLUGINS = {"cuda": "fastjax_cuda13_plugin", "rocm": "fastjax_rocm7_plugin"}
 _NCCL = {"cuda": "libnccl.so.2", "rocm": "librccl.so.1"}
 
 
@@ -45,7 +47,7 @@ def unusable(platform: str) -> str:
     if platform not in _GPU_LIBRARIES:
         return "fastjax has no backend for it"
     if platform not in platforms_built():
-        return "fastjax was installed without its library for it, since no compiler was found"
+        return "fastjax's library for it is not installed"
     try:
         _core.gpu_tally(platform)
     except RuntimeError as error:
@@ -54,7 +56,16 @@ def unusable(platform: str) -> str:
 
 
 def _library(platform: str) -> Path:
-    return Path(_core.__file__).parent / _GPU_LIBRARIES[platform]
+    """The library that was built with fastjax, or else that of the plugin; it need not exist."""
+    built = Path(_core.__file__).parent / _GPU_LIBRARIES[platform]
+    if built.exists():
+        return built
+    spec = importlib.util.find_spec(_GPU_PLUGINS[platform])
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / _GPU_LIBRARIES[platform]
+        if path.exists():
+            return path
+    return built
 
 
 def _find_nccl(platform: str) -> list[str]:

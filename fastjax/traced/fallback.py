@@ -8,7 +8,7 @@ from fastjax import handlers
 from fastjax.errors import FallbackWarning, UnsupportedError
 
 _BUILT_FOR = ("cuda", "rocm")
-_BUILD = "Install fastjax where a compiler for that GPU is found (docs/how_to/gpu_build.md)"
+_BUILD = "Install it (docs/how_to/gpu_build.md)"
 _warned: set[tuple[str, str]] = set()  # platforms and reasons
 
 

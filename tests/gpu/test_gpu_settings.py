@@ -37,3 +37,17 @@ def test_platforms_are_those_that_have_a_library(tmp_path, monkeypatch):
     section = report._gpu_transports()
     assert section["rocm"] == "built: AMD devices; experimental"
     assert section["cuda"].startswith("not built")
+
+
+def test_libraries_are_looked_for_in_plugins_too(tmp_path, monkeypatch):
+    """That which was built with fastjax comes first: it is of this very version."""
+    monkeypatch.setattr(handlers._core, "__file__", str(tmp_path / "_core.so"))
+    plugin = tmp_path / "path" / "fastjax_cuda13_plugin"
+    plugin.mkdir(parents=True)
+    monkeypatch.syspath_prepend(plugin.parent)
+    assert handlers.platforms_built() == []
+    (plugin / "libfastjax_cuda.so").touch()
+    assert handlers.platforms_built() == ["cuda"]
+    assert handlers._library("cuda") == plugin / "libfastjax_cuda.so"
+    (tmp_path / "libfastjax_cuda.so").touch()
+    assert handlers._library("cuda") == tmp_path / "libfastjax_cuda.so"

@@ -50,7 +50,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
 
 def _gpu_transports() -> Section:
     built = handlers.platforms_built()
-    no = "not built: there was no compiler for it when fastjax was installed"
+    no = "not built: fastjax's library for it is not installed"
     return {
         platform: f"built: {name} devices; experimental" if platform in built else no
         for platform, name in (("cuda", "NVIDIA"), ("rocm", "AMD"))
