@@ -1,0 +1,1 @@
+"""fastjax's library for AMD GPUs, libfastjax_rocm.so, which fastjax finds here."""
