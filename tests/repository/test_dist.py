@@ -169,11 +169,11 @@ def what_arrives(rows: int) -> np.ndarray:
 )
 def test_installed_without_a_compiler_it_runs(tag, version, tmp_path, capsys):
     python = find_python(version)
-    start = time.monotonic()
     environment = Environment(python, tmp_path / "environment")
     path = environment.variables["PATH"]
     assert [name for name in BUILD_TOOLS if shutil.which(name, path=path)] == []
     requirement = f"fastjax[ucx] @ {wheel(tag).as_uri()}"
+    start = time.monotonic()
     environment.run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", requirement)
     installed = time.monotonic()
     program = tmp_path / "example.py"
