@@ -307,7 +307,7 @@ ZIG = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/ziglang/zig))
 WHEEL_CXX = $(ZIG) c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)
 # zig takes CMake's -O3 for -O2, and keeps frame pointers.
 WHEEL_CXXFLAGS := -Xclang -O3 -fomit-frame-pointer
-AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-plat --wheel-dir dist
+AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-plat
 
 .PHONY: dist
 dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels for any Linux, from the source distribution; ten minutes
@@ -317,7 +317,7 @@ dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels
 	@set -e; for python in $(WHEEL_PYTHONS); do echo "a wheel by $$python"; \
 	  env CXX="$(WHEEL_CXX)" CXXFLAGS="$(WHEEL_CXXFLAGS)" FASTJAX_CUDA=OFF FASTJAX_ROCM=OFF $(BIN)/python -m pip --python $$python wheel \
 	  --quiet --no-deps -C build-dir=$(ROOT)/build/dist/objects --wheel-dir build/dist ./build/dist/source; done
-	$(AUDITWHEEL) --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE) build/dist/*.whl
+	$(AUDITWHEEL) --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE) --wheel-dir dist build/dist/*.whl
 	$(BIN)/python -m abi3audit --strict dist/*-abi3-*.whl
 	$(BIN)/python -m twine check --strict dist/*
 	FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest -k "not install" tests/repository/test_dist.py $(TEST_ARGS)
@@ -330,15 +330,15 @@ dist-test: $(STAMPS)/test-tools ## Install the wheels of dist/ where there is no
 PLUGIN_LIBRARIES := cuda13:cuda rocm7:rocm
 
 .PHONY: dist-plugins
-dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels of the GPU libraries, in dist/, for Linux of the age of this one or newer
-	rm -rf build/plugins dist/fastjax_*_plugin-*.whl && cp -R packaging build/plugins
+dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels that have a library for GPUs each, in dist/plugins/; they need a glibc as new as this machine's
+	rm -rf build/plugins dist/plugins && cp -R packaging build/plugins
 	cp $(CUDA_WHEELS)/nvidia_cuda_runtime-*.dist-info/licenses/License.txt build/plugins/cuda13/CUDA_LICENSE.txt
 	@set -e; for pair in $(PLUGIN_LIBRARIES); do plugin=build/plugins/$${pair%:*}; \
 	  cp LICENSE $$plugin; sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml > $$plugin/VERSION; \
 	  cp build/gpu/gpu/libfastjax_$${pair#*:}.so $$plugin/fastjax_$${pair%:*}_plugin; \
 	  $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/plugins ./$$plugin; done
-	$(AUDITWHEEL) --plat auto --exclude 'libamdhip64.so.*' build/plugins/*.whl
-	$(BIN)/python -m twine check --strict dist/fastjax_*_plugin-*.whl
+	$(AUDITWHEEL) --plat auto --exclude 'libamdhip64.so.*' --wheel-dir dist/plugins build/plugins/*.whl
+	$(BIN)/python -m twine check --strict dist/plugins/*
 
 .PHONY: release
 release: ## Check, build and test VERSION (as in VERSION=1.2.3), and make its tag; pushes nothing

@@ -47,7 +47,7 @@ def unpacked(request, tmp_path) -> Path:
 
 
 def test_there_are_a_wheel_for_each_python_and_the_sources():
-    found = {path.name for path in DIST.iterdir()}
+    found = {path.name for path in DIST.iterdir() if path.is_file()}
     assert found == {wheel(tag).name for tag in WHEELS} | {f"fastjax-{VERSION}.tar.gz"}
 
 

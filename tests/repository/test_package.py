@@ -12,6 +12,7 @@ import pytest
 
 import fastjax
 import fastjax._core
+from fastjax import handlers
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(fastjax.__file__).parent
@@ -39,6 +40,18 @@ def test_the_build_pins_the_oldest_jaxlib_that_is_allowed():
 def test_versions_agree():
     assert importlib.metadata.version("fastjax") == _pyproject()["project"]["version"]
     assert fastjax.__version__ == importlib.metadata.version("fastjax")
+
+
+def test_plugins_are_the_packages_that_are_looked_for_and_of_this_version():
+    project = _pyproject()["project"]
+    for package in handlers._GPU_PLUGINS.values():
+        name = package.replace("_", "-")
+        extra = package.removeprefix("fastjax_").removesuffix("_plugin")
+        assert f"{name}=={project['version']}" in project["optional-dependencies"][extra]
+        plugin = tomllib.loads((ROOT / f"packaging/{extra}/pyproject.toml").read_text())
+        assert plugin["project"]["name"] == name
+        assert plugin["tool"]["scikit-build"]["wheel"]["packages"] == [package]
+        assert (ROOT / f"packaging/{extra}/{package}/__init__.py").is_file()
 
 
 def test_typing_marker_is_installed():
