@@ -95,6 +95,11 @@ REFUSED = [
     ("", lambda _: None, "the version is ''"),
     ("v1.2.3", lambda _: None, "the version is 'v1.2.3'"),
     ("1.2.4", lambda _: None, "pyproject.toml has version 1.2.3; write 1.2.4 there"),
+    (
+        "1.2.3",
+        edit("pyproject.toml", "[project]", '[project]\ncuda13 = ["fastjax-cuda13-plugin==1.2.2"]'),
+        "plugins of another version than 1.2.3",
+    ),
     ("1.2.3", edit("CHANGELOG.md", "## 1.2.3 - ", "## 1x2.3 - "), "no section '## 1.2.3 - "),
     ("1.2.3", edit("CHANGELOG.md", " - 2030-01-31", ""), "no section '## 1.2.3 - "),
     (
