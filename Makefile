@@ -4,7 +4,7 @@
 #   TESTS=tests/host/test_plan.py          instead of all Python tests and notebooks
 #   TEST_ARGS="-k planner -x"              handed to pytest
 #   CXX=clang++                            another compiler
-#   WHEEL=dist/fastjax-....whl             installed instead of what is here
+#   WHEEL=build/wheel/fastjax-....whl      installed instead of what is here
 
 PYTHON ?= python3
 VENV ?= .venv
