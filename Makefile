@@ -319,7 +319,7 @@ dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels
 	  --quiet --no-deps -C build-dir=$(ROOT)/build/dist/objects --wheel-dir build/dist ./build/dist/source; done
 	$(AUDITWHEEL) --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE) --wheel-dir dist build/dist/*.whl
 	$(BIN)/python -m abi3audit --strict dist/*-abi3-*.whl
-	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m twine check --strict dist/fastjax-*
 	FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest -k "not install" tests/repository/test_dist.py $(TEST_ARGS)
 
 .PHONY: dist-test
