@@ -205,7 +205,7 @@ sanitize-python-asan sanitize-python-tsan: sanitize-python-%: $(STAMPS)/installe
 	$(BIN)/cmake --install build/$* --prefix build/python-$* > /dev/null
 	cp -R fastjax build/python-$*
 	env LD_PRELOAD=$(PRELOAD_$*) PYTHONPATH=$(ROOT)/build/python-$* $(SANITIZE_ENV_$*) \
-	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -m sanitize tests $(TEST_ARGS)
+	  $(FIXED_ADDRESSES) $(BIN)/python -m pytest --capture=sys -p no:cacheprovider -n $(WORKERS) --dist loadfile -m sanitize tests $(TEST_ARGS)
 
 # ---- GPUs: their libraries are compiled everywhere, by compilers from PyPI where the machine has none
 
