@@ -254,6 +254,13 @@ GPU_ARGS ?=
 gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network; WHEELS=folder of what is missing
 	$(PYTHON) benchmarks/gpu_check $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(RESULTS),--out "$(RESULTS)") $(GPU_ARGS)
 
+# ---- frameworks, in an environment of their own
+
+.PHONY: integration
+integration: ## Install frameworks apart, and run docs/how_to/frameworks.md with each
+	$(MAKE) $(addprefix .venv-integration/.stamps/,installed test-tools integration-tools) VENV=.venv-integration
+	FASTJAX_INTEGRATION=1 .venv-integration/bin/pytest --noconftest tests/repository/test_frameworks.py $(TEST_ARGS)
+
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 
 .PHONY: faults
