@@ -347,6 +347,10 @@ dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build 
 	$(AUDITWHEEL) --plat auto --exclude 'libamdhip64.so.*' --wheel-dir dist/plugins build/plugins/*.whl
 	$(BIN)/python -m twine check --strict dist/plugins/*
 
+.PHONY: exported
+exported: $(STAMPS)/installed $(STAMPS)/test-tools ## Write exported programs of this version, which later ones must run: tests/traced/data/exported
+	env PYTHONPATH=tests/support JAX_PLATFORMS=cpu $(BIN)/python tests/traced/exported_programs.py
+
 .PHONY: release
 release: ## Check, build and test VERSION (as in VERSION=1.2.3), and make its tag; pushes nothing
 	.ci/release "$(VERSION)"

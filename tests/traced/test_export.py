@@ -1,16 +1,24 @@
-"""Programs that are exported, and run by another process."""
+"""Programs that are exported, and run by another process; those of earlier releases run still."""
 
 import subprocess
 import sys
 
+import exported_programs
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import reference
+from moe_reference import same
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
 import fastjax
+from fastjax.traced.contract import CALLS
+
+RELEASED = sorted(exported_programs.FOLDER.glob("*/*.bin"))
+# Those that measure, and no program of a user's has.
+MEASURING = {"fastjax_loopback_v1", "fastjax_loopback_plan_v1", "fastjax_empty_v1"}
 
 _RUN = """
 import sys
@@ -57,3 +65,21 @@ def test_one_export_for_several_platforms(rng, tmp_path):
     expected = 2 * reference.exchange(operand, output, meta)
     got = np.load(tmp_path / "results.npy")
     np.testing.assert_array_equal(got.reshape(expected.shape), jnp.asarray(expected))
+
+
+@pytest.mark.parametrize(
+    "path", RELEASED, ids=[f"{path.parent.name} {path.stem}" for path in RELEASED]
+)
+def test_what_a_release_exported_runs(path):
+    program = exported_programs.PROGRAMS[path.stem]()
+    exported = jax.export.deserialize(bytearray(path.read_bytes()))
+    got = jax.jit(exported.call)(*exported_programs.placed(program.arguments))
+    same(jax.tree.map(np.asarray, got), program.expected)
+
+
+def test_this_version_exported_every_custom_call():
+    """`make exported` writes what is missing: a new version, or a new call."""
+    released = [path for path in RELEASED if path.parent.name == fastjax.__version__]
+    assert {path.stem for path in released} == set(exported_programs.PROGRAMS)
+    everything = b"".join(path.read_bytes() for path in released)
+    assert [c for c in CALLS if c not in MEASURING and c.encode() not in everything] == []
