@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from moe_reference import same
 from jax.sharding import PartitionSpec as P
+from moe_reference import same
 from spmd import mesh_of
 
 import fastjax
