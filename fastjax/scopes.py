@@ -63,8 +63,9 @@ class Scope(contextlib.ContextDecorator, Generic[Value]):
         }
         for kind, is_one in later.items():
             if is_one:
+                name = getattr(func, "__qualname__", repr(func))
                 raise ArgumentError(
-                    f"{self._name} cannot decorate {func.__qualname__}, {kind}: its body runs "
+                    f"{self._name} cannot decorate {name}, {kind}: its body runs "
                     f"after the call. Write `with {self._name}(...):` around what is traced in it."
                 )
         return super().__call__(func)

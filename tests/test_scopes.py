@@ -1,6 +1,7 @@
 """Scopes: entered as often as one likes, on any thread, and not forgotten."""
 
 import concurrent.futures
+import functools
 import gc
 import re
 
@@ -98,10 +99,11 @@ async def asynchronous_generator():
 test_decorates_no_functions_whose_bodies_run_later = refusals(
     ArgumentError,
     *(
-        (lambda f=f: Scope("fastjax.made", list)(f), f"{f.__name__}, {kind} function")
+        (lambda f=f: Scope("fastjax.made", list)(f), f", {kind} function")
         for f, kind in (
             (coroutine, "a coroutine"),
             (generator, "a generator"),
+            (functools.partial(generator), "a generator"),
             (asynchronous_generator, "an asynchronous generator"),
         )
     ),

@@ -8,7 +8,7 @@ from fastjax import handlers
 from fastjax.errors import FallbackWarning, UnsupportedError
 
 _BUILT_FOR = ("cuda", "rocm")
-_BUILD = "Install it (docs/how_to/gpu_build.md)"
+_ADVICE = "docs/how_to/install.md says how to install it"
 _warned: set[tuple[str, str]] = set()  # platforms and reasons
 
 
@@ -33,10 +33,10 @@ def needed(platform: str, fallback: str) -> bool:
         raise _refusal(platform, why, fallback)
     if platform != "tpu" and (platform, why) not in _warned:
         _warned.add((platform, why))
-        build = f" {_BUILD}." if platform in _BUILT_FOR else ""
+        advice = f" {_ADVICE}." if platform in _BUILT_FOR else ""
         warnings.warn(
             f"programs for {platform} use jax.lax.ragged_all_to_all in place of fastjax's "
-            f"exchanges, without planning: {why}.{build} fastjax.options(fallback='error') makes "
+            f"exchanges, without planning: {why}.{advice} fastjax.options(fallback='error') makes "
             "this an error.",
             FallbackWarning,
             stacklevel=2,
@@ -45,7 +45,7 @@ def needed(platform: str, fallback: str) -> bool:
 
 
 def _refusal(platform: str, why: str, fallback: str) -> UnsupportedError:
-    instead = f"{_BUILD}, or allow" if platform in _BUILT_FOR else "Allow"
+    instead = f"{_ADVICE}; or allow" if platform in _BUILT_FOR else "Allow"
     return UnsupportedError(
         f"fastjax cannot exchange on {platform}: {why}; and fallback={fallback!r} forbids "
         f"jax.lax.ragged_all_to_all in its place. {instead} that: "

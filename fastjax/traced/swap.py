@@ -51,11 +51,12 @@ def swap_ragged_all_to_all(**defaults: Any) -> Scope[None]:
         check_scheduler(given["scheduler"], "scheduler")
     if "topology" in given:
         check_topology(given["topology"])
-    ours = functools.wraps(fast_ragged_all_to_all)(
-        functools.partial(fast_ragged_all_to_all, **given)
-    )
 
     def enter(undo: contextlib.ExitStack) -> None:
+        # One of this entry's own: leaving takes it out of the stack, and no other.
+        ours = functools.wraps(fast_ragged_all_to_all)(
+            functools.partial(fast_ragged_all_to_all, **given)
+        )
         _swap(ours)
         undo.callback(_restore, ours)
         undo.enter_context(_scope(tuple(sorted(given.items()))))

@@ -116,7 +116,7 @@ def test_one_warning_for_each_platform():
     texts = [str(w.message) for w in caught if w.category is FallbackWarning]
     assert [re.findall(r"programs for (\w+)", t)[0] for t in texts] == ["cuda", "rocm"]
     assert all("library for it is not installed" in text for text in texts)
-    assert all("gpu_build.md" in text and "fallback='error'" in text for text in texts)
+    assert all("install.md" in text and "fallback='error'" in text for text in texts)
 
 
 def test_a_library_that_cannot_be_loaded(monkeypatch, tmp_path):

@@ -307,6 +307,15 @@ def test_one_swap_nested_in_itself(rng):
         assert jax.lax.ragged_all_to_all is ORIGINAL
 
 
+def test_a_swap_inside_another_that_is_inside_it():
+    fast = fastjax.swap_ragged_all_to_all(scheduler="fast")
+    with fast, fastjax.swap_ragged_all_to_all(scheduler="spreadout"):
+        outer = jax.lax.ragged_all_to_all
+        with fast:
+            assert jax.lax.ragged_all_to_all is not outer
+        assert jax.lax.ragged_all_to_all is outer
+
+
 def test_what_another_library_put_there_is_restored(monkeypatch):
     theirs = lambda: None  # noqa: E731
     with monkeypatch.context() as patch:

@@ -50,8 +50,7 @@ const kernels::Driver* LoadDriver(const std::string& path, std::string* wrong) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const error = dlerror();  // NOLINT(concurrency-mt-unsafe): the error of this thread
-    *wrong = "cannot load fastjax's GPU library: " + std::string(error == nullptr ? path : error) +
-             ". Install fastjax where a compiler for that GPU is found: see docs/how_to/gpu_build.md";
+    *wrong = "cannot load fastjax's GPU library: " + std::string(error == nullptr ? path : error);
     return nullptr;
   }
   using Entry = const kernels::Driver* (*)();
