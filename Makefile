@@ -314,10 +314,13 @@ ZIG = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/ziglang/zig))
 WHEEL_CXX = $(ZIG) c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)
 # zig takes CMake's -O3 for -O2, and keeps frame pointers.
 WHEEL_CXXFLAGS := -Xclang -O3 -fomit-frame-pointer
+# The plugins' libraries are compiled by this machine's compiler, and need a newer one.
+PLUGIN_GLIBC := 2.34
 AUDITWHEEL = env PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --only-plat
 
 .PHONY: dist
-dist: $(STAMPS)/dist-tools ## Build and check what is released, in dist/: wheels for any Linux, from the source distribution; ten minutes
+dist: $(STAMPS)/dist-tools $(STAMPS)/test-tools ## Build and check what is released, in dist/: wheels for any Linux, from the source distribution; ten minutes
+	@test $(words $(WHEEL_PYTHONS)) = 2 || { echo "wheels need Python 3.11 and a later one; found: $(WHEEL_PYTHONS)" >&2; exit 1; }
 	rm -rf dist build/dist
 	$(BIN)/python -m build --sdist --outdir dist . > /dev/null
 	mkdir -p build/dist/source && tar -xzf dist/fastjax-*.tar.gz -C build/dist/source --strip-components=1
@@ -337,14 +340,14 @@ dist-test: $(STAMPS)/test-tools ## Install the wheels of dist/ where there is no
 PLUGIN_LIBRARIES := cuda13:cuda rocm7:rocm
 
 .PHONY: dist-plugins
-dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels that have a library for GPUs each, in dist/plugins/; they need a glibc as new as this machine's
+dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels that have a library for GPUs each, in dist/plugins/; fails where glibc is much newer than 2.34
 	rm -rf build/plugins dist/plugins && cp -R packaging build/plugins
 	cp $(CUDA_WHEELS)/nvidia_cuda_runtime-*.dist-info/licenses/License.txt build/plugins/cuda13/CUDA_LICENSE.txt
 	@set -e; for pair in $(PLUGIN_LIBRARIES); do plugin=build/plugins/$${pair%:*}; \
 	  cp LICENSE $$plugin; sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml > $$plugin/VERSION; \
 	  cp build/gpu/gpu/libfastjax_$${pair#*:}.so $$plugin/fastjax_$${pair%:*}_plugin; \
 	  $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/plugins ./$$plugin; done
-	$(AUDITWHEEL) --plat auto --exclude 'libamdhip64.so.*' --wheel-dir dist/plugins build/plugins/*.whl
+	$(AUDITWHEEL) --plat manylinux_$(subst .,_,$(PLUGIN_GLIBC))_$(ARCHITECTURE) --exclude 'libamdhip64.so.*' --wheel-dir dist/plugins build/plugins/*.whl
 	$(BIN)/python -m twine check --strict dist/plugins/*
 
 .PHONY: exported

@@ -18,6 +18,9 @@ CHANGES = """# Changelog
 
 ## 1.2.2 - 2029-01-01
 """
+# Neither the repository of a hook that runs these tests, nor anybody's settings.
+NOBODY = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+NOBODY |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 WHO = {f"GIT_{role}_NAME": "N" for role in ("AUTHOR", "COMMITTER")}
 WHO |= {f"GIT_{role}_EMAIL": "n@example.org" for role in ("AUTHOR", "COMMITTER")}
 
@@ -26,7 +29,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         ["git", *arguments],
         cwd=folder,
-        env=os.environ | WHO,
+        env=NOBODY | WHO,
         check=True,
         capture_output=True,
         text=True,
@@ -59,7 +62,7 @@ def project(original, tmp_path: Path) -> Path:
 def release(project: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [project / ".ci/release", *arguments],
-        env=os.environ | WHO | {"PATH": f"{project.parent}:{os.environ['PATH']}"},
+        env=NOBODY | WHO | {"PATH": f"{project.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
