@@ -128,7 +128,7 @@ ctest-variants: $(STAMPS)/build-tools ## The C++ tests that the sanitizers leave
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
 	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
 
-# What JAX's version says nothing about, and programs of operations that other tests have too.
+# Tests that say nothing of JAX's version, and tests whose operations others have too.
 OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addsuffix /%,benchmarks chunking cli faults gpu optimal plot simulation support traffic) \
   examples/test_train_example.py \

@@ -110,6 +110,11 @@ REFUSED = [
         edit("CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n- New.\n"),
         "under Unreleased",
     ),
+    (
+        "1.2.3",
+        edit("CHANGELOG.md", "- A line.", "No release is published so far."),
+        "pages say that no release is published so far: CHANGELOG.md",
+    ),
     ("1.2.3", leave_uncommitted, "changes that are not committed"),
     ("1.2.3", lambda project: git(project, "tag", "v1.2.3"), "there is a tag v1.2.3 already"),
 ]

@@ -1,6 +1,6 @@
 """Runs JAX's own tests of ragged collectives on fastjax, on CPU devices.
 
-    python tests/traced/jax_tests.py JAX/tests/ragged_collective_test.py [names of tests]
+    python -P tests/traced/jax_tests.py JAX/tests/ragged_collective_test.py [names of tests]
 
 JAX's repository has the file, and its wheels do not; take that of the version which is installed.
 The tests need the package absl-py. What they say of CPU devices, which they skip, and of the text
