@@ -33,6 +33,7 @@ from fastjax.moe.handle import Crossing, Handle
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Experts, Over
 from fastjax.traced.axes import position
+from fastjax.traced.nonnegative import look_up
 
 
 class CountedCrossing(NamedTuple):
@@ -205,7 +206,8 @@ def find_room(
     by_expert = routing.by_expert(choices, experts.count)
     counts = jax.lax.all_gather(by_expert.counts, over.axes, axis_index_groups=over.groups)
     blocks = counts.reshape(len(counts), len(counts), -1)
-    going = room.keep(blocks, experts.rows, experts.alignment)[position(over.axes, over.groups)]
+    going = room.keep(blocks, experts.rows, experts.alignment)
+    going = look_up(going, position(over.axes, over.groups))
     kept = routing.kept(by_expert, going.reshape(-1), experts.count).reshape(exists.shape)
     return kept, (exists.sum(dtype=jnp.int32) - kept.sum(dtype=jnp.int32))
 

@@ -25,6 +25,7 @@ from fastjax.moe.packing import Layout
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Over, refusing
 from fastjax.traced.axes import position
+from fastjax.traced.nonnegative import look_up, permuted, quotient, remainder
 from fastjax.traced.plan import plan_sizes
 
 
@@ -66,8 +67,8 @@ def find_destinations(experts: jax.Array, servers: Servers, over: Over) -> Desti
       servers: where experts are.
       over: the devices.
     """
-    here = _rank(servers, over) // servers.devices
-    chosen = jnp.asarray(servers.server_of_expert())[experts]
+    here = quotient(_rank(servers, over), servers.devices)
+    chosen = look_up(jnp.asarray(servers.server_of_expert()), experts)
     every = jnp.arange(servers.count, dtype=jnp.int32)
     goes = (chosen[:, :, None] == every).any(1) & (every != here)
     return Destinations(chosen, goes, goes.sum(0, dtype=jnp.int32))
@@ -94,7 +95,7 @@ def find_crossing(
     chosen, goes, wanted = destinations
     tokens, top_k = chosen.shape
     rank = _rank(servers, over)
-    sent = landing.rows_to_devices(counts[servers.position_at], servers)
+    sent = landing.rows_to_devices(permuted(counts, servers.position_at), servers)
     there, back = _ways(sent, rank, np.array(servers.rank_of))
     counted = goes.astype(jnp.int32)
     first = jnp.cumsum(wanted, dtype=jnp.int32) - wanted
@@ -111,14 +112,17 @@ def find_crossing(
         entry=entry,
         goes=goes,
         chosen=chosen,
-        here=rank // servers.devices,
+        here=quotient(rank, servers.devices),
         landing=landing.room(tokens, servers),
     )
 
 
 def _rank(servers: Servers, over: Over) -> jax.Array:
     """The rank of this device: its number, server by server."""
-    return jnp.asarray(np.array(servers.rank_of, np.int32))[position(over.axes, over.groups)]
+    own = position(over.axes, over.groups)
+    if servers.rank_of == tuple(range(len(servers.rank_of))):
+        return own
+    return look_up(jnp.asarray(np.array(servers.rank_of, np.int32)), own)
 
 
 def _ways(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Way, Way]:
@@ -128,10 +132,11 @@ def _ways(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Way, W
     """
     listed = jnp.cumsum(sent, axis=1, dtype=sent.dtype) - sent
     landed = jnp.cumsum(sent, axis=0, dtype=sent.dtype) - sent
-    there = Way(listed[rank], sent[rank], landed[rank], sent[:, rank])
-    back = Way(landed[:, rank], sent[:, rank], listed[:, rank], sent[rank])
-    by_position = lambda way: Way(*(array[rank_of] for array in way))  # noqa: E731
-    return by_position(there), by_position(back)
+    of_row = lambda array: permuted(look_up(array, rank), rank_of)  # noqa: E731
+    of_column = lambda array: permuted(look_up(array, slice(None), rank), rank_of)  # noqa: E731
+    to_each, from_each = of_row(sent), of_column(sent)
+    there = Way(of_row(listed), to_each, of_row(landed), from_each)
+    return there, Way(of_column(landed), from_each, of_column(listed), to_each)
 
 
 def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.Array]:
@@ -145,8 +150,9 @@ def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.
     tokens, servers = goes.shape
     number = jnp.arange(tokens * servers, dtype=jnp.int32).reshape(goes.shape)
     at = jnp.where(goes, entry, tokens * each)
-    listed = jnp.zeros_like(entry, shape=tokens * each).at[at].set(number, mode="drop")
-    return listed // servers, listed % servers
+    listed = jnp.zeros_like(entry, shape=tokens * each).at[at]
+    listed = listed.set(number, mode="drop", wrap_negative_indices=False)
+    return quotient(listed, servers), remainder(listed, servers)
 
 
 class InFlight(NamedTuple):
@@ -240,11 +246,12 @@ def numbers_of(
       servers: where experts are.
     """
     numbers = jnp.asarray((servers.number_in_server() + 1).astype(number_type(servers)))
-    number = numbers[experts]
+    number = look_up(numbers, experts)
     of = lambda number, chosen, server: jnp.where(chosen == server, number, 0)  # noqa: E731
     token = crossing.token
     own = of(number, crossing.chosen, crossing.here)
-    there = of(number[token], crossing.chosen[token], crossing.server[:, None])
+    chosen = look_up(crossing.chosen, token)
+    there = of(look_up(number, token), chosen, crossing.server[:, None])
     return own.astype(number.dtype), there.astype(number.dtype)
 
 
@@ -264,7 +271,7 @@ def _cross(
     dependency: ordering.Dependency,
 ) -> Any:
     own_weights, listed_weights = _by_server(weights, crossing)
-    listed = x.at[crossing.token].get(mode="promise_in_bounds")
+    listed = look_up(x, crossing.token)
     words, _ = payload.packed(listed, travels_in, (listed_weights, numbers))
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
     words = _exchange_there(words, crossing, dependency)
@@ -302,7 +309,8 @@ def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.A
         return weights, jnp.zeros_like(weights, shape=(crossing.token.shape[0], 0))
     chosen, token = crossing.chosen, crossing.token
     own = jnp.where(chosen == crossing.here, weights, 0)
-    return own, jnp.where(chosen[token] == crossing.server[:, None], weights[token], 0)
+    chosen = look_up(chosen, token)
+    return own, jnp.where(chosen == crossing.server[:, None], look_up(weights, token), 0)
 
 
 @jax.tree_util.register_static
@@ -491,7 +499,7 @@ def _fan_out(
     travels_in: np.dtype, ct: jax.Array, crossing: Crossing, dependency: ordering.Dependency
 ) -> Any:
     """Sends the cotangent of each token to the token's servers, once to each."""
-    listed = ct.at[crossing.token].get(mode="promise_in_bounds")
+    listed = look_up(ct, crossing.token)
     words, how = payload.packed(listed, travels_in)
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
     rows, _ = payload.unpacked(_exchange_there(words, crossing, dependency), how, ct.dtype)
@@ -516,7 +524,7 @@ def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Arr
     wide = types.summed_in(own.dtype)
     total = jnp.zeros_like(own, wide)
     for server in range(crossing.servers):
-        there = entries.at[crossing.entry[:, server]].get(mode="promise_in_bounds")
+        there = look_up(entries, crossing.entry[:, server])
         there = jnp.where(crossing.goes[:, server, None], there, 0)
         total += jnp.where(crossing.here == server, own, there).astype(wide)
     return total
@@ -525,12 +533,13 @@ def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Arr
 def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
     """The value of each choice, from the choice's server: shape (tokens, k)."""
     server = jnp.minimum(crossing.chosen, crossing.servers - 1)
-    entry = jnp.take_along_axis(crossing.entry, server, 1)
+    of_choice = functools.partial(jnp.take_along_axis, mode="promise_in_bounds")
+    entry = of_choice(crossing.entry, server, 1)
     columns = own.shape[1]
     if columns == 0:
         return own
-    there = entries.reshape(-1)[entry * columns + jnp.arange(columns, dtype=jnp.int32)]
-    there = jnp.where(jnp.take_along_axis(crossing.goes, server, 1), there, 0)
+    at = entry * columns + jnp.arange(columns, dtype=jnp.int32)
+    there = jnp.where(of_choice(crossing.goes, server, 1), look_up(entries.reshape(-1), at), 0)
     exists = crossing.chosen < crossing.servers
     return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)
 

@@ -14,6 +14,7 @@ from jax.core import Tracer
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import types
+from fastjax.traced.nonnegative import blocks, look_up
 
 _TILE = 128  # rows
 
@@ -187,13 +188,14 @@ class _Tile:
 
     def __init__(self, number: jax.Array, room: int, group_sizes: jax.Array) -> None:
         self.length = _tile_rows(room)
-        tiles = -(-group_sizes // self.length)
+        tiles = blocks(group_sizes, self.length)
         last = jnp.cumsum(tiles)
         self.group = (last <= number).sum()
         ends = jnp.cumsum(group_sizes)
-        end = ends[self.group]
-        start = end - group_sizes[self.group]
-        start += (number - last[self.group] + tiles[self.group]) * self.length
+        end, size, last_tile, own_tiles = (
+            look_up(array, self.group) for array in (ends, group_sizes, last, tiles)
+        )
+        start = end - size + (number - last_tile + own_tiles) * self.length
         # The last tiles begin earlier, so that they end where there is room.
         self.first = jnp.minimum(start, room - self.length)
         row = jnp.arange(self.length)
@@ -206,7 +208,7 @@ class _Tile:
 
         Rows of other groups may hold anything, and functions need not have a derivative at zero.
         """
-        return self._slice(array)[self._nearest]
+        return look_up(self._slice(array), self._nearest)
 
     def own_or_zero(self, array: jax.Array) -> jax.Array:
         return jnp.where(self.mine, self._slice(array), 0)
@@ -238,5 +240,5 @@ def _over_tiles(
     if room == 0:
         return start
     sizes = group_sizes.astype(jnp.int32)
-    tiles = (-(-sizes // _tile_rows(room))).sum()
+    tiles = blocks(sizes, _tile_rows(room)).sum()
     return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, sizes), now), start)

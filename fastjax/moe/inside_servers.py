@@ -20,6 +20,7 @@ from fastjax.moe import ordering, payload, types
 from fastjax.moe.handle import Route
 from fastjax.moe.packing import carrier
 from fastjax.traced.indexed_exchange import indexed_exchange, summable
+from fastjax.traced.nonnegative import look_up, quotient
 
 
 def send(
@@ -42,7 +43,7 @@ def send_weights(
     """Sends weights to the rows of their experts, shape (route.rows, 1); see `payload.exchange`."""
     each = weights.reshape(-1, 1)
     each, *_ = jax_compat.vary_together([each, route.order], route.plan.axis_name)
-    sorted_ = each.at[route.order].get(unique_indices=True, mode="promise_in_bounds")
+    sorted_ = look_up(each, route.order, unique=True)
     return payload.exchange(sorted_, route.rows, route.there, route.plan, dependency)
 
 
@@ -143,7 +144,7 @@ _summed.defvjp(_summed_forward, _summed_backward)
 
 def _tokens_of(route: Route) -> jax.Array:
     """The token of each choice, by expert."""
-    return route.order // route.top_k
+    return quotient(route.order, route.top_k)
 
 
 @jax.named_scope("moe_to_experts")
@@ -170,7 +171,7 @@ def _sum_indexed(
 
 
 def _gather_copied(x: jax.Array, route: Route) -> jax.Array:
-    copies = x.at[_tokens_of(route)].get(mode="promise_in_bounds")
+    copies = look_up(x, _tokens_of(route))
     return payload.exchange(copies, route.rows, route.there, route.plan)
 
 
@@ -182,7 +183,7 @@ def _sum_returned(
         rows = rows * factors[:, None].astype(wide)
     choices = route.tokens * route.top_k
     returned = payload.exchange(rows, choices, route.back, route.plan.transpose())
-    returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")
+    returned = look_up(returned, route.place, unique=True)
     return returned.reshape(route.tokens, route.top_k, rows.shape[1]).sum(1)
 
 

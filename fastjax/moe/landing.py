@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax.moe.servers import Servers
+from fastjax.traced.nonnegative import quotient, remainder
 
 
 def rows_to_devices(wanted: jax.Array, servers: Servers) -> jax.Array:
@@ -51,9 +52,11 @@ def quotas(rows: jax.Array, servers: Servers) -> jax.Array:
     upto = np.cumsum(np.pad(shares, ((0, 0), (0, 0), (1, 0))), axis=2, dtype=np.int32)
     total = upto[..., -1:]
     # rows * upto // total, in which the product may be more than int32 holds.
-    whole, rest = jnp.divmod(rows[..., None], total)
-    each = jnp.diff(whole * upto + rest * upto // total, axis=2)
-    return jnp.take_along_axis(each, np.argsort(order, 2), 2)
+    rows = rows[..., None]
+    parts = remainder(rows, total) * upto
+    upto_rail = quotient(rows, total) * upto + quotient(parts, np.broadcast_to(total, upto.shape))
+    each = jnp.diff(upto_rail, axis=2)
+    return jnp.take_along_axis(each, np.argsort(order, 2), 2, mode="promise_in_bounds")
 
 
 def room(tokens: int, servers: Servers) -> int:

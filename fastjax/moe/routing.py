@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from fastjax.moe import room
 from fastjax.moe.handle import Way
+from fastjax.traced.nonnegative import blocks as blocks_of
+from fastjax.traced.nonnegative import look_up
 
 UNROUTED = -1  # the expert of choices that go nowhere
 _MOST = 2**31 - 1
@@ -66,11 +68,13 @@ def by_expert(choices: Choices, num_experts: int) -> Sorted:
     """Sorts choices by expert, those of one expert by token."""
     experts = choices.experts.reshape(-1)
     order = jnp.argsort(experts, stable=True).astype(jnp.int32)
+    counts = jnp.zeros_like(experts, shape=num_experts + 1).at[experts]
+    counts = counts.add(1, mode="promise_in_bounds", wrap_negative_indices=False)
     return Sorted(
         order,
         jnp.argsort(order).astype(jnp.int32),
-        experts[order],
-        jnp.zeros_like(experts, shape=num_experts + 1).at[experts].add(1)[:num_experts],
+        look_up(experts, order),
+        counts[:num_experts],
         choices.wrong,
     )
 
@@ -79,9 +83,9 @@ def kept(by_expert: Sorted, going: jax.Array, num_experts: int) -> jax.Array:
     """Which choices go, if of each expert's only the first `going` do: in their own order."""
     starts = _before(by_expert.counts, 0)
     experts = jnp.minimum(by_expert.experts, num_experts - 1)
-    nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - starts[experts]
-    goes = (by_expert.experts < num_experts) & (nth < going[experts])
-    return goes[by_expert.place]
+    nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - look_up(starts, experts)
+    goes = (by_expert.experts < num_experts) & (nth < look_up(going, experts))
+    return look_up(goes, by_expert.place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,17 +120,17 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
     kept = room.keep(blocks, rows, alignment) if may_drop else blocks
     starts = _before(counts, 1).reshape(blocks.shape)  # at senders
     group_rows = kept.sum(0, dtype=kept.dtype)
-    group_sizes = -(-group_rows // alignment) * alignment
+    group_sizes = blocks_of(group_rows, alignment) * alignment
     landing = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
-    there = Way(starts[me], kept[me], landing[me], kept[:, me])
-    back = Way(landing[:, me], kept[:, me], starts[:, me], kept[me])
-    flat = lambda way: jax.tree.map(lambda a: a.reshape(-1), way)  # noqa: E731
+    of_row = lambda array: look_up(array, me).reshape(-1)  # noqa: E731
+    of_column = lambda array: look_up(array, slice(None), me).reshape(-1)  # noqa: E731
+    to_each, from_each = of_row(kept), of_column(kept)
     return Routes(
-        flat(there),
-        flat(back),
-        group_rows[me],
-        group_sizes[me],
-        kept[me].reshape(-1),
+        Way(of_row(starts), to_each, of_row(landing), from_each),
+        Way(of_column(landing), from_each, of_column(starts), to_each),
+        of_row(group_rows),
+        of_row(group_sizes),
+        to_each,
     )
 
 

@@ -13,6 +13,7 @@ from fastjax import jax_compat
 from fastjax.moe import ordering, payload, routing, types
 from fastjax.moe.handle import Route
 from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.nonnegative import look_up
 from fastjax.traced.plan import plan_sizes
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -177,7 +178,7 @@ def add_up(
         travels_in,
         dependency,
     )
-    returned = returned.at[route.place].get(unique_indices=True, mode="promise_in_bounds")
+    returned = look_up(returned, route.place, unique=True)
     returned = returned.reshape(*choices, rows.shape[1])
     returned, each = jax_compat.vary_together([returned, each], route.plan.axis_name)
     each = jnp.where(route.kept, each, 0)  # of choices that go nowhere, it may be anything
@@ -193,11 +194,8 @@ def _spread(x: jax.Array, route: Route) -> jax.Array:
     """A row for each choice, by expert."""
     # Not x[order // k]: the transpose of that adds rows up in no certain order.
     each = jnp.broadcast_to(x[:, None], (route.tokens, route.top_k, x.shape[1]))
-    return (
-        each.reshape(route.tokens * route.top_k, x.shape[1])
-        .at[route.order]
-        .get(unique_indices=True, mode="promise_in_bounds")
-    )
+    each = each.reshape(route.tokens * route.top_k, x.shape[1])
+    return look_up(each, route.order, unique=True)
 
 
 __all__ = [

@@ -13,6 +13,7 @@ import numpy as np
 from fastjax.errors import ArgumentError
 from fastjax.jax_compat import Axes
 from fastjax.topology import AxisName
+from fastjax.traced.nonnegative import look_up
 
 Groups = tuple[tuple[int, ...], ...] | None
 """Groups of positions of those axes that exchange among themselves; None: all in one."""
@@ -91,7 +92,7 @@ def position(axes: Axes, groups: Groups) -> jax.Array:
     if groups is None:
         return index
     positions = {device: i for group in groups for i, device in enumerate(group)}
-    return jnp.array([positions[i] for i in range(len(positions))], jnp.int32)[index]
+    return look_up(jnp.array([positions[i] for i in range(len(positions))], jnp.int32), index)
 
 
 def fold_metadata(array: jax.Array, dim: int) -> jax.Array:

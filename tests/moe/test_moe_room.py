@@ -8,7 +8,7 @@ from hypothesis import given
 
 from fastjax.moe import room
 
-share_out, keep = jax.jit(room.share_out), jax.jit(room.keep)
+share_out, keep = jax.jit(room.share_out), jax.jit(room.keep, static_argnames="alignment")
 
 
 def by_hand(wanted, available):
