@@ -24,7 +24,8 @@ PIP := $(BIN)/python -m pip install --quiet
 STAMPS := $(VENV)/.stamps
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 # Each takes a gigabyte or two; one more than there are processors, since some wait. Files stay whole: some start a job
-# of several processes that all their tests share.
+# of several processes that all their tests share. They keep their order, in which long ones come early, rather than
+# that of how many tests they have, which puts notebooks last.
 WORKERS := $(shell [ $(JOBS) -lt 7 ] && echo $$(($(JOBS) + 1)) || echo 8)
 
 # The headers of the oldest jaxlib we support, whichever jaxlib runs; see pyproject.toml.
@@ -38,7 +39,7 @@ SOURCES := $(shell find cmake fastjax ffi -not -name '*.pyc' -not -name __pycach
 CPP_FILES := $(shell find ffi tests/cpp benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 CMAKE_FILES := $(shell find CMakeLists.txt cmake ffi tests/cpp benchmarks/cpp -name CMakeLists.txt -o -name '*.cmake' 2>/dev/null)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-TESTS ?= tests $(NOTEBOOKS)
+TESTS ?= $(NOTEBOOKS) tests
 PYTHON_FOLDERS := $(wildcard cmake docs/site examples fastjax tests benchmarks notebooks)
 
 # Isolated builds are right but start from nothing each time, since their environment is a new folder each time. Ours
@@ -126,9 +127,10 @@ ctest-variants: $(STAMPS)/build-tools ## The C++ tests that the sanitizers leave
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
-	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile $(TESTS) $(TEST_ARGS)
+	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS) $(TEST_ARGS)
 
-# Tests that say nothing of JAX's version, and tests whose operations others have too.
+# Tests that say nothing of JAX's version, and tests whose operations others have too. Of the others only the first
+# parameters are run, since most are options of ours.
 OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addsuffix /%,benchmarks chunking cli faults gpu optimal plot simulation support traffic) \
   examples/test_train_example.py \
@@ -138,8 +140,9 @@ OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addprefix notebooks/0,2_benchmark.ipynb 4_skew_and_schedules.ipynb 5_your_cluster.ipynb 6_how_it_works.ipynb)
 
 .PHONY: pytest-jax
-pytest-jax: ## The Python tests and notebooks for which JAX's version can matter
-	$(MAKE) pytest TESTS="$(filter-out $(OLDEST_JAX_ONLY),$(sort $(shell find tests -name 'test_*.py')) $(NOTEBOOKS))"
+pytest-jax: ## The Python tests and notebooks for which JAX's version can matter, with their first parameters
+	$(MAKE) pytest TEST_ARGS="--first-parameters $(TEST_ARGS)" \
+	  TESTS="$(filter-out $(OLDEST_JAX_ONLY),$(NOTEBOOKS) $(sort $(shell find tests -name 'test_*.py')))"
 
 .PHONY: lint
 lint: $(STAMPS)/installed $(STAMPS)/lint-tools $(STAMPS)/test-tools ## Formatting, types and static checks; changes nothing

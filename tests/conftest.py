@@ -55,6 +55,25 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 np.set_printoptions(linewidth=120)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--first-parameters",
+        action="store_true",
+        help="of each test with parameters run the first ones only, and those marked every_jax",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--first-parameters"):
+        return
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        first.setdefault(item.nodeid.partition("[")[0], item)
+    chosen = {*first.values(), *(item for item in items if item.get_closest_marker("every_jax"))}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
 def pytest_report_header() -> str:
     return (
         f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, "

@@ -20,8 +20,10 @@ COLLECTIVE = re.compile(
 
 def marks(configuration: str, name: str) -> list[Any]:
     found = []
-    if configuration == "cpu memory" and CHECKS[name].sanitized:
-        found.append(pytest.mark.sanitize)
+    if configuration == "cpu memory":
+        found.append(pytest.mark.every_jax)
+        if CHECKS[name].sanitized:
+            found.append(pytest.mark.sanitize)
     if configuration in ON_GPUS:
         found.append(pytest.mark.gpu)
     job = CONFIGURATIONS[configuration].job
