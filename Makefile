@@ -171,6 +171,27 @@ docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a 
 	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
 	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/repository/test_site.py $(TEST_ARGS)
 
+# ---- coverage: what of the sources the tests run
+
+# Branches that only an exception takes are left out. Threads count without atomics, which would take four times as long:
+# a few counts come out negative, and are taken for none.
+GCOVR := $(BIN)/gcovr --root . --filter ffi/ --merge-lines --exclude-throw-branches --exclude-unreachable-branches \
+         --gcov-ignore-parse-errors negative_hits.warn_once_per_file
+
+.PHONY: coverage
+coverage: $(STAMPS)/build-tools $(STAMPS)/coverage-tools ## Lines and branches of ffi/ that the C++ tests run, by folder; with gcc
+	$(BIN)/cmake --preset coverage $(CMAKE_TOOLS) > /dev/null
+	$(BIN)/cmake --build --preset coverage
+	find build/coverage -name '*.gcda' -delete # counts of earlier runs
+	$(BIN)/ctest --preset coverage -j $(CTEST_JOBS)
+	$(GCOVR) -j $(JOBS) --json-summary build/coverage/summary.json --txt build/coverage/missing.txt build/coverage
+	$(BIN)/python cmake/coverage_table.py build/coverage/summary.json
+	@echo "Lines that no test runs: build/coverage/missing.txt"
+
+.PHONY: coverage-python
+coverage-python: $(STAMPS)/installed $(STAMPS)/test-tools $(STAMPS)/coverage-tools ## Lines of fastjax/ that the Python tests run in their own processes
+	$(MAKE) pytest TEST_ARGS="--cov --cov-report=term $(TEST_ARGS)"
+
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 
 # Python itself is not instrumented, so the run-time libraries (by gcc's names for them) have to be loaded before it. The

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "exchange/call_site.h"
+#include "exchange/counts.h"
+#include "exchange/int_view.h"
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "support/check.h"
@@ -245,6 +247,51 @@ void TestRefusedPairs() {
           [](Layout* layout) { (*layout)[1].recv_sizes[1] = 0; });
 }
 
+// Of the entries that slices have, and of no others.
+void TestRefusedIndices() {
+  const auto site = PlainSite(1);
+  Layout layout = PlainLayout();
+  layout[2].operand_rows = 14;  // slices have twelve of them
+  for (int32_t entry = 0; entry < 14; ++entry) {
+    for (const int32_t index : {-1, 0, 3, 4}) {
+      std::vector<int32_t> indices(14, 3);
+      indices[static_cast<size_t>(entry)] = index;
+      std::vector<ExchangeArgs> args = Args(layout);
+      args[2].indices = indices.data();
+      args[2].indexed_rows = 4;
+      GroupTraffic traffic;
+      CHECK(traffic.Load(*site, 0, args, false).ok());
+      const Status status = traffic.CheckIndices(*site, 0, args);
+      const bool fine = entry >= 12 || index == 0 || index == 3;
+      CHECK(status.code == (fine ? Code::kOk : Code::kInvalidArgument));
+      CHECK_EQ(status.message, fine ? ""
+                                    : "exchange over axis 'x' (channel 7): on device 2, indices[" +
+                                          std::to_string(entry) + "] = " + std::to_string(index) +
+                                          " is not one of the 4 rows.");
+    }
+  }
+}
+
+// Send sizes of an MoE layer that name an expert there is not.
+void TestRefusedExperts() {
+  const auto refusal = [](int64_t size) {
+    const auto site = MakeSite(1, 2);
+    site->experts = 8;
+    const std::vector<int64_t> sizes = {1, size}, fine = {1, 1};
+    std::vector<int64_t> traffic, scratch;
+    const Status status = SumCounts(*site, 0, {{{fine.data(), 2, IntKind::kS64}}, {{sizes.data(), 2, IntKind::kS64}}},
+                                    &traffic, &scratch);
+    CHECK(status.code == Code::kInvalidArgument);
+    return status.message;
+  };
+  const auto words = [](const std::string& expert) {
+    return "exchange over axis 'x' (channel 7): on device 1, moe.dispatch was given the expert " + expert +
+           " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.";
+  };
+  CHECK_EQ(refusal(-8), words("8 (or -8)"));
+  CHECK_EQ(refusal(-3), words("-3"));
+}
+
 void TestUncheckedOffsets() {
   const auto site = PlainSite(1);
   Layout layout = PlainLayout();
@@ -367,6 +414,8 @@ int main() {
   fastjax::test::TestNoUpdates();
   fastjax::test::TestRefusedMetadata();
   fastjax::test::TestRefusedPairs();
+  fastjax::test::TestRefusedIndices();
+  fastjax::test::TestRefusedExperts();
   fastjax::test::TestUncheckedOffsets();
   fastjax::test::TestRefusedLandings();
   fastjax::test::TestTables();

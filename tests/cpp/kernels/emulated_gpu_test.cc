@@ -132,8 +132,25 @@ void TestDevices() {
   int multiprocessors = 0;
   CHECK_OK(Gpu().CountMultiprocessors(&multiprocessors, 0));
   CHECK_GT(multiprocessors, 0);
-  CHECK_EQ(std::string(Gpu().ErrorText(kernels::emulatedErrorInvalidDevice)), "invalid device ordinal");
-  CHECK_EQ(std::string(Gpu().ErrorText(12345)), "unknown error");
+}
+
+// Errors have CUDA's numbers and words.
+void TestErrorTexts() {
+  const std::vector<std::pair<int, const char*>> texts = {
+      {0, "no error"},
+      {1, "invalid argument"},
+      {2, "out of memory"},
+      {9, "invalid configuration argument"},
+      {101, "invalid device ordinal"},
+      {400, "invalid resource handle"},
+      {600, "device not ready"},
+      {700, "an illegal memory access was encountered"},
+      {704, "peer access is already enabled"},
+      {712, "part or all of the requested memory range is already mapped"},
+      {713, "pointer does not correspond to a registered memory region"},
+      {12345, "unknown error"},
+  };
+  for (const auto& [error, text] : texts) CHECK_EQ(std::string(Gpu().ErrorText(error)), text);
 }
 
 void TestPeers() {
@@ -531,6 +548,7 @@ void TestSharedMemory() {
 
 int main() {
   fastjax::test::TestDevices();
+  fastjax::test::TestErrorTexts();
   fastjax::test::TestPeers();
   fastjax::test::TestOrder();
   fastjax::test::TestSynchronize();

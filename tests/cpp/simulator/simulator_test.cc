@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <set>
@@ -205,6 +206,40 @@ void TestWhatWaitsForItselfIsLeft() {
   CHECK_EQ(simulator.end()[2], 2.0);
 }
 
+// A link that more than a thousand tasks share, the last hundred of which begin later. With a resolution, fewer
+// moments are looked at; tasks end about when they do without, and all of them no earlier than the link allows.
+void TestLargePools() {
+  std::mt19937 random(4);
+  Program program;
+  program.capacities = {1000};
+  program.tasks.resize(1600);
+  double bytes = 0;
+  for (size_t i = 0; i < program.tasks.size(); ++i) {
+    program.tasks[i].links[0] = 0;
+    program.tasks[i].bytes = std::uniform_real_distribution<double>(900, 1100)(random);
+    program.tasks[i].start_up = i < 1500 ? 0 : 100 + 0.1 * static_cast<double>(i - 1500);
+    bytes += program.tasks[i].bytes;
+  }
+  const double busy = bytes / program.capacities[0];
+  const auto run = [](Simulator* simulator) {
+    int64_t events = 1;
+    while (!simulator->Advance(1)) ++events;
+    return events;
+  };
+  constexpr double kResolution = 0.01;
+  Simulator exact(program, 0), coarse(program, kResolution);
+  const int64_t exact_events = run(&exact);
+  CHECK_LT(run(&coarse), exact_events - 500);  // the ends for as long as there are 1,024 tasks
+  CHECK_EQ(coarse.done(), static_cast<int64_t>(program.tasks.size()));
+  const double last = *std::max_element(exact.end().begin(), exact.end().end());
+  CHECK_LE(std::abs(last - busy), kClose * busy);
+  CHECK_GE(*std::max_element(coarse.end().begin(), coarse.end().end()), busy * (1 - kClose));
+  for (size_t i = 0; i < program.tasks.size(); ++i) {
+    CHECK_EQ(coarse.start()[i], exact.start()[i]);
+    CHECK_LE(std::abs(coarse.end()[i] - exact.end()[i]), 2 * kResolution * busy);
+  }
+}
+
 void TestLinksWithoutCapacity() {
   Program program;
   program.capacities = {1, 0};
@@ -251,6 +286,7 @@ int main() {
   fastjax::test::TestSendersAreCounted();
   fastjax::test::TestProgramsEnd();
   fastjax::test::TestWhatWaitsForItselfIsLeft();
+  fastjax::test::TestLargePools();
   fastjax::test::TestLinksWithoutCapacity();
   fastjax::test::TestPlans();
   return fastjax::test::Finish("simulator_test");

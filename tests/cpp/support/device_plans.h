@@ -33,7 +33,22 @@ inline std::vector<planner::Transfer> TransfersOf(const DevicePlan& plan) {
   return transfers;
 }
 
-// For an exchange that plans itself. Groups and launches may plan at once; a planner serves one at a time.
+// For a plan call. Groups and launches may plan at once; a planner serves one at a time.
+inline PlanFunction PlanTables(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
+  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, row_bytes);
+  const auto mutex = std::make_shared<std::mutex>();
+  return [planner, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    *anew = !planner->planned(planner->FingerprintOf(traffic));
+    planner->Plan(traffic);
+    for (const LocalTable& table : tables) {
+      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return Status::Invalid("too large");
+    }
+    return Status::Ok();
+  };
+}
+
+// The same for an exchange that plans itself.
 inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "planner/planner.h"
@@ -15,6 +16,13 @@ inline std::vector<planner::Transfer> AllTransfers(planner::Planner* plan) {
   std::vector<planner::Transfer> all;
   plan->AppendTransfers(&all);
   return all;
+}
+
+// Rows of `block`, a device and its target, that rest nowhere in staging.
+inline planner::Transfer Rows(planner::Phase phase, int32_t stage, int32_t src, int32_t dst,
+                              const std::pair<int32_t, int32_t>& block, int64_t first_row, int64_t rows) {
+  constexpr int64_t kInPlace = planner::Transfer::kInPlace;
+  return {phase, stage, src, dst, block.first, block.second, first_row, rows, kInPlace, kInPlace};
 }
 
 // By device. `Plan`: a planner, or what else has staging rows.

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <random>
 #include <string>
@@ -36,23 +35,8 @@ using planner::Transfer;
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 constexpr int32_t kUnwritten = 0x5A5A5A5A;
 
-// Groups and launches may plan at once; a planner serves one at a time.
-PlanFunction PlanWith(const RigOptions& options) {
-  auto plan = std::make_shared<planner::Planner>(options.topology, options.scheduler, 4096);
-  auto mutex = std::make_shared<std::mutex>();
-  return [plan, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
-    const std::lock_guard<std::mutex> lock(*mutex);
-    *anew = !plan->planned(plan->FingerprintOf(traffic));
-    plan->Plan(traffic);
-    for (const LocalTable& table : tables) {
-      if (!planner::WriteTable(plan.get(), table.rank, table.words)) return Status::Invalid("too large");
-    }
-    return Status::Ok();
-  };
-}
-
 std::unique_ptr<fastjax::Counts> OpenCounts(const std::shared_ptr<CallSite>& site, const RigOptions& options) {
-  return MemoryBackend().OpenCounts(site, PlanWith(options));
+  return MemoryBackend().OpenCounts(site, PlanTables(options.topology, options.scheduler, 4096));
 }
 
 // Plans what `rig` will exchange, with counts that devices bring on threads of their own or on this one.

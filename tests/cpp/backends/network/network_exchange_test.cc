@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <random>
@@ -16,8 +17,10 @@
 #include "rendezvous/process_launch.h"
 #include "runtime/meter.h"
 #include "support/check.h"
+#include "support/device_plans.h"
 #include "support/exchange_rig.h"
 #include "support/job_rig.h"
+#include "support/layout.h"
 #include "support/loopback_wire.h"
 #include "support/network_rig.h"
 #include "support/outcomes.h"
@@ -117,6 +120,83 @@ void TestRefusal() {
     CHECK(rig->IsUntouched());
     auto next = setting.MakeRig();
     next->CheckRun(setting.exchange.get(), 2, true);
+  }
+}
+
+// The plan calls of a job: every process brings its devices' counts, and gets their tables.
+struct PlanCalls {
+  PlanCalls(const Setting& setting, const std::function<PlanFunction(int32_t process)>& plan) : site(*setting.site) {
+    for (const auto& transport : setting.processes->transports) {
+      counts.push_back(transport->OpenCounts(setting.site, plan(static_cast<int32_t>(counts.size()))));
+    }
+  }
+  Outcomes Run(int64_t run, const std::function<CountsArgs(int32_t partition)>& args) {
+    Outcomes outcomes(site.partitions());
+    for (int32_t p = 0; p < site.partitions(); ++p) {
+      counts[site.process_of[p]]->Start(run, p, args(p), outcomes.For(p));
+    }
+    outcomes.WaitAll();
+    return outcomes;
+  }
+
+  const CallSite& site;
+  std::vector<std::unique_ptr<fastjax::Counts>> counts;
+};
+
+// Tables are those that one process would have made of everybody's counts, and an exchange by them is right.
+void TestPlanning() {
+  Setting setting;
+  const planner::Topology& topology = setting.options.topology;
+  PlanCalls calls(setting, [&](int32_t) { return PlanTables(topology, setting.options.scheduler, 4096); });
+  const auto words = static_cast<size_t>(planner::TableWords(topology, setting.options.scheduler));
+  int64_t run = 0;
+  for (const Case& test_case : SomeCases(topology, 4)) {
+    const Context context(test_case.name);
+    Rig rig(setting.site, setting.options, test_case.traffic, &setting.random);
+    Tables tables(static_cast<size_t>(setting.site->partitions()), std::vector<int32_t>(words));
+    ++run;
+    CHECK(calls.Run(run, [&](int32_t p) { return CountsArgs{rig.PlannedSizes(p), tables[p].data()}; }).all_ok());
+    for (int32_t p = 0; p < setting.site->partitions(); ++p) {
+      CHECK(tables[p] == rig.table(p));
+      rig.table(p) = tables[p];
+    }
+    rig.CheckRun(setting.exchange.get(), run, false);
+  }
+}
+
+// Counts that are wrong are found by every process, in the same words. What goes wrong while one of them plans is its
+// own: the others hear of it, or have planned before they could.
+void TestRefusedPlanning() {
+  Setting setting;
+  const std::vector<int64_t> fine(6, 1), negative = {1, 1, -3, 1, 1, 1};
+  PlanCalls calls(setting, [](int32_t process) {
+    return [process](const int64_t*, const std::vector<LocalTable>&, bool* anew) {
+      *anew = true;
+      return process == 1 ? Status::Internal("no room for a plan") : Status::Ok();
+    };
+  });
+  const auto args_of = [&](int32_t wrong) {
+    return [&, wrong](int32_t p) {
+      const std::vector<int64_t>& sizes = p == wrong ? negative : fine;
+      return CountsArgs{{sizes.data(), static_cast<int64_t>(sizes.size()), IntKind::kS64}};
+    };
+  };
+  const int32_t wrong = 4;
+  const std::string name = setting.site->DeviceName(0, setting.site->position_of[wrong]);
+  const Outcomes refused = calls.Run(1, args_of(wrong));
+  for (int32_t p = 0; p < refused.count(); ++p) {
+    CHECK(refused.status(p).code == Code::kInvalidArgument);
+    CHECK_CONTAINS(refused.status(p).message, "on " + name + ", send_sizes[2] = -3; a size must be 0 or more.");
+  }
+  const Outcomes failed = calls.Run(2, args_of(-1));
+  for (int32_t p = 0; p < failed.count(); ++p) {
+    if (setting.site->process_of[p] == 1) {
+      CHECK(failed.status(p).code == Code::kInternal);
+      CHECK_CONTAINS(failed.status(p).message, "no room for a plan");
+    } else if (!failed.status(p).ok()) {
+      CHECK_CONTAINS(failed.status(p).message, "process 1 (host b) gave up: ");
+      CHECK_CONTAINS(failed.status(p).message, "no room for a plan");
+    }
   }
 }
 
@@ -360,6 +440,8 @@ int main() {
   fastjax::test::TestExchanges();
   fastjax::test::TestMistake();
   fastjax::test::TestRefusal();
+  fastjax::test::TestPlanning();
+  fastjax::test::TestRefusedPlanning();
   fastjax::test::TestNothingToTell();
   fastjax::test::TestOtherShapes();
   fastjax::test::TestDescriptions();

@@ -27,16 +27,16 @@ using planner::Scheduler;
 const char* const kPrefix = "exchange over axis 'x' (channel 7): ";
 const Status kWhy = Status::Deadline("too late");
 
-// One process a server, and every send waits for its receive.
+// One process a server, unless told otherwise, and every send waits for its receive.
 struct Setting {
   Setting(int32_t servers, int32_t devices, Scheduler scheduler, uint64_t seed, int64_t row_bytes = 8,
-          int32_t groups = 1, bool in_order = false)
+          int32_t groups = 1, bool in_order = false, Owners owners = Owners::kServers)
       : random(seed), site(MakeSite(groups, servers * devices, kNoTimeoutMs, in_order ? nullptr : &random)) {
     options.topology = MakeTopology(servers, devices);
     options.scheduler = scheduler;
     options.row_bytes = row_bytes;
     LoopbackOptions loopback;
-    loopback.processes = Deal(Owners::kServers, devices, &random, site.get());
+    loopback.processes = Deal(owners, devices, &random, site.get());
     loopback.eager_bytes = 0;
     loopback.seed = seed;
     processes = loopback.processes;
@@ -303,6 +303,28 @@ void TestWaiting() {
   }
 }
 
+// Where every device is a process of its own, rows that are balanced, redistributed or local are messages, too.
+void TestStageNames() {
+  Setting setting(2, 2, Scheduler::kFast, 9, 8, 1, true, Owners::kHalves);
+  // Device 0 sends across alone, so that device 1 takes half of it on, to device 3.
+  Matrix traffic(16, 0);
+  traffic[0 * 4 + 2] = 200;
+  traffic[1 * 4 + 0] = 5;
+  setting.rig = std::make_unique<Rig>(setting.site, setting.options, traffic, &setting.random);
+  setting.network->Hold(true);
+  const Outcomes outcomes = setting.Start(1);
+  setting.network->WaitQuiet();
+  CHECK_EQ(setting.exchange->Waiting(0),
+           "inside a server: 1 message to receive from process 1 (host b): device 1; balance before stage 1 of 1: 1 "
+           "message to send to process 1 (host b): device 1; stage 1 of 1: 1 message to send to process 2 (host c): "
+           "device 2");
+  CHECK_CONTAINS(setting.exchange->Waiting(2),
+                 "redistribution after stage 1 of 1: 1 message to receive from process 3 (host d): device 3");
+  setting.network->Hold(false);
+  outcomes.WaitAll();
+  CHECK(outcomes.all_ok());
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
@@ -315,6 +337,7 @@ int main() {
   fastjax::test::TestWrongLength();
   fastjax::test::TestDroppedRows();
   fastjax::test::TestWaiting();
+  fastjax::test::TestStageNames();
   CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
   return fastjax::test::Finish("runner_faults_test");
 }

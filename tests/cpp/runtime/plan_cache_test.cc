@@ -1,0 +1,141 @@
+// Plans that are kept: by whom they are shared, for how long, and what is refused.
+#include "runtime/plan_cache.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "planner/topology.h"
+#include "support/check.h"
+#include "support/layout.h"
+#include "support/sites.h"
+#include "support/traffic.h"
+#include "support/transfers.h"
+
+namespace fastjax::test {
+namespace {
+
+using planner::Scheduler;
+using planner::Topology;
+
+constexpr int64_t kRowBytes = 4096;  // as of MakeTables
+
+Matrix Uniform(const Topology& topology, int64_t rows) {
+  return Fill(topology, [&](int32_t, int32_t) { return rows; });
+}
+
+// Whether traffic of so many rows in each block had to be planned.
+bool PlansAnew(PlanCache* cache, const Topology& topology, int64_t rows) {
+  bool anew = false;
+  CHECK_EQ(std::string(cache->Write(Uniform(topology, rows).data(), {}, &anew)), "");
+  return anew;
+}
+
+void TestSharing() {
+  const Topology topology = MakeTopology(2, 2);
+  const std::vector<int64_t> words = {2, 2};
+  auto cache = PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes);
+  CHECK(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes) == cache);
+  CHECK(PlanCache::Of({2, 2, 450}, topology, Scheduler::kFast, kRowBytes) != cache);
+  CHECK(PlanCache::Of(words, topology, Scheduler::kSpreadout, kRowBytes) != cache);
+  CHECK(PlanCache::Of(words, topology, Scheduler::kFast, 2 * kRowBytes) != cache);
+  // A cache that no call site uses is given up, with its plans.
+  const int64_t before = PlansMade();
+  CHECK(PlansAnew(cache.get(), topology, 3));
+  CHECK(!PlansAnew(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
+  CHECK_EQ(PlansMade(), before + 1);
+  cache = nullptr;
+  CHECK(PlansAnew(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
+  CHECK_EQ(PlansMade(), before + 2);
+}
+
+// Four are kept, those that were used last; of more than 512 devices, one.
+void TestWhatIsKept() {
+  const Topology topology = MakeTopology(2, 2);
+  PlanCache cache(topology, Scheduler::kFast, kRowBytes);
+  for (int64_t rows = 1; rows <= 4; ++rows) CHECK(PlansAnew(&cache, topology, rows));
+  for (const int64_t rows : {4, 3, 2, 1}) CHECK(!PlansAnew(&cache, topology, rows));
+  CHECK(PlansAnew(&cache, topology, 5));
+  for (const int64_t rows : {3, 2, 1, 5}) CHECK(!PlansAnew(&cache, topology, rows));
+  CHECK(PlansAnew(&cache, topology, 4));
+  const Topology large = MakeTopology(513, 1);
+  PlanCache only_one(large, Scheduler::kSpreadout, kRowBytes);
+  CHECK(PlansAnew(&only_one, large, 0));
+  CHECK(!PlansAnew(&only_one, large, 0));
+  CHECK(PlansAnew(&only_one, large, 1));
+  CHECK(PlansAnew(&only_one, large, 0));
+}
+
+// The same as without a cache, whether the plan had been kept or not.
+void TestTablesAndSlices() {
+  const Topology topology = MakeTopology(3, 2);
+  PlanCache cache(topology, Scheduler::kFast, kRowBytes);
+  for (const bool kept : {false, true}) {
+    for (const Case& test_case : MakeCases(topology, 5)) {
+      const Context context(test_case.name + (kept ? ", kept" : ""));
+      const Tables expected = MakeTables(*MakeSite(1, 6), topology, Scheduler::kFast, test_case.traffic);
+      Tables tables = expected;
+      std::vector<LocalTable> local;
+      for (int32_t rank = 0; rank < topology.devices(); ++rank) {
+        tables[rank].assign(tables[rank].size(), 0);
+        local.push_back({rank, tables[rank].data()});
+      }
+      bool anew = false;
+      CHECK_EQ(std::string(cache.Write(test_case.traffic.data(), local, &anew)), "");
+      CHECK(tables == expected);
+      std::vector<int32_t> seen;
+      const auto take = [&](const planner::DeviceSlice& slice) {
+        seen.push_back(slice.device);
+        const planner::TableView view(expected[slice.device].data());
+        CHECK_EQ(slice.plan_hash, view.plan_hash());
+        CHECK_EQ(slice.staging_rows, view.staging_rows());
+        int32_t entry = 0;
+        for (const planner::Transfer& transfer : slice.transfers) {
+          CHECK(entry < view.entries() && Equal(transfer, view.entry(entry)));
+          ++entry;
+        }
+        CHECK_EQ(entry, view.entries());
+      };
+      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), {4, 1}, take, &anew)), "");
+      CHECK(!anew);
+      CHECK(seen == std::vector<int32_t>({4, 1}));
+    }
+  }
+}
+
+// Rows that int32 cannot number are refused, in words for the user.
+void TestRefusals() {
+  constexpr int64_t kMost = INT32_MAX;
+  const auto refusal = [](const Topology& topology, const Matrix& traffic) {
+    PlanCache cache(topology, Scheduler::kFast, kRowBytes);
+    bool anew = false;
+    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(topology, Scheduler::kFast)));
+    const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &anew);
+    int64_t slices = 0;
+    CHECK_EQ(cache.Slice(traffic.data(), {0}, [&](const planner::DeviceSlice&) { ++slices; }, &anew), said);
+    CHECK_EQ(slices, said.empty() ? 1 : 0);
+    return said;
+  };
+  Topology topology = MakeTopology(2, 1);
+  CHECK_EQ(refusal(topology, {0, kMost, 0, 0}), "");
+  CHECK_EQ(refusal(topology, {0, kMost + 1, 0, 0}), "a device sends 2^31 rows or more to another; split the exchange.");
+  // One device of each server has a NIC, and the other's rows, to two servers, rest there.
+  topology = MakeTopology(3, 2);
+  topology.nic_bandwidths = {50, 0, 50, 0, 50, 0};
+  const Matrix traffic = Fill(topology, [&](int32_t i, int32_t j) { return i == 1 && j > 1 ? kMost : 0; });
+  CHECK_EQ(refusal(topology, traffic), "a device stages 2^31 rows or more for others; split the exchange.");
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestSharing();
+  fastjax::test::TestWhatIsKept();
+  fastjax::test::TestTablesAndSlices();
+  fastjax::test::TestRefusals();
+  return fastjax::test::Finish("plan_cache_test");
+}
