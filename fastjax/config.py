@@ -7,6 +7,7 @@
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
 | `fallback` | `FASTJAX_FALLBACK` | `jax` | what programs get for platforms without a backend |
+| `gpu_stream` | `FASTJAX_GPU_STREAM` | 0 | 1: GPUs exchange beside what computes; not yet run |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
@@ -59,6 +60,7 @@ from fastjax.scopes import Scope
 from fastjax.topology import Topology
 
 _FALLBACKS = ("jax", "error", "never")
+_SWITCHES = ("check_overlaps", "gpu_stream")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Options:
         `jax.lax.ragged_all_to_all`, without planning. "error": an error, when it is lowered.
         "never": for CUDA and ROCm fastjax's custom calls all the same, as if its library were
         here, for programs that run elsewhere; for others an error.
+      gpu_stream: whether GPUs exchange on a stream other than the one that computes. On other
+        platforms it has no effect.
     """
 
     scheduler: str = "auto"
@@ -81,6 +85,7 @@ class Options:
     timeout: float = 60.0
     check_overlaps: bool = False
     fallback: str = "jax"
+    gpu_stream: bool = False
 
     def __post_init__(self) -> None:
         check_scheduler(self.scheduler, "scheduler")
@@ -96,8 +101,9 @@ class Options:
                 f"timeout must be seconds, above 0 and at most 1e9, got {self.timeout!r}."
             )
         object.__setattr__(self, "timeout", seconds)
-        if not isinstance(self.check_overlaps, bool):
-            raise OptionError(f"check_overlaps must be True or False, got {self.check_overlaps!r}.")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         if self.fallback not in _FALLBACKS:
             raise OptionError(f"fallback must be one of {_FALLBACKS}, got {self.fallback!r}.")
 
@@ -126,12 +132,13 @@ def from_environment(environ: Mapping[str, str]) -> Options:
     except OptionError as error:
         given = ", ".join(f"FASTJAX_{k.upper()}={v!r}" for k, v in found.items())
         raise OptionError(f"environment ({given}): {error}") from None
-    return dataclasses.replace(options, check_overlaps=_switch(environ, "FASTJAX_CHECK_OVERLAPS"))
+    switches = {name: _switch(environ, f"FASTJAX_{name.upper()}") for name in _SWITCHES}
+    return dataclasses.replace(options, **switches)
 
 
 _PREFIX = "FASTJAX_"
 _VARIABLES = (
-    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "STATS", "CALIBRATION"),
+    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "GPU_STREAM", "STATS", "CALIBRATION"),
     *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
     *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "GPU_IPC", "EMULATE_GPU"),
 )
@@ -168,6 +175,7 @@ def options(
     timeout: float | None = None,
     check_overlaps: bool | None = None,
     fallback: str | None = None,
+    gpu_stream: bool | None = None,
 ) -> Scope[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
@@ -181,6 +189,8 @@ def options(
         are an error. For looking for mistakes: each exchange sorts all slices.
       fallback: "jax", "error" or "never": what programs get for platforms on which fastjax has no
         backend here; see `fastjax.Options`.
+      gpu_stream: True: GPUs exchange on a stream other than the one that computes, so that chunks
+        of `moe.layer` travel while experts work. Not yet run on GPUs.
 
     Raises:
       OptionError: a value means nothing.
@@ -191,6 +201,7 @@ def options(
         "timeout": timeout,
         "check_overlaps": check_overlaps,
         "fallback": fallback,
+        "gpu_stream": gpu_stream,
     }
     given = {name: value for name, value in given.items() if value is not None}
     dataclasses.replace(current(), **given)  # refused here, not where a scope is entered

@@ -21,7 +21,8 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import ad, batching, mlir
 
 from fastjax.errors import UnsupportedError
@@ -270,6 +271,43 @@ def custom_call(
     return result
 
 
+_COLLECTIVES_STREAM = {"_xla_stream_annotation": "collective", "inlineable": "false"}
+
+
+def custom_call_apart(
+    ctx: mlir.LoweringRuleContext,
+    target: str,
+    operands: Sequence[MlirValue],
+    operand_avals: Sequence[_jax_core.AbstractValue],
+    result_aval: _jax_core.AbstractValue,
+    attributes: Mapping[str, str | np.generic | np.ndarray],
+    aliases: dict[int, int] | None = None,
+) -> MlirValue:
+    """Emits what `custom_call` does, for the stream on which GPUs run collectives.
+
+    XLA starts it as it starts its own collectives, goes on, and waits for it where its result is
+    needed. The attributes are those that JAX makes of `compute_on("gpu_stream:collective")`. That
+    itself is of no use here: in a program for several platforms, it would lower its function for
+    all of them. JAX 0.10's XLA heeds the attributes only where a function is called.
+    """
+    types = [value.type for value in operands]
+    result_type = mlir.aval_to_ir_type(ctx.module_context, result_aval)
+    function_type = ir.FunctionType.get(types, [result_type])
+    function = func.FuncOp(target, function_type, visibility="private", ip=ctx.module_context.ip)
+    name = ctx.module_context.symbol_table.insert(function).value
+    with ir.InsertionPoint(function.add_entry_block()):
+        arguments = function.arguments
+        func.ReturnOp(
+            [custom_call(ctx, target, arguments, operand_avals, result_aval, attributes, aliases)]
+        )
+    call = func.CallOp([result_type], ir.FlatSymbolRefAttr.get(name), list(operands))
+    marks: dict[str, ir.Attribute] = {
+        key: ir.StringAttr.get(value) for key, value in _COLLECTIVES_STREAM.items()
+    }
+    call.operation.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(marks)
+    return call.result
+
+
 def set_lowering(
     primitive: Primitive,
     rule: LoweringRule,
@@ -362,6 +400,7 @@ __all__ = [
     "automatic_axes",
     "check_vma_enabled",
     "custom_call",
+    "custom_call_apart",
     "device_processes",
     "explicit_axes",
     "job",

@@ -21,6 +21,8 @@ def emit(
     call: CustomCall,
     operands: Sequence[jax_compat.MlirValue],
     attributes: Mapping[str, object],
+    *,
+    apart: bool = False,
 ) -> list[jax_compat.MlirValue]:
     """Emits a call, whose result is that of the equation that is being lowered.
 
@@ -29,6 +31,7 @@ def emit(
       call: the call.
       operands: the equation's. The device's partition is added where the call takes it.
       attributes: by name, all that the call has.
+      apart: whether a GPU runs it on the stream of collectives, beside the one that computes.
     """
     values, avals = list(operands), list(ctx.avals_in)
     if "partition" in call.operands:
@@ -36,7 +39,8 @@ def emit(
         avals.append(jax_compat.PARTITION_AVAL)
     if len(values) != len(call.operands):
         raise TypeError(f"{call.target} takes {call.operands}, got {len(values)} operands.")
-    result = jax_compat.custom_call(
+    emitting = jax_compat.custom_call_apart if apart else jax_compat.custom_call
+    result = emitting(
         ctx,
         call.target,
         values,

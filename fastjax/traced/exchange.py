@@ -137,6 +137,7 @@ def _bind(
         check_overlaps=config.current().check_overlaps,
         fallback=config.current().fallback,
         staged=staged,
+        gpu_stream=config.current().gpu_stream,
     )
     return restore(result)
 

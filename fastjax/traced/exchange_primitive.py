@@ -28,6 +28,7 @@ class ExchangeParams(TypedDict):
       fallback: the option: what platforms without a backend of ours get.
       staged: whether operands are copied first, so that on CPU devices what comes later may use
         their memory, and so run, while rows travel. Only where the exchange was planned before.
+      gpu_stream: the option: whether GPUs exchange beside what computes.
     """
 
     axis_name: Axes
@@ -39,6 +40,7 @@ class ExchangeParams(TypedDict):
     check_overlaps: bool
     fallback: str
     staged: bool
+    gpu_stream: bool
 
 
 fast_ragged_all_to_all_p = Primitive("fast_ragged_all_to_all")
@@ -104,7 +106,8 @@ def _lowering(
     attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
     if params["staged"] and platform == "cpu" and custom_calls.can_stage(ctx):
         return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes)
-    return custom_calls.emit(ctx, call, operands, attributes)
+    apart = params["gpu_stream"] and platform != "cpu"
+    return custom_calls.emit(ctx, call, operands, attributes, apart=apart)
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)

@@ -51,6 +51,7 @@ class _Params(TypedDict):
     timeout_ms: int
     fallback: str
     staged: bool
+    gpu_stream: bool
 
 
 def indexed_exchange(
@@ -95,6 +96,7 @@ def indexed_exchange(
         timeout_ms=config.current().timeout_ms,
         fallback=config.current().fallback,
         staged=staged,
+        gpu_stream=config.current().gpu_stream,
     )
 
 

@@ -157,6 +157,7 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
             check_overlaps=False,
             fallback="jax",
             staged=False,
+            gpu_stream=False,
         )
 
     why = "input slices overlap, and gradients of this element type"

@@ -389,7 +389,7 @@ def test_gradients_that_cannot_be_summed_say_so():
     meta = dataclasses.replace(META, input_offsets=np.zeros_like(META.input_offsets))
     options = {"axis_name": ("x",), "axis_index_groups": None, "transposed_plan": False}
     options |= {"reverse": True, "timeout_ms": 1000, "check_overlaps": False, "fallback": "jax"}
-    options |= {"staged": False}
+    options |= {"staged": False, "gpu_stream": False}
 
     def local(*args):
         spec = fastjax.traced.plan_spec.make_spec(("x",), None, None, None, 1)
