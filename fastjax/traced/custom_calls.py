@@ -46,7 +46,7 @@ def emit(
         values,
         avals,
         ctx.avals_out[0],
-        call.encoded(attributes),
+        call.encoded({**attributes, "apart": True} if apart else attributes),
         call.aliases,
     )
     return [result]

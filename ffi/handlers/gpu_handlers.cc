@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "backends/gpu/device/call_memory.h"
 #include "handlers/gpu_bundles.h"
 
 namespace fastjax::handlers {
@@ -55,8 +56,10 @@ Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* de
   return status;
 }
 
-Caller CallerOf(DeviceContext* context, int32_t device) {
-  return {context->stream, device, [context](size_t bytes) {
+// `own`: where the call has its memory from, if XLA's is not for its stream.
+Caller CallerOf(DeviceContext* context, int32_t device, gpu::CallMemory* own) {
+  return {context->stream, device, [context, own](size_t bytes) {
+            if (own != nullptr) return own->Allocate(bytes);
             // The largest alignment that XLA accepts. Its allocator aligns by 256.
             constexpr size_t kAlignment = 16;
             return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
@@ -78,7 +81,8 @@ struct XlaGpu {
     // Made before any object that calls the driver, and destroyed after all of them.
     gpu::DeviceScope scope(*state->gpu);
     if (status.ok()) status = scope.Choose(device);
-    Call call(state, CallerOf(&context, device), context.ordinal);
+    gpu::CallMemory own(state->gpu.get(), device, context.stream);
+    Call call(state, CallerOf(&context, device, state->apart ? &own : nullptr), context.ordinal);
     if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
     return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
   }

@@ -27,7 +27,7 @@ class Launcher {
     kernels::Stream side;  // messages go on it
     kernels::Event event;
     int32_t blocks;
-    Pinned pinned;               // its lists, on the host
+    Kept pinned;                 // its lists, on the host
     const kernels::Move* moves;  // and on the device; null: launches take them along
     const kernels::Landing* landings;
     const std::byte* const* sources;

@@ -62,7 +62,7 @@ class Fetch {
   std::vector<Wanted> wanted_;
   std::byte** room_ = nullptr;
   size_t room_bytes_ = 0;
-  Pinned pinned_;
+  Kept pinned_;
   Caller caller_;
   bool used_ = false;
 };

@@ -6,10 +6,10 @@
 namespace fastjax::gpu {
 namespace {
 
-constexpr size_t kLeastPinned = 64 << 10;
+constexpr size_t kLeastBytes = 64 << 10;
 
 size_t RoundUp(size_t bytes) {
-  size_t rounded = kLeastPinned;
+  size_t rounded = kLeastBytes;
   while (rounded < bytes) rounded *= 2;
   return rounded;
 }
@@ -20,17 +20,23 @@ Gpu::~Gpu() {
   DeviceScope scope(*this);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
-    if (device->events.empty() && device->pinned.empty() && device->side == nullptr) continue;
+    const bool any = !device->events.empty() || !device->pinned.empty() || !device->memory.empty();
+    if (!any && device->side == nullptr) continue;
     static_cast<void>(scope.Choose(static_cast<int32_t>(i)));
     for (kernels::Event event : device->events) driver_->DestroyEvent(event);
-    for (const Pinned& pinned : device->pinned) {
-      if (pinned.used != nullptr) {
-        driver_->SynchronizeEvent(pinned.used);
-        driver_->DestroyEvent(pinned.used);
-      }
-      driver_->FreePinned(pinned.data);
-    }
+    Free(device->pinned, driver_->FreePinned);
+    Free(device->memory, driver_->Free);
     if (device->side != nullptr) driver_->DestroyStream(device->side);
+  }
+}
+
+void Gpu::Free(const std::vector<Kept>& kept, int (*free)(void*)) {
+  for (const Kept& one : kept) {
+    if (one.used != nullptr) {
+      driver_->SynchronizeEvent(one.used);
+      driver_->DestroyEvent(one.used);
+    }
+    free(one.data);
   }
 }
 
@@ -160,42 +166,58 @@ Tally Gpu::tally() {
   return tally_;
 }
 
-bool Gpu::TakeFree(int32_t device, size_t bytes, Pinned* pinned) {
+Status Gpu::TakePinned(int32_t device, size_t bytes, Kept* pinned) {
+  return Take(device, &Device::pinned, driver_->MallocPinned, "get pinned memory of the host", bytes, pinned);
+}
+
+void Gpu::ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream) {
+  Return(device, &Device::pinned, pinned, stream);
+}
+
+Status Gpu::TakeMemory(int32_t device, size_t bytes, Kept* memory) {
+  return Take(device, &Device::memory, driver_->Malloc, "get memory", bytes, memory);
+}
+
+void Gpu::ReturnMemory(int32_t device, Kept memory, kernels::Stream stream) {
+  Return(device, &Device::memory, memory, stream);
+}
+
+Status Gpu::Take(int32_t device, Store store, int (*make)(void**, size_t), const char* what, size_t bytes, Kept* kept) {
+  if (TakeFree(device, store, bytes, kept)) return Status::Ok();
+  DeviceScope scope(*this);
+  if (Status status = scope.Choose(device); !status.ok()) return status;
+  void* memory = nullptr;
+  const size_t rounded = RoundUp(bytes);
+  const int code = make(&memory, rounded);
+  if (code != 0) return Check(code, device, what);
+  *kept = {static_cast<std::byte*>(memory), rounded, nullptr};
+  return Status::Ok();
+}
+
+bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, Kept* kept) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Pinned>& free = At(device).pinned;
+  std::vector<Kept>& free = At(device).*store;
   for (size_t i = 0; i < free.size(); ++i) {
     int reached = 1;
     if (free[i].bytes < bytes) continue;
     if (free[i].used != nullptr && (driver_->QueryEvent(free[i].used, &reached) != 0 || reached == 0)) continue;
-    *pinned = free[i];
+    *kept = free[i];
     free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
     return true;
   }
   return false;
 }
 
-Status Gpu::TakePinned(int32_t device, size_t bytes, Pinned* pinned) {
-  if (TakeFree(device, bytes, pinned)) return Status::Ok();
-  DeviceScope scope(*this);
-  if (Status status = scope.Choose(device); !status.ok()) return status;
-  void* memory = nullptr;
-  const size_t rounded = RoundUp(bytes);
-  const int code = driver_->MallocPinned(&memory, rounded);
-  if (code != 0) return Check(code, device, "get pinned memory of the host");
-  *pinned = {static_cast<std::byte*>(memory), rounded, nullptr};
-  return Status::Ok();
-}
-
-void Gpu::ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream) {
-  if (pinned.data == nullptr) return;
+void Gpu::Return(int32_t device, Store store, Kept kept, kernels::Stream stream) {
+  if (kept.data == nullptr) return;
   if (stream != nullptr) {
-    if (pinned.used == nullptr && !TakeEvent(device, &pinned.used).ok()) pinned.used = nullptr;
-    if (pinned.used == nullptr || driver_->RecordEvent(pinned.used, stream) != 0) {
+    if (kept.used == nullptr && !TakeEvent(device, &kept.used).ok()) kept.used = nullptr;
+    if (kept.used == nullptr || driver_->RecordEvent(kept.used, stream) != 0) {
       driver_->SynchronizeStream(stream);  // so that it is free in any case
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  At(device).pinned.push_back(pinned);
+  (At(device).*store).push_back(kept);
 }
 
 }  // namespace fastjax::gpu

@@ -1,5 +1,5 @@
 // Declares Gpu: the GPUs of this process, used through a vendor's driver. It turns error codes into text, and owns
-// events and pinned memory, which it keeps for reuse, since making them would stop the devices.
+// events and memory, which it keeps for reuse, since making them would stop the devices.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 
@@ -16,8 +16,8 @@
 
 namespace fastjax::gpu {
 
-// Host memory that devices copy from and to without the help of a processor.
-struct Pinned {
+// Memory that is used again once a device has used it.
+struct Kept {
   std::byte* data = nullptr;
   size_t bytes = 0;
   kernels::Event used = nullptr;  // its last use, on a stream
@@ -64,15 +64,21 @@ class Gpu {
   void Count(const Tally& exchange);
   Tally tally();
 
-  Status TakePinned(int32_t device, size_t bytes, Pinned* pinned);
+  // Host memory that devices copy from and to without the help of a processor.
+  Status TakePinned(int32_t device, size_t bytes, Kept* pinned);
   // Gives pinned memory back. Others may use it as soon as what is on the stream now has happened; at once where there
   // is no stream.
-  void ReturnPinned(int32_t device, Pinned pinned, kernels::Stream stream);
+  void ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream);
+
+  // Memory of the device itself, which XLA's allocator does not know; given back likewise.
+  Status TakeMemory(int32_t device, size_t bytes, Kept* memory);
+  void ReturnMemory(int32_t device, Kept memory, kernels::Stream stream);
 
  private:
   struct Device {
     std::vector<kernels::Event> events;
-    std::vector<Pinned> pinned;
+    std::vector<Kept> pinned;
+    std::vector<Kept> memory;
     std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
     kernels::Stream side = nullptr;
     int32_t blocks = 0;
@@ -81,8 +87,13 @@ class Gpu {
     std::mutex messages;
   };
 
+  using Store = std::vector<Kept> Device::*;
+
   Device& At(int32_t device);
-  bool TakeFree(int32_t device, size_t bytes, Pinned* pinned);
+  Status Take(int32_t device, Store store, int (*make)(void**, size_t), const char* what, size_t bytes, Kept* kept);
+  bool TakeFree(int32_t device, Store store, size_t bytes, Kept* kept);
+  void Return(int32_t device, Store store, Kept kept, kernels::Stream stream);
+  void Free(const std::vector<Kept>& kept, int (*free)(void*));
 
   const kernels::Driver* const driver_;
   const int32_t multiprocessors_;

@@ -438,7 +438,8 @@ void TestTally() {
 }
 
 // Two call sites of one program on streams of their own, launched while the first one's streams compute. Copies of the
-// second do not wait for these. Messages do: all of a device are on one stream.
+// second do not wait for these. Messages do: all of a device are on one stream. Nor do the two share memory, which is
+// given back before the first has begun.
 void TestTwoStreams() {
   std::mt19937_64 random(14);
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
@@ -453,6 +454,8 @@ void TestTwoStreams() {
       const auto later_site = MakeSite(1, 4, kNoTimeoutMs, &random);
       const Setting earlier = Open(earlier_site, options, where, fastjax_gpu_driver(), gpu);
       const Setting later = Open(later_site, options, where, fastjax_gpu_driver(), gpu);
+      earlier.exchange->UseCallMemory();
+      later.exchange->UseCallMemory();
       Rig earlier_rig(earlier_site, options, MakeCases(options.topology, random()).back().traffic, &random);
       Rig later_rig(later_site, options, MakeCases(options.topology, random()).back().traffic, &random);
       const auto computation = std::make_shared<Computation>();

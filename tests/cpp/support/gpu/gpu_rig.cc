@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/gpu/device/call_memory.h"
 #include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/outcomes.h"
@@ -120,6 +121,7 @@ struct StreamedExchange::Call {
   std::mutex mutex;
   std::vector<std::unique_ptr<std::byte[]>> memory;
   GuardedMemory* guarded = nullptr;
+  std::unique_ptr<gpu::CallMemory> call_memory;
   int64_t limit = -1;
   int64_t throw_at = -1;
   std::shared_ptr<std::atomic<int64_t>> enqueued;  // of the exchange, which may be gone when this one ends
@@ -130,6 +132,7 @@ struct StreamedExchange::Call {
     if (limit >= 0 && static_cast<int64_t>(bytes) > limit) return nullptr;
     if (limit >= 0) limit -= static_cast<int64_t>(bytes);
     if (guarded != nullptr) return guarded->Take(bytes);
+    if (call_memory != nullptr) return call_memory->Allocate(bytes);
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
   }
@@ -216,11 +219,13 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   Call::Spoil(const_cast<std::byte*>(args.source), call->source.size());
   call->caller = {streams_[static_cast<size_t>(partition)], device,
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};
+  if (call_memory_) call->call_memory = std::make_unique<gpu::CallMemory>(gpu_.get(), device, call->caller.stream);
   driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->Before(); }, call.get());
   args.context = &call->caller;
   exchange_->Start(run_id, partition, args, [call, &driver, device, done = std::move(done)](const Status& status) {
     ++*call->enqueued;
     const Chosen again(device);
+    call->call_memory = nullptr;
     driver.CallHost(call->caller.stream, [](void* data) { static_cast<Call*>(data)->After(); }, call.get());
     driver.SynchronizeStream(call->caller.stream);
     call->End();

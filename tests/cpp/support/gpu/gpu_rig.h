@@ -84,6 +84,8 @@ class StreamedExchange final : public Exchange {
 
   // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
   void UseGuardedMemory();
+  // From now on memory is got as calls beside XLA's computation get it, and given back when the handler would return.
+  void UseCallMemory() { call_memory_ = true; }
   // A new one, for a partition that has nothing in flight.
   void RenewMemory(int32_t partition);
   const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
@@ -107,6 +109,7 @@ class StreamedExchange final : public Exchange {
   std::vector<std::shared_ptr<Computation>> computations_;
   const std::shared_ptr<std::atomic<int64_t>> enqueued_ = std::make_shared<std::atomic<int64_t>>(0);
   const bool one_stream_;
+  bool call_memory_ = false;
   int64_t memory_ = -1;
   int64_t throw_at_ = -1;
 };
