@@ -328,7 +328,7 @@ def left_behind(before: Traces, sessions: Sequence[int], folder: Path) -> list[s
     """What jobs left of what they had: processes of their sessions, and what only they could have.
 
     Other programs come and go on this machine, so a listening socket counts if no process is seen
-    that holds it, and a shared file if it is there for longer than a moment.
+    that holds it, and it or a shared file if it is there for longer than a moment.
 
     Args:
       before: from before the first job.
@@ -338,18 +338,22 @@ def left_behind(before: Traces, sessions: Sequence[int], folder: Path) -> list[s
     found = [f"process {p}" for p in _processes() if _session(p) in sessions]
     now = Traces.now()
     found += [f"segment {n}" for n, pid in now.segments - before.segments if pid in sessions]
-    sockets = now.listening - before.listening
-    held = _held_sockets() if sockets else set()
-    # Those that were closed meanwhile had a holder.
-    sockets = (sockets - held) & Traces.now().listening if sockets - held else set()
-    found += [f"listening socket {inode}" for inode in sockets]
     found += [f"file {name}" for name in sorted(path.name for path in folder.iterdir())]
     for _ in range(50):
+        shared = [f"listening socket {inode}" for inode in _unheld_sockets(before)]
         files = Traces.now().shared_files - before.shared_files
-        if not files:
+        shared += [f"/dev/shm/{name}" for name in sorted(files)]
+        if not shared:
             break
         time.sleep(0.1)
-    return found + [f"/dev/shm/{name}" for name in sorted(files)]
+    return found + shared
+
+
+def _unheld_sockets(before: Traces) -> frozenset[str]:
+    sockets = Traces.now().listening - before.listening
+    unheld = sockets - _held_sockets() if sockets else sockets
+    # Those that were closed meanwhile had a holder.
+    return unheld & Traces.now().listening if unheld else unheld
 
 
 def _processes() -> list[int]:
