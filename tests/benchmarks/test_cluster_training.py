@@ -55,6 +55,7 @@ def test_a_step_ends_with_its_slowest_process():
     assert training._slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
 
 
+@pytest.mark.nightly
 def test_two_servers(tmp_path, capsys):
     """All layers train, and nothing is left behind."""
     reason = system.why_not()

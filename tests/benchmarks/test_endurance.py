@@ -53,6 +53,7 @@ def test_a_wrong_result_is_noticed():
         exchange.check()
 
 
+@pytest.mark.nightly
 def test_jobs_leave_nothing_behind():
     found = endurance.run_jobs(2)
     assert [job["how"] for job in found["jobs"]] == ["well"] * 2
@@ -84,6 +85,7 @@ def test_what_is_left_is_noticed(tmp_path):
         child.communicate()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", enduring.ENDINGS)
 def test_nobody_hangs_when_a_process_ends(how):
     with enduring.ending_job(how, processes=3) as job:

@@ -127,6 +127,7 @@ def test_resumed(uninterrupted, files, tmp_path, monkeypatch, capsys):
     assert "dense, padded" in said
 
 
+@pytest.mark.nightly
 def test_four_processes_of_two_devices(uninterrupted, files, tmp_path):
     """They go on where one process left off, as that one did."""
     before, wanted = uninterrupted

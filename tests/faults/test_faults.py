@@ -27,7 +27,7 @@ def nothing_is_left() -> Iterator[None]:
     ("fault", "phases"),
     [
         pytest.param(STOP, (UNSENT, REDISTRIBUTION, TWO_MET, TWO_MIDDLE, EXIT), id="stop"),
-        pytest.param(Slow(), (BALANCE, LAST, TWO_MIDDLE), id="slow"),
+        pytest.param(Slow(), (BALANCE, LAST, TWO_MIDDLE), id="slow", marks=pytest.mark.nightly),
         pytest.param(Stranger(), (MET, MIDDLE, EXIT), id="stranger"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_no_fault_excuses(wrong: dict[str, object], fails: bool, reason: st
         assert check(planning, RIGHT | wrong, "process 1", fails=True)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", fault_cells.runs(HERE))
 def test_on_one_host(name: str) -> None:
@@ -115,7 +115,7 @@ def three_hosts() -> Iterator[World]:
         yield world
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", fault_cells.runs(fault_kinds.ANY_HOSTS))
 def test_on_three_hosts(name: str, three_hosts: World) -> None:

@@ -121,7 +121,13 @@ def test_what_only_an_emulated_gpu_may_leave_out(tmp_path):
     assert "--installed and --programs go with --emulated" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in (signal.SIGINT, signal.SIGKILL)),
+    ],
+)
 def test_one_that_is_stopped_leaves_what_it_had(tmp_path, number):
     """It is stopped while it measures exchanges: it has one measurement of those or more."""
     started = of_gpu_check(*EMULATED, "--folder", str(tmp_path))

@@ -175,6 +175,7 @@ def _sparse(devices, flows, rng):
     return matrix
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_8192_devices(scheduler, rng):
     topology, matrix = Topology(1024, 8), _sparse(8192, 4000, rng)

@@ -86,8 +86,10 @@ def in_chunks(options, chunks, function, x, weights, ids, experts):
         {"deduplicate": True},
         {"deduplicate": False},
         {"deduplicate": True, "buffer_factor": 0.8, "alignment": 4},
-        {"deduplicate": False, "buffer_factor": 0.8},
-        {"deduplicate": True, "payload_dtype": jnp.bfloat16},
+        pytest.param({"deduplicate": False, "buffer_factor": 0.8}, marks=pytest.mark.nightly),
+        pytest.param(
+            {"deduplicate": True, "payload_dtype": jnp.bfloat16}, marks=pytest.mark.nightly
+        ),
         {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn},
     ],
     ids=lambda options: ",".join(map(str, options.values())),
