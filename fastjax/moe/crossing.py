@@ -25,7 +25,7 @@ from fastjax.moe.packing import Layout
 from fastjax.moe.servers import Servers
 from fastjax.moe.to_experts import Over, refusing
 from fastjax.traced.axes import position
-from fastjax.traced.nonnegative import look_up, permuted, quotient, remainder
+from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient, remainder
 from fastjax.traced.plan import plan_sizes
 
 
@@ -119,10 +119,8 @@ def find_crossing(
 
 def _rank(servers: Servers, over: Over) -> jax.Array:
     """The rank of this device: its number, server by server."""
-    own = position(over.axes, over.groups)
-    if servers.rank_of == tuple(range(len(servers.rank_of))):
-        return own
-    return look_up(jnp.asarray(np.array(servers.rank_of, np.int32)), own)
+    own, rank_of = position(over.axes, over.groups), np.array(servers.rank_of, np.int32)
+    return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
 
 
 def _ways(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Way, Way]:

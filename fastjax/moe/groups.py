@@ -14,7 +14,7 @@ from jax.core import Tracer
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import types
-from fastjax.traced.nonnegative import blocks, look_up
+from fastjax.traced.nonnegative import look_up, quotient_up
 
 _TILE = 128  # rows
 
@@ -188,7 +188,7 @@ class _Tile:
 
     def __init__(self, number: jax.Array, room: int, group_sizes: jax.Array) -> None:
         self.length = _tile_rows(room)
-        tiles = blocks(group_sizes, self.length)
+        tiles = quotient_up(group_sizes, self.length)
         last = jnp.cumsum(tiles)
         self.group = (last <= number).sum()
         ends = jnp.cumsum(group_sizes)
@@ -240,5 +240,5 @@ def _over_tiles(
     if room == 0:
         return start
     sizes = group_sizes.astype(jnp.int32)
-    tiles = blocks(sizes, _tile_rows(room)).sum()
+    tiles = quotient_up(sizes, _tile_rows(room)).sum()
     return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, sizes), now), start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fastjax.traced.nonnegative import blocks
+from fastjax.traced.nonnegative import quotient_up
 
 _BITS = 31  # of a count
 
@@ -50,5 +50,5 @@ def keep(counts: jax.Array, rows: int, alignment: int) -> jax.Array:
     """
     wanted = counts.sum(0, dtype=counts.dtype)  # (devices, experts of a device)
     room = jnp.full_like(wanted[:, 0], rows // alignment)
-    given = share_out(blocks(wanted, alignment), room) * alignment
+    given = share_out(quotient_up(wanted, alignment), room) * alignment
     return jnp.moveaxis(share_out(jnp.moveaxis(counts, 0, -1), jnp.minimum(wanted, given)), -1, 0)

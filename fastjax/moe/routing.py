@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from fastjax.moe import room
 from fastjax.moe.handle import Way
-from fastjax.traced.nonnegative import blocks as blocks_of
-from fastjax.traced.nonnegative import look_up
+from fastjax.traced.nonnegative import look_up, quotient_up
 
 UNROUTED = -1  # the expert of choices that go nowhere
 _MOST = 2**31 - 1
@@ -120,7 +119,7 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
     kept = room.keep(blocks, rows, alignment) if may_drop else blocks
     starts = _before(counts, 1).reshape(blocks.shape)  # at senders
     group_rows = kept.sum(0, dtype=kept.dtype)
-    group_sizes = blocks_of(group_rows, alignment) * alignment
+    group_sizes = quotient_up(group_rows, alignment) * alignment
     landing = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
     of_row = lambda array: look_up(array, me).reshape(-1)  # noqa: E731
     of_column = lambda array: look_up(array, slice(None), me).reshape(-1)  # noqa: E731

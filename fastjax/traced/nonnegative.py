@@ -1,7 +1,7 @@
 """Integers that are not negative: divided, and as indices that are within bounds.
 
 `jax.numpy` rounds quotients down and counts negative indices from the end, which takes up to ten
-operations each time. These take one or two, so that programs are traced and compiled sooner.
+operations each time. These take fewer, so that programs are traced and compiled sooner.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ def look_up(
     )
 
 
+def is_identity(order: np.ndarray) -> bool:
+    """Whether a permutation leaves everything where it is."""
+    return bool((order == np.arange(len(order))).all())
+
+
 def permuted(array: jax.Array, order: np.ndarray) -> jax.Array:
     """array[order], of a known permutation of its first dimension."""
-    return array if (order == np.arange(len(order))).all() else look_up(array, order)
+    return array if is_identity(order) else look_up(array, order)
 
 
 def quotient(values: jax.Array, divisor: jax.Array | np.ndarray | int) -> jax.Array:
@@ -45,12 +50,12 @@ def remainder(values: jax.Array, divisor: jax.Array | np.ndarray | int) -> jax.A
     return jax.lax.rem(values, jnp.asarray(divisor, values.dtype))
 
 
-def blocks(values: jax.Array, length: int) -> jax.Array:
-    """How many blocks of this length hold so many values each: the quotient, rounded up."""
-    if length == 1:
+def quotient_up(values: jax.Array, divisor: int) -> jax.Array:
+    """The quotient, rounded up."""
+    if divisor == 1:
         return values
-    part = remainder(values, length) > 0
-    return quotient(values, length) + part.astype(values.dtype)
+    part = remainder(values, divisor) > 0
+    return quotient(values, divisor) + part.astype(values.dtype)
 
 
-__all__ = ["blocks", "look_up", "permuted", "quotient", "remainder"]
+__all__ = ["is_identity", "look_up", "permuted", "quotient", "quotient_up", "remainder"]
