@@ -274,7 +274,7 @@ def custom_call(
 _COLLECTIVES_STREAM = {"_xla_stream_annotation": "collective", "inlineable": "false"}
 
 
-def custom_call_apart(
+def custom_call_on_stream(
     ctx: mlir.LoweringRuleContext,
     target: str,
     operands: Sequence[MlirValue],
@@ -400,7 +400,7 @@ __all__ = [
     "automatic_axes",
     "check_vma_enabled",
     "custom_call",
-    "custom_call_apart",
+    "custom_call_on_stream",
     "device_processes",
     "explicit_axes",
     "job",

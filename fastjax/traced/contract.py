@@ -120,7 +120,7 @@ _EXCHANGE = (
     Attribute("reverse", "bool"),
     Attribute("transposed_table", "bool"),
     Attribute("check_overlaps", "bool", added=True),
-    Attribute("apart", "bool", optional=True),  # XLA runs it on another stream than what computes
+    Attribute("gpu_stream", "bool", optional=True),  # not the one that computes
 )
 
 # The rows to send, and what the result holds where none arrives.

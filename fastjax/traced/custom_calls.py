@@ -22,7 +22,7 @@ def emit(
     operands: Sequence[jax_compat.MlirValue],
     attributes: Mapping[str, object],
     *,
-    apart: bool = False,
+    gpu_stream: bool = False,
 ) -> list[jax_compat.MlirValue]:
     """Emits a call, whose result is that of the equation that is being lowered.
 
@@ -31,7 +31,7 @@ def emit(
       call: the call.
       operands: the equation's. The device's partition is added where the call takes it.
       attributes: by name, all that the call has.
-      apart: whether a GPU runs it on the stream of collectives, beside the one that computes.
+      gpu_stream: whether a GPU runs it on the stream of collectives, beside the one that computes.
     """
     values, avals = list(operands), list(ctx.avals_in)
     if "partition" in call.operands:
@@ -39,14 +39,16 @@ def emit(
         avals.append(jax_compat.PARTITION_AVAL)
     if len(values) != len(call.operands):
         raise TypeError(f"{call.target} takes {call.operands}, got {len(values)} operands.")
-    emitting = jax_compat.custom_call_apart if apart else jax_compat.custom_call
+    if gpu_stream:
+        attributes = {**attributes, "gpu_stream": True}
+    emitting = jax_compat.custom_call_on_stream if gpu_stream else jax_compat.custom_call
     result = emitting(
         ctx,
         call.target,
         values,
         avals,
         ctx.avals_out[0],
-        call.encoded({**attributes, "apart": True} if apart else attributes),
+        call.encoded(attributes),
         call.aliases,
     )
     return [result]

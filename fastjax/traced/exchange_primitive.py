@@ -106,8 +106,8 @@ def _lowering(
     attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
     if params["staged"] and platform == "cpu" and custom_calls.can_stage(ctx):
         return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes)
-    apart = params["gpu_stream"] and platform != "cpu"
-    return custom_calls.emit(ctx, call, operands, attributes, apart=apart)
+    on_stream = params["gpu_stream"] and platform != "cpu"
+    return custom_calls.emit(ctx, call, operands, attributes, gpu_stream=on_stream)
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)

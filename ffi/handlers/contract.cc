@@ -38,7 +38,7 @@ Contract Declare() {
                                    {{"reverse", &A::reverse},
                                     {"transposed_table", &A::transposed_table},
                                     Added({"check_overlaps", &A::check_overlaps}),
-                                    {"apart", &A::apart, Presence::kOptional}}};
+                                    {"gpu_stream", &A::gpu_stream, Presence::kOptional}}};
   const AttributeGroup experts = {"a plan's", {Added({"experts", &A::experts})}};
   const AttributeGroup stage = {"a call site's", {{"channel", &A::channel}}};
   const AttributeGroup rank = {"a plan's", {{"rank", &A::rank}}};

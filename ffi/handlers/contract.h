@@ -41,7 +41,7 @@ struct CallAttributes {
   bool reverse = false;
   bool transposed_table = false;
   bool check_overlaps = false;
-  bool apart = false;  // XLA runs it on another stream than the one that computes
+  bool gpu_stream = false;  // XLA runs it on another stream than the one that computes
   int64_t rank = -1;
 };
 

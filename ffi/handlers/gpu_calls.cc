@@ -62,7 +62,7 @@ ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bo
   auto options = DecodeExchangeOptions(attrs, state->site, plans);
   if (!options.has_value()) return options.error();
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
-  state->apart = attrs.apart;
+  state->gpu_stream = attrs.gpu_stream;
   state->handed_over.Publish();
   return ffi::Error::Success();
 }

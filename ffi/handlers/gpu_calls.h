@@ -49,7 +49,7 @@ struct GpuSite {
   std::shared_ptr<const CallSite> site;
   std::shared_ptr<gpu::Gpu> gpu;
   Partitions partitions;
-  bool apart = false;  // XLA runs it on another stream than the one that computes
+  bool gpu_stream = false;  // XLA runs it on another stream than the one that computes
 };
 
 struct GpuExchangeSite : GpuSite {

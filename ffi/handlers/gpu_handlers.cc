@@ -82,7 +82,7 @@ struct XlaGpu {
     gpu::DeviceScope scope(*state->gpu);
     if (status.ok()) status = scope.Choose(device);
     gpu::CallMemory own(state->gpu.get(), device, context.stream);
-    Call call(state, CallerOf(&context, device, state->apart ? &own : nullptr), context.ordinal);
+    Call call(state, CallerOf(&context, device, state->gpu_stream ? &own : nullptr), context.ordinal);
     if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
     return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
   }
