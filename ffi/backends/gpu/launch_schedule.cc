@@ -19,7 +19,7 @@ int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessa
 
 }  // namespace
 
-std::byte* LaunchSchedule::CallMemory::Take(int32_t rank, int64_t bytes) {
+std::byte* LaunchSchedule::StagingOfCalls::Take(int32_t rank, int64_t bytes) {
   const Caller& caller = *layout->calls[static_cast<size_t>(layout->call_of[static_cast<size_t>(rank)])];
   return caller.allocate(static_cast<size_t>(bytes));
 }

@@ -73,7 +73,7 @@ class LaunchSchedule {
 
  private:
   // Memory of calls, for staging.
-  class CallMemory final : public StagingMemory {
+  class StagingOfCalls final : public StagingMemory {
    public:
     std::byte* Take(int32_t rank, int64_t bytes) override;
     const Layout* layout = nullptr;
@@ -123,7 +123,7 @@ class LaunchSchedule {
   const GroupTraffic* traffic_ = nullptr;
   const Layout* layout_ = nullptr;
   const DevicePlans* plans_ = nullptr;
-  CallMemory memory_;
+  StagingOfCalls memory_;
   Reach reach_;
   Placement placement_;
   Lowering lowering_;

@@ -81,17 +81,12 @@ void TestGpus() {
   CHECK(FindLoopbackBackend("cpu", *MakeSite(1, 4), 2, &loopback).ok());
   CHECK(Holds<gpu::GpuBackend>(loopback.backend));
   CHECK(loopback.gpu == found.gpu);
-  for (const bool shares_memory : {false, true}) {
-    Open();
-    gpu::PlatformOptions options;
-    options.shares_memory = shares_memory;
-    gpu::SetOptions("cpu", options);
-    CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &found).ok());
-    CHECK(Holds<gpu::GpuProcessBackend>(found.backend));
-    CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &again).ok());
-    CHECK(found.backend != again.backend);
-    Close();
-  }
+  Open();
+  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &found).ok());
+  CHECK(Holds<gpu::GpuProcessBackend>(found.backend));
+  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &again).ok());
+  CHECK(found.backend != again.backend);
+  Close();
 }
 
 void TestNoGpuLibrary() {

@@ -197,15 +197,20 @@ Status Gpu::Take(int32_t device, Store store, int (*make)(void**, size_t), const
 bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, Kept* kept) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Kept>& free = At(device).*store;
-  for (size_t i = 0; i < free.size(); ++i) {
+  const auto is_free = [this](const Kept& one) {
     int reached = 1;
-    if (free[i].bytes < bytes) continue;
-    if (free[i].used != nullptr && (driver_->QueryEvent(free[i].used, &reached) != 0 || reached == 0)) continue;
-    *kept = free[i];
-    free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
-    return true;
+    return one.used == nullptr || (driver_->QueryEvent(one.used, &reached) == 0 && reached != 0);
+  };
+  // The smallest that is large enough: large ones are for those that need them.
+  auto best = free.end();
+  for (auto one = free.begin(); one != free.end(); ++one) {
+    if (one->bytes < bytes || (best != free.end() && best->bytes <= one->bytes) || !is_free(*one)) continue;
+    best = one;
   }
-  return false;
+  if (best == free.end()) return false;
+  *kept = *best;
+  free.erase(best);
+  return true;
 }
 
 void Gpu::Return(int32_t device, Store store, Kept kept, kernels::Stream stream) {

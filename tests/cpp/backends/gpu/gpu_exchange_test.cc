@@ -438,8 +438,8 @@ void TestTally() {
 }
 
 // Two call sites of one program on streams of their own, launched while the first one's streams compute. Copies of the
-// second do not wait for these. Messages do: all of a device are on one stream. Nor do the two share memory, which is
-// given back before the first has begun.
+// second do not wait for these. Messages do: all of a device are on one stream. Nor do the two share memory, though the
+// first one's is given back before its streams come to it.
 void TestTwoStreams() {
   std::mt19937_64 random(14);
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
