@@ -108,7 +108,7 @@ bench: $(STAMPS)/installed ## Take times: of the op (results in build/bench.json
 # ---- checks
 
 .PHONY: test
-test: ctest pytest ## Every test: C++, Python and the notebooks
+test: ctest pytest ## The tests: C++, Python but those marked nightly, and the notebooks
 
 # Many of them wait most of their time.
 CTEST_JOBS := $(shell echo $$((2 * $(JOBS))))
@@ -127,7 +127,7 @@ ctest-variants: $(STAMPS)/build-tools ## The C++ tests that the sanitizers leave
 
 .PHONY: pytest
 pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and notebooks only
-	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS) $(TEST_ARGS)
+	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CHOICE) $(TESTS) $(TEST_ARGS)
 
 # Tests that say nothing of JAX's version, and tests whose operations others have too. Of the others only the first
 # parameters are run, since most are options of ours.
@@ -141,7 +141,7 @@ OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter, with their first parameters
-	$(MAKE) pytest TEST_ARGS="--first-parameters $(TEST_ARGS)" \
+	$(MAKE) pytest CHOICE=--first-parameters \
 	  TESTS="$(filter-out $(OLDEST_JAX_ONLY),$(NOTEBOOKS) $(sort $(shell find tests -name 'test_*.py')))"
 
 .PHONY: lint
@@ -190,7 +190,7 @@ coverage: $(STAMPS)/build-tools $(STAMPS)/coverage-tools ## Lines and branches o
 
 .PHONY: coverage-python
 coverage-python: $(STAMPS)/installed $(STAMPS)/test-tools $(STAMPS)/coverage-tools ## Lines of fastjax/ that the Python tests run in their own processes
-	$(MAKE) pytest TEST_ARGS="--cov --cov-report=term $(TEST_ARGS)"
+	$(MAKE) pytest CHOICE="--cov --cov-report=term"
 
 # ---- sanitizers: the C++ tests, then the Python tests marked `sanitize` with the extension built the same way
 

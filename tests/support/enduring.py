@@ -327,8 +327,8 @@ def _table(path: str) -> list[list[str]]:
 def left_behind(before: Traces, sessions: Sequence[int], folder: Path) -> list[str]:
     """What jobs left of what they had: processes of their sessions, and what only they could have.
 
-    Other programs come and go on this machine, so a listening socket counts if no process is seen
-    that holds it, and it or a shared file if it is there for longer than a moment.
+    Other programs come and go on this machine, so a listening socket that no process is seen to
+    hold, or a shared file, counts if it is there for longer than a moment.
 
     Args:
       before: from before the first job.
