@@ -4,6 +4,7 @@ Tests with a platform also run on a CPU: loopback then emulates a GPU, and so do
 the variable FASTJAX_EMULATE_GPU is set.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -85,6 +86,26 @@ def test_in_a_scan_with_and_without_command_buffers(platform, commands):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "as numpy does" in done.stdout
+
+
+@pytest.mark.gpu
+def test_on_another_stream(rng):
+    """Values and gradients, bit by bit as on the stream that computes, again and again."""
+    mesh = mesh_of_one(device_of("gpu"))
+    sizes = rng.integers(0, 9, (1, 8))
+    meta = reference.packed(sizes)
+    operand, output = reference.data(rng, meta, (1 << 12,))
+    cotangent = rng.normal(size=output.shape).astype(operand.dtype)
+
+    def outcome():
+        exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
+        return value_and_gradients(exchange, mesh, operand, output, cotangent, meta)
+
+    wanted = outcome()
+    with fastjax.options(gpu_stream=True):
+        for _ in range(20):
+            for one, other in zip(outcome(), wanted, strict=True):
+                same(one, np.asarray(other))
 
 
 @pytest.mark.gpu
