@@ -190,7 +190,7 @@ def options(
       fallback: "jax", "error" or "never": what programs get for platforms on which fastjax has no
         backend here; see `fastjax.Options`.
       gpu_stream: True: GPUs exchange on a stream other than the one that computes, so that chunks
-        of `moe.layer` travel while experts work. Not yet run on GPUs.
+        of `moe.layer` can travel while experts work. Not yet run on GPUs.
 
     Raises:
       OptionError: a value means nothing.

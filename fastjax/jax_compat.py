@@ -274,33 +274,34 @@ def custom_call(
 _COLLECTIVES_STREAM = {"_xla_stream_annotation": "collective", "inlineable": "false"}
 
 
-def custom_call_on_stream(
+def on_collectives_stream(
     ctx: mlir.LoweringRuleContext,
-    target: str,
+    name: str,
+    emit: Callable[[Sequence[MlirValue]], MlirValue],
     operands: Sequence[MlirValue],
-    operand_avals: Sequence[_jax_core.AbstractValue],
     result_aval: _jax_core.AbstractValue,
-    attributes: Mapping[str, str | np.generic | np.ndarray],
-    aliases: dict[int, int] | None = None,
 ) -> MlirValue:
-    """Emits what `custom_call` does, for the stream on which GPUs run collectives.
+    """Emits an operation for the stream on which GPUs run collectives.
 
     XLA starts it as it starts its own collectives, goes on, and waits for it where its result is
     needed. The attributes are those that JAX makes of `compute_on("gpu_stream:collective")`. That
     itself is of no use here: in a program for several platforms, it would lower its function for
     all of them. JAX 0.10's XLA heeds the attributes only where a function is called.
+
+    Args:
+      ctx: what JAX gave the lowering rule.
+      name: of the function that holds the operation; numbered where there are several.
+      emit: emits the operation, given its operands.
+      operands: of the call of the function.
+      result_aval: the type of the result.
     """
-    types = [value.type for value in operands]
     result_type = mlir.aval_to_ir_type(ctx.module_context, result_aval)
-    function_type = ir.FunctionType.get(types, [result_type])
-    function = func.FuncOp(target, function_type, visibility="private", ip=ctx.module_context.ip)
-    name = ctx.module_context.symbol_table.insert(function).value
+    function_type = ir.FunctionType.get([value.type for value in operands], [result_type])
+    function = func.FuncOp(name, function_type, visibility="private", ip=ctx.module_context.ip)
+    symbol = ctx.module_context.symbol_table.insert(function).value
     with ir.InsertionPoint(function.add_entry_block()):
-        arguments = function.arguments
-        func.ReturnOp(
-            [custom_call(ctx, target, arguments, operand_avals, result_aval, attributes, aliases)]
-        )
-    call = func.CallOp([result_type], ir.FlatSymbolRefAttr.get(name), list(operands))
+        func.ReturnOp([emit(function.arguments)])
+    call = func.CallOp([result_type], ir.FlatSymbolRefAttr.get(symbol), list(operands))
     marks: dict[str, ir.Attribute] = {
         key: ir.StringAttr.get(value) for key, value in _COLLECTIVES_STREAM.items()
     }
@@ -400,7 +401,6 @@ __all__ = [
     "automatic_axes",
     "check_vma_enabled",
     "custom_call",
-    "custom_call_on_stream",
     "device_processes",
     "explicit_axes",
     "job",
@@ -408,6 +408,7 @@ __all__ = [
     "lower_in_all_axes",
     "manual_axes",
     "new_channel",
+    "on_collectives_stream",
     "op_name",
     "our_primitives",
     "partition_id",

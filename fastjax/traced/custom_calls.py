@@ -41,17 +41,17 @@ def emit(
         raise TypeError(f"{call.target} takes {call.operands}, got {len(values)} operands.")
     if gpu_stream:
         attributes = {**attributes, "gpu_stream": True}
-    emitting = jax_compat.custom_call_on_stream if gpu_stream else jax_compat.custom_call
-    result = emitting(
-        ctx,
-        call.target,
-        values,
-        avals,
-        ctx.avals_out[0],
-        call.encoded(attributes),
-        call.aliases,
-    )
-    return [result]
+    result_aval = ctx.avals_out[0]
+
+    def emit_call(given: Sequence[jax_compat.MlirValue]) -> jax_compat.MlirValue:
+        encoded = call.encoded(attributes)
+        return jax_compat.custom_call(
+            ctx, call.target, given, avals, result_aval, encoded, call.aliases
+        )
+
+    if not gpu_stream:
+        return [emit_call(values)]
+    return [jax_compat.on_collectives_stream(ctx, call.target, emit_call, values, result_aval)]
 
 
 def emit_staged(

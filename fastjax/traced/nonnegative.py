@@ -6,8 +6,6 @@ operations each time. These take fewer, so that programs are traced and compiled
 
 from __future__ import annotations
 
-from types import EllipsisType
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 
 def look_up(
     array: jax.Array,
-    *indices: jax.Array | np.ndarray | slice | EllipsisType,
+    *indices: jax.Array | np.ndarray | slice,
     unique: bool = False,
 ) -> jax.Array:
     """array[indices].
