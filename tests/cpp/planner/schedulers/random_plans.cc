@@ -85,11 +85,31 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
   for (std::thread& other : others) other.join();
 }
 
+// A million plans take half an hour or more: one that waits for them sees how many there were, each twentieth.
+class Progress {
+ public:
+  explicit Progress(int64_t count) : count_(count), step_(std::max<int64_t>(1, count / 20)) {}
+
+  void Done() {
+    const int64_t done = ++done_;
+    if (done % step_ == 0 && done < count_) {
+      std::cerr << "random_plans: " + std::to_string(done) + " of " + std::to_string(count_) + "\n";
+    }
+  }
+
+ private:
+  const int64_t count_;
+  const int64_t step_;
+  std::atomic<int64_t> done_{0};
+};
+
 int CheckAll(int64_t count, uint64_t seed, int32_t threads) {
   std::atomic<int64_t> failures{0};
+  Progress progress(count);
   ForEach(count, threads, seed, [&](int64_t index) {
     const Problem problem = ProblemOf(seed, index);
     const std::string wrong = CheckProblem(problem);
+    progress.Done();
     if (wrong.empty()) return true;
     std::ostringstream text;
     text << wrong << "\n  random_plans --replay " << seed << " " << index << "\n";
