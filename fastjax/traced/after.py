@@ -9,36 +9,41 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 
-from fastjax import jax_compat
-from fastjax.traced import custom_calls
+from fastjax import config, jax_compat
+from fastjax.traced import custom_calls, fallback
 from fastjax.traced.contract import AFTER
 
 after_p = Primitive("after")
-"""Operands: value, earlier."""
+"""Operands: value, earlier. Parameter: fallback, the option."""
 
 
 def after(value: jax.Array, earlier: jax.Array) -> jax.Array:
     """The value, for what must not begin before `earlier` has been computed.
 
-    XLA's CPU backend drops `jax.lax.optimization_barrier` before it decides on an order; it does
-    not drop this. Other platforms get that barrier, since their devices begin operations in
-    the order of the program. Derivatives are those of the value, and wait for nothing.
+    XLA drops `jax.lax.optimization_barrier` before it decides on an order, for CPUs and for GPUs;
+    it does not drop this. Platforms without a backend of ours get that barrier. Derivatives are
+    those of the value, and wait for nothing.
     """
     operands = jax_compat.vary_together([value, earlier], ())
-    return after_p.bind(*operands)
+    return after_p.bind(*operands, fallback=config.current().fallback)
 
 
 @after_p.def_abstract_eval
-def _abstract_eval(value: jax_compat.Aval, earlier: jax_compat.Aval) -> jax_compat.Aval:
+def _abstract_eval(
+    value: jax_compat.Aval, earlier: jax_compat.Aval, **_: object
+) -> jax_compat.Aval:
     axes = jax_compat.vma(value) | jax_compat.vma(earlier)
     return jax_compat.with_vma(value.update(weak_type=False), axes)
 
 
 def _lowering(
-    ctx: jax_compat.LoweringContext, *operands: jax_compat.MlirValue, platform: str
+    ctx: jax_compat.LoweringContext,
+    *operands: jax_compat.MlirValue,
+    platform: str,
+    **params: str,
 ) -> list[jax_compat.MlirValue]:
     # XLA would bring together what it has divided over its axes for a call that it does not know.
-    if platform != "cpu" or jax_compat.automatic_axes(ctx):
+    if not fallback.expected(platform, params["fallback"]) or jax_compat.automatic_axes(ctx):
         return jax_compat.lower_function(ctx, _barrier, *operands)
     return custom_calls.emit(ctx, AFTER, operands, {})
 
@@ -48,17 +53,19 @@ def _barrier(value: jax.Array, earlier: jax.Array) -> jax.Array:
 
 
 def _batch(
-    axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None]
+    axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None], **params: str
 ) -> tuple[jax.Array, int | None]:
     value, earlier = values
     if dims[0] is None and dims[1] is not None:
         value = jnp.broadcast_to(value, (axis_data.size, *value.shape))
-        return after(value, earlier), 0
-    return after(value, earlier), dims[0]
+        return after_p.bind(value, earlier, **params), 0
+    return after_p.bind(value, earlier, **params), dims[0]
 
 
-def _jvp(primals: Sequence[jax.Array], tangents: Sequence[Any]) -> tuple[jax.Array, Any]:
-    return after(*primals), tangents[0]
+def _jvp(
+    primals: Sequence[jax.Array], tangents: Sequence[Any], **params: str
+) -> tuple[jax.Array, Any]:
+    return after_p.bind(*primals, **params), tangents[0]
 
 
 jax_compat.set_impl(after_p)

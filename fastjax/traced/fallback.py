@@ -24,7 +24,7 @@ def needed(platform: str, fallback: str) -> bool:
     Raises:
       UnsupportedError: it would, and the option forbids that.
     """
-    if fallback == "never" and platform in _BUILT_FOR:
+    if expected(platform, fallback):
         return False
     why = handlers.unusable(platform)
     if not why:
@@ -42,6 +42,18 @@ def needed(platform: str, fallback: str) -> bool:
             stacklevel=2,
         )
     return True
+
+
+def expected(platform: str, fallback: str) -> bool:
+    """Whether a program for a platform may use handlers of ours.
+
+    Args:
+      platform: the platform.
+      fallback: the option, when the program was traced.
+    """
+    if fallback == "never" and platform in _BUILT_FOR:
+        return True
+    return not handlers.unusable(platform)
 
 
 def _refusal(platform: str, why: str, fallback: str) -> UnsupportedError:
@@ -66,4 +78,4 @@ def refuse_others(platform: str, what: str) -> None:
         )
 
 
-__all__ = ["needed", "refuse_others"]
+__all__ = ["expected", "needed", "refuse_others"]

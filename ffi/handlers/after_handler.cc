@@ -15,10 +15,20 @@ ffi::Error Pass(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ff
   return ffi::Error::Success();
 }
 
+// Of a GPU's program, which would have to copy on its stream. There, XLA has kept to what it was asked for.
+ffi::Error PassInPlace(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ffi::AnyBuffer> result) {
+  if (result->untyped_data() == value.untyped_data()) return ffi::Error::Success();
+  return ffi::Error::Internal(
+      "fastjax: XLA was to keep the operand and the result of fastjax_after_v1 in one buffer, and gave them two. "
+      "Please report this with the versions of jax and fastjax; one chunk (moe.layer(..., chunks=1)) does without it.");
+}
+
 XLA_FFI_DEFINE_HANDLER(kAfter, Pass, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kGpuAfter, PassInPlace, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
 
 }  // namespace
 
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame) { return kAfter(frame); }
+XLA_FFI_Error* GpuAfterExecute(XLA_FFI_CallFrame* frame) { return kGpuAfter(frame); }
 
 }  // namespace fastjax::handlers

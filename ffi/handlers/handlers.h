@@ -38,6 +38,7 @@ Bundle EmulatedLoopbackPlan();
 
 // Returns `value` in place. XLA calls it once `earlier` has been computed, since that is an operand too.
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* GpuAfterExecute(XLA_FFI_CallFrame* frame);  // puts nothing on the stream
 
 // Does nothing. Benchmarks measure by it what it costs to launch a call.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);

@@ -210,6 +210,7 @@ nb::dict GpuRegistrations() {
   targets[contract.plan_exchange.target] = ToDict(handlers::GpuPlanExchange());
   targets[contract.loopback.target] = ToDict(handlers::GpuLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::GpuLoopbackPlan());
+  targets[contract.after.target] = Handler(handlers::GpuAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fastjax
+from fastjax import _core, handlers
 from fastjax.traced.after import after
+from fastjax.traced.contract import AFTER
 
 
 @pytest.mark.sanitize
@@ -30,9 +33,38 @@ def test_xla_keeps_the_dependence():
     assert "fastjax_after_v1" in compiled.as_text()
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_other_platforms_get_a_barrier(platform):
-    traced = jax.jit(after).trace(jnp.ones(3), jnp.ones(2))
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
+def lowered(platform, fallback):
+    with fastjax.options(fallback=fallback):
+        traced = jax.jit(after).trace(jnp.ones(3), jnp.ones(2))
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize(
+    ("platform", "fallback"),
+    [("cuda", "jax"), ("rocm", "error"), ("tpu", "jax"), ("tpu", "never")],
+)
+def test_platforms_without_a_backend_get_a_barrier(monkeypatch, platform, fallback):
+    monkeypatch.setattr(handlers, "platforms_built", list)
+    text = lowered(platform, fallback)
     assert "optimization_barrier" in text
     assert "fastjax" not in text
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_gpus_get_a_call(platform):
+    text = lowered(platform, "never")
+    assert text.count("custom_call @fastjax_after_v1") == 1
+    assert "optimization_barrier" not in text
+
+
+@pytest.mark.every_jax
+def test_the_handler_of_gpus(rng):
+    """Called by a program for CPUs, since it touches no device."""
+    name = "test_gpu_after"
+    jax.ffi.register_ffi_target(name, _core.gpu_registrations()[AFTER.target], platform="cpu")
+    value = rng.normal(size=(2, 3)).astype(np.float32)
+    result = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    in_place = jax.ffi.ffi_call(name, result, input_output_aliases=AFTER.aliases)
+    np.testing.assert_array_equal(jax.jit(in_place)(value, np.zeros(1)), value)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="gave them two"):
+        jax.jit(jax.ffi.ffi_call(name, result))(value, np.zeros(1)).block_until_ready()

@@ -51,7 +51,6 @@ def staged(operand, output, *arrays):
 
 
 ONLY_CPU = {
-    contract.AFTER.target,
     contract.INDEXED_EXCHANGE.target,
     contract.INDEXED_STAGE.target,
     contract.INDEXED_STAGED_EXCHANGE.target,
