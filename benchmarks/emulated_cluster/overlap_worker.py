@@ -201,7 +201,8 @@ def _program(
 
     def with_gradients(x: jax.Array, ids: jax.Array, weights: jax.Array, factors: jax.Array) -> Any:
         result, back = jax.vjp(lambda x, w, f: whole(x, ids, w, f), x, weights, factors)
-        return result, *back(jnp.ones_like(result))
+        # There is no cotangent before there is a result, as with a loss.
+        return result, *back(after(jnp.ones_like(result), result))
 
     spec = jax.P(AXIS)
     function = with_gradients if backward else whole
