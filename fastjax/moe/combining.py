@@ -40,7 +40,7 @@ def combine(
     Raises:
       ArgumentError: shapes or types do not fit the handle.
     """
-    tokens, *_ = combine_in_order(rows, handle, weights, payload_dtype, None)
+    tokens, *_ = combine_in_order(rows, handle, weights, payload_dtype, None, None)
     return tokens
 
 
@@ -50,12 +50,22 @@ def combine_in_order(
     weights: jax.Array | None,
     payload_dtype: DTypeLike | None,
     dependency: ordering.Dependency,
-) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
+    sums_dependency: ordering.Dependency,
+) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency, ordering.Dependency]:
     """Does what `combine` does, and begins its exchange between all devices after `dependency`.
 
+    Args:
+      rows: see `combine`.
+      handle: see `combine`.
+      weights: see `combine`.
+      payload_dtype: see `combine`.
+      dependency: what the exchange waits for.
+      sums_dependency: that of the chunk before, whose cotangents land, in the backward pass, after
+        those of these rows are with their experts.
+
     Returns:
-      Tokens; a dependency for the next such exchange; and one for experts that are to work once
-      this exchange has begun.
+      Tokens; a dependency for the next such exchange; one for experts that are to work once
+      this exchange has begun; and `sums_dependency` for the next chunk.
     """
     if not isinstance(handle, Handle):
         raise ArgumentError(
@@ -75,15 +85,16 @@ def combine_in_order(
         tokens, dependency, experts_dependency = to_experts.add_up(
             rows, handle.route, each, travels_in, dependency
         )
-        return tokens.astype(rows.dtype), dependency, experts_dependency
+        return tokens.astype(rows.dtype), dependency, experts_dependency, sums_dependency
     each = handle.weights
     if weights is not None:
         arguments.check_travelling(weights, True)
         landed = cross_weights(weights, handle.crossing)
         each = inside_servers.send_weights(landed, handle.route)
-    ordered = dependency is not None
-    sums, experts_dependency = inside_servers.add_up(rows, handle.route, each, ordered=ordered)
+    sums, experts_dependency = inside_servers.add_up(rows, handle.route, each, sums_dependency)
     if not jnp.issubdtype(rows.dtype, jnp.floating):
         travels_in = sums.dtype
-    tokens, dependency = return_sums(sums, handle.crossing, rows.dtype, travels_in, dependency)
-    return tokens.astype(rows.dtype), dependency, experts_dependency
+    tokens, dependency, sums_dependency = return_sums(
+        sums, handle.crossing, rows.dtype, travels_in, dependency
+    )
+    return tokens.astype(rows.dtype), dependency, experts_dependency, sums_dependency

@@ -438,7 +438,7 @@ def return_sums(
     dtype: np.dtype,
     travels_in: np.dtype,
     dependency: ordering.Dependency = None,
-) -> tuple[jax.Array, ordering.Dependency]:
+) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
     """Adds up for each token what its servers made of it.
 
     Args:
@@ -449,8 +449,9 @@ def return_sums(
       dependency: what the exchange waits for.
 
     Returns:
-      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And a
-      dependency on the beginning of the exchange.
+      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And two
+      dependencies on the beginning of the exchange: for the next one; and for the sums of the next
+      chunk, after whose backward pass the cotangents of this one land.
     """
     leaves, structure = jax.tree.flatten((sums, crossing, dependency))
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
@@ -472,7 +473,7 @@ def _return_sums(
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
     returned = _exchange_back(words, crossing, dependency)
     back, _ = payload.unpacked(returned, how, sums.dtype)
-    return _added_up(sums[:tokens], back, crossing), dependency
+    return _added_up(sums[:tokens], back, crossing), dependency, dependency
 
 
 def _return_sums_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
@@ -482,9 +483,9 @@ def _return_sums_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) ->
 def _return_sums_backward(
     dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any
 ) -> Any:
-    ct, dependency_ct = cts
+    ct, dependency_ct, landing_ct = cts
     there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
-    fanned: Any = _fan_out(there_in, ct, crossing, dependency_ct)
+    fanned: Any = _fan_out(there_in, ct, crossing, dependency_ct, landing_ct)
     rows, dependency = fanned
     return rows, None, dependency
 
@@ -494,13 +495,21 @@ _return_sums.defvjp(_return_sums_forward, _return_sums_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fan_out(
-    travels_in: np.dtype, ct: jax.Array, crossing: Crossing, dependency: ordering.Dependency
+    travels_in: np.dtype,
+    ct: jax.Array,
+    crossing: Crossing,
+    dependency: ordering.Dependency,
+    landing_dependency: ordering.Dependency,
 ) -> Any:
-    """Sends the cotangent of each token to the token's servers, once to each."""
+    """Sends the cotangent of each token to the token's servers, once to each.
+
+    What arrives is unpacked after `landing_dependency`; see `land`.
+    """
     listed = look_up(ct, crossing.token)
     words, how = payload.packed(listed, travels_in)
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    rows, _ = payload.unpacked(_exchange_there(words, crossing, dependency), how, ct.dtype)
+    words = ordering.wait(_exchange_there(words, crossing, dependency), landing_dependency)
+    rows, _ = payload.unpacked(words, how, ct.dtype)
     return jnp.concatenate([ct, rows]), dependency
 
 
@@ -510,8 +519,8 @@ def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
 
 def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
     returned: Any = _return_sums(travels_in, travels_in, cts[0], crossing, cts[1])
-    rows, dependency = returned
-    return rows, None, dependency
+    rows, dependency, landing_dependency = returned
+    return rows, None, dependency, landing_dependency
 
 
 _fan_out.defvjp(_fan_out_forward, _fan_out_backward)

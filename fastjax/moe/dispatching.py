@@ -120,30 +120,33 @@ def plan_dispatches(
     """Plans the exchange of `dispatch` between all devices for each chunk of tokens.
 
     One collective gathers the counts of all chunks. A plan that is refused ends the program on all
-    devices. No device may then have begun another collective, which would wait for the others: so
-    no plan is made before all counts are gathered, and each is made after the one before.
+    devices. No device may then have begun what waits for the others: so no plan is made before all
+    counts are gathered, and none before the first, which is the one that is refused. The others are
+    made at once: devices meet two times, whatever the number of chunks.
 
     Args:
       expert_ids: of each chunk, shape (tokens, k).
       arrangements: of each chunk, which differ in the experts' rows only.
 
     Returns:
-      What `start_dispatch` takes, for each chunk; and a dependency on the last plan, None if there
-      is one chunk.
+      What `start_dispatch` takes, for each chunk; and a dependency on all plans, None if there is
+      one chunk.
     """
     chunks = list(zip(expert_ids, arrangements, strict=True))
     first = arrangements[0]
     over = first.crossing if first.once else first.over
     dependency = ordering.satisfied() if len(chunks) > 1 else None
     planned: list[Planned] = []
+    tables: list[jax.Array] = []
     if first.once:
         crossings = [count_crossing(ids, a.experts, a.servers, over) for ids, a in chunks]
         counts = to_experts.gather([counted.destinations.counts for counted in crossings], over)
         for counted, of_all in zip(crossings, counts, strict=True):
             crossing = plan_crossing(counted, of_all, first.servers, over, dependency)
-            dependency = ordering.on_plan(crossing.crossing.plan.table, dependency)
+            tables.append(crossing.crossing.plan.table)
+            dependency = ordering.on_plans(tables[:1], dependency)
             planned.append(crossing)
-        return planned, dependency
+        return planned, ordering.on_plans(tables, dependency)
     choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
     counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
     for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
@@ -151,9 +154,10 @@ def plan_dispatches(
         if dependency is not None:
             # Before rows depend on it, or a backward pass that makes these again would plan again.
             found = dataclasses.replace(found, route=checkpoint.named(found.route))
-            dependency = ordering.on_plan(found.route.plan.table, dependency)
+        tables.append(found.route.plan.table)
+        dependency = ordering.on_plans(tables[:1], dependency)
         planned.append(found)
-    return planned, dependency
+    return planned, ordering.on_plans(tables, dependency)
 
 
 def start_dispatch(

@@ -48,18 +48,25 @@ def send_weights(
 
 
 def add_up(
-    rows: jax.Array, route: Route, weights: jax.Array | None, *, ordered: bool = False
+    rows: jax.Array,
+    route: Route,
+    weights: jax.Array | None,
+    dependency: ordering.Dependency = None,
 ) -> tuple[jax.Array, ordering.Dependency]:
     """Sums what experts made of each token, weighted.
+
+    The cotangent of `dependency` depends on the cotangents of the rows: in the backward pass,
+    what comes earlier forward waits for these.
 
     Args:
       rows: shape (route.rows, width).
       route: that of `send`.
       weights: of each row; see `send_weights`. None: 1.
-      ordered: whether a dependency is wanted.
+      dependency: what comes earlier; the sums do not wait for it.
 
     Returns:
-      Shape (tokens, width), wide; and a dependency on the rows of the experts.
+      Shape (tokens, width), wide; and a dependency on the rows of the experts, None if there is no
+      `dependency`.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
     if not jnp.issubdtype(wide, jnp.inexact):
@@ -67,11 +74,11 @@ def add_up(
         rows = rows.astype(wide)
         rows = rows if weights is None else rows * weights.astype(wide)
         sums = _varying(functools.partial(_sum_returned, wide), rows, None, route)
-        return sums, ordering.on_rows(rows) if ordered else None
+        return sums, None if dependency is None else ordering.on_rows(rows)
     if not summable(rows.dtype, wide):
         rows = rows.astype(wide)
     factors = None if weights is None else weights.reshape(-1).astype(types.real(wide))
-    summed: Any = _varying(functools.partial(_summed, wide, ordered), rows, factors, route)
+    summed: Any = _varying(functools.partial(_summed, wide), rows, factors, dependency, route)
     return summed
 
 
@@ -89,11 +96,16 @@ def _gathered(x: jax.Array, dependency: ordering.Dependency, route: Route) -> ja
     return ordering.wait(rows, dependency)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _summed(
-    wide: np.dtype, ordered: bool, rows: jax.Array, factors: jax.Array | None, route: Route
+    wide: np.dtype,
+    rows: jax.Array,
+    factors: jax.Array | None,
+    dependency: ordering.Dependency,
+    route: Route,
 ) -> Any:
     """The rows of each token, times their factors, summed in a wide type; and a dependency."""
+    ordered = dependency is not None
     sums = jax.lax.platform_dependent(
         rows,
         factors,
@@ -110,26 +122,27 @@ def _gathered_forward(x: jax.Array, dependency: ordering.Dependency, route: Rout
 
 def _gathered_backward(residuals: Any, ct: jax.Array) -> Any:
     empty, dependency, route = residuals
-    sums, dependency = add_up(ct, route, None, ordered=dependency is not None)
+    sums, dependency = add_up(ct, route, None, dependency)
     return sums.astype(empty.dtype), dependency, None
 
 
-def _summed_forward(wide: np.dtype, ordered: bool, *values: Any) -> Any:
-    return _summed(wide, ordered, *values), values
+def _summed_forward(wide: np.dtype, *values: Any) -> Any:
+    return _summed(wide, *values), values
 
 
-def _summed_backward(wide: np.dtype, ordered: bool, residuals: Any, cts: Any) -> Any:
-    del ordered
+def _summed_backward(wide: np.dtype, residuals: Any, cts: Any) -> Any:
     ct, dependency = cts
-    rows, factors, route = residuals
+    rows, factors, earlier, route = residuals
+    on_rows = lambda rows: None if earlier is None else ordering.on_rows(rows)  # noqa: E731
     # Tokens are of the rows' type, so that one holds their cotangents.
     each: Any = _gathered(ct.astype(rows.dtype), dependency, route)
     if factors is None:
-        return each, None, None
+        return each, None, on_rows(each), None
     rows_ct = (each.astype(wide) * factors[:, None].astype(wide)).astype(rows.dtype)
     # Otherwise XLA makes a wide array of them, which both products would read.
     each, rows = jax.lax.optimization_barrier((each, rows))
-    return rows_ct, _dots(each.astype(wide), rows.astype(wide)).astype(factors.dtype), None
+    factors_ct = _dots(each.astype(wide), rows.astype(wide)).astype(factors.dtype)
+    return rows_ct, factors_ct, on_rows(rows_ct), None
 
 
 def _dots(some: jax.Array, others: jax.Array) -> jax.Array:
@@ -149,7 +162,8 @@ def _tokens_of(route: Route) -> jax.Array:
 
 @jax.named_scope("moe_to_experts")
 def _gather_indexed(x: jax.Array, route: Route, *, staged: bool) -> jax.Array:
-    base = jnp.zeros((route.rows, x.shape[1]), x.dtype)
+    dependency = ordering.on_rows(x) if staged else None
+    base = ordering.zeros((route.rows, x.shape[1]), x.dtype, dependency)
     return indexed_exchange(x, base, route.there, _tokens_of(route), route.plan, staged=staged)
 
 
@@ -157,7 +171,8 @@ def _gather_indexed(x: jax.Array, route: Route, *, staged: bool) -> jax.Array:
 def _sum_indexed(
     wide: np.dtype, staged: bool, rows: jax.Array, factors: jax.Array | None, route: Route
 ) -> jax.Array:
-    base = jnp.zeros((route.tokens, rows.shape[1]), wide)
+    dependency = ordering.on_rows(rows) if staged else None
+    base = ordering.zeros((route.tokens, rows.shape[1]), wide, dependency)
     return indexed_exchange(
         rows,
         base,

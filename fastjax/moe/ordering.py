@@ -6,11 +6,14 @@ what is to begin after that. Where it is None, no order is imposed.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.traced.after import after
@@ -21,6 +24,17 @@ Dependency = jax.Array | None
 def satisfied() -> jax.Array:
     """A dependency that waits for nothing."""
     return jnp.zeros((), jnp.float32)
+
+
+def zeros(shape: tuple[int, ...], dtype: DTypeLike, dependency: Dependency) -> jax.Array:
+    """Zeros that are written after `dependency`.
+
+    XLA would write zeros that wait for nothing when the program begins: with many exchanges, all
+    processors and much memory would be taken while devices meet for the first time.
+    """
+    if dependency is None:
+        return jnp.zeros(shape, dtype)
+    return jnp.broadcast_to(dependency.astype(dtype), shape)
 
 
 def begin_exchange(
@@ -54,9 +68,9 @@ def on_rows(rows: jax.Array) -> jax.Array:
     return after(satisfied(), rows)
 
 
-def on_plan(table: jax.Array, dependency: Dependency) -> Dependency:
-    """A dependency on a plan, if the plan itself was made after a dependency."""
-    return None if dependency is None else after(satisfied(), table)
+def on_plans(tables: Sequence[jax.Array], dependency: Dependency) -> Dependency:
+    """A dependency on plans, if they themselves were made after a dependency."""
+    return None if dependency is None else functools.reduce(after, tables, satisfied())
 
 
 def wait(value: jax.Array, dependency: Dependency) -> jax.Array:
@@ -111,8 +125,9 @@ __all__ = [
     "begin_exchange",
     "chain",
     "of_cotangent",
-    "on_plan",
+    "on_plans",
     "on_rows",
     "satisfied",
     "wait",
+    "zeros",
 ]

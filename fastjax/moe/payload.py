@@ -104,7 +104,7 @@ def exchange(
 
     Exchanges that have a dependency run beside other work, so they are staged.
     """
-    base = jnp.zeros((length, *rows.shape[1:]), rows.dtype)
+    base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, dependency)
     return exchange_planned(rows, base, way, plan, staged=dependency is not None)
 
 

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, routing
+from fastjax.moe import arguments, chunk_count, ordering, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
 from fastjax.moe.combining import combine_in_order
@@ -161,14 +161,15 @@ def _in_order(
     landing_dependency = experts_dependency = (
         None if dependency is None else jax.lax.stop_gradient(dependency)
     )
+    sums_dependency = ordering.satisfied() if chained else None
     results = []
     for part, tokens in zip(parts, in_flight, strict=True):
         rows, group_sizes, handle, landing_dependency = finish_dispatch(
             tokens, part.arrangement, landing_dependency, experts_dependency
         )
         rows = experts(rows, group_sizes, params)
-        combined, dependency, experts_dependency = combine_in_order(
-            rows, handle, None, payload_dtype, dependency
+        combined, dependency, experts_dependency, sums_dependency = combine_in_order(
+            rows, handle, None, payload_dtype, dependency, sums_dependency
         )
         results.append(combined)
     return jnp.concatenate(results) if chained else results[0]

@@ -1,6 +1,7 @@
 """`moe.layer`: what dispatch, experts and combine do one by one, in any number of chunks."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import fastjax
 from fastjax import moe
 from fastjax.errors import ArgumentError
 from fastjax.moe import chunk_count
+from fastjax.traced.after import after
 
 P = jax.P
 DEVICES, EXPERTS, TOP_K = 8, 16, 3
@@ -116,16 +118,17 @@ def test_a_function_of_all_experts(rng):
     jax.tree.map(close, got_grads, grads)
 
 
-def lowered(local, tokens):
-    """A layer's program, whose choices are operands."""
+def lowered(local, tokens, *, width=6, gradients=False):
+    """The program of a layer, or of its gradients by tokens; its choices are operands."""
     shapes = [
-        jax.ShapeDtypeStruct((DEVICES * tokens, 6), jnp.float32),
+        jax.ShapeDtypeStruct((DEVICES * tokens, width), jnp.float32),
         jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.float32),
         jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.int32),
         tuple(jax.ShapeDtypeStruct((EXPERTS, *s), jnp.float32) for s in ((6, 10), (10, 6))),
     ]
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    return jax.jit(mapped).lower(*shapes)
+    loss = jax.grad(lambda x, weights, *others: (mapped(x, weights, *others) ** 2).sum(), (0, 1))
+    return jax.jit(loss if gradients else mapped).lower(*shapes)
 
 
 def compiled(local, tokens=6):
@@ -142,27 +145,73 @@ def test_chunks_are_staged_and_one_is_as_before():
     assert "fastjax_after" not in whole
 
 
+@jax.custom_vjp
+def marked(rows, _group_sizes, _params):
+    """Experts that a program shows: a callback, forward and backward."""
+    done = jax.pure_callback(lambda _: np.float32(0), jax.ShapeDtypeStruct((), jnp.float32), rows)
+    return after(rows, done)
+
+
+marked.defvjp(
+    lambda *operands: (marked(*operands), None),
+    lambda _, ct: (marked(ct, None, None), None, None),
+)
+
+
+def parts_of_four_chunks(folder, deduplicate, *, gradients=False):
+    options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
+    local = functools.partial(in_chunks, options, 4, marked)
+    program = lowered(local, 256, width=1024 if gradients else 6, gradients=gradients)
+    parts = ancestors(lambda o: program.compile(compiler_options=o), folder)
+    return parts, lambda target: [name for name in parts if target in parts[name].target]
+
+
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_experts_do_not_wait_for_all_chunks(tmp_path, deduplicate):
     """Nor do exchanges of dispatched tokens wait for each other, but all do for all plans."""
-    chunks, tokens = 4, 256
-
-    def marked(rows, group_sizes, params):
-        return jax.pure_callback(lambda rows: rows, rows, all_experts(rows, group_sizes, params))
-
-    options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
-    local = functools.partial(in_chunks, options, chunks, marked)
-    found = ancestors(lambda o: lowered(local, tokens).compile(compiler_options=o), tmp_path)
-    exchanges = [n for n, (target, _) in found.items() if target == "fastjax_staged_exchange_v1"]
-    out = exchanges[:chunks]  # the way back comes later in the program
-    assert all(found[exchange][1].isdisjoint(out) for exchange in out)
-    plans = [n for n, (target, _) in found.items() if target == "fastjax_plan_v1"]
-    assert all(sum(plan in found[exchange][1] for plan in plans) == chunks for exchange in out)
-    experts = [waits for target, waits in found.values() if "callback" in target]
-    assert len(experts) == chunks
-    for chunk, waits in enumerate(experts, 1):
+    parts, calls_of = parts_of_four_chunks(tmp_path, deduplicate)
+    out = calls_of("fastjax_staged_exchange_v1")[:4]  # the way back comes later in the program
+    assert all(parts[exchange].waits.isdisjoint(out) for exchange in out)
+    plans = calls_of("fastjax_plan_v1")
+    assert all(sum(plan in parts[exchange].waits for plan in plans) == 4 for exchange in out)
+    experts = calls_of("callback")
+    assert len(experts) == 4
+    for chunk, expert in enumerate(experts, 1):
         # Memory that the next chunk had may be given to what follows these experts' rows.
-        assert chunk <= sum(exchange in waits for exchange in out) <= chunk + 1
+        assert chunk <= sum(exchange in parts[expert].waits for exchange in out) <= chunk + 1
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_plans_wait_for_the_first_alone(tmp_path, deduplicate):
+    """It is the one that is refused; devices meet for all others at once."""
+    parts, calls_of = parts_of_four_chunks(tmp_path, deduplicate)
+    first, *others = calls_of("fastjax_plan_v1")[:4]
+    for plan in others:
+        assert parts[plan].waits & {first, *others} == {first}
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_what_an_exchange_lands_on_is_written_after_all_plans(tmp_path, deduplicate):
+    parts, calls_of = parts_of_four_chunks(tmp_path, deduplicate)
+    plans = calls_of("fastjax_plan_v1")[:4]
+    stages = calls_of("fastjax_stage_v1")
+    assert len(stages) >= 8
+    for stage in stages:
+        base = parts[stage].operands[1]
+        assert parts[base].waits.issuperset(plans)
+
+
+def test_cotangents_land_one_chunk_after_the_other(tmp_path):
+    """So those of a chunk take no memory from what the chunk before gives its experts."""
+    parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)
+    *_, last_forward, first, second, third, fourth = calls_of("callback")
+    inside_servers = {*calls_of("fastjax_indexed_staged_exchange_v1")}
+    before = inside_servers & parts[first].needs
+    for earlier, later in itertools.pairwise((first, second, third, fourth)):
+        (landing,) = inside_servers & (parts[later].needs - parts[earlier].needs)
+        assert last_forward in parts[landing].needs
+        assert parts[landing].needs >= before
+        before |= {landing}
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

@@ -6,6 +6,24 @@ does not need.
 """
 
 import re
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """An instruction of the entry computation, and others by name.
+
+    Attributes:
+      target: of a custom call.
+      operands: its operands.
+      needs: what computes its operands.
+      waits: what it waits for, that and others.
+    """
+
+    target: str
+    operands: list[str]
+    needs: set[str]
+    waits: set[str]
+
 
 # Instructions that have no thunk; their memory is that of their operands.
 _PASSING = {"bitcast", "get-tuple-element", "tuple"}
@@ -13,7 +31,7 @@ _NOTHING = {"parameter", "constant", "partition-id", "replica-id"}
 
 
 def ancestors(compile_to, folder):
-    """By instruction of the entry computation: its custom call's target, and what it waits for.
+    """The parts of a program, by the names of their instructions, in its order.
 
     Args:
       compile_to: compiles a program with these compiler options.
@@ -24,8 +42,9 @@ def ancestors(compile_to, folder):
     (program,) = folder.glob("*cpu_after_optimizations.txt")
     slices = _slices(memory.read_text())
     instructions = _instructions(program.read_text())
-    used, thunks = {}, []
+    used, needs, thunks = {}, {}, []
     for name, (opcode, operands, _) in instructions.items():
+        needs[name] = {*operands}.union(*(needs[operand] for operand in operands))
         passed = [s for operand in operands for s in used.get(operand, [])]
         used[name] = passed if opcode in _PASSING else slices.get(name, [])
         if opcode not in _PASSING | _NOTHING:
@@ -36,7 +55,10 @@ def ancestors(compile_to, folder):
         for earlier, earlier_reads, earlier_writes in thunks[:at]:
             if _meet(earlier_writes, reads + writes) or _meet(earlier_reads, writes):
                 waits[name] |= {earlier} | waits[earlier]
-    return {name: (instructions[name][2], found) for name, found in waits.items()}
+    return {
+        name: Part(instructions[name][2], instructions[name][1], needs[name], found)
+        for name, found in waits.items()
+    }
 
 
 def _slices(text):
