@@ -295,11 +295,12 @@ faults: $(STAMPS)/installed $(STAMPS)/test-tools ## Run the fault matrix and rec
 # ---- several processes, for long
 
 EXCHANGES ?= 10000
+STEPS ?= 10000
 STARTS ?= 100
 
 .PHONY: endurance
-endurance: $(STAMPS)/installed $(STAMPS)/test-tools ## Check EXCHANGES exchanges between processes, then start and end STARTS jobs
-	env PYTHONPATH=$(ROOT)/benchmarks $(BIN)/python benchmarks/endurance.py --exchanges $(EXCHANGES) --jobs $(STARTS) --json build/endurance.json
+endurance: $(STAMPS)/installed $(STAMPS)/test-tools ## Check EXCHANGES exchanges between processes, STEPS steps of layers, then start and end STARTS jobs
+	env PYTHONPATH=$(ROOT)/benchmarks $(BIN)/python benchmarks/endurance.py --exchanges $(EXCHANGES) --steps $(STEPS) --jobs $(STARTS) --json build/endurance.json
 
 # ---- random plans and fuzzing: the planner, for as long as you like
 

@@ -2,9 +2,9 @@
 
     python benchmarks/endurance.py --json endurance.json
 
-runs 10,000 exchanges of random kinds and sizes over 4 processes of 2 devices, each checked in every
-process, and then starts and ends 100 jobs. The exit status is 1 where memory, descriptors or
-threads grow, or jobs leave anything behind.
+runs 10,000 exchanges of random kinds and sizes over 4 processes of 2 devices, and 10,000 steps of a
+layer in 4 chunks, each checked in every process. Then it starts and ends 100 jobs. The exit status
+is 1 where memory, descriptors or threads grow, or jobs leave anything behind.
 """
 
 import argparse
@@ -22,10 +22,11 @@ import records
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "tests/support")]
 
 import enduring
+import enduring_layers
 import multiprocess
 
-SCHEMA = "fastjax-endurance-1"
-PROCESSES, DEVICES = 4, 2
+SCHEMA = "fastjax-endurance-2"
+PROCESSES, DEVICES, CHUNKS = 4, 2, 4
 # Of the last quarter of the samples against the one before, by medians. What malloc has given out
 # is what a leak would be in: 256 bytes an exchange show. What is kept for reuse grows to the
 # largest exchange so far, more and more seldom. Resident memory goes up and down by several MiB
@@ -45,7 +46,7 @@ def grown(samples: Sequence[dict[str, int]]) -> list[str]:
         name: [float(np.median([one[name] for one in part])) for part in parts]
         for name in ("allocated", "rss", *MORE)
     }
-    apart = samples[-1]["exchanges"] - samples[-1 - quarter]["exchanges"]
+    apart = samples[-1]["done"] - samples[-1 - quarter]["done"]
     most = {"rss": MORE_RESIDENT, "allocated": MORE_ALLOCATED + apart * MORE_ALLOCATED_EACH} | MORE
     return [
         f"{name}: {before:.0f}, later {after:.0f}"
@@ -61,20 +62,31 @@ def shown(sample: dict[str, int], name: str) -> str:
 
 def exchange(exchanges: int, programs: int, seed: int) -> dict[str, Any]:
     """One job of many exchanges."""
-    results = multiprocess.run(
-        enduring.__file__,
-        "exchange_on_and_on",
+    how = {"exchanges": exchanges, "programs": programs, "seed": seed}
+    results = _run(enduring.__file__, "exchange_on_and_on", how)
+    return how | {"moved": results[0]["moved"]} | _held(results)
+
+
+def step(steps: int, chunks: int, seed: int) -> dict[str, Any]:
+    """One job of many steps of a layer in chunks."""
+    how = {"steps": steps, "chunks": chunks, "seed": seed}
+    return how | _held(_run(enduring_layers.__file__, "step_on_and_on", how))
+
+
+def _run(file: str, function: str, how: dict[str, Any]) -> list[dict[str, Any]]:
+    return multiprocess.run(
+        file,
+        function,
         processes=PROCESSES,
         devices=DEVICES,
         seconds=3600,
-        arguments={"exchanges": exchanges, "programs": programs, "seed": seed, "samples": 24},
+        arguments=how | {"samples": 24},
     )
+
+
+def _held(results: list[dict[str, Any]]) -> dict[str, Any]:
     samples = [result["samples"] for result in results]
     return {
-        "exchanges": exchanges,
-        "programs": programs,
-        "seed": seed,
-        "moved": results[0]["moved"],
         "seconds": samples[0][-1]["seconds"],
         "samples": samples,
         "grown": [f"process {p}: {what}" for p, s in enumerate(samples) for what in grown(s)],
@@ -107,35 +119,46 @@ def run_jobs(jobs: int) -> dict[str, Any]:
     return {"jobs": rows, "hung": hung, "left": left}
 
 
+def samples_of(run: dict[str, Any], what: str) -> list[str]:
+    """What the processes of a job held, first and last, and in between."""
+    first, last = ([each[at] for each in run["samples"]] for at in (0, -1))
+    columns = {name: name for name in (*MORE, "maps")}
+    columns |= {"allocated": "allocated MiB", "rss": "resident MiB"}
+    header = ["process", *(part for name in columns.values() for part in (name, "later"))]
+    rows = [
+        [str(process), *(shown(one, name) for name in columns for one in pair)]
+        for process, pair in enumerate(zip(first, last, strict=True))
+    ]
+    when = f"after {first[0]['done']} {what}, when every program had run once, and after all"
+    parts = [f"Of each process {when}:", records.table(header, rows, texts=1)]
+    for process, some in enumerate(run["samples"]):
+        rows = [[str(one["done"]), *(shown(one, name) for name in columns)] for one in some]
+        parts += [f"Process {process}:", records.table([what, *columns.values()], rows, texts=0)]
+    return [*parts, "Grew: " + ("; ".join(run["grown"]) or "nothing") + "."]
+
+
 def page(record: dict[str, Any], title: str) -> str:
     parts = [f"# {title}"]
     if record["exchanges"]:
         run = record["exchanges"][0]
-        first, last = ([each[at] for each in run["samples"]] for at in (0, -1))
         parts.append(
             f"{run['exchanges']} exchanges by {run['programs']} programs of random kinds (groups, "
             "orders of devices, schedulers, types, shapes), sizes random in each, over "
             f"{PROCESSES} processes of {DEVICES} devices; seed {run['seed']}. Every result was "
             "compared with numpy's in every process, and none was wrong. "
-            f"{run['moved'] / 2**20:.0f} MiB were sent in {run['seconds']:.0f} s. Of each process "
-            f"after {first[0]['exchanges']} exchanges, when every program had run once, and after "
-            "all:"
+            f"{run['moved'] / 2**20:.0f} MiB were sent in {run['seconds']:.0f} s."
         )
-        columns = {name: name for name in (*MORE, "maps")}
-        columns |= {"allocated": "allocated MiB", "rss": "resident MiB"}
-        header = ["process", *(part for name in columns.values() for part in (name, "later"))]
-        rows = [
-            [str(process), *(shown(one, name) for name in columns for one in pair)]
-            for process, pair in enumerate(zip(first, last, strict=True))
-        ]
-        parts.append(records.table(header, rows, texts=1))
-        for process, some in enumerate(run["samples"]):
-            parts.append(f"Process {process}:")
-            rows = [
-                [str(one["exchanges"]), *(shown(one, name) for name in columns)] for one in some
-            ]
-            parts.append(records.table(["exchanges", *columns.values()], rows, texts=0))
-        parts.append("Grew: " + ("; ".join(run["grown"]) or "nothing") + ".")
+        parts += samples_of(run, "exchanges")
+    if record["steps"]:
+        run = record["steps"][0]
+        parts.append(
+            f"{run['steps']} steps of two layers in {run['chunks']} chunks, in turn, forward and "
+            f"backward, over {PROCESSES} processes of {DEVICES} devices. One sends a token once to "
+            "each server, the other once for each choice; tokens and experts differ in each step; "
+            f"seed {run['seed']}. Every result and gradient was compared with numpy's "
+            f"in every process, and none was wrong. They took {run['seconds']:.0f} s."
+        )
+        parts += samples_of(run, "steps")
     if record["starts"]:
         jobs = record["starts"][0]
         parts.append(
@@ -163,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--exchanges", type=int, default=10_000, help="0: none")
     parser.add_argument("--programs", type=int, default=72, help="compiled exchanges")
+    parser.add_argument("--steps", type=int, default=10_000, help="of a layer; 0: none")
     parser.add_argument("--jobs", type=int, default=100, help="0: none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the record")
@@ -174,11 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record["exchanges"] = (
         [exchange(options.exchanges, options.programs, options.seed)] if options.exchanges else []
     )
+    record["steps"] = [step(options.steps, CHUNKS, options.seed)] if options.steps else []
     record["starts"] = [run_jobs(options.jobs)] if options.jobs else []
     print(page(record, "Endurance"))
     if options.json:
         records.write(options.json, record)
-    bad = [run["grown"] for run in record["exchanges"]] + [
+    bad = [run["grown"] for run in record["exchanges"] + record["steps"]] + [
         s["hung"] + s["left"] for s in record["starts"]
     ]
     return 1 if any(bad) else 0

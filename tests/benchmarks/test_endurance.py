@@ -17,15 +17,21 @@ def test_exchanges_on_and_on():
     run = endurance.exchange(exchanges=100, programs=6, seed=1)
     assert run["grown"] == []
     assert run["refused"] == 0
-    assert [sample[-1]["exchanges"] for sample in run["samples"]] == [100] * 4
+    assert [sample[-1]["done"] for sample in run["samples"]] == [100] * 4
     assert run["moved"] > 0
+
+
+def test_steps_of_layers_on_and_on():
+    run = endurance.step(steps=24, chunks=4, seed=1)  # XLA still starts threads
+    assert run["refused"] == 0
+    assert [sample[-1]["done"] for sample in run["samples"]] == [24] * 4
 
 
 def samples(**last):
     """Of a process that had as much of all at all times, but for the later half."""
     usual = {"allocated": 200 << 20, "rss": 300 << 20, "descriptors": 30, "threads": 100}
     later = usual | last
-    return [{"exchanges": 100 * i} | (later if i >= 6 else usual) for i in range(8)]
+    return [{"done": 100 * i} | (later if i >= 6 else usual) for i in range(8)]
 
 
 def test_what_grows_is_noticed():

@@ -163,6 +163,29 @@ def _entries(folder: str) -> int:
     return len(list(Path(folder).iterdir()))
 
 
+class Sampler:
+    """What this process holds of the system, at some times of a long run.
+
+    Args:
+      first, total: how much has been done at the first sample, and at the last.
+      samples: how many.
+    """
+
+    def __init__(self, first: int, total: int, samples: int) -> None:
+        self.found: list[dict[str, Any]] = []
+        self._at = np.linspace(first, total, samples).astype(int).tolist()
+        self._start = time.perf_counter()
+
+    def take(self, done: int) -> None:
+        """Takes the samples that are due."""
+        while self._at and done >= self._at[0]:
+            self._at.pop(0)
+            seconds = round(time.perf_counter() - self._start, 1)
+            self.found.append({"done": done, "seconds": seconds} | usage())
+            sys.stdout.write(f"{self.found[-1]}\n")
+            sys.stdout.flush()
+
+
 def exchange_on_and_on(exchanges: int, programs: int, seed: int, samples: int) -> dict[str, Any]:
     """Runs in a job: that many exchanges by that many programs, up to four in flight.
 
@@ -172,9 +195,8 @@ def exchange_on_and_on(exchanges: int, programs: int, seed: int, samples: int) -
     shape = jax.process_count(), jax.local_device_count()
     kinds = [Program(rng, *shape, number) for number in range(programs)]
     turns = [*range(programs), *rng.integers(programs, size=exchanges - programs)]
-    at = np.linspace(programs, exchanges, samples).astype(int).tolist()
-    found, moved, done = [], 0, 0
-    start = time.perf_counter()
+    sampler = Sampler(programs, exchanges, samples)
+    moved = done = 0
     while done < exchanges:
         now = turns[done : done + int(rng.integers(1, 5))]
         launched = [(k, kinds[k].launch(rng)) for k in now]
@@ -187,14 +209,9 @@ def exchange_on_and_on(exchanges: int, programs: int, seed: int, samples: int) -
             moved += exchange.moved
             done += 1
         del exchange
-        while at and done >= at[0]:
-            at.pop(0)
-            seconds = round(time.perf_counter() - start, 1)
-            found.append({"exchanges": done, "seconds": seconds} | usage())
-            sys.stdout.write(f"{found[-1]}\n")
-            sys.stdout.flush()
+        sampler.take(done)
     return {
-        "samples": found,
+        "samples": sampler.found,
         "moved": moved,
         "programs": [kind.about for kind in kinds],
         "refused": fastjax._core.network_state()["refused"],
