@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -96,6 +97,9 @@ class TrainOptions:
     """At the end, time steps of every scheduler and of the dense layer side by side."""
     compared: tuple[str, ...] = ()
     """Schedulers to compare; by default all that programs can have."""
+    compared_ways: tuple[str, ...] = ()
+    """Other ways to compare: once:4 is tokens that cross once to each server, in 4 chunks; each:1,
+    once for each choice, in one chunk."""
     rounds: int = 20
     """Times that each of them runs."""
 
@@ -106,6 +110,8 @@ class TrainOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be 1 or more.")
         _check_schedulers(self.compared)
+        for way in self.compared_ways:
+            _way(way)
         for whole, part in (
             ("devices", "processes"),
             ("experts", "devices"),
@@ -249,6 +255,14 @@ def _check_schedulers(names: Sequence[str]) -> None:
             raise ValueError(f"--compared {name}: there are {', '.join(known)}.")
 
 
+def _way(name: str) -> dict[str, Any]:
+    """What `layers.fast` is told of a way."""
+    found = re.fullmatch(r"(once|each):([1-9]\d*)", name)
+    if not found:
+        raise ValueError(f"--compared-ways {name}: want once:CHUNKS or each:CHUNKS.")
+    return {"deduplicate": found[1] == "once", "chunks": int(found[2])}
+
+
 def _layer(options: TrainOptions, name: str, scheduler: str | None) -> layers.Layer:
     return layers.dense if name == "dense" else layers.fast(scheduler, options.topology)
 
@@ -271,6 +285,9 @@ def compare(
         f"fastjax {name}": once(trainer.step(_layer(options, "fastjax", name)))
         for name in options.compared or scheduling.schedulers_in_programs()
     }
+    for name in options.compared_ways:
+        layer = layers.fast(options.scheduler, options.topology, **_way(name))
+        runs[f"fastjax {name}"] = once(trainer.step(layer))
     runs["dense, padded"] = once(trainer.step(layers.dense))
     for go in runs.values():  # compiles it
         go()

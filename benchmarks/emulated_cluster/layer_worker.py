@@ -15,6 +15,7 @@ from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
 from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
+from fastjax.traced.after import after
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "once": {"deduplicate": True},
@@ -126,7 +127,8 @@ def _program(
 
     def with_gradients(x: jax.Array, ids: jax.Array, weights: jax.Array) -> Any:
         result, back = jax.vjp(lambda x, w: there_and_back(x, ids, w), x, weights)
-        return result, *back(jnp.ones_like(result))
+        # There is no cotangent before there is a result, as with a loss.
+        return result, *back(after(jnp.ones_like(result), result))
 
     spec = jax.P(AXIS)
     function = with_gradients if backward else there_and_back

@@ -172,6 +172,8 @@ class TrainingOptions(PlannedOptions):
 
     schedulers: tuple[str, ...] = schedulers_in_programs()
     """Schedulers to measure."""
+    ways: tuple[str, ...] = ("once:1", "once:4", "each:1", "each:4")
+    """Other layers to measure, by how often a token crosses to a server, and chunks."""
     steps: int = 30
     """Steps of training first, so that routing is real."""
     rounds: int = 7

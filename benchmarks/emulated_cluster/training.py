@@ -32,6 +32,7 @@ def run(options: TrainingOptions) -> dict[str, Any]:
             "options": {
                 **record["options"],
                 "compared": options.schedulers,
+                "compared_ways": options.ways,
                 "processes": fabric.servers,
                 "devices": fabric.servers * fabric.rails,
                 "folder": folder,
@@ -74,7 +75,9 @@ def page(record: dict[str, Any], title: str) -> str:
         f"after {options['steps']} steps of training, loss {record['losses'][0]:.3f} to "
         f"{record['losses'][-1]:.3f}. NICs of {fabric['rate'] / 1e6:g} Mbit/s. All layers run once "
         f"in each of {options['rounds']} rounds, in random order; speeds are compared round by "
-        "round. The dense layer pads to a slot for each token at each expert and sends by "
+        "round. *once:4* is the layer in 4 chunks with tokens that cross once to each server, "
+        "*each:1* that in one chunk with rows that cross once for each choice; the others choose. "
+        "The dense layer pads to a slot for each token at each expert and sends by "
         "`jax.lax.all_to_all` over gloo, which has all NICs of a server together."
     )
     table = records.table(header, rows, texts=1)

@@ -40,8 +40,14 @@ def route(x: Any, router: Any, top_k: int) -> tuple[Any, Any, Any]:
     return ids, weights / weights.sum(-1, keepdims=True), experts * (chosen @ wanted)
 
 
-def fast(scheduler: str | None = None, topology: Topology | None = None) -> Layer:
-    """Rows travel as they are; experts work on those that there are."""
+def fast(
+    scheduler: str | None = None,
+    topology: Topology | None = None,
+    *,
+    deduplicate: bool | None = None,
+    chunks: int | None = None,
+) -> Layer:
+    """Rows travel as they are; experts work on those that there are. See `fastjax.moe.layer`."""
 
     def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
         return moe.layer(
@@ -54,6 +60,8 @@ def fast(scheduler: str | None = None, topology: Topology | None = None) -> Laye
             axis_name=AXIS,
             scheduler=scheduler,
             topology=topology,
+            deduplicate=deduplicate,
+            chunks=chunks,
         )
 
     return layer

@@ -116,13 +116,14 @@ def test_resumed(uninterrupted, files, tmp_path, monkeypatch, capsys):
         patch.setattr(train_moe, "Checkpoints", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             train_moe.run(options(files, tmp_path))
-    again = options(files, tmp_path, resume=True, compare=True, rounds=2)
+    ways = ("once:1", "each:2")
+    again = options(files, tmp_path, resume=True, compare=True, compared_ways=ways, rounds=2)
     history = train_moe.run(again)
     compared = history.pop("compared")
     assert history == uninterrupted[1]
     assert {len(seconds) for seconds in compared.values()} == {2}
     said = capsys.readouterr().out
-    for name in scheduling.schedulers_in_programs():
+    for name in (*scheduling.schedulers_in_programs(), *ways):
         assert f"fastjax {name} " in said
     assert "dense, padded" in said
 
@@ -184,6 +185,7 @@ def test_how_to_plan(files, tmp_path, monkeypatch):
         ("--process 1 --processes 2", "which needs --coordinator."),
         ("--coordinator here:1", "--coordinator is for several processes"),
         ("--compared auto fastest", "--compared fastest: there are auto, "),
+        ("--compared-ways once:4 each:0", "--compared-ways each:0: want once:CHUNKS"),
     ],
 )
 def test_options_refused(arguments, said, capsys):
