@@ -11,7 +11,7 @@ from emulated_cluster.bench import merge_run
 from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import OverlapOptions
 
-SCHEMA = "fastjax-emulated-overlap-1"
+SCHEMA = "fastjax-emulated-overlap-2"
 
 
 def run(options: OverlapOptions) -> dict[str, Any]:
@@ -69,6 +69,7 @@ def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any
         "program": name,
         "wrong": sum(part["wrong"] for part in parts),
         "all_s": [round(run["seconds"], 4) for run in runs],
+        "model_s": round(parts[0]["model_s"], 4),
         "machine_busy": round(max(run["machine"] for run in runs), 3),
     }
 
@@ -91,10 +92,12 @@ def page(record: dict[str, Any], title: str) -> str:
         "machine, as if they had one of their own. *ratio*: what experts alone take, by what "
         "exchanges alone take. *÷ one chunk*, *÷ longer*: the median, by that of one chunk and by "
         f"that of the longer of the two alone. Programs run in turn, {options['rounds']} times "
-        "each, in random order."
+        "each, in random order. *model*: what the model of a layer predicts, and that by the "
+        "median. It knows the rates and latencies of the fabric, and takes a backward pass for "
+        "a layer whose experts take twice as long."
     )
     header = ["ratio", "program", "median s", "min", "max", "÷ one chunk", "÷ longer", "wrong"]
-    header += ["CPU"]
+    header += ["model s", "model", "CPU"]
     rows = [_row(cell, record["cells"]) for cell in record["cells"]]
     table = records.table(header, rows, texts=2)
     return "\n\n".join([f"# {title}", about, table, records.conditions(record)]) + "\n"
@@ -117,5 +120,7 @@ def _row(cell: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:
         by_one,
         f"{points[0] / longer:.2f}",
         str(cell["wrong"]),
+        f"{cell['model_s']:.3f}",
+        f"{cell['model_s'] / points[0]:.2f}",
         f"{cell['machine_busy']:.0%}",
     ]

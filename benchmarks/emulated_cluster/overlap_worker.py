@@ -20,9 +20,10 @@ from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
 from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
+from fastjax.simulation import LayerTimes, layer_time
 from fastjax.traced.after import after
 
-EXCHANGES, EXPERTS = "exchanges alone", "experts alone"
+EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"
 # A backward pass makes two products for each of the forward pass.
 BACKWARD = 2
 
@@ -69,6 +70,53 @@ def experts_of(processor: Processor) -> Callable[..., jax.Array]:
         return work(rows, group_sizes.sum()) * each[:, None]
 
     return experts
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What the model of a layer predicts of the programs: it knows the fabric, and has seen none.
+
+    Attributes:
+      layer: what is sent.
+      topology: the fabric.
+      deduplicate: whether tokens cross once.
+      seconds_per_row: that experts take, forward.
+      backward: whether there is a backward pass, which is a layer whose experts take longer.
+    """
+
+    layer: layer_work.Layer
+    topology: fastjax.Topology
+    deduplicate: bool
+    seconds_per_row: float
+    backward: bool
+
+    def seconds_of(self, program: str) -> float:
+        """Of a program, by its name."""
+        passes = (1, BACKWARD) if self.backward else (1,)
+        rows = layer_work.arriving(self.layer, self.layer.choices())
+        if program == EXPERTS:
+            return rows * self.seconds_per_row * sum(passes)
+        chunks = 1 if program == EXCHANGES else self._chunks(program)
+        # Experts are equally popular in the model; here they take what the busiest ones do.
+        busiest = rows / (self.layer.tokens * self.layer.top_k)
+        each = 0.0 if program == EXCHANGES else self.seconds_per_row * busiest
+        return sum(self._layer(each * times, chunks).total for times in passes)
+
+    def _chunks(self, program: str) -> int:
+        return self._layer(self.seconds_per_row).chunks if program == CHOSEN else int(program)
+
+    def _layer(self, seconds_a_row: float, chunks: int | None = None) -> LayerTimes:
+        layer = self.layer
+        return layer_time(
+            self.topology,
+            layer.tokens,
+            layer.top_k,
+            layer.row_bytes,
+            layer.experts,
+            seconds_a_row=seconds_a_row,
+            chunks=chunks,
+            deduplicate=self.deduplicate,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +182,13 @@ def serve(
         seconds = ratio * exchanges / busiest / (1 + BACKWARD if backward else 1)
         by_rule = build(None, seconds)
         programs = {str(count): run(program) for count, program in compiled.items()}
-        programs["chosen"] = run(by_rule)
+        programs[CHOSEN] = run(by_rule)
         found[str(ratio)] = _measure(
             programs, alone, processor, seconds, busiest, backward, runs, operands, what
         )
+        model = Model(what, shape, deduplicate, seconds, backward)
+        for name, measured in found[str(ratio)].items():
+            measured["model_s"] = model.seconds_of(name)
     return found
 
 
