@@ -8,8 +8,9 @@ from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, inside_servers, ordering, payload, to_experts
-from fastjax.moe.crossing import cross_weights, return_sums
+from fastjax.moe.crossing import cross_weights
 from fastjax.moe.handle import Handle
+from fastjax.moe.returning import return_sums
 
 
 @jax.named_scope("moe_combine")

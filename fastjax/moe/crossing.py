@@ -272,7 +272,7 @@ def _cross(
     listed = look_up(x, crossing.token)
     words, _ = payload.packed(listed, travels_in, (listed_weights, numbers))
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    words = _exchange_there(words, crossing, dependency)
+    words = exchange_there(words, crossing, dependency)
     own = x, own_weights, own_numbers
     rows = x.shape[0] + words.shape[0]
     zero = words[:1, :1].sum() * 0  # of a batch as words are, or cotangents would be summed over it
@@ -377,9 +377,9 @@ def _return(
     words, how = payload.packed(rows[tokens:], travels_in, (each[tokens:],))
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
     back, (each_back,) = payload.unpacked(
-        _exchange_back(words, crossing, dependency), how, rows.dtype
+        exchange_back(words, crossing, dependency), how, rows.dtype
     )
-    added = _added_up(rows[:tokens], back, crossing)
+    added = added_up(rows[:tokens], back, crossing)
     return added, _of_choices(each[:tokens], each_back, crossing), dependency
 
 
@@ -418,115 +418,22 @@ def _return_backward(travels_in: np.dtype, residuals: Any, cts: Any) -> Any:
 _return.defvjp(_return_forward, _return_backward, symbolic_zeros=True)
 
 
-def _exchange_there(
+def exchange_there(
     words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
 ) -> jax.Array:
+    """The words of each entry, to its server; shape (landing, words)."""
     return payload.exchange(words, crossing.landing, crossing.there, crossing.plan, dependency)
 
 
-def _exchange_back(
+def exchange_back(
     words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
 ) -> jax.Array:
+    """The words of each row that landed, to its entry; shape (entries, words)."""
     entries = crossing.token.shape[0]
     return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), dependency)
 
 
-@jax.named_scope("moe_return")
-def return_sums(
-    sums: jax.Array,
-    crossing: Crossing,
-    dtype: np.dtype,
-    travels_in: np.dtype,
-    dependency: ordering.Dependency = None,
-) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency]:
-    """Adds up for each token what its servers made of it.
-
-    Args:
-      sums: of each row that `cross` landed, wide, shape (tokens + landing, width).
-      crossing: the way that the rows came.
-      dtype: what gradients travel in where `travels_in` is of one byte.
-      travels_in: the type that sums travel in.
-      dependency: what the exchange waits for.
-
-    Returns:
-      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And two
-      dependencies on the beginning of the exchange: for the next one; and for the sums of the next
-      chunk, after whose backward pass the cotangents of this one land.
-    """
-    leaves, structure = jax.tree.flatten((sums, crossing, dependency))
-    leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
-    returned: Any = _return_sums(dtype, travels_in, *jax.tree.unflatten(structure, leaves))
-    return returned
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _return_sums(
-    dtype: np.dtype,
-    travels_in: np.dtype,
-    sums: jax.Array,
-    crossing: Crossing,
-    dependency: ordering.Dependency,
-) -> Any:
-    del dtype
-    tokens = crossing.goes.shape[0]
-    words, how = payload.packed(sums[tokens:], travels_in)
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    returned = _exchange_back(words, crossing, dependency)
-    back, _ = payload.unpacked(returned, how, sums.dtype)
-    return _added_up(sums[:tokens], back, crossing), dependency, dependency
-
-
-def _return_sums_forward(dtype: np.dtype, travels_in: np.dtype, *values: Any) -> Any:
-    return _return_sums(dtype, travels_in, *values), values[1]
-
-
-def _return_sums_backward(
-    dtype: np.dtype, travels_in: np.dtype, crossing: Crossing, cts: Any
-) -> Any:
-    ct, dependency_ct, landing_ct = cts
-    there_in = dtype if payload.has_scales(travels_in, ct.dtype) else travels_in
-    fanned: Any = _fan_out(there_in, ct, crossing, dependency_ct, landing_ct)
-    rows, dependency = fanned
-    return rows, None, dependency
-
-
-_return_sums.defvjp(_return_sums_forward, _return_sums_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fan_out(
-    travels_in: np.dtype,
-    ct: jax.Array,
-    crossing: Crossing,
-    dependency: ordering.Dependency,
-    landing_dependency: ordering.Dependency,
-) -> Any:
-    """Sends the cotangent of each token to the token's servers, once to each.
-
-    What arrives is unpacked after `landing_dependency`; see `land`.
-    """
-    listed = look_up(ct, crossing.token)
-    words, how = payload.packed(listed, travels_in)
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    words = ordering.wait(_exchange_there(words, crossing, dependency), landing_dependency)
-    rows, _ = payload.unpacked(words, how, ct.dtype)
-    return jnp.concatenate([ct, rows]), dependency
-
-
-def _fan_out_forward(travels_in: np.dtype, *values: Any) -> Any:
-    return _fan_out(travels_in, *values), values[1]
-
-
-def _fan_out_backward(travels_in: np.dtype, crossing: Crossing, cts: Any) -> Any:
-    returned: Any = _return_sums(travels_in, travels_in, cts[0], crossing, cts[1])
-    rows, dependency, landing_dependency = returned
-    return rows, None, dependency, landing_dependency
-
-
-_fan_out.defvjp(_fan_out_forward, _fan_out_backward)
-
-
-def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
+def added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
     """The parts of each token, summed wide in the order of servers: its own, and those entries."""
     wide = types.summed_in(own.dtype)
     total = jnp.zeros_like(own, wide)
@@ -555,12 +462,14 @@ __all__ = [
     "Destinations",
     "InFlight",
     "Landed",
+    "added_up",
     "cross",
     "cross_weights",
+    "exchange_back",
+    "exchange_there",
     "find_crossing",
     "find_destinations",
     "land",
     "number_type",
     "numbers_of",
-    "return_sums",
 ]
