@@ -28,8 +28,8 @@ import multiprocess
 SCHEMA = "fastjax-endurance-2"
 PROCESSES, DEVICES, CHUNKS = 4, 2, 4
 # Of the last quarter of the samples against the one before, by medians. What malloc has given out
-# is what a leak would be in: 256 bytes an exchange show. What is kept for reuse grows to the
-# largest exchange so far, more and more seldom. Resident memory goes up and down by several MiB
+# is what a leak would be in: 256 bytes an exchange or a step show. What is kept for reuse grows to
+# the largest exchange so far, more and more seldom. Resident memory goes up and down by several MiB
 # with the holes that are left in the arenas of some 170 threads.
 MORE_ALLOCATED, MORE_ALLOCATED_EACH = 512 << 10, 256
 MORE_RESIDENT = 16 << 20

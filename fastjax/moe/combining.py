@@ -61,8 +61,8 @@ def combine_in_order(
       weights: see `combine`.
       payload_dtype: see `combine`.
       dependency: what the exchange waits for.
-      sums_dependency: that of the chunk before, whose cotangents land, in the backward pass, after
-        those of these rows are with their experts.
+      sums_dependency: that of the chunk before. In the backward pass, the cotangents of that chunk
+        are unpacked after those of this chunk have reached their experts.
 
     Returns:
       Tokens; a dependency for the next such exchange; one for experts that are to work once

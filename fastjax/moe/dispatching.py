@@ -121,8 +121,9 @@ def plan_dispatches(
 
     One collective gathers the counts of all chunks. A plan that is refused ends the program on all
     devices. No device may then have begun what waits for the others: so no plan is made before all
-    counts are gathered, and none before the first, which is the one that is refused. The others are
-    made at once: devices meet two times, whatever the number of chunks.
+    counts are gathered, and none before the first. That is the one that is refused, since it gets
+    the wrong choices of all chunks (`whole_layer`). The others are made at once, so plans are made
+    in two rounds, whatever the number of chunks.
 
     Args:
       expert_ids: of each chunk, shape (tokens, k).
@@ -143,8 +144,9 @@ def plan_dispatches(
         counts = to_experts.gather([counted.destinations.counts for counted in crossings], over)
         for counted, of_all in zip(crossings, counts, strict=True):
             crossing = plan_crossing(counted, of_all, first.servers, over, dependency)
+            if not planned:
+                dependency = ordering.on_plans([crossing.crossing.plan.table], dependency)
             tables.append(crossing.crossing.plan.table)
-            dependency = ordering.on_plans(tables[:1], dependency)
             planned.append(crossing)
         return planned, ordering.on_plans(tables, dependency)
     choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
@@ -154,8 +156,9 @@ def plan_dispatches(
         if dependency is not None:
             # Before rows depend on it, or a backward pass that makes these again would plan again.
             found = dataclasses.replace(found, route=checkpoint.named(found.route))
+        if not planned:
+            dependency = ordering.on_plans([found.route.plan.table], dependency)
         tables.append(found.route.plan.table)
-        dependency = ordering.on_plans(tables[:1], dependency)
         planned.append(found)
     return planned, ordering.on_plans(tables, dependency)
 

@@ -40,11 +40,15 @@ def send(
 def send_weights(
     weights: jax.Array, route: Route, dependency: ordering.Dependency = None
 ) -> jax.Array:
-    """Sends weights to the rows of their experts, shape (route.rows, 1); see `payload.exchange`."""
+    """Sends weights to the rows of their experts, shape (route.rows, 1).
+
+    They are staged where there is a dependency, and do not wait for it.
+    """
     each = weights.reshape(-1, 1)
     each, *_ = jax_compat.vary_together([each, route.order], route.plan.axis_name)
     sorted_ = look_up(each, route.order, unique=True)
-    return payload.exchange(sorted_, route.rows, route.there, route.plan, dependency)
+    staged = ordering.on_rows(sorted_, ordered=dependency is not None)
+    return payload.exchange(sorted_, route.rows, route.there, route.plan, staged)
 
 
 def add_up(
@@ -74,7 +78,7 @@ def add_up(
         rows = rows.astype(wide)
         rows = rows if weights is None else rows * weights.astype(wide)
         sums = _varying(functools.partial(_sum_returned, wide), rows, None, route)
-        return sums, None if dependency is None else ordering.on_rows(rows)
+        return sums, ordering.on_rows(rows, ordered=dependency is not None)
     if not summable(rows.dtype, wide):
         rows = rows.astype(wide)
     factors = None if weights is None else weights.reshape(-1).astype(types.real(wide))
@@ -113,7 +117,7 @@ def _summed(
         cpu=functools.partial(_sum_indexed, wide, ordered),
         default=functools.partial(_sum_returned, wide),
     )
-    return sums, ordering.on_rows(rows) if ordered else None
+    return sums, ordering.on_rows(rows, ordered=ordered)
 
 
 def _gathered_forward(x: jax.Array, dependency: ordering.Dependency, route: Route) -> Any:
@@ -133,7 +137,7 @@ def _summed_forward(wide: np.dtype, *values: Any) -> Any:
 def _summed_backward(wide: np.dtype, residuals: Any, cts: Any) -> Any:
     ct, dependency = cts
     rows, factors, earlier, route = residuals
-    on_rows = lambda rows: None if earlier is None else ordering.on_rows(rows)  # noqa: E731
+    on_rows = functools.partial(ordering.on_rows, ordered=earlier is not None)
     # Tokens are of the rows' type, so that one holds their cotangents.
     each: Any = _gathered(ct.astype(rows.dtype), dependency, route)
     if factors is None:
@@ -162,7 +166,7 @@ def _tokens_of(route: Route) -> jax.Array:
 
 @jax.named_scope("moe_to_experts")
 def _gather_indexed(x: jax.Array, route: Route, *, staged: bool) -> jax.Array:
-    dependency = ordering.on_rows(x) if staged else None
+    dependency = ordering.on_rows(x, ordered=staged)
     base = ordering.zeros((route.rows, x.shape[1]), x.dtype, dependency)
     return indexed_exchange(x, base, route.there, _tokens_of(route), route.plan, staged=staged)
 
@@ -171,7 +175,7 @@ def _gather_indexed(x: jax.Array, route: Route, *, staged: bool) -> jax.Array:
 def _sum_indexed(
     wide: np.dtype, staged: bool, rows: jax.Array, factors: jax.Array | None, route: Route
 ) -> jax.Array:
-    dependency = ordering.on_rows(rows) if staged else None
+    dependency = ordering.on_rows(rows, ordered=staged)
     base = ordering.zeros((route.tokens, rows.shape[1]), wide, dependency)
     return indexed_exchange(
         rows,

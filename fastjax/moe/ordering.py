@@ -34,7 +34,7 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike, dependency: Dependency) -> j
     """
     if dependency is None:
         return jnp.zeros(shape, dtype)
-    return jnp.broadcast_to(dependency.astype(dtype), shape)
+    return jnp.broadcast_to(jax.lax.stop_gradient(dependency).astype(dtype), shape)
 
 
 def begin_exchange(
@@ -63,9 +63,12 @@ def of_cotangent(ct: Any) -> Dependency:
     return satisfied() if isinstance(ct, SymbolicZero) else ct
 
 
-def on_rows(rows: jax.Array) -> jax.Array:
-    """A dependency on rows: what waits for it begins once they have been computed."""
-    return after(satisfied(), rows)
+def on_rows(rows: jax.Array, *, ordered: bool = True) -> Dependency:
+    """A dependency on rows: what waits for it begins once they have been computed.
+
+    None where no order is imposed.
+    """
+    return after(satisfied(), rows) if ordered else None
 
 
 def on_plans(tables: Sequence[jax.Array], dependency: Dependency) -> Dependency:

@@ -102,7 +102,8 @@ def exchange(
 ) -> jax.Array:
     """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero.
 
-    Exchanges that have a dependency run beside other work, so they are staged.
+    Exchanges that have a dependency run beside other work, so they are staged. What they land on is
+    written after the dependency.
     """
     base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, dependency)
     return exchange_planned(rows, base, way, plan, staged=dependency is not None)

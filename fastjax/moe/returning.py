@@ -37,9 +37,9 @@ def return_sums(
       dependency: what the exchange waits for.
 
     Returns:
-      Shape (tokens, width), of the type of `sums`; added up in the order of servers. And two
-      dependencies on the beginning of the exchange: for the next one; and for the sums of the next
-      chunk, after whose backward pass the cotangents of this one land.
+      Shape (tokens, width), of the type of `sums`; added up in the order of servers. Two
+      dependencies on the beginning of the exchange follow: one is for the next exchange; the other
+      is for the sums of the next chunk, after whose backward pass the cotangents of this one land.
     """
     leaves, structure = jax.tree.flatten((sums, crossing, dependency))
     leaves = jax_compat.vary_together(leaves, crossing.plan.axis_name)
@@ -61,6 +61,7 @@ def _return_sums(
     words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
     returned = exchange_back(words, crossing, dependency)
     back, _ = payload.unpacked(returned, how, sums.dtype)
+    # The same dependency two times, since each has a cotangent of its own.
     return added_up(sums[:tokens], back, crossing), dependency, dependency
 
 
@@ -91,7 +92,7 @@ def _fan_out(
 ) -> Any:
     """Sends the cotangent of each token to the token's servers, once to each.
 
-    What arrives is unpacked after `landing_dependency`; see `land`.
+    What arrives is unpacked after `landing_dependency`; see `crossing.land`.
     """
     listed = look_up(ct, crossing.token)
     words, how = payload.packed(listed, travels_in)

@@ -21,8 +21,9 @@ def after(value: jax.Array, earlier: jax.Array) -> jax.Array:
     """The value, for what must not begin before `earlier` has been computed.
 
     XLA drops `jax.lax.optimization_barrier` before it decides on an order, for CPUs and for GPUs;
-    it does not drop this. Platforms without a backend of ours get that barrier. Derivatives are
-    those of the value, and wait for nothing.
+    it does not drop this. Platforms without a backend of ours get that barrier, and so does a
+    shard_map that leaves axes to XLA: no order holds there. Derivatives are those of the value, and
+    wait for nothing.
     """
     operands = jax_compat.vary_together([value, earlier], ())
     return after_p.bind(*operands, fallback=config.current().fallback)
@@ -43,7 +44,9 @@ def _lowering(
     **params: str,
 ) -> list[jax_compat.MlirValue]:
     # XLA would bring together what it has divided over its axes for a call that it does not know.
-    if not fallback.expected(platform, params["fallback"]) or jax_compat.automatic_axes(ctx):
+    if not fallback.may_use_handlers(platform, params["fallback"]) or jax_compat.automatic_axes(
+        ctx
+    ):
         return jax_compat.lower_function(ctx, _barrier, *operands)
     return custom_calls.emit(ctx, AFTER, operands, {})
 

@@ -24,11 +24,9 @@ def needed(platform: str, fallback: str) -> bool:
     Raises:
       UnsupportedError: it would, and the option forbids that.
     """
-    if expected(platform, fallback):
+    if may_use_handlers(platform, fallback):
         return False
     why = handlers.unusable(platform)
-    if not why:
-        return False
     if fallback != "jax":
         raise _refusal(platform, why, fallback)
     if platform != "tpu" and (platform, why) not in _warned:
@@ -44,7 +42,7 @@ def needed(platform: str, fallback: str) -> bool:
     return True
 
 
-def expected(platform: str, fallback: str) -> bool:
+def may_use_handlers(platform: str, fallback: str) -> bool:
     """Whether a program for a platform may use handlers of ours.
 
     Args:
@@ -78,4 +76,4 @@ def refuse_others(platform: str, what: str) -> None:
         )
 
 
-__all__ = ["expected", "needed", "refuse_others"]
+__all__ = ["may_use_handlers", "needed", "refuse_others"]

@@ -15,7 +15,7 @@ ffi::Error Pass(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ff
   return ffi::Error::Success();
 }
 
-// Of a GPU's program, which would have to copy on its stream. There, XLA has kept to what it was asked for.
+// A GPU's handler would have to copy on the stream, so it refuses instead.
 ffi::Error PassInPlace(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ffi::AnyBuffer> result) {
   if (result->untyped_data() == value.untyped_data()) return ffi::Error::Success();
   return ffi::Error::Internal(

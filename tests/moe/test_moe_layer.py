@@ -194,11 +194,19 @@ def test_plans_wait_for_the_first_alone(tmp_path, deduplicate):
 def test_what_an_exchange_lands_on_is_written_after_all_plans(tmp_path, deduplicate):
     parts, calls_of = parts_of_four_chunks(tmp_path, deduplicate)
     plans = calls_of("fastjax_plan_v1")[:4]
-    stages = calls_of("fastjax_stage_v1")
-    assert len(stages) >= 8
+    stages = calls_of("fastjax_stage_v1") + calls_of("fastjax_indexed_stage_v1")
+    assert len(stages) == (20 if deduplicate else 8)  # weights inside servers go alone
     for stage in stages:
         base = parts[stage].operands[1]
         assert parts[base].waits.issuperset(plans)
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_gradients_gather_counts_alone(chunks):
+    """Those of all chunks once, those of experts with little room, and each chunk's in servers."""
+    options = {"deduplicate": True, "buffer_factor": 1.5}
+    local = functools.partial(in_chunks, options, chunks, marked)
+    assert lowered(local, 6, gradients=True).as_text().count('all_gather"') == chunks + 2
 
 
 def test_cotangents_land_one_chunk_after_the_other(tmp_path):

@@ -35,8 +35,10 @@ class Step:
     def draw(cls, rng: np.random.Generator, devices: int) -> Step:
         """Tokens that prefer some experts, others in each step; some choices go nowhere."""
         numbers = lambda *shape: rng.integers(-4, 5, shape).astype(np.float32)  # noqa: E731
-        popular = rng.dirichlet(np.full(EXPERTS, 0.5))
-        ids = rng.choice(EXPERTS, (devices, TOKENS, TOP_K), p=popular).astype(np.int32)
+        likely = rng.gumbel(size=(devices, TOKENS, EXPERTS)) + 2 * rng.normal(size=EXPERTS)
+        ids = np.argsort(-likely)[..., :TOP_K].astype(
+            np.int32
+        )  # differ, or there is no room for all
         ids[rng.random(ids.shape) < 0.1] = -1
         rows = (devices, TOKENS, WIDTH)
         each = numbers(devices, TOKENS, TOP_K), numbers(devices, EXPERTS // devices)
@@ -80,7 +82,7 @@ def step_on_and_on(steps: int, chunks: int, seed: int, samples: int) -> dict[str
     rng = np.random.default_rng(seed)
     mesh = mesh_of((jax.device_count(),))
     programs = [_program(mesh, chunks, deduplicate=once) for once in (True, False)]
-    sampler = Sampler(len(programs), steps, samples)
+    sampler = Sampler(min(len(programs), steps), steps, samples)
     for number in range(steps):
         step = Step.draw(rng, mesh.size)
         results = programs[number % 2](*spread(mesh, dataclasses.astuple(step)))

@@ -85,7 +85,7 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
   for (std::thread& other : others) other.join();
 }
 
-// A million plans take half an hour or more: one that waits for them sees how many there were, each twentieth.
+// Reports twenty times how many plans are done: a million take half an hour or more.
 class Progress {
  public:
   explicit Progress(int64_t count) : count_(count), step_(std::max<int64_t>(1, count / 20)) {}
