@@ -44,11 +44,10 @@ def _lowering(
     **params: str,
 ) -> list[jax_compat.MlirValue]:
     # XLA would bring together what it has divided over its axes for a call that it does not know.
-    if not fallback.may_use_handlers(platform, params["fallback"]) or jax_compat.automatic_axes(
-        ctx
-    ):
-        return jax_compat.lower_function(ctx, _barrier, *operands)
-    return custom_calls.emit(ctx, AFTER, operands, {})
+    divided = jax_compat.automatic_axes(ctx)
+    if fallback.may_use_handlers(platform, params["fallback"]) and not divided:
+        return custom_calls.emit(ctx, AFTER, operands, {})
+    return jax_compat.lower_function(ctx, _barrier, *operands)
 
 
 def _barrier(value: jax.Array, earlier: jax.Array) -> jax.Array:

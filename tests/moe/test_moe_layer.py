@@ -210,7 +210,7 @@ def test_gradients_gather_counts_alone(chunks):
 
 
 def test_cotangents_land_one_chunk_after_the_other(tmp_path):
-    """So those of a chunk take no memory from what the chunk before gives its experts."""
+    """Or they would take memory from what the experts of the chunk that landed before get."""
     parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)
     *_, last_forward, first, second, third, fourth = calls_of("callback")
     inside_servers = {*calls_of("fastjax_indexed_staged_exchange_v1")}

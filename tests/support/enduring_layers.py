@@ -36,9 +36,8 @@ class Step:
         """Tokens that prefer some experts, others in each step; some choices go nowhere."""
         numbers = lambda *shape: rng.integers(-4, 5, shape).astype(np.float32)  # noqa: E731
         likely = rng.gumbel(size=(devices, TOKENS, EXPERTS)) + 2 * rng.normal(size=EXPERTS)
-        ids = np.argsort(-likely)[..., :TOP_K].astype(
-            np.int32
-        )  # differ, or there is no room for all
+        # Those of a token differ, or there would not be room for all rows.
+        ids = np.argsort(-likely)[..., :TOP_K].astype(np.int32)
         ids[rng.random(ids.shape) < 0.1] = -1
         rows = (devices, TOKENS, WIDTH)
         each = numbers(devices, TOKENS, TOP_K), numbers(devices, EXPERTS // devices)
