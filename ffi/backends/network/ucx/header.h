@@ -2,6 +2,7 @@
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_HEADER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -10,7 +11,7 @@
 namespace fastjax::network::ucx {
 
 constexpr uint32_t kHeaderMagic = 0x666a7877;
-constexpr uint16_t kHeaderVersion = 1;
+constexpr uint16_t kHeaderVersion = 2;
 
 // Each kind says of which process's request `number` is; the answer returns it.
 enum class Kind : uint16_t {
@@ -22,9 +23,17 @@ enum class Kind : uint16_t {
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
-  kProbe,  // asks for an answer between the same NIC workers
+  kProbe,  // asks for an answer between the same NIC workers, in the same lane
   kHere,   // that answer
 };
+
+// Between two NIC workers there is a connection for each lane. TCP takes megabytes of rows before they leave: an answer
+// behind them would come too late for what it starts.
+enum class Lane : uint16_t {
+  kControl,
+  kRows,  // chunks only
+};
+constexpr size_t kLanes = 2;
 
 struct Header {
   uint32_t magic;
@@ -33,9 +42,10 @@ struct Header {
   int32_t from, to;           // processes
   uint64_t sender, receiver;  // their incarnations
   uint32_t generation;        // how often the two have lost or ended their connection
-  uint32_t nic_worker;        // the sender's
-  uint64_t sequence;          // of what the sender's NIC worker has sent to the receiver's in this generation
-  uint64_t bytes;             // that follow
+  uint16_t nic_worker;        // the sender's
+  Lane lane;
+  uint64_t sequence;  // of what the sender's NIC worker has sent to the receiver's in this generation, in this lane
+  uint64_t bytes;     // that follow
   uint64_t tag;
   uint64_t rows;
   uint64_t number;

@@ -10,6 +10,8 @@ namespace {
 
 // More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
 constexpr size_t kMostAtOnce = 65536;
+// More ticks than TCP's first retransmissions take.
+constexpr int32_t kQuietTicks = 10;
 // Generations of endpoints that stay open.
 constexpr uint32_t kRetired = 8;
 
@@ -50,9 +52,15 @@ Outgoing* Links::Compose(Kind kind, size_t length) {
   outgoing->links = this;
   outgoing->header = Header{};
   outgoing->header.kind = kind;
+  outgoing->header.lane = kind == Kind::kChunk ? Lane::kRows : Lane::kControl;
   outgoing->length = length;
   if (outgoing->data.size() < length) outgoing->data.resize(length);
   return outgoing;
+}
+
+void Links::Connect(const Peer& peer, int32_t nic_worker, int32_t their_nic_worker) {
+  for (const Lane lane : {Lane::kControl, Lane::kRows})
+    Connect(peer.endpoint(nic_worker, their_nic_worker, lane).get());
 }
 
 void Links::Connect(Endpoint* endpoint) {
@@ -75,16 +83,17 @@ void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
   endpoint->failed = true;
   broken_ = broken_ || endpoint->retired;
   if (endpoint->retired) return;
-  failed_.push_back({endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker), status});
+  failed_.push_back(
+      {endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker, endpoint->lane), status, 0});
 }
 
 void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing) {
   outgoing->peer = peer;
-  outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker);
+  outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker, outgoing->header.lane);
   Endpoint* const endpoint = outgoing->endpoint.get();
   ++endpoint->in_flight;
   Move(&sent_, &composing_, outgoing->self);
-  Connect(endpoint);
+  Connect(*peer, nic_worker, their_nic_worker);
   if (endpoint->handle == nullptr || endpoint->failed) return Finish(outgoing, UCS_ERR_NOT_CONNECTED);
   Header& header = outgoing->header;
   header.magic = kHeaderMagic;
@@ -94,7 +103,7 @@ void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgo
   header.sender = parts_->incarnation;
   header.receiver = peer->addresses.incarnation;
   header.generation = peer->generation;
-  header.nic_worker = static_cast<uint32_t>(nic_worker);
+  header.nic_worker = static_cast<uint16_t>(nic_worker);
   header.sequence = endpoint->sent++;
   header.bytes = outgoing->length;
   header.hash = HashOf(parts_->secret, header);
@@ -197,6 +206,7 @@ void Links::Begin(Peer* peer, uint32_t generation) {
     next->generation = generation;
     next->nic_worker = endpoint->nic_worker;
     next->their_nic_worker = endpoint->their_nic_worker;
+    next->lane = endpoint->lane;
     Retire(endpoint);
     endpoint = std::move(next);
   }
@@ -207,16 +217,25 @@ std::vector<Links::Failure> Links::TakeFailures() {
   std::vector<Failure> failures;
   CloseBroken();
   if (failed_.empty()) return failures;
-  std::vector<Failed> failed;
-  failed.swap(failed_);
-  for (const Failed& each : failed) {
-    if (each.endpoint->retired) continue;
+  const auto over = [&failures](const Failed& each) {
     Peer* const peer = each.endpoint->peer;
+    if (each.endpoint->retired) return true;
+    const bool open = std::any_of(peer->endpoints.begin(), peer->endpoints.end(), [](const auto& endpoint) {
+      return endpoint->handle != nullptr && !endpoint->failed;
+    });
+    if (open && each.quiet < kQuietTicks) return false;
     const bool known =
         std::any_of(failures.begin(), failures.end(), [peer](const Failure& failure) { return failure.peer == peer; });
     if (!known) failures.push_back({peer, each.status});
-  }
+    return true;
+  };
+  failed_.erase(std::remove_if(failed_.begin(), failed_.end(), over), failed_.end());
   return failures;
+}
+
+void Links::Tick() {
+  for (Failed& each : failed_) each.quiet = each.endpoint->peer->lately ? 0 : each.quiet + 1;
+  for (Peer& peer : parts_->peers) peer.lately = false;
 }
 
 void Links::Flush() {

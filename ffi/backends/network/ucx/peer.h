@@ -75,11 +75,12 @@ struct Request {
   Status given_up;        // why it was given up, while it is read
 };
 
-// A connection from one of this process's NIC workers to one of the peer's.
+// A connection from one of this process's NIC workers to one of the peer's, for one lane.
 struct Endpoint {
   Links* links = nullptr;
   Peer* peer = nullptr;
   int32_t nic_worker = 0, their_nic_worker = 0;
+  Lane lane = Lane::kControl;
   ucp_ep_h handle = nullptr;
   bool failed = false;
   uint32_t generation = 0;
@@ -126,6 +127,7 @@ struct Peer {
   // arrived, and whether it was greeted, in this generation.
   bool told = true;
   bool heard = false;
+  bool lately = false;  // a message has arrived since the last tick
   bool greeted = false;
   bool readable = false;   // whether this process can read the peer's memory
   bool reads = false;      // whether the peer can read ours, as it has said
@@ -135,7 +137,7 @@ struct Peer {
   RingReader from;  // ring by which it sends to this process
   RingWriter to;    // ring by which this process sends to it
   uint32_t generation = 0;
-  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker and then the peer's
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker, the peer's, and lane
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 
   std::list<Arrival> early;  // from a process that has not joined
@@ -151,8 +153,9 @@ struct Peer {
   std::list<Outgoing> outbox;  // messages, until it joins
   std::list<Incoming> inbox;
 
-  const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs) const {
-    return endpoints[static_cast<size_t>(ours) * addresses.nic_workers.size() + static_cast<size_t>(theirs)];
+  const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs, Lane lane) const {
+    const size_t pair = static_cast<size_t>(ours) * addresses.nic_workers.size() + static_cast<size_t>(theirs);
+    return endpoints[pair * kLanes + static_cast<size_t>(lane)];
   }
 };
 

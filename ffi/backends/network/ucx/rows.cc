@@ -110,8 +110,13 @@ Endpoint* Rows::EndpointOf(const Request& request) const {
   const Peer& peer = *request.peer;
   return peer
       .endpoint(request.route.local_rail % static_cast<int32_t>(parts_->nic_workers.size()),
-                request.route.remote_rail % static_cast<int32_t>(peer.addresses.nic_workers.size()))
+                request.route.remote_rail % static_cast<int32_t>(peer.addresses.nic_workers.size()), Lane::kRows)
       .get();
+}
+
+void Rows::Connect(const Request& request) {
+  const Endpoint* const endpoint = EndpointOf(request);
+  links_->Connect(*request.peer, endpoint->nic_worker, endpoint->their_nic_worker);
 }
 
 void Rows::Advance(Request* request, std::list<Request>* to) {
@@ -157,7 +162,7 @@ void Rows::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
   Request* const request = Make(&peer.receives, route, tag, pieces, count, listener, cookie);
-  if (peer.joined) links_->Connect(EndpointOf(*request));
+  if (peer.joined) Connect(*request);
   if (peer.joined && peer.readable && !peer.greeted) control_messages_->Hello(&peer);
   const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
                                 [tag](const Arrival& arrival) { return arrival.header.tag == tag; });
@@ -437,7 +442,7 @@ void Rows::EndAll(Peer* peer, const Status& why) {
 
 void Rows::OnJoined(Peer* peer) {
   while (!peer->waiting.empty()) Start(&peer->waiting.front());
-  for (const Request& request : peer->receives) links_->Connect(EndpointOf(request));
+  for (const Request& request : peer->receives) Connect(request);
   if (!peer->receives.empty() && peer->readable && !peer->greeted) control_messages_->Hello(peer);
 }
 

@@ -72,7 +72,9 @@ class Rows {
                 Listener* listener, int64_t cookie);
   Request* Find(uint64_t number, const std::list<Request>* list) const;
   Status Unreachable(int32_t process) const;
+  // That of its rows.
   Endpoint* EndpointOf(const Request& request) const;
+  void Connect(const Request& request);
   void Advance(Request* request, std::list<Request>* to);
   void Start(Request* send);
   void FindFirst();

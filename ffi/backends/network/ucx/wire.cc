@@ -198,10 +198,9 @@ WireState UcxWire::StateNow() {
   for (const auto& nic_worker : parts_.nic_workers) {
     state.nic_workers.push_back({nic_worker->nic(), {}});
     for (Peer& peer : parts_.peers) {
-      for (size_t theirs = 0; theirs < peer.addresses.nic_workers.size() && !peer.endpoints.empty(); ++theirs) {
-        const ucp_ep_h handle = peer.endpoint(nic_worker->index(), static_cast<int32_t>(theirs))->handle;
-        if (handle == nullptr) continue;
-        for (std::string& name : nic_worker->TransportsOf(handle)) {
+      for (const std::shared_ptr<Endpoint>& endpoint : peer.endpoints) {
+        if (endpoint->nic_worker != nic_worker->index() || endpoint->handle == nullptr) continue;
+        for (std::string& name : nic_worker->TransportsOf(endpoint->handle)) {
           auto& names = state.nic_workers.back().transports;
           if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
         }
@@ -267,13 +266,16 @@ void UcxWire::Probe(int32_t process) {
   for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
     if (endpoint->handle == nullptr) continue;
     if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
-    links_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, links_.Compose(Kind::kProbe, 0));
+    Outgoing* const probe = links_.Compose(Kind::kProbe, 0);
+    probe->header.lane = endpoint->lane;
+    links_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, probe);
   }
 }
 
 void UcxWire::Answer(Peer* peer, const Arrival& probe) {
-  links_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker),
-              links_.Compose(Kind::kHere, 0));
+  Outgoing* const answer = links_.Compose(Kind::kHere, 0);
+  answer->header.lane = probe.header.lane;
+  links_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker), answer);
 }
 
 bool UcxWire::Silent(int32_t process) const {
@@ -320,11 +322,14 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
     peer->ring_tried = false;
     for (int32_t ours = 0; ours < static_cast<int32_t>(parts_.nic_workers.size()); ++ours) {
       for (int32_t theirs = 0; theirs < static_cast<int32_t>(peer->addresses.nic_workers.size()); ++theirs) {
-        peer->endpoints.push_back(std::make_shared<Endpoint>());
-        Endpoint& endpoint = *peer->endpoints.back();
-        endpoint.peer = peer;
-        endpoint.nic_worker = ours;
-        endpoint.their_nic_worker = theirs;
+        for (const Lane lane : {Lane::kControl, Lane::kRows}) {
+          peer->endpoints.push_back(std::make_shared<Endpoint>());
+          Endpoint& endpoint = *peer->endpoints.back();
+          endpoint.peer = peer;
+          endpoint.nic_worker = ours;
+          endpoint.their_nic_worker = theirs;
+          endpoint.lane = lane;
+        }
       }
     }
   }
@@ -404,6 +409,7 @@ void UcxWire::Tick(Clock::time_point now) {
   if (phase_ != Phase::kOpen) return;
   rows_.Expire(now);
   rows_.FindStill();
+  links_.Tick();
   if (handler != nullptr) handler->OnTick(now);
   for (Peer& peer : parts_.peers) peer.to.Ring();
 }

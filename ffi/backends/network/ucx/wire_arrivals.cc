@@ -92,7 +92,7 @@ void UcxWire::Dispatch(const Arrival& arrival) {
   Peer* const peer = &parts_.peers[static_cast<size_t>(header.from)];
   if (!peer->joined && !peer->gone) return peer->early.push_back(arrival);
   if (peer->gone || header.sender != peer->addresses.incarnation ||
-      header.nic_worker >= peer->addresses.nic_workers.size()) {
+      header.nic_worker >= peer->addresses.nic_workers.size() || static_cast<size_t>(header.lane) >= kLanes) {
     ++parts_.counters.refused;
     return parts_.Release(arrival);
   }
@@ -115,13 +115,15 @@ void UcxWire::Dispatch(const Arrival& arrival) {
     peer->told = false;
     Note(peer->process, "", "");
     // With an endpoint of our own there, we are told if it dies, though we may have nothing to say to it.
-    links_.Connect(peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker)).get());
+    links_.Connect(*peer, arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker));
   }
+  peer->lately = true;
   InOrder(peer, arrival);
 }
 
 void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
-  Endpoint& endpoint = *peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(arrival.header.nic_worker));
+  Endpoint& endpoint = *peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(arrival.header.nic_worker),
+                                       arrival.header.lane);
   if (arrival.header.sequence < endpoint.arrived) {  // a second time
     ++parts_.counters.refused;
     return parts_.Release(arrival);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <memory>
@@ -38,8 +39,7 @@ class FaultyPeer {
     nic_worker_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
     CHECK_EQ(wrong, "");
     CHECK_EQ(ucx::Decode(victim, &victim_), "");
-    const auto failed = [](void*, ucp_ep_h, ucs_status_t) {};
-    CHECK(nic_worker_->Connect(victim_.nic_workers[0], failed, nullptr, &endpoint_) == UCS_OK);
+    endpoint_ = Connect();
     const auto heard = [](void* argument, const void* data, size_t length, void*, size_t, const ucp_am_recv_param_t*) {
       ucx::Header header{};
       CHECK_EQ(length, sizeof(header));
@@ -73,7 +73,8 @@ class FaultyPeer {
     writer_.Ring();
   }
 
-  ucx::Header HeaderOf(const std::string& text, uint32_t generation, uint64_t sequence, int32_t from = 1) const {
+  ucx::Header HeaderOf(const std::string& text, uint32_t generation, uint64_t sequence, int32_t from = 1,
+                       ucx::Lane lane = ucx::Lane::kControl) const {
     ucx::Header header{};
     header.magic = ucx::kHeaderMagic;
     header.version = ucx::kHeaderVersion;
@@ -83,14 +84,15 @@ class FaultyPeer {
     header.sender = kIncarnation;
     header.receiver = victim_.incarnation;
     header.generation = generation;
+    header.lane = lane;
     header.sequence = sequence;
     header.bytes = text.size();
     header.hash = ucx::HashOf(OptionsOf(1, 2, "tcp").secret, header);
     return header;
   }
 
-  void Send(const std::string& text, uint32_t generation, uint64_t sequence) {
-    const ucx::Header header = HeaderOf(text, generation, sequence);
+  void Send(const std::string& text, uint32_t generation, uint64_t sequence, ucx::Lane lane = ucx::Lane::kControl) {
+    const ucx::Header header = HeaderOf(text, generation, sequence, 1, lane);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -99,6 +101,17 @@ class FaultyPeer {
     CHECK(!UCS_PTR_IS_ERR(request));
     // Its memory is the test's until all is over; UCX needs nothing more than to be driven.
     if (UCS_PTR_IS_PTR(request)) library_->ucp_request_free(request);
+  }
+
+  // Closes the connection, and makes another one.
+  void ConnectAgain() {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* const request = library_->ucp_ep_close_nbx(endpoint_, &param);
+    CHECK(!UCS_PTR_IS_ERR(request));
+    if (UCS_PTR_IS_PTR(request)) library_->ucp_request_free(request);
+    endpoint_ = Connect();
   }
 
   template <typename Condition>
@@ -111,6 +124,13 @@ class FaultyPeer {
   }
 
  private:
+  ucp_ep_h Connect() {
+    const auto failed = [](void*, ucp_ep_h, ucs_status_t) {};
+    ucp_ep_h made = nullptr;
+    CHECK(nic_worker_->Connect(victim_.nic_workers[0], failed, nullptr, &made) == UCS_OK);
+    return made;
+  }
+
   const ucx::Library* library_ = nullptr;
   std::unique_ptr<ucx::NicWorker> nic_worker_;
   ucx::Addresses victim_;
@@ -165,6 +185,39 @@ void TestSequences() {
   peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, second);
   CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
+}
+
+// Each lane has an order of its own, and there are no others than those.
+void TestLanes() {
+  Victim victim;
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  const std::string first = "first", second = "second", third = "third";
+  peer.Send(second, 0, 1, ucx::Lane::kRows);  // before its predecessor
+  peer.Send(first, 0, 0);
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
+  CHECK_EQ(victim.handler.messages().back().second, first);
+  peer.Send(first, 0, 1, ucx::Lane{ucx::kLanes});
+  peer.Send(third, 0, 0, ucx::Lane::kRows);
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
+  CHECK(victim.handler.messages()[1].second == third && victim.handler.messages()[2].second == second);
+  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
+}
+
+// A process that ends closes one connection before another. What it sent by the other one is heard, and then, when no
+// more comes, the process is lost.
+void TestOneConnectionFails() {
+  Victim victim;
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  const std::string first = "first", last = "last";
+  peer.Send(first, 0, 0);
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
+  peer.ConnectAgain();
+  peer.Send(last, 0, 1);
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
+  CHECK_EQ(victim.handler.messages().back().second, last);
+  peer.DriveUntil([&] { return victim.handler.lost().size() == 1; });
 }
 
 // What comes through a ring is believed no more than what comes over the network.
@@ -226,8 +279,12 @@ int main() {
     std::cout << "no UCX: skipped\n";
     return 77;
   }
+  // Where the two sides do not share the connection that fails, UCX finds out only by asking, every 20 s otherwise.
+  setenv("UCX_KEEPALIVE_INTERVAL", "1s", 1);  // NOLINT(concurrency-mt-unsafe)
   TestGenerations();
   TestSequences();
+  TestLanes();
+  TestOneConnectionFails();
   TestRings();
   return Finish("wire_faulty_peer_test");
 }
