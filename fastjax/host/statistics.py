@@ -84,6 +84,9 @@ class SiteStats:
       memory_refusal: why the last exchange's processes did not share the memory of their GPUs,
         where this one's `FASTJAX_GPU_IPC` asks for it; "" where they did, or it is not asked for.
       queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
+      tokens: of a layer of experts: its tokens on all devices of the group, in one launch; 0 where
+        the exchange or planning is of no layer, or of copies inside servers.
+      choices: of these tokens: experts that they choose, with choices of none (-1).
       predicted_time: seconds, by the cost model, for the last traffic with the scheduler that was
         taken; planning is part of it, where the call site plans. nan without a topology.
       lower_bound: seconds that no schedule can beat. nan without a topology.
@@ -118,6 +121,8 @@ class SiteStats:
     exchange_time: Times
     memory_refusal: str
     queued: bool
+    tokens: int
+    choices: int
     predicted_time: float
     lower_bound: float
 
@@ -228,6 +233,8 @@ def _site(report: _core.SiteReport) -> SiteStats:
         exchange_time=Times(*report.exchange),
         memory_refusal=report.memory_refusal,
         queued=report.queues,
+        tokens=report.tokens * report.group_size,
+        choices=report.tokens * report.top_k * report.group_size,
         predicted_time=predicted,
         lower_bound=bound,
     )
@@ -258,7 +265,10 @@ _COLUMNS = (
     ("launches", ">"),
     ("failed", ">"),
     ("planned", ">"),
+    ("tokens", ">"),
+    ("choices", ">"),
     ("rows", ">"),
+    ("crossed", ">"),
     ("skew", ">"),
     ("scheduler", "<"),
     ("stages", ">"),
@@ -290,7 +300,10 @@ def _row(site: SiteStats) -> tuple[str, ...]:
         str(site.launches),
         str(site.failures),
         str(site.plans_made),
+        _known(site.tokens or None),
+        _known(site.choices or None),
         str(site.rows),
+        _known(site.crossing_rows),
         f"{site.skew:.2f}",
         site.scheduler,
         str(site.stages),
@@ -300,6 +313,10 @@ def _row(site: SiteStats) -> tuple[str, ...]:
         _time(site.predicted_time),
         _time(site.lower_bound),
     )
+
+
+def _known(count: int | None) -> str:
+    return "-" if count is None else str(count)
 
 
 def _short(name: str) -> str:

@@ -142,8 +142,8 @@ def plan_dispatches(
     if first.once:
         crossings = [count_crossing(ids, a.experts, a.servers, over) for ids, a in chunks]
         counts = to_experts.gather([counted.destinations.counts for counted in crossings], over)
-        for counted, of_all in zip(crossings, counts, strict=True):
-            crossing = plan_crossing(counted, of_all, first.servers, over, dependency)
+        for counted, of_all, ids in zip(crossings, counts, expert_ids, strict=True):
+            crossing = plan_crossing(counted, of_all, first.servers, over.told(ids), dependency)
             if not planned:
                 dependency = ordering.on_plans([crossing.crossing.plan.table], dependency)
             tables.append(crossing.crossing.plan.table)
@@ -152,7 +152,9 @@ def plan_dispatches(
     choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
     counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
     for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
-        found = to_experts.find_route(by_expert, of_all, ids.shape, a.experts, over, dependency)
+        found = to_experts.find_route(
+            by_expert, of_all, ids.shape, a.experts, over.told(ids), dependency
+        )
         if dependency is not None:
             # Before rows depend on it, or a backward pass that makes these again would plan again.
             found = dataclasses.replace(found, route=checkpoint.named(found.route))

@@ -32,6 +32,12 @@ class Over:
     groups: Groups
     spec: PlanSpec
 
+    def told(self, expert_ids: jax.Array) -> Over:
+        """The same; statistics are told of these choices, shape (tokens, k)."""
+        tokens, top_k = expert_ids.shape
+        spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
+        return dataclasses.replace(self, spec=spec)
+
 
 @dataclasses.dataclass(frozen=True)
 class Experts:

@@ -108,6 +108,8 @@ _CALL_SITE = (
     Attribute("replica_groups", "int64[]"),  # partitions, group by group, in order of position
     Attribute("rank_of", "int64[]"),  # by position in the group
     Attribute("platform", "string", added=True),
+    Attribute("tokens", "int64", optional=True),
+    Attribute("top_k", "int64", optional=True),
 )
 # Both are given where devices of several processes take part, and are indexed by partition.
 _PROCESSES = (

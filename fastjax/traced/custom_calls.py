@@ -110,7 +110,8 @@ def mesh_call_site(
     processes, rails = placed or (None, None)
     axis = repr(axes[0]) if len(axes) == 1 else repr(axes)
     common = call_site(ctx, operation, axis, replicas, spec.rank_of, timeout_ms, platform)
-    return common | {"processes": processes, "rails": rails}
+    layer = {"tokens": spec.tokens or None, "top_k": spec.top_k or None}
+    return common | {"processes": processes, "rails": rails} | layer
 
 
 def call_site(

@@ -29,12 +29,16 @@ class PlanSpec:
       rank_of: server-major number of each position of the group.
       scheduler: a scheduler's name; "auto" where it is chosen anew for every traffic.
       row_bytes: bytes of a row, as far as the planner is told.
+      tokens, top_k: of a layer of experts, for statistics: a device's tokens, and the experts that
+        each chooses; 0 where the plan is of no layer.
     """
 
     topology: Topology
     rank_of: tuple[int, ...]
     scheduler: str
     row_bytes: int
+    tokens: int = 0
+    top_k: int = 0
 
     @property
     def table_words(self) -> int:

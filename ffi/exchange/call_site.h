@@ -33,6 +33,8 @@ struct CallSite {
   std::vector<int64_t> topology;  // the words of planner::Topology
   int64_t scheduler = -1;         // where it plans: which one,
   int64_t plan_row_bytes = 0;     // and for rows of so many bytes
+  int64_t tokens = 0;             // of a layer of experts: a device's tokens,
+  int64_t top_k = 0;              // and the experts that each chooses
 
   bool spans_processes() const { return !process_of.empty(); }
   int32_t partition(int32_t group, int32_t position) const { return partition_at[group * group_size + position]; }

@@ -28,7 +28,9 @@ Contract Declare() {
                                 {"group_size", &A::group_size},
                                 {"replica_groups", &A::replica_groups},
                                 {"rank_of", &A::rank_of},
-                                Added({"platform", &A::platform})}};
+                                Added({"platform", &A::platform}),
+                                {"tokens", &A::tokens, Presence::kOptional},
+                                {"top_k", &A::top_k, Presence::kOptional}}};
   const AttributeGroup processes = {
       "a call site's", {{"processes", &A::processes, Presence::kOptional}, {"rails", &A::rails, Presence::kOptional}}};
   const Attribute topology = {"topology", &A::topology};

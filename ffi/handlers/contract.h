@@ -34,6 +34,9 @@ struct CallAttributes {
   // Both are given where devices of several processes take part, and are indexed by partition.
   std::optional<Ints> processes;
   std::optional<Ints> rails;
+  // Of a layer of experts: a device's tokens, and the experts that each chooses.
+  int64_t tokens = 0;
+  int64_t top_k = 0;
   Ints topology;           // in the format that planner::ReadTopology reads
   int64_t scheduler = -1;  // -1: the call does not plan
   int64_t row_bytes = 0;

@@ -48,6 +48,8 @@ void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->scheduler = attrs.scheduler;
   site->plan_row_bytes = attrs.row_bytes;
   site->experts = attrs.experts;
+  site->tokens = attrs.tokens;
+  site->top_k = attrs.top_k;
   site->settings = SettingsOf(attrs);
 }
 

@@ -84,6 +84,8 @@ void RegisterStatistics(nb::module_* module) {
       .def_prop_ro("processes", OfSite(&CallSite::process_of), "By partition; empty where one process has all.")
       .def_prop_ro("rails", OfSite(&CallSite::rail_of), "By partition; empty where one process has all.")
       .def_prop_ro("experts", OfSite(&CallSite::experts))
+      .def_prop_ro("tokens", OfSite(&CallSite::tokens), "Of a device, where the call is of a layer of experts.")
+      .def_prop_ro("top_k", OfSite(&CallSite::top_k), "Experts that each of them chooses.")
       .def_prop_ro("shapes", OfSite(&CallSite::shapes))
       .def_prop_ro("asked_row_bytes", OfSite(&CallSite::plan_row_bytes), "That plans are for; 0: a plan is given.")
       .def_prop_ro("topology", OfSite(&CallSite::topology))

@@ -374,8 +374,9 @@ def test_summary_has_a_line_for_each_site(rng, collecting):
         assert str(site).splitlines()[1].split() == line.split()
         begin = title.index("launches")
         words = line[begin:].split()
-        assert words[:7] == [
-            *("1", "0", "1", str(site.rows)),
+        crossing = "-" if site.crossing_rows is None else str(site.crossing_rows)
+        assert words[:10] == [
+            *("1", "0", "1", "-", "-", str(site.rows), crossing),
             *(f"{site.skew:.2f}", site.scheduler, str(site.stages)),
         ]
 

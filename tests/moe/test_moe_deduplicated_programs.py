@@ -136,6 +136,7 @@ def test_rows_and_choices_are_counted(rng, once):
     if not once:
         (site,) = moving
         assert site.name.startswith("moe_dispatch/")
+        assert (site.tokens, site.choices) == (len(ids), ids.size)
         assert (site.rows, site.crossing_rows) == ((ids >= 0).sum(), apart.sum())
         return
     between, inside = sorted(moving, key=lambda s: -s.group_size)
@@ -143,4 +144,5 @@ def test_rows_and_choices_are_counted(rng, once):
     assert "/moe_to_experts/" in inside.name
     servers = (ids[:, :, None] // 4 == np.arange(4)) & apart[:, :, None]
     assert between.rows == between.crossing_rows == servers.any(1).sum()
+    assert (between.tokens, between.choices, inside.tokens) == (len(ids), ids.size, 0)
     assert (inside.total_rows, inside.crossing_rows) == ((ids >= 0).sum(), 0)
