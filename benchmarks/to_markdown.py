@@ -19,6 +19,7 @@ import fault_matrix
 import frontier
 import gap_tables
 import gpu_compile
+import layer_memory
 import moe_layer
 import plan_time
 import processes
@@ -186,6 +187,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
     gpu_compile.SCHEMA: gpu_compile.page,
+    layer_memory.SCHEMA: layer_memory.page,
     moe_layer.SCHEMA: moe_layer.page,
     paper.SCHEMA: paper.page,
     emulated_layer.SCHEMA: emulated_layer.page,

@@ -116,7 +116,8 @@ def page(record: dict[str, Any], title: str) -> str:
     way = "Dispatch, combine and their gradients" if options["backward"] else "Dispatch and combine"
     about = (
         f"{way} of experts that do nothing, in {fabric['servers']} servers of {fabric['rails']} "
-        f"devices with NICs of {fabric['rate'] / 1e6:g} Mbit/s; float32 rows of "
+        f"devices with NICs of {fabric['rate'] / 1e6:g} Mbit/s, and a switch that queues "
+        f"{fabric['port_buffer'] / 1024:g} KiB for each and drops the rest; float32 rows of "
         f"{options['row_bytes']} bytes. *limit*: one row for each token and other server that has "
         "an expert of its, at the busiest server, over all its NICs at line rate. *sent ÷ load*: "
         "bytes of all frames that NICs sent by those of these rows. Schemes run in turn, "

@@ -201,9 +201,16 @@ class TrainingOptions(PlannedOptions):
 class LayerOptions(MeasuredOptions):
     """Measures a layer's dispatch and combine in an emulated cluster, as root on Linux.
 
-    Tokens that cross once to each server, and once for each choice, side by side.
+    Tokens that cross once to each server, and once for each choice, side by side. Ports of the
+    switch queue all, so that no packet is lost, as on InfiniBand and lossless Ethernet.
     """
 
+    rate: str = "50mbit"
+    """Of a NIC and of a port of the switch."""
+    port_buffer: str = "4m"
+    """What a port of the switch queues before it drops."""
+    seconds: float = 2.0
+    """The line-rate limit of what is sent: its size is chosen so."""
     layers: tuple[str, ...] = ("64:8:0", "64:8:0.8", "8:2:0")
     """Experts, choices of a token and Zipf exponent of experts' popularity, of each layer."""
     schemes: tuple[str, ...] = ("once", "each choice", "each choice, direct", "chosen")
