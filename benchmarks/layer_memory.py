@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -103,7 +104,9 @@ def measure(
 def in_a_child(cell: dict[str, Any]) -> dict[str, Any]:
     """`measure`, in a new process."""
     command = [sys.executable, __file__, "--cell", json.dumps(cell)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.getenv("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
