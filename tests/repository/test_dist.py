@@ -104,6 +104,23 @@ def test_the_sources_can_be_built_from():
     assert not tops & {".github", "build", "dist", ".venv"}
 
 
+PLUGINS = {"cuda13": "cuda", "rocm7": "rocm"}
+
+
+def plugins() -> list[Path]:
+    """A wheel for each of them."""
+    found = sorted((DIST / "plugins").glob("*.whl"))
+    return found or pytest.skip("make dist-plugins builds them")
+
+
+def test_extras_bring_the_plugins():
+    """By the names and the version that their wheels have."""
+    extras = PROJECT["optional-dependencies"]
+    for extra, path in zip(PLUGINS, plugins(), strict=True):
+        assert path.name.startswith(f"fastjax_{extra}_plugin-{VERSION}-py3-none-")
+        assert f"fastjax-{extra}-plugin=={VERSION}" in extras[extra]
+
+
 def find_python(version: str) -> str:
     found = subprocess.run(
         [ROOT / ".ci/find_python", version], check=True, capture_output=True, text=True
@@ -186,6 +203,27 @@ def test_installed_without_a_compiler_it_runs(tag, version, tmp_path, capsys):
             f"{ended - start:.0f} s to README's first result"
         )
     exchange_in_two_processes(environment)
+
+
+WHAT_IS_FOUND = """
+import json
+import fastjax
+from fastjax import handlers
+print(json.dumps({p: handlers.unusable(p) for p in handlers.platforms_built()}))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_installed_plugins_are_found(tmp_path):
+    """They are loaded, as far as that is possible without a GPU and its driver."""
+    environment = Environment(find_python("3.12"), tmp_path / "environment")
+    wheels = [wheel("cp312-abi3"), *plugins()]
+    environment.run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *wheels)
+    found = json.loads(environment.run("-c", WHAT_IS_FOUND))
+    assert list(found) == list(PLUGINS.values())
+    site = Path(environment.run("-c", "import fastjax; print(fastjax.__path__[0])").strip()).parent
+    for extra, why in zip(PLUGINS, found.values(), strict=True):
+        assert not why or str(site / f"fastjax_{extra}_plugin") in why
 
 
 def exchange_in_two_processes(environment: Environment) -> None:

@@ -91,6 +91,18 @@ def test_lowering(platform, f):
     assert "@fastjax" not in text
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_a_program_is_the_same_as_by_jax(platform, groups):
+    def by(function):
+        def exchange(*operands):
+            return function(*operands, axis_name="x", axis_index_groups=groups)
+
+        return lowered(exchange, platform)
+
+    assert by(fastjax.fast_ragged_all_to_all) == by(jax.lax.ragged_all_to_all)
+
+
 @pytest.mark.parametrize("f", [exchanged, planned, gradient, layer])
 def test_several_platforms_at_once(f):
     text = lowered(f, "cpu", *PLATFORMS)
