@@ -238,10 +238,13 @@ class OverlapOptions(MeasuredOptions):
 
     Experts take a time that is set, and no processor. NICs are slower than in other programs, so
     that two cores copy and send the rows in a small part of the time that these take to cross.
+    Ports of the switch queue all, so that no packet is lost.
     """
 
     rate: str = "25mbit"
     """Of a NIC and of a port of the switch."""
+    port_buffer: str = "4m"
+    """What a port of the switch queues before it drops."""
     nic_buffer: str = "512k"
     """What a NIC queues."""
     experts: int = 64

@@ -20,12 +20,11 @@ from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
 from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
+from fastjax.chunking import BACKWARD
 from fastjax.simulation import LayerTimes, layer_time
 from fastjax.traced.after import after
 
 EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"
-# A backward pass makes two products for each of the forward pass.
-BACKWARD = 2
 
 
 @dataclasses.dataclass
@@ -92,20 +91,21 @@ class Model:
 
     def seconds_of(self, program: str) -> float:
         """Of a program, by its name."""
-        passes = (1, BACKWARD) if self.backward else (1,)
         rows = layer_work.arriving(self.layer, self.layer.choices())
         if program == EXPERTS:
-            return rows * self.seconds_per_row * sum(passes)
+            return rows * self.seconds_per_row * (1 + BACKWARD if self.backward else 1)
         chunks = 1 if program == EXCHANGES else self._chunks(program)
         # Experts are equally popular in the model; here they take what the busiest ones do.
         busiest = rows / (self.layer.tokens * self.layer.top_k)
         each = 0.0 if program == EXCHANGES else self.seconds_per_row * busiest
-        return sum(self._layer(each * times, chunks).total for times in passes)
+        return self._layer(each, chunks, backward=self.backward).total
 
     def _chunks(self, program: str) -> int:
-        return self._layer(self.seconds_per_row).chunks if program == CHOSEN else int(program)
+        if program != CHOSEN:
+            return int(program)
+        return self._layer(self.seconds_per_row, None, backward=True).chunks  # as moe.layer does
 
-    def _layer(self, seconds_a_row: float, chunks: int | None = None) -> LayerTimes:
+    def _layer(self, seconds_a_row: float, chunks: int | None, *, backward: bool) -> LayerTimes:
         layer = self.layer
         return layer_time(
             self.topology,
@@ -116,6 +116,7 @@ class Model:
             seconds_a_row=seconds_a_row,
             chunks=chunks,
             deduplicate=self.deduplicate,
+            backward=backward,
         )
 
 

@@ -2,6 +2,7 @@
 
 from fastjax.chunking.lanes import LANES, Parts, Piece, Schedule, schedule
 from fastjax.chunking.times import (
+    BACKWARD,
     CANDIDATES,
     CHUNK_OVERHEAD,
     LEAST_GAIN,
@@ -11,6 +12,7 @@ from fastjax.chunking.times import (
 )
 
 __all__ = [
+    "BACKWARD",
     "CANDIDATES",
     "CHUNK_OVERHEAD",
     "LANES",

@@ -28,6 +28,9 @@ wave of each matrix product, which leaves processors idle.
 LEAST_GAIN = 0.03
 """The share of the time that chunks must save; else a layer has one."""
 
+BACKWARD = 2.0
+"""How long experts work on the way back, as a multiple of forward: each product has two there."""
+
 _ALIKE = 0.01  # of numbers of chunks this near to the fastest, the least is taken
 _MOST_CHUNKS = 256
 _MOST_SECONDS = 1e5
@@ -40,8 +43,8 @@ class LayerTimes:
     Attributes:
       chunks: how many.
       deduplicated: whether a token crosses once to each server.
-      pieces: when each part of each chunk runs.
-      total: seconds until the last token is back.
+      pieces: when each part of each chunk runs; those of a backward pass follow.
+      total: seconds until the last token is back, or its cotangent.
       planning: seconds that the host plans.
       network: seconds that NICs are busy.
       inside: seconds that links inside servers are busy on their own, with copies and sums.
@@ -63,6 +66,22 @@ class LayerTimes:
         busy = (found.busy(lane) for lane in LANES)
         return cls(chunks, deduplicated, found.pieces, found.total, *busy)
 
+    def then(self, other: LayerTimes) -> LayerTimes:
+        """This, and then another pass."""
+        shifted = tuple(
+            dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
+            for p in other.pieces
+        )
+        return dataclasses.replace(
+            self,
+            pieces=self.pieces + shifted,
+            total=self.total + other.total,
+            planning=self.planning + other.planning,
+            network=self.network + other.network,
+            inside=self.inside + other.inside,
+            experts=self.experts + other.experts,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
@@ -75,11 +94,17 @@ class _Work:
     seconds_a_row: float
     chunk_overhead: float
     scheduler: str
+    backward: bool
 
     def time(self, chunks: int, *, deduplicate: bool) -> LayerTimes:
         parts = {size: self._parts(size, deduplicate) for size in set(sizes(self.tokens, chunks))}
-        found = schedule([parts[size] for size in sizes(self.tokens, chunks)])
-        return LayerTimes.of(found, chunks, deduplicated=deduplicate)
+        forward = [parts[size] for size in sizes(self.tokens, chunks)]
+        found = LayerTimes.of(schedule(forward), chunks, deduplicated=deduplicate)
+        if not self.backward:
+            return found
+        # The plans are there; cotangents take the ways of rows.
+        back = [dataclasses.replace(p, planning=0.0, experts=BACKWARD * p.experts) for p in forward]
+        return found.then(LayerTimes.of(schedule(back), chunks, deduplicated=deduplicate))
 
     def _parts(self, tokens: int, deduplicate: bool) -> Parts:
         rows = tokens * self.top_k
@@ -122,6 +147,7 @@ def layer_time(
     crossing_bytes: int | None = None,
     chunk_overhead: float = CHUNK_OVERHEAD,
     scheduler: str = "auto",
+    backward: bool = False,
 ) -> LayerTimes:
     """Predicts the time of a layer: dispatch, experts and combine, in chunks of its tokens.
 
@@ -148,6 +174,8 @@ def layer_time(
         and weights, as `fastjax.moe` packs it.
       chunk_overhead: seconds that a chunk costs the experts beyond its rows.
       scheduler: that plans what crosses.
+      backward: whether a backward pass follows, with as much to send, in which experts work twice
+        as long.
 
     Returns:
       The times.
@@ -158,7 +186,7 @@ def layer_time(
     """
     work = _checked(
         topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
-        scheduler,
+        scheduler, backward,
     )  # fmt: skip
     if chunks is None:
         counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
@@ -193,6 +221,7 @@ def _checked(
     crossing_bytes: int | None,
     chunk_overhead: float,
     scheduler: str,
+    backward: bool,
 ) -> _Work:
     check_topology(topology)
     tokens = _integer("tokens", tokens, 0, 2**31 - 1)
@@ -217,6 +246,7 @@ def _checked(
         seconds_a_row=_seconds("seconds_a_row", seconds_a_row),
         chunk_overhead=_seconds("chunk_overhead", chunk_overhead),
         scheduler=scheduler,
+        backward=bool(backward),
     )
     if tokens * top_k * work.seconds_a_row > _MOST_SECONDS:
         raise ArgumentError(

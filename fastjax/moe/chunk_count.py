@@ -11,6 +11,8 @@ from fastjax.moe.arrangement import Arrangement
 def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: float | None) -> int:
     """The number that the model of a layer predicts to be fastest; 1 where nothing can be gained.
 
+    It is that for both passes: a program is not known to be differentiated when it is traced, and
+    where it is not, chunks that are good for both cost little.
     That is wherever nothing is known of the experts' work; in one process, whose processors both
     move rows and work; and on GPUs, where exchanges and experts have one stream.
 
@@ -33,6 +35,7 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         deduplicate=whole.once,
         crossing_bytes=whole.crossing_bytes,
         scheduler=whole.over.spec.scheduler,
+        backward=True,
     )
     return best.chunks
 

@@ -81,6 +81,23 @@ def test_it_is_the_schedule_of_what_chunks_are_priced_at(chunks, deduplicate):
     assert found.pieces == schedule(parts).pieces
 
 
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_a_backward_pass_follows(chunks):
+    """Its experts take twice as long, and it needs no plans; all else is as forward."""
+    given = {**LAYER, "chunks": chunks, "deduplicate": True, "chunk_overhead": 0}
+    forward, twice, both = (
+        layer_time(ROUND, **given, seconds_a_row=seconds, backward=backward)
+        for seconds, backward in ((1e-6, False), (2e-6, False), (1e-6, True))
+    )
+    assert both.experts == pytest.approx(3 * forward.experts)
+    assert both.network == pytest.approx(2 * forward.network)
+    assert both.planning == forward.planning
+    assert both.total == pytest.approx(forward.total + twice.total, abs=2 * forward.planning)
+    assert both.total < forward.total + twice.total
+    assert len(both.pieces) == 2 * len(forward.pieces) - chunks
+    assert max(piece.end for piece in both.pieces) == both.total
+
+
 @given(st.integers(0, 5000), st.integers(1, 50))
 def test_chunks_are_as_equal_as_can_be(tokens, chunks):
     sizes = times.sizes(tokens, chunks)

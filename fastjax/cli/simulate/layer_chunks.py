@@ -211,7 +211,10 @@ def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, An
 
 
 def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
-    """What the cost model takes for the best, which does not know how popular experts are."""
+    """What `moe.layer` takes: the cost model's best for both passes.
+
+    The model does not know how popular experts are.
+    """
     _, tokens, top_k = work.source.choices.shape
     size = work.row_bytes
     best = chunking.layer_time(
@@ -224,6 +227,7 @@ def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
         candidates=experts.chunks,
         crossing_bytes=size.crossing,
         chunk_overhead=experts.overhead,
+        backward=True,
     )
     asked = (best.chunks, best.deduplicated)
     return next(t for t in timed if (t.times.chunks, t.times.deduplicated) == asked)

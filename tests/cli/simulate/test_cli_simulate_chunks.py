@@ -114,7 +114,7 @@ def test_the_prediction_is_that_of_the_library(capsys, tmp_path):
     run(capsys, layer, "--preset h200 --row-bytes 8192 --row-seconds 2e-7 --json", path)
     found, times = in_chunks(path)
     predicted = chunking.layer_time(
-        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_a_row=2e-7
+        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_a_row=2e-7, backward=True
     )
     entry = times[predicted.deduplicated, predicted.chunks]
     assert found["predicted_best"] == entry
