@@ -23,17 +23,17 @@ enum class Kind : uint16_t {
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
-  kProbe,  // asks for an answer between the same NIC workers, in the same lane
+  kProbe,  // asks for an answer by the same connection
   kHere,   // that answer
 };
 
-// Between two NIC workers there is a connection for each lane. TCP takes megabytes of rows before they leave: an answer
-// behind them would come too late for what it starts.
-enum class Lane : uint16_t {
+// Two NIC workers are joined by these. TCP takes megabytes of rows before they leave: an answer behind them would come
+// too late for what it starts.
+enum class Connection : uint16_t {
   kControl,
-  kRows,  // chunks only
+  kChunks,  // of rows, and what is asked of this connection itself
 };
-constexpr size_t kLanes = 2;
+constexpr Connection kConnections[] = {Connection::kControl, Connection::kChunks};
 
 struct Header {
   uint32_t magic;
@@ -43,9 +43,10 @@ struct Header {
   uint64_t sender, receiver;  // their incarnations
   uint32_t generation;        // how often the two have lost or ended their connection
   uint16_t nic_worker;        // the sender's
-  Lane lane;
-  uint64_t sequence;  // of what the sender's NIC worker has sent to the receiver's in this generation, in this lane
-  uint64_t bytes;     // that follow
+  Connection connection;
+  uint64_t
+      sequence;    // of what the sender's NIC worker has sent to the receiver's in this generation, by this connection
+  uint64_t bytes;  // that follow
   uint64_t tag;
   uint64_t rows;
   uint64_t number;

@@ -1,17 +1,20 @@
 #include "backends/network/ucx/links.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
+
+#include "backends/network/ucx/loop.h"
 
 namespace fastjax::network::ucx {
 namespace {
 
 // More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
 constexpr size_t kMostAtOnce = 65536;
-// More ticks than TCP's first retransmissions take.
-constexpr int32_t kQuietTicks = 10;
+constexpr int32_t kQuietTicks = std::chrono::seconds{1} / Loop::kTick;
+constexpr int32_t kMostTicks = std::chrono::seconds{3} / Loop::kTick;
 // Generations of endpoints that stay open.
 constexpr uint32_t kRetired = 8;
 
@@ -52,19 +55,19 @@ Outgoing* Links::Compose(Kind kind, size_t length) {
   outgoing->links = this;
   outgoing->header = Header{};
   outgoing->header.kind = kind;
-  outgoing->header.lane = kind == Kind::kChunk ? Lane::kRows : Lane::kControl;
+  outgoing->header.connection = kind == Kind::kChunk ? Connection::kChunks : Connection::kControl;
   outgoing->length = length;
   if (outgoing->data.size() < length) outgoing->data.resize(length);
   return outgoing;
 }
 
 void Links::Connect(const Peer& peer, int32_t nic_worker, int32_t their_nic_worker) {
-  for (const Lane lane : {Lane::kControl, Lane::kRows})
-    Connect(peer.endpoint(nic_worker, their_nic_worker, lane).get());
+  for (const Connection connection : kConnections)
+    Connect(peer.endpoint(nic_worker, their_nic_worker, connection).get());
 }
 
 void Links::Connect(Endpoint* endpoint) {
-  if (endpoint->handle != nullptr) return;
+  if (endpoint->handle != nullptr || endpoint->failed) return;
   endpoint->links = this;
   const auto failed = [](void* argument, ucp_ep_h, ucs_status_t status) {
     auto* const at = static_cast<Endpoint*>(argument);
@@ -84,12 +87,12 @@ void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
   broken_ = broken_ || endpoint->retired;
   if (endpoint->retired) return;
   failed_.push_back(
-      {endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker, endpoint->lane), status, 0});
+      {endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker, endpoint->connection), status, 0, 0});
 }
 
 void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing) {
   outgoing->peer = peer;
-  outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker, outgoing->header.lane);
+  outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker, outgoing->header.connection);
   Endpoint* const endpoint = outgoing->endpoint.get();
   ++endpoint->in_flight;
   Move(&sent_, &composing_, outgoing->self);
@@ -206,7 +209,7 @@ void Links::Begin(Peer* peer, uint32_t generation) {
     next->generation = generation;
     next->nic_worker = endpoint->nic_worker;
     next->their_nic_worker = endpoint->their_nic_worker;
-    next->lane = endpoint->lane;
+    next->connection = endpoint->connection;
     Retire(endpoint);
     endpoint = std::move(next);
   }
@@ -223,7 +226,7 @@ std::vector<Links::Failure> Links::TakeFailures() {
     const bool open = std::any_of(peer->endpoints.begin(), peer->endpoints.end(), [](const auto& endpoint) {
       return endpoint->handle != nullptr && !endpoint->failed;
     });
-    if (open && each.quiet < kQuietTicks) return false;
+    if (open && each.quiet < kQuietTicks && each.age < kMostTicks) return false;
     const bool known =
         std::any_of(failures.begin(), failures.end(), [peer](const Failure& failure) { return failure.peer == peer; });
     if (!known) failures.push_back({peer, each.status});
@@ -234,8 +237,11 @@ std::vector<Links::Failure> Links::TakeFailures() {
 }
 
 void Links::Tick() {
-  for (Failed& each : failed_) each.quiet = each.endpoint->peer->lately ? 0 : each.quiet + 1;
-  for (Peer& peer : parts_->peers) peer.lately = false;
+  for (Failed& each : failed_) {
+    each.quiet = each.endpoint->peer->heard_lately ? 0 : each.quiet + 1;
+    ++each.age;
+  }
+  for (Peer& peer : parts_->peers) peer.heard_lately = false;
 }
 
 void Links::Flush() {

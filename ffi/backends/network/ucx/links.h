@@ -29,8 +29,8 @@ class Links {
 
   explicit Links(WireParts* parts) : parts_(parts) {}
 
-  // Returns a message for the caller to fill in: tag, rows and number of the header, and the data. It goes in the lane
-  // of its kind, unless the caller says another one.
+  // Returns a message for the caller to fill in: tag, rows and number of the header, and the data. It goes by the
+  // connection of its kind, unless the caller says another one.
   Outgoing* Compose(Kind kind, size_t length);
   // Sends it in the peer's present generation, and owns it again. If sending fails, so does the endpoint.
   void Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing);
@@ -39,7 +39,7 @@ class Links {
   Outgoing* TakeBack(std::list<Outgoing>* in) { return Move(&composing_, in, in->begin()); }
   void Discard(std::list<Outgoing>* in) { free_.splice(free_.end(), *in); }
 
-  // Makes the connections of all lanes between two NIC workers, so that UCX reports it if the process at the other end
+  // Makes both connections between two NIC workers, so that UCX reports it if the process at the other end
   // dies. Both sides make as many in the same order, since UCX pairs them so.
   void Connect(const Peer& peer, int32_t nic_worker, int32_t their_nic_worker);
   // Begins a generation: from now on messages belong to it, and use endpoints of its own.
@@ -48,9 +48,10 @@ class Links {
   // Returns the peers whose endpoints have failed, once each. Those are closed when the next generation begins.
   //
   // A process that ends closes all its connections, and what it sent last may still be in one of them when another one
-  // fails. So a failure counts when all connections with the peer have failed, or when those that have not are quiet.
+  // fails. So a failure counts when all connections with the peer have failed, when those that have not are quiet for a
+  // second, or after three.
   std::vector<Failure> TakeFailures();
-  // To be called about ten times a second.
+  // To be called once in each Loop::kTick.
   void Tick();
 
   // Begins to send all messages in flight; flushing() counts those that have not been sent.
@@ -72,6 +73,7 @@ class Links {
     std::shared_ptr<Endpoint> endpoint;
     ucs_status_t status;
     int32_t quiet = 0;  // ticks since then, or since the peer was last heard
+    int32_t age = 0;    // ticks since then
   };
   std::vector<Failed> failed_;
   bool broken_ = false;  // some that have retired

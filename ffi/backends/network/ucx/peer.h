@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <string>
@@ -75,12 +76,12 @@ struct Request {
   Status given_up;        // why it was given up, while it is read
 };
 
-// A connection from one of this process's NIC workers to one of the peer's, for one lane.
+// A connection from one of this process's NIC workers to one of the peer's: one of the two.
 struct Endpoint {
   Links* links = nullptr;
   Peer* peer = nullptr;
   int32_t nic_worker = 0, their_nic_worker = 0;
-  Lane lane = Lane::kControl;
+  Connection connection = Connection::kControl;
   ucp_ep_h handle = nullptr;
   bool failed = false;
   uint32_t generation = 0;
@@ -127,7 +128,7 @@ struct Peer {
   // arrived, and whether it was greeted, in this generation.
   bool told = true;
   bool heard = false;
-  bool lately = false;  // a message has arrived since the last tick
+  bool heard_lately = false;  // a message has arrived since the last tick
   bool greeted = false;
   bool readable = false;   // whether this process can read the peer's memory
   bool reads = false;      // whether the peer can read ours, as it has said
@@ -137,7 +138,7 @@ struct Peer {
   RingReader from;  // ring by which it sends to this process
   RingWriter to;    // ring by which this process sends to it
   uint32_t generation = 0;
-  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker, the peer's, and lane
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker, the peer's, and kind
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 
   std::list<Arrival> early;  // from a process that has not joined
@@ -153,9 +154,9 @@ struct Peer {
   std::list<Outgoing> outbox;  // messages, until it joins
   std::list<Incoming> inbox;
 
-  const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs, Lane lane) const {
+  const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs, Connection connection) const {
     const size_t pair = static_cast<size_t>(ours) * addresses.nic_workers.size() + static_cast<size_t>(theirs);
-    return endpoints[pair * kLanes + static_cast<size_t>(lane)];
+    return endpoints[pair * std::size(kConnections) + static_cast<size_t>(connection)];
   }
 };
 

@@ -110,7 +110,8 @@ Endpoint* Rows::EndpointOf(const Request& request) const {
   const Peer& peer = *request.peer;
   return peer
       .endpoint(request.route.local_rail % static_cast<int32_t>(parts_->nic_workers.size()),
-                request.route.remote_rail % static_cast<int32_t>(peer.addresses.nic_workers.size()), Lane::kRows)
+                request.route.remote_rail % static_cast<int32_t>(peer.addresses.nic_workers.size()),
+                Connection::kChunks)
       .get();
 }
 

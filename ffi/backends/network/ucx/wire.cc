@@ -267,14 +267,14 @@ void UcxWire::Probe(int32_t process) {
     if (endpoint->handle == nullptr) continue;
     if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
     Outgoing* const probe = links_.Compose(Kind::kProbe, 0);
-    probe->header.lane = endpoint->lane;
+    probe->header.connection = endpoint->connection;
     links_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, probe);
   }
 }
 
 void UcxWire::Answer(Peer* peer, const Arrival& probe) {
   Outgoing* const answer = links_.Compose(Kind::kHere, 0);
-  answer->header.lane = probe.header.lane;
+  answer->header.connection = probe.header.connection;
   links_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker), answer);
 }
 
@@ -304,6 +304,20 @@ void UcxWire::Lose(Peer* peer, const Status& why, uint32_t generation) {
   control_messages_.Lost(peer, why);
 }
 
+void UcxWire::MakeEndpoints(Peer* peer) const {
+  const auto theirs = static_cast<int32_t>(peer->addresses.nic_workers.size());
+  for (int32_t pair = 0; pair < static_cast<int32_t>(parts_.nic_workers.size()) * theirs; ++pair) {
+    for (const Connection connection : kConnections) {
+      peer->endpoints.push_back(std::make_shared<Endpoint>());
+      Endpoint& endpoint = *peer->endpoints.back();
+      endpoint.peer = peer;
+      endpoint.nic_worker = pair / theirs;
+      endpoint.their_nic_worker = pair % theirs;
+      endpoint.connection = connection;
+    }
+  }
+}
+
 void UcxWire::Join(Peer* peer, Addresses addresses) {
   if (phase_ >= Phase::kLeaving) return;
   const bool same = peer->joined && peer->addresses.incarnation == addresses.incarnation;
@@ -320,18 +334,7 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
     peer->reads = false;
     peer->from.Close();
     peer->ring_tried = false;
-    for (int32_t ours = 0; ours < static_cast<int32_t>(parts_.nic_workers.size()); ++ours) {
-      for (int32_t theirs = 0; theirs < static_cast<int32_t>(peer->addresses.nic_workers.size()); ++theirs) {
-        for (const Lane lane : {Lane::kControl, Lane::kRows}) {
-          peer->endpoints.push_back(std::make_shared<Endpoint>());
-          Endpoint& endpoint = *peer->endpoints.back();
-          endpoint.peer = peer;
-          endpoint.nic_worker = ours;
-          endpoint.their_nic_worker = theirs;
-          endpoint.lane = lane;
-        }
-      }
-    }
+    MakeEndpoints(peer);
   }
   peer->joined = true;
   peer->gone = false;
@@ -406,10 +409,10 @@ bool UcxWire::Arm() {
 
 void UcxWire::Tick(Clock::time_point now) {
   Handler* const handler = handler_.load();
+  links_.Tick();
   if (phase_ != Phase::kOpen) return;
   rows_.Expire(now);
   rows_.FindStill();
-  links_.Tick();
   if (handler != nullptr) handler->OnTick(now);
   for (Peer& peer : parts_.peers) peer.to.Ring();
 }

@@ -80,6 +80,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Deliver(Peer* peer, const Arrival& arrival);
 
   void Join(Peer* peer, Addresses addresses);
+  void MakeEndpoints(Peer* peer) const;
   // Ends everything with the process, and goes on in that generation.
   void End(Peer* peer, const Status& why, uint32_t generation);
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler

@@ -1,5 +1,6 @@
 // Implements the checks of arrivals: whether they are of the job, of which connection, and in which order.
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -92,7 +93,8 @@ void UcxWire::Dispatch(const Arrival& arrival) {
   Peer* const peer = &parts_.peers[static_cast<size_t>(header.from)];
   if (!peer->joined && !peer->gone) return peer->early.push_back(arrival);
   if (peer->gone || header.sender != peer->addresses.incarnation ||
-      header.nic_worker >= peer->addresses.nic_workers.size() || static_cast<size_t>(header.lane) >= kLanes) {
+      header.nic_worker >= peer->addresses.nic_workers.size() ||
+      static_cast<size_t>(header.connection) >= std::size(kConnections)) {
     ++parts_.counters.refused;
     return parts_.Release(arrival);
   }
@@ -117,13 +119,13 @@ void UcxWire::Dispatch(const Arrival& arrival) {
     // With an endpoint of our own there, we are told if it dies, though we may have nothing to say to it.
     links_.Connect(*peer, arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker));
   }
-  peer->lately = true;
+  peer->heard_lately = true;
   InOrder(peer, arrival);
 }
 
 void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
   Endpoint& endpoint = *peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(arrival.header.nic_worker),
-                                       arrival.header.lane);
+                                       arrival.header.connection);
   if (arrival.header.sequence < endpoint.arrived) {  // a second time
     ++parts_.counters.refused;
     return parts_.Release(arrival);

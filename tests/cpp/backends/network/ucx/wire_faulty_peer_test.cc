@@ -74,7 +74,7 @@ class FaultyPeer {
   }
 
   ucx::Header HeaderOf(const std::string& text, uint32_t generation, uint64_t sequence, int32_t from = 1,
-                       ucx::Lane lane = ucx::Lane::kControl) const {
+                       ucx::Connection connection = ucx::Connection::kControl) const {
     ucx::Header header{};
     header.magic = ucx::kHeaderMagic;
     header.version = ucx::kHeaderVersion;
@@ -84,15 +84,16 @@ class FaultyPeer {
     header.sender = kIncarnation;
     header.receiver = victim_.incarnation;
     header.generation = generation;
-    header.lane = lane;
+    header.connection = connection;
     header.sequence = sequence;
     header.bytes = text.size();
     header.hash = ucx::HashOf(OptionsOf(1, 2, "tcp").secret, header);
     return header;
   }
 
-  void Send(const std::string& text, uint32_t generation, uint64_t sequence, ucx::Lane lane = ucx::Lane::kControl) {
-    const ucx::Header header = HeaderOf(text, generation, sequence, 1, lane);
+  void Send(const std::string& text, uint32_t generation, uint64_t sequence,
+            ucx::Connection connection = ucx::Connection::kControl) {
+    const ucx::Header header = HeaderOf(text, generation, sequence, 1, connection);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -187,18 +188,18 @@ void TestSequences() {
   CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
 }
 
-// Each lane has an order of its own, and there are no others than those.
-void TestLanes() {
+// Each of the two connections has an order of its own, and there is no third one.
+void TestConnections() {
   Victim victim;
   FaultyPeer peer(victim.wire->addresses());
   CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
   const std::string first = "first", second = "second", third = "third";
-  peer.Send(second, 0, 1, ucx::Lane::kRows);  // before its predecessor
+  peer.Send(second, 0, 1, ucx::Connection::kChunks);  // before its predecessor
   peer.Send(first, 0, 0);
   peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
   CHECK_EQ(victim.handler.messages().back().second, first);
-  peer.Send(first, 0, 1, ucx::Lane{ucx::kLanes});
-  peer.Send(third, 0, 0, ucx::Lane::kRows);
+  peer.Send(first, 0, 1, ucx::Connection{2});
+  peer.Send(third, 0, 0, ucx::Connection::kChunks);
   peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
   CHECK(victim.handler.messages()[1].second == third && victim.handler.messages()[2].second == second);
   CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
@@ -218,6 +219,27 @@ void TestOneConnectionFails() {
   peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
   CHECK_EQ(victim.handler.messages().back().second, last);
   peer.DriveUntil([&] { return victim.handler.lost().size() == 1; });
+}
+
+// Nor does it go on without an end: what is sent by the connection that has failed is lost meanwhile.
+void TestOneConnectionFailsAndTheOtherIsBusy() {
+  Victim victim;
+  FaultyPeer peer(victim.wire->addresses());
+  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  const std::string text = "text";
+  peer.Send(text, 0, 0);
+  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
+  peer.ConnectAgain();
+  uint64_t sent = 0;
+  auto next = std::chrono::steady_clock::now();
+  peer.DriveUntil([&] {
+    if (std::chrono::steady_clock::now() >= next) {
+      peer.Send(text, 0, sent++, ucx::Connection::kChunks);
+      next = std::chrono::steady_clock::now() + std::chrono::milliseconds{20};
+    }
+    return victim.handler.lost().size() == 1;
+  });
+  CHECK(victim.handler.messages().size() > 1);
 }
 
 // What comes through a ring is believed no more than what comes over the network.
@@ -283,8 +305,9 @@ int main() {
   setenv("UCX_KEEPALIVE_INTERVAL", "1s", 1);  // NOLINT(concurrency-mt-unsafe)
   TestGenerations();
   TestSequences();
-  TestLanes();
+  TestConnections();
   TestOneConnectionFails();
+  TestOneConnectionFailsAndTheOtherIsBusy();
   TestRings();
   return Finish("wire_faulty_peer_test");
 }
