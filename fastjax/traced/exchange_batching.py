@@ -70,6 +70,7 @@ def _batch_folded(
     folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     merged = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in (source, base)]
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
+    params["spec"] = params["spec"].of_batch(size)
     result = fast_ragged_all_to_all_p.bind(*operands, **params)
     return result.reshape(size, base_rows, *result.shape[1:]), 0
 

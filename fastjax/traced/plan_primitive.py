@@ -107,6 +107,7 @@ def _plan_batcher(
     (sizes,), (dim,) = values, dims
     if dim is not None:
         sizes = fold_metadata(sizes, dim)
+        params["spec"] = params["spec"].of_batch(axis_data.size)
     return plan_ragged_all_to_all_p.bind(sizes, **params), None
 
 

@@ -45,6 +45,10 @@ class PlanSpec:
         """Length of a device's stage table."""
         return _core.table_words(self.topology.words, scheduler_number(self.scheduler))
 
+    def of_batch(self, size: int) -> PlanSpec:
+        """The same for so many elements of a batch that travel as one."""
+        return dataclasses.replace(self, tokens=size * self.tokens)
+
 
 def make_spec(
     axes: Axes,

@@ -117,6 +117,24 @@ def test_no_wide_array_has_the_room_of_the_experts(rng):
 
 
 @pytest.mark.parametrize("once", [True, False])
+def test_a_batch_is_counted_as_one(rng, once):
+    x = rng.normal(size=(8 * 6, 2, 3)).astype(np.float32)
+    ids = rng.integers(0, EXPERTS, (8 * 6, 2, 3)).astype(np.int32)
+
+    def counted_batch(x, ids):
+        return jax.vmap(lambda x, ids: dispatched(x, ids, deduplicate=once)[0], 1)(x, ids)
+
+    with fastjax.collect_stats():
+        fastjax.reset_stats()
+        jax.block_until_ready(jax.jit(spread(counted_batch))(x, ids))
+        sites = [s for s in fastjax.stats() if s.program == "jit_counted_batch" and s.launches]
+    told = {(s.tokens, s.choices) for s in sites if s.tokens}
+    assert told == {(ids[..., 0].size, ids.size)}
+    (way,) = [s for s in sites if s.tokens and s.rows]
+    assert way.rows == ids.size or once
+
+
+@pytest.mark.parametrize("once", [True, False])
 def test_rows_and_choices_are_counted(rng, once):
     """By the statistics of the exchanges of a dispatch, against numpy."""
     x = rng.normal(size=(8 * 6, 3)).astype(np.float32)
