@@ -102,8 +102,8 @@ class _Work:
         found = LayerTimes.of(schedule(forward), chunks, deduplicated=deduplicate)
         if not self.backward:
             return found
-        # The plans are there; cotangents take the ways of rows.
-        back = [dataclasses.replace(p, planning=0.0, experts=BACKWARD * p.experts) for p in forward]
+        # The plans are there; cotangents go the ways of rows, in the opposite direction.
+        back = [Parts(0.0, p.back, p.sums, BACKWARD * p.experts, p.copies, p.out) for p in forward]
         return found.then(LayerTimes.of(schedule(back), chunks, deduplicated=deduplicate))
 
     def _parts(self, tokens: int, deduplicate: bool) -> Parts:
@@ -174,8 +174,8 @@ def layer_time(
         and weights, as `fastjax.moe` packs it.
       chunk_overhead: seconds that a chunk costs the experts beyond its rows.
       scheduler: that plans what crosses.
-      backward: whether a backward pass follows, with as much to send, in which experts work twice
-        as long.
+      backward: whether a backward pass follows, with as much to send, in which experts, and the
+        overhead of their chunks, take twice as long.
 
     Returns:
       The times.

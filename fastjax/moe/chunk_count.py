@@ -11,10 +11,10 @@ from fastjax.moe.arrangement import Arrangement
 def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: float | None) -> int:
     """The number that the model of a layer predicts to be fastest; 1 where nothing can be gained.
 
-    It is that for both passes: a program is not known to be differentiated when it is traced, and
-    where it is not, chunks that are good for both cost little.
     That is wherever nothing is known of the experts' work; in one process, whose processors both
-    move rows and work; and on GPUs, where exchanges and experts have one stream.
+    move rows and work; and on GPUs, where exchanges and experts have one stream. Elsewhere it is
+    the fastest for a forward and a backward pass together: a program is not known to be
+    differentiated when it is traced.
 
     Args:
       whole: how all tokens go.

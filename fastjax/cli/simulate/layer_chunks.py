@@ -211,7 +211,7 @@ def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, An
 
 
 def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
-    """What `moe.layer` takes: the cost model's best for both passes.
+    """The cost model's best for a forward and a backward pass, which `moe.layer` goes by.
 
     The model does not know how popular experts are.
     """
@@ -284,7 +284,7 @@ def verdict(timed: Sequence[Timed], best: Timed, chosen: Timed) -> list[str]:
         if more <= ALIKE
         else f", which takes {more:.0%} more"
     )
-    words.append(f"As far as the cost model can tell it is: {_named(chosen.times)}{said}.")
+    words.append(f"For training, the cost model takes: {_named(chosen.times)}{said}.")
     return words
 
 
