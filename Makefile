@@ -372,7 +372,7 @@ dist-test: $(STAMPS)/test-tools ## Install the wheels of dist/ where there is no
 PLUGIN_LIBRARIES := cuda13:cuda rocm7:rocm
 
 .PHONY: dist-plugins
-dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels that have a library for GPUs each, in dist/plugins/; fails where glibc is much newer than 2.34
+dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build wheels that have a library for GPUs each, in dist/plugins/, and test them with those of make dist; fails where glibc is much newer than 2.34
 	rm -rf build/plugins dist/plugins && cp -R packaging build/plugins
 	cp $(CUDA_WHEELS)/nvidia_cuda_runtime-*.dist-info/licenses/License.txt build/plugins/cuda13/CUDA_LICENSE.txt
 	@set -e; for pair in $(PLUGIN_LIBRARIES); do plugin=build/plugins/$${pair%:*}; \
@@ -381,6 +381,8 @@ dist-plugins: gpu-compile $(STAMPS)/dist-tools $(CUDA_WHEELS)/complete ## Build 
 	  $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/plugins ./$$plugin; done
 	$(AUDITWHEEL) --plat manylinux_$(subst .,_,$(PLUGIN_GLIBC))_$(ARCHITECTURE) --exclude 'libamdhip64.so.*' --wheel-dir dist/plugins build/plugins/*.whl
 	$(BIN)/python -m twine check --strict dist/plugins/*
+	@if ls dist/fastjax-*.whl > /dev/null 2>&1; then FASTJAX_DIST=dist $(BIN)/python -m pytest --noconftest -k plugins tests/repository/test_dist.py; \
+	  else echo "make dist makes the wheels that plugins are tested with"; fi
 
 .PHONY: exported
 exported: $(STAMPS)/installed $(STAMPS)/test-tools ## Write exported programs of this version, which later ones must run: tests/traced/data/exported

@@ -27,15 +27,21 @@ import fastjax
 from fastjax import moe
 
 SCHEMA = "fastjax-layer-memory-1"
-SERVERS, DEVICES = 4, 8
+SERVERS, DEVICES, EXPERTS, TOP_K = 4, 8, 64, 8
 MIB = 2**20
 
 
-def layer_program(*, once: bool, backward: bool, factor: float | None, experts: int) -> Any:
-    """Dispatch and combine of all devices, with gradients of tokens and weights or without."""
+def layer_program(
+    *, once: bool, backward: bool, factor: float | None
+) -> tuple[Any, jax.sharding.Mesh]:
+    """Dispatch and combine of all devices, with gradients of tokens and weights or without.
+
+    Returns:
+      The program, not yet compiled, and its mesh.
+    """
     mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     options: dict[str, Any] = {
-        "num_experts": experts,
+        "num_experts": EXPERTS,
         "axis_name": "x",
         "topology": fastjax.Topology(SERVERS, DEVICES // SERVERS),
         "buffer_factor": factor,
@@ -55,13 +61,13 @@ def layer_program(*, once: bool, backward: bool, factor: float | None, experts: 
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)), mesh
 
 
-def operands_of(mesh: Any, tokens: int, width: int, experts: int, top_k: int) -> list[jax.Array]:
+def operands_of(mesh: jax.sharding.Mesh, tokens: int, width: int) -> list[jax.Array]:
     """bf16 tokens, weights, and different experts for each token, over the devices."""
     rng = np.random.default_rng(0)
     rows = DEVICES * tokens
-    ids = np.argsort(rng.random((rows, experts)), axis=1)[:, :top_k].astype(np.int32)
+    ids = np.argsort(rng.random((rows, EXPERTS)), axis=1)[:, :TOP_K].astype(np.int32)
     x = rng.standard_normal((rows, width), np.float32).astype(jnp.bfloat16)
-    weights = rng.random((rows, top_k), np.float32)
+    weights = rng.random((rows, TOP_K), np.float32)
     spread = jax.NamedSharding(mesh, jax.P("x"))
     return jax.block_until_ready([jax.device_put(a, spread) for a in (x, weights, ids)])
 
@@ -83,9 +89,8 @@ def measure(
       operands and its program.
     """
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    experts, top_k = 64, 8
-    program, mesh = layer_program(once=once, backward=backward, factor=factor, experts=experts)
-    operands = operands_of(mesh, tokens, width, experts, top_k)
+    program, mesh = layer_program(once=once, backward=backward, factor=factor)
+    operands = operands_of(mesh, tokens, width)
     compiled = program.lower(*operands).compile()
     analysis = compiled.memory_analysis()
     ctypes.CDLL(None).malloc_trim(0)  # what compiling has left
@@ -105,7 +110,7 @@ def in_a_child(cell: dict[str, Any]) -> dict[str, Any]:
     """`measure`, in a new process."""
     command = [sys.executable, __file__, "--cell", json.dumps(cell)]
     paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.getenv("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": paths}
+    environment = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -113,9 +118,10 @@ def in_a_child(cell: dict[str, Any]) -> dict[str, Any]:
 def page(record: dict[str, Any], title: str) -> str:
     """The record as Markdown."""
     about = (
-        f"Dispatch and combine on {DEVICES} CPU devices that play {SERVERS} servers, of experts "
-        f"that do nothing: {record['tokens']} bf16 tokens of {2 * record['width']} bytes on each "
-        "device, and 8 choices of 64 experts. *temporary*: what XLA's buffer assignment needs "
+        f"Dispatch and combine on {record['devices']} CPU devices that play {record['servers']} "
+        f"servers, of experts that do nothing: {record['tokens']} bf16 tokens of "
+        f"{2 * record['width']} bytes on each device, and {record['top_k']} choices of "
+        f"{record['experts']} experts. *temporary*: what XLA's buffer assignment needs "
         "besides arguments and results. *peak*: by how much the resident memory of the process "
         "grows at most while the program runs for the first time; it includes results and what "
         "exchanges stage. All in MiB for each device; each program in a process of its own, "
@@ -153,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tokens", type=int, default=2048, help="of a device")
     parser.add_argument("--width", type=int, default=2048, help="elements of a token")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cell", help="measure one program here, and print what was found")
     options = parser.parse_args(arguments)
@@ -161,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(measure(**json.loads(options.cell))))
         return 0
     record = records.stamp(SCHEMA)
+    record |= {"servers": SERVERS, "devices": DEVICES, "experts": EXPERTS, "top_k": TOP_K}
     record |= {"tokens": options.tokens, "width": options.width, "runs": options.runs}
     record["cells"] = [
         in_a_child(
