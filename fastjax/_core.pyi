@@ -155,10 +155,14 @@ class SiteReport:
 
     @property
     def experts(self) -> int: ...
+
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int:
+        """Of a device, where the call is of a layer of experts."""
+
     @property
-    def top_k(self) -> int: ...
+    def top_k(self) -> int:
+        """Experts that each of them chooses."""
 
     @property
     def shapes(self) -> str: ...
