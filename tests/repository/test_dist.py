@@ -221,9 +221,9 @@ def test_installed_plugins_are_found(tmp_path):
     environment.run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *wheels)
     found = json.loads(environment.run("-c", WHAT_IS_FOUND))
     assert list(found) == list(PLUGINS.values())
-    site = Path(environment.run("-c", "import fastjax; print(fastjax.__path__[0])").strip()).parent
-    for extra, why in zip(PLUGINS, found.values(), strict=True):
-        assert not why or str(site / f"fastjax_{extra}_plugin") in why
+    # AMD's has to find a library of ROCm's; NVIDIA's brings what it needs.
+    assert found["cuda"] == ""
+    assert not found["rocm"] or "libamdhip64.so" in found["rocm"]
 
 
 def exchange_in_two_processes(environment: Environment) -> None:
