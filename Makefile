@@ -280,7 +280,7 @@ gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no 
 
 # ---- frameworks, in environments of their own
 
-# MaxText does not come from PyPI: this is the root of its source tree. It needs Python 3.12 or newer.
+# MaxText runs from its source tree, of which this is the root. It needs Python 3.12 or newer.
 MAXTEXT ?=
 
 .PHONY: integration

@@ -119,7 +119,7 @@ class Problem:
         return found
 
     def default_chunks(self) -> int:
-        """The best number of chunks as far as it can be told when a program is traced."""
+        """The cost model's best number of chunks, forward and with experts that do nothing."""
         routing, size = self.routing, self.size
         return layer_time(
             self.topology,

@@ -44,9 +44,8 @@ struct Header {
   uint32_t generation;        // how often the two have lost or ended their connection
   uint16_t nic_worker;        // the sender's
   Connection connection;
-  uint64_t
-      sequence;    // of what the sender's NIC worker has sent to the receiver's in this generation, by this connection
-  uint64_t bytes;  // that follow
+  uint64_t sequence;  // of what the sender has sent by this connection in this generation
+  uint64_t bytes;     // that follow
   uint64_t tag;
   uint64_t rows;
   uint64_t number;

@@ -138,7 +138,7 @@ struct Peer {
   RingReader from;  // ring by which it sends to this process
   RingWriter to;    // ring by which this process sends to it
   uint32_t generation = 0;
-  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker, the peer's, and kind
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by this process's NIC worker, the peer's, and Connection
   std::list<std::shared_ptr<Endpoint>> retired;      // oldest first
 
   std::list<Arrival> early;  // from a process that has not joined

@@ -154,92 +154,92 @@ struct Victim {
   std::shared_ptr<UcxWire> wire;
 };
 
+struct Acquainted {
+  Acquainted() : peer(victim.wire->addresses()) { CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), ""); }
+  void DriveUntilHeard(size_t messages, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    peer.DriveUntil([&] { return victim.handler.messages().size() == messages; }, file, line);
+  }
+
+  Victim victim;
+  FaultyPeer peer;
+};
+
 // A generation that nobody can have counted to would leave none to go on with.
 void TestGenerations() {
-  Victim victim;
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  Acquainted both;
   const std::string good = "one", bad = "two", after = "three", again = "four";
-  peer.Send(good, 0, 0);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
-  peer.Send(bad, ~uint32_t{0}, 0);
-  peer.Send(after, 0, 1);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
-  CHECK_EQ(victim.handler.messages().back().second, after);
-  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
-  CHECK(victim.handler.renewed().empty());
+  both.peer.Send(good, 0, 0);
+  both.DriveUntilHeard(1);
+  both.peer.Send(bad, ~uint32_t{0}, 0);
+  both.peer.Send(after, 0, 1);
+  both.DriveUntilHeard(2);
+  CHECK_EQ(both.victim.handler.messages().back().second, after);
+  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
+  CHECK(both.victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
-  peer.Send(again, 1000, 0);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
-  CHECK_EQ(victim.handler.renewed().size(), 1u);
+  both.peer.Send(again, 1000, 0);
+  both.DriveUntilHeard(3);
+  CHECK_EQ(both.victim.handler.renewed().size(), 1u);
 }
 
 // A message that comes twice is refused the second time, and not kept.
 void TestSequences() {
-  Victim victim;
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  Acquainted both;
   const std::string first = "first", second = "second";
-  peer.Send(first, 0, 0);
-  peer.Send(first, 0, 0);
-  peer.Send(second, 0, 1);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
-  CHECK_EQ(victim.handler.messages().back().second, second);
-  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
+  both.peer.Send(first, 0, 0);
+  both.peer.Send(first, 0, 0);
+  both.peer.Send(second, 0, 1);
+  both.DriveUntilHeard(2);
+  CHECK_EQ(both.victim.handler.messages().back().second, second);
+  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
 }
 
 // Each of the two connections has an order of its own, and there is no third one.
 void TestConnections() {
-  Victim victim;
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  Acquainted both;
   const std::string first = "first", second = "second", third = "third";
-  peer.Send(second, 0, 1, ucx::Connection::kChunks);  // before its predecessor
-  peer.Send(first, 0, 0);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
-  CHECK_EQ(victim.handler.messages().back().second, first);
-  peer.Send(first, 0, 1, ucx::Connection{2});
-  peer.Send(third, 0, 0, ucx::Connection::kChunks);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
-  CHECK(victim.handler.messages()[1].second == third && victim.handler.messages()[2].second == second);
-  CHECK_EQ(StateOf(victim.wire.get()).refused, 1);
+  both.peer.Send(second, 0, 1, ucx::Connection::kChunks);  // before its predecessor
+  both.peer.Send(first, 0, 0);
+  both.DriveUntilHeard(1);
+  CHECK_EQ(both.victim.handler.messages().back().second, first);
+  both.peer.Send(first, 0, 1, ucx::Connection{2});
+  both.peer.Send(third, 0, 0, ucx::Connection::kChunks);
+  both.DriveUntilHeard(3);
+  CHECK(both.victim.handler.messages()[1].second == third && both.victim.handler.messages()[2].second == second);
+  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
 }
 
 // A process that ends closes one connection before another. What it sent by the other one is heard, and then, when no
 // more comes, the process is lost.
 void TestOneConnectionFails() {
-  Victim victim;
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  Acquainted both;
   const std::string first = "first", last = "last";
-  peer.Send(first, 0, 0);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
-  peer.ConnectAgain();
-  peer.Send(last, 0, 1);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 2; });
-  CHECK_EQ(victim.handler.messages().back().second, last);
-  peer.DriveUntil([&] { return victim.handler.lost().size() == 1; });
+  both.peer.Send(first, 0, 0);
+  both.DriveUntilHeard(1);
+  both.peer.ConnectAgain();
+  both.peer.Send(last, 0, 1);
+  both.DriveUntilHeard(2);
+  CHECK_EQ(both.victim.handler.messages().back().second, last);
+  both.peer.DriveUntil([&] { return both.victim.handler.lost().size() == 1; });
 }
 
 // Nor does it go on without an end: what is sent by the connection that has failed is lost meanwhile.
 void TestOneConnectionFailsAndTheOtherIsBusy() {
-  Victim victim;
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), "");
+  Acquainted both;
   const std::string text = "text";
-  peer.Send(text, 0, 0);
-  peer.DriveUntil([&] { return victim.handler.messages().size() == 1; });
-  peer.ConnectAgain();
+  both.peer.Send(text, 0, 0);
+  both.DriveUntilHeard(1);
+  both.peer.ConnectAgain();
   uint64_t sent = 0;
   auto next = std::chrono::steady_clock::now();
-  peer.DriveUntil([&] {
+  both.peer.DriveUntil([&] {
     if (std::chrono::steady_clock::now() >= next) {
-      peer.Send(text, 0, sent++, ucx::Connection::kChunks);
+      both.peer.Send(text, 0, sent++, ucx::Connection::kChunks);
       next = std::chrono::steady_clock::now() + std::chrono::milliseconds{20};
     }
-    return victim.handler.lost().size() == 1;
+    return both.victim.handler.lost().size() == 1;
   });
-  CHECK(victim.handler.messages().size() > 1);
+  CHECK(both.victim.handler.messages().size() > 1);
 }
 
 // What comes through a ring is believed no more than what comes over the network.
