@@ -125,6 +125,8 @@ or build with FASTJAX_CUDA=WHEELS, by the compiler of PyPI's wheels."
     cu
     ${architectures}
     --cudart=static
+    # Products are rounded before they are added, as on CPUs.
+    -fmad=false
   )
   list(APPEND command -Xcompiler=-fPIC "-Xlinker=--version-script=${FASTJAX_GPU_EXPORTS}")
   if(FASTJAX_CUDA STREQUAL "WHEELS")

@@ -118,6 +118,8 @@ or set FASTJAX_HIP_COMPILER to a clang++ that compiles for AMD's GPUs."
     APPEND command
     ${architectures}
     --no-offload-compress
+    # Products are rounded before they are added, as on CPUs.
+    -ffp-contract=off
     -Wall
     -Wextra
     -fPIC

@@ -9,7 +9,10 @@
 #include "kernels/barrier.h"
 #include "kernels/copy.h"
 #include "kernels/fetch.h"
+#include "kernels/gathers.h"
+#include "kernels/indexed_sums.h"
 #include "kernels/moves.h"
+#include "kernels/sum.h"
 
 namespace fastjax::kernels {
 
@@ -86,6 +89,11 @@ struct Driver {
   int (*MoveFew)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);
   int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
                  const uint64_t* gate, int32_t blocks, Stream stream);
+  // The kernel of gathers.h, likewise.
+  int (*GatherRows)(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, const uint64_t* gate,
+                    int32_t blocks, Stream stream);
+  // The kernel of indexed_sums.h. The launch takes `sum` along, what it points to is in device memory.
+  int (*SumIndexed)(SumTypes types, const IndexedSum* sum, int32_t blocks, Stream stream);
   int (*PassBarrier)(const Barrier* barrier, Stream stream);
   // To pinned memory of the host, of which whoever waits for the stream then sees the bytes.
   int (*Fetch)(const FetchList* list, int32_t blocks, Stream stream);
@@ -93,7 +101,7 @@ struct Driver {
 
 constexpr int kNoDevice = -1;
 
-constexpr int32_t kDriverVersion = 4;
+constexpr int32_t kDriverVersion = 5;
 constexpr const char* kDriverSymbol = "fastjax_gpu_driver";
 
 }  // namespace fastjax::kernels

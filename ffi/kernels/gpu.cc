@@ -166,6 +166,23 @@ struct SumBody {
   }
 };
 
+struct GatherBody {
+  const Gather* gathers;
+  int64_t count;
+  int64_t end;
+  int64_t row_bytes;
+  const uint64_t* gate;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const {
+    if (IsOpen(gate)) GatherRows(worker, gathers, count, end, row_bytes);
+  }
+};
+
+template <typename Element, typename Sum>
+struct IndexedSumBody {
+  IndexedSum sum;
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { SumIndexed<Element, Sum>(worker, sum); }
+};
+
 struct BarrierBody {
   Barrier barrier;
   FASTJAX_DEVICE void operator()(const Worker& worker) const { PassBarrier(worker, barrier); }
@@ -177,7 +194,9 @@ struct FetchBody {
 };
 
 int LoadKernels() {
-  return LoadAll<MoveBody, MoveFewBody, SumBody<F16>, SumBody<BF16>, SumBody<F32>, SumBody<F64>, BarrierBody,
+  return LoadAll<MoveBody, MoveFewBody, SumBody<F16>, SumBody<BF16>, SumBody<F32>, SumBody<F64>, GatherBody,
+                 IndexedSumBody<F16, F16>, IndexedSumBody<F16, F32>, IndexedSumBody<BF16, BF16>,
+                 IndexedSumBody<BF16, F32>, IndexedSumBody<F32, F32>, IndexedSumBody<F64, F64>, BarrierBody,
                  FetchBody>();
 }
 
@@ -216,6 +235,41 @@ int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* co
   return Code(FASTJAX_VENDOR(ErrorInvalidValue));
 }
 
+int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, const uint64_t* gate,
+                     int32_t blocks, Stream stream) {
+  if (end == 0) return 0;
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), GatherBody{gathers, count, end, row_bytes, gate}));
+}
+
+int LaunchSumIndexed(SumTypes types, const IndexedSum* sum, int32_t blocks, Stream stream) {
+  const auto launch = [&](auto element, auto wide) {
+    if (sum->rows == 0 || sum->elements == 0 || sum->num_slices == 0) return 0;
+    using Body = IndexedSumBody<decltype(element), decltype(wide)>;
+    return Code(Launch<kBlockThreads>(blocks, ToStream(stream), Body{*sum}));
+  };
+  const bool own = types.element == types.sum;
+  const bool to_float = types.sum == ElementKind::kF32;
+  switch (types.element) {
+    case ElementKind::kF16:
+      if (own) return launch(F16{}, F16{});
+      if (to_float) return launch(F16{}, F32{});
+      break;
+    case ElementKind::kBF16:
+      if (own) return launch(BF16{}, BF16{});
+      if (to_float) return launch(BF16{}, F32{});
+      break;
+    case ElementKind::kF32:
+      if (own) return launch(F32{}, F32{});
+      break;
+    case ElementKind::kF64:
+      if (own) return launch(F64{}, F64{});
+      break;
+    case ElementKind::kOpaque:
+      break;
+  }
+  return Code(FASTJAX_VENDOR(ErrorInvalidValue));
+}
+
 int LaunchBarrier(const Barrier* barrier, Stream stream) {
   return Code(Launch<kBlockThreads>(1, ToStream(stream), BarrierBody{*barrier}));
 }
@@ -231,8 +285,8 @@ constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorTex
                             FindAllocation,     ExportMemory,           OpenMemory,    CloseMemory,    CreateStream,
                             DestroyStream,      SynchronizeStream,      CreateEvent,   DestroyEvent,   RecordEvent,
                             WaitEvent,          SynchronizeEvent,       QueryEvent,    Copy,           CallHost,
-                            LoadKernels,        LaunchMoveRows,         LaunchMoveFew, LaunchSumRows,  LaunchBarrier,
-                            LaunchFetch};
+                            LoadKernels,        LaunchMoveRows,         LaunchMoveFew, LaunchSumRows,  LaunchGatherRows,
+                            LaunchSumIndexed,   LaunchBarrier,          LaunchFetch};
 
 }  // namespace
 }  // namespace fastjax::kernels

@@ -33,12 +33,15 @@ class Kernel:
 
 
 def kernel_name(mangled: str) -> str:
-    """What runs in it: `MoveBody`, `SumBody<F32>`."""
-    found = re.search(r"\d(\w+?Body)(?:INS\w*?_\d(\w+?)E)?E+v", mangled)
+    """What runs in it: `MoveBody`, `SumBody<F32>`, `IndexedSumBody<BF16, F32>`."""
+    second = r"(?:(S\w*_)|NS\w*?_\d(\w+?)E)"  # the first again, or another
+    found = re.search(rf"\d(\w+?Body)(?:INS\w*?_\d(\w+?)E{second}?E)?E+v", mangled)
     if found is None:
         return mangled
     body = re.sub(r"^.*\d(?=[A-Z]\w*Body$)", "", found[1])
-    return f"{body}<{found[2]}>" if found[2] else body
+    arguments = [found[2], found[2] if found[3] else found[4]]
+    named = ", ".join(name for name in arguments if name)
+    return f"{body}<{named}>" if named else body
 
 
 # ---- CUDA

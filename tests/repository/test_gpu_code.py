@@ -21,6 +21,8 @@ CUDA_NAME = "_ZN7fastjax7kernels7RunBodyILi256ENS0_38_GLOBAL__N__bdabed8d_6_gpu_
             f"{CUDA_NAME}7SumBodyINS0_4BF16EEEEEvT0_",
             "SumBody<BF16>",
         ),
+        (f"{CUDA_NAME}14IndexedSumBodyINS0_4BF16ENS0_3F32EEEEEvT0_", "IndexedSumBody<BF16, F32>"),
+        (f"{CUDA_NAME}14IndexedSumBodyINS0_3F64ES4_EEEEvT0_", "IndexedSumBody<F64, F64>"),
         ("_Z5otherv", "_Z5otherv"),
     ],
 )
@@ -93,8 +95,14 @@ KERNELS = [Kernel(**each) for each in RECORD["kernels"]]
 CUDA = ("sm_80", "sm_90", "sm_100")
 ROCM = ("gfx90a", "gfx942", "gfx950")
 SUMS = {f"SumBody<{kind}>" for kind in ("F16", "BF16", "F32", "F64")}
+INDEXED_SUMS = {
+    *(f"IndexedSumBody<{kind}, {kind}>" for kind in ("F16", "BF16", "F32", "F64")),
+    *(f"IndexedSumBody<{kind}, F32>" for kind in ("F16", "BF16")),
+}
 # The least loads in flight ahead of the first store, of each way through a kernel.
-LEAST = {"MoveBody": 4, "MoveFewBody": 4, "FetchBody": 4} | dict.fromkeys(SUMS, 2)
+LEAST = {"MoveBody": 4, "MoveFewBody": 4, "GatherBody": 4, "FetchBody": 4}
+LEAST |= dict.fromkeys(SUMS, 2)
+LEAST |= {name: 2 if "<F16" in name else 4 for name in INDEXED_SUMS}
 
 
 @pytest.mark.parametrize("architecture", [*CUDA, *ROCM])

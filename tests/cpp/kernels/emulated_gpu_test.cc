@@ -456,6 +456,10 @@ void TestLazyLoads() {
       barrier.devices = 1;
       barrier.here = 1;
       const kernels::FetchList list = {1, {}};
+      // Of one row, for which nothing was returned.
+      const int32_t starts[] = {0, 0};
+      const kernels::Slice slice = {};
+      const kernels::IndexedSum sum = {&dst, 1, 1, starts, nullptr, 0, &slice, 1, false};
       const int64_t before = kernels::emulatedLazyLoads();
       for (int time = 0; time < 2; ++time) {
         CHECK_OK(Gpu().MoveRows(&move, 1, move.begin + 1, nullptr, 1, streams[0]));
@@ -463,12 +467,17 @@ void TestLazyLoads() {
         for (const auto kind : {kernels::ElementKind::kF16, kernels::ElementKind::kBF16, kernels::ElementKind::kF32,
                                 kernels::ElementKind::kF64}) {
           CHECK_OK(Gpu().SumRows(kind, nullptr, nullptr, 0, 1, &kClosed, 1, streams[0]));
+          CHECK_OK(Gpu().SumIndexed({kind, kind}, &sum, 1, streams[0]));
         }
+        for (const auto kind : {kernels::ElementKind::kF16, kernels::ElementKind::kBF16}) {
+          CHECK_OK(Gpu().SumIndexed({kind, kernels::ElementKind::kF32}, &sum, 1, streams[0]));
+        }
+        CHECK_OK(Gpu().GatherRows(nullptr, 0, 1, 1, &kClosed, 1, streams[0]));
         CHECK_OK(Gpu().Fetch(&list, 1, streams[0]));
         CHECK_OK(Gpu().PassBarrier(&barrier, streams[0]));
       }
       CHECK_OK(Gpu().SynchronizeStream(streams[0]));
-      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 8);
+      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 15);
     }
   }
   CHECK_OK(Gpu().SetDevice(0));
@@ -479,9 +488,15 @@ void TestBadLaunches() {
   const Move move = {};
   const Landing landing = {};
   const std::byte* const source = nullptr;
+  const kernels::Gather gather = {};
+  const kernels::IndexedSum sum = {nullptr, 1, 1, nullptr, nullptr, 0, nullptr, 1, false};
   for (const int32_t blocks : {0, -1}) {
     CHECK_EQ(Gpu().MoveRows(&move, 1, 16, nullptr, blocks, streams[0]), kernels::emulatedErrorInvalidConfiguration);
     CHECK_EQ(Gpu().SumRows(kernels::ElementKind::kBF16, &landing, &source, 1, 16, nullptr, blocks, streams[0]),
+             kernels::emulatedErrorInvalidConfiguration);
+    CHECK_EQ(Gpu().GatherRows(&gather, 1, 16, 16, nullptr, blocks, streams[0]),
+             kernels::emulatedErrorInvalidConfiguration);
+    CHECK_EQ(Gpu().SumIndexed({kernels::ElementKind::kF32, kernels::ElementKind::kF32}, &sum, blocks, streams[0]),
              kernels::emulatedErrorInvalidConfiguration);
     // Without bytes there is nothing to launch.
     CHECK_OK(Gpu().MoveRows(nullptr, 0, 0, nullptr, blocks, streams[0]));

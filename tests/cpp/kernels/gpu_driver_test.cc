@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "indexed_kernels.h"
 #include "kernels/copy.h"
 #include "support/check.h"
 #include "support/gpu_driver/device.h"
@@ -216,6 +217,9 @@ void TestEmptyLists(const Device& device) {
   CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
   CHECK_EQ(device.driver().MoveFew(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
   CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, nullptr, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().GatherRows(nullptr, 0, 0, 16, nullptr, 1, device.stream()), 0);
+  const kernels::IndexedSum nothing = {};
+  CHECK_EQ(device.driver().SumIndexed({ElementKind::kF32, ElementKind::kF32}, &nothing, 1, device.stream()), 0);
   device.Wait();
 }
 
@@ -486,6 +490,14 @@ void TestErrors(const Device& device) {
   CHECK_NE(no_device, 0);
   CHECK(std::strlen(driver.ErrorText(no_device)) > 0);
   CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, nullptr, 1, device.stream()), 0);
+  const kernels::IndexedSum nothing = {};
+  for (const kernels::SumTypes types : {kernels::SumTypes{ElementKind::kOpaque, ElementKind::kF32},
+                                        {ElementKind::kF16, ElementKind::kBF16},
+                                        {ElementKind::kBF16, ElementKind::kF64},
+                                        {ElementKind::kF32, ElementKind::kF64},
+                                        {ElementKind::kF64, ElementKind::kF32}}) {
+    CHECK_NE(driver.SumIndexed(types, &nothing, 1, device.stream()), 0);
+  }
   Random random(3);
   CheckMoves(device, {1, 1000}, &random);
 }
@@ -498,6 +510,7 @@ int Main(bool small, const std::string& library) {
   std::printf("%s, at most %d blocks\n", device.driver().platform, device.max_blocks());
   TestDevices(device);
   TestKernels(device, scale);
+  TestIndexedKernels(device, 8 * scale.trials);
   TestEmptyLists(device);
   TestOrder(device, scale);
   TestCallHost(device);
