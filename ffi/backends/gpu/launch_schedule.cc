@@ -37,7 +37,7 @@ Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArg
   messages_.clear();
   moves_.resize(layout.calls.size());
   for (auto& moves : moves_) moves.clear();
-  const ExchangeArgs& any = args[static_cast<size_t>(site.position_at[0])];
+  const ExchangeArgs& any = ArgsOf(0);
   placement_.Begin(site, args, any.row_bytes, traffic);
   return sums ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
 }
@@ -103,24 +103,24 @@ void LaunchSchedule::MeasureMessages() {
   packing_.assign(steps.size(), Packing{});
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].action == Action::kCopy) break;  // messages come before copies
-    ForEachPiece(steps[i], [packing = &packing_[i]](const std::byte*, int64_t bytes) {
-      ++packing->pieces;
-      packing->bytes += bytes;
-    });
+    for (const Transfer& transfer : lowering_.TransfersOf(steps[i])) {
+      ForEachPiece(steps[i], transfer, [packing = &packing_[i]](const std::byte*, int64_t bytes) {
+        ++packing->pieces;
+        packing->bytes += bytes;
+      });
+    }
   }
 }
 
 template <typename Visit>
-void LaunchSchedule::ForEachPiece(const Step& step, Visit visit) const {
-  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
-    if (step.action == Action::kSend) {
-      // The kernels' lists have one type of pointer for what they read and what they write.
-      placement_.ForEachSource(transfer, [&](const std::byte* at, int64_t bytes) {
-        visit(const_cast<std::byte*>(at), bytes);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      });
-    } else {
-      placement_.ForEachDestination(transfer, visit);
-    }
+void LaunchSchedule::ForEachPiece(const Step& step, const Transfer& transfer, Visit visit) const {
+  if (step.action == Action::kSend) {
+    // The kernels' lists have one type of pointer for what they read and what they write.
+    placement_.ForEachSource(transfer, [&](const std::byte* at, int64_t bytes) {
+      visit(const_cast<std::byte*>(at), bytes);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    });
+  } else {
+    placement_.ForEachDestination(transfer, visit);
   }
 }
 
@@ -171,15 +171,11 @@ void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   if (packing.buffer >= 0) {
     data = BufferOf(index);
     CallStep& lists = ListsOf(pipeline_step, call);
-    std::byte* next = data;
-    if (!StaysInBuffer(step)) {
-      ForEachPiece(step, [&](std::byte* at, int64_t bytes) {
-        sends ? AddMove(call, &lists.pack, next, at, bytes) : AddMove(call, &lists.unpack, at, next, bytes);
-        next += bytes;
-      });
-    }
+    if (sends) Pack(step, data, &lists);
+    if (!sends && !StaysInBuffer(step)) Unpack(step, data, &lists);
   } else {
-    ForEachPiece(step, [&](std::byte* at, int64_t) { data = at; });
+    const Transfer& transfer = *lowering_.TransfersOf(step).begin();
+    ForEachPiece(step, transfer, [&](std::byte* at, int64_t) { data = at; });
   }
   if (layout_->call_of[static_cast<size_t>(step.peer)] == call) {
     const std::pair ranks = sends ? std::pair(step.here, step.peer) : std::pair(step.peer, step.here);
@@ -189,6 +185,24 @@ void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   }
   messages_.push_back({sends, step.here, step.peer, call, data, packing.bytes, pipeline_step});
   ++first_message_[static_cast<size_t>(pipeline_step) + 1];
+}
+
+void LaunchSchedule::Pack(const Step& step, std::byte* message, CallStep* lists) {
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
+    ForEachPiece(step, transfer, [&](const std::byte* at, int64_t bytes) {
+      AddMove(CallOf(step), &lists->pack, message, at, bytes);
+      message += bytes;
+    });
+  }
+}
+
+void LaunchSchedule::Unpack(const Step& step, const std::byte* message, CallStep* lists) {
+  for (const Transfer& transfer : lowering_.TransfersOf(step)) {
+    ForEachPiece(step, transfer, [&](std::byte* at, int64_t bytes) {
+      AddMove(CallOf(step), &lists->unpack, at, message, bytes);
+      message += bytes;
+    });
+  }
 }
 
 // Messages between ranks that share one stream: what is sent is copied to where it is received.
@@ -220,12 +234,8 @@ Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
 void LaunchSchedule::AddMove(int32_t call, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes) {
   if (bytes == 0) return;
   auto& moves = moves_[static_cast<size_t>(call)];
-  if (list->count == 0) list->first = static_cast<int64_t>(moves.size());
-  const int64_t begin = kernels::NextBegin(list->end, dst);
+  const int64_t begin = list->Extend(moves.size(), dst, bytes);
   moves.push_back({dst, src, begin, bytes});
-  list->end = begin + bytes;
-  list->bytes += bytes;
-  ++list->count;
 }
 
 }  // namespace fastjax::gpu

@@ -23,6 +23,16 @@ struct MoveList {
   int64_t count = 0;
   int64_t end = 0;
   int64_t bytes = 0;  // less than the line is long, which has gaps
+
+  // Adds a run to `dst`, which will be number `listed` of the call's; returns where on the line it begins.
+  int64_t Extend(size_t listed, const std::byte* dst, int64_t run_bytes) {
+    if (count == 0) first = static_cast<int64_t>(listed);
+    const int64_t begin = kernels::NextBegin(end, dst);
+    end = begin + run_bytes;
+    bytes += run_bytes;
+    ++count;
+    return begin;
+  }
 };
 
 // What one call does in one pipeline step. Messages that lie in many runs are packed before, and unpacked after they
@@ -99,6 +109,8 @@ class LaunchSchedule {
   Status TakeBuffers(const std::vector<int32_t>& order);
   void AddCopies(const Step& step, int32_t pipeline_step);
   void MakeMessage(int32_t index, int32_t pipeline_step);
+  void Pack(const Step& step, std::byte* message, CallStep* lists);
+  void Unpack(const Step& step, const std::byte* message, CallStep* lists);
   Status DeliverOwn(int32_t pipeline_step);
   // Blocks that are to be summed stay in the buffer that they arrive in.
   bool StaysInBuffer(const Step& step) const { return sums_ && step.action == Action::kReceive; }
@@ -111,10 +123,13 @@ class LaunchSchedule {
     return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
   template <typename Visit>
-  void ForEachPiece(const Step& step, Visit visit) const;
+  void ForEachPiece(const Step& step, const planner::Transfer& transfer, Visit visit) const;
   size_t SlotOf(const Step& step) const;  // of its call's buffer
   std::byte* BufferOf(int32_t step) const;
   void AddMove(int32_t call, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
+  const ExchangeArgs& ArgsOf(int32_t rank) const {
+    return (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(rank)])];
+  }
   void AddAllSums();
   void AddSums(int32_t target);
 

@@ -73,11 +73,11 @@ void LaunchSchedule::AddAllSums() {
 }
 
 void LaunchSchedule::AddSums(int32_t target) {
-  const ExchangeArgs& to = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(target)])];
+  const ExchangeArgs& to = ArgsOf(target);
   const int32_t call = layout_->call_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;
   ForEachLanding(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
-    const ExchangeArgs& from = (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(origin)])];
+    const ExchangeArgs& from = ArgsOf(origin);
     const int32_t arrival = lowering_.ArrivalOf(origin, target);
     const std::byte* const source =
         arrival >= 0 ? BufferOf(arrival) + done * to.row_bytes

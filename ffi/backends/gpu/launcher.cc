@@ -13,9 +13,9 @@ constexpr size_t kListAlignment = 256;
 
 size_t Aligned(size_t bytes) { return (bytes + kListAlignment - 1) / kListAlignment * kListAlignment; }
 
-template <typename T>
-size_t Bytes(const std::vector<T>& list) {
-  return Aligned(list.size() * sizeof(T));
+template <typename... T>
+size_t Bytes(const std::vector<T>&... lists) {
+  return (Aligned(lists.size() * sizeof(T)) + ...);
 }
 
 // Returns the length of the longest list that one launch takes.
@@ -28,12 +28,22 @@ int64_t LongestList(const LaunchSchedule& schedule, int32_t call) {
   return longest;
 }
 
-// Appends a list to the host's copy of all lists; returns where it lies.
-template <typename T>
-size_t Append(const std::vector<T>& list, std::byte* to, size_t at) {
-  if (!list.empty()) std::memcpy(to + at, static_cast<const void*>(list.data()), list.size() * sizeof(T));
-  return at + Bytes(list);
-}
+// The lists of a call, of which one copy is on the host and one on the device.
+struct Copies {
+  // Appends a list; returns where it lies on the device, or null if it is empty.
+  template <typename T>
+  const T* Append(const std::vector<T>& list) {
+    if (list.empty()) return nullptr;
+    std::memcpy(here + bytes, static_cast<const void*>(list.data()), list.size() * sizeof(T));
+    const auto* const copy = reinterpret_cast<const T*>(there + bytes);
+    bytes += Bytes(list);
+    return copy;
+  }
+
+  std::byte* here;
+  std::byte* there;
+  size_t bytes = 0;
+};
 
 }  // namespace
 
@@ -116,7 +126,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   const SumList& sums = schedule.sums() ? schedule.sum(call) : kNoSums;
   const bool few = sums.landings.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
   const auto& moves = few ? kNoMoves : schedule.moves(call);
-  const size_t lists = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
+  const size_t lists = Bytes(moves, sums.landings, sums.sources);
   const bool gated = layout_->memory_group != nullptr && !(schedule.moves(call).empty() && sums.landings.empty());
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
@@ -134,14 +144,12 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
 Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there,
                            CallResources* call) {
   const int32_t device = call->caller->device;
-  const size_t bytes = Bytes(moves) + Bytes(sums.landings) + Bytes(sums.sources);
+  const size_t bytes = Bytes(moves, sums.landings, sums.sources);
   if (Status status = gpu_->TakePinned(device, bytes, &call->pinned); !status.ok()) return status;
-  if (!moves.empty()) call->moves = reinterpret_cast<const kernels::Move*>(there);
-  const size_t landings = Append(moves, call->pinned.data, 0);
-  call->landings = reinterpret_cast<const kernels::Landing*>(there + landings);
-  const size_t sources = Append(sums.landings, call->pinned.data, landings);
-  call->sources = reinterpret_cast<const std::byte* const*>(there + sources);
-  Append(sums.sources, call->pinned.data, sources);
+  Copies copies = {call->pinned.data, there};
+  call->moves = copies.Append(moves);
+  call->landings = copies.Append(sums.landings);
+  call->sources = copies.Append(sums.sources);
   return gpu_->Check(gpu_->driver().Copy(there, call->pinned.data, bytes, call->caller->stream), device,
                      "copy its lists");
 }
