@@ -102,6 +102,11 @@ struct ExchangeArgs {
   // Where the exchange is indexed, by this device if it is of this process: as many as the operand space has rows.
   const int32_t* indices = nullptr;
   int64_t indexed_rows = 0;  // rows of the array that they index
+  // On GPUs, in their place: lists in the device's memory, which the host does not read. Forward there is the row of
+  // each entry in `device_indices`. In reverse there are the entries by the row of the result that they are of, as many
+  // as operand space has rows, those of row r from number device_starts[r] to before number device_starts[r + 1].
+  const int32_t* device_indices = nullptr;
+  const int32_t* device_starts = nullptr;
   IntView input_offsets;
   IntView send_sizes;
   IntView output_offsets;

@@ -55,6 +55,9 @@ class Placement {
   // Calls visit(CopyOp) for a transfer of which this process can address both ends.
   template <typename Visit>
   void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
+  // Calls visit(std::byte*, Run) for a transfer from an operand, where a run of it goes.
+  template <typename Visit>
+  void ForEachRun(const planner::Transfer& transfer, Visit visit) const;
   // Calls visit(const std::byte*, bytes) for a transfer whose src is local. Both ends see the same bytes in the same
   // order, in pieces that may differ.
   template <typename Visit>
@@ -110,6 +113,16 @@ void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
     const std::byte* src = from_operand ? Operand(t.origin, run.source_row) : Staged(t.src, t.src_row + done);
     std::byte* dst = to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done);
     visit(CopyOp{dst, src, run.rows * row_bytes_, use});
+    done += run.rows;
+  });
+}
+
+template <typename Visit>
+void Placement::ForEachRun(const planner::Transfer& t, Visit visit) const {
+  const bool to_output = t.dst_row == planner::Transfer::kInPlace;
+  int64_t done = 0;
+  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
+    visit(to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done), run);
     done += run.rows;
   });
 }

@@ -25,7 +25,7 @@ std::byte* LaunchSchedule::StagingOfCalls::Take(int32_t rank, int64_t bytes) {
 }
 
 Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
-                             bool sums, const GroupTraffic& traffic, const Layout& layout) {
+                             Kind kind, const GroupTraffic& traffic, const Layout& layout) {
   site_ = &site;
   args_ = &args;
   traffic_ = &traffic;
@@ -33,13 +33,19 @@ Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArg
   plans_ = &plans;
   memory_.layout = &layout;
   pipeline_steps_ = 1;
-  sums_ = sums;
+  kind_ = kind;
   messages_.clear();
   moves_.resize(layout.calls.size());
   for (auto& moves : moves_) moves.clear();
-  const ExchangeArgs& any = ArgsOf(0);
+  gathers_.resize(layout.calls.size());
+  for (auto& gathers : gathers_) gathers.clear();
+  // Of a device here: those of others have no types of sums, and no factors.
+  const auto here = std::find_if(layout.call_of.begin(), layout.call_of.end(), [](int32_t call) { return call >= 0; });
+  const ExchangeArgs& any = ArgsOf(static_cast<int32_t>(here - layout.call_of.begin()));
+  types_ = any.sum_types();
+  factor_bytes_ = any.factor_bytes();
   placement_.Begin(site, args, any.row_bytes, traffic);
-  return sums ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
+  return sums() ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
 }
 
 Status LaunchSchedule::Build() {
@@ -47,7 +53,7 @@ Status LaunchSchedule::Build() {
   reach_.here.resize(calls.size());
   std::transform(calls.begin(), calls.end(), reach_.here.begin(), [](int32_t call) { return call < 0 ? 0 : 1; });
   reach_.domain_of.assign(layout_->domain_of.begin(), layout_->domain_of.end());
-  if (sums_) {
+  if (sums()) {
     lowering_.LowerBlocks(reach_, *traffic_, placement_);
   } else {
     if (Status status = lowering_.Lower(reach_, *plans_, placement_); !status.ok()) return status;
@@ -58,7 +64,7 @@ Status LaunchSchedule::Build() {
   }
   pipeline_steps_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
   if (Status status = Arrange(); !status.ok()) return status;
-  if (sums_) AddAllSums();
+  if (sums()) AddAllSums();
   return Status::Ok();
 }
 
@@ -90,11 +96,18 @@ Status LaunchSchedule::Arrange() {
 // What another process's device gets lies where this call finds it.
 void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
   const int32_t call = CallOf(step);
-  MoveList* list = &ListsOf(pipeline_step, call).copy;
+  CallStep& lists = ListsOf(pipeline_step, call);
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
     const ptrdiff_t shift = layout_->ShiftOf(call, transfer.dst, part);
-    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(call, list, op.dst + shift, op.src, op.bytes); });
+    if (IsGathered(transfer)) {
+      placement_.ForEachRun(transfer, [&](std::byte* dst, const Run& run) {
+        AddGather(call, &lists.copy_gathers, dst + shift, transfer.origin, run);
+      });
+      continue;
+    }
+    placement_.ForEachCopy(transfer,
+                           [&](const CopyOp& op) { AddMove(call, &lists.copy, op.dst + shift, op.src, op.bytes); });
   }
 }
 
@@ -103,13 +116,15 @@ void LaunchSchedule::MeasureMessages() {
   packing_.assign(steps.size(), Packing{});
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].action == Action::kCopy) break;  // messages come before copies
-    for (const Transfer& transfer : lowering_.TransfersOf(steps[i])) {
-      ForEachPiece(steps[i], transfer, [packing = &packing_[i]](const std::byte*, int64_t bytes) {
-        ++packing->pieces;
-        packing->bytes += bytes;
-      });
-    }
+    for (const Transfer& transfer : lowering_.TransfersOf(steps[i])) Measure(steps[i], transfer, &packing_[i]);
   }
+}
+
+void LaunchSchedule::Measure(const Step& step, const Transfer& transfer, Packing* packing) const {
+  packing->bytes += transfer.rows * (placement_.row_bytes() + factor_bytes_);
+  packing->apart = packing->apart || StaysInBuffer(step) || IsGathered(step, transfer) || factor_bytes_ > 0;
+  if (packing->apart) return;
+  ForEachPiece(step, transfer, [&](const std::byte*, int64_t) { ++packing->pieces; });
 }
 
 template <typename Visit>
@@ -137,7 +152,7 @@ Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
     if (step.action == Action::kCopy) continue;
     if (step.pipeline_step != pipeline_step) std::fill(used_.begin(), used_.end(), 0);
     pipeline_step = step.pipeline_step;
-    if (packing.pieces == 1 && !StaysInBuffer(step)) continue;
+    if (packing.IsWhole()) continue;
     const size_t slot = SlotOf(step);
     packing.buffer = used_[slot];
     used_[slot] += Aligned(packing.bytes);
@@ -187,13 +202,32 @@ void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
   ++first_message_[static_cast<size_t>(pipeline_step) + 1];
 }
 
+template <typename Visit>
+void LaunchSchedule::ForEachFactors(const Step& step, Visit visit) const {
+  const int64_t rows = traffic_->rows(step.here, step.peer);
+  traffic_->ForEachRun(step.here, step.peer, 0, rows, [&](const Run& run) {
+    visit(ArgsOf(step.here).SummandAt(run.source_row).factor, run.rows * factor_bytes_);
+  });
+}
+
+// Factors of rows lie behind all rows of a message.
 void LaunchSchedule::Pack(const Step& step, std::byte* message, CallStep* lists) {
+  const int32_t call = CallOf(step);
+  const auto add = [&](const std::byte* at, int64_t bytes) {
+    AddMove(call, &lists->pack, message, at, bytes);
+    message += bytes;
+  };
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
-    ForEachPiece(step, transfer, [&](const std::byte* at, int64_t bytes) {
-      AddMove(CallOf(step), &lists->pack, message, at, bytes);
-      message += bytes;
+    if (!IsGathered(step, transfer)) {
+      ForEachPiece(step, transfer, add);
+      continue;
+    }
+    traffic_->ForEachRun(transfer.origin, transfer.target, transfer.first_row, transfer.rows, [&](const Run& run) {
+      AddGather(call, &lists->pack_gathers, message, transfer.origin, run);
+      message += run.rows * placement_.row_bytes();
     });
   }
+  if (factor_bytes_ > 0) ForEachFactors(step, add);
 }
 
 void LaunchSchedule::Unpack(const Step& step, const std::byte* message, CallStep* lists) {

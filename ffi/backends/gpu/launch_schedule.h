@@ -13,11 +13,14 @@
 #include "execution/device_plan.h"
 #include "execution/lowering.h"
 #include "execution/placement.h"
+#include "kernels/gathers.h"
+#include "kernels/indexed_sums.h"
 #include "kernels/moves.h"
+#include "kernels/sum.h"
 
 namespace fastjax::gpu {
 
-// Runs that one launch of a kernel copies: [first, first + count) of their call's, on a line of their own.
+// Moves, or gathers, of one launch: [first, first + count) of their call's, on a line of their own.
 struct MoveList {
   int64_t first = 0;
   int64_t count = 0;
@@ -36,28 +39,47 @@ struct MoveList {
 };
 
 // What one call does in one pipeline step. Messages that lie in many runs are packed before, and unpacked after they
-// have moved; copies are made meanwhile. Messages between ranks of the call itself are runs like others.
+// have moved; copies are made meanwhile. Messages between ranks of the call itself are runs like others. What is read
+// by indices is gathered.
 struct CallStep {
   MoveList pack;
+  MoveList pack_gathers;
   MoveList deliver;
   MoveList copy;
+  MoveList copy_gathers;
   MoveList unpack;
 };
 
-// Sums to be made after the last pipeline step.
+// Sums to be made after the last pipeline step: of rows that land on each other, or by indices.
 struct SumList {
+  // One rank's result. Its slices are those of the list from `first_slice` on.
+  struct Indexed {
+    kernels::IndexedSum sum;
+    size_t first_slice;
+  };
+
   std::vector<kernels::Landing> landings;
   std::vector<const std::byte*> sources;
   int64_t end = 0;
+  std::vector<Indexed> indexed;
+  std::vector<kernels::Slice> slices;
+
+  bool empty() const { return landings.empty() && slices.empty(); }
 };
 
 // Reused from exchange to exchange without allocating once it has seen the largest.
 class LaunchSchedule {
  public:
-  // Takes staging memory. `args` by position. `sums`: rows land on each other; every block goes straight from its
-  // origin to its target, where they are added up, and no plans are needed. All of it must stay as it is until the
-  // pipeline steps have been put on streams.
-  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans, bool sums,
+  // What is made of rows.
+  struct Kind {
+    bool sums = false;     // they land on each other, or are summed by indices
+    bool indexed = false;  // rows of operand space are named by indices
+  };
+
+  // Takes staging memory. `args` by position. For sums, every block goes straight from its origin to its target, where
+  // rows are added up, and no plans are needed. All of it must stay as it is until the pipeline steps have been put on
+  // streams.
+  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans, Kind kind,
                const GroupTraffic& traffic, const Layout& layout);
   // Staging, which may also be told of devices of other processes that share the domain of those here.
   Placement& placement() { return placement_; }
@@ -69,6 +91,7 @@ class LaunchSchedule {
     return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
   const std::vector<kernels::Move>& moves(int32_t call) const { return moves_[static_cast<size_t>(call)]; }
+  const std::vector<kernels::Gather>& gathers(int32_t call) const { return gathers_[static_cast<size_t>(call)]; }
   // The messages of one pipeline step, between calls.
   const MessageEnd* messages(int32_t pipeline_step) const {
     return messages_.data() + first_message_[static_cast<size_t>(pipeline_step)];
@@ -77,8 +100,9 @@ class LaunchSchedule {
     return first_message_[static_cast<size_t>(pipeline_step) + 1] - first_message_[static_cast<size_t>(pipeline_step)];
   }
   bool has_messages() const { return !messages_.empty(); }
-  bool sums() const { return sums_; }
-  kernels::ElementKind element() const { return args_->front().element; }
+  bool sums() const { return kind_.sums; }
+  int64_t row_bytes() const { return placement_.row_bytes(); }
+  kernels::SumTypes types() const { return types_; }
   const SumList& sum(int32_t call) const { return sum_[static_cast<size_t>(call)]; }
 
  private:
@@ -92,8 +116,10 @@ class LaunchSchedule {
   // What a step sends or receives, as a message of one piece.
   struct Packing {
     int64_t pieces = 0;   // where the rows lie
+    bool apart = false;   // they are gathered, or have factors, or stay in the buffer
     int64_t bytes = 0;    // of all of them
     int64_t buffer = -1;  // offset of the message in its call's buffer; -1: it lies in one piece where it is
+    bool IsWhole() const { return pieces == 1 && !apart; }
   };
 
   // One end of a message that a rank of a call has for another rank of it, in the pipeline step that is being arranged.
@@ -113,7 +139,14 @@ class LaunchSchedule {
   void Unpack(const Step& step, const std::byte* message, CallStep* lists);
   Status DeliverOwn(int32_t pipeline_step);
   // Blocks that are to be summed stay in the buffer that they arrive in.
-  bool StaysInBuffer(const Step& step) const { return sums_ && step.action == Action::kReceive; }
+  bool StaysInBuffer(const Step& step) const { return sums() && step.action == Action::kReceive; }
+  // Rows of an operand are read by indices.
+  bool IsGathered(const planner::Transfer& transfer) const {
+    return kind_.indexed && !kind_.sums && transfer.src_row == planner::Transfer::kInPlace;
+  }
+  bool IsGathered(const Step& step, const planner::Transfer& transfer) const {
+    return step.action != Action::kReceive && IsGathered(transfer);
+  }
   // Returns the number of the step's pipeline step in the plan, which is the same in all processes.
   int32_t PipelineStepOf(const Step& step) const {
     return lowering_.pipeline_steps()[static_cast<size_t>(step.pipeline_step)];
@@ -122,16 +155,23 @@ class LaunchSchedule {
   CallStep& ListsOf(int32_t pipeline_step, int32_t call) {
     return lists_[static_cast<size_t>(pipeline_step) * moves_.size() + static_cast<size_t>(call)];
   }
+  void Measure(const Step& step, const planner::Transfer& transfer, Packing* packing) const;
   template <typename Visit>
   void ForEachPiece(const Step& step, const planner::Transfer& transfer, Visit visit) const;
+  // Calls visit(const std::byte*, bytes) for the factors of what is sent to be summed.
+  template <typename Visit>
+  void ForEachFactors(const Step& step, Visit visit) const;
   size_t SlotOf(const Step& step) const;  // of its call's buffer
   std::byte* BufferOf(int32_t step) const;
   void AddMove(int32_t call, MoveList* list, std::byte* dst, const std::byte* src, int64_t bytes);
+  void AddGather(int32_t call, MoveList* list, std::byte* dst, int32_t origin, const Run& run);
   const ExchangeArgs& ArgsOf(int32_t rank) const {
     return (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(rank)])];
   }
   void AddAllSums();
   void AddSums(int32_t target);
+  void AddIndexedSum(int32_t target);
+  kernels::Slice SliceOf(int32_t target, int32_t origin, const Run& run, int64_t done) const;
 
   const CallSite* site_ = nullptr;
   const std::vector<ExchangeArgs>* args_ = nullptr;
@@ -143,14 +183,17 @@ class LaunchSchedule {
   Placement placement_;
   Lowering lowering_;
   int32_t pipeline_steps_ = 0;
-  bool sums_ = false;
+  Kind kind_;
+  kernels::SumTypes types_ = {};
+  int64_t factor_bytes_ = 0;  // of a row that is summed
 
   std::vector<Packing> packing_;     // by step; of copies unused
   std::vector<int64_t> used_;        // by call and action: bytes of its buffer in one pipeline step
   std::vector<int64_t> most_;        // and in the pipeline step that uses most
   std::vector<std::byte*> buffers_;  // by call and action
   std::vector<CallStep> lists_;
-  std::vector<std::vector<kernels::Move>> moves_;  // by call
+  std::vector<std::vector<kernels::Move>> moves_;      // by call
+  std::vector<std::vector<kernels::Gather>> gathers_;  // by call
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
   std::vector<MessageEnd> messages_;

@@ -67,9 +67,11 @@ void LaunchSchedule::AddAllSums() {
     list.landings.clear();
     list.sources.clear();
     list.end = 0;
+    list.indexed.clear();
+    list.slices.clear();
   }
   if (placement_.row_bytes() == 0) return;
-  for (const int32_t target : lowering_.devices()) AddSums(target);
+  for (const int32_t target : lowering_.devices()) kind_.indexed ? AddIndexedSum(target) : AddSums(target);
 }
 
 void LaunchSchedule::AddSums(int32_t target) {

@@ -99,7 +99,7 @@ Status Launcher::Prepare(const Layout& layout) {
   talks_.assign(layout.calls.size(), 0);
   sides_.assign(layout.calls.size(), nullptr);
   for (const Caller* caller : layout.calls) {
-    CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr};
+    CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &call.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
@@ -124,10 +124,12 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
   const SumList& sums = schedule.sums() ? schedule.sum(call) : kNoSums;
-  const bool few = sums.landings.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
+  const bool few = sums.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
   const auto& moves = few ? kNoMoves : schedule.moves(call);
-  const size_t lists = Bytes(moves, sums.landings, sums.sources);
-  const bool gated = layout_->memory_group != nullptr && !(schedule.moves(call).empty() && sums.landings.empty());
+  const auto& gathers = schedule.gathers(call);
+  const size_t lists = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
+  const bool moves_rows = !(schedule.moves(call).empty() && gathers.empty() && sums.empty());
+  const bool gated = layout_->memory_group != nullptr && moves_rows;
   const size_t bytes = lists + (gated ? kListAlignment : 0);
   if (bytes == 0) return Status::Ok();
   CallResources& own = calls_[static_cast<size_t>(call)];
@@ -137,19 +139,21 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
                             std::to_string(bytes) + " bytes of lists; leave more to it.");
   }
   if (gated) own.gate = reinterpret_cast<uint64_t*>(there + lists);
-  return lists == 0 ? Status::Ok() : CopyLists(moves, sums, there, &own);
+  return lists == 0 ? Status::Ok() : CopyLists(moves, gathers, sums, there, &own);
 }
 
 // One copy for all lists of a call.
-Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there,
-                           CallResources* call) {
+Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const std::vector<kernels::Gather>& gathers,
+                           const SumList& sums, std::byte* there, CallResources* call) {
   const int32_t device = call->caller->device;
-  const size_t bytes = Bytes(moves, sums.landings, sums.sources);
+  const size_t bytes = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
   if (Status status = gpu_->TakePinned(device, bytes, &call->pinned); !status.ok()) return status;
   Copies copies = {call->pinned.data, there};
   call->moves = copies.Append(moves);
+  call->gathers = copies.Append(gathers);
   call->landings = copies.Append(sums.landings);
   call->sources = copies.Append(sums.sources);
+  call->slices = copies.Append(sums.slices);
   return gpu_->Check(gpu_->driver().Copy(there, call->pinned.data, bytes, call->caller->stream), device,
                      "copy its lists");
 }
@@ -160,19 +164,19 @@ Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_ste
   }
   const int32_t calls = schedule.calls();
   for (int32_t call = 0; call < calls; ++call) {
-    const MoveList& pack = schedule.at(pipeline_step, call).pack;
-    if (Status status = Run(schedule, call, pack, calls_[static_cast<size_t>(call)].caller->stream); !status.ok()) {
-      return status;
-    }
-    tally_.packed += pack.bytes;
+    const CallStep& lists = schedule.at(pipeline_step, call);
+    Status status = Run(schedule, call, lists.pack, calls_[static_cast<size_t>(call)].caller->stream);
+    if (status.ok()) status = Gather(schedule, call, lists.pack_gathers);
+    if (!status.ok()) return status;
+    tally_.packed += lists.pack.bytes + lists.pack_gathers.bytes;
   }
   if (Status status = MoveMessages(schedule, pipeline_step, channel); !status.ok()) return status;
   for (int32_t call = 0; call < calls; ++call) {
-    const MoveList& copy = schedule.at(pipeline_step, call).copy;
-    if (Status status = Run(schedule, call, copy, calls_[static_cast<size_t>(call)].caller->stream); !status.ok()) {
-      return status;
-    }
-    tally_.copied += copy.bytes;
+    const CallStep& lists = schedule.at(pipeline_step, call);
+    Status status = Run(schedule, call, lists.copy, calls_[static_cast<size_t>(call)].caller->stream);
+    if (status.ok()) status = Gather(schedule, call, lists.copy_gathers);
+    if (!status.ok()) return status;
+    tally_.copied += lists.copy.bytes + lists.copy_gathers.bytes;
   }
   for (int32_t call = 0; call < calls; ++call) {
     const CallResources& own = calls_[static_cast<size_t>(call)];
@@ -222,18 +226,48 @@ Status Launcher::Run(const LaunchSchedule& schedule, int32_t call, const MoveLis
   return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
+Status Launcher::Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list) {
+  if (list.count == 0) return Status::Ok();
+  ++tally_.kernels;
+  const CallResources& own = calls_[static_cast<size_t>(call)];
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
+  const int code = gpu_->driver().GatherRows(own.gathers + list.first, list.count, list.end, schedule.row_bytes(),
+                                             own.gate, BlocksFor(own, list.end), own.caller->stream);
+  return gpu_->Check(code, own.caller->device, "launch a kernel");
+}
+
 Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
   const SumList& sums = schedule.sum(call);
+  if (!sums.indexed.empty()) return SumIndexed(schedule, call);
   if (sums.landings.empty()) return Status::Ok();
   ++tally_.kernels;
   for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
   const CallResources& own = calls_[static_cast<size_t>(call)];
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(
-      gpu_->driver().SumRows(schedule.element(), own.landings, own.sources, static_cast<int64_t>(sums.landings.size()),
-                             sums.end, own.gate, BlocksFor(own, sums.end), own.caller->stream),
-      own.caller->device, "launch a kernel");
+  return gpu_->Check(gpu_->driver().SumRows(schedule.types().element, own.landings, own.sources,
+                                            static_cast<int64_t>(sums.landings.size()), sums.end, own.gate,
+                                            BlocksFor(own, sums.end), own.caller->stream),
+                     own.caller->device, "launch a kernel");
+}
+
+// Processes do not share memory where they sum by indices, so there is no gate.
+Status Launcher::SumIndexed(const LaunchSchedule& schedule, int32_t call) {
+  const CallResources& own = calls_[static_cast<size_t>(call)];
+  const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(schedule.types().sum));
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
+  for (const SumList::Indexed& indexed : schedule.sum(call).indexed) {
+    kernels::IndexedSum sum = indexed.sum;
+    sum.slices = own.slices + indexed.first_slice;
+    const int64_t bytes = sum.rows * sum.elements * sum_bytes;
+    ++tally_.kernels;
+    tally_.summed += bytes;
+    const int code = gpu_->driver().SumIndexed(schedule.types(), &sum, BlocksFor(own, bytes), own.caller->stream);
+    if (code != 0) return gpu_->Check(code, own.caller->device, "launch a kernel");
+  }
+  return Status::Ok();
 }
 
 // Returns as many blocks as find a tile each: a few runs need not occupy a GPU.

@@ -31,16 +31,21 @@ class Launcher {
     const kernels::Move* moves;  // and on the device; null: launches take them along
     const kernels::Landing* landings;
     const std::byte* const* sources;
+    const kernels::Gather* gathers;
+    const kernels::Slice* slices;
     uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
   };
 
   Status Put(const LaunchSchedule& schedule, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const LaunchSchedule& schedule, int32_t call);
-  Status CopyLists(const std::vector<kernels::Move>& moves, const SumList& sums, std::byte* there, CallResources* call);
+  Status CopyLists(const std::vector<kernels::Move>& moves, const std::vector<kernels::Gather>& gathers,
+                   const SumList& sums, std::byte* there, CallResources* call);
   Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
   Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
+  Status Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list);
   Status Sum(const LaunchSchedule& schedule, int32_t call);
+  Status SumIndexed(const LaunchSchedule& schedule, int32_t call);
   Status Join(uint64_t step);
   Status JoinHere();
   Status PassBarriers(uint64_t step);

@@ -22,13 +22,16 @@ namespace {
 // What a process offers to others: that it would share memory with those of its host.
 constexpr int64_t kSharesMemory = 1;
 
+// Such sums read factors of other devices, which processes do not show each other.
+bool SumsByIndices(const ExchangeOptions& options) { return options.reverse && options.indexed; }
+
 // What the launches of a call site share.
 struct Shared {
   Shared(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, const std::shared_ptr<ipc::Memory>& memory,
          ExchangeOptions o)
       : gpu(std::move(g)),
         fabric(std::move(f)),
-        memory_peers(memory == nullptr ? nullptr : std::make_unique<ipc::MemoryPeers>(gpu, memory)),
+        memory_peers(memory == nullptr || SumsByIndices(o) ? nullptr : std::make_unique<ipc::MemoryPeers>(gpu, memory)),
         options(std::move(o)) {}
 
   const std::shared_ptr<Gpu> gpu;

@@ -6,17 +6,29 @@
 #include "backends/gpu/ipc/memory_group.h"
 
 namespace fastjax::gpu {
+namespace {
+
+// Kernels look for the one slice that an entry is in.
+Status OverlappingSlices(const CallSite& site) {
+  return Status::Invalid(site.Prefix() +
+                         "input slices overlap, and GPUs sum rows by indices only where each index is sent once. "
+                         "Repeat the index instead of the slice.");
+}
+
+}  // namespace
 
 Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                    const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                    fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
-  *alike = false;
+  GroupTraffic& traffic = prepared_.traffic();
+  const bool overlap = options.reverse && traffic.LandingsOverlap();
+  *alike = options.indexed && overlap;
+  if (*alike) return OverlappingSlices(site);
   FindCalls(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
-  GroupTraffic& traffic = prepared_.traffic();
-  const bool sums = options.reverse && traffic.LandingsOverlap();
-  return schedule_.Begin(site, args, prepared_.plans(), sums, traffic, layout_);
+  const LaunchSchedule::Kind kind = {options.reverse && (options.indexed || overlap), options.indexed};
+  return schedule_.Begin(site, args, prepared_.plans(), kind, traffic, layout_);
 }
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,

@@ -97,7 +97,20 @@ struct Landing {
   int64_t source_row;
   int64_t destination_row;
   int64_t rows;
+  int64_t entry = 0;  // of the target, where it has indices
 };
+
+// The entries of each index in their order, and where those of each begin.
+void SortByIndex(const std::vector<int32_t>& indices, int64_t rows, std::vector<int32_t>* entries,
+                 std::vector<int32_t>* starts) {
+  for (int64_t row = 0; row < rows; ++row) {
+    starts->push_back(static_cast<int32_t>(entries->size()));
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] == row) entries->push_back(static_cast<int32_t>(i));
+    }
+  }
+  starts->push_back(static_cast<int32_t>(entries->size()));
+}
 
 bool Overlap(const std::vector<Landing>& landings) {
   for (size_t i = 0; i < landings.size(); ++i) {
@@ -166,25 +179,31 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
     args.element = options.element;
     args.sum = options.sum;
     std::vector<int32_t> indices;
+    std::vector<int32_t> entries;
+    std::vector<int32_t> starts;
+    int64_t source_rows = args.source_rows;
+    int64_t destination_rows = args.destination_rows;
     if (options.exchange.indexed) {
-      args.indexed_rows = args.destination_rows / 2 + 1;
-      for (int64_t i = 0; i < args.destination_rows; ++i) {
+      int64_t* const indexed = options.exchange.reverse ? &destination_rows : &source_rows;
+      args.indexed_rows = *indexed / 2 + 1;
+      for (int64_t i = 0; i < *indexed; ++i) {
         indices.push_back(static_cast<int32_t>(random_() % static_cast<uint64_t>(args.indexed_rows)));
       }
+      *indexed = args.indexed_rows;
+      if (options.exchange.reverse) SortByIndex(indices, args.indexed_rows, &entries, &starts);
     }
     const ElementKind sum = args.sum_types().sum;
     const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(sum));
-    Buffer source(args.source_rows * options.row_bytes, &random_);
+    Buffer source(source_rows * options.row_bytes, &random_);
     Buffer factors(options.factors ? args.source_rows * sum_bytes : 0, &random_);
-    Buffer destination((options.exchange.indexed ? args.indexed_rows : args.destination_rows) * ResultBytes(),
-                       &random_);
+    Buffer destination(destination_rows * ResultBytes(), &random_);
     FillElements(options.element, &source, &random_);
     FillElements(sum, &factors, &random_);
     FillElements(sum, &destination, &random_);
     devices_.push_back({args, Ints(metadata.input_offsets, &random_), Ints(metadata.send_sizes, &random_),
                         Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_),
-                        planned[site_->group_of[partition]][position].send_sizes, tables[position], indices, factors,
-                        source, source, destination, destination, destination});
+                        planned[site_->group_of[partition]][position].send_sizes, tables[position], indices, entries,
+                        starts, factors, source, source, destination, destination, destination});
   }
   for (int32_t group = 0; group < site_->groups(); ++group) Expect(group, layouts[group]);
 }
@@ -204,8 +223,11 @@ void Rig::Expect(int32_t group, const Layout& layout) {
     if (options_.exchange.indexed) {
       const std::vector<int32_t>& indices = devices_[PartitionOf(*site_, group, update.sender)].indices;
       for (int64_t i = 0; i < update.rows; ++i) {
-        landings.push_back({update.receiver, update.sender, update.output_offset + i,
-                            indices[static_cast<size_t>(update.input_offset + i)], 1});
+        const int64_t entry = update.input_offset + i;
+        const int64_t there = update.output_offset + i;
+        const int64_t row = indices[static_cast<size_t>(entry)];
+        landings.push_back(reverse ? Landing{update.receiver, update.sender, there, row, 1, entry}
+                                   : Landing{update.sender, update.receiver, row, there, 1, entry});
       }
     } else if (reverse) {
       landings.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
@@ -214,9 +236,10 @@ void Rig::Expect(int32_t group, const Layout& layout) {
     }
   }
   std::stable_sort(landings.begin(), landings.end(), [&](const Landing& a, const Landing& b) {
+    if (options_.on_device) return a.entry < b.entry;
     return site_->rank_of[a.origin] < site_->rank_of[b.origin];
   });
-  const bool sums = options_.exchange.indexed || (reverse && Overlap(landings));
+  const bool sums = reverse && (options_.exchange.indexed || Overlap(landings));
   sums_ = sums_ || sums;
   const auto each = [&](auto visit) {
     for (const Landing& landing : landings) {
@@ -262,7 +285,11 @@ void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completio
   args.send_sizes = device.send_sizes.view();
   args.output_offsets = device.output_offsets.view();
   args.recv_sizes = device.recv_sizes.view();
-  if (options_.exchange.indexed) args.indices = device.indices.data();
+  if (options_.exchange.indexed && !options_.on_device) args.indices = device.indices.data();
+  if (options_.exchange.indexed && options_.on_device) {
+    args.device_indices = options_.exchange.reverse ? device.entries.data() : device.indices.data();
+    if (options_.exchange.reverse) args.device_starts = device.starts.data();
+  }
   if (options_.factors) args.factors = device.factors.data();
   args.table = device.table.data();
   args.table_words = static_cast<int64_t>(device.table.size());
@@ -404,7 +431,8 @@ std::string Name(const RigOptions& options) {
   return std::to_string(options.topology.servers) + "x" + std::to_string(options.topology.devices_per_server) + ", " +
          std::string(planner::SchedulerNames()[static_cast<size_t>(options.scheduler)]) +
          (options.exchange.reverse ? ", reverse" : "") + (options.exchange.transposed_table ? ", way back" : "") +
-         (options.overlap ? ", overlap" : "") + ", rows of " + std::to_string(options.row_bytes) + " bytes";
+         (options.overlap ? ", overlap" : "") + (options.exchange.indexed ? ", indexed" : "") +
+         (options.factors ? ", factors" : "") + ", rows of " + std::to_string(options.row_bytes) + " bytes";
 }
 
 }  // namespace fastjax::test

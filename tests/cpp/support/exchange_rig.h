@@ -48,7 +48,8 @@ struct RigOptions {
   int64_t row_bytes = 8;
   kernels::ElementKind element = kernels::ElementKind::kF32;
   ExchangeOptions exchange;
-  bool overlap = false;  // of slices of the operand
+  bool overlap = false;    // of slices of the operand
+  bool on_device = false;  // indices are in the devices' memory; sums are in the order of entries
   // Of exchanges in reverse that are indexed: the type of sums, and whether rows have factors.
   kernels::ElementKind sum = kernels::ElementKind::kOpaque;
   bool factors = false;
@@ -98,6 +99,8 @@ class Rig {
     std::vector<int64_t> planned_sizes;
     std::vector<int32_t> table;
     std::vector<int32_t> indices;
+    std::vector<int32_t> entries;  // by index
+    std::vector<int32_t> starts;
     Buffer factors;
     Buffer source;
     Buffer source_before;

@@ -103,6 +103,62 @@ void TestOpaqueRows() {
   }
 }
 
+// Rows that indices name: copied straight, packed for messages and balanced, in rows of any size.
+void TestGathers() {
+  std::mt19937_64 random(15);
+  int64_t summed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kFast, Scheduler::kRails}) {
+      for (const int64_t row_bytes : {0, 1, 6, 16, 127, 1040, 5000}) {
+        RigOptions options;
+        options.topology = MakeTopology(2, 3);
+        options.scheduler = scheduler;
+        options.per_peer = 2;
+        options.row_bytes = row_bytes;
+        options.element = kernels::ElementKind::kOpaque;
+        options.overlap = scheduler == Scheduler::kRails;  // a row goes to several devices
+        options.exchange.indexed = true;
+        options.on_device = true;
+        CheckExchanges(options, where, 2, &random, &summed);
+      }
+    }
+  }
+  CHECK_EQ(summed, 0);
+}
+
+// And on the way back: of every type, with factors and without, from other devices' memory and from messages.
+void TestIndexedSums() {
+  std::mt19937_64 random(16);
+  int64_t summed = 0;
+  for (const Where where : {Where::kPeers, Where::kLoopback}) {
+    for (RigOptions options : IndexedSums()) {
+      const auto element_bytes = static_cast<int64_t>(kernels::ElementBytes(options.element));
+      for (const int64_t elements : {0, 1, 7, 64, 600}) {
+        options.row_bytes = elements * element_bytes;
+        options.on_device = true;
+        CheckExchanges(options, where, 1, &random, &summed);
+      }
+    }
+  }
+  CHECK_GT(summed, 10);
+}
+
+// Entries are in one slice at most.
+void TestOverlappingSlices() {
+  std::mt19937_64 random(17);
+  RigOptions options = IndexedSums().front();
+  options.on_device = true;
+  options.overlap = true;
+  const auto site = MakeSite(1, options.topology.devices(), kNoTimeoutMs, &random);
+  const Setting setting = Open(site, options, Where::kPeers);
+  Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 9; }), &random);
+  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
+  for (int32_t i = 0; i < outcomes.count(); ++i) {
+    CHECK_CONTAINS(outcomes.status(i).message, "input slices overlap, and GPUs sum rows by indices only where");
+  }
+  CHECK(rig.IsUntouched());
+}
+
 // Whatever call of the driver fails: an error with its text on every device, nothing written out of bounds, and the
 // next exchange works.
 void TestFaults() {
@@ -110,11 +166,12 @@ void TestFaults() {
   const FaultyDriver driver;
   int64_t failed = 0;
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
-    for (const bool overlap : {false, true}) {
+    for (int32_t kind = 0; kind < 4; ++kind) {
       RigOptions options;
       options.topology = MakeTopology(2, 2);
-      options.exchange.reverse = overlap;
-      options.overlap = overlap;
+      options.exchange.reverse = kind % 2 != 0;
+      options.exchange.indexed = options.on_device = kind >= 2;
+      options.overlap = kind == 1;
       const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
       const Case test_case = MakeCases(options.topology, random()).back();
       bool fails = true;
@@ -141,7 +198,7 @@ void TestFaults() {
       }
     }
   }
-  CHECK_GT(failed, 50);
+  CHECK_GT(failed, 100);
 }
 
 // Of the driver, in an exchange of one server's devices with one row for each.
@@ -505,6 +562,9 @@ int main() {
   fastjax_gpu_driver()->SetDevice(0);
   TestExchanges();
   TestOpaqueRows();
+  TestGathers();
+  TestIndexedSums();
+  TestOverlappingSlices();
   TestFaults();
   TestCalls();
   TestNoMemory();

@@ -107,6 +107,41 @@ void TestExchanges() {
   CHECK_GE(spread, 12);
 }
 
+// Rows that indices name, and on the way back their factors, between two processes.
+void TestIndexed() {
+  std::vector<RigOptions> all = IndexedSums();
+  RigOptions gathers;
+  gathers.topology = MakeTopology(2, 3);
+  gathers.per_peer = 2;
+  gathers.row_bytes = 24;
+  gathers.exchange.indexed = true;
+  all.push_back(gathers);
+  uint64_t seed = 40;
+  for (RigOptions& options : all) {
+    options.on_device = true;
+    const Context context(Name(options));
+    TwoProcesses two(seed++, options);
+    for (int64_t run = 1; run <= 2; ++run) {
+      two.rig.Reset();
+      two.CheckRun(run);
+    }
+  }
+}
+
+// Slices that overlap are everybody's mistake, and said in the same words.
+void TestOverlappingSlices() {
+  RigOptions options = IndexedSums().front();
+  options.on_device = true;
+  options.overlap = true;
+  TwoProcesses two(60, options);
+  const Outcomes outcomes = two.Run(1);
+  for (int32_t p = 0; p < outcomes.count(); ++p) {
+    CHECK_CONTAINS(outcomes.status(p).message, "input slices overlap, and GPUs sum rows by indices only where");
+    CHECK_EQ(outcomes.status(p).message, outcomes.status(0).message);
+  }
+  CHECK(two.rig.IsUntouched());
+}
+
 // A process that has nothing to send or to get makes communicators with the others.
 void TestNothingToSend() {
   std::mt19937_64 random(27);
@@ -254,6 +289,8 @@ int main() {
   using namespace fastjax::test;
   fastjax_gpu_driver()->SetDevice(0);
   TestExchanges();
+  TestIndexed();
+  TestOverlappingSlices();
   TestNothingToSend();
   TestFigures();
   TestNoLibrary();

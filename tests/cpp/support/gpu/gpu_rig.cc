@@ -43,6 +43,19 @@ int FaultySetDevice(int device) {
   return Fails() ? kFailure : code;
 }
 
+// Of the arrays that a caller has, one of which may have other rows than the exchange.
+size_t SourceBytes(const ExchangeArgs& args) {
+  const bool gathered = args.device_indices != nullptr && args.device_starts == nullptr;
+  return static_cast<size_t>((gathered ? args.indexed_rows : args.source_rows) * args.row_bytes);
+}
+
+size_t DestinationBytes(const ExchangeArgs& args) {
+  if (args.device_starts == nullptr) return static_cast<size_t>(args.destination_rows * args.row_bytes);
+  const kernels::SumTypes types = args.sum_types();
+  const size_t elements = static_cast<size_t>(args.row_bytes) / kernels::ElementBytes(types.element);
+  return static_cast<size_t>(args.indexed_rows) * elements * kernels::ElementBytes(types.sum);
+}
+
 // A device, for the calling thread; afterwards it has what it had.
 class Chosen {
  public:
@@ -85,6 +98,8 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
   driver_.MoveFew = Faulty<&Driver::MoveFew>::Call;
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;
+  driver_.GatherRows = Faulty<&Driver::GatherRows>::Call;
+  driver_.SumIndexed = Faulty<&Driver::SumIndexed>::Call;
   driver_.PassBarrier = Faulty<&Driver::PassBarrier>::Call;
   driver_.Fetch = Faulty<&Driver::Fetch>::Call;
 }
@@ -205,8 +220,8 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   call->throw_at = throw_at_;
   call->enqueued = enqueued_;
   call->args = args;
-  call->source.assign(args.source, args.source + args.source_rows * args.row_bytes);
-  call->destination.resize(static_cast<size_t>(args.destination_rows * args.row_bytes));
+  call->source.assign(args.source, args.source + SourceBytes(args));
+  call->destination.resize(DestinationBytes(args));
   call->result = args.destination;
   if (!guarded_.empty()) {
     call->guarded = guarded_[static_cast<size_t>(partition)].get();

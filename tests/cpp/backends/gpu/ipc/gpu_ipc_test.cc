@@ -151,6 +151,27 @@ void TestLayouts() {
   }
 }
 
+// Rows that indices name are written into shared memory. On the way back they are messages, with their factors.
+void TestIndexed() {
+  CHECK(NothingIsOpen());
+  emulatedSharing().aliases = true;
+  std::mt19937_64 random(39);
+  RigOptions options = IndexedSums().back();
+  options.on_device = true;
+  for (const bool reverse : {false, true}) {
+    CHECK(NothingIsOpen());
+    options.exchange.reverse = reverse;
+    options.factors = reverse;
+    const auto site = MakeSite(1, options.topology.devices(), kNoTimeoutMs, &random);
+    Deal(Owners::kServers, options.topology.devices_per_server, &random, site.get());
+    const Context context(Name(options));
+    IpcJob job(site, options, 2, random());
+    Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
+    rig.CheckRun(job.exchange.get(), 1, true);
+    CHECK_EQ(emulatedSharing().opened > 0, !reverse);
+  }
+}
+
 // Exchanges of two call sites and two groups in turns, many times, each process at its own pace.
 void TestMany() {
   CHECK(NothingIsOpen());
@@ -311,6 +332,7 @@ int main() {
   TestExchanges(37, 2);
   TestAddresses();
   TestLayouts();
+  TestIndexed();
   TestMany();
   TestStaleMemory();
   TestRefusals();
