@@ -14,6 +14,7 @@ _GPU_LIBRARIES = {"cuda": "libfastjax_cuda.so", "rocm": "libfastjax_rocm.so"}
 # Packages that have nothing but such a library.
 _GPU_PLUGINS = {"cuda": "fastjax_cuda13_plugin", "rocm": "fastjax_rocm7_plugin"}
 _NCCL = {"cuda": "libnccl.so.2", "rocm": "librccl.so.1"}
+_emulates = False
 
 
 def register() -> None:
@@ -24,12 +25,19 @@ def register() -> None:
     Raises:
       OptionError: the environment says something about GPUs that means nothing.
     """
+    global _emulates  # noqa: PLW0603  # the environment is read once
     gpu = config.gpu_from_environment(os.environ)
+    _emulates = gpu.emulate
     for platform in _GPU_LIBRARIES:
         nccl = [gpu.nccl] if gpu.nccl else _find_nccl(platform)
         _core.set_gpu_options(platform, str(_library(platform)), gpu.multiprocessors, nccl, gpu.ipc)
         _register(_core.gpu_registrations(), platform.upper())
     _register(_core.emulated_registrations() if gpu.emulate else _core.registrations(), "cpu")
+
+
+def emulates_gpus() -> bool:
+    """Whether CPU devices emulate GPUs."""
+    return _emulates
 
 
 def platforms_built() -> list[str]:
@@ -84,4 +92,4 @@ def _register(targets: dict, platform: str) -> None:
         jax.ffi.register_ffi_target(target, handler, platform=platform)
 
 
-__all__ = ["platforms_built", "register", "unusable"]
+__all__ = ["emulates_gpus", "platforms_built", "register", "unusable"]

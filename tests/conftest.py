@@ -82,6 +82,15 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.fixture(params=["as CPU", "as GPU"])
+def indexed_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which device carries out indexed exchanges of CPU devices: another than all else may have."""
+    from fastjax import handlers
+
+    monkeypatch.setattr(handlers, "emulates_gpus", lambda: request.param == "as GPU")
+    return request.param
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """A generator seeded by the names of the test and its file, in whichever folder that is."""

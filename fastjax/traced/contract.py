@@ -144,6 +144,13 @@ INDEXED_EXCHANGE = dataclasses.replace(
     target="fastjax_indexed_exchange_v1",
     operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "partition"),
 )
+# Its indices stay on the device. In reverse they are entries, by the row that they are of, and
+# `starts` has where those of each row begin.
+GPU_INDEXED_EXCHANGE = dataclasses.replace(
+    EXCHANGE,
+    target="fastjax_gpu_indexed_exchange_v1",
+    operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "starts", "partition"),
+)
 # Each call has a number: otherwise XLA would merge two calls of the same operands.
 _STAGE = (Attribute("channel", "int64"),)
 STAGE = CustomCall(
@@ -187,6 +194,7 @@ CALLS = {
         PLAN,
         EXCHANGE,
         INDEXED_EXCHANGE,
+        GPU_INDEXED_EXCHANGE,
         STAGE,
         INDEXED_STAGE,
         STAGED_EXCHANGE,
@@ -204,6 +212,7 @@ __all__ = [
     "CALLS",
     "EMPTY",
     "EXCHANGE",
+    "GPU_INDEXED_EXCHANGE",
     "INDEXED_EXCHANGE",
     "INDEXED_STAGE",
     "INDEXED_STAGED_EXCHANGE",

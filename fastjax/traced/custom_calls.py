@@ -27,13 +27,13 @@ def emit(
     """Emits a call, whose result is that of the equation that is being lowered.
 
     Args:
-      ctx: of the equation; its operands are the call's first.
+      ctx: of the equation.
       call: the call.
-      operands: the equation's. The device's partition is added where the call takes it.
+      operands: the equation's first. The device's partition is added where the call takes it.
       attributes: by name, all that the call has.
       gpu_stream: whether a GPU runs it on the stream of collectives, beside the one that computes.
     """
-    values, avals = list(operands), list(ctx.avals_in)
+    values, avals = list(operands), list(ctx.avals_in)[: len(operands)]
     if "partition" in call.operands:
         values.append(jax_compat.partition_id())
         avals.append(jax_compat.PARTITION_AVAL)

@@ -50,6 +50,8 @@ Contract Declare() {
   contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
   contract.indexed_exchange = {
       "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};
+  contract.gpu_indexed_exchange = {
+      "fastjax_gpu_indexed_exchange_v1", NamesOf<GpuIndexedExchangeOperands>(), {site, processes, planned, exchange}};
   contract.stage = {"fastjax_stage_v1", NamesOf<StageOperands>(), {stage}};
   contract.indexed_stage = {"fastjax_indexed_stage_v1", NamesOf<IndexedStageOperands>(), {stage}};
   contract.staged_exchange = {

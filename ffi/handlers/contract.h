@@ -83,6 +83,7 @@ struct Contract {
   CustomCall plan;
   CustomCall exchange;
   CustomCall indexed_exchange;
+  CustomCall gpu_indexed_exchange;
   CustomCall stage;
   CustomCall indexed_stage;
   CustomCall staged_exchange;
@@ -94,17 +95,9 @@ struct Contract {
   CustomCall empty;
 
   std::vector<const CustomCall*> calls() const {
-    return {&plan,
-            &exchange,
-            &indexed_exchange,
-            &stage,
-            &indexed_stage,
-            &staged_exchange,
-            &indexed_staged_exchange,
-            &plan_exchange,
-            &loopback,
-            &loopback_plan,
-            &after,
+    return {&plan,          &exchange,      &indexed_exchange, &gpu_indexed_exchange,
+            &stage,         &indexed_stage, &staged_exchange,  &indexed_staged_exchange,
+            &plan_exchange, &loopback,      &loopback_plan,    &after,
             &empty};
   }
 };

@@ -95,6 +95,7 @@ struct EmulatedPlatform {
 
 Bundle EmulatedPlan() { return GpuBundles<EmulatedPlatform>::Plan(); }
 Bundle EmulatedExchange() { return GpuBundles<EmulatedPlatform>::Exchange(); }
+Bundle EmulatedIndexedExchange() { return GpuBundles<EmulatedPlatform>::IndexedExchange(); }
 Bundle EmulatedPlanExchange() { return GpuBundles<EmulatedPlatform>::PlanExchange(); }
 Bundle EmulatedLoopback() { return GpuBundles<EmulatedPlatform>::Loopback(); }
 Bundle EmulatedLoopbackPlan() { return GpuBundles<EmulatedPlatform>::LoopbackPlan(); }

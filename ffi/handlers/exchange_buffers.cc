@@ -61,8 +61,13 @@ bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* a
   int64_t* const rows = reverse ? &args->destination_rows : &args->source_rows;
   args->indexed_rows = *rows;
   *rows = static_cast<int64_t>(indices.element_count());
-  args->indices = indices.typed_data();
-  return true;
+  if (!buffers.starts.has_value()) {
+    args->indices = indices.typed_data();
+    return true;
+  }
+  args->device_indices = indices.typed_data();
+  args->device_starts = buffers.starts->typed_data();
+  return static_cast<int64_t>(buffers.starts->element_count()) == (reverse ? args->indexed_rows + 1 : 0);
 }
 
 ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,

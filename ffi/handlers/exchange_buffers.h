@@ -14,7 +14,8 @@ namespace fastjax::handlers {
 bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args);
 
 // Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
-// as there are indices. In reverse, rows are summed, and the result may have a wider type. False if shapes do not fit.
+// as there are indices. In reverse, rows are summed, and the result may have a wider type. On GPUs, indices
+// stay on the device. False if shapes do not fit.
 bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
 
 // Returns the settings of an exchange, from its attributes. `plans`: the exchange plans itself.

@@ -47,6 +47,19 @@ class GpuBundles {
             }};
   }
 
+  // An exchange of rows that indices name.
+  static Bundle IndexedExchange() {
+    return {[](XLA_FFI_CallFrame* frame) {
+              XLA_FFI_DEFINE_HANDLER(handler, InstantiateIndexedExchange, ffi::Ffi::BindInstantiate().Attrs());
+              return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
+            },
+            [](XLA_FFI_CallFrame* frame) {
+              XLA_FFI_DEFINE_HANDLER(handler, Gathered<GpuIndexedExchangeOperands>(ExecuteExchange),
+                                     BindCall<GpuIndexedExchangeOperands>(BindContext<ExchangeSite>()));
+              return CallWithSiteType<ExchangeSite>(frame, handler, Platform::kExchangeType);
+            }};
+  }
+
   // An exchange that plans itself.
   static Bundle PlanExchange() {
     return {[](XLA_FFI_CallFrame* frame) {
@@ -123,6 +136,9 @@ class GpuBundles {
   }
   static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
     return Instantiate<ExchangeSite>(GetContract().exchange, attrs, OpenGpuExchange);
+  }
+  static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexedExchange(ffi::Dictionary attrs) {
+    return Instantiate<ExchangeSite>(GetContract().gpu_indexed_exchange, attrs, OpenGpuIndexedExchange);
   }
   static ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanExchange(ffi::Dictionary attrs) {
     return Instantiate<ExchangeSite>(GetContract().plan_exchange, attrs, OpenGpuPlanExchange);

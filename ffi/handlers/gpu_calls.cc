@@ -56,11 +56,14 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, Gpu
   return ffi::Error::Success();
 }
 
-ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, GpuExchangeSite* state) {
+ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, bool indexed,
+                        GpuExchangeSite* state) {
   std::shared_ptr<Backend> backend;
   if (ffi::Error error = OpenGpuSite(attrs, placement, state, &backend); error.failure()) return error;
   auto options = DecodeExchangeOptions(attrs, state->site, plans);
   if (!options.has_value()) return options.error();
+  options->indexed = indexed;
+  state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
   state->gpu_stream = attrs.gpu_stream;
   state->handed_over.Publish();
@@ -68,11 +71,15 @@ ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bo
 }
 
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kAllDevices, false, state);
+  return OpenExchange(attrs, RankPlacement::kAllDevices, false, false, state);
+}
+
+ffi::Error OpenGpuIndexedExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
+  return OpenExchange(attrs, RankPlacement::kAllDevices, false, true, state);
 }
 
 ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kAllDevices, true, state);
+  return OpenExchange(attrs, RankPlacement::kAllDevices, true, false, state);
 }
 
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
@@ -120,6 +127,7 @@ Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const CallSite& site = *state_.site;
   if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
   if (!DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
+  if (buffers.indices.has_value() && !DecodeIndexed(buffers, state_.reverse, &args_)) return UnexpectedOperands();
   fetch_.Add(lookup_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));

@@ -53,6 +53,7 @@ struct GpuSite {
 };
 
 struct GpuExchangeSite : GpuSite {
+  bool reverse = false;
   std::unique_ptr<fastjax::Exchange> exchange;
 };
 
@@ -68,9 +69,11 @@ enum class RankPlacement : uint8_t { kAllDevices, kOneDevice };
 ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, GpuSite* state,
                        std::shared_ptr<Backend>* backend);
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
+ffi::Error OpenGpuIndexedExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state);
-// `plans`: the exchange plans itself.
-ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, GpuExchangeSite* state);
+// `plans`: the exchange plans itself. `indexed`: indices name its rows.
+ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, bool indexed,
+                        GpuExchangeSite* state);
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.

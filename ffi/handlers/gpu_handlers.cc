@@ -92,6 +92,7 @@ struct XlaGpu {
 
 Bundle GpuPlan() { return GpuBundles<XlaGpu>::Plan(); }
 Bundle GpuExchange() { return GpuBundles<XlaGpu>::Exchange(); }
+Bundle GpuIndexedExchange() { return GpuBundles<XlaGpu>::IndexedExchange(); }
 Bundle GpuPlanExchange() { return GpuBundles<XlaGpu>::PlanExchange(); }
 Bundle GpuLoopback() { return GpuBundles<XlaGpu>::Loopback(); }
 Bundle GpuLoopbackPlan() { return GpuBundles<XlaGpu>::LoopbackPlan(); }

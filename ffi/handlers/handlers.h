@@ -25,6 +25,7 @@ Bundle PlanExchange();  // an exchange that plans itself: the devices meet once 
 // On GPUs, of both vendors.
 Bundle GpuPlan();
 Bundle GpuExchange();
+Bundle GpuIndexedExchange();
 Bundle GpuPlanExchange();
 Bundle GpuLoopback();  // all ranks of an exchange on one device
 Bundle GpuLoopbackPlan();
@@ -32,6 +33,7 @@ Bundle GpuLoopbackPlan();
 // On CPUs that emulate GPUs.
 Bundle EmulatedPlan();
 Bundle EmulatedExchange();
+Bundle EmulatedIndexedExchange();
 Bundle EmulatedPlanExchange();
 Bundle EmulatedLoopback();
 Bundle EmulatedLoopbackPlan();

@@ -51,7 +51,7 @@ IntView Slice(const IntView& all, int64_t rank, int64_t count) {
 }  // namespace
 
 ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kOneDevice, true, state);
+  return OpenExchange(attrs, RankPlacement::kOneDevice, true, false, state);
 }
 
 ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state) {

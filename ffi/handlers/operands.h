@@ -43,6 +43,7 @@ struct ExchangeBuffers {
   std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device executes all ranks, or none yet
   std::optional<Table> table = std::nullopt;               // none where the exchange plans itself
   std::optional<Indices> indices = std::nullopt;           // of rows, where the exchange is indexed
+  std::optional<Indices> starts = std::nullopt;            // in reverse on GPUs, of each row's entries in `indices`
   std::optional<ffi::AnyBuffer> factors = std::nullopt;    // and of those that are summed, or of length 0
 };
 
@@ -76,15 +77,17 @@ constexpr auto NamesIf(Names... names) {
 }
 
 // One form of an exchange: which operands it has besides rows and their metadata.
-template <bool kTable, bool kIndexed, bool kPartition>
+template <bool kTable, bool kIndexed, bool kPartition, bool kStarts = false>
 struct FormOfExchange {
   static constexpr auto kNames = JoinNames(
       std::array<const char*, 6>{"source", "base", "input_offsets", "send_sizes", "output_offsets", "recv_sizes"},
-      NamesIf<kTable>("table"), NamesIf<kIndexed>("indices", "factors"), NamesIf<kPartition>("partition"));
+      NamesIf<kTable>("table"), NamesIf<kIndexed>("indices", "factors"), NamesIf<kStarts>("starts"),
+      NamesIf<kPartition>("partition"));
   using Types = typename JoinTypes<
       TypeList<ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer, ffi::AnyBuffer>,
       std::conditional_t<kTable, TypeList<Table>, TypeList<>>,
       std::conditional_t<kIndexed, TypeList<Indices, ffi::AnyBuffer>, TypeList<>>,
+      std::conditional_t<kStarts, TypeList<Indices>, TypeList<>>,
       std::conditional_t<kPartition, TypeList<ffi::AnyBuffer>, TypeList<>>>::Joined;
   using Result = ffi::AnyBuffer;
   using Buffers = ExchangeBuffers;
@@ -100,6 +103,7 @@ struct FormOfExchange {
       buffers.indices = std::get<1>(more);
       buffers.factors = std::get<2>(more);
     }
+    if constexpr (kStarts) buffers.starts = std::get<3>(more);
     if constexpr (kPartition) buffers.partition = std::get<sizeof...(Rest) - 1>(more);
     return buffers;
   }
@@ -109,6 +113,7 @@ using LoopbackOperands = FormOfExchange<false, false, false>;
 using PlanExchangeOperands = FormOfExchange<false, false, true>;
 using ExchangeOperands = FormOfExchange<true, false, true>;
 using IndexedExchangeOperands = FormOfExchange<true, true, true>;
+using GpuIndexedExchangeOperands = FormOfExchange<true, true, true, true>;
 // Operands of the calls that copy the operands of an exchange. Their result is `base`, with the id of the copies.
 using StageOperands = FormOfExchange<true, false, false>;
 using IndexedStageOperands = FormOfExchange<true, true, false>;

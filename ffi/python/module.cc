@@ -190,6 +190,7 @@ nb::dict Registrations() {
   targets[contract.plan.target] = ToDict(handlers::Plan());
   targets[contract.exchange.target] = ToDict(handlers::Exchange());
   targets[contract.indexed_exchange.target] = ToDict(handlers::IndexedExchange());
+  targets[contract.gpu_indexed_exchange.target] = ToDict(handlers::EmulatedIndexedExchange());
   targets[contract.stage.target] = ToDict(handlers::Stage());
   targets[contract.indexed_stage.target] = ToDict(handlers::IndexedStage());
   targets[contract.staged_exchange.target] = ToDict(handlers::StagedExchange());
@@ -207,6 +208,7 @@ nb::dict GpuRegistrations() {
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::GpuPlan());
   targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
+  targets[contract.gpu_indexed_exchange.target] = ToDict(handlers::GpuIndexedExchange());
   targets[contract.plan_exchange.target] = ToDict(handlers::GpuPlanExchange());
   targets[contract.loopback.target] = ToDict(handlers::GpuLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::GpuLoopbackPlan());

@@ -4,7 +4,7 @@
 there are, and what each of them cannot do, is in test_exchange_checks.py.
 """
 
-from exchange_checks import gradients, groups, mistakes, programs, values
+from exchange_checks import gradients, groups, indexed, mistakes, programs, values
 from exchange_checks.listed import CHECKS
 
-__all__ = ["CHECKS", "gradients", "groups", "mistakes", "programs", "values"]
+__all__ = ["CHECKS", "gradients", "groups", "indexed", "mistakes", "programs", "values"]

@@ -1,5 +1,6 @@
 """The declarations of custom calls, against what programs have and what handlers read."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from refusals import refused
 from spmd import mesh_of
 
 import fastjax
-from fastjax import _core, loopback
+from fastjax import _core, handlers, loopback
 from fastjax.traced import contract, custom_calls
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
@@ -75,8 +76,7 @@ def program(f, arguments, platform="cpu"):
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    on_cpu = (indexed, partial(indexed, staged=True))
-    for f in (exchanged, planned, staged, *(on_cpu if platform == "cpu" else ())):
+    for f in (exchanged, planned, staged, indexed, partial(indexed, staged=True)):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)
@@ -106,6 +106,7 @@ def kind_of(attribute):
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
+@pytest.mark.usefixtures("indexed_as")
 def test_programs_have_what_is_declared(platform):
     seen = set()
     for module in all_programs(platform):
@@ -120,6 +121,8 @@ def test_programs_have_what_is_declared(platform):
             assert aliases.count("operand_index") == len(call.aliases)
             seen.add(call.target)
     unused = {contract.EMPTY.target}
+    as_gpu = platform != "cpu" or handlers.emulates_gpus()
+    unused.add((contract.INDEXED_EXCHANGE if as_gpu else contract.GPU_INDEXED_EXCHANGE).target)
     if platform != "cpu":
         unused |= ONLY_CPU
     assert seen == {*CALLS} - unused
@@ -289,6 +292,45 @@ def test_a_given_table_and_checks_are_told(backwards):
     if not backwards:  # where rows that land on each other are summed, they may
         checked = partial(executed, target, told | {"check_overlaps": True}, operands, result)
         refused(jax.errors.JaxRuntimeError, checked, "overlap")
+
+
+_numbers = itertools.count()  # of programs, whose names tell reports apart
+
+
+def one_row_by_index(reverse, **others):
+    """A row of one device that is sent to itself, by the call of GPUs."""
+    topology = (1, 1, *TOLD["topology"][2:])
+    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
+    table = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
+    one, zero = jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32)
+    arrays = {
+        "source": 2 * ROWS_OF_ONE,
+        "base": ROWS_OF_ONE,
+        "partition": jnp.zeros((), jnp.uint32),
+    }
+    arrays |= {"send_sizes": one, "recv_sizes": one, "input_offsets": zero, "output_offsets": zero}
+    arrays |= {"indices": zero, "factors": jnp.zeros(0)}
+    arrays["starts"] = jnp.array([0, 1, 1] if reverse else [], jnp.int32)
+    told = told_of(contract.PLAN.target, **alone, program=f"jit_plan_{next(_numbers)}")
+    operands = [arrays[name] for name in contract.PLAN.operands]
+    arrays["table"], _ = executed(contract.PLAN.target, told, operands, table)
+    target = contract.GPU_INDEXED_EXCHANGE.target
+    options = {"reverse": reverse, "transposed_table": reverse, "check_overlaps": False}
+    told = told_of(target, **alone, **options, program=f"jit_by_index_{next(_numbers)}")
+    operands = [(arrays | others)[name] for name in contract.GPU_INDEXED_EXCHANGE.operands]
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, ROWS_OF_ONE.dtype)
+    return executed(target, told, operands, result)[0]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lists_that_do_not_fit_are_refused(reverse):
+    """By the call of GPUs, which the emulated one takes as well."""
+    np.testing.assert_array_equal(one_row_by_index(reverse), [[2], [1]])
+    refuse = partial(refused, jax.errors.JaxRuntimeError)
+    for starts in ([0, 1], [0]):
+        run = partial(one_row_by_index, reverse, starts=jnp.array(starts, jnp.int32))
+        refuse(run, "unexpected operands")
+    refuse(partial(one_row_by_index, reverse, factors=jnp.ones(3)), "unexpected operands")
 
 
 def test_an_exchange_of_what_nobody_staged():
