@@ -1,9 +1,10 @@
 """Sends rows to the experts of their server, a copy to each, and sums what experts made of them.
 
 Rows are named by indices, so no array has a row for each choice, and rows are multiplied by their
-weights while they are summed, so none has their products. Sums are in float32 or wider, in a fixed
-order: that of devices and experts on CPU devices, of a token's choices on others. Cotangents go to
-the experts in the type of the rows that they are of.
+weights while they are summed, so none has their products. Platforms without a backend of ours
+exchange copies instead. Sums are in float32 or wider, in a fixed order: that of devices and experts
+on CPU devices, of a token's choices on others. Cotangents go to the experts in the type of the rows
+that they are of.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import jax_compat
+from fastjax import config, jax_compat
 from fastjax.moe import ordering, payload, types
 from fastjax.moe.handle import Route
 from fastjax.moe.packing import carrier
+from fastjax.traced import fallback
 from fastjax.traced.indexed_exchange import indexed_exchange, summable
 from fastjax.traced.nonnegative import look_up, quotient
 
@@ -96,7 +98,7 @@ def _varying(function: Any, *arrays: Any) -> jax.Array:
 @jax.custom_vjp
 def _gathered(x: jax.Array, dependency: ordering.Dependency, route: Route) -> jax.Array:
     indexed = functools.partial(_gather_indexed, staged=dependency is not None)
-    rows = jax.lax.platform_dependent(x, route, cpu=indexed, default=_gather_copied)
+    rows = _by_platform(indexed, _gather_copied, x, route)
     return ordering.wait(rows, dependency)
 
 
@@ -110,14 +112,16 @@ def _summed(
 ) -> Any:
     """The rows of each token, times their factors, summed in a wide type; and a dependency."""
     ordered = dependency is not None
-    sums = jax.lax.platform_dependent(
-        rows,
-        factors,
-        route,
-        cpu=functools.partial(_sum_indexed, wide, ordered),
-        default=functools.partial(_sum_returned, wide),
-    )
+    indexed = functools.partial(_sum_indexed, wide, ordered)
+    sums = _by_platform(indexed, functools.partial(_sum_returned, wide), rows, factors, route)
     return sums, ordering.on_rows(rows, ordered=ordered)
+
+
+def _by_platform(indexed: Any, copied: Any, *operands: Any) -> Any:
+    """`indexed` of operands where exchanges take indices, and `copied` where they do not."""
+    gpus = fallback.gpus_with_handlers(config.current().fallback)
+    branches: dict[str, Any] = dict.fromkeys(("cpu", *gpus), indexed)
+    return jax.lax.platform_dependent(*operands, default=copied, **branches)
 
 
 def _gathered_forward(x: jax.Array, dependency: ordering.Dependency, route: Route) -> Any:
@@ -185,6 +189,7 @@ def _sum_indexed(
         route.plan,
         reverse=True,
         factors=factors,
+        entries=route.place.reshape(route.tokens, route.top_k),
         staged=staged,
     )
 

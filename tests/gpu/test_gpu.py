@@ -15,8 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
+from deduplicated import values_and_slopes
 from gpu_support import PLATFORMS, device_of, mesh_of_one
-from spmd import spmd
+from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax.loopback import loopback_plan
@@ -132,3 +133,25 @@ def test_as_xla_does(rng, dtype):
         pytest.skip(f"XLA does not carry out its own: {str(error).splitlines()[0]}")
     for one, other in zip(outcome(fastjax.fast_ragged_all_to_all), theirs, strict=True):
         same(one, other)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("indexed_as", ["as GPU"], indirect=True)
+def test_tokens_that_cross_once(rng, platform, indexed_as):
+    """A layer and its gradients on all GPUs, of which half are a server, against numpy."""
+    device_of(platform)
+    size = len(jax.devices(platform))
+    servers = 2 if size % 2 == 0 else 1
+    tokens, width, top_k = 32, 96, 3
+    x = rng.normal(size=(size, tokens, width)).astype(np.float32)
+    ids = rng.random((size, tokens, 4 * size)).argsort(2)[..., :top_k].astype(np.int32)
+    weights = rng.random((size, tokens, top_k)).astype(np.float32)
+    topology = fastjax.Topology(servers, size // servers)
+    layer = functools.partial(values_and_slopes, num_experts=4 * size, topology=topology)
+    got = spmd(layer, mesh_of((size,), platform=platform))(x, ids, weights)
+    exact, each = x.astype(np.float64), weights.astype(np.float64)
+    total = each.sum(2, keepdims=True)
+    result = total * exact**2
+    of_each = (2 * result * exact**2).sum(2, keepdims=True)
+    for one, wanted in zip(got, (result, 4 * total**2 * exact**3, of_each), strict=True):
+        np.testing.assert_allclose(one, np.broadcast_to(wanted, one.shape), rtol=2e-5, atol=1e-5)

@@ -18,6 +18,7 @@ from fastjax import moe
 from fastjax.moe import inside_servers
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(
     ("servers", "devices", "num_experts", "top_k", "at"),
     [
@@ -40,6 +41,7 @@ PLACED = fastjax.Topology(2, 4, placement=(5, 2, 7, 0, 3, 6, 1, 4))
 UNEVEN = fastjax.Topology(4, 2, nic_bandwidths=(50e9, 25e9, 0, 50e9, 5e9, 50e9, 50e9, 50e9))
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(
     "options",
     [
@@ -58,7 +60,7 @@ def test_options(rng, options):
 
 
 def test_where_no_exchange_takes_indices(rng, monkeypatch):
-    """As on GPUs: rows are copied first, and summed when they are back."""
+    """As on TPUs: rows are copied first, and summed when they are back."""
 
     def gather(x, route, *, staged):
         return inside_servers._gather_copied(x, route)
@@ -71,6 +73,7 @@ def test_where_no_exchange_takes_indices(rng, monkeypatch):
     check(reference.problem(rng, 8, 12, EXPERTS), 3)
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_second_derivatives(rng):
     x = rng.normal(size=(8 * 4, 3)).astype(np.float32)
     ids = rng.integers(0, EXPERTS, (8 * 4, 3)).astype(np.int32)
@@ -92,10 +95,12 @@ def test_second_derivatives(rng):
     same(second(True), second(False))
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_an_explicit_mesh(rng):
     check(reference.problem(rng, 8, 12, EXPERTS), 3, mesh_of(explicit=True))
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(("factor", "alignment"), [(0.1, 4), (0.5, 1), (1, 4), (None, 1)])
 def test_what_is_dropped_is_the_same(rng, factor, alignment):
     """Of repeated choices too, for which there may be less room than by default."""
@@ -118,6 +123,7 @@ def test_what_is_dropped_is_the_same(rng, factor, alignment):
     np.testing.assert_allclose(one[4], each[4], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_each_row_is_at_its_expert_in_a_fixed_order(rng):
     """By the device that it landed on; within it, the device's own rows first."""
     tokens = 6
@@ -141,6 +147,7 @@ def test_each_row_is_at_its_expert_in_a_fixed_order(rng):
     np.testing.assert_array_equal(mapped(x, ids)[0], rows)
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_in_a_scan_in_a_checkpoint_and_in_a_batch(rng):
     depth = 2
     x, router, _ = reference.problem(rng, 8, 12, EXPERTS)
@@ -180,6 +187,7 @@ def test_in_a_scan_in_a_checkpoint_and_in_a_batch(rng):
     same(got, wanted, 1e-4)
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_several_axes(rng):
     problem = reference.problem(rng, 8, 12, EXPERTS)
     mesh = mesh_of((2, 4), ("a", "b"))
@@ -189,6 +197,7 @@ def test_several_axes(rng):
     same((result, grads), expected(problem, 3))
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_groups_of_an_axis(rng):
     """Each group, of two servers, has all experts."""
     x = rng.normal(size=(8 * 5, 3)).astype(np.float32)

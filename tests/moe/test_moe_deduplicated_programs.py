@@ -4,30 +4,61 @@ import re
 
 import jax
 import jax.numpy as jnp
-import moe_reference as reference
 import numpy as np
 import pytest
-from deduplicated import EXPERTS, SPREAD, P, dispatched, layer_of, spread
+from deduplicated import EXPERTS, SPREAD, P, dispatched, spread
 from moe_reference import equations
 from spmd import mesh_of
 
 import fastjax
 from fastjax import moe
 
+PLATFORMS = ("cpu", "cuda", "rocm")
+INDEXED = dict.fromkeys(PLATFORMS, "fastjax_gpu_indexed_exchange_v1")
+INDEXED["cpu"] = "fastjax_indexed_exchange_v1"
 
-def test_lowering_for_gpus(rng):
-    x, router, experts = reference.problem(rng, 8, 12, EXPERTS)
-    local = layer_of(3, deduplicate=True, topology=fastjax.Topology(2, 4))
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(SPREAD, P(), SPREAD), out_specs=SPREAD)
-    flat = (x.reshape(-1, x.shape[-1]), router, experts)
-    with fastjax.options(fallback="never"):  # whether or not there is a library for GPUs
-        traced = jax.jit(mapped).trace(*flat)
-    texts = {
-        platform: traced.lower(lowering_platforms=(platform,)).as_text()
-        for platform in ("cpu", "cuda")
-    }
-    assert "fastjax_indexed_exchange_v1" in texts["cpu"]
-    assert "fastjax_indexed_exchange_v1" not in texts["cuda"]
+
+@pytest.mark.parametrize("indexed_as", ["as CPU"], indirect=True)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
+    """Inside servers, forward and backward, on every platform that has a backend of ours."""
+    width, top_k, tokens, servers = 10, 3, 12, 2
+    x = rng.normal(size=(8 * tokens, width)).astype(np.float32)
+    ids = rng.integers(0, EXPERTS, (8 * tokens, top_k)).astype(np.int32)
+    weights = rng.random((8 * tokens, top_k)).astype(np.float32)
+
+    def local(x, weights, ids):
+        def layer(x, weights):
+            return moe.layer(
+                lambda rows, scale: rows * scale,
+                x,
+                ids,
+                weights,
+                jnp.ones((EXPERTS // 8, 1)),
+                num_experts=EXPERTS,
+                axis_name="x",
+                chunks=chunks,
+                deduplicate=True,
+                topology=fastjax.Topology(servers, 4),
+            )
+
+        result, back = jax.vjp(layer, x, weights)
+        return result, *back(result)
+
+    def traced(fallback):
+        with fastjax.options(fallback=fallback):
+            return jax.jit(spread(local)).trace(x, weights, ids)
+
+    ours = traced("never")  # whether or not there is a library for GPUs
+    each = f"tensor<{servers * tokens // chunks * top_k}x{width}x"
+    for platform in PLATFORMS:
+        text = ours.lower(lowering_platforms=(platform,)).as_text()
+        assert each not in text
+        assert {name for name in INDEXED.values() if f"@{name}" in text} <= {INDEXED[platform]}
+        assert f"@{INDEXED[platform]}" in text or chunks > 1
+    assert each in traced("jax").lower(lowering_platforms=("tpu",)).as_text()
+    together = ours.lower(lowering_platforms=PLATFORMS).as_text()
+    assert all(f"@{name}" in together for name in INDEXED.values()) or chunks > 1
 
 
 def test_no_row_is_added_up_by_scattering(rng):
@@ -54,10 +85,14 @@ def test_no_row_is_added_up_by_scattering(rng):
 
 def exchanges(text):
     """How many there are in a compiled program, by kind."""
-    names = {"plain": "fastjax_exchange_v1", "indexed": "fastjax_indexed_exchange_v1"}
-    return {kind: text.count(f'custom_call_target="{name}"') for kind, name in names.items()}
+    names = {"plain": ("fastjax_exchange_v1",), "indexed": {*INDEXED.values()}}
+    return {
+        kind: sum(text.count(f'custom_call_target="{target}"') for target in targets)
+        for kind, targets in names.items()
+    }
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize("at", ["dispatch", "combine"])
 def test_only_wanted_cotangents_are_exchanged(rng, at):
     """The way there, the sum and the way back; backward what the gradients need, and no more."""
@@ -94,6 +129,7 @@ def test_only_wanted_cotangents_are_exchanged(rng, at):
     assert count["both"] == {"plain": 6 + 2 * late, "indexed": 4}
 
 
+@pytest.mark.usefixtures("indexed_as")
 def test_no_wide_array_has_the_room_of_the_experts(rng):
     """Forward and backward, rows of 16 bits are multiplied and summed as they are."""
     width, tokens = 128, 64

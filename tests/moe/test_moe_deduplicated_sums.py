@@ -14,6 +14,7 @@ import fastjax
 from fastjax import moe
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, bool])
 def test_integer_rows_with_weights(rng, dtype):
     """They are rounded once, at the end."""
@@ -42,6 +43,7 @@ def test_where_types_are_not_promoted(rng):
     same((result, grads), expected(problem, 3, kept))
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize("payload", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
 def test_narrow_payloads(rng, payload):
     """Rows are as exact as their type says, once for each way."""
@@ -55,16 +57,19 @@ def test_narrow_payloads(rng, payload):
     )
 
 
-def in_order(x, ids, weights, servers, crossing):
-    """Each server's sum, from 0 on by expert, in float32; then those of all servers, likewise."""
+def in_order(x, ids, weights, servers, crossing, *, by_choice):
+    """Each server's sum, from 0 on by expert or choice, in float32; then those of all servers."""
     total = np.zeros(x.shape, np.float32)
     here = np.arange(len(x)) * servers // len(x)
     for server in range(servers):
         own = np.zeros(x.shape, np.float32)
-        for expert in range(EXPERTS * server // servers, EXPERTS * (server + 1) // servers):
-            made = (x * np.array(1 + expert, x.dtype)).astype(np.float32)
-            token, choice = np.nonzero(ids == expert)  # once for each token
-            own[token] += made[token] * weights[token, choice][:, None]
+        here_too = ids * servers // EXPERTS == server
+        order = np.broadcast_to(np.arange(ids.shape[1]), ids.shape) if by_choice else ids.argsort(1)
+        for choice in order.T:  # of each token
+            token = np.flatnonzero(np.take_along_axis(here_too, choice[:, None], 1))
+            expert, weight = ids[token, choice[token]], weights[token, choice[token]]
+            made = (x[token] * (1 + expert[:, None]).astype(x.dtype)).astype(np.float32)
+            own[token] += made * weight[:, None]
         crossed = own.astype(crossing).astype(np.float32)
         total += np.where((here == server)[:, None], own, crossed)
     return total.astype(x.dtype)
@@ -72,8 +77,8 @@ def in_order(x, ids, weights, servers, crossing):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize("crossing", [None, jnp.bfloat16, np.float32])
-def test_bits_of_sums(rng, dtype, crossing):
-    """On CPU devices the order of all operations is defined."""
+def test_bits_of_sums(rng, indexed_as, dtype, crossing):
+    """The order of all operations is defined: on GPUs, inside servers, by choice."""
     x = rng.normal(size=(8 * 6, 40)).astype(dtype)
     ids = np.argsort(rng.random((8 * 6, EXPERTS)), 1)[:, :7].astype(np.int32)
     weights = rng.random((8 * 6, 7)).astype(np.float32)
@@ -85,7 +90,8 @@ def test_bits_of_sums(rng, dtype, crossing):
 
     mapped = jax.jit(spread(local))
     got = np.asarray(mapped(x, ids, weights))
-    np.testing.assert_array_equal(got, in_order(x, ids, weights, 4, crossing or dtype))
+    wanted = in_order(x, ids, weights, 4, crossing or dtype, by_choice=indexed_as == "as GPU")
+    np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -108,6 +114,7 @@ def test_narrow_rows_are_summed_in_wide_ones(rng, wide):
     assert error < (0.3 if wide else 0.45) * eps
 
 
+@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(
     "dtype", [bool, np.int8, np.uint16, np.int32, jnp.int4, np.complex64, jnp.float8_e5m2]
 )
