@@ -27,6 +27,9 @@ struct CallSite {
   // By partition, where devices of several processes take part; empty where one process has all.
   std::vector<int32_t> process_of;
   std::vector<int32_t> rail_of;  // the device's number inside its process: chooses its NIC
+  // As the topology has them: bytes/s of the fastest NIC, and what a stage takes to start. 0: not known.
+  int64_t nic_bandwidth = 0;
+  int64_t scale_out_latency_ns = 0;
   // What is told of it to those who ask for statistics.
   std::string name;  // where it is in the program
   std::string platform;

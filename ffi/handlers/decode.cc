@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/hash.h"
+#include "planner/topology.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -34,6 +35,14 @@ bool DecodeProcesses(const CallAttributes& attrs, CallSite* site) {
   return true;
 }
 
+// Of a topology that cannot be read, which is for planning to report, nothing is known.
+void ReadNics(const Ints& words, CallSite* site) {
+  planner::Topology topology;
+  if (*planner::ReadTopology(words.begin(), static_cast<int64_t>(words.size()), &topology) != 0) return;
+  site->nic_bandwidth = topology.fastest_nic();
+  site->scale_out_latency_ns = topology.scale_out_latency_ns;
+}
+
 // Copies the attributes that need no check.
 void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->operation = std::string(attrs.operation);
@@ -45,6 +54,7 @@ void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->channel = attrs.channel;
   site->timeout_ms = attrs.timeout_ms;
   site->topology.assign(attrs.topology.begin(), attrs.topology.end());
+  ReadNics(attrs.topology, site);
   site->scheduler = attrs.scheduler;
   site->plan_row_bytes = attrs.row_bytes;
   site->experts = attrs.experts;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "exchange/status.h"
@@ -36,6 +37,12 @@ class Listener {
   virtual void OnMoved(int64_t /*cookie*/) {}
   // Returns the listener's place among listeners: sends of a lower order go first at each NIC, and so do copies.
   virtual int64_t order() const { return 0; }
+  // Returns the stage of a send. Of the sends of one listener that could go on at a NIC, those of the earliest stage
+  // do.
+  virtual int32_t stage(int64_t /*cookie*/) const { return 0; }
+  // Returns the bytes of rows that a NIC may have sent and that have not been acknowledged, if it is to send more for
+  // this listener.
+  virtual int64_t window() const { return std::numeric_limits<int64_t>::max(); }
 };
 
 // Handles what other processes do. The wire calls it on the wire's thread, and never from within a call of the wire's.

@@ -26,6 +26,9 @@ struct Limits {
   std::chrono::milliseconds grace{500};
 };
 
+// Returns the window of a call site's sends (Listener::window).
+int64_t WindowOf(const CallSite& site);
+
 // All methods are called on the wire's thread. Later exchanges reuse a runner. It must not be destroyed between Start
 // and `done`.
 class Runner final : public Listener {
@@ -62,6 +65,8 @@ class Runner final : public Listener {
   void OnDone(int64_t cookie, const Status& status) override;
   void OnMoved(int64_t cookie) override;
   int64_t order() const override { return order_; }
+  int32_t stage(int64_t cookie) const override { return schedule_->steps()[static_cast<size_t>(cookie)].stage; }
+  int64_t window() const override { return WindowOf(*site_); }
 
   // Throws away what arrives for an exchange that was given up, so that its senders need not wait. Also for exchanges
   // that others began and this process did not.

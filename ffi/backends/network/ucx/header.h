@@ -11,7 +11,7 @@
 namespace fastjax::network::ucx {
 
 constexpr uint32_t kHeaderMagic = 0x666a7877;
-constexpr uint16_t kHeaderVersion = 2;
+constexpr uint16_t kHeaderVersion = 3;
 
 // Each kind says of which process's request `number` is; the answer returns it.
 enum class Kind : uint16_t {
@@ -22,7 +22,9 @@ enum class Kind : uint16_t {
   kOffer,  // a send of so many rows, in bytes; the sender's number. What follows says where they are, if it says so
   kGrant,  // asks for what was offered: the sender's number, and in tag the receiver's
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
-  kChunk,  // a part of what was asked for, from byte rows on: the receiver's number
+  kChunk,  // a part of what was asked for, from byte rows on: the receiver's number; tag: 0, or what it is to be
+           // acknowledged by: the bytes of all chunks sent by this connection
+  kAck,    // acknowledges chunks: tag, as they said; in rows the sender's NIC worker
   kProbe,  // asks for an answer by the same connection
   kHere,   // that answer
 };

@@ -66,7 +66,10 @@ struct Request {
   uint64_t granted = 0;  // the receiver's number
   bool held = false;     // one of the same listener and tag is being sent
   Listener* listener = nullptr;
-  int64_t order = 0;      // the listener's
+  int64_t order = 0;  // this and the following are the listener's
+  int32_t stage = 0;
+  int64_t window = 0;
+  uint64_t turn = 0;      // of its last chunk: chunks are counted
   int32_t passed_by = 0;  // ticks for which sends of a lower order went first
   int64_t cookie = 0;
   std::list<Request>::iterator self;
@@ -90,9 +93,12 @@ struct Endpoint {
   std::chrono::steady_clock::time_point asked;  // for an answer, first since the last arrival; zero: not asked
   uint64_t sent = 0;
   uint64_t arrived = 0;
-  int64_t in_flight = 0;    // messages that UCX has and has not completed
-  int32_t still = 0;        // ticks in a row at which it was full and no message had completed
-  std::list<Arrival> held;  // messages that arrived out of order
+  int64_t in_flight = 0;     // messages that UCX has and has not completed
+  int64_t chunk_bytes = 0;   // of the chunks that were sent
+  int64_t marked = 0;        // as many of them are to be acknowledged,
+  int64_t acknowledged = 0;  // and as many have been
+  int32_t still = 0;         // ticks in a row at which it was full, or not acknowledged, and nothing had come of it
+  std::list<Arrival> held;   // messages that arrived out of order
 };
 
 // A message to send, in memory of its own. UCX never has memory of the caller, who owns it again as soon as a request

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <tuple>
 #include <utility>
 
 namespace fastjax::network::ucx {
@@ -10,7 +10,11 @@ namespace {
 
 constexpr size_t kShort = 8192;
 constexpr size_t kChunk = 61440;  // with all headers within a TCP segment of ours
-constexpr int64_t kWindow = 8;    // messages that an endpoint may have in UCX's hands when a chunk is added
+constexpr size_t kLeastChunk = 8192;
+constexpr int64_t kInFlight = 8;  // messages that an endpoint may have in UCX's hands when a chunk is added
+// Of the earliest stage's and of another one's: a NIC that is slow to receive leaves the sender something to do.
+constexpr int64_t kWindows = 2;
+constexpr int64_t kMarks = 4;  // chunks of a window that ask to be acknowledged, with all before them
 constexpr int kSlotBits = 24;
 constexpr std::chrono::seconds kDropFor{60};
 constexpr size_t kMostRules = 1024;
@@ -25,8 +29,6 @@ constexpr int32_t kStillTicks = 3;
 
 // Ticks after which a send that others go before sends a chunk all the same: both sides then see that it moves.
 constexpr int32_t kPatientTicks = 20;
-
-constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
 
 // Moves `bytes` between `data` and the request's next bytes. There are as many.
 template <typename Copy>
@@ -45,6 +47,11 @@ void Walk(Request* request, size_t bytes, Copy copy) {
   }
   request->moved += bytes;
 }
+
+// Some chunks to a window: the receiver acknowledges the first while the last is on its way.
+size_t ChunkOf(int64_t window) { return std::clamp(static_cast<size_t>(window / kMarks), kLeastChunk, kChunk); }
+
+bool StandsStill(const Endpoint& endpoint) { return endpoint.failed || endpoint.still >= kStillTicks; }
 
 bool InOneLine(const Request& one, const Request& other) {
   return one.listener == other.listener && one.tag == other.tag;
@@ -83,6 +90,9 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
   request->given_up = Status::Ok();
   request->listener = listener;
   request->order = listener->order();
+  request->stage = listener->stage(cookie);
+  request->window = listener->window();
+  request->turn = 0;
   request->passed_by = 0;
   request->cookie = cookie;
   return request;
@@ -183,6 +193,10 @@ void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
       break;
     case Kind::kChunk:
       OnChunk(peer, arrival);
+      if (arrival.header.tag > 0) Answer(peer, arrival, Kind::kAck, arrival.header.tag);
+      break;
+    case Kind::kAck:
+      OnAck(*peer, arrival);
       break;
     default: {
       if (arrival.header.kind == Kind::kOffer && arrival.length > 0 &&
@@ -294,11 +308,12 @@ void Rows::ReadDone(Request* receive) {
   End(receive, Status::Ok());
 }
 
-void Rows::Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag) {
+void Rows::Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag) {
   Outgoing* const message = links_->Compose(kind, 0);
   message->header.tag = tag;
-  message->header.number = offer.header.number;
-  links_->Send(peer, offer.nic_worker->index(), static_cast<int32_t>(offer.header.nic_worker), message);
+  message->header.number = answered.header.number;
+  message->header.rows = answered.header.nic_worker;
+  links_->Send(peer, answered.nic_worker->index(), static_cast<int32_t>(answered.header.nic_worker), message);
 }
 
 // Refuses an offer, so that its sender need not wait.
@@ -339,13 +354,40 @@ void Rows::OnChunk(Peer* peer, const Arrival& arrival) {
   End(receive, Status::Ok());
 }
 
+void Rows::OnAck(const Peer& peer, const Arrival& arrival) {
+  const Header& header = arrival.header;
+  if (header.rows >= parts_->nic_workers.size() || header.nic_worker >= peer.addresses.nic_workers.size()) return;
+  Endpoint* const endpoint =
+      peer.endpoint(static_cast<int32_t>(header.rows), header.nic_worker, Connection::kChunks).get();
+  const auto bytes = static_cast<int64_t>(header.tag);
+  if (bytes > endpoint->marked || bytes <= endpoint->acknowledged) return;
+  endpoint->acknowledged = bytes;
+  endpoint->still = 0;
+}
+
+bool Rows::CanSend(const Request& send) const {
+  const Endpoint* const endpoint = EndpointOf(send);
+  if (endpoint->in_flight >= kInFlight || endpoint->failed) return false;
+  const Nic& nic = NicOf(send);
+  const int64_t share = nic.unacknowledged / std::max(nic.sends, 1) / kWindows;
+  return share < send.window && endpoint->marked - endpoint->acknowledged < send.window;
+}
+
 bool Rows::SendChunk(Request* send) {
+  if (!CanSend(*send)) return false;
   Peer* const peer = send->peer;
-  const Endpoint* const endpoint = EndpointOf(*send);
-  if (endpoint->in_flight >= kWindow || endpoint->failed) return false;
+  Endpoint* const endpoint = EndpointOf(*send);
   send->passed_by = 0;
-  const size_t length = std::min(kChunk, send->bytes - send->moved);
+  send->turn = ++turns_;
+  const size_t length = std::min(ChunkOf(send->window), send->bytes - send->moved);
   Outgoing* const message = links_->Compose(Kind::kChunk, length);
+  endpoint->chunk_bytes += static_cast<int64_t>(length);
+  const int64_t unmarked = endpoint->chunk_bytes - endpoint->marked;
+  if (unmarked >= send->window / kMarks) {
+    endpoint->marked = endpoint->chunk_bytes;
+    message->header.tag = static_cast<uint64_t>(endpoint->marked);
+    NicOf(*send).unacknowledged += unmarked;
+  }
   message->header.rows = send->moved;
   message->header.number = send->granted;
   Gather(send, message->data.data(), length);
@@ -359,17 +401,41 @@ bool Rows::SendChunk(Request* send) {
   return true;
 }
 
-// Sends that wait for a connection that stands still, or has failed, do not count.
+// What was sent, or is to be sent, by a connection that stands still, or has failed, does not count.
 void Rows::FindFirst() {
-  first_.assign(parts_->nic_workers.size(), kNobody);
+  nics_.assign(parts_->nic_workers.size(), Nic{});
   for (const Peer& peer : parts_->peers) {
+    for (const auto& endpoint : peer.endpoints) {
+      if (StandsStill(*endpoint)) continue;
+      nics_[static_cast<size_t>(endpoint->nic_worker)].unacknowledged += endpoint->marked - endpoint->acknowledged;
+    }
     for (const Request& send : peer.streaming) {
-      if (send.held) continue;
       const Endpoint* const endpoint = EndpointOf(send);
-      if (endpoint->failed || endpoint->still >= kStillTicks) continue;
-      int64_t& first = first_[static_cast<size_t>(endpoint->nic_worker)];
+      if (send.held || StandsStill(*endpoint)) continue;
+      int64_t& first = NicOf(send).first;
       first = std::min(first, send.order);
     }
+  }
+}
+
+Rows::Nic& Rows::NicOf(const Request& send) { return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)]; }
+
+// Those that may go on, by stage. Within a stage, the one whose last chunk is the longest ago comes first.
+void Rows::FindNext() {
+  next_.clear();
+  for (Peer& peer : parts_->peers) {
+    for (Request& send : peer.streaming) {
+      if (!send.held && GoesFirst(send)) next_.push_back(&send);
+    }
+  }
+  std::sort(next_.begin(), next_.end(), [](const Request* a, const Request* b) {
+    return std::tie(a->stage, a->turn) < std::tie(b->stage, b->turn);
+  });
+  for (const Request* const send : next_) {
+    Nic& nic = NicOf(*send);
+    if (StandsStill(*EndpointOf(*send))) continue;
+    if (nic.sends == 0) nic.stage = send->stage;
+    if (nic.stage == send->stage) ++nic.sends;
   }
 }
 
@@ -379,14 +445,15 @@ bool Rows::Pump() {
   if (busy_ == 0) return false;
   FindFirst();
   bool any = SendOverdue();
-  for (Peer& peer : parts_->peers) {
-    // A chunk each, so that none waits for the others to be whole, except for those of its tag: which are of one phase
-    // from one device to another. Rows that come first can then be handed on first, and the last come no later.
-    for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
-      Request* const send = &*it++;
-      if (send->held || !GoesFirst(*send)) continue;
-      any |= SendChunk(send);
-    }
+  FindNext();
+  // A chunk each, so that none of a stage waits for the others to be whole, except for those of its tag: which are of
+  // one phase from one device to another. Rows that come first can then be handed on first, and the last come no later.
+  // Later stages go where the earliest cannot.
+  for (Request* const send : next_) {
+    Nic& nic = NicOf(*send);
+    if (nic.sent && send->stage != nic.stage) continue;
+    if (!SendChunk(send)) continue;
+    nic.sent = any = true;
   }
   return any;
 }
@@ -402,16 +469,15 @@ bool Rows::SendOverdue() {
   return any;
 }
 
-bool Rows::GoesFirst(const Request& send) const {
-  return send.order <= first_[static_cast<size_t>(EndpointOf(send)->nic_worker)];
-}
+bool Rows::GoesFirst(const Request& send) const { return send.order <= NicOf(send).first; }
 
 void Rows::FindStill() {
   FindFirst();
   for (Peer& peer : parts_->peers) {
     for (Request& send : peer.streaming) send.passed_by = send.held || GoesFirst(send) ? 0 : send.passed_by + 1;
     for (const auto& endpoint : peer.endpoints) {
-      endpoint->still = endpoint->in_flight < kWindow ? 0 : std::min(endpoint->still + 1, kStillTicks);
+      const bool waits = endpoint->in_flight >= kInFlight || endpoint->acknowledged < endpoint->marked;
+      endpoint->still = waits ? std::min(endpoint->still + 1, kStillTicks) : 0;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <utility>
@@ -21,7 +22,12 @@ namespace fastjax::network::ucx {
 // endpoint (see Links); and here rows meet by process and tag, only what proves to come from the job meets anything,
 // and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in chunks shares
 // a connection, but for sends of one listener and tag, which go one after the other; and listeners of a lower order go
-// before others at each NIC.
+// before others at each NIC, as do earlier stages of one listener.
+//
+// UCX and TCP take megabytes before they leave, and nothing that comes later can pass them. So no more chunks are sent
+// by a connection while as many bytes of it as a window has are not acknowledged, nor through a NIC while twice as many
+// are not for each send of the earliest stage: then few stages meet at a NIC, and one that is slow to receive holds up
+// nobody else.
 class Rows {
  public:
   // `wake` is called on other threads when there is something to do.
@@ -63,6 +69,15 @@ class Rows {
     int64_t cookie;
     Status status;
   };
+  // What is to be sent through a NIC worker: the lowest order, of that the earliest stage, and how many of that there
+  // are; and what has been: the bytes that are not acknowledged, and whether anything in this pass.
+  struct Nic {
+    int64_t first = std::numeric_limits<int64_t>::max();
+    int32_t stage = 0;
+    int32_t sends = 0;
+    int64_t unacknowledged = 0;
+    bool sent = false;
+  };
   struct Rule {
     uint64_t tag, mask;
     Clock::time_point until;
@@ -80,6 +95,11 @@ class Rows {
   void FindFirst();
   bool SendOverdue();
   bool GoesFirst(const Request& send) const;
+  Nic& NicOf(const Request& send);
+  const Nic& NicOf(const Request& send) const { return const_cast<Rows*>(this)->NicOf(send); }
+  void FindNext();
+  void OnAck(const Peer& peer, const Arrival& arrival);
+  bool CanSend(const Request& send) const;
   bool SendChunk(Request* send);
   static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);
@@ -89,7 +109,7 @@ class Rows {
   void Read(Request* receive, const Arrival& arrival);
   void WasRead(Request* receive);
   void ReadDone(Request* receive);
-  void Answer(Peer* peer, const Arrival& offer, Kind kind, uint64_t tag);
+  void Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag);
   void TurnAway(Peer* peer, const Arrival& arrival);
   void End(Request* request, Status status);
   bool Dropped(uint64_t tag);
@@ -100,7 +120,9 @@ class Rows {
   const std::function<void()> wake_;
   std::list<Request> free_;
   std::vector<Request*> slots_;  // by the low bits of their numbers
-  std::vector<int64_t> first_;   // by NIC worker: the lowest order of what is to be sent there
+  std::vector<Nic> nics_;        // by NIC worker
+  std::vector<Request*> next_;   // that may be sent
+  uint64_t turns_ = 0;
   uint64_t made_ = 0;
   int64_t busy_ = 0;
   int64_t reading_ = 0;

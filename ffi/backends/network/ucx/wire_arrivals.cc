@@ -168,6 +168,7 @@ void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
     case Kind::kGrant:
     case Kind::kTaken:
     case Kind::kChunk:
+    case Kind::kAck:
       return rows_.OnArrival(peer, arrival);
     default:
       ++parts_.counters.refused;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -137,6 +138,17 @@ void TestManyAtOnce() {
   CHECK_EQ(network.OpenRequests(), 0);
 }
 
+void TestBytesAhead() {
+  CallSite site;
+  CHECK_EQ(network::WindowOf(site), std::numeric_limits<int64_t>::max());
+  site.nic_bandwidth = 1'000'000;
+  CHECK_EQ(network::WindowOf(site), 32768 + 5'000);
+  site.scale_out_latency_ns = 1'000'000;
+  CHECK_EQ(network::WindowOf(site), 32768 + 7'000);
+  site.nic_bandwidth = std::numeric_limits<int64_t>::max();
+  CHECK_GT(network::WindowOf(site), int64_t{1} << 40);
+}
+
 // Any windows do, also different ones at the two ends; and nobody has more begun than its own.
 void TestWindows() {
   std::mt19937_64 random(5);
@@ -179,6 +191,7 @@ int main() {
   fastjax::test::TestOpaqueRows();
   fastjax::test::TestLarge();
   fastjax::test::TestManyAtOnce();
+  fastjax::test::TestBytesAhead();
   fastjax::test::TestWindows();
   CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
   return fastjax::test::Finish("runner_test");

@@ -291,12 +291,49 @@ void TestUnmetRowsExpire() {
   CHECK(parts.peers[1].unmet.empty());
 }
 
+// An acknowledgement of what there is not, or of what was not sent, says nothing.
+void TestAcknowledgements() {
+  ucx::WireParts parts;
+  parts.nic_workers.resize(1);
+  parts.peers = std::vector<ucx::Peer>(2);
+  ucx::Peer& peer = parts.peers[1];
+  peer.addresses.nic_workers = {"one"};
+  for (int i = 0; i < 2; ++i) peer.endpoints.push_back(std::make_shared<ucx::Endpoint>());
+  ucx::Endpoint& chunks = *peer.endpoint(0, 0, ucx::Connection::kChunks);
+  chunks.chunk_bytes = 120;
+  chunks.marked = 100;
+  chunks.still = 2;
+  ucx::Links links(&parts);
+  ucx::ControlMessages control_messages(&parts, &links);
+  ucx::Rows rows(&parts, &links, &control_messages, [] {});
+  const auto acknowledge = [&](uint64_t bytes, uint64_t ours, uint16_t theirs) {
+    ucx::Arrival arrival;
+    arrival.header.kind = ucx::Kind::kAck;
+    arrival.header.tag = bytes;
+    arrival.header.rows = ours;
+    arrival.header.nic_worker = theirs;
+    rows.OnArrival(&peer, arrival);
+    return chunks.acknowledged;
+  };
+  CHECK_EQ(acknowledge(50, 1, 0), 0);
+  CHECK_EQ(acknowledge(50, ~uint64_t{0}, 0), 0);
+  CHECK_EQ(acknowledge(50, 0, 1), 0);
+  CHECK_EQ(acknowledge(110, 0, 0), 0);
+  CHECK_EQ(acknowledge(~uint64_t{0}, 0, 0), 0);
+  CHECK_EQ(chunks.still, 2);
+  CHECK_EQ(acknowledge(50, 0, 0), 50);
+  CHECK_EQ(chunks.still, 0);
+  CHECK_EQ(acknowledge(40, 0, 0), 50);
+  CHECK_EQ(acknowledge(100, 0, 0), 100);
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
 int main() {
   using namespace fastjax::test;
   TestUnmetRowsExpire();
+  TestAcknowledgements();
   if (UcxLibrary().empty()) {
     std::cout << "no UCX: skipped\n";
     return 77;
