@@ -99,7 +99,7 @@ def _varying(function: Any, *arrays: Any) -> jax.Array:
 def _gathered(x: jax.Array, dependency: ordering.Dependency, route: Route) -> jax.Array:
     indexed = functools.partial(_gather_indexed, staged=dependency is not None)
     rows = _by_platform(indexed, _gather_copied, x, route)
-    return ordering.wait(rows, dependency)
+    return ordering.for_experts(rows, dependency)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -81,8 +81,13 @@ def wait(value: jax.Array, dependency: Dependency) -> jax.Array:
     return value if dependency is None else after(value, dependency)
 
 
+def for_experts(rows: jax.Array, dependency: Dependency) -> jax.Array:
+    """Rows, for experts that begin after `dependency`, on a thread of their own; as `wait`."""
+    return rows if dependency is None else after(rows, dependency, detached=True)
+
+
 def chain(rows: jax.Array, dependency: Dependency) -> jax.Array:
-    """Rows, for work that begins after `dependency`.
+    """Rows, for experts that begin after `dependency`, on a thread of their own.
 
     In the backward pass, the cotangent of the dependency depends on the cotangent of the rows, so
     that what comes earlier forward waits for the work's backward pass.
@@ -95,7 +100,7 @@ def chain(rows: jax.Array, dependency: Dependency) -> jax.Array:
 
 @jax.custom_vjp
 def _wait(rows: jax.Array, dependency: jax.Array) -> jax.Array:
-    return after(rows, dependency)
+    return for_experts(rows, dependency)
 
 
 @jax.custom_vjp
@@ -127,6 +132,7 @@ __all__ = [
     "Dependency",
     "begin_exchange",
     "chain",
+    "for_experts",
     "of_cotangent",
     "on_plans",
     "on_rows",

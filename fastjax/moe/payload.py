@@ -128,7 +128,8 @@ def _send(
     else:
         words, dependency = ordering.begin_exchange(rows.astype(payload), plan.table, dependency)
         sent = exchange(words, length, way, plan, dependency).astype(rows.dtype)
-    return ordering.wait(sent, result_dependency), dependency, dependency
+    # Backward, the result is what experts go on with.
+    return ordering.for_experts(sent, result_dependency), dependency, dependency
 
 
 def _send_forward(length: int, payload: np.dtype, *values: Any) -> Any:

@@ -10,23 +10,31 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat
-from fastjax.traced import custom_calls, fallback
-from fastjax.traced.contract import AFTER
+from fastjax.traced import custom_calls
+from fastjax.traced import fallback as fallbacks
+from fastjax.traced.contract import AFTER, DETACHED_AFTER
 
 after_p = Primitive("after")
-"""Operands: value, earlier. Parameter: fallback, the option."""
+"""Operands: value, earlier. Parameters: detached; fallback, the option."""
 
 
-def after(value: jax.Array, earlier: jax.Array) -> jax.Array:
+def after(value: jax.Array, earlier: jax.Array, *, detached: bool = False) -> jax.Array:
     """The value, for what must not begin before `earlier` has been computed.
 
     XLA drops `jax.lax.optimization_barrier` before it decides on an order, for CPUs and for GPUs;
     it does not drop this. Platforms without a backend of ours get that barrier, and so does a
     shard_map that leaves axes to XLA: no order holds there. Derivatives are those of the value, and
     wait for nothing.
+
+    Args:
+      value: any array.
+      earlier: any array.
+      detached: on CPU devices, whether what needs the value runs on another thread than what has
+        made it, unless the host is very busy. XLA lets a thread begin one operation after another,
+        so that what runs long keeps all others waiting that the thread could begin.
     """
     operands = jax_compat.vary_together([value, earlier], ())
-    return after_p.bind(*operands, fallback=config.current().fallback)
+    return after_p.bind(*operands, detached=detached, fallback=config.current().fallback)
 
 
 @after_p.def_abstract_eval
@@ -41,12 +49,14 @@ def _lowering(
     ctx: jax_compat.LoweringContext,
     *operands: jax_compat.MlirValue,
     platform: str,
-    **params: str,
+    detached: bool,
+    fallback: str,
 ) -> list[jax_compat.MlirValue]:
     # XLA would bring together what it has divided over its axes for a call that it does not know.
     divided = jax_compat.automatic_axes(ctx)
-    if fallback.may_use_handlers(platform, params["fallback"]) and not divided:
-        return custom_calls.emit(ctx, AFTER, operands, {})
+    if fallbacks.may_use_handlers(platform, fallback) and not divided:
+        call = DETACHED_AFTER if detached and platform == "cpu" else AFTER
+        return custom_calls.emit(ctx, call, operands, {})
     return jax_compat.lower_function(ctx, _barrier, *operands)
 
 
@@ -55,7 +65,7 @@ def _barrier(value: jax.Array, earlier: jax.Array) -> jax.Array:
 
 
 def _batch(
-    axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None], **params: str
+    axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None], **params: Any
 ) -> tuple[jax.Array, int | None]:
     value, earlier = values
     if dims[0] is None and dims[1] is not None:
@@ -65,7 +75,7 @@ def _batch(
 
 
 def _jvp(
-    primals: Sequence[jax.Array], tangents: Sequence[Any], **params: str
+    primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any
 ) -> tuple[jax.Array, Any]:
     return after_p.bind(*primals, **params), tangents[0]
 

@@ -186,6 +186,7 @@ LOOPBACK_PLAN = CustomCall(
     (*_CALL_SITE, *_PLANNING, Attribute("rank", "int64")),
 )
 AFTER = CustomCall("fastjax_after_v1", ("value", "earlier"), in_place="value")
+DETACHED_AFTER = dataclasses.replace(AFTER, target="fastjax_detached_after_v1")
 EMPTY = CustomCall("fastjax_empty_v1", ("anything",))
 
 CALLS = {
@@ -203,6 +204,7 @@ CALLS = {
         LOOPBACK,
         LOOPBACK_PLAN,
         AFTER,
+        DETACHED_AFTER,
         EMPTY,
     )
 }
@@ -210,6 +212,7 @@ CALLS = {
 __all__ = [
     "AFTER",
     "CALLS",
+    "DETACHED_AFTER",
     "EMPTY",
     "EXCHANGE",
     "GPU_INDEXED_EXCHANGE",

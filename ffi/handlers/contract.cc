@@ -63,6 +63,8 @@ Contract Declare() {
   contract.loopback = {"fastjax_loopback_v1", NamesOf<LoopbackOperands>(), {site, planning, exchange}};
   contract.loopback_plan = {"fastjax_loopback_plan_v1", NamesOf<LoopbackPlanOperands>(), {site, planning, rank}};
   contract.after = {"fastjax_after_v1", NamesOf<AfterOperands>(), {}};
+  contract.detached_after = contract.after;
+  contract.detached_after.target = "fastjax_detached_after_v1";
   contract.empty = {"fastjax_empty_v1", NamesOf<EmptyOperands>(), {}};
   return contract;
 }

@@ -92,13 +92,14 @@ struct Contract {
   CustomCall loopback;
   CustomCall loopback_plan;
   CustomCall after;
+  CustomCall detached_after;
   CustomCall empty;
 
   std::vector<const CustomCall*> calls() const {
-    return {&plan,          &exchange,      &indexed_exchange, &gpu_indexed_exchange,
-            &stage,         &indexed_stage, &staged_exchange,  &indexed_staged_exchange,
-            &plan_exchange, &loopback,      &loopback_plan,    &after,
-            &empty};
+    return {&plan,           &exchange,      &indexed_exchange, &gpu_indexed_exchange,
+            &stage,          &indexed_stage, &staged_exchange,  &indexed_staged_exchange,
+            &plan_exchange,  &loopback,      &loopback_plan,    &after,
+            &detached_after, &empty};
   }
 };
 

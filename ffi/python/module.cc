@@ -199,6 +199,7 @@ nb::dict Registrations() {
   targets[contract.loopback.target] = ToDict(handlers::EmulatedLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::EmulatedLoopbackPlan());
   targets[contract.after.target] = Handler(handlers::AfterExecute);
+  targets[contract.detached_after.target] = Handler(handlers::DetachedAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }

@@ -1,5 +1,8 @@
 """A value that waits for another: it is the value, and XLA keeps the dependence."""
 
+import functools
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +36,36 @@ def test_xla_keeps_the_dependence():
     assert "fastjax_after_v1" in compiled.as_text()
 
 
-def lowered(platform, fallback):
+def thread_of(value):
+    """The thread that computes with the value: it can begin once the value is there."""
+    shape = jax.ShapeDtypeStruct((), np.uint32)
+    number = lambda _: np.uint32(threading.get_ident() % 2**32)  # noqa: E731
+    return jax.pure_callback(number, shape, value)
+
+
+@pytest.mark.every_jax
+@pytest.mark.sanitize
+def test_detached_work_has_another_thread(rng):
+    @jax.jit
+    def program(value):
+        first = thread_of(value)
+        detached = after(value, first, detached=True)
+        return first, thread_of(detached), detached
+
+    value = rng.normal(size=(2, 3)).astype(np.float32)
+    # The other thread may end the call before XLA has looked, which then goes on by itself.
+    runs = (program(value) for _ in range(100))
+    assert any(first != second for first, second, _ in runs)
+    *_, detached = program(value)
+    np.testing.assert_array_equal(detached, value)
+    ct = jax.grad(lambda v: after(v, v, detached=True).sum())(value)
+    np.testing.assert_array_equal(ct, np.ones_like(value))
+
+
+def lowered(platform, fallback, *, detached=False):
+    function = functools.partial(after, detached=detached)
     with fastjax.options(fallback=fallback):
-        traced = jax.jit(after).trace(jnp.ones(3), jnp.ones(2))
+        traced = jax.jit(function).trace(jnp.ones(3), jnp.ones(2))
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -50,9 +80,10 @@ def test_platforms_without_a_backend_get_a_barrier(monkeypatch, platform, fallba
     assert "fastjax" not in text
 
 
+@pytest.mark.parametrize("detached", [False, True])
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpus_get_a_call(platform):
-    text = lowered(platform, "never")
+def test_gpus_get_a_call(platform, detached):
+    text = lowered(platform, "never", detached=detached)
     assert text.count("custom_call @fastjax_after_v1") == 1
     assert "optimization_barrier" not in text
 

@@ -48,10 +48,11 @@ def indexed(operand, output, *arrays, staged=False):
 def staged(operand, output, *arrays):
     plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
     result = exchange_planned(operand, output, contract.Metadata(*arrays), plan, staged=True)
-    return after(result, operand)
+    return after(after(result, operand), operand, detached=True)
 
 
 ONLY_CPU = {
+    contract.DETACHED_AFTER.target,
     contract.INDEXED_EXCHANGE.target,
     contract.INDEXED_STAGE.target,
     contract.INDEXED_STAGED_EXCHANGE.target,
