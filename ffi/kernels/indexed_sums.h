@@ -152,7 +152,7 @@ FASTJAX_DEVICE inline void SumElements(const IndexedSum& sum, int64_t row, int64
   const int32_t* entries = sum.entries + first;
   Wide sums[kElements] = {};
   bool any = false;
-  for (int32_t left = last - first; left > 0; left -= kHeld, entries += kHeld) {
+  for (int32_t left = last > first ? last - first : 0; left > 0; left -= kHeld, entries += kHeld) {
     Returned<Sum> found[kHeld];
     FASTJAX_UNROLL
     for (int32_t k = 0; k < kHeld; ++k) {

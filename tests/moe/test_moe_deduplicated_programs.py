@@ -55,10 +55,12 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
         text = ours.lower(lowering_platforms=(platform,)).as_text()
         assert each not in text
         assert {name for name in INDEXED.values() if f"@{name}" in text} <= {INDEXED[platform]}
-        assert f"@{INDEXED[platform]}" in text or chunks > 1
+        # Chunks are staged on CPU devices, by other calls.
+        assert (f"@{INDEXED[platform]}" in text) == (platform != "cpu" or chunks == 1)
     assert each in traced("jax").lower(lowering_platforms=("tpu",)).as_text()
     together = ours.lower(lowering_platforms=PLATFORMS).as_text()
-    assert all(f"@{name}" in together for name in INDEXED.values()) or chunks > 1
+    gpu = INDEXED["cuda"]
+    assert all(f"@{name}" in together for name in INDEXED.values() if name == gpu or chunks == 1)
 
 
 def test_no_row_is_added_up_by_scattering(rng):
