@@ -20,8 +20,8 @@ ffi::Error Pass(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ff
 }
 
 // The thread of XLA's that called this may have more to begin, which would wait for as long as what follows runs. It
-// goes on with what follows all the same if the other thread ends the call before it has looked at the future: waking a
-// thread takes longer than that, unless the host is busy.
+// runs what follows all the same if the other thread completes the future before XLA has looked at it. Waking a thread
+// takes longer than that, unless the host is busy.
 ffi::Future PassElsewhere(ffi::AnyBuffer value, ffi::AnyBuffer earlier, ffi::Result<ffi::AnyBuffer> result) {
   if (ffi::Error error = Pass(value, earlier, result); error.failure()) return Failed(std::move(error));
   ffi::Promise promise;

@@ -37,11 +37,10 @@ class Listener {
   virtual void OnMoved(int64_t /*cookie*/) {}
   // Returns the listener's place among listeners: sends of a lower order go first at each NIC, and so do copies.
   virtual int64_t order() const { return 0; }
-  // Returns the stage of a send. Of the sends of one listener that could go on at a NIC, those of the earliest stage
-  // do.
+  // Returns the stage of a send. Of sends that could go on at a NIC, those of the earliest stage go first.
   virtual int32_t stage(int64_t /*cookie*/) const { return 0; }
-  // Returns the bytes of rows that a NIC may have sent and that have not been acknowledged, if it is to send more for
-  // this listener.
+  // Returns the window of a connection: the bytes of rows that it may have sent without an acknowledgement, if it is to
+  // send more for this listener.
   virtual int64_t window() const { return std::numeric_limits<int64_t>::max(); }
 };
 

@@ -30,7 +30,7 @@ struct WireEnded {
 }  // namespace
 
 // What a NIC sends while acknowledgements are on their way, those that wait for threads that a busy host wakes late
-// among them. A topology that tells of a slow network where there is a fast one costs little: 32 KiB in each round
+// among them. Where the topology tells of a slower network than there is, a connection still moves 32 KiB in each round
 // trip.
 int64_t WindowOf(const CallSite& site) {
   constexpr int64_t kLeast = 32 << 10;

@@ -24,7 +24,7 @@ enum class Kind : uint16_t {
   kTaken,  // ends what was offered: the sender's number; tag: 1 if it has been read, 0 if nobody wants it
   kChunk,  // a part of what was asked for, from byte rows on: the receiver's number; tag: 0, or what it is to be
            // acknowledged by: the bytes of all chunks sent by this connection
-  kAck,    // acknowledges chunks: tag, as they said; in rows the sender's NIC worker
+  kAck,    // acknowledges chunks: tag, as they said; in rows, the NIC worker that sent them
   kProbe,  // asks for an answer by the same connection
   kHere,   // that answer
 };

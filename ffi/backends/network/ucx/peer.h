@@ -95,8 +95,8 @@ struct Endpoint {
   uint64_t arrived = 0;
   int64_t in_flight = 0;     // messages that UCX has and has not completed
   int64_t chunk_bytes = 0;   // of the chunks that were sent
-  int64_t marked = 0;        // as many of them are to be acknowledged,
-  int64_t acknowledged = 0;  // and as many have been
+  int64_t marked = 0;        // of those, what is to be acknowledged
+  int64_t acknowledged = 0;  // of that, what has been
   int32_t still = 0;         // ticks in a row at which it was full, or not acknowledged, and nothing had come of it
   std::list<Arrival> held;   // messages that arrived out of order
 };

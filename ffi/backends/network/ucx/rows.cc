@@ -12,7 +12,8 @@ constexpr size_t kShort = 8192;
 constexpr size_t kChunk = 61440;  // with all headers within a TCP segment of ours
 constexpr size_t kLeastChunk = 8192;
 constexpr int64_t kInFlight = 8;  // messages that an endpoint may have in UCX's hands when a chunk is added
-// Of the earliest stage's and of another one's: a NIC that is slow to receive leaves the sender something to do.
+// A NIC may have two windows under way for each send of the earliest stage: with one, it would have nothing to do while
+// the receiver of that stage still receives from another one.
 constexpr int64_t kWindows = 2;
 constexpr int64_t kMarks = 4;  // chunks of a window that ask to be acknowledged, with all before them
 constexpr int kSlotBits = 24;
@@ -361,20 +362,36 @@ void Rows::OnAck(const Peer& peer, const Arrival& arrival) {
       peer.endpoint(static_cast<int32_t>(header.rows), header.nic_worker, Connection::kChunks).get();
   const auto bytes = static_cast<int64_t>(header.tag);
   if (bytes > endpoint->marked || bytes <= endpoint->acknowledged) return;
+  const bool counts = !StandsStill(*endpoint) && unacknowledged_.size() == parts_->nic_workers.size();
+  if (counts) unacknowledged_[static_cast<size_t>(endpoint->nic_worker)] -= bytes - endpoint->acknowledged;
   endpoint->acknowledged = bytes;
   endpoint->still = 0;
+  if (!counts) CountUnacknowledged();
+}
+
+void Rows::CountUnacknowledged() {
+  unacknowledged_.assign(parts_->nic_workers.size(), 0);
+  for (const Peer& peer : parts_->peers) {
+    for (const auto& endpoint : peer.endpoints) {
+      if (StandsStill(*endpoint)) continue;
+      unacknowledged_[static_cast<size_t>(endpoint->nic_worker)] += endpoint->marked - endpoint->acknowledged;
+    }
+  }
+}
+
+bool Rows::IsFree(const Request& send) const {
+  const Endpoint* const endpoint = EndpointOf(send);
+  return endpoint->in_flight < kInFlight && !endpoint->failed;
 }
 
 bool Rows::CanSend(const Request& send) const {
   const Endpoint* const endpoint = EndpointOf(send);
-  if (endpoint->in_flight >= kInFlight || endpoint->failed) return false;
-  const Nic& nic = NicOf(send);
-  const int64_t share = nic.unacknowledged / std::max(nic.sends, 1) / kWindows;
-  return share < send.window && endpoint->marked - endpoint->acknowledged < send.window;
+  const auto nic = static_cast<size_t>(endpoint->nic_worker);
+  const int64_t share = unacknowledged_[nic] / std::max(nics_[nic].sends, 1) / kWindows;
+  return IsFree(send) && share < send.window && endpoint->marked - endpoint->acknowledged < send.window;
 }
 
-bool Rows::SendChunk(Request* send) {
-  if (!CanSend(*send)) return false;
+void Rows::SendChunk(Request* send) {
   Peer* const peer = send->peer;
   Endpoint* const endpoint = EndpointOf(*send);
   send->passed_by = 0;
@@ -386,29 +403,24 @@ bool Rows::SendChunk(Request* send) {
   if (unmarked >= send->window / kMarks) {
     endpoint->marked = endpoint->chunk_bytes;
     message->header.tag = static_cast<uint64_t>(endpoint->marked);
-    NicOf(*send).unacknowledged += unmarked;
+    unacknowledged_[static_cast<size_t>(endpoint->nic_worker)] += unmarked;
   }
   message->header.rows = send->moved;
   message->header.number = send->granted;
   Gather(send, message->data.data(), length);
   links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
   if (send->moved < send->bytes) {
-    send->listener->OnMoved(send->cookie);
-    return true;
+    return send->listener->OnMoved(send->cookie);
   }
   parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
-  return true;
 }
 
 // What was sent, or is to be sent, by a connection that stands still, or has failed, does not count.
 void Rows::FindFirst() {
   nics_.assign(parts_->nic_workers.size(), Nic{});
+  if (unacknowledged_.size() != nics_.size()) CountUnacknowledged();
   for (const Peer& peer : parts_->peers) {
-    for (const auto& endpoint : peer.endpoints) {
-      if (StandsStill(*endpoint)) continue;
-      nics_[static_cast<size_t>(endpoint->nic_worker)].unacknowledged += endpoint->marked - endpoint->acknowledged;
-    }
     for (const Request& send : peer.streaming) {
       const Endpoint* const endpoint = EndpointOf(send);
       if (send.held || StandsStill(*endpoint)) continue;
@@ -452,7 +464,8 @@ bool Rows::Pump() {
   for (Request* const send : next_) {
     Nic& nic = NicOf(*send);
     if (nic.sent && send->stage != nic.stage) continue;
-    if (!SendChunk(send)) continue;
+    if (!CanSend(*send)) continue;
+    SendChunk(send);
     nic.sent = any = true;
   }
   return any;
@@ -463,7 +476,9 @@ bool Rows::SendOverdue() {
   for (Peer& peer : parts_->peers) {
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
       Request* const send = &*it++;
-      if (send->passed_by >= kPatientTicks) any |= SendChunk(send);
+      if (send->passed_by < kPatientTicks || !IsFree(*send)) continue;
+      SendChunk(send);
+      any = true;
     }
   }
   return any;
@@ -480,6 +495,7 @@ void Rows::FindStill() {
       endpoint->still = waits ? std::min(endpoint->still + 1, kStillTicks) : 0;
     }
   }
+  CountUnacknowledged();
 }
 
 // Those of one tag are asked for in the order in which they were offered.

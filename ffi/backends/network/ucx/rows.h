@@ -26,7 +26,7 @@ namespace fastjax::network::ucx {
 //
 // UCX and TCP take megabytes before they leave, and nothing that comes later can pass them. So no more chunks are sent
 // by a connection while as many bytes of it as a window has are not acknowledged, nor through a NIC while twice as many
-// are not for each send of the earliest stage: then few stages meet at a NIC, and one that is slow to receive holds up
+// are not for each send of the earliest stage. Then few stages meet at a NIC, and one that is slow to receive holds up
 // nobody else.
 class Rows {
  public:
@@ -70,12 +70,11 @@ class Rows {
     Status status;
   };
   // What is to be sent through a NIC worker: the lowest order, of that the earliest stage, and how many of that there
-  // are; and what has been: the bytes that are not acknowledged, and whether anything in this pass.
+  // are; and whether anything has been in this pass.
   struct Nic {
     int64_t first = std::numeric_limits<int64_t>::max();
     int32_t stage = 0;
     int32_t sends = 0;
-    int64_t unacknowledged = 0;
     bool sent = false;
   };
   struct Rule {
@@ -96,11 +95,14 @@ class Rows {
   bool SendOverdue();
   bool GoesFirst(const Request& send) const;
   Nic& NicOf(const Request& send);
-  const Nic& NicOf(const Request& send) const { return const_cast<Rows*>(this)->NicOf(send); }
+  const Nic& NicOf(const Request& send) const { return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)]; }
   void FindNext();
   void OnAck(const Peer& peer, const Arrival& arrival);
+  void CountUnacknowledged();
+  // Whether UCX and the connection take another chunk; and whether the windows do, too.
+  bool IsFree(const Request& send) const;
   bool CanSend(const Request& send) const;
-  bool SendChunk(Request* send);
+  void SendChunk(Request* send);
   static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);
   void OnGrant(Peer* peer, const Header& header);
@@ -119,9 +121,10 @@ class Rows {
   ControlMessages* const control_messages_;
   const std::function<void()> wake_;
   std::list<Request> free_;
-  std::vector<Request*> slots_;  // by the low bits of their numbers
-  std::vector<Nic> nics_;        // by NIC worker
-  std::vector<Request*> next_;   // that may be sent
+  std::vector<Request*> slots_;          // by the low bits of their numbers
+  std::vector<Nic> nics_;                // by NIC worker
+  std::vector<Request*> next_;           // that may be sent
+  std::vector<int64_t> unacknowledged_;  // by NIC worker: bytes, without what stands still
   uint64_t turns_ = 0;
   uint64_t made_ = 0;
   int64_t busy_ = 0;
