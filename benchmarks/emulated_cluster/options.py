@@ -247,6 +247,8 @@ class OverlapOptions(MeasuredOptions):
     """What a port of the switch queues before it drops."""
     nic_buffer: str = "512k"
     """What a NIC queues."""
+    row_bytes: int = 1024
+    """Bytes of a row: of few tokens, a chunk's experts would be less equally popular."""
     experts: int = 64
     """Of all devices together."""
     top_k: int = 8
