@@ -86,23 +86,10 @@ def _lowering(
     # The transport brings every count together anyway: planning apart would have the devices wait
     # for each other twice.
     call = EXCHANGE if len(operands) > len(PLAN_EXCHANGE.operands) - 1 else PLAN_EXCHANGE
-    spec = params["spec"]
-    attributes = custom_calls.mesh_call_site(
-        ctx,
-        "fast_ragged_all_to_all",
-        params["axis_name"],
-        params["axis_index_groups"],
-        spec,
-        params["timeout_ms"],
-        platform,
-    )
-    attributes |= {
-        "reverse": params["reverse"],
-        "transposed_table": params["transposed_plan"],
-        "check_overlaps": params["check_overlaps"],
-    }
+    attributes = custom_calls.exchange_site(ctx, params, platform)
+    attributes["check_overlaps"] = params["check_overlaps"]
     # Where a plan is given, statistics are told the topology.
-    planning = custom_calls.planning(spec)
+    planning = custom_calls.planning(params["spec"])
     attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
     if params["staged"] and platform == "cpu" and custom_calls.can_stage(ctx):
         return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes)

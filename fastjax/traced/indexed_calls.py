@@ -92,7 +92,8 @@ _gpu_indexed_exchange_p = Primitive("gpu_indexed_exchange")
 
 
 @_gpu_indexed_exchange_p.def_impl
-def _impl(*_: object, **__: object) -> NoReturn:
+def unmapped(*_: object, **__: object) -> NoReturn:
+    """Refuses an exchange that no mesh is mapped over."""
     raise RuntimeError("an indexed exchange must be used within a mapped context, in shard_map.")
 
 
@@ -121,24 +122,11 @@ def _gpu_lowering(
 def _attributes(
     ctx: jax_compat.LoweringContext, params: Params, platform: str
 ) -> dict[str, object]:
-    spec = params["spec"]
-    attributes = custom_calls.mesh_call_site(
-        ctx,
-        "fast_ragged_all_to_all",
-        params["axis_name"],
-        params["axis_index_groups"],
-        spec,
-        params["timeout_ms"],
-        platform,
-    )
-    return attributes | {
-        "reverse": params["reverse"],
-        "transposed_table": params["transposed_plan"],
-        "check_overlaps": False,
-        "topology": custom_calls.planning(spec)["topology"],
-    }
+    topology = custom_calls.planning(params["spec"])["topology"]
+    site = custom_calls.exchange_site(ctx, params, platform)
+    return site | {"check_overlaps": False, "topology": topology}
 
 
 jax_compat.set_lowering(_gpu_indexed_exchange_p, _gpu_lowering)
 
-__all__ = ["Params", "exchanged_type", "is_staged", "lower_on_cpus", "on_gpus"]
+__all__ = ["Params", "exchanged_type", "is_staged", "lower_on_cpus", "on_gpus", "unmapped"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -96,11 +96,6 @@ def indexed_exchange(
 def summable(dtype: np.dtype, wide: np.dtype) -> bool:
     """Whether rows of a type are summed in that wide one as they are."""
     return dtype == wide or (wide == np.float32 and dtype in _HALVES)
-
-
-@indexed_exchange_p.def_impl
-def _impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("an indexed exchange must be used within a mapped context, in shard_map.")
 
 
 @indexed_exchange_p.def_abstract_eval
@@ -224,6 +219,7 @@ def _folded(
     return result.reshape(size, base.shape[1], *result.shape[1:])
 
 
+indexed_exchange_p.def_impl(indexed_calls.unmapped)
 jax_compat.set_lowering(indexed_exchange_p, _lowering)
 jax_compat.set_batcher(indexed_exchange_p, _batch)
 

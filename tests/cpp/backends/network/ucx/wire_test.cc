@@ -1,10 +1,12 @@
 // Wires over UCX: messages, sends and receives, where nothing fails.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <iostream>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -446,6 +448,30 @@ void TestWindows(const std::string& transports) {
   }
 }
 
+// A receiver that is slow to take what comes.
+class Slow : public Ends {
+ public:
+  void OnMoved(int64_t cookie) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    Ends::OnMoved(cookie);
+  }
+};
+
+// A later launch that waits for long is sent a chunk now and then, whatever its window, so that it is seen to move.
+void TestOverdue(const std::string& transports) {
+  TwoLaunches both(transports, 12000000, 200000, 0, {3, 0, kSmallWindow}, {4, 0, 1});
+  Slow slow;
+  both.rig.Receive(2, 0, 1, Whole(&both.into_earlier), &slow, 0);
+  both.rig.On(2, [](UcxWire*) {});
+  both.ReceiveLater();
+  slow.Wait(0);
+  both.earlier.Wait(0);
+  both.later.Wait(0);
+  both.receives.Wait(1);
+  const auto last_of_earlier = std::find(both.went.rbegin(), both.went.rend(), 3);
+  CHECK(std::find(last_of_earlier, both.went.rend(), 4) != both.went.rend());
+}
+
 void TestLengths(const std::string& transports) {
   ConnectedRig rig(2, transports);
   Ends ends;
@@ -586,6 +612,7 @@ int main() {
     TestEarlierStagesFirst(transports);
     TestOneStageSideBySide(transports);
     TestWindows(transports);
+    TestOverdue(transports);
     TestLaunchesThatStandStill(transports);
     TestLengths(transports);
     TestCancelAndDrop(transports);
