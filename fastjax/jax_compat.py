@@ -41,7 +41,7 @@ Axes = tuple[Hashable, ...]
 """Names of mesh axes."""
 
 LoweringRule = Callable[..., Sequence[MlirValue]]
-BatchingRule = Callable[..., tuple[jax.Array, int | None]]
+BatchingRule = Callable[..., tuple[Any, Any]]
 
 
 def our_primitives(program: ClosedJaxpr) -> set[Primitive]:
@@ -355,8 +355,9 @@ _mlir.lower_per_platform = _lower_ours_per_platform
 def lower_function(
     ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *values: MlirValue
 ) -> list[MlirValue]:
-    """Lowers an equation as what a function of one result makes of its operands."""
-    return list(mlir.lower_fun(function, multiple_results=False)(ctx, *values))
+    """Lowers an equation as what a function of its operands makes of them: as many results."""
+    several = ctx.primitive is not None and ctx.primitive.multiple_results
+    return list(mlir.lower_fun(function, multiple_results=several)(ctx, *values))
 
 
 def manual_axes(axis_names: Axes) -> Axes:
@@ -371,7 +372,7 @@ def set_impl(primitive: Primitive) -> None:
 
 
 def set_batcher(primitive: Primitive, rule: BatchingRule) -> None:
-    """Registers rule(axis_data, values, dims, **params) -> (result, dim)."""
+    """Registers rule(axis_data, values, dims, **params) -> (result, dim); of several, sequences."""
     batching.fancy_primitive_batchers[primitive] = rule
 
 

@@ -192,8 +192,9 @@ def spread_inside(
     dtype = landed.x.dtype
     stays_in = dtype if payload.has_scales(travels_in, dtype) else travels_in
     rows = inside_servers.send(landed.x, handle.route, stays_in, experts_dependency)
-    _, next_landing = ordering.begin_exchange(landed.x, handle.route.plan.table, landing_dependency)
-    return rows, group_sizes, handle, next_landing
+    if landing_dependency is not None:
+        landing_dependency = ordering.on_landing(landed.x, handle.route.plan.table)
+    return rows, group_sizes, handle, landing_dependency
 
 
 def find_room(

@@ -271,8 +271,7 @@ def _cross(
     own_weights, listed_weights = _by_server(weights, crossing)
     listed = look_up(x, crossing.token)
     words, _ = payload.packed(listed, travels_in, (listed_weights, numbers))
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    words = exchange_there(words, crossing, dependency)
+    words, dependency = exchange_there(words, crossing, dependency)
     own = x, own_weights, own_numbers
     rows = x.shape[0] + words.shape[0]
     zero = words[:1, :1].sum() * 0  # of a batch as words are, or cotangents would be summed over it
@@ -375,10 +374,8 @@ def _return(
     """The transpose of `_cross`: at their origin rows are added up and weights are picked."""
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(rows[tokens:], travels_in, (each[tokens:],))
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    back, (each_back,) = payload.unpacked(
-        exchange_back(words, crossing, dependency), how, rows.dtype
-    )
+    words, dependency = exchange_back(words, crossing, dependency)
+    back, (each_back,) = payload.unpacked(words, how, rows.dtype)
     added = added_up(rows[:tokens], back, crossing)
     return added, _of_choices(each[:tokens], each_back, crossing), dependency
 
@@ -420,17 +417,27 @@ _return.defvjp(_return_forward, _return_backward, symbolic_zeros=True)
 
 def exchange_there(
     words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
-) -> jax.Array:
-    """The words of each entry, to its server; shape (landing, words)."""
-    return payload.exchange(words, crossing.landing, crossing.there, crossing.plan, dependency)
+) -> tuple[jax.Array, ordering.Dependency]:
+    """The words of each entry, to its server, after `dependency`.
+
+    Returns:
+      Shape (landing, words), and a dependency on the beginning of the exchange.
+    """
+    way, plan = crossing.there, crossing.plan
+    return payload.exchange_in_order(words, crossing.landing, way, plan, dependency)
 
 
 def exchange_back(
     words: jax.Array, crossing: Crossing, dependency: ordering.Dependency
-) -> jax.Array:
-    """The words of each row that landed, to its entry; shape (entries, words)."""
+) -> tuple[jax.Array, ordering.Dependency]:
+    """The words of each row that landed, to its entry, after `dependency`.
+
+    Returns:
+      Shape (entries, words), and a dependency on the beginning of the exchange.
+    """
     entries = crossing.token.shape[0]
-    return payload.exchange(words, entries, crossing.back, crossing.plan.transpose(), dependency)
+    plan = crossing.plan.transpose()
+    return payload.exchange_in_order(words, entries, crossing.back, plan, dependency)
 
 
 def added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:

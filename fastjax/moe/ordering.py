@@ -37,27 +37,6 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike, dependency: Dependency) -> j
     return jnp.broadcast_to(jax.lax.stop_gradient(dependency).astype(dtype), shape)
 
 
-def begin_exchange(
-    operand: jax.Array, table: jax.Array, dependency: Dependency
-) -> tuple[jax.Array, Dependency]:
-    """Makes an exchange begin after `dependency`.
-
-    Defines no order of the backward pass: rules that exchange define that themselves.
-
-    Args:
-      operand: rows that the exchange sends.
-      table: of the exchange's plan, without which it cannot begin either.
-      dependency: what the exchange waits for.
-
-    Returns:
-      The rows to send, and a dependency on the beginning of the exchange.
-    """
-    if dependency is None:
-        return operand, None
-    operand = after(operand, dependency)
-    return operand, after(after(satisfied(), operand), table)
-
-
 def of_cotangent(ct: Any) -> Dependency:
     """The dependency that the cotangent of a dependency is: a satisfied one if JAX has none."""
     return satisfied() if isinstance(ct, SymbolicZero) else ct
@@ -69,6 +48,11 @@ def on_rows(rows: jax.Array, *, ordered: bool = True) -> Dependency:
     None where no order is imposed.
     """
     return after(satisfied(), rows) if ordered else None
+
+
+def on_landing(rows: jax.Array, table: jax.Array) -> Dependency:
+    """A dependency on rows that have landed, and on the plan by which they go on to experts."""
+    return after(after(satisfied(), rows), table)
 
 
 def on_plans(tables: Sequence[jax.Array], dependency: Dependency) -> Dependency:
@@ -130,10 +114,10 @@ _signal.defvjp(_signal_forward, _signal_backward)
 
 __all__ = [
     "Dependency",
-    "begin_exchange",
     "chain",
     "for_experts",
     "of_cotangent",
+    "on_landing",
     "on_plans",
     "on_rows",
     "satisfied",

@@ -16,7 +16,7 @@ from fastjax.errors import ArgumentError
 from fastjax.moe import ordering
 from fastjax.moe.handle import Way
 from fastjax.moe.packing import Layout
-from fastjax.traced.exchange import exchange_planned
+from fastjax.traced.exchange import exchange_ordered, exchange_planned
 from fastjax.traced.plan import TracedPlan
 
 _SCALE_BYTES = 4
@@ -98,15 +98,31 @@ def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
 
 
 def exchange(
-    rows: jax.Array, length: int, way: Way, plan: TracedPlan, dependency: ordering.Dependency = None
+    rows: jax.Array, length: int, way: Way, plan: TracedPlan, staged: ordering.Dependency = None
 ) -> jax.Array:
     """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero.
 
-    Exchanges that have a dependency run beside other work, so they are staged. What they land on is
-    written after the dependency.
+    It is staged if there is a dependency `staged`, after which what rows land on is written.
     """
+    base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, staged)
+    return exchange_planned(rows, base, way, plan, staged=staged is not None)
+
+
+def exchange_in_order(
+    rows: jax.Array, length: int, way: Way, plan: TracedPlan, dependency: ordering.Dependency
+) -> tuple[jax.Array, ordering.Dependency]:
+    """Does what `exchange` does, after `dependency`.
+
+    Defines no order of the backward pass: rules that exchange define that themselves.
+
+    Returns:
+      The result, and a dependency on the beginning of the exchange.
+    """
+    if dependency is None:
+        return exchange(rows, length, way, plan), None
+    rows = ordering.wait(rows, dependency)
     base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, dependency)
-    return exchange_planned(rows, base, way, plan, staged=dependency is not None)
+    return exchange_ordered(rows, base, way, plan, dependency)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -123,11 +139,12 @@ def _send(
     del way_back
     if has_scales(payload, rows.dtype):  # every row has one of its own, which travels with it
         words, how = packed(rows, payload)
-        words, dependency = ordering.begin_exchange(words, plan.table, dependency)
-        sent, _ = unpacked(exchange(words, length, way, plan, dependency), how, rows.dtype)
+        words, dependency = exchange_in_order(words, length, way, plan, dependency)
+        sent, _ = unpacked(words, how, rows.dtype)
     else:
-        words, dependency = ordering.begin_exchange(rows.astype(payload), plan.table, dependency)
-        sent = exchange(words, length, way, plan, dependency).astype(rows.dtype)
+        words = rows.astype(payload)
+        words, dependency = exchange_in_order(words, length, way, plan, dependency)
+        sent = words.astype(rows.dtype)
     # Backward, the result is what experts go on with.
     return ordering.for_experts(sent, result_dependency), dependency, dependency
 

@@ -58,8 +58,7 @@ def _return_sums(
     del dtype
     tokens = crossing.goes.shape[0]
     words, how = payload.packed(sums[tokens:], travels_in)
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    returned = exchange_back(words, crossing, dependency)
+    returned, dependency = exchange_back(words, crossing, dependency)
     back, _ = payload.unpacked(returned, how, sums.dtype)
     # The same dependency two times, since each has a cotangent of its own.
     return added_up(sums[:tokens], back, crossing), dependency, dependency
@@ -96,8 +95,8 @@ def _fan_out(
     """
     listed = look_up(ct, crossing.token)
     words, how = payload.packed(listed, travels_in)
-    words, dependency = ordering.begin_exchange(words, crossing.plan.table, dependency)
-    words = ordering.wait(exchange_there(words, crossing, dependency), landing_dependency)
+    words, dependency = exchange_there(words, crossing, dependency)
+    words = ordering.wait(words, landing_dependency)
     rows, _ = payload.unpacked(words, how, ct.dtype)
     return jnp.concatenate([ct, rows]), dependency
 

@@ -10,7 +10,7 @@ import numpy as np
 from fastjax import jax_compat, network
 from fastjax.scheduling import scheduler_number
 from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import CustomCall
+from fastjax.traced.contract import AFTER, CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
 _STAGED_ID_BYTES = 8
@@ -60,6 +60,7 @@ def emit_staged(
     call: CustomCall,
     operands: Sequence[jax_compat.MlirValue],
     attributes: Mapping[str, object],
+    array: jax_compat.MlirValue | None = None,
 ) -> list[jax_compat.MlirValue]:
     """Emits a call that copies the operands of an exchange, and one that exchanges the copies.
 
@@ -69,19 +70,38 @@ def emit_staged(
       call: the call that exchanges.
       operands: the equation's: `source`, `base`, and what the exchange takes besides.
       attributes: of the exchange, by name.
+      array: the last operand of an equation of two results.
+
+    Returns:
+      The result of the exchange and, if there is an array, the array, which exists once the
+      operands are copied.
     """
-    avals: Sequence[Any] = ctx.avals_in
-    (base,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
-    result = jax_compat.custom_call(
+    base, array_aval = ctx.avals_in[1], ctx.avals_in[-1]
+    (staged,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
+    results = []
+    if array is not None:
+        results.append(_after(ctx, (array, staged), (array_aval, base)))
+        # Both calls need what is staged, one of them in place: XLA copies it unless it sees that
+        # the other one is earlier.
+        staged = _after(ctx, (staged, results[0]), (base, array_aval))
+    exchanged = jax_compat.custom_call(
         ctx,
         call.target,
-        [base, jax_compat.partition_id()],
-        [avals[1], jax_compat.PARTITION_AVAL],
+        [staged, jax_compat.partition_id()],
+        [base, jax_compat.PARTITION_AVAL],
         ctx.avals_out[0],
         call.encoded(attributes),
         call.aliases,
     )
-    return [result]
+    return [exchanged, *results]
+
+
+def _after(
+    ctx: jax_compat.LoweringContext,
+    operands: tuple[jax_compat.MlirValue, jax_compat.MlirValue],
+    avals: tuple[Any, Any],
+) -> jax_compat.MlirValue:
+    return jax_compat.custom_call(ctx, AFTER.target, operands, avals, avals[0], {}, AFTER.aliases)
 
 
 def can_stage(ctx: jax_compat.LoweringContext) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
 from fastjax.traced.narrow_types import byte_sized
+from fastjax.traced.ordered_exchange import ordered_exchange_p
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -88,7 +89,9 @@ def fast_ragged_all_to_all(
     else:
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
-    return _bind(operand, output, [*metadata, *tables], axes, groups, spec, plan, staged=False)
+    operands, restore = _operands(operand, output, [*metadata, *tables], axes)
+    params = _params(axes, groups, spec, plan, staged=False)
+    return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
 
 
 def exchange_planned(
@@ -109,37 +112,61 @@ def exchange_planned(
       staged: see `ExchangeParams`.
     """
     axes, groups = plan.axis_name, plan.axis_index_groups
-    rest = [*metadata, plan.table]
-    return _bind(operand, output, rest, axes, groups, plan.spec, plan, staged=staged)
+    operands, restore = _operands(operand, output, [*metadata, plan.table], axes)
+    params = _params(axes, groups, plan.spec, plan, staged=staged)
+    return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
 
 
-def _bind(
+def exchange_ordered(
     operand: jax.Array,
     output: jax.Array,
-    rest: Sequence[jax.Array],
-    axes: Axes,
-    groups: Groups,
-    spec: PlanSpec,
-    plan: TracedPlan | None,
-    *,
-    staged: bool,
-) -> jax.Array:
+    metadata: Metadata[jax.Array],
+    plan: TracedPlan,
+    earlier: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """A staged exchange that is known to fit its plan, and that others are to begin after.
+
+    Args:
+      operand: see `exchange_planned`.
+      output: see there.
+      metadata: see there.
+      plan: see there.
+      earlier: any array; the exchange itself does not wait for it.
+
+    Returns:
+      The rows, and `earlier`, which exists once the exchange has begun.
+    """
+    axes, groups = plan.axis_name, plan.axis_index_groups
+    rest = [*metadata, plan.table, earlier]
+    operands, restore = _operands(operand, output, rest, axes)
+    params = _params(axes, groups, plan.spec, plan, staged=True)
+    rows, begun = ordered_exchange_p.bind(*operands, **params)
+    return restore(rows), begun
+
+
+def _operands(
+    operand: jax.Array, output: jax.Array, rest: Sequence[jax.Array], axes: Axes
+) -> tuple[list[jax.Array], Callable[[jax.Array], jax.Array]]:
+    """Of the primitives; and what makes of the result the type of the operand again."""
     carried, restore = byte_sized(operand, output)
-    operands = jax_compat.vary_together([*carried, *rest], axes)
-    result = fast_ragged_all_to_all_p.bind(
-        *operands,
-        axis_name=axes,
-        axis_index_groups=groups,
-        spec=spec,
-        transposed_plan=plan is not None and plan.transposed,
-        reverse=False,
-        timeout_ms=config.current().timeout_ms,
-        check_overlaps=config.current().check_overlaps,
-        fallback=config.current().fallback,
-        staged=staged,
-        gpu_stream=config.current().gpu_stream,
-    )
-    return restore(result)
+    return jax_compat.vary_together([*carried, *rest], axes), restore
+
+
+def _params(
+    axes: Axes, groups: Groups, spec: PlanSpec, plan: TracedPlan | None, *, staged: bool
+) -> ExchangeParams:
+    return {
+        "axis_name": axes,
+        "axis_index_groups": groups,
+        "spec": spec,
+        "transposed_plan": plan is not None and plan.transposed,
+        "reverse": False,
+        "timeout_ms": config.current().timeout_ms,
+        "check_overlaps": config.current().check_overlaps,
+        "fallback": config.current().fallback,
+        "staged": staged,
+        "gpu_stream": config.current().gpu_stream,
+    }
 
 
 def _check_data(operand: jax.Array, output: jax.Array) -> None:
@@ -180,4 +207,9 @@ ad.primitive_jvps[fast_ragged_all_to_all_p] = exchange_gradients.jvp
 ad.primitive_transposes[fast_ragged_all_to_all_p] = exchange_gradients.transpose
 jax_compat.set_batcher(fast_ragged_all_to_all_p, exchange_batching.batch)
 
-__all__ = ["exchange_planned", "fast_ragged_all_to_all", "fast_ragged_all_to_all_p"]
+__all__ = [
+    "exchange_ordered",
+    "exchange_planned",
+    "fast_ragged_all_to_all",
+    "fast_ragged_all_to_all_p",
+]

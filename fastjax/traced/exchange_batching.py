@@ -1,8 +1,11 @@
-"""`jax.vmap` of exchanges."""
+"""`jax.vmap` of exchanges.
+
+What binds an exchange returns the rows, and what else the exchange results in, which has no batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import jax
@@ -15,47 +18,72 @@ from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to
 
 Values = Sequence[jax.Array]
 Dims = Sequence[int | None]
+Results = tuple[jax.Array, ...]
+Exchange = Callable[..., Results]
 
 
 def batch(
     axis_data: Any, values: Values, dims: Dims, **params: Unpack[ExchangeParams]
 ) -> tuple[jax.Array, int | None]:
-    """The batching rule: one exchange of the whole batch, unless each element has its own plan."""
+    """The batching rule of `fast_ragged_all_to_all_p`."""
+    exchange = lambda *operands, **given: (fast_ragged_all_to_all_p.bind(*operands, **given),)  # noqa: E731
+    (rows,), dim = batch_exchange(exchange, axis_data, values, dims, params)
+    return rows, dim
+
+
+def batch_exchange(
+    exchange: Exchange, axis_data: Any, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[Results, int | None]:
+    """One exchange of the whole batch, unless each element has its own plan.
+
+    Args:
+      exchange: binds an exchange of such operands and parameters.
+      axis_data: of the batch.
+      values: operands of `fast_ragged_all_to_all_p`.
+      dims: where each has its batch.
+      params: its parameters.
+
+    Returns:
+      The results, and where the rows have their batch.
+    """
     refuse_mapped_axis(axis_data, params["axis_name"])
     if all(dim is None for dim in dims):
-        return fast_ragged_all_to_all_p.bind(*values, **params), None
+        return exchange(*values, **params), None
     if all(dim is None for dim in dims[2:]):
-        return _batch_data_only(axis_data.size, values, dims, params)
+        return _batch_data_only(exchange, axis_data.size, values, dims, params)
     # A transposed table was made from what are receive sizes here.
     planned_from = dims[5] if params["transposed_plan"] else dims[3]
     if len(dims) == 7 and (dims[6] is not None or planned_from is None):
         # Each element of the batch has the traffic that its plan is for: one exchange for each.
-        return _batch_one_by_one(values, dims, params)
-    return _batch_folded(axis_data.size, values, dims, params)
+        return _batch_one_by_one(exchange, values, dims, params)
+    return _batch_folded(exchange, axis_data.size, values, dims, params)
 
 
 def _batch_data_only(
-    size: int, values: Values, dims: Dims, params: ExchangeParams
-) -> tuple[jax.Array, int]:
+    exchange: Exchange, size: int, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[Results, int]:
     """The same rows of every element travel together: the batch becomes part of the row."""
     data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
-    return fast_ragged_all_to_all_p.bind(*data, *values[2:], **params), 1
+    return exchange(*data, *values[2:], **params), 1
 
 
-def _batch_one_by_one(values: Values, dims: Dims, params: ExchangeParams) -> tuple[jax.Array, int]:
+def _batch_one_by_one(
+    exchange: Exchange, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[Results, int]:
     batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
 
-    def element(parts: list[jax.Array]) -> jax.Array:
+    def element(parts: list[jax.Array]) -> Results:
         part = iter(parts)
         operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
-        return fast_ragged_all_to_all_p.bind(*operands, **params)
+        return exchange(*operands, **params)
 
-    return jax.lax.map(element, batched), 0
+    rows, *others = jax.lax.map(element, batched)
+    return (rows, *(other[-1] for other in others)), 0
 
 
 def _batch_folded(
-    size: int, values: Values, dims: Dims, params: ExchangeParams
-) -> tuple[jax.Array, int]:
+    exchange: Exchange, size: int, values: Values, dims: Dims, params: ExchangeParams
+) -> tuple[Results, int]:
     """The batch becomes one exchange of stacked rows, with `size` times the updates."""
     source, base = (batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
     source_rows, base_rows = source.shape[1], base.shape[1]
@@ -71,8 +99,8 @@ def _batch_folded(
     merged = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in (source, base)]
     operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
     params["spec"] = params["spec"].of_batch(size)
-    result = fast_ragged_all_to_all_p.bind(*operands, **params)
-    return result.reshape(size, base_rows, *result.shape[1:]), 0
+    rows, *others = exchange(*operands, **params)
+    return (rows.reshape(size, base_rows, *rows.shape[1:]), *others), 0
 
 
 def check_batch_rows(size: int, rows: int) -> None:
@@ -110,4 +138,4 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = ["batch", "batch_at", "check_batch_rows", "offsets_in_batch"]
+__all__ = ["batch", "batch_at", "batch_exchange", "check_batch_rows", "offsets_in_batch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NoReturn, TypedDict, Unpack
 
 from jax.extend.core import Primitive
@@ -85,19 +86,42 @@ def _lowering(
         return inside
     # The transport brings every count together anyway: planning apart would have the devices wait
     # for each other twice.
-    call = EXCHANGE if len(operands) > len(PLAN_EXCHANGE.operands) - 1 else PLAN_EXCHANGE
+    planned = len(operands) > len(PLAN_EXCHANGE.operands) - 1
+    if params["staged"] and is_staged(ctx, platform):
+        return lower_staged(ctx, operands, params)
+    call = EXCHANGE if planned else PLAN_EXCHANGE
+    attributes = _attributes(ctx, params, platform, planned=planned)
+    on_stream = params["gpu_stream"] and platform != "cpu"
+    return custom_calls.emit(ctx, call, operands, attributes, gpu_stream=on_stream)
+
+
+def _attributes(
+    ctx: jax_compat.LoweringContext, params: ExchangeParams, platform: str, *, planned: bool
+) -> dict[str, object]:
     attributes = custom_calls.exchange_site(ctx, params, platform)
     attributes["check_overlaps"] = params["check_overlaps"]
     # Where a plan is given, statistics are told the topology.
     planning = custom_calls.planning(params["spec"])
-    attributes |= planning if call is PLAN_EXCHANGE else {"topology": planning["topology"]}
-    if params["staged"] and platform == "cpu" and custom_calls.can_stage(ctx):
-        return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes)
-    on_stream = params["gpu_stream"] and platform != "cpu"
-    return custom_calls.emit(ctx, call, operands, attributes, gpu_stream=on_stream)
+    return attributes | ({"topology": planning["topology"]} if planned else planning)
+
+
+def is_staged(ctx: jax_compat.LoweringContext, platform: str) -> bool:
+    """Whether operands are copied first where that is asked for."""
+    return platform == "cpu" and custom_calls.can_stage(ctx)
+
+
+def lower_staged(
+    ctx: jax_compat.LoweringContext,
+    operands: Sequence[jax_compat.MlirValue],
+    params: ExchangeParams,
+    array: jax_compat.MlirValue | None = None,
+) -> list[jax_compat.MlirValue]:
+    """Emits a staged exchange of CPU devices; see `custom_calls.emit_staged`."""
+    attributes = _attributes(ctx, params, "cpu", planned=True)
+    return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes, array)
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)
 
 
-__all__ = ["ExchangeParams", "fast_ragged_all_to_all_p"]
+__all__ = ["ExchangeParams", "fast_ragged_all_to_all_p", "is_staged", "lower_staged"]

@@ -209,6 +209,15 @@ def test_gradients_gather_counts_alone(chunks):
     assert lowered(local, 6, gradients=True).as_text().count('all_gather"') == chunks + 2
 
 
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_exchanges_between_servers_begin_one_after_the_other(tmp_path, deduplicate):
+    """On all devices: each needs that the operands of the one before are staged."""
+    parts, calls_of = parts_of_four_chunks(tmp_path, deduplicate, gradients=True)
+    stages = [name for name in calls_of("fastjax_stage_v1") if "ordered" in name]
+    assert len(stages) == 16  # there and back, and both gradients, of four chunks
+    assert all(earlier in parts[later].needs for earlier, later in itertools.pairwise(stages))
+
+
 def test_cotangents_land_one_chunk_after_the_other(tmp_path):
     """Or they would take memory from what the experts of the chunk that landed before get."""
     parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)

@@ -1,0 +1,110 @@
+"""Exchanges that others begin after: their results, in batches too, and what waits for what."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from spmd import mesh_of, spmd
+from waits import ancestors
+
+import fastjax
+from fastjax.traced.after import after
+from fastjax.traced.contract import Metadata
+from fastjax.traced.exchange import exchange_ordered
+
+DEVICES, BATCH = 4, 3
+
+
+def ordered(operand, output, *way, plan=None):
+    """The rows, and what is to be 5 once the exchange has begun."""
+    if plan is None:
+        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
+    five = jnp.full((), 5, jnp.float32)
+    rows, begun = exchange_ordered(operand, output, Metadata(*way), plan, five)
+    return rows, begun[None]
+
+
+@pytest.fixture
+def problem(rng):
+    """An exchange, and operands and outputs of a batch of its kind."""
+    sizes = reference.random_sizes(rng, DEVICES, DEVICES)
+    meta = reference.packed(sizes)
+    operand, output = reference.data(rng, meta, (BATCH, 4))
+    expected = reference.exchange(operand, output, meta)
+    return meta.arrays(), operand, output, expected
+
+
+def checked(results, expected):
+    rows, begun = results
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(begun, np.full(np.shape(begun), 5))
+
+
+@pytest.mark.parametrize("batched", ["nothing", "rows", "offsets", "everything"])
+def test_ordered_exchanges_result_in_the_rows_and_the_array(problem, batched):
+    """Offsets alone: each element of the batch is an exchange of its own, since all have a plan."""
+    way, operand, output, expected = problem
+    mesh = mesh_of((DEVICES,))
+    if batched == "nothing":
+        return checked(spmd(ordered, mesh)(operand, output, *way), expected)
+    again = lambda a: np.stack([a] * BATCH, 1)  # noqa: E731
+    if batched == "rows":
+        mapped = jax.vmap(ordered, (1, 1, None, None, None, None), (1, 0))
+        return checked(spmd(mapped, mesh)(operand, output, *way), expected)
+    expected = again(expected)
+    if batched == "everything":
+        arrays = map(again, (operand, output, *way))
+        return checked(spmd(jax.vmap(ordered), mesh)(*arrays), expected)
+
+    def of_one_plan(operand, output, starts, sizes, landings, received):
+        plan = fastjax.plan_ragged_all_to_all(sizes, axis_name="x")
+        of = functools.partial(ordered, plan=plan)
+        mapped = jax.vmap(of, (None, None, 0, None, None, None))
+        return mapped(operand, output, starts, sizes, landings, received)
+
+    starts, *others = way
+    return checked(spmd(of_one_plan, mesh)(operand, output, again(starts), *others), expected)
+
+
+def test_programs_of_platforms_without_a_backend_have_two_results_too(problem):
+    way, operand, output, _ = problem
+    function = spmd(ordered, mesh_of((DEVICES,)))
+    text = jax.jit(function).trace(operand, output, *way).lower(lowering_platforms=("tpu",))
+    assert "ragged_all_to_all" in text.as_text()
+    assert "fastjax" not in text.as_text()
+
+
+def test_what_has_no_room_for_an_id_is_not_staged(rng):
+    """But another exchange can be made to begin after it."""
+    meta = reference.packed(np.eye(DEVICES, dtype=int))
+    operand, output = reference.data(rng, meta, (), spare=0)
+    function = jax.jit(spmd(ordered, mesh_of((DEVICES,))))
+    assert "fastjax_stage_v1" not in function.lower(operand, output, *meta.arrays()).as_text()
+    checked(function(operand, output, *meta.arrays()), reference.exchange(operand, output, meta))
+
+
+def test_the_next_exchange_waits_until_the_operands_are_staged(problem, tmp_path):
+    """Not only for these operands: devices would begin the two in any order."""
+    way, operand, output, _ = problem
+
+    def three(operand, output, *way):
+        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
+        array, results = jnp.zeros(()), []
+        for number in range(3):
+            begun = after(operand * (number + 1), array)
+            rows, array = exchange_ordered(begun, output, Metadata(*way), plan, array)
+            results.append(rows)
+        return results
+
+    program = jax.jit(spmd(three, mesh_of((DEVICES,)))).lower(operand, output, *way)
+    parts = ancestors(lambda options: program.compile(compiler_options=options), tmp_path)
+    stages = [name for name, part in parts.items() if part.target == "fastjax_stage_v1"]
+    exchanges = [name for name, part in parts.items() if part.target.startswith("fastjax_staged")]
+    assert len(stages) == len(exchanges) == 3
+    for earlier, later in itertools.pairwise(stages):
+        assert earlier in parts[later].needs
+        assert parts[later].needs.isdisjoint(exchanges)
