@@ -159,7 +159,8 @@ def spread_inside(
     travels_in: np.dtype,
     landing_dependency: ordering.Dependency,
     experts_dependency: ordering.Dependency,
-) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
+    sums_dependency: ordering.Dependency,
+) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency, ordering.Dependency]:
     """Sends what crossed to its experts, a copy to each.
 
     Args:
@@ -170,9 +171,10 @@ def spread_inside(
       travels_in: the type that rows travel in.
       landing_dependency: what the landing of tokens waits for.
       experts_dependency: what the experts wait for.
+      sums_dependency: see `inside_servers.send`.
 
     Returns:
-      What `dispatch` does, and a dependency for the landing of the next chunk.
+      What `dispatch` does; a dependency for the landing of the next chunk; and `sums_dependency`.
     """
     landed = land(crossed.in_flight, landing_dependency)
     # What finds no room has been taken out, so there is room for the rest.
@@ -191,10 +193,12 @@ def spread_inside(
         )
     dtype = landed.x.dtype
     stays_in = dtype if payload.has_scales(travels_in, dtype) else travels_in
-    rows = inside_servers.send(landed.x, handle.route, stays_in, experts_dependency)
+    rows, sums_dependency = inside_servers.send(
+        landed.x, handle.route, stays_in, experts_dependency, sums_dependency
+    )
     if landing_dependency is not None:
         landing_dependency = ordering.on_landing(landed.x, handle.route.plan.table)
-    return rows, group_sizes, handle, landing_dependency
+    return rows, group_sizes, handle, landing_dependency, sums_dependency
 
 
 def find_room(

@@ -98,4 +98,6 @@ def combine_in_order(
     tokens, dependency, sums_dependency = return_sums(
         sums, handle.crossing, rows.dtype, travels_in, dependency
     )
+    if experts_dependency is not None:
+        experts_dependency = ordering.wait(experts_dependency, dependency)
     return tokens.astype(rows.dtype), dependency, experts_dependency, sums_dependency

@@ -104,7 +104,7 @@ def dispatch(
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.over.axes)
     (planned,), _ = plan_dispatches([expert_ids], [arrangement])
     in_flight, _ = start_dispatch(x, weights, planned, arrangement, None)
-    rows, group_sizes, handle, _ = finish_dispatch(in_flight, arrangement, None, None)
+    rows, group_sizes, handle, *_ = finish_dispatch(in_flight, arrangement)
     return rows, group_sizes, handle
 
 
@@ -190,9 +190,10 @@ def start_dispatch(
 def finish_dispatch(
     in_flight: Crossed | Arrived,
     arrangement: Arrangement,
-    landing_dependency: ordering.Dependency,
-    experts_dependency: ordering.Dependency,
-) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency]:
+    landing_dependency: ordering.Dependency = None,
+    experts_dependency: ordering.Dependency = None,
+    sums_dependency: ordering.Dependency = None,
+) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency, ordering.Dependency]:
     """Returns what `dispatch` does, once the exchange of `start_dispatch` has ended.
 
     Args:
@@ -200,9 +201,10 @@ def finish_dispatch(
       arrangement: the same.
       landing_dependency: what the landing of tokens that cross once waits for.
       experts_dependency: what the experts wait for.
+      sums_dependency: that of `combine_in_order`.
 
     Returns:
-      What `dispatch` does, and a dependency for the landing of the next chunk.
+      What `dispatch` does; a dependency for the landing of the next chunk; and `sums_dependency`.
     """
     if isinstance(in_flight, Crossed):
         return spread_inside(
@@ -213,6 +215,8 @@ def finish_dispatch(
             arrangement.travels_in,
             landing_dependency,
             experts_dependency,
+            sums_dependency,
         )
     rows, group_sizes, handle = in_flight
-    return ordering.chain(rows, experts_dependency), group_sizes, handle, landing_dependency
+    rows = ordering.chain(rows, experts_dependency)
+    return rows, group_sizes, handle, landing_dependency, sums_dependency

@@ -26,17 +26,31 @@ from fastjax.traced.nonnegative import look_up, quotient
 
 
 def send(
-    x: jax.Array, route: Route, travels_in: np.dtype, dependency: ordering.Dependency = None
-) -> jax.Array:
+    x: jax.Array,
+    route: Route,
+    travels_in: np.dtype,
+    dependency: ordering.Dependency = None,
+    sums_dependency: ordering.Dependency = None,
+) -> tuple[jax.Array, ordering.Dependency]:
     """Sends the rows of tokens to their experts, which wait for `dependency`.
 
+    Args:
+      x: tokens, shape (tokens, width).
+      route: to the experts.
+      travels_in: the type that rows travel in.
+      dependency: what the experts wait for.
+      sums_dependency: that of `add_up` of the same route.
+
     Returns:
-      Shape (route.rows, width), of x's type.
+      Shape (route.rows, width), of x's type; and `sums_dependency`. In the backward pass the memory
+      of that one's cotangent is kept until experts have ended: XLA would give it to them, and they
+      would wait for what had read it.
     """
     whole = carrier(travels_in) if travels_in.itemsize == 1 else travels_in
     whole_x = x.astype(whole)
-    rows: Any = _varying(_gathered, whole_x, dependency, route)
-    return rows.astype(x.dtype)
+    sent: Any = _varying(_gathered, whole_x, dependency, sums_dependency, route)
+    rows, sums_dependency = sent
+    return rows.astype(x.dtype), sums_dependency
 
 
 def send_weights(
@@ -71,8 +85,7 @@ def add_up(
       dependency: what comes earlier; the sums do not wait for it.
 
     Returns:
-      Shape (tokens, width), wide; and a dependency on the rows of the experts, None if there is no
-      `dependency`.
+      Shape (tokens, width), wide; and a dependency on that, None if there is no `dependency`.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
     if not jnp.issubdtype(wide, jnp.inexact):
@@ -80,7 +93,7 @@ def add_up(
         rows = rows.astype(wide)
         rows = rows if weights is None else rows * weights.astype(wide)
         sums = _varying(functools.partial(_sum_returned, wide), rows, None, route)
-        return sums, ordering.on_rows(rows, ordered=dependency is not None)
+        return sums, ordering.on_rows(sums, ordered=dependency is not None)
     if not summable(rows.dtype, wide):
         rows = rows.astype(wide)
     factors = None if weights is None else weights.reshape(-1).astype(types.real(wide))
@@ -96,10 +109,15 @@ def _varying(function: Any, *arrays: Any) -> jax.Array:
 
 
 @jax.custom_vjp
-def _gathered(x: jax.Array, dependency: ordering.Dependency, route: Route) -> jax.Array:
+def _gathered(
+    x: jax.Array,
+    dependency: ordering.Dependency,
+    sums_dependency: ordering.Dependency,
+    route: Route,
+) -> Any:
     indexed = functools.partial(_gather_indexed, staged=dependency is not None)
     rows = _by_platform(indexed, _gather_copied, x, route)
-    return ordering.for_experts(rows, dependency)
+    return ordering.for_experts(rows, dependency), sums_dependency
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -114,7 +132,7 @@ def _summed(
     ordered = dependency is not None
     indexed = functools.partial(_sum_indexed, wide, ordered)
     sums = _by_platform(indexed, functools.partial(_sum_returned, wide), rows, factors, route)
-    return sums, ordering.on_rows(rows, ordered=ordered)
+    return sums, ordering.on_rows(sums, ordered=ordered)
 
 
 def _by_platform(indexed: Any, copied: Any, *operands: Any) -> Any:
@@ -124,14 +142,18 @@ def _by_platform(indexed: Any, copied: Any, *operands: Any) -> Any:
     return jax.lax.platform_dependent(*operands, default=copied, **branches)
 
 
-def _gathered_forward(x: jax.Array, dependency: ordering.Dependency, route: Route) -> Any:
-    return _gathered(x, dependency, route), (x[:0], dependency, route)
+def _gathered_forward(x: jax.Array, *others: Any) -> Any:
+    dependency, _, route = others
+    return _gathered(x, *others), (x[:0], dependency, route)
 
 
-def _gathered_backward(residuals: Any, ct: jax.Array) -> Any:
+def _gathered_backward(residuals: Any, cts: Any) -> Any:
     empty, dependency, route = residuals
+    ct, sums_ct = cts
     sums, dependency = add_up(ct, route, None, dependency)
-    return sums.astype(empty.dtype), dependency, None
+    if dependency is not None and sums_ct is not None:
+        dependency = ordering.wait(dependency, sums_ct)
+    return sums.astype(empty.dtype), dependency, sums_ct, None
 
 
 def _summed_forward(wide: np.dtype, *values: Any) -> Any:
@@ -143,7 +165,8 @@ def _summed_backward(wide: np.dtype, residuals: Any, cts: Any) -> Any:
     rows, factors, earlier, route = residuals
     on_rows = functools.partial(ordering.on_rows, ordered=earlier is not None)
     # Tokens are of the rows' type, so that one holds their cotangents.
-    each: Any = _gathered(ct.astype(rows.dtype), dependency, route)
+    gathered: Any = _gathered(ct.astype(rows.dtype), dependency, None, route)
+    each, _ = gathered
     if factors is None:
         return each, None, on_rows(each), None
     rows_ct = (each.astype(wide) * factors[:, None].astype(wide)).astype(rows.dtype)

@@ -164,8 +164,8 @@ def _in_order(
     sums_dependency = ordering.satisfied() if chained else None
     results = []
     for part, tokens in zip(parts, in_flight, strict=True):
-        rows, group_sizes, handle, landing_dependency = finish_dispatch(
-            tokens, part.arrangement, landing_dependency, experts_dependency
+        rows, group_sizes, handle, landing_dependency, sums_dependency = finish_dispatch(
+            tokens, part.arrangement, landing_dependency, experts_dependency, sums_dependency
         )
         rows = experts(rows, group_sizes, params)
         combined, dependency, experts_dependency, sums_dependency = combine_in_order(

@@ -218,6 +218,27 @@ def test_exchanges_between_servers_begin_one_after_the_other(tmp_path, deduplica
     assert all(earlier in parts[later].needs for earlier, later in itertools.pairwise(stages))
 
 
+def test_experts_wait_for_what_the_chunk_before_returns(tmp_path):
+    """Forward, until its exchange has begun; in the backward pass, for its sums inside servers.
+
+    Threads of XLA would run experts first, and NICs would idle meanwhile. Experts wait for no
+    exchange between servers besides.
+    """
+    parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)
+    experts = calls_of("callback")
+    stages = [name for name in calls_of("fastjax_stage_v1") if "ordered" in name]
+    back = [name for name in stages if experts[0] in parts[name].needs][:4]
+    for chunk, expert in enumerate(experts[1:4], 1):
+        assert {*back} & parts[expert].needs == {*back[:chunk]}
+    sums = [name for name in calls_of("fastjax_indexed_staged") if experts[4] in parts[name].needs]
+    for chunk, expert in enumerate(experts[5:], 1):
+        of_earlier = [n for n in sums if experts[3 + chunk] in parts[n].needs]
+        assert {*of_earlier} & parts[expert].needs
+    exchanges = {n for n in calls_of("fastjax_staged_exchange_v1") if "ordered" in n}
+    for expert in experts[4:]:
+        assert exchanges & parts[expert].waits == exchanges & parts[expert].needs
+
+
 def test_cotangents_land_one_chunk_after_the_other(tmp_path):
     """Or they would take memory from what the experts of the chunk that landed before get."""
     parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)
@@ -225,7 +246,8 @@ def test_cotangents_land_one_chunk_after_the_other(tmp_path):
     inside_servers = {*calls_of("fastjax_indexed_staged_exchange_v1")}
     before = inside_servers & parts[first].needs
     for earlier, later in itertools.pairwise((first, second, third, fourth)):
-        (landing,) = inside_servers & (parts[later].needs - parts[earlier].needs)
+        new = inside_servers & (parts[later].needs - parts[earlier].needs)
+        (landing,) = (name for name in new if earlier not in parts[name].needs)
         assert last_forward in parts[landing].needs
         assert parts[landing].needs >= before
         before |= {landing}
