@@ -261,6 +261,9 @@ class OverlapOptions(MeasuredOptions):
     """Whether to take the gradients too."""
     deduplicate: bool = True
     """Whether a token crosses once to each server."""
+    timelines: bool = False
+    """Whether to record when experts work and NICs send, in one more run of the fewest and of the
+    most chunks, at the ratio nearest to 1."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.

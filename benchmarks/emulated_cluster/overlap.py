@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import records
 
-from emulated_cluster import launch, layer_work
+from emulated_cluster import launch, layer_work, timelines
 from emulated_cluster.bench import merge_run
 from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import OverlapOptions
@@ -44,6 +44,8 @@ def run(options: OverlapOptions) -> dict[str, Any]:
         for ratio in results[0]
         for name in results[0][ratio]
     ]
+    if options.timelines:
+        record["timelines"] = _timelines(results, fabric.rate)
     return record
 
 
@@ -57,6 +59,7 @@ def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> li
         "backward": options.backward,
         "deduplicate": options.deduplicate,
         "topology": options.topology(),
+        "timelines": options.timelines,
     }
     return launch.run(fabric, "overlap_worker.py", options.timeout, arguments)
 
@@ -72,6 +75,19 @@ def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any
         "model_s": round(parts[0]["model_s"], 4),
         "machine_busy": round(max(run["machine"] for run in runs), 3),
     }
+
+
+def _timelines(results: list[dict[str, Any]], rate: float) -> list[dict[str, Any]]:
+    """Those that processes have recorded, one for each program and server."""
+    return [
+        timeline
+        for ratio, programs in results[0].items()
+        for name, measured in programs.items()
+        if "timeline" in measured
+        for timeline in timelines.merged(
+            float(ratio), name, rate, [result[ratio][name]["timeline"] for result in results]
+        )
+    ]
 
 
 def wrong(record: dict[str, Any]) -> int:

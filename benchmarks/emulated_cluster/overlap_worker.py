@@ -18,6 +18,7 @@ import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
+from emulated_cluster.timelines import Span, nearest, recorded
 from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
 from fastjax.chunking import BACKWARD
@@ -29,13 +30,21 @@ EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"
 
 @dataclasses.dataclass
 class Processor:
-    """What experts run on: it takes `seconds` for each row, and no processor of this machine."""
+    """What experts run on: it takes `seconds` for each row, and no processor of this machine.
+
+    Attributes:
+      seconds: for each row.
+      spans: when experts have worked, by the machine's clock.
+    """
 
     seconds: float = 0.0
+    spans: list[Span] = dataclasses.field(default_factory=list)
 
     def work(self, rows: SupportsFloat, times: SupportsFloat) -> np.ndarray:
         """Takes as long as experts take for so many rows, `times` over."""
+        begin = time.monotonic()
         time.sleep(float(rows) * float(times) * self.seconds)
+        self.spans.append((begin, time.monotonic()))
         return np.zeros((), np.float32)
 
     def wait(self, rows: jax.Array, count: jax.Array, times: float) -> jax.Array:
@@ -144,6 +153,7 @@ def serve(
     backward: bool,
     deduplicate: bool,
     topology: dict[str, Any],
+    timelines: bool,
 ) -> dict[str, Any]:
     """What this process saw: runs by experts' time and number of chunks, and what was wrong.
 
@@ -156,6 +166,7 @@ def serve(
       backward: whether the gradients are taken too.
       deduplicate: see `moe.layer`.
       topology: what fastjax.Topology is told.
+      timelines: whether to record those of the fewest and of the most chunks.
     """
     network = Fabric(**fabric)
     mesh = mesh_of_all()
@@ -190,6 +201,12 @@ def serve(
         model = Model(what, shape, deduplicate, seconds, backward)
         for name, measured in found[str(ratio)].items():
             measured["model_s"] = model.seconds_of(name)
+        if timelines and ratio == nearest(ratios):
+            processor.seconds = seconds
+            for name in dict.fromkeys((str(min(chunks)), str(max(chunks)))):
+                found[str(ratio)][name]["timeline"] = recorded(
+                    network, runs.barrier, processor.spans, programs[name]
+                )
     return found
 
 
