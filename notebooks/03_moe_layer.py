@@ -19,6 +19,8 @@
 
 # %%
 import functools
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -48,13 +50,18 @@ down = (rng.normal(size=(EXPERTS, INNER, WIDTH)) / np.sqrt(INNER)).astype(np.flo
 
 
 # %%
+def experts(rows, sizes, params):
+    up, down = params
+    inner = jax.nn.silu(fastjax.moe.grouped_dot(rows, up, sizes))
+    return fastjax.moe.grouped_dot(inner, down, sizes)
+
+
 def layer(tokens, router, up, down, **options):
     weights, ids = jax.lax.top_k(jax.nn.softmax(tokens @ router), TOP_K)
     rows, sizes, handle = fastjax.moe.dispatch(
         tokens, ids, num_experts=EXPERTS, axis_name="expert", **options
     )
-    inner = jax.nn.silu(fastjax.moe.grouped_dot(rows, up, sizes))
-    rows = fastjax.moe.grouped_dot(inner, down, sizes)
+    rows = experts(rows, sizes, (up, down))
     dropped = jax.lax.psum(handle.dropped, "expert")
     return fastjax.moe.combine(rows, handle, weights), sizes, dropped
 
@@ -179,3 +186,118 @@ for _ in range(20):
     losses.append(float(value))
 print(f"loss {losses[0]:.4f} to {losses[-1]:.4f}")
 assert losses[-1] < losses[0]
+
+
+# %% [markdown]
+# ## In one call, and in chunks
+#
+# `fastjax.moe.layer` does all three steps, and can cut the tokens into chunks: while experts work
+# on one chunk, rows of the next one travel to them, and rows of the one before travel back. The
+# tokens that come out are the same.
+
+
+# %%
+def in_one_call(tokens, router, up, down, chunks):
+    weights, ids = jax.lax.top_k(jax.nn.softmax(tokens @ router), TOP_K)
+    return fastjax.moe.layer(
+        experts,
+        tokens,
+        ids,
+        weights,
+        (up, down),
+        num_experts=EXPERTS,
+        axis_name="expert",
+        chunks=chunks,
+    )
+
+
+for chunks in (1, 4):
+    mapped = jax.shard_map(
+        functools.partial(in_one_call, chunks=chunks),
+        mesh=mesh,
+        in_specs=(SPLIT, SAME, SPLIT, SPLIT),
+        out_specs=SPLIT,
+    )
+    np.testing.assert_allclose(jax.jit(mapped)(*arguments), result, atol=1e-5)
+
+# %% [markdown]
+# ## Chunks beside each other
+#
+# In one process there is nothing to gain: the processors that move rows are those that compute. So
+# what follows was recorded between servers that `benchmarks/emulated_cluster` emulates on one
+# machine. Each server is a process with slow NICs, and its experts sleep for a set time, as if they
+# had processors of their own. A layer ran forward and backward, in one chunk and in several.
+
+# %%
+RECORD = next(
+    folder / "benchmarks/results/emulated_overlap_backward.json"
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "benchmarks/results").is_dir()
+)
+record = json.loads(RECORD.read_text())
+fabric = record["fabric"]
+one_server = [timeline for timeline in record["timelines"] if timeline["server"] == 0]
+print(
+    f"{fabric['servers']} servers of {fabric['rails']} devices, each with a NIC of "
+    f"{fabric['rate'] / 1e6:g} Mbit/s. Time of experts alone by that of exchanges alone: "
+    f"{one_server[0]['ratio']:g}."
+)
+
+
+def bins(timeline):
+    """Begins and ends of the bins, and the share of all NICs' rate at which they send in each."""
+    shares = np.mean(timeline["nics_in_use"], axis=0)
+    return timeline["bin_s"] * np.arange(len(shares) + 1), shares
+
+
+def draw(ax, timeline):
+    edges, shares = bins(timeline)
+    ax.stairs(1.2 + shares, edges, baseline=1.2, fill=True, color="C0")
+    ax.axhline(2.2, color="0.6", linewidth=0.8, linestyle="--")  # line rate
+    bars = [(begin, end - begin) for begin, end in timeline["experts_s"]]
+    half = len(bars) // 2
+    look = {"alpha": 0.5, "linewidth": 0}  # what both devices do at once is darker
+    ax.broken_barh(bars[:half], (0, 1), color="C1", label="experts, forward", **look)
+    ax.broken_barh(bars[half:], (0, 1), color="C3", label="experts, backward", **look)
+    ax.set_yticks([0.5, 1.7], ["experts", "NICs"])
+    ax.set_ylim(-0.1, 2.5)
+    ax.set_title(f"chunks={timeline['program']}", loc="left")
+
+
+figure, axes = plt.subplots(2, 1, figsize=(10, 4), sharex=True, layout="constrained")
+for ax, timeline in zip(axes, one_server, strict=True):
+    draw(ax, timeline)
+axes[-1].set_xlabel("seconds since the layer began")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+plt.show()
+
+# %% [markdown]
+# This is one server. The blue area is the rate at which its NICs send; line rate is dashed, and for
+# a moment after a pause they may send faster. Bars are the times in which experts of its devices
+# work.
+#
+# In one chunk, NICs and experts take turns. Tokens travel to the experts, these work, and results
+# travel back. Then gradients take the same way, and experts work twice as long for them. In several
+# chunks, experts begin when the first chunk is there, and NICs send others meanwhile. What nothing
+# hides is the way of the first chunk to the experts, and that of the last one back, in each pass.
+
+
+# %%
+def use_meanwhile(timeline):
+    """The share of NICs' rate that is in use while experts work, and the time that these work."""
+    edges, shares = bins(timeline)
+    middles = (edges[:-1] + edges[1:]) / 2
+    begins, ends = np.array(timeline["experts_s"]).T
+    works = ((begins <= middles[:, None]) & (middles[:, None] < ends)).any(axis=1)
+    return shares[works].mean(), works.sum() * timeline["bin_s"]
+
+
+for timeline in one_server:
+    share, seconds = use_meanwhile(timeline)
+    print(
+        f"chunks={timeline['program']}: {timeline['end_s']:.2f} s; experts work for "
+        f"{seconds:.2f} s, while NICs send at {share:.0%} of their rate"
+    )
+whole, cut = one_server
+assert cut["end_s"] < whole["end_s"]
+assert use_meanwhile(cut)[0] > use_meanwhile(whole)[0]
