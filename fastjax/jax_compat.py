@@ -20,10 +20,10 @@ from jax._src import distributed as _distributed
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from fastjax.errors import UnsupportedError
 
@@ -263,9 +263,22 @@ def custom_call(
     result_aval: _jax_core.AbstractValue,
     attributes: Mapping[str, str | np.generic | np.ndarray],
     aliases: dict[int, int] | None = None,
+    *,
+    keep: bool = False,
 ) -> MlirValue:
-    """Emits one FFI call of one result; `aliases` maps operands to results in their memory."""
-    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases)
+    """Emits one FFI call of one result.
+
+    Args:
+      ctx: of the equation.
+      target: the name of the handler.
+      operands: of the call.
+      operand_avals: their types.
+      result_aval: the type of the result.
+      attributes: by name.
+      aliases: maps operands to results in their memory.
+      keep: whether XLA must not remove the call if nothing needs its result.
+    """
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases, has_side_effect=keep)
     inner = ctx.replace(avals_in=list(operand_avals), avals_out=[result_aval])
     (result,) = rule(inner, *operands, **attributes)
     return result
@@ -355,7 +368,7 @@ _mlir.lower_per_platform = _lower_ours_per_platform
 def lower_function(
     ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *values: MlirValue
 ) -> list[MlirValue]:
-    """Lowers an equation as what a function of its operands makes of them: as many results."""
+    """Lowers an equation as a function, of as many results as the equation's primitive has."""
     several = ctx.primitive is not None and ctx.primitive.multiple_results
     return list(mlir.lower_fun(function, multiple_results=several)(ctx, *values))
 
@@ -372,8 +385,36 @@ def set_impl(primitive: Primitive) -> None:
 
 
 def set_batcher(primitive: Primitive, rule: BatchingRule) -> None:
-    """Registers rule(axis_data, values, dims, **params) -> (result, dim); of several, sequences."""
+    """Registers rule(axis_data, values, dims, **params) -> (result, dim).
+
+    A primitive of several results has sequences of both.
+    """
     batching.fancy_primitive_batchers[primitive] = rule
+
+
+def replace_if_unused(
+    primitive: Primitive, result: int, replacement: Callable[[JaxprEqn], JaxprEqn]
+) -> None:
+    """Replaces equations of which nothing needs a result, but something needs another.
+
+    JAX removes those of which nothing needs any result.
+
+    Args:
+      primitive: of the equations.
+      result: its place among the results.
+      replacement: makes the equation that takes the place of another; some operands are enough.
+    """
+
+    def rule(used: Sequence[bool], *others: Any) -> tuple[list[bool], JaxprEqn | None]:
+        eqn: JaxprEqn = others[-1]  # newer versions of JAX pass something between
+        if not any(used):
+            return [False] * len(eqn.invars), None
+        if used[result]:
+            return [True] * len(eqn.invars), eqn
+        eqn, whole = replacement(eqn), eqn
+        return [any(v is w for w in eqn.invars) for v in whole.invars], eqn
+
+    partial_eval.dce_rules[primitive] = rule
 
 
 def set_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
@@ -414,6 +455,7 @@ __all__ = [
     "our_primitives",
     "partition_id",
     "program_name",
+    "replace_if_unused",
     "replica_groups",
     "set_batcher",
     "set_impl",

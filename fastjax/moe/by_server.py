@@ -196,8 +196,8 @@ def spread_inside(
     rows, sums_dependency = inside_servers.send(
         landed.x, handle.route, stays_in, experts_dependency, sums_dependency
     )
-    if landing_dependency is not None:
-        landing_dependency = ordering.on_landing(landed.x, handle.route.plan.table)
+    waited_for = [landed.x, handle.route.plan.table]
+    landing_dependency = ordering.on_all(waited_for, landing_dependency)
     return rows, group_sizes, handle, landing_dependency, sums_dependency
 
 

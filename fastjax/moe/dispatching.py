@@ -145,10 +145,10 @@ def plan_dispatches(
         for counted, of_all, ids in zip(crossings, counts, expert_ids, strict=True):
             crossing = plan_crossing(counted, of_all, first.servers, over.told(ids), dependency)
             if not planned:
-                dependency = ordering.on_plans([crossing.crossing.plan.table], dependency)
+                dependency = ordering.on_all([crossing.crossing.plan.table], dependency)
             tables.append(crossing.crossing.plan.table)
             planned.append(crossing)
-        return planned, ordering.on_plans(tables, dependency)
+        return planned, ordering.on_all(tables, dependency)
     choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
     counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
     for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
@@ -159,10 +159,10 @@ def plan_dispatches(
             # Before rows depend on it, or a backward pass that makes these again would plan again.
             found = dataclasses.replace(found, route=checkpoint.named(found.route))
         if not planned:
-            dependency = ordering.on_plans([found.route.plan.table], dependency)
+            dependency = ordering.on_all([found.route.plan.table], dependency)
         tables.append(found.route.plan.table)
         planned.append(found)
-    return planned, ordering.on_plans(tables, dependency)
+    return planned, ordering.on_all(tables, dependency)
 
 
 def start_dispatch(

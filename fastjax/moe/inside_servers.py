@@ -42,9 +42,9 @@ def send(
       sums_dependency: that of `add_up` of the same route.
 
     Returns:
-      Shape (route.rows, width), of x's type; and `sums_dependency`. In the backward pass the memory
-      of that one's cotangent is kept until experts have ended: XLA would give it to them, and they
-      would wait for what had read it.
+      Shape (route.rows, width), of x's type; and `sums_dependency`. In the backward pass, its
+      cotangent is needed until experts have ended. Otherwise XLA could give its memory to a small
+      array of the experts, which would then wait for the landing of the next chunk.
     """
     whole = carrier(travels_in) if travels_in.itemsize == 1 else travels_in
     whole_x = x.astype(whole)
@@ -85,7 +85,7 @@ def add_up(
       dependency: what comes earlier; the sums do not wait for it.
 
     Returns:
-      Shape (tokens, width), wide; and a dependency on that, None if there is no `dependency`.
+      Shape (tokens, width), wide; and a dependency on the sums, None if there is no `dependency`.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
     if not jnp.issubdtype(wide, jnp.inexact):

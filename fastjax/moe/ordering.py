@@ -50,14 +50,9 @@ def on_rows(rows: jax.Array, *, ordered: bool = True) -> Dependency:
     return after(satisfied(), rows) if ordered else None
 
 
-def on_landing(rows: jax.Array, table: jax.Array) -> Dependency:
-    """A dependency on rows that have landed, and on the plan by which they go on to experts."""
-    return after(after(satisfied(), rows), table)
-
-
-def on_plans(tables: Sequence[jax.Array], dependency: Dependency) -> Dependency:
-    """A dependency on plans, if they themselves were made after a dependency."""
-    return None if dependency is None else functools.reduce(after, tables, satisfied())
+def on_all(arrays: Sequence[jax.Array], dependency: Dependency) -> Dependency:
+    """A dependency on arrays, if they themselves were made after a dependency."""
+    return None if dependency is None else functools.reduce(after, arrays, satisfied())
 
 
 def wait(value: jax.Array, dependency: Dependency) -> jax.Array:
@@ -117,8 +112,7 @@ __all__ = [
     "chain",
     "for_experts",
     "of_cotangent",
-    "on_landing",
-    "on_plans",
+    "on_all",
     "on_rows",
     "satisfied",
     "wait",

@@ -98,14 +98,14 @@ def has_scales(payload: np.dtype, dtype: np.dtype) -> bool:
 
 
 def exchange(
-    rows: jax.Array, length: int, way: Way, plan: TracedPlan, staged: ordering.Dependency = None
+    rows: jax.Array, length: int, way: Way, plan: TracedPlan, dependency: ordering.Dependency = None
 ) -> jax.Array:
     """Exchanges rows along a plan; where none arrives the result, of `length` rows, is zero.
 
-    It is staged if there is a dependency `staged`, after which what rows land on is written.
+    If there is a dependency the exchange is staged, and the zeros are written after the dependency.
     """
-    base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, staged)
-    return exchange_planned(rows, base, way, plan, staged=staged is not None)
+    base = ordering.zeros((length, *rows.shape[1:]), rows.dtype, dependency)
+    return exchange_planned(rows, base, way, plan, staged=dependency is not None)
 
 
 def exchange_in_order(

@@ -18,7 +18,9 @@ after_p = Primitive("after")
 """Operands: value, earlier. Parameters: detached; fallback, the option."""
 
 
-def after(value: jax.Array, earlier: jax.Array, *, detached: bool = False) -> jax.Array:
+def after(
+    value: jax.Array, earlier: jax.Array, *, detached: bool = False, fallback: str | None = None
+) -> jax.Array:
     """The value, for what must not begin before `earlier` has been computed.
 
     XLA drops `jax.lax.optimization_barrier` before it decides on an order, for CPUs and for GPUs;
@@ -32,9 +34,11 @@ def after(value: jax.Array, earlier: jax.Array, *, detached: bool = False) -> ja
       detached: on CPU devices, whether what needs the value runs on another thread than what has
         made it, unless the host is very busy. XLA lets a thread begin one operation after another,
         so that what runs long keeps all others waiting that the thread could begin.
+      fallback: the option; by default as it is now.
     """
     operands = jax_compat.vary_together([value, earlier], ())
-    return after_p.bind(*operands, detached=detached, fallback=config.current().fallback)
+    fallback = fallback or config.current().fallback
+    return after_p.bind(*operands, detached=detached, fallback=fallback)
 
 
 @after_p.def_abstract_eval

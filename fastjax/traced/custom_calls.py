@@ -92,6 +92,8 @@ def emit_staged(
         ctx.avals_out[0],
         call.encoded(attributes),
         call.aliases,
+        # What has been copied is given back by this call, so it must not be removed alone.
+        keep=array is not None,
     )
     return [exchanged, *results]
 

@@ -131,10 +131,11 @@ def exchange_ordered(
       output: see there.
       metadata: see there.
       plan: see there.
-      earlier: any array; the exchange itself does not wait for it.
+      earlier: any array, such as one that the operand already waits for.
 
     Returns:
-      The rows, and `earlier`, which exists once the exchange has begun.
+      The rows, and `earlier`, which exists once the operands are copied, on CPU devices, or exist,
+      on others.
     """
     axes, groups = plan.axis_name, plan.axis_index_groups
     rest = [*metadata, plan.table, earlier]
@@ -147,7 +148,7 @@ def exchange_ordered(
 def _operands(
     operand: jax.Array, output: jax.Array, rest: Sequence[jax.Array], axes: Axes
 ) -> tuple[list[jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Of the primitives; and what makes of the result the type of the operand again."""
+    """Returns the primitives' operands, and what gives a result the type of the operand again."""
     carried, restore = byte_sized(operand, output)
     return jax_compat.vary_together([*carried, *rest], axes), restore
 

@@ -87,7 +87,7 @@ def _lowering(
     # The transport brings every count together anyway: planning apart would have the devices wait
     # for each other twice.
     planned = len(operands) > len(PLAN_EXCHANGE.operands) - 1
-    if params["staged"] and is_staged(ctx, platform):
+    if params["staged"] and can_be_staged(ctx, platform):
         return lower_staged(ctx, operands, params)
     call = EXCHANGE if planned else PLAN_EXCHANGE
     attributes = _attributes(ctx, params, platform, planned=planned)
@@ -105,7 +105,7 @@ def _attributes(
     return attributes | ({"topology": planning["topology"]} if planned else planning)
 
 
-def is_staged(ctx: jax_compat.LoweringContext, platform: str) -> bool:
+def can_be_staged(ctx: jax_compat.LoweringContext, platform: str) -> bool:
     """Whether operands are copied first where that is asked for."""
     return platform == "cpu" and custom_calls.can_stage(ctx)
 
@@ -124,4 +124,4 @@ def lower_staged(
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)
 
 
-__all__ = ["ExchangeParams", "fast_ragged_all_to_all_p", "is_staged", "lower_staged"]
+__all__ = ["ExchangeParams", "can_be_staged", "fast_ragged_all_to_all_p", "lower_staged"]

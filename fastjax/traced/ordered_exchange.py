@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn, Unpack
 
 import jax
-from jax.extend.core import Primitive
+from jax.extend.core import JaxprEqn, Primitive
 
 from fastjax import jax_compat
 from fastjax.traced import fallback
-from fastjax.traced.after import after
+from fastjax.traced.after import after, after_p
 from fastjax.traced.axes import Axes
 from fastjax.traced.exchange_batching import batch_exchange
 from fastjax.traced.exchange_primitive import (
     ExchangeParams,
+    can_be_staged,
     fast_ragged_all_to_all_p,
-    is_staged,
     lower_staged,
 )
 
@@ -24,16 +25,16 @@ ordered_exchange_p = Primitive("ordered_exchange")
 """A staged exchange that was planned before. It has no derivatives.
 
 Operands: those of `fast_ragged_all_to_all_p`, and an array. Results: the rows, and that array, for
-what is to begin after this exchange. On CPU devices it exists once the operands are staged: the
-order in which they are is that in which devices begin exchanges. On others it exists once the
-operands do: they begin exchanges in the order in which XLA has put these.
+what is to begin after this exchange. On CPU devices the array exists once the operands are copied,
+which takes much longer than beginning the exchange then does. On others it exists once the operands
+do: they begin exchanges in the order in which XLA has put these.
 """
 ordered_exchange_p.multiple_results = True
 
 
 @ordered_exchange_p.def_impl
 def _impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("an ordered exchange must be used within a mapped context, in shard_map.")
+    raise RuntimeError("ordered_exchange must be used within a mapped context, in shard_map.")
 
 
 @ordered_exchange_p.def_abstract_eval
@@ -52,13 +53,14 @@ def _lowering(
     **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
     divided = jax_compat.automatic_axes(ctx)
-    if divided or fallback.needed(platform, params["fallback"]) or not is_staged(ctx, platform):
+    if divided or fallback.needed(platform, params["fallback"]) or not can_be_staged(ctx, platform):
 
         def in_line(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
             *exchanged, array = operands
             rows = fast_ragged_all_to_all_p.bind(*exchanged, **params)
+            wait = functools.partial(after, fallback=params["fallback"])
             source, table = exchanged[0], exchanged[-1]
-            return rows, after(after(array, source), table)
+            return rows, wait(wait(array, source), table)
 
         return jax_compat.lower_function(ctx, in_line, *values)
     *operands, array = values
@@ -77,7 +79,15 @@ def _batch(
     return results, (dim, dims[-1])
 
 
+def _without_rows(eqn: JaxprEqn) -> JaxprEqn:
+    """The array, after the operands, of an exchange whose rows nobody needs: it is not made."""
+    params = {"detached": False, "fallback": eqn.params["fallback"]}
+    operands = [eqn.invars[-1], eqn.invars[0]]
+    return eqn.replace(primitive=after_p, invars=operands, outvars=eqn.outvars[1:], params=params)
+
+
 jax_compat.set_lowering(ordered_exchange_p, _lowering)
+jax_compat.replace_if_unused(ordered_exchange_p, 0, _without_rows)
 jax_compat.set_batcher(ordered_exchange_p, _batch)
 
 __all__ = ["ordered_exchange_p"]

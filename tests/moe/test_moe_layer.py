@@ -118,7 +118,7 @@ def test_a_function_of_all_experts(rng):
     jax.tree.map(close, got_grads, grads)
 
 
-def lowered(local, tokens, *, width=6, gradients=False):
+def lowered(local, tokens, *, width=6, gradients=False, power=2):
     """The program of a layer, or of its gradients by tokens; its choices are operands."""
     shapes = [
         jax.ShapeDtypeStruct((DEVICES * tokens, width), jnp.float32),
@@ -127,7 +127,9 @@ def lowered(local, tokens, *, width=6, gradients=False):
         tuple(jax.ShapeDtypeStruct((EXPERTS, *s), jnp.float32) for s in ((6, 10), (10, 6))),
     ]
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    loss = jax.grad(lambda x, weights, *others: (mapped(x, weights, *others) ** 2).sum(), (0, 1))
+    loss = jax.grad(
+        lambda x, weights, *others: (mapped(x, weights, *others) ** power).sum(), (0, 1)
+    )
     return jax.jit(loss if gradients else mapped).lower(*shapes)
 
 
@@ -227,6 +229,7 @@ def test_experts_wait_for_what_the_chunk_before_returns(tmp_path):
     parts, calls_of = parts_of_four_chunks(tmp_path, True, gradients=True)
     experts = calls_of("callback")
     stages = [name for name in calls_of("fastjax_stage_v1") if "ordered" in name]
+    assert (len(experts), len(stages)) == (8, 16)
     back = [name for name in stages if experts[0] in parts[name].needs][:4]
     for chunk, expert in enumerate(experts[1:4], 1):
         assert {*back} & parts[expert].needs == {*back[:chunk]}
@@ -235,6 +238,7 @@ def test_experts_wait_for_what_the_chunk_before_returns(tmp_path):
         of_earlier = [n for n in sums if experts[3 + chunk] in parts[n].needs]
         assert {*of_earlier} & parts[expert].needs
     exchanges = {n for n in calls_of("fastjax_staged_exchange_v1") if "ordered" in n}
+    assert len(exchanges) == 16
     for expert in experts[4:]:
         assert exchanges & parts[expert].waits == exchanges & parts[expert].needs
 
@@ -264,6 +268,23 @@ def test_exchanges_that_are_made_again_are_staged_again(rng, deduplicate):
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), got_grads, grads
     )
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize("unneeded", ["tokens made again", "tokens", "tokens of a chunk"])
+def test_what_is_staged_is_exchanged(deduplicate, unneeded):
+    """Otherwise the copies of each launch would be kept, also where nobody needs the rows."""
+    local = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
+
+    def part(*operands):
+        tokens = local(*operands)
+        return tokens[:1] if unneeded == "tokens of a chunk" else tokens
+
+    remade = jax.checkpoint(part, prevent_cse=False)
+    of = remade if unneeded == "tokens made again" else part
+    text = lowered(of, 6, gradients=unneeded != "tokens of a chunk", power=1).compile().as_text()
+    staged = text.count('"fastjax_stage_v1"')
+    assert text.count('"fastjax_staged_exchange_v1"') == staged > 0
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

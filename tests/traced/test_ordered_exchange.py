@@ -83,8 +83,29 @@ def test_what_has_no_room_for_an_id_is_not_staged(rng):
     meta = reference.packed(np.eye(DEVICES, dtype=int))
     operand, output = reference.data(rng, meta, (), spare=0)
     function = jax.jit(spmd(ordered, mesh_of((DEVICES,))))
-    assert "fastjax_stage_v1" not in function.lower(operand, output, *meta.arrays()).as_text()
+    text = function.lower(operand, output, *meta.arrays()).as_text()
+    assert "fastjax_stage" not in text
+    assert (text.count("@fastjax_exchange_v1"), text.count("@fastjax_after_v1")) == (1, 2)
     checked(function(operand, output, *meta.arrays()), reference.exchange(operand, output, meta))
+
+
+def test_no_exchange_of_rows_that_nobody_needs(problem):
+    """But what begins after it still waits for its operands."""
+    way, operand, output, _ = problem
+    function = spmd(lambda *operands: ordered(*operands)[1], mesh_of((DEVICES,)))
+    text = jax.jit(function).lower(operand, output, *way).as_text()
+    assert "exchange_v1" not in text
+    assert text.count("@fastjax_after_v1") == 1
+    np.testing.assert_array_equal(function(operand, output, *way), np.full((DEVICES, 1), 5))
+
+
+def test_programs_keep_the_fallback_that_they_were_traced_with(problem):
+    way, operand, output, _ = problem
+    with fastjax.options(fallback="never"):
+        traced = jax.jit(spmd(ordered, mesh_of((DEVICES,)))).trace(operand, output, *way)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@fastjax_after_v1") == 2
+    assert "optimization_barrier" not in text
 
 
 def test_the_next_exchange_waits_until_the_operands_are_staged(problem, tmp_path):
