@@ -73,7 +73,7 @@ def _draw(
     start, end = (np.array([getattr(p, name) for p in shown]) * 1e6 for name in ("start", "end"))
     y = top + np.array([lanes.index(piece.lane) for piece in shown]) + 0.07
     colour = colours[[piece.chunk for piece in shown]]
-    back = np.array([piece.part in _BACK for piece in shown])
+    back = np.array([piece.part in _BACK for piece in shown], bool)
     colour[back, :3] = 1 - _PALE * (1 - colour[back, :3])
     if shown:
         add_boxes(ax, start, end - start, y, 0.86, colour)

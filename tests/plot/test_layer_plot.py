@@ -3,7 +3,7 @@
 import matplotlib.figure
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pictures import bars, texts
 
@@ -30,6 +30,7 @@ def drawn(ax):
 
 
 @given(st.lists(some_parts, min_size=1, max_size=3))
+@example([[Parts()], [Parts(back=1.0)]])  # nothing moves in one of them
 def test_lanes_show_their_pieces(chunks):
     layers = [timed(parts) for parts in chunks]
     figure = plot.plot_layers(layers)
