@@ -241,13 +241,13 @@ class OverlapOptions(MeasuredOptions):
     Ports of the switch queue all, so that no packet is lost.
     """
 
-    rate: str = "25mbit"
+    rate: str = "12500kbit"
     """Of a NIC and of a port of the switch."""
     port_buffer: str = "4m"
     """What a port of the switch queues before it drops."""
     nic_buffer: str = "512k"
     """What a NIC queues."""
-    row_bytes: int = 1024
+    row_bytes: int = 512
     """Bytes of a row: of few tokens, a chunk's experts would be less equally popular."""
     experts: int = 64
     """Of all devices together."""

@@ -25,6 +25,9 @@ from fastjax.chunking import BACKWARD
 from fastjax.simulation import LayerTimes, layer_time
 from fastjax.traced.after import after
 
+FACTORED = 8
+"""Columns that experts multiply by their factors."""
+
 EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"
 
 
@@ -59,7 +62,10 @@ class Processor:
 
 
 def experts_of(processor: Processor) -> Callable[..., jax.Array]:
-    """Experts that multiply rows by their factors, on a processor, and backward too."""
+    """Experts that multiply the first columns of rows by their factors, and backward too.
+
+    That shows a row at a wrong expert, and takes little of this machine's processors.
+    """
 
     @jax.custom_vjp
     def work(rows: jax.Array, count: jax.Array) -> jax.Array:
@@ -75,14 +81,18 @@ def experts_of(processor: Processor) -> Callable[..., jax.Array]:
 
     def experts(rows: jax.Array, group_sizes: jax.Array, factors: jax.Array) -> jax.Array:
         each = jnp.repeat(factors, group_sizes, total_repeat_length=len(rows))
-        return work(rows, group_sizes.sum()) * each[:, None]
+        return work(rows, group_sizes.sum()).at[:, :FACTORED].multiply(each[:, None])
 
     return experts
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What the model of a layer predicts of the programs: it knows the fabric, and has seen none.
+    """What the model of a layer predicts of the programs: it has seen none of them.
+
+    It knows the fabric, and how long a layer of one token takes. What that takes longer than the
+    model says is what the model leaves out of a layer in one chunk: the counts, and what this
+    machine takes to begin anything.
 
     Attributes:
       layer: what is sent.
@@ -90,6 +100,7 @@ class Model:
       deduplicate: whether tokens cross once.
       seconds_per_row: that experts take, forward.
       backward: whether there is a backward pass, which is a layer whose experts take longer.
+      one_token_s: what a layer of one token takes, measured.
     """
 
     layer: layer_work.Layer
@@ -97,6 +108,7 @@ class Model:
     deduplicate: bool
     seconds_per_row: float
     backward: bool
+    one_token_s: float
 
     def seconds_of(self, program: str) -> float:
         """Of a program, by its name."""
@@ -107,7 +119,9 @@ class Model:
         # Experts are equally popular in the model; here they take what the busiest ones do.
         busiest = rows / (self.layer.tokens * self.layer.top_k)
         each = 0.0 if program == EXCHANGES else self.seconds_per_row * busiest
-        return self._layer(each, chunks, backward=self.backward).total
+        one = dataclasses.replace(self, layer=dataclasses.replace(self.layer, tokens=1))
+        left_out = self.one_token_s - one._layer(0.0, 1, backward=self.backward).total
+        return max(0.0, left_out) + self._layer(each, chunks, backward=self.backward).total
 
     def _chunks(self, program: str) -> int:
         if program != CHOSEN:
@@ -187,6 +201,7 @@ def serve(
     run = lambda program: lambda: jax.block_until_ready(program(*operands))  # noqa: E731
     alone = run(compiled[1] if 1 in compiled else build(1, None))
     alone()
+    one_token_s = runs.median(_of_one_token(what, mesh, processor, options, backward=backward))
     found: dict[str, Any] = {}
     for ratio in ratios:
         processor.seconds = 0.0
@@ -198,9 +213,10 @@ def serve(
         found[str(ratio)] = _measure(
             programs, alone, processor, seconds, busiest, backward, runs, operands, what
         )
-        model = Model(what, shape, deduplicate, seconds, backward)
+        model = Model(what, shape, deduplicate, seconds, backward, one_token_s)
         for name, measured in found[str(ratio)].items():
             measured["model_s"] = model.seconds_of(name)
+            measured["one_token_s"] = one_token_s
         if timelines and ratio == nearest(ratios):
             processor.seconds = seconds
             for name in dict.fromkeys((str(min(chunks)), str(max(chunks)))):
@@ -278,6 +294,25 @@ def _program(
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec))
 
 
+def _of_one_token(
+    layer: layer_work.Layer,
+    mesh: jax.sharding.Mesh,
+    processor: Processor,
+    options: dict[str, Any],
+    *,
+    backward: bool,
+) -> Callable[[], Any]:
+    """What runs such a layer of one token on each device, in one chunk; it has run once already."""
+    one = dataclasses.replace(layer, tokens=1)
+    choices = one.choices()
+    operands = (*operands_of(one, choices, mesh), factors_of(one, mesh))
+    options = options | {"buffer_factor": layer_work.room_factor(one, choices)}
+    program = _program(one, mesh, processor, options, 1, None, backward=backward)
+    run = lambda: jax.block_until_ready(program(*operands))  # noqa: E731
+    run()
+    return run
+
+
 def wrong(results: Any, operands: tuple[jax.Array, ...], layer: layer_work.Layer) -> int:
     """Tokens of this process whose value, or gradient, is not that of the factors chosen."""
     x, ids, weights, _ = operands
@@ -286,8 +321,9 @@ def wrong(results: Any, operands: tuple[jax.Array, ...], layer: layer_work.Layer
     count = 0
     for place, shard in enumerate(x.addressable_shards):
         at = lambda array, place=place: np.asarray(array.addressable_shards[place].data)  # noqa: E731
-        share = (factors[at(ids)] * at(weights)).sum(1, keepdims=True)
-        wanted = [np.asarray(shard.data) * share, np.broadcast_to(share, shard.data.shape)]
+        share = np.repeat(at(weights).sum(1, keepdims=True), shard.data.shape[1], 1)
+        share[:, :FACTORED] = (factors[at(ids)] * at(weights)).sum(1, keepdims=True)
+        wanted = [np.asarray(shard.data) * share, share]
         for value, want in zip(values[:2], wanted, strict=False):
             count += int((np.abs(at(value) - want) > 1e-3).any(axis=1).sum())
     return count

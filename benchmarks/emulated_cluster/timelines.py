@@ -15,7 +15,7 @@ from emulated_cluster.worker import Barrier, sent, timed
 EVERY = 0.005
 """Seconds between two looks at what NICs have sent."""
 BIN = 0.02
-"""Seconds that a rate is the mean of: NICs of 25 Mbit/s send seven frames of 9000 bytes then."""
+"""Seconds that a rate is the mean of: NICs of 12.5 Mbit/s send three frames of 9000 bytes then."""
 
 PROMPT = 0.001
 """Seconds that a look may take: after a longer one, nobody knows when NICs had sent so much."""
