@@ -70,12 +70,13 @@ def test_ordered_exchanges_result_in_the_rows_and_the_array(problem, batched):
     return checked(spmd(of_one_plan, mesh)(operand, output, again(starts), *others), expected)
 
 
-def test_programs_of_platforms_without_a_backend_have_two_results_too(problem):
+@pytest.mark.parametrize("platforms", [("tpu",), ("tpu", "cpu")])
+def test_programs_of_platforms_without_a_backend_have_two_results_too(problem, platforms):
     way, operand, output, _ = problem
-    function = spmd(ordered, mesh_of((DEVICES,)))
-    text = jax.jit(function).trace(operand, output, *way).lower(lowering_platforms=("tpu",))
-    assert "ragged_all_to_all" in text.as_text()
-    assert "fastjax" not in text.as_text()
+    traced = jax.jit(spmd(ordered, mesh_of((DEVICES,)))).trace(operand, output, *way)
+    text = traced.lower(lowering_platforms=platforms).as_text()
+    assert "ragged_all_to_all" in text
+    assert ("fastjax_stage_v1" in text) == ("cpu" in platforms)
 
 
 def test_what_has_no_room_for_an_id_is_not_staged(rng):
