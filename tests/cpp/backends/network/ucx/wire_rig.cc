@@ -1,5 +1,6 @@
 #include "wire_rig.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <future>
 #include <iostream>
@@ -206,6 +207,27 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
 }
 
 std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
+
+std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count) {
+  std::vector<Piece> pieces;
+  size_t left = bytes;
+  size_t at = 0;
+  for (int i = 0; i < count; ++i) {
+    const size_t take =
+        i + 1 == count ? left
+                       : std::min(left, static_cast<size_t>(i) * bytes / static_cast<size_t>(count * count / 2 + 1));
+    pieces.push_back({data->data() + at, take});
+    at += take + 3;
+    left -= take;
+  }
+  return pieces;
+}
+
+std::string Joined(const std::vector<Piece>& pieces) {
+  std::string joined;
+  for (const Piece& piece : pieces) joined.append(static_cast<const char*>(piece.data), piece.bytes);
+  return joined;
+}
 
 void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail) {
   Ends ends;

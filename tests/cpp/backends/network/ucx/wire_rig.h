@@ -158,6 +158,9 @@ class ConnectedRig : public WireRig {
 std::vector<std::byte> Pattern(size_t bytes, uint32_t seed);
 // All of it, as one piece.
 std::vector<Piece> Whole(std::vector<std::byte>* data);
+// `count` pieces that differ in length, some of them empty, with gaps between them.
+std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count);
+std::string Joined(const std::vector<Piece>& pieces);
 // Rows that go from one to the other, and arrive as they were.
 void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
 
