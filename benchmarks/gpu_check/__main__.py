@@ -42,12 +42,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="of the source, in a copy without its history")
     parser.add_argument("--emulated", action="store_true", help="try it out, tiny, without a GPU")
     parser.add_argument(
-        "--installed", action="store_true", help="with --emulated: the fastjax that is installed"
+        "--installed", action="store_true", help="the fastjax that is installed, instead of this"
     )
-    parser.add_argument("--programs", type=Path, help="with --emulated: a build folder of CMake's")
+    parser.add_argument("--programs", type=Path, help="a build folder of CMake's that has them")
     options = parser.parse_args()
-    if not options.emulated and (options.installed or options.programs):
-        parser.error("--installed and --programs go with --emulated")
     if options.wheels and not wheels.found(options.wheels):
         parser.error(f"there are no wheels in {options.wheels}")
     if options.wheels and options.wheels.resolve() == options.folder.resolve() / INSTALLED:

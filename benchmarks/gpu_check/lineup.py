@@ -16,11 +16,13 @@ from gpu_check.parts import Part
 
 # With this, a GPU that JAX finds but cannot use is an error. That it finds one, the measurements
 # see for themselves.
-CUDA = {"JAX_PLATFORMS": "cuda,cpu"}
-EMULATED = {"JAX_PLATFORMS": "cpu", "FASTJAX_EMULATE_GPU": "1"}
-MEASUREMENTS = {"planning": 80, "exchange": 120, "against_jax": 120}  # and the most seconds each
+CUDA = {"JAX_PLATFORMS": "cuda,cpu", "FASTJAX_FALLBACK": "error"}
+EMULATED = {"JAX_PLATFORMS": "cpu", "FASTJAX_EMULATE_GPU": "1", "FASTJAX_FALLBACK": "error"}
+# The most seconds of each, in the order of how much they are wanted.
+MEASUREMENTS = {"against_jax": 120, "exchange": 120, "planning": 80}
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 TARGETS = ("gpu_driver_test", "gpu_kernels", "gpu_allocations", "nccl_smoke")
+LIBRARY = "fastjax_cuda"
 FAKE_NCCL = "fastjax_fake_nccl_smoke"  # for the emulated GPU
 # The first NCCL that has ranks share a GPU, where it is told to.
 NCCL_OF_SHARED_GPUS = (2, 30, 3)
@@ -64,7 +66,7 @@ class Lineup:
         self.left_out = left_out
         self.programs = programs or folder / "programs"
         self.site = None if installed else folder / "site"
-        self.library = folder / "site" / "fastjax" / "libfastjax_cuda.so"
+        self.library = self.programs / "gpu" / f"lib{LIBRARY}.so"
 
     def groups(self) -> list[list[Part]]:
         """All parts, those that are skipped too."""
@@ -130,19 +132,10 @@ class Lineup:
         here = {"package": not self.installed, "programs": self.built is None}
         return tuple(name for name in names if here[name])
 
-    def _on_device(self) -> tuple[str, ...]:
-        """What a program needs that is given the driver; the emulated one is its own."""
-        return self._needs("programs") if self.emulated else self._needs("package", "programs")
-
     def _package(self) -> Part:
         # UCX is for exchanges between processes, of which some are tried on one GPU.
         defines = {"FASTJAX_UCX": "ON" if machine.has_ucx() else "OFF"}
-        defines |= {"FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_ROCM": "OFF", "FASTJAX_CUDA": "ON"}
-        if self.emulated and shutil.which("nvcc") is None:
-            defines["FASTJAX_CUDA"] = "OFF"
-        architecture = machine.architecture() or ("90" if self.emulated else "")
-        if architecture:
-            defines["FASTJAX_CUDA_ARCHITECTURES"] = architecture
+        defines |= {"FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_ROCM": "OFF"} | self._cuda()
         settings = [f"-Ccmake.define.{name}={value}" for name, value in defines.items()]
         if self.installed:
             return Part("package", (), 0, skip="the fastjax that is installed is used")
@@ -156,15 +149,25 @@ class Lineup:
         )
         return Part("package", command, self._to_build(240))
 
+    def _cuda(self) -> dict[str, str]:
+        """Options of CMake: the library of this GPU's architecture."""
+        if self.emulated and shutil.which("nvcc") is None:
+            return {"FASTJAX_CUDA": "OFF"}
+        architecture = machine.architecture() or ("90" if self.emulated else "")
+        chosen = {"FASTJAX_CUDA_ARCHITECTURES": architecture} if architecture else {}
+        return {"FASTJAX_CUDA": "ON"} | chosen
+
     def _programs(self) -> Part:
         if self.built is not None:
             return Part("programs", (), 0, skip=f"those of {self.built} are used")
         options = {"CMAKE_BUILD_TYPE": "Release", "FASTJAX_BUILD_PYTHON": "OFF"}
         options |= {"FASTJAX_BUILD_TESTS": "ON", "FASTJAX_BUILD_BENCHMARKS": "ON"}
-        options |= {"FASTJAX_UCX": "OFF", "FASTJAX_CUDA": "OFF", "FASTJAX_ROCM": "OFF"}
+        options |= {"FASTJAX_UCX": "OFF", "FASTJAX_ROCM": "OFF"}
+        # A library of their own: what keeps the package from being built keeps none of them.
+        options |= {"FASTJAX_CUDA": "OFF"} if self.emulated else self._cuda()
         defines = " ".join(f"-D{name}={value}" for name, value in options.items())
-        wanted = (*TARGETS, FAKE_NCCL) if self.emulated else TARGETS
-        targets = " ".join(target for target in wanted if self._has_target(target))
+        wanted = (*TARGETS, FAKE_NCCL if self.emulated else LIBRARY)
+        targets = " ".join(wanted)
         script = f'cmake -S . -B "$1" -G Ninja {defines} && cmake --build "$1" --target {targets}'
         command = ("sh", "-c", script, "sh", str(self.programs))
         return Part("programs", command, self._to_build(150))
@@ -173,17 +176,8 @@ class Lineup:
         """Machines without a GPU have fewer cores, and nobody lends them."""
         return 4 * seconds if self.emulated else seconds
 
-    def _has_target(self, name: str) -> bool:
-        """Whether the source has a program of that name."""
-        listed = (self.root / "tests/cpp").rglob("*")
-        files = [
-            file for file in listed if file.name == "CMakeLists.txt" or file.suffix == ".cmake"
-        ]
-        files.append(self.root / "benchmarks/cpp/CMakeLists.txt")
-        return any(name in file.read_text() for file in files)
-
     def _driver_test(self) -> Part:
-        return Part("driver", self._driver(), 90, needs=self._on_device())
+        return Part("driver", self._driver(), 90, needs=self._needs("programs"))
 
     def _driver(self, *options: str) -> tuple[str, ...]:
         program = self.programs / "tests/cpp/kernels/gpu_driver_test"
@@ -209,7 +203,7 @@ class Lineup:
                     *(*options.get(tool, ()), *self._driver("--small")),
                 ),
                 120,
-                needs=self._on_device(),
+                needs=self._needs("programs"),
                 skip=skip,
             )
             for tool in SANITIZERS
@@ -228,15 +222,16 @@ class Lineup:
             # Those of emulated GPUs are run by all tests, and take longer than this part may.
             *(() if self.emulated else ("tests/exchange_checks/test_exchange_checks.py",)),
         )
-        # Others use the GPU too.
+        # Others use the GPU too. Programs are what users get, optimised.
         environment = self._environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment |= {} if self.emulated else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
         return Part("tests", command, 200, environment, self._needs("package"))
 
     def _test_plugins(self) -> tuple[str, ...]:
         """With workers, a test that crashes or hangs ends its own, and the others go on."""
         options: tuple[str, ...] = ()
         if importlib.util.find_spec("xdist"):
-            options += ("-n", "2" if self.emulated else "6", "--dist", "loadgroup")
+            options += ("-n", "2" if self.emulated else "10", "--dist", "loadgroup")
         if importlib.util.find_spec("pytest_timeout"):
             options += ("--timeout", "60", "--timeout-method", "thread")
         return options
@@ -250,10 +245,8 @@ class Lineup:
         else:
             command += (str(self.library),)
         skip = "" if path else "there is no NCCL, in Python's environment or by the loader"
-        if not self._has_target("nccl_smoke"):
-            skip = "this source has no nccl_smoke"
         environment = {"FASTJAX_NCCL_LIBRARY": path, "NCCL_DEBUG": "WARN"}
-        return Part("nccl", command, 120, environment, self._on_device(), skip=skip)
+        return Part("nccl", command, 120, environment, self._needs("programs"), skip=skip)
 
     def _allocators(self) -> Part:
         json = self.folder / "allocators.json"
@@ -261,14 +254,14 @@ class Lineup:
         command = (sys.executable, "-m", "gpu_check.allocators", "--json", str(json))
         command += ("--helper", str(helper))
         command += ("--tiny",) if self.emulated else ("--library", str(self.library))
-        return Part("allocators", command, 160, self._environment(), self._on_device(), json)
+        return Part("allocators", command, 160, self._environment(), self._needs("programs"), json)
 
     def _kernels(self) -> Part:
         program = str(self.programs / "benchmarks/cpp/gpu_kernels")
         json = self.folder / "kernels.json"
         given = ("--tiny",) if self.emulated else ("--library", str(self.library))
         command = (program, *given, "--json", str(json))
-        return Part("kernels", command, 100, needs=self._on_device(), json=json)
+        return Part("kernels", command, 100, needs=self._needs("programs"), json=json)
 
     def _measurement(self, name: str) -> Part:
         json = self.folder / f"{name}.json"
