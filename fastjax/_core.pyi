@@ -12,7 +12,7 @@ ffi_api_version: tuple = (0, 3)
 def registrations() -> dict:
     """The CPU handlers, by custom-call target, as jax.ffi registers them."""
 
-def gpu_registrations() -> dict:
+def gpu_registrations(platform: str) -> dict:
     """The handlers of CUDA and of ROCm programs."""
 
 def emulated_registrations() -> dict:

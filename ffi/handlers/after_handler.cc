@@ -1,7 +1,11 @@
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "backends/gpu/device/driver_library.h"
+#include "backends/gpu/device/gpu.h"
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
 #include "handlers/operands.h"
@@ -30,22 +34,35 @@ ffi::Future PassElsewhere(ffi::AnyBuffer value, ffi::AnyBuffer earlier, ffi::Res
   return future;
 }
 
-// A GPU's handler would have to copy on the stream, so it refuses instead.
-ffi::Error PassInPlace(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ffi::AnyBuffer> result) {
+constexpr char kCuda[] = "cuda";
+constexpr char kRocm[] = "rocm";
+
+// XLA:GPU fuses a slice that is the operand into the call, and then forgets that the result was to be in its place
+// (dynamic-slice fusions, seen with jaxlib 0.11.2). So the copy goes on XLA's stream.
+template <const char* platform>
+ffi::Error PassOnStream(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/,
+                        ffi::Result<ffi::AnyBuffer> result) {
   if (result->untyped_data() == value.untyped_data()) return ffi::Error::Success();
-  return ffi::Error::Internal(
-      "fastjax: XLA was to keep the operand and the result of fastjax_after_v1 in one buffer, and gave them two. "
-      "Please report this with the versions of jax and fastjax; one chunk (moe.layer(..., chunks=1)) does without it.");
+  std::string wrong;
+  const std::shared_ptr<gpu::Gpu> gpu = gpu::OpenGpu(platform, &wrong);
+  if (gpu == nullptr) return ffi::Error::Internal("fastjax: " + wrong + ".");
+  const int code = gpu->driver().Copy(result->untyped_data(), value.untyped_data(), value.size_bytes(), stream);
+  return ToError(gpu->Check(code, ordinal, "copy rows that come after others"));
 }
 
 XLA_FFI_DEFINE_HANDLER(kAfter, Pass, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kDetachedAfter, PassElsewhere, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
-XLA_FFI_DEFINE_HANDLER(kGpuAfter, PassInPlace, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
+
+auto BindWithStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>(); }
+
+XLA_FFI_DEFINE_HANDLER(kCudaAfter, PassOnStream<kCuda>, BindOperands<AfterOperands>(BindWithStream()));
+XLA_FFI_DEFINE_HANDLER(kRocmAfter, PassOnStream<kRocm>, BindOperands<AfterOperands>(BindWithStream()));
 
 }  // namespace
 
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame) { return kAfter(frame); }
 XLA_FFI_Error* DetachedAfterExecute(XLA_FFI_CallFrame* frame) { return kDetachedAfter(frame); }
-XLA_FFI_Error* GpuAfterExecute(XLA_FFI_CallFrame* frame) { return kGpuAfter(frame); }
+XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame) { return kCudaAfter(frame); }
+XLA_FFI_Error* RocmAfterExecute(XLA_FFI_CallFrame* frame) { return kRocmAfter(frame); }
 
 }  // namespace fastjax::handlers

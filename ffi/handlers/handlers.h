@@ -41,7 +41,8 @@ Bundle EmulatedLoopbackPlan();
 // Returns `value` in place. XLA calls it once `earlier` has been computed, since that is an operand too.
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* DetachedAfterExecute(XLA_FFI_CallFrame* frame);  // what follows runs on a thread of its own
-XLA_FFI_Error* GpuAfterExecute(XLA_FFI_CallFrame* frame);       // puts nothing on the stream
+XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame);      // copies on the stream where it is not in place
+XLA_FFI_Error* RocmAfterExecute(XLA_FFI_CallFrame* frame);
 
 // Does nothing. Benchmarks measure by it what it costs to launch a call.
 XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame);

@@ -204,7 +204,7 @@ nb::dict Registrations() {
   return targets;
 }
 
-nb::dict GpuRegistrations() {
+nb::dict GpuRegistrations(const std::string& platform) {
   const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::GpuPlan());
@@ -213,7 +213,8 @@ nb::dict GpuRegistrations() {
   targets[contract.plan_exchange.target] = ToDict(handlers::GpuPlanExchange());
   targets[contract.loopback.target] = ToDict(handlers::GpuLoopback());
   targets[contract.loopback_plan.target] = ToDict(handlers::GpuLoopbackPlan());
-  targets[contract.after.target] = Handler(handlers::GpuAfterExecute);
+  targets[contract.after.target] =
+      Handler(platform == "cuda" ? handlers::CudaAfterExecute : handlers::RocmAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
@@ -253,7 +254,7 @@ NB_MODULE(_core, m) {
   m.doc() = "fastjax's planner and its handlers for XLA.";
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
-  m.def("gpu_registrations", &GpuRegistrations, "The handlers of CUDA and of ROCm programs.");
+  m.def("gpu_registrations", &GpuRegistrations, nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
   m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices emulate GPUs.");
   m.def("declared_calls", &DeclaredCalls,
         "By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.");

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax.loopback import loopback_plan
+from fastjax.traced.after import after
 
 HERE = Path(__file__).parent
 SECONDS = 130  # for a process of its own, which starts JAX beside others that do
@@ -107,6 +109,19 @@ def test_on_another_stream(rng):
         for _ in range(20):
             for one, other in zip(outcome(), wanted, strict=True):
                 same(one, np.asarray(other))
+
+
+@pytest.mark.gpu
+def test_what_comes_after_is_copied_where_xla_slices_it(rng):
+    """XLA fuses the slice into the call, whose result is then not in the operand's place."""
+    rows = rng.normal(size=(64, 32)).astype(np.float32)
+
+    @jax.jit
+    def sliced(rows):
+        return jnp.sin(after(rows[32:], jnp.cos(rows).sum()))
+
+    got = sliced(jax.device_put(rows, device_of("gpu")))
+    np.testing.assert_allclose(got, np.sin(rows[32:]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

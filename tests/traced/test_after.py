@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import fastjax
-from fastjax import _core, handlers
+from fastjax import handlers
 from fastjax.traced.after import after
-from fastjax.traced.contract import AFTER
 
 
 @pytest.mark.sanitize
@@ -87,16 +86,3 @@ def test_gpus_get_a_call(platform, detached):
     text = lowered(platform, "never", detached=detached)
     assert text.count("custom_call @fastjax_after_v1") == 1
     assert "optimization_barrier" not in text
-
-
-@pytest.mark.every_jax
-def test_the_handler_of_gpus(rng):
-    """Called by a program for CPUs, since it touches no device."""
-    name = "test_gpu_after"
-    jax.ffi.register_ffi_target(name, _core.gpu_registrations()[AFTER.target], platform="cpu")
-    value = rng.normal(size=(2, 3)).astype(np.float32)
-    result = jax.ShapeDtypeStruct(value.shape, value.dtype)
-    in_place = jax.ffi.ffi_call(name, result, input_output_aliases=AFTER.aliases)
-    np.testing.assert_array_equal(jax.jit(in_place)(value, np.zeros(1)), value)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="gave them two"):
-        jax.jit(jax.ffi.ffi_call(name, result))(value, np.zeros(1)).block_until_ready()

@@ -131,7 +131,8 @@ def test_programs_have_what_is_declared(platform):
 
 def test_every_target_has_a_handler_and_is_declared():
     assert {*_core.registrations()} == {*CALLS}
-    assert {*_core.gpu_registrations()} == {*CALLS} - ONLY_CPU
+    for platform in ("cuda", "rocm"):
+        assert {*_core.gpu_registrations(platform)} == {*CALLS} - ONLY_CPU
     assert {*_core.emulated_registrations()} == {*CALLS}
 
 
