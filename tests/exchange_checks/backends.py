@@ -63,6 +63,11 @@ class Backend(abc.ABC):
         return 1
 
     @property
+    def partitions(self) -> int:
+        """Devices that XLA divides a program over."""
+        return self.size
+
+    @property
     def mixes_rows(self) -> bool:
         """Whether two that are written to one place may be there in part each."""
         return False
@@ -124,6 +129,10 @@ class Processes(Devices):
 
 class Loopback(Backend):
     """Ranks that one device executes. Between servers, it has messages; inside one, memory."""
+
+    @property
+    def partitions(self) -> int:
+        return 1
 
     @property
     def mixes_rows(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jaxlib
 import ml_dtypes
 import numpy as np
 import reference
@@ -14,6 +15,10 @@ import reference
 from exchange_checks.backends import Backend, same
 
 Members = Sequence[Sequence[int]]
+
+# Shardy in jaxlib 0.11 ends the process on a shard_map over several devices that has an array
+# without elements beside another one; jax.numpy alone shows it. 0.10.2 and 0.12 do not.
+NO_EMPTY_ARRAYS = jaxlib.__version__.startswith("0.11.")
 
 
 @dataclasses.dataclass
@@ -89,6 +94,8 @@ def carry_out(
     check_vma: bool = True,
 ) -> None:
     """All of them in one program."""
+    if NO_EMPTY_ARRAYS and backend.partitions > 1:
+        cases = [case for case in cases if case.operand.size and case.output.size]
 
     def program(exchange: Any, data: Any) -> Any:
         pairs = zip(data, cases, strict=True)

@@ -173,7 +173,7 @@ _SHARED_GPU = Job(
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     },
     {"local_device_ids": [0]},
-    70,
+    150,
 )
 # There is nothing that messages could go by: what works, works by shared memory.
 _SHARED_MEMORY = dataclasses.replace(
