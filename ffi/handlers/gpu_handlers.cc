@@ -58,12 +58,14 @@ Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* de
 
 // `own`: where the call has its memory from, if XLA's is not for its stream.
 Caller CallerOf(DeviceContext* context, int32_t device, gpu::CallMemory* own) {
-  return {context->stream, device, [context, own](size_t bytes) {
+  return {context->stream, device,
+          [context, own](size_t bytes) {
             if (own != nullptr) return own->Allocate(bytes);
             // The largest alignment that XLA accepts. Its allocator aligns by 256.
             constexpr size_t kAlignment = 16;
             return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
-          }};
+          },
+          own != nullptr};
 }
 
 struct XlaGpu {

@@ -163,7 +163,7 @@ Status LaunchSchedule::TakeBuffers(const std::vector<int32_t>& order) {
     buffers_[slot] = layout_->calls[slot / 2]->allocate(static_cast<size_t>(most_[slot]));
     if (buffers_[slot] != nullptr) continue;
     return Status::Internal(site_->Prefix() + "no memory for " + std::to_string(most_[slot]) +
-                            " bytes of messages on a device; leave more to it, or split the exchange.");
+                            " bytes of messages on a device; " + kLeaveMemory + ", or split the exchange.");
   }
   return Status::Ok();
 }

@@ -103,7 +103,7 @@ Status Launcher::Prepare(const Layout& layout) {
     Status status = gpu_->TakeEvent(caller->device, &call.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
-    if (status.ok()) status = gpu_->MaxBlocks(caller->device, &call.blocks);
+    if (status.ok()) status = gpu_->MaxBlocks(caller->device, caller->beside, &call.blocks);
     sides_[calls_.size()] = call.side;
     calls_.push_back(call);
     if (!status.ok()) return status;
@@ -136,7 +136,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   std::byte* const there = own.caller->allocate(bytes);
   if (there == nullptr) {
     return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
-                            std::to_string(bytes) + " bytes of lists; leave more to it.");
+                            std::to_string(bytes) + " bytes of lists; " + kLeaveMemory + ".");
   }
   if (gated) own.gate = reinterpret_cast<uint64_t*>(there + lists);
   return lists == 0 ? Status::Ok() : CopyLists(moves, gathers, sums, there, &own);

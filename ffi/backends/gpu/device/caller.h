@@ -15,19 +15,26 @@ namespace fastjax::gpu {
 
 struct Caller final : DeviceContext {
   Caller() = default;
-  Caller(kernels::Stream on, int32_t number, std::function<std::byte*(size_t bytes)> memory = nullptr)
-      : stream(on), device(number), allocate(std::move(memory)) {}
+  Caller(kernels::Stream on, int32_t number, std::function<std::byte*(size_t bytes)> memory = nullptr,
+         bool beside_what_computes = false)
+      : stream(on), device(number), allocate(std::move(memory)), beside(beside_what_computes) {}
 
   kernels::Stream stream = nullptr;  // what the device does before and after, in order
   int32_t device = 0;                // the driver's number of it
   // Memory of the device, for what this call puts on the stream, or has the stream wait for; null if there is none
   // left. May be called from another thread while the caller waits.
   std::function<std::byte*(size_t bytes)> allocate;
+  bool beside = false;  // the device computes something else meanwhile, on another stream
 };
 
 // Returns the GPU's part of the arguments of a device; null for a device of another process. The call site must be one
 // of GPUs.
 inline const Caller* CallerOf(const ExchangeArgs& args) { return static_cast<const Caller*>(args.context); }
+
+// For errors: what is to be done where a device has no memory left.
+inline constexpr const char* kLeaveMemory =
+    "leave more to it: smaller arrays, or, with gpu_stream, whose exchanges have memory that is not JAX's, a smaller "
+    "XLA_PYTHON_CLIENT_MEM_FRACTION";
 
 }  // namespace fastjax::gpu
 

@@ -8,10 +8,16 @@ namespace {
 
 constexpr size_t kLeastBytes = 64 << 10;
 
+// Exchanges beside what computes take so many multiprocessors unless they are told how many: about as many as NCCL's
+// channels do, which is enough for NVLink, and leaves four fifths of a GPU to the experts.
+constexpr int32_t kMultiprocessorsBeside = 32;
+
+// To an eighth of the power of two below: sizes that differ little share memory, and little of it is never used.
 size_t RoundUp(size_t bytes) {
-  size_t rounded = kLeastBytes;
-  while (rounded < bytes) rounded *= 2;
-  return rounded;
+  size_t power = kLeastBytes;
+  while (power <= bytes / 2) power *= 2;
+  const size_t step = power / 8;
+  return std::max(kLeastBytes, (bytes + step - 1) / step * step);
 }
 
 }  // namespace
@@ -79,17 +85,22 @@ Status Gpu::EnablePeer(int32_t device, int32_t peer, bool* possible) {
   return Status::Ok();
 }
 
-Status Gpu::MaxBlocks(int32_t device, int32_t* blocks) {
+Status Gpu::MaxBlocks(int32_t device, bool beside, int32_t* blocks) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  int32_t& known = At(device).blocks;
+  int32_t& known = At(device).multiprocessors;
   if (known == 0) {
     int count = 0;
     const int code = driver_->CountMultiprocessors(&count, device);
     if (code != 0) return Check(code, device, "count its multiprocessors");
-    if (multiprocessors_ > 0) count = std::min(count, multiprocessors_);
-    known = std::max(1, count) * (kernels::kMultiprocessorThreads / kernels::kBlockThreads);
+    known = std::max(1, count);
   }
-  *blocks = known;
+  int32_t count = known;
+  if (multiprocessors_ > 0) {
+    count = std::min(count, multiprocessors_);
+  } else if (beside) {
+    count = std::min(count, kMultiprocessorsBeside);
+  }
+  *blocks = count * (kernels::kMultiprocessorThreads / kernels::kBlockThreads);
   return Status::Ok();
 }
 
@@ -167,7 +178,8 @@ Tally Gpu::tally() {
 }
 
 Status Gpu::TakePinned(int32_t device, size_t bytes, Kept* pinned) {
-  return Take(device, &Device::pinned, driver_->MallocPinned, "get pinned memory of the host", bytes, pinned);
+  return Take(device, &Device::pinned, driver_->MallocPinned, driver_->FreePinned, "get pinned memory of the host",
+              bytes, pinned);
 }
 
 void Gpu::ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream) {
@@ -175,37 +187,39 @@ void Gpu::ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream) {
 }
 
 Status Gpu::TakeMemory(int32_t device, size_t bytes, Kept* memory) {
-  return Take(device, &Device::memory, driver_->Malloc, "get memory", bytes, memory);
+  return Take(device, &Device::memory, driver_->Malloc, driver_->Free, "get memory", bytes, memory);
 }
 
 void Gpu::ReturnMemory(int32_t device, Kept memory, kernels::Stream stream) {
   Return(device, &Device::memory, memory, stream);
 }
 
-Status Gpu::Take(int32_t device, Store store, int (*make)(void**, size_t), const char* what, size_t bytes, Kept* kept) {
-  if (TakeFree(device, store, bytes, kept)) return Status::Ok();
+Status Gpu::Take(int32_t device, Store store, int (*make)(void**, size_t), int (*release)(void*), const char* what,
+                 size_t bytes, Kept* kept) {
+  if (TakeFree(device, store, bytes, true, kept)) return Status::Ok();
   DeviceScope scope(*this);
   if (Status status = scope.Choose(device); !status.ok()) return status;
   void* memory = nullptr;
   const size_t rounded = RoundUp(bytes);
   const int code = make(&memory, rounded);
   if (code != 0) return Check(code, device, what);
+  // It replaces a smaller one: what is kept does not grow with the number of sizes.
+  if (Kept smaller; TakeFree(device, store, bytes, false, &smaller)) Free({smaller}, release);
   *kept = {static_cast<std::byte*>(memory), rounded, nullptr};
   return Status::Ok();
 }
 
-bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, Kept* kept) {
+bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, bool enough, Kept* kept) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Kept>& free = At(device).*store;
   const auto is_free = [this](const Kept& one) {
     int reached = 1;
     return one.used == nullptr || (driver_->QueryEvent(one.used, &reached) == 0 && reached != 0);
   };
-  // The smallest that is large enough: large ones are for those that need them.
   auto best = free.end();
   for (auto one = free.begin(); one != free.end(); ++one) {
-    if (one->bytes < bytes || (best != free.end() && best->bytes <= one->bytes) || !is_free(*one)) continue;
-    best = one;
+    if ((one->bytes >= bytes) != enough || !is_free(*one)) continue;
+    if (best == free.end() || (one->bytes < best->bytes) == enough) best = one;
   }
   if (best == free.end()) return false;
   *kept = *best;

@@ -42,8 +42,8 @@ class Gpu {
 
   // Lets kernels on `device` touch memory of `peer`.
   Status EnablePeer(int32_t device, int32_t peer, bool* possible);
-  // The most blocks of a kernel that are worth launching.
-  Status MaxBlocks(int32_t device, int32_t* blocks);
+  // The most blocks of a kernel that are worth launching; `beside`: while the device computes something else.
+  Status MaxBlocks(int32_t device, bool beside, int32_t* blocks);
 
   // Loads the kernels, once for each device: before the first of its kernels is launched, and so before any barrier
   // waits on it.
@@ -81,17 +81,20 @@ class Gpu {
     std::vector<Kept> memory;
     std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
     kernels::Stream side = nullptr;
-    int32_t blocks = 0;
-    std::mutex loading;   // held while the kernels are loaded
-    bool loaded = false;  // guarded by it
+    int32_t multiprocessors = 0;  // 0: not known
+    std::mutex loading;           // held while the kernels are loaded
+    bool loaded = false;          // guarded by it
     std::mutex messages;
   };
 
   using Store = std::vector<Kept> Device::*;
 
   Device& At(int32_t device);
-  Status Take(int32_t device, Store store, int (*make)(void**, size_t), const char* what, size_t bytes, Kept* kept);
-  bool TakeFree(int32_t device, Store store, size_t bytes, Kept* kept);
+  Status Take(int32_t device, Store store, int (*make)(void**, size_t), int (*release)(void*), const char* what,
+              size_t bytes, Kept* kept);
+  // Of what no device uses any more, the one whose size is nearest to `bytes`: of those that are large enough, so that
+  // large ones are left for whoever needs them, or of those that are not.
+  bool TakeFree(int32_t device, Store store, size_t bytes, bool enough, Kept* kept);
   void Return(int32_t device, Store store, Kept kept, kernels::Stream stream);
   void Free(const std::vector<Kept>& kept, int (*free)(void*));
 

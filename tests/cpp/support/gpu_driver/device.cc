@@ -17,7 +17,7 @@ Device::Device(const std::string& path) : emulated_(path.empty()) {
   }
   Must(driver_->SetDevice(0), "choose device 0");
   gpu::Gpu gpu(driver_);
-  if (!gpu.MaxBlocks(0, &max_blocks_).ok()) Must(1, "count its multiprocessors");
+  if (!gpu.MaxBlocks(0, false, &max_blocks_).ok()) Must(1, "count its multiprocessors");
   Must(driver_->CreateStream(&stream_), "make a stream");
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "backends/gpu/device/gpu.h"
 #include "kernels/driver.h"
@@ -58,6 +59,58 @@ void TestReuse() {
   CHECK(memory.Allocate(kBytes) != third);  // one call does not get it twice
 }
 
+// What a larger size replaces is freed; sizes that differ by less than an eighth share memory.
+void TestWhatIsKept() {
+  static std::vector<size_t> made;
+  static int freed = 0;
+  kernels::Driver driver = *fastjax_gpu_driver();
+  driver.Malloc = [](void** memory, size_t bytes) {
+    made.push_back(bytes);
+    return fastjax_gpu_driver()->Malloc(memory, bytes);
+  };
+  driver.Free = [](void* memory) {
+    ++freed;
+    return fastjax_gpu_driver()->Free(memory);
+  };
+  constexpr size_t kMiB = size_t{1} << 20;
+  const Stream stream;
+  const auto allocate = [&stream](Gpu* gpu, size_t bytes) {
+    CHECK(Allocated(gpu, stream, bytes) != nullptr);
+    CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(stream.stream), 0);
+  };
+  Gpu gpu(&driver);
+  allocate(&gpu, 9 * kMiB + 1);
+  allocate(&gpu, 10 * kMiB);
+  CHECK_EQ(made.size(), size_t{1});
+  CHECK_EQ(made[0], 10 * kMiB);
+  CHECK_EQ(freed, 0);
+  allocate(&gpu, 100 * kMiB);
+  CHECK_EQ(made[1], 104 * kMiB);
+  CHECK_EQ(freed, 1);
+  allocate(&gpu, kMiB);  // in the large one
+  CHECK_EQ(made.size(), size_t{2});
+}
+
+// Beside what computes, kernels take a part of the GPU unless they are told how many multiprocessors.
+void TestBlocks() {
+  kernels::Driver driver = *fastjax_gpu_driver();
+  driver.CountMultiprocessors = [](int* count, int /*device*/) {
+    *count = 132;
+    return 0;
+  };
+  const auto blocks = [&driver](int32_t multiprocessors, bool beside) {
+    Gpu gpu(&driver, multiprocessors);
+    int32_t most = 0;
+    CHECK(gpu.MaxBlocks(0, beside, &most).ok());
+    return most;
+  };
+  const int32_t each = blocks(1, false);
+  CHECK_EQ(blocks(0, false), 132 * each);
+  CHECK_EQ(blocks(0, true), 32 * each);
+  CHECK_EQ(blocks(48, true), 48 * each);
+  CHECK_EQ(blocks(1000, true), 132 * each);
+}
+
 // A device without memory says so, and what it got before is kept.
 void TestNoneLeft() {
   kernels::Driver driver = *fastjax_gpu_driver();
@@ -79,6 +132,8 @@ int main() {
   using namespace fastjax::test;
   fastjax_gpu_driver()->SetDevice(0);
   TestReuse();
+  TestWhatIsKept();
+  TestBlocks();
   TestNoneLeft();
   CheckNoMisuse();
   return fastjax::test::Finish("gpu_call_memory_test");
