@@ -24,7 +24,7 @@ And so have GPUs, when fastjax is imported:
 
 | environment | default | meaning |
 |---|---|---|
-| `FASTJAX_GPU_MULTIPROCESSORS` | all | multiprocessors that kernels may take of each GPU |
+| `FASTJAX_GPU_MULTIPROCESSORS` | all; 32 with `gpu_stream` | that kernels may take of a GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
 | `FASTJAX_GPU_IPC` | 0 | 1: processes of a host share their GPUs' memory; not yet run on GPUs |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices emulate GPUs, for tests |
@@ -267,7 +267,7 @@ class GpuOptions:
     """How GPUs are used.
 
     Attributes:
-      multiprocessors: how many of a GPU's kernels may take; 0: all.
+      multiprocessors: how many of a GPU's kernels may take; 0: all, beside what computes 32.
       nccl: NCCL or RCCL: a path or a name that the loader knows, or nothing.
       emulate: CPU devices run the GPU transport, on GPUs that the host emulates.
       ipc: processes of one host share their GPUs' memory, where the hardware lets them.
