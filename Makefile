@@ -268,6 +268,16 @@ gpu-compile: $(STAMPS)/build-tools $(STAMPS)/test-tools $(if $(NVCC),,$(CUDA_WHE
 	  build/gpu/gpu/libfastjax_cuda.so build/gpu/gpu/libfastjax_rocm.so
 	FASTJAX_GPU_LIBRARIES=build/gpu/gpu $(BIN)/pytest --noconftest tests/repository/test_gpu_build.py tests/repository/test_gpu_code.py $(TEST_ARGS)
 
+# JAX's plugin for CUDA compiles for GPUs that are not there. Its version is in pyproject.toml; it needs Python 3.12.
+PLUGIN_VENV := .venv-cuda-plugin
+
+.PHONY: cuda-plugin
+cuda-plugin: ## Compile exchanges and layers for H100s by JAX's plugin (330 MB), and test with its JAX; needs no GPU
+	FASTJAX_CUDA=$(if $(NVCC),ON,WHEELS) $(MAKE) VENV=$(PLUGIN_VENV) PYTHON=$(or $(shell .ci/find_python 3.12 3.13),python3.12) \
+	  $(addprefix $(PLUGIN_VENV)/.stamps/,$(if $(NVCC),,cuda-compiler-tools) installed test-tools cuda-plugin-tools)
+	JAX_PLATFORMS=cpu JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 $(PLUGIN_VENV)/bin/pytest -n $(WORKERS) tests/gpu/test_compiled_for_gpus.py $(TEST_ARGS)
+	JAX_PLATFORMS=cpu $(MAKE) pytest-jax VENV=$(PLUGIN_VENV)
+
 # ---- a GPU: all that needs one, with the Python and the packages that the machine has
 
 WHEELS ?=

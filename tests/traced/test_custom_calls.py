@@ -394,3 +394,15 @@ def test_processes_and_rails_are_told():
     program = [sys.executable, "-c", _PROCESSES_TOLD, json.dumps(told)]
     out = subprocess.run(program, check=True, capture_output=True, text=True).stdout
     assert json.loads(out) == [told["processes"], told["rails"]]
+
+
+@pytest.mark.every_jax
+def test_an_error_of_xla_itself_is_read():
+    """XLA's struct for the text of an error is longer in later jaxlibs than in our headers."""
+    name = "test_without_state"
+    execute = _core.registrations()[contract.PLAN.target]["execute"]
+    jax.ffi.register_ffi_target(name, {"execute": execute}, platform="cpu")
+    result = jax.ShapeDtypeStruct((8,), np.int32)
+    call = jax.jit(jax.ffi.ffi_call(name, result))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?i)state"):
+        jax.block_until_ready(call(np.zeros(1, np.int32), np.zeros(1, np.uint32)))

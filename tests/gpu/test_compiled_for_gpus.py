@@ -1,0 +1,202 @@
+"""What XLA:GPU makes of exchanges and layers, compiled for H100s by JAX's plugin: no GPU is needed.
+
+h100.txtpb says what XLA asks of such a GPU, as its `hlo-opt` takes it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exchange_checks import CHECKS, exchange_jobs
+from exchange_checks.backends import Devices, Loopback
+from jax.experimental import topologies
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from spmd import spmd
+
+import fastjax
+from fastjax.loopback import loopback_ragged_all_to_all
+
+pytest.importorskip("jax_plugins.xla_cuda13", reason="JAX's CUDA plugin is not installed")
+
+ROWS, WIDTH = 64, 32
+
+
+@functools.cache
+def gpus(count: int) -> Any:
+    config = (Path(__file__).parent / "h100.txtpb").read_text()
+    shape = f"1x1x{count}"
+    return topologies.get_topology_desc(
+        "h100", "cuda", target_config=config, topology=shape
+    ).devices
+
+
+def mesh_of(count: int) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.array(gpus(count)), ("x",), axis_types=(AxisType.Auto,))
+
+
+def compiled(function: Any, *args: Any, **options: Any) -> str:
+    """The program that XLA has made, as text."""
+    return jax.jit(function, **options).lower(*args).compile().as_text()
+
+
+class NotRunError(Exception):
+    """Ends a check, whose program would have run now."""
+
+
+class CompiledDevices(Devices):
+    """Devices of a mesh that are not there."""
+
+    def compiled(self, program: Any, mesh: Any = None, *, check_vma: bool = True) -> Any:
+        mesh = mesh or self.mesh()
+        there = np.array(gpus(mesh.devices.size)).reshape(mesh.devices.shape)
+        there = jax.sharding.Mesh(there, mesh.axis_names, axis_types=mesh.axis_types)
+        name = mesh.axis_names if len(mesh.axis_names) > 1 else mesh.axis_names[0]
+        exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name=name)
+        local = functools.partial(program, exchange)
+        mapped = spmd(local, there, check_vma=check_vma).mapped  # pyright: ignore[reportFunctionMemberAccess]
+        return compile_only(mapped, NamedSharding(there, P(there.axis_names)))
+
+
+class CompiledLoopback(Loopback):
+    """All ranks on one GPU that is not there."""
+
+    def compiled(self, program: Any, mesh: Any = None, *, check_vma: bool = True) -> Any:
+        assert mesh is None
+        del check_vma
+        exchange = functools.partial(loopback_ragged_all_to_all, topology=self.topology)
+        one = jax.sharding.SingleDeviceSharding(gpus(1)[0])
+        return compile_only(jax.jit(functools.partial(program, exchange)), one)
+
+
+def compile_only(program: Any, sharding: Any) -> Any:
+    def run(*args: Any) -> Any:
+        def shaped(x: Any) -> Any:
+            dtype = jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
+            return jax.ShapeDtypeStruct(np.shape(x), dtype, sharding=sharding)
+
+        program.lower(*jax.tree.map(shaped, args)).compile()
+        raise NotRunError
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        pytest.param(backend, name, id=f"{kind}: {name}")
+        for kind, backend, names in (
+            ("one GPU", CompiledDevices(1, 1), exchange_jobs.ON_GPUS["one GPU"].names),
+            ("four GPUs", CompiledDevices(2, 2), CHECKS),
+            ("loopback", CompiledLoopback(2, 4), exchange_jobs.ON_GPUS["loopback"].names),
+        )
+        for name in names or ()
+        if CHECKS[name].needs(backend)
+    ],
+)
+def test_every_check_compiles(backend, name):
+    with contextlib.suppress(NotRunError):  # some make programs of their own, for CPU devices
+        CHECKS[name].run(backend)
+
+
+def arrays_of(mesh: jax.sharding.Mesh) -> tuple[Any, ...]:
+    """Operand, output and metadata of an exchange between all devices."""
+    size = mesh.devices.size
+    sharding = NamedSharding(mesh, P("x"))
+    rows = jax.ShapeDtypeStruct((size * ROWS, WIDTH), jnp.bfloat16, sharding=sharding)
+    meta = jax.ShapeDtypeStruct((size * size,), jnp.int32, sharding=sharding)
+    return (rows, rows, *(meta,) * 4)
+
+
+def exchange(*args: Any) -> jax.Array:
+    return fastjax.fast_ragged_all_to_all(*args, axis_name="x")
+
+
+def on_all(function: Any, mesh: jax.sharding.Mesh) -> Any:
+    return jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_rows_are_not_copied(count):
+    """Neither those of a donated output, nor those that a loop writes again and again."""
+    mesh = mesh_of(count)
+    once = on_all(exchange, mesh)
+
+    def loop(operand: Any, output: Any, *meta: Any) -> Any:
+        return jax.lax.fori_loop(0, 4, lambda _, rows: once(operand, rows, *meta), output)
+
+    for program in (once, loop):
+        text = compiled(program, *arrays_of(mesh), donate_argnums=1)
+        assert "fastjax_plan_exchange_v1" in text
+        assert not re.findall(rf"= bf16\[{ROWS},{WIDTH}\]\S* copy\(", text)
+
+
+@pytest.mark.parametrize("gpu_stream", [False, True])
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_layer_in_chunks(count, deduplicate, gpu_stream):
+    """With its gradients: as many exchanges as it has when it is lowered."""
+    mesh = mesh_of(count)
+    experts, tokens, chosen = 8, 256, 2
+    sharding = NamedSharding(mesh, P("x"))
+
+    def shaped(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((count * shape[0], *shape[1:]), dtype, sharding=sharding)
+
+    def step(x: Any, ids: Any, weights: Any, params: Any) -> Any:
+        def layer(x: Any, weights: Any, params: Any) -> Any:
+            return fastjax.moe.layer(
+                lambda row, param: jnp.tanh(row @ param),
+                x,
+                ids,
+                weights,
+                params,
+                num_experts=experts,
+                axis_name="x",
+                chunks=4,
+                deduplicate=deduplicate,
+                topology=fastjax.Topology(count, 1),
+            )
+
+        value, back = jax.vjp(layer, x, weights, params)
+        return value, *back(value)
+
+    ids = shaped(tokens, chosen, dtype=jnp.int32)
+    params = jax.ShapeDtypeStruct((experts, WIDTH, WIDTH), jnp.float32, sharding=sharding)
+    with fastjax.options(gpu_stream=gpu_stream):
+        lowered = jax.jit(on_all(step, mesh)).lower(
+            shaped(tokens, WIDTH), ids, shaped(tokens, chosen), params
+        )
+    target = re.compile(r"fastjax_(?:gpu_indexed_exchange|exchange|plan_exchange)_v1")
+    wanted = collections.Counter(target.findall(lowered.as_text()))
+    text = lowered.compile().as_text()
+    assert wanted
+    assert collections.Counter(target.findall(text)) == wanted
+    if gpu_stream:
+        assert beside_work(text)
+
+
+def beside_work(text: str) -> list[list[str]]:
+    """By exchange on a stream of its own that has any: work that XLA has put beside it."""
+    lines = text.splitlines()
+    found = []
+    for start, line in enumerate(lines):
+        made = re.match(r"\s*(?:ROOT )?(%\S+) = .* (?:call|async)-start\(", line)
+        if not made:
+            continue
+        done = re.compile(rf" (?:call|async)-done\({re.escape(made[1])}\)")
+        end = next(i for i, other in enumerate(lines) if i > start and done.search(other))
+        work = [
+            other for other in lines[start + 1 : end] if re.search(r" (?:while|dot)\(|gemm", other)
+        ]
+        found += [work] if work else []
+    return found
