@@ -30,6 +30,7 @@ from emulated_cluster import layer as emulated_layer
 from emulated_cluster import overlap as emulated_overlap
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
+from gpu_check import report as gpu_report
 from paper import report as paper
 from records import table
 
@@ -187,6 +188,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     frontier.SCHEMA: frontier.page,
     gap_tables.SCHEMA: gap_tables.page,
     gpu_compile.SCHEMA: gpu_compile.page,
+    gpu_report.SCHEMA: gpu_report.page,
     layer_memory.SCHEMA: layer_memory.page,
     moe_layer.SCHEMA: moe_layer.page,
     paper.SCHEMA: paper.page,

@@ -18,7 +18,7 @@ from pathlib import Path
 if not __package__:  # run as a folder: ours are found from the one above
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpu_check import machine, wheels
+from gpu_check import machine, report, wheels
 from gpu_check.lineup import Lineup
 from gpu_check.parts import run_together
 from gpu_check.results import LOGS, PAGE, RECORD, Results
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace, results: Results, passed: set[str], deadlin
     try:
         results.begin(
             {
-                "schema": "fastjax-gpu-1",
+                "schema": report.SCHEMA,
                 "emulated": options.emulated,
                 "commit": options.commit or machine.commit(ROOT),
                 "machine": machine.describe(),

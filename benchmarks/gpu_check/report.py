@@ -6,6 +6,8 @@ from typing import Any
 
 from gpu_check.moves import moves_of
 
+SCHEMA = "fastjax-gpu-1"
+
 _LEGEND = (
     "Times are medians with quartiles; `of copy` is the share of the bandwidth that a "
     "device-to-device copy of as many bytes reached in the same rounds. `beside it` was timed in "
@@ -19,7 +21,8 @@ _ALLOCATORS = (
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def markdown(record: dict[str, Any]) -> str:
+def page(record: dict[str, Any], _title: str = "") -> str:
+    """The record as Markdown."""
     gpu, machine, versions = record["gpu"], record["machine"], record["versions"]
     name = f"{gpu['name']}, driver {gpu['driver_version']}" if gpu else "no GPU"
     if record["emulated"]:

@@ -95,7 +95,7 @@ class Results:
         text = json.dumps(record, indent=1) + "\n"
         self._replace(RECORD, lambda path: path.write_text(text))
         try:
-            self.page = report.markdown(record)
+            self.page = report.page(record)
         except Exception:  # noqa: BLE001  # the record can be made a page later, the time is gone
             self.page = f"No page of {RECORD} could be made:\n{traceback.format_exc()}"
         self._replace(PAGE, lambda path: path.write_text(self.page))

@@ -115,12 +115,6 @@ def test_arguments_that_mean_nothing(tmp_path, arguments, text):
     assert text in done.stderr
 
 
-def test_what_only_an_emulated_gpu_may_leave_out(tmp_path):
-    done = gpu_check("--installed", "--folder", str(tmp_path))
-    assert done.returncode == 2
-    assert "--installed and --programs go with --emulated" in done.stderr
-
-
 @pytest.mark.parametrize(
     "number",
     [
@@ -141,7 +135,7 @@ def test_one_that_is_stopped_leaves_what_it_had(tmp_path, number):
     left = left_behind(tmp_path)
     assert killed or left == 0
     record = record_in(tmp_path)
-    assert record["results"]["planning"]["figures"]
+    assert record["results"]["against_jax"]["figures"]
     assert record["results"]["exchange"]["figures"]
     found = statuses(record)
     assert [found[name] for name in MEASUREMENTS] == [
@@ -149,8 +143,8 @@ def test_one_that_is_stopped_leaves_what_it_had(tmp_path, number):
         NOT_ENDED if killed else STOPPED,
         NOT_ENDED,
     ]
-    assert "planning | passed" in (tmp_path / "gpu.md").read_text()
-    wanted = {"planning"} if killed else {"planning", "exchange"}
+    assert "against_jax | passed" in (tmp_path / "gpu.md").read_text()
+    wanted = {"against_jax"} if killed else {"against_jax", "exchange"}
     assert set(logs_in(tmp_path)) >= {f"gpu_logs/{name}.log" for name in wanted}
     assert killed or "these times mean nothing" in said
     assert (
@@ -243,7 +237,7 @@ def test_table_of_kernels_says_what_was_missed():
         "parts": [{"name": "kernels", "status": FAILED, "seconds": 1.0, "detail": "a | b"}],
         "results": {"kernels": kernels},
     }
-    table = report.markdown(record)
+    table = report.page(record)
     assert "| gather | 1 MiB | 5 | 2.0 (1.0-3.0) | 0 | 0.950 | at least 0.90: met |" in table
     assert (
         "| gather (WRONG) | 1 MiB | 5 | 2.0 (1.0-3.0) | 0 | 0.500 | at least 0.90: missed |"
@@ -272,7 +266,7 @@ def test_table_of_allocators_says_how_far_each_went():
         "parts": [],
         "results": {"allocators": {"allocators": kinds}},
     }
-    table = report.markdown(record)
+    table = report.page(record)
     assert "| default | 4 KiB | 256 into 2 MiB | read by another process |  |" in table
     assert (
         "| vmm | 4 KiB | 256 into 2 MiB | found | "

@@ -235,7 +235,6 @@ def test_nccl_that_has_no_two_ranks_on_a_gpu(bare, monkeypatch, version, why):
 
 def test_the_smoke_test_of_nccl(bare, monkeypatch):
     monkeypatch.setattr(machine, "nccl", lambda: ("/lib/libnccl.so.2", (2, 28, 9)))
-    monkeypatch.setattr(Lineup, "_has_target", lambda *_: True)
     parts, _ = planned()
     assert parts["nccl"].skip == ""
     assert parts["nccl"].environment["FASTJAX_NCCL_LIBRARY"] == "/lib/libnccl.so.2"
@@ -250,17 +249,6 @@ def test_the_smoke_test_of_nccl(bare, monkeypatch):
     assert parts["nccl"].environment["FASTJAX_NCCL_LIBRARY"].endswith(f"lib{lineup.FAKE_NCCL}.so")
     assert lineup.FAKE_NCCL in parts["programs"].command[2]
     assert len(parts["nccl"].command) == 3
-    monkeypatch.setattr(Lineup, "_has_target", lambda _, name: name != "nccl_smoke")
-    parts, _ = planned()
-    assert parts["nccl"].skip == "this source has no nccl_smoke"
-    assert "nccl_smoke" not in parts["programs"].command[2]
-
-
-def test_targets_are_those_of_the_source():
-    made = Lineup(ROOT, Path("/nowhere"))
-    for target in set(lineup.TARGETS) - {"nccl_smoke"}:
-        assert made._has_target(target)
-    assert not made._has_target("gpu_nothing")
 
 
 def test_all_that_can_runs_on_the_emulated_gpu(bare):
