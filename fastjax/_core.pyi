@@ -270,6 +270,11 @@ def network_close(seconds: float) -> bool:
 def network_unfinished() -> int:
     """How many devices of this process are at an exchange."""
 
+def network_count_launches_from(module: str, start: int) -> None:
+    """
+    Says from where XLA counts the launches of the executable of a module that was made last.
+    """
+
 def network_state() -> dict:
     """
     What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.

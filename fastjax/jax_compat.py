@@ -8,11 +8,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import inspect
+import threading
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import compiler as _compiler
 from jax._src import config as _jax_config
 from jax._src import core as _jax_core
 from jax._src import dispatch as _dispatch
@@ -365,6 +370,106 @@ def _lower_ours_per_platform(ctx: mlir.LoweringRuleContext, *args: Any, **params
 _mlir.lower_per_platform = _lower_ours_per_platform
 
 
+_FFI_ATTRIBUTES = "mhlo.backend_config"
+_lower_to_module = _mlir.lower_jaxpr_to_module
+_compile = _compiler.compile_or_get_cached
+_named_modules: weakref.WeakKeyDictionary[ir.Module, str] = weakref.WeakKeyDictionary()
+_executables: dict[Hashable, Any] = {}
+_compiling: dict[Hashable, threading.Lock] = {}
+_EXECUTABLES_KEPT = 256
+
+
+def name_modules(
+    *, marked: str, name: str, on_executable: Callable[[str, bytes | None], None]
+) -> None:
+    """Tells FFI calls which module they are part of, in jobs of several processes, from now on.
+
+    A process has one executable of a named module, however often the module is lowered and
+    compiled, and keeps it: its launches are numbered, and would be numbered anew. So functions that
+    are lowered to the same module share its numbers too, in the order in which they are called.
+    Only a module that calls back into Python, or is compiled by a profile, is compiled each time.
+
+    Args:
+      marked: the attribute that such calls have.
+      name: the attribute that they are given: a fingerprint of the module but for itself. It is
+        the same in all processes, and is part of the program wherever that is cached.
+      on_executable: told of each executable that is made of such a module: the fingerprint of the
+        module, and that of the executable, which is none of the module's.
+    """
+
+    @functools.wraps(_lower_to_module)
+    def lower(*args: Any, **params: Any) -> Any:
+        result: Any = _lower_to_module(*args, **params)
+        if job() is not None:
+            _name_module(result.module, marked, name)
+        return result
+
+    @functools.wraps(_compile)
+    def compile_once(*args: Any, **params: Any) -> Any:
+        given = inspect.signature(_compile).bind(*args, **params).arguments
+        module = _named_modules.get(given["computation"])
+        if module is None:
+            return _compile(*args, **params)
+
+        def compile_anew() -> Any:
+            executable = _compile(*args, **params)
+            on_executable(module, executable.fingerprint)
+            return executable
+
+        if given["host_callbacks"] or given.get("pgle_profiler") is not None:
+            return compile_anew()
+        options, devices = given["compile_options"], given["executable_devices"]
+        key = (module, options.SerializeAsString(), devices, given["backend"])
+        return _kept_executable(key, compile_anew)
+
+    _mlir.lower_jaxpr_to_module = lower
+    _compiler.compile_or_get_cached = compile_once
+
+
+def _name_module(module: ir.Module, marked: str, name: str) -> None:
+    """Gives the marked calls of a module its fingerprint."""
+    calls: list[ir.Operation] = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        attributes = operation.attributes
+        if operation.name == "stablehlo.custom_call" and _FFI_ATTRIBUTES in attributes:
+            given: Any = attributes[_FFI_ATTRIBUTES]
+            if isinstance(given, ir.DictAttr) and marked in given:
+                calls.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if not calls:
+        return
+    with module.context:
+        # Without where in the source each operation is from, which may differ between hosts.
+        text: Any = module.operation.get_asm(enable_debug_info=False)
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:32]
+        for call in calls:
+            attributes: Any = call.attributes[_FFI_ATTRIBUTES]
+            named: dict[str, ir.Attribute] = {a.name: a.attr for a in attributes}
+            named[name] = ir.StringAttr.get(fingerprint)
+            call.attributes[_FFI_ATTRIBUTES] = ir.DictAttr.get(named)
+    _named_modules[module] = fingerprint
+
+
+def _kept_executable(key: Hashable, make: Callable[[], Any]) -> Any:
+    """What `make` returned first. Threads that want the same wait, and no others."""
+    with _compiling.setdefault(key, threading.Lock()):
+        if key not in _executables:
+            _executables[key] = make()
+            # The first that was made, in every process.
+            for old in list(_executables)[:-_EXECUTABLES_KEPT]:
+                _executables.pop(old, None)
+                _compiling.pop(old, None)
+        return _executables[key]
+
+
+def forget_executables() -> None:
+    """Lets executables of named modules go. To be called at the end, before JAX's own."""
+    _executables.clear()
+
+
 def lower_function(
     ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *values: MlirValue
 ) -> list[MlirValue]:
@@ -445,10 +550,12 @@ __all__ = [
     "custom_call",
     "device_processes",
     "explicit_axes",
+    "forget_executables",
     "job",
     "lower_function",
     "lower_in_all_axes",
     "manual_axes",
+    "name_modules",
     "new_channel",
     "on_collectives_stream",
     "op_name",

@@ -151,6 +151,7 @@ def _close(gatherer: Gatherer) -> None:
             "fastjax's network did not close within %g s: some other process does not answer.",
             _CLOSE_SECONDS,
         )
+    jax_compat.forget_executables()
 
 
 def _finish_launches(seconds: float) -> None:

@@ -7,7 +7,7 @@ import json
 
 # What processes say to each other once connected. Two of different numbers do not understand each
 # other, so it changes with anything that they send.
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)

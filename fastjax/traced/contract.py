@@ -115,6 +115,7 @@ _CALL_SITE = (
 _PROCESSES = (
     Attribute("processes", "int64[]", optional=True),
     Attribute("rails", "int64[]", optional=True),
+    Attribute("module", "string", optional=True),  # its fingerprint, once it is complete
 )
 _TOPOLOGY = Attribute("topology", "int64[]")  # `Topology.words`
 _PLANNING = (_TOPOLOGY, Attribute("scheduler", "int64"), Attribute("row_bytes", "int64"))

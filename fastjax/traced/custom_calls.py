@@ -15,6 +15,8 @@ from fastjax.traced.plan_spec import PlanSpec
 
 _STAGED_ID_BYTES = 8
 
+network.follow()
+
 
 def emit(
     ctx: jax_compat.LoweringContext,

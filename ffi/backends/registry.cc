@@ -35,6 +35,12 @@ Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* pro
   return Status::Ok();
 }
 
+void CountLaunchesFrom(const std::string& module, uint32_t start) {
+  auto& open = ProcessState<OpenProcessGroup>();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  if (open.process_group != nullptr) open.process_group->launch_ids.CountFrom(module, start);
+}
+
 Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend) {
   if (!site.spans_processes()) {
     *backend = std::make_shared<memory::MemoryBackend>();

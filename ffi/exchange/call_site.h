@@ -13,6 +13,7 @@ struct CallSite {
   std::string operation;  // the public function's name, for messages
   std::string axis;       // as the user wrote it, for messages
   std::string program;    // the name of the function that was compiled
+  std::string module;     // a hash of the lowered module, where one is known
   std::string shapes;     // of the operands
   int64_t channel = 0;    // distinguishes the exchanges of one program
   uint64_t settings = 0;  // a hash of what plans depend on besides the traffic

@@ -31,8 +31,10 @@ Contract Declare() {
                                 Added({"platform", &A::platform}),
                                 {"tokens", &A::tokens, Presence::kOptional},
                                 {"top_k", &A::top_k, Presence::kOptional}}};
-  const AttributeGroup processes = {
-      "a call site's", {{"processes", &A::processes, Presence::kOptional}, {"rails", &A::rails, Presence::kOptional}}};
+  const AttributeGroup processes = {"a call site's",
+                                    {{"processes", &A::processes, Presence::kOptional},
+                                     {"rails", &A::rails, Presence::kOptional},
+                                     {"module", &A::module, Presence::kOptional}}};
   const Attribute topology = {"topology", &A::topology};
   const AttributeGroup planning = {"a plan's", {topology, {"scheduler", &A::scheduler}, {"row_bytes", &A::row_bytes}}};
   const AttributeGroup planned = {"a plan's", {Added(topology)}};

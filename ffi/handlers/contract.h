@@ -34,6 +34,7 @@ struct CallAttributes {
   // Both are given where devices of several processes take part, and are indexed by partition.
   std::optional<Ints> processes;
   std::optional<Ints> rails;
+  std::string_view module;  // the fingerprint of the module that it was lowered into, likewise
   // Of a layer of experts: a device's tokens, and the experts that each chooses.
   int64_t tokens = 0;
   int64_t top_k = 0;

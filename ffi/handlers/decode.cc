@@ -49,6 +49,7 @@ void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->name = std::string(attrs.name);
   site->axis = std::string(attrs.axis);
   site->program = std::string(attrs.program);
+  site->module = std::string(attrs.module);
   site->shapes = std::string(attrs.shapes);
   site->platform = std::string(attrs.platform);
   site->channel = attrs.channel;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/network/open_wire.h"
+#include "backends/registry.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/job_network.h"
 
@@ -93,6 +94,8 @@ void RegisterNetwork(nb::module_* module) {
               "Sends what is in flight, for so long at most, and closes; False if that had to be given up.");
   module->def(
       "network_unfinished", [] { return Unfinished().load(); }, "How many devices of this process are at an exchange.");
+  module->def("network_count_launches_from", &CountLaunchesFrom, nb::arg("module"), nb::arg("start"),
+              "Says from where XLA counts the launches of the executable of a module that was made last.");
   module->def("network_state", &State,
               "What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.");
 }

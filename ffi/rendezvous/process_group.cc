@@ -8,10 +8,14 @@ namespace fastjax {
 Site::Site(std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<const CallSite> site, const std::string& what)
     : process_group_(std::move(process_group)), call_site_(std::move(site)) {
   const CallSite& call = *call_site_;
+  constexpr size_t kShort = 8;  // enough to tell two modules apart in an error
+  const std::string module = call.module.empty() ? "" : ", module " + call.module.substr(0, kShort);
   text_ = call.operation + " over axis " + call.axis + " (channel " + std::to_string(call.channel) + " of " +
-          call.program + ") between " + std::to_string(call.group_size) + " devices, " + what + ", of " + call.shapes;
-  call_ = process_group_->wire->KeyedHash(text_.data(), text_.size());
-  number_ = process_group_->launch_ids.Open(call_);
+          call.program + module + ") between " + std::to_string(call.group_size) + " devices, " + what + ", of " +
+          call.shapes;
+  const std::string named = text_ + call.module;
+  call_ = process_group_->wire->KeyedHash(named.data(), named.size());
+  number_ = process_group_->launch_ids.Open(call_, call.module);
   others_.resize(call.groups());
   local_.resize(call.groups());
   for (int32_t group = 0; group < call.groups(); ++group) {
@@ -29,11 +33,11 @@ Site::Site(std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<const Ca
   }
 }
 
-Site::~Site() { process_group_->launch_ids.Close(call_, number_); }
+Site::~Site() { process_group_->launch_ids.Close(number_); }
 
 void Site::Begin(int64_t run_id, int32_t group, ProcessSession* session) const {
   session->key = {call_, group};
-  session->launch_id = process_group_->launch_ids.Count(call_, number_, group, run_id);
+  session->launch_id = process_group_->launch_ids.Count(number_, group, run_id);
   session->settings = call_site_->settings;
   session->text = text_;
   session->others = others_[group];

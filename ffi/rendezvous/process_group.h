@@ -57,7 +57,7 @@ class Site {
   const std::shared_ptr<ProcessGroup> process_group_;
   const std::shared_ptr<const CallSite> call_site_;
   std::string text_;
-  uint64_t call_ = 0;  // a hash of the text
+  uint64_t call_ = 0;  // a hash of the text and the module
   int64_t number_ = 0;
   std::vector<std::vector<int32_t>> others_;  // by group: processes
   std::vector<std::vector<int32_t>> local_;   // by group

@@ -18,16 +18,15 @@ struct CallKey {
   friend bool operator==(const CallKey& a, const CallKey& b) { return a.call == b.call && a.group == b.group; }
 };
 
+constexpr int64_t kUnknownStart = -1;
+
 // Which of the launches with one key it is, as one process counts them. A program is launched many times, a loop in it
 // repeats a call, XLA may make several copies of a call site, and JAX may compile a program again.
 struct LaunchId {
-  int64_t run_id = 0;      // XLA's number of the launch, in this process
-  int64_t first_run = 0;   // and that of the first launch of the call site
-  int64_t generation = 0;  // how often the process had compiled the program before this one, and launched it
-  int64_t before = 0;      // its launches up to then
-  int32_t copy = 0;        // of the call site, in the order in which they were made
-  int32_t copies = 1;      // that the executable has
-  int32_t round = 0;       // of this copy, in this run
+  int64_t run_id = 0;             // XLA's number of the launch, in this process
+  int64_t start = kUnknownStart;  // from where XLA counts them, in this process
+  int32_t copy = 0;               // of the call site, in the order in which they were made
+  int32_t round = 0;              // of this copy, in this run
 };
 
 // The last two are sent after a connection was renewed. kMeetAgain is the message of kMeet once more, from a process

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -46,7 +47,12 @@ void ProcessRendezvous::Join(ProcessSession* session) {
         std::find_if(messages.begin(), messages.end(), [&](const std::unique_ptr<ReceivedMessage>& message) {
           return message->metadata.key == session->key && SameLaunch(message->metadata.launch_id, session->launch_id);
         });
-    if (found == messages.end()) continue;
+    if (found == messages.end()) {
+      const auto unlike = std::find_if(messages.begin(), messages.end(),
+                                       [&](const auto& message) { return CannotTell(*session, message->metadata); });
+      if (unlike == messages.end()) continue;
+      return Fail(session, Untold(*session, session->others[place], (*unlike)->metadata));
+    }
     std::unique_ptr<ReceivedMessage> message = std::move(*found);
     messages.erase(found);
     if (!Accept(session, place, std::move(message))) return;
@@ -55,7 +61,11 @@ void ProcessRendezvous::Join(ProcessSession* session) {
 }
 
 void ProcessRendezvous::Leave(ProcessSession* session) {
-  joined_.erase(std::remove(joined_.begin(), joined_.end(), session), joined_.end());
+  const auto place = std::find(joined_.begin(), joined_.end(), session);
+  if (place != joined_.end()) {
+    if (session->met && std::next(place) != joined_.end()) WaitAnew(place, std::chrono::steady_clock::now());
+    joined_.erase(place);
+  }
   for (auto& message : session->messages) {
     if (message != nullptr) PutAway(std::move(message));
   }
@@ -186,6 +196,36 @@ ProcessSession* ProcessRendezvous::Find(int32_t process, const ProcessMetadata& 
   return nullptr;
 }
 
+// Whether a message is of the session's call, and nothing says whether it is of its launch.
+bool ProcessRendezvous::CannotTell(const ProcessSession& session, const ProcessMetadata& theirs) {
+  return theirs.key == session.key && !Comparable(theirs.launch_id, session.launch_id);
+}
+
+Status ProcessRendezvous::Untold(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const {
+  const auto launch = [](const LaunchId& id) {
+    return "launch " + std::to_string(id.run_id) +
+           (id.start == kUnknownStart ? " of an executable that JAX did not compile or read from its cache, so that "
+                                        "nothing says from which number it counts"
+                                      : ", counted from " + std::to_string(id.start));
+  };
+  return Status::Invalid(session.prefix + "this launch and that of " + wire_->Describe(process) +
+                         " cannot be told to be the same: here, " + session.text + ", " + launch(session.launch_id) +
+                         "; there, " + std::string(theirs.text) + ", " + launch(theirs.launch_id) +
+                         ". Compile the program in every process, or load the same serialized executable in each.");
+}
+
+// Fails the sessions that would wait in vain for an answer to which launch a message is of.
+void ProcessRendezvous::FailUntold(int32_t process, const ProcessMetadata& theirs) {
+  const auto waits = [&](const ProcessSession* session) {
+    if (session->failed || session->met || !CannotTell(*session, theirs)) return false;
+    return std::find(session->others.begin(), session->others.end(), process) != session->others.end();
+  };
+  if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
+  ForEachJoined([&](ProcessSession* session) {
+    if (waits(session)) Fail(session, Untold(*session, process, theirs));
+  });
+}
+
 void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
   if (ProcessSession* session = Find(process, message->metadata); session != nullptr) {
     const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
@@ -199,6 +239,7 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
     return PutAway(std::move(message));
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
+  FailUntold(process, message->metadata);
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
@@ -284,7 +325,33 @@ void ProcessRendezvous::SendAgain(const ProcessSession& session, int32_t process
   wire_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
+// Whether the processes that have not come to a session are all at an earlier one, at which this process is too.
+bool ProcessRendezvous::AreAt(const ProcessSession& earlier, const ProcessSession& session) {
+  const auto is_there = [&](int32_t process) {
+    const auto place = std::find(earlier.others.begin(), earlier.others.end(), process);
+    return place != earlier.others.end() && earlier.messages[place - earlier.others.begin()] != nullptr;
+  };
+  bool all = true;
+  ForEachMissing(session, [&](int32_t process) { all = all && is_there(process); });
+  return all;
+}
+
+// Sessions that came after one that goes on, or has ended now: who is missing could not come before. The time-out of
+// the earlier one limits that.
+void ProcessRendezvous::WaitAnew(std::vector<ProcessSession*>::const_iterator earlier,
+                                 std::chrono::steady_clock::time_point now) {
+  for (auto later = std::next(earlier); later != joined_.end(); ++later) {
+    ProcessSession& session = **later;
+    if (session.met || session.failed || !AreAt(**earlier, session)) continue;
+    session.deadline = now + session.timeout;
+    session.probed = false;
+  }
+}
+
 void ProcessRendezvous::OnTick(std::chrono::steady_clock::time_point now) {
+  for (auto session = joined_.begin(); session != joined_.end(); ++session) {
+    if (!(*session)->failed) WaitAnew(session, now);
+  }
   ForEachJoined([&](ProcessSession* session) {
     if (session->met) return session->participant->OnTick(now);
     if (!session->failed) Await(session, now);

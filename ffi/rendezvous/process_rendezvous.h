@@ -111,6 +111,11 @@ class ProcessRendezvous final : public Handler {
   void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
   void FailQuietly(ProcessSession* session, const Status& why);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
+  static bool CannotTell(const ProcessSession& session, const ProcessMetadata& theirs);
+  Status Untold(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const;
+  void FailUntold(int32_t process, const ProcessMetadata& theirs);
+  static bool AreAt(const ProcessSession& earlier, const ProcessSession& session);
+  void WaitAnew(std::vector<ProcessSession*>::const_iterator earlier, std::chrono::steady_clock::time_point now);
   template <typename Function>
   static void ForEachMissing(const ProcessSession& session, Function function);
   Status GaveUp(const ProcessSession& session, const GivenUp& given_up) const;

@@ -119,7 +119,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     fastjax::ProcessAllGather all_gather(&site().process_group(), std::move(words));
     ProcessSession& next = all_gather.process_session();
     next.text = std::string(about) + ", for " + met.text;
-    next.key = {site().process_group().wire->KeyedHash(next.text.data(), next.text.size()), met.key.group};
+    const std::string named = next.text + " of " + std::to_string(met.key.call);
+    next.key = {site().process_group().wire->KeyedHash(named.data(), named.size()), met.key.group};
     next.launch_id = met.launch_id;
     next.others = met.others;
     next.timeout = met.timeout;

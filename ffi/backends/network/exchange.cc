@@ -127,15 +127,8 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   // Returns the tag of a launch. Every process makes it from the id that the first of them gave to the launch.
   static uint64_t TagOf(const Wire& wire, const CallKey& key, const LaunchId& first) {
-    const int64_t words[] = {static_cast<int64_t>(key.call),
-                             key.group,
-                             first.run_id,
-                             first.first_run,
-                             first.generation,
-                             first.before,
-                             first.copy,
-                             first.copies,
-                             first.round};
+    const int64_t words[] = {
+        static_cast<int64_t>(key.call), key.group, first.run_id, first.start, first.copy, first.round};
     return wire.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 

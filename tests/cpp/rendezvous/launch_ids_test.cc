@@ -23,7 +23,7 @@ void TestMessages() {
     ProcessMetadata message;
     message.kind = length % 2 == 0 ? Kind::kMeet : Kind::kGiveUp;
     message.key = {random(), length};
-    message.launch_id = {1, 2, 3, 4, 5, 6, 7};
+    message.launch_id = {1, 2, 3, 4};
     message.settings = random();
     message.text = text;
     message.words = words.data();
@@ -32,9 +32,8 @@ void TestMessages() {
     ProcessMetadata read;
     CHECK(Decode(bytes.data(), bytes.size(), &read));
     CHECK(read.kind == message.kind && read.key == message.key && read.settings == message.settings);
-    CHECK(read.launch_id.run_id == 1 && read.launch_id.first_run == 2 && read.launch_id.generation == 3 &&
-          read.launch_id.before == 4);
-    CHECK(read.launch_id.copy == 5 && read.launch_id.copies == 6 && read.launch_id.round == 7);
+    CHECK(read.launch_id.run_id == 1 && read.launch_id.start == 2);
+    CHECK(read.launch_id.copy == 3 && read.launch_id.round == 4);
     CHECK(read.text == text);
     CHECK(std::vector<int64_t>(read.words, read.words + read.num_words) == words);
     // Nothing shorter or longer is a message.
@@ -55,131 +54,118 @@ void TestMessages() {
   }
 }
 
-// What two processes that launch the same program the same number of times take for the same launch, whatever
-// happens to the program in one of them.
-void TestLaunches() {
-  constexpr uint64_t kCall = 77;
-  const auto agree = [](const std::vector<LaunchId>& a, const std::vector<LaunchId>& b) {
-    CHECK_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) {
-      for (size_t j = 0; j < b.size(); ++j) CHECK_EQ(SameLaunch(a[i], b[j]), i == j);
+constexpr uint64_t kCall = 77;
+constexpr char kModule[] = "1e9cd207";
+
+void CheckAgree(const std::vector<LaunchId>& a, const std::vector<LaunchId>& b) {
+  CHECK_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < b.size(); ++j) {
+      CHECK_EQ(SameLaunch(a[i], b[j]), i == j);
+      CHECK(Comparable(a[i], b[j]));
     }
-  };
-  const auto launch = [](LaunchIds* launch_ids, int64_t site, int64_t first_run, std::vector<int64_t> order) {
-    std::vector<LaunchId> found(order.size());
-    for (const int64_t i : order) found[static_cast<size_t>(i)] = launch_ids->Count(kCall, site, 0, first_run + i);
-    return found;
-  };
-  {  // Run ids that agree, and launches that overlap.
-    LaunchIds a;
-    LaunchIds b;
-    const int64_t site_a = a.Open(kCall);
-    const int64_t site_b = b.Open(kCall);
-    agree(launch(&a, site_a, 900, {0, 1, 2, 3, 4}), launch(&b, site_b, 900, {1, 0, 4, 3, 2}));
   }
-  {  // One of them has read the program from a cache.
+}
+
+// XLA's run ids are 32 bits, of either sign.
+int64_t RunId(uint32_t start, int64_t launch) { return static_cast<int32_t>(start + static_cast<uint32_t>(launch)); }
+
+std::vector<LaunchId> Launch(LaunchIds* launch_ids, int64_t site, uint32_t start, const std::vector<int64_t>& order) {
+  std::vector<LaunchId> found(order.size());
+  for (const int64_t i : order) found[static_cast<size_t>(i)] = launch_ids->Count(site, 0, RunId(start, i));
+  return found;
+}
+
+// The same launches of a program in two processes, in any order, wherever each counts from: where it wraps around,
+// where the sign changes. What is alike in all processes is part of run ids, and not of starts.
+void TestStarts() {
+  constexpr uint32_t kAlike = 0x1f6ba42f;
+  for (const uint32_t start : {900u, 0u, 0xfffffffeu - kAlike, 0x7fffffffu - kAlike}) {
     LaunchIds a;
     LaunchIds b;
-    const int64_t site_a = a.Open(kCall);
-    const int64_t site_b = b.Open(kCall);
-    agree(launch(&a, site_a, 900, {0, 1, 2, 3, 4}), launch(&b, site_b, 1'000'000'000, {0, 2, 1, 4, 3}));
+    const int64_t site_a = a.Open(kCall, kModule);
+    const int64_t site_b = b.Open(kCall, kModule);
+    a.CountFrom(kModule, 900);
+    b.CountFrom(kModule, start);
+    CheckAgree(Launch(&a, site_a, 900 + kAlike, {0, 1, 2, 3, 4}), Launch(&b, site_b, start + kAlike, {1, 0, 4, 3, 2}));
   }
-  {  // One of them has compiled it once more beforehand; or other programs beside it.
-    LaunchIds a;
-    LaunchIds b;
-    static_cast<void>(a.Open(kCall));
-    const int64_t site_a = a.Open(kCall);
-    static_cast<void>(b.Open(kCall + 1));
-    const int64_t site_b = b.Open(kCall);
-    agree(launch(&a, site_a, 5'000'000, {0, 1, 2, 3}), launch(&b, site_b, 1'000'000'000, {0, 1, 2, 3}));
+}
+
+// Launches that a process left out, the first among them, are those that nobody meets.
+void TestMissed() {
+  LaunchIds a;
+  LaunchIds b;
+  const int64_t site_a = a.Open(kCall, kModule);
+  const int64_t site_b = b.Open(kCall, kModule);
+  a.CountFrom(kModule, 900);
+  b.CountFrom(kModule, 5'000'000);
+  const std::vector<LaunchId> all = Launch(&a, site_a, 900, {0, 1, 2, 3, 4, 5});
+  for (const int64_t i : {1, 3, 4}) {
+    const LaunchId some = b.Count(site_b, 0, RunId(5'000'000, i));
+    for (int64_t j = 0; j < 6; ++j) CHECK_EQ(SameLaunch(all[static_cast<size_t>(j)], some), i == j);
   }
-  {  // One of them forgets it half-way.
-    LaunchIds a;
-    LaunchIds b;
-    const int64_t old_a = a.Open(kCall);
-    const int64_t site_b = b.Open(kCall);
-    std::vector<LaunchId> all_a = launch(&a, old_a, 900, {0, 1, 2});
-    a.Close(kCall, old_a);
-    const int64_t new_a = a.Open(kCall);
-    for (const LaunchId& launch_id : launch(&a, new_a, 900, {0, 1, 2, 3})) all_a.push_back(launch_id);
-    agree(all_a, launch(&b, site_b, 900, {0, 1, 2, 3, 4, 5, 6}));
+}
+
+// Nothing says from where executables count that JAX did not make. Equal starts are seen, others are not compared.
+void TestUnknownStarts() {
+  LaunchIds a;
+  LaunchIds b;
+  const int64_t site_a = a.Open(kCall, kModule);
+  const int64_t site_b = b.Open(kCall, kModule);
+  const std::vector<LaunchId> here = Launch(&a, site_a, 0xffffffffu, {0, 1, 2});
+  CheckAgree(here, Launch(&b, site_b, 0xffffffffu, {2, 1, 0}));
+  for (const LaunchId& there : Launch(&b, site_b, 1'000'000'000, {0, 1, 2})) {
+    for (const LaunchId& id : here) CHECK(!SameLaunch(id, there) && !Comparable(id, there) && !Comparable(there, id));
   }
-  {  // Both compile it anew for every launch.
-    LaunchIds a;
-    LaunchIds b;
-    std::vector<LaunchId> all_a;
-    std::vector<LaunchId> all_b;
-    for (int64_t i = 0; i < 6; ++i) {
-      all_a.push_back(a.Count(kCall, a.Open(kCall), 0, 1'000'000 * (i % 2)));
-      all_b.push_back(b.Count(kCall, b.Open(kCall), 0, 1'000'000 * (i % 2)));
-    }
-    agree(all_a, all_b);
-  }
-  {  // Copies, in any order, and rounds of a loop.
-    LaunchIds a;
-    LaunchIds b;
-    const int64_t sites_a[] = {a.Open(kCall), a.Open(kCall)};
-    const int64_t sites_b[] = {b.Open(kCall), b.Open(kCall)};
-    const auto run = [](LaunchIds* launch_ids, const int64_t* sites, bool swapped) {
-      std::vector<LaunchId> found;
-      for (int64_t run_id = 10; run_id < 14; ++run_id) {
-        for (int round = 0; round < 3; ++round) {
-          const LaunchId first = launch_ids->Count(kCall, sites[swapped ? 1 : 0], 0, run_id);
-          const LaunchId second = launch_ids->Count(kCall, sites[swapped ? 0 : 1], 0, run_id);
-          found.push_back(swapped ? second : first);
-          found.push_back(swapped ? first : second);
-        }
+  // Not if one of the two is known either. Other modules and earlier executables are not meant.
+  b.CountFrom("another", 7);
+  CHECK_EQ(b.Count(site_b, 0, 5).start, kUnknownStart);
+  b.CountFrom(kModule, 8);
+  b.CountFrom(kModule, 9);
+  CHECK_EQ(b.Count(site_b, 0, 1'000'000'000).start, 8);
+  CHECK(!Comparable(here[0], b.Count(site_b, 0, 1'000'000'000)));
+}
+
+// Copies of a call site, and sites of executables that were made later, are others, also when the first are gone.
+void TestCopies() {
+  LaunchIds a;
+  LaunchIds b;
+  std::vector<LaunchId> all[2];
+  for (LaunchIds* const ids : {&a, &b}) {
+    for (int made = 0; made < 3; ++made) {
+      const int64_t sites[] = {ids->Open(kCall, kModule), ids->Open(kCall, kModule)};
+      static_cast<void>(ids->Open(kCall + 1, kModule));
+      for (int round = 0; round < 3; ++round) {
+        for (const int64_t site : sites) all[ids == &b].push_back(ids->Count(site, 0, 10));
       }
-      return found;
-    };
-    agree(run(&a, sites_a, false), run(&b, sites_b, true));
-  }
-  {  // One of them misses launches, the first among them, for a mistake that it goes on after.
-    LaunchIds a;
-    LaunchIds b;
-    const int64_t site_a = a.Open(kCall);
-    const int64_t site_b = b.Open(kCall);
-    const std::vector<LaunchId> all = launch(&a, site_a, 900, {0, 1, 2, 3, 4, 5});
-    std::vector<LaunchId> some;
-    for (const int64_t i : {1, 3, 4}) some.push_back(b.Count(kCall, site_b, 0, 900 + i));
-    for (size_t i = 0; i < all.size(); ++i) {
-      for (size_t j = 0; j < some.size(); ++j) CHECK_EQ(SameLaunch(all[i], some[j]), all[i].run_id == some[j].run_id);
+      if (made == 1) ids->Close(sites[0]);
     }
   }
-  {  // Two programs that look alike, launched in different orders.
-    LaunchIds a;
-    LaunchIds b;
-    const int64_t sites_a[] = {a.Open(kCall), a.Open(kCall)};
-    const int64_t sites_b[] = {b.Open(kCall), b.Open(kCall)};
-    std::vector<LaunchId> all_a = launch(&a, sites_a[0], 5'000'000, {0, 1, 2});
-    for (const LaunchId& launch_id : launch(&a, sites_a[1], 7'000'000, {0, 1, 2})) all_a.push_back(launch_id);
-    const std::vector<LaunchId> second = launch(&b, sites_b[1], 7'000'000, {0, 1, 2});
-    std::vector<LaunchId> all_b = launch(&b, sites_b[0], 5'000'000, {0, 1, 2});
-    all_b.insert(all_b.end(), second.begin(), second.end());
-    agree(all_a, all_b);
+  CheckAgree(all[0], all[1]);
+}
+
+// Whatever the numbers are, nothing overflows.
+void TestAnyNumbers() {
+  std::mt19937_64 random(7);
+  LaunchId a;
+  LaunchId b;
+  for (int i = 0; i < 1000; ++i) {
+    for (int64_t* number : {&a.run_id, &a.start, &b.run_id, &b.start}) *number = static_cast<int64_t>(random());
+    if (i % 3 == 0) a.start = kUnknownStart;
+    CHECK(SameLaunch(a, a) && SameLaunch(a, b) == SameLaunch(b, a) && Comparable(a, b) == Comparable(b, a));
   }
-  {  // Whatever the numbers are, nothing overflows.
-    std::mt19937_64 random(7);
-    LaunchId a;
-    LaunchId b;
-    for (int i = 0; i < 1000; ++i) {
-      for (int64_t* number : {&a.run_id, &a.first_run, &a.before, &b.run_id, &b.first_run, &b.before}) {
-        *number = static_cast<int64_t>(random());
-      }
-      a.generation = static_cast<int64_t>(random() % 2);
-      CHECK(SameLaunch(a, a) && SameLaunch(a, b) == SameLaunch(b, a));
-    }
-  }
-  {  // Groups count for themselves, and old runs are forgotten, new ones are not.
-    LaunchIds a;
-    const int64_t site = a.Open(kCall);
-    CHECK_EQ(a.Count(kCall, site, 0, 1).round, 0);
-    CHECK_EQ(a.Count(kCall, site, 1, 1).round, 0);
-    for (int64_t run_id = 2; run_id < 20'000; ++run_id) CHECK_EQ(a.Count(kCall, site, 0, run_id).round, 0);
-    CHECK_EQ(a.Count(kCall, site, 0, 19'999).round, 1);
-    CHECK_EQ(a.Count(kCall, site, 0, 1).round, 0);
-    CHECK_EQ(a.Count(kCall, site, 0, 1).round, 1);
-  }
+}
+
+// Groups count for themselves, and old runs are forgotten, new ones are not.
+void TestRounds() {
+  LaunchIds a;
+  const int64_t site = a.Open(kCall, kModule);
+  CHECK_EQ(a.Count(site, 0, 1).round, 0);
+  CHECK_EQ(a.Count(site, 1, 1).round, 0);
+  for (int64_t run_id = 2; run_id < 20'000; ++run_id) CHECK_EQ(a.Count(site, 0, run_id).round, 0);
+  CHECK_EQ(a.Count(site, 0, 19'999).round, 1);
+  CHECK_EQ(a.Count(site, 0, 1).round, 0);
+  CHECK_EQ(a.Count(site, 0, 1).round, 1);
 }
 
 }  // namespace
@@ -187,6 +173,11 @@ void TestLaunches() {
 
 int main() {
   fastjax::test::TestMessages();
-  fastjax::test::TestLaunches();
+  fastjax::test::TestStarts();
+  fastjax::test::TestMissed();
+  fastjax::test::TestUnknownStarts();
+  fastjax::test::TestCopies();
+  fastjax::test::TestAnyNumbers();
+  fastjax::test::TestRounds();
   return fastjax::test::Finish("launch_ids_test");
 }

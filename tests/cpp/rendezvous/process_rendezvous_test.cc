@@ -135,11 +135,10 @@ class TestParticipant final : public Participant {
   ProcessSession process_session_;
 };
 
-LaunchId In(int64_t run_id, int32_t copy = 0, int32_t copies = 1, int32_t round = 0) {
+LaunchId In(int64_t run_id, int32_t copy = 0, int32_t round = 0) {
   LaunchId launch_id;
   launch_id.run_id = run_id;
   launch_id.copy = copy;
-  launch_id.copies = copies;
   launch_id.round = round;
   return launch_id;
 }
@@ -186,9 +185,8 @@ void TestOrder() {
       for (int64_t run = 0; run < 3; ++run) {
         for (int32_t copy = 0; copy < 2; ++copy) {
           for (int32_t round = 0; round < 2; ++round) {
-            all.push_back(
-                std::make_unique<TestParticipant>(&job, process, At(In(run, copy, 2, round)),
-                                                  std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
+            all.push_back(std::make_unique<TestParticipant>(
+                &job, process, At(In(run, copy, round)), std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
             order[process].push_back(all.back().get());
           }
         }
@@ -313,6 +311,69 @@ void TestTimeout() {
   empty.rendezvous[0]->OnTick(now + 10000s);
   CHECK_CONTAINS(alone.status.message, "waited 1500.0 s for process 1 (test), which did not reach this call");
   CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
+}
+
+// Launches of one call of which nothing says whether they are one: whoever comes last, and both learn it at once.
+void TestUntold() {
+  for (const bool early : {false, true}) {
+    Job job(2);
+    LaunchId from_cache = In(1'000'000'000);
+    from_cache.start = 999'999'990;
+    TestParticipant a(&job, 0, At(In(5)), {1});
+    TestParticipant b(&job, 1, At(from_cache), {1});
+    a.Join();
+    if (early) job.DeliverAll();
+    b.Join();
+    job.DeliverAll();
+    for (const TestParticipant* participant : {&a, &b}) {
+      CHECK(participant->met == 0 && participant->failed == 1);
+      CHECK_CONTAINS(participant->status.message, "cannot be told to be the same");
+      CHECK_CONTAINS(participant->status.message, "launch 1000000000, counted from 999999990");
+    }
+    // Those of other copies, groups and calls have nothing to do with it.
+    TestParticipant c(&job, 0, At(In(5, 1)), {1});
+    TestParticipant d(&job, 1, At(In(5, 1)), {1});
+    c.Join();
+    d.Join();
+    job.DeliverAll();
+    CHECK(c.met == 1 && d.met == 1);
+  }
+}
+
+// The time-out counts from when the process that is missing could have come: not while it is at an earlier launch.
+void TestLate() {
+  Job job(3);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, At(In(1)), {1});
+  TestParticipant next(&job, 0, At(In(2)), {1});
+  TestParticipant other(&job, 2, At(In(2)), {1});
+  for (TestParticipant* const participant : {&a, &next, &c, &other}) participant->Join();
+  job.DeliverAll();
+  auto now = std::chrono::steady_clock::now();
+  b.Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && c.met == 1);
+  // As long as the earlier launch goes on.
+  for (int tick = 0; tick < 4; ++tick) job.rendezvous[0]->OnTick(now += 1000s);
+  CHECK(next.failed == 0 && a.ticks == 4);
+  a.Leave();
+  // And then from its end, which the clock of the test does not know.
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 1400s);
+  CHECK_EQ(next.failed, 0);
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 1600s);
+  CHECK(next.failed == 1 && Contains(next.status.message, "waited 1500.0 s for process 1"));
+  // A later launch keeps nobody, nor one that the missing process has not come to either.
+  Job skipped(2);
+  TestParticipant d(&skipped, 0, At(In(1)), {1});
+  TestParticipant e(&skipped, 0, At(In(2)), {1});
+  TestParticipant f(&skipped, 1, At(In(2)), {1});
+  TestParticipant g(&skipped, 0, At(In(3)), {1});
+  for (TestParticipant* const participant : {&d, &e, &f, &g}) participant->Join();
+  skipped.DeliverAll();
+  CHECK(e.met == 1 && f.met == 1);
+  skipped.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
+  CHECK(d.failed == 1 && g.failed == 0);
 }
 
 // Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
@@ -529,6 +590,8 @@ int main() {
   fastjax::test::TestDifferentSettings();
   fastjax::test::TestTimeout();
   fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestUntold();
+  fastjax::test::TestLate();
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
   fastjax::test::TestStayAway();
