@@ -4,15 +4,18 @@
 #include <utility>
 
 namespace fastjax {
+namespace {
+
+constexpr size_t kModuleShown = 8;  // characters: enough to tell two modules apart
+
+}  // namespace
 
 Site::Site(std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<const CallSite> site, const std::string& what)
     : process_group_(std::move(process_group)), call_site_(std::move(site)) {
   const CallSite& call = *call_site_;
-  constexpr size_t kShort = 8;  // enough to tell two modules apart in an error
-  const std::string module = call.module.empty() ? "" : ", module " + call.module.substr(0, kShort);
   text_ = call.operation + " over axis " + call.axis + " (channel " + std::to_string(call.channel) + " of " +
-          call.program + module + ") between " + std::to_string(call.group_size) + " devices, " + what + ", of " +
-          call.shapes;
+          call.program + ") between " + std::to_string(call.group_size) + " devices, " + what + ", of " + call.shapes;
+  if (!call.module.empty()) text_ += kInModule + call.module.substr(0, kModuleShown);
   const std::string named = text_ + call.module;
   call_ = process_group_->wire->KeyedHash(named.data(), named.size());
   number_ = process_group_->launch_ids.Open(call_, call.module);

@@ -44,6 +44,9 @@ struct ProcessMetadata {
   int64_t num_words = 0;
 };
 
+// Stands in a message's text before the beginning of the fingerprint of the call's module.
+constexpr char kInModule[] = ", in module ";
+
 // Encodes a message into `out`, which is overwritten.
 void Encode(const ProcessMetadata& message, std::vector<std::byte>* out);
 

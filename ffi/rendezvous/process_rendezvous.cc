@@ -22,6 +22,9 @@ std::string Seconds(std::chrono::milliseconds time) {
   return std::to_string(time.count() / 1000) + "." + std::to_string(time.count() % 1000 / 100) + " s";
 }
 
+constexpr char kOtherPlans[] =
+    " plans with another topology, scheduler or row size; fastjax.options, FASTJAX_SCHEDULER and the calibration of "
+    "the machine must be the same in every process";
 constexpr char kSameProgram[] = " Every process must run the same program, with the same arguments.";
 
 }  // namespace
@@ -127,7 +130,10 @@ void ProcessRendezvous::Remember(GivenUp given_up) {
     auto& messages = early_[process];
     const auto theirs = std::find_if(messages.begin(), messages.end(), stale);
     if (theirs == messages.end()) continue;
-    if (static_cast<int32_t>(process) == given_up.by) given_up.call = (*theirs)->metadata.text;
+    if (static_cast<int32_t>(process) == given_up.by) {
+      given_up.call = (*theirs)->metadata.text;
+      given_up.settings = (*theirs)->metadata.settings;
+    }
     given_up.came.emplace_back(static_cast<int32_t>(process), (*theirs)->metadata.launch_id);
     messages.erase(std::remove_if(messages.begin(), messages.end(), stale), messages.end());
   }
@@ -262,10 +268,7 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
                                   "; there, " + std::string(theirs.text) + "." + kSameProgram));
   }
   if (theirs.settings != session->settings) {
-    return refuse(Status::Invalid(
-        session->prefix + who() +
-        " plans with another topology, scheduler or row size; "
-        "fastjax.options, FASTJAX_SCHEDULER and the calibration of the machine must be the same in every process."));
+    return refuse(Status::Invalid(session->prefix + who() + kOtherPlans + "."));
   }
   if (session->messages[place] != nullptr) {
     if (theirs.kind == Kind::kMeetAgain) SendAgain(*session, session->others[place], Kind::kMeetAnswer);
@@ -386,19 +389,29 @@ void ProcessRendezvous::ForEachJoined(Function function) {
   }
 }
 
+// Says where a process is, or was and gave up, that did not come to a session.
+std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key, std::string_view text,
+                                         uint64_t settings, bool gave_up) {
+  const std::string is = gave_up ? " (which was at " : " (which is at ";
+  const std::string end = gave_up ? ", and gave that up" : "";
+  if (key == session.key) return is + "another launch of it" + end + ")";
+  const auto call = [](std::string_view described) { return described.substr(0, described.rfind(kInModule)); };
+  if (call(text) != call(session.text)) return is + "another call" + end + ": " + std::string(text) + ")";
+  if (settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
+  return is + "this call of another program of that name" + end + ": " + std::string(text) + ")";
+}
+
 // Returns what is known of a process that did not come.
 std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t process) const {
   if (process < early_.size() && !early_[process].empty()) {
     const ProcessMetadata& theirs = early_[process].back()->metadata;
-    if (theirs.key == session.key) return " (which is at another launch of it)";
-    return " (which is at another call: " + std::string(theirs.text) + ")";
+    return Elsewhere(session, theirs.key, theirs.text, theirs.settings, false);
   }
   // That process may have waited a little longer than this one.
   const auto since = session.deadline - session.timeout;
   for (auto old = given_up_.rbegin(); old != given_up_.rend() && old->at >= since; ++old) {
     if (old->by != static_cast<int32_t>(process) || old->call.empty()) continue;
-    if (old->key == session.key) return " (which was at another launch of it, and gave that up)";
-    return " (which was at another call, and gave that up: " + old->call + ")";
+    return Elsewhere(session, old->key, old->call, old->settings, true);
   }
   return "";
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,8 @@ class ProcessRendezvous final : public Handler {
     std::string text;
     int32_t by;  // process
     std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
-    std::string call = {};                                // the call that process was at, and this one was not
+    std::string call = {};                                // the call that process was at, and this one was not,
+    uint64_t settings = 0;                                // with its settings
     std::vector<std::pair<int32_t, LaunchId>> came = {};  // processes whose messages came, with their ids
     int32_t awaited = kNobody;                            // the process whose message is awaited,
     std::function<void(const LaunchId&)> use = {};        // and what to call with it
@@ -136,6 +138,8 @@ class ProcessRendezvous final : public Handler {
   void OnGiveUp(int32_t process, const ProcessMetadata& message);
   ProcessSession* Find(int32_t process, const ProcessMetadata& message) const;
   std::string Whereabouts(const ProcessSession& session, size_t process) const;
+  static std::string Elsewhere(const ProcessSession& session, const CallKey& key, std::string_view text,
+                               uint64_t settings, bool gave_up);
   std::string Missing(const ProcessSession& session) const;
   std::unique_ptr<ReceivedMessage> TakeMessage();
   void PutAway(std::unique_ptr<ReceivedMessage> message);

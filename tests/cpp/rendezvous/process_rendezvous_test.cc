@@ -272,6 +272,33 @@ void TestTimeoutOfBoth() {
                  "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')");
 }
 
+// Programs of one name: whether they plan otherwise, or are lowered otherwise.
+void TestTimeoutAtProgramsOfOneName() {
+  for (const bool gave_up : {false, true}) {
+    for (const bool plans : {false, true}) {
+      Job job(2);
+      ProcessSession here = At(In(1));
+      here.text += std::string(kInModule) + "aaaa";
+      ProcessSession there = At(In(1), 4);
+      there.text += std::string(kInModule) + "bbbb";
+      if (plans) there.settings = 5;
+      TestParticipant a(&job, 0, std::move(here), {1});
+      TestParticipant b(&job, 1, std::move(there), {1});
+      a.Join();
+      b.Join();
+      job.DeliverAll();
+      const auto late = std::chrono::steady_clock::now() + 2000s;
+      if (gave_up) job.rendezvous[1]->OnTick(late);
+      job.DeliverAll();
+      job.rendezvous[0]->OnTick(late);
+      CHECK_EQ(a.failed, 1);
+      CHECK_EQ(Contains(a.status.message, "plans with another topology"), plans);
+      CHECK_EQ(Contains(a.status.message, "another program of that name"), !plans);
+      CHECK_EQ(Contains(a.status.message, "in module bbbb"), !plans);
+    }
+  }
+}
+
 void TestTimeout() {
   Job job(3);
   TestParticipant a(&job, 0, At(In(1)), {1});
@@ -590,6 +617,7 @@ int main() {
   fastjax::test::TestDifferentSettings();
   fastjax::test::TestTimeout();
   fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestTimeoutAtProgramsOfOneName();
   fastjax::test::TestUntold();
   fastjax::test::TestLate();
   fastjax::test::TestSilence();
