@@ -1,0 +1,77 @@
+"""Each launch gets rows of its own program and step, whatever else the processes have in flight."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import multiprocess
+import programs_in_flight
+import pytest
+from programs_in_flight import KINDS, Scenario
+
+FILE = programs_in_flight.__file__
+
+SOME = [
+    Scenario(("fused", "fused"), late=1.5, late_at=1),
+    Scenario(("planned", "planned"), late=1.5, late_at=5, same_name=False),
+    Scenario(("fused", "planned", "loop"), late=1, late_at=2, same_shape=False),
+    Scenario(("fused", "fused", "fused"), same_function=True, forgets="all", late=1, late_at=4),
+    Scenario(("loop", "loop"), forgets="all", inspects=True),
+    Scenario(("copies", "branch", "fused"), forgets="one", late=1, late_at=1),
+    Scenario(("layer", "layer"), inspects=True, late=1, late_at=1),
+    Scenario(("chunks", "layer"), forgets="all", late=1, late_at=4),
+]
+
+
+def fly(scenarios: list[Scenario], processes: int, devices: int, cache: str = "") -> None:
+    results = multiprocess.run(
+        FILE,
+        "fly_all",
+        processes=processes,
+        devices=devices,
+        arguments={"scenarios": [dataclasses.asdict(s) for s in scenarios], "cache": cache},
+        seconds=1200,
+    )
+    assert [result["found"] for result in results] == [{}] * processes
+
+
+def test_compiled_and_then_read_from_a_cache_in_one_process(tmp_path: Path) -> None:
+    fly(SOME, 2, 2, str(tmp_path))
+    cached = sorted(path.name for path in tmp_path.glob("*-cache"))
+    assert len([name for name in cached if "step" in name]) >= len(SOME)
+    fly(SOME, 2, 2, str(tmp_path))
+    assert sorted(path.name for path in tmp_path.glob("*-cache")) == cached
+
+
+def test_four_processes() -> None:
+    fly(SOME[:4], 4, 1)
+
+
+def everything() -> list[list[Scenario]]:
+    """All of the matrix, in jobs that take a few minutes each."""
+    names_and_shapes = list(itertools.product((True, False), repeat=2))
+    lateness = [(0, 0), (3, 0), (10, 1), (3, 5)]
+    found = []
+    for number, kind in enumerate(KINDS):
+        others = [kind, ("fused", "layer")[number % 2]]
+        for count, (name, shape), (late, at) in itertools.product(
+            (2, 3), names_and_shapes, lateness
+        ):
+            kinds = tuple(itertools.islice(itertools.cycle(others), count))
+            found.append(Scenario(kinds, name, shape, late=late, late_at=at))
+        for forgets, same, inspects in itertools.product(
+            ("all", "one", "none"), (True, False), (True, False)
+        ):
+            found.append(
+                Scenario((kind, kind), same_function=same, forgets=forgets, inspects=inspects)
+            )
+    return [found[start::4] for start in range(4)]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+def test_everything(processes: int, devices: int, part: int, tmp_path: Path) -> None:
+    for _ in ("compiled in all", "read from a cache in one"):
+        fly(everything()[part], processes, devices, str(tmp_path))
