@@ -36,9 +36,11 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   session->deadline = std::chrono::steady_clock::now() + session->timeout;
   joined_.push_back(session);
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
-  if (const GivenUp* old = Recall(session->key, session->launch_id); old != nullptr) {
-    return FailQuietly(session, GaveUp(*session, *old));
-  }
+  const auto gave_up = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
+    return old.key == session->key &&
+           (SameLaunch(old.launch_id, session->launch_id) || !Comparable(old.launch_id, session->launch_id));
+  });
+  if (gave_up != given_up_.end()) return FailQuietly(session, GaveUp(*session, *gave_up));
   for (const int32_t process : session->others) {
     wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
   }

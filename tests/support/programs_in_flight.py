@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import multiprocess
 import numpy as np
+from jax.experimental import serialize_executable
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
@@ -151,7 +154,7 @@ class Program:
             rows = self._factor * np.swapaxes(rows, 0, 1)
         return rows.reshape(-1, self._width)
 
-    def arguments(self, step: int, busy: int) -> tuple[jax.Array, jax.Array]:
+    def arguments(self, step: int, busy: int = 0) -> tuple[jax.Array, jax.Array]:
         sharding = jax.NamedSharding(self._mesh, P(AXIS))
         rows, work = self._rows(step), np.full((self._mesh.size, 1), busy, np.int32)
         return tuple(
@@ -162,8 +165,16 @@ class Program:
     def launch(self, step: int, busy: int = 0) -> jax.Array:
         return self._run(*self.arguments(step, busy))
 
+    def launch_failing(self, step: int) -> jax.Array:
+        """Launches it with arguments that this process could not make."""
+        rows, busy = self.arguments(step)
+        return self._run(_that_fail(rows), busy)
+
+    def lower(self) -> jax.stages.Lowered:
+        return self._run.lower(*self.arguments(0))
+
     def inspect(self) -> None:
-        self._run.lower(*self.arguments(0, 0)).compile().as_text()
+        self.lower().compile().as_text()
 
     def verdict(self, step: int, result: jax.Array) -> str:
         """What is to be said of a launch's result: "right", "wrong: ..." or the error."""
@@ -174,6 +185,77 @@ class Program:
         wanted = self._rows(step, wanted=True)
         wrong = [part[:2].tolist() for index, part in parts if not (part == wanted[index]).all()]
         return f"wrong: {wrong}" if wrong else "right"
+
+
+def _that_fail(rows: jax.Array) -> jax.Array:
+    """An array of the same type, which an exchange of this process's devices was to make."""
+    mesh = jax.sharding.Mesh(np.array(jax.local_devices()), (AXIS,))
+
+    def local(rows: jax.Array) -> jax.Array:
+        many = jnp.full(mesh.size, len(rows) + 1, jnp.int32)
+        return fastjax.fast_ragged_all_to_all(
+            rows, jnp.zeros_like(rows), 0 * many, many, 0 * many, many, axis_name=AXIS
+        )
+
+    parts = np.concatenate([np.asarray(part.data) for part in rows.addressable_shards])
+    failed = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P(AXIS), out_specs=P(AXIS)))(parts)
+    shards = [part.data for part in failed.addressable_shards]
+    return jax.make_array_from_single_device_arrays(rows.shape, rows.sharding, shards)
+
+
+SKIPPED = {"fails": 3, "another": 4, "leaves": 4}  # the step, by what happens
+
+
+def skip(how: str) -> dict[str, Any]:
+    """Runs in a job: the last process does not launch what the others do, once.
+
+    Args:
+      how: it "fails" before the launch, launches "another" program in its place, or "leaves" it
+        out and ends.
+    """
+    last = jax.process_index() == jax.process_count() - 1
+    scenario = Scenario(("fused", "fused"))
+    programs = [Program(scenario, number, 0) for number in range(2)]
+    for program in programs:
+        program.inspect()
+    multiprocess.barrier("compiled")
+    verdicts = {}
+    for step, number in itertools.product(range(1, 5), range(2)):
+        program, name = programs[number], f"program {number}, step {step}"
+        skipped = last and (step, number) == (SKIPPED[how], 0)
+        if skipped and how == "fails":
+            verdicts[name] = program.verdict(step, program.launch_failing(step))
+        elif skipped and how == "another":
+            verdicts[name] = programs[1].verdict(step, programs[1].launch(step))
+        elif not skipped:
+            verdicts[name] = program.verdict(step, program.launch(step))
+        # Nobody waits for one that waits for the skipped launch.
+        multiprocess.barrier(name)
+    return verdicts
+
+
+def load(folder: str, who: Sequence[int]) -> dict[str, Any]:
+    """Runs in a job: some processes load an executable, the others compile it.
+
+    Args:
+      folder: where each process puts its executable if there is none.
+      who: those that load.
+    """
+    program, path = Program(Scenario(("fused",)), 0, 0), Path(folder) / str(jax.process_index())
+    lowered = program.lower()
+    if jax.process_index() in who:
+        run = serialize_executable.deserialize_and_load(
+            path.read_bytes(), lowered.in_tree, lowered.out_tree
+        )
+    else:
+        run = lowered.compile()
+        path.write_bytes(serialize_executable.serialize(run)[0])
+    multiprocess.barrier("loaded")
+    verdicts = {}
+    for step in range(3):
+        verdicts[str(step)] = program.verdict(step, run(*program.arguments(step)))
+    multiprocess.barrier("done")
+    return verdicts
 
 
 def fly(scenario: Scenario, unlike: int = 0) -> list[str]:
@@ -196,7 +278,7 @@ def fly(scenario: Scenario, unlike: int = 0) -> list[str]:
             results.append((step, number, program, program.launch(step, busy)))
             launches += 1
         if step == scenario.steps // 2 and (
-            scenario.forgets == "all" or scenario.forgets == "one" and process == 0
+            scenario.forgets == "all" or (scenario.forgets == "one" and process == 0)
         ):
             programs.clear()
             jax.clear_caches()

@@ -47,6 +47,46 @@ def test_four_processes() -> None:
     fly(SOME[:4], 4, 1)
 
 
+@pytest.mark.parametrize("how", ["fails", "another", "leaves"])
+def test_a_launch_that_one_process_skips(how: str) -> None:
+    here, there = multiprocess.run(
+        FILE,
+        "skip",
+        processes=2,
+        devices=2,
+        arguments={"how": how},
+        environment={"FASTJAX_TIMEOUT": "8"},
+    )
+    skipped = f"program 0, step {programs_in_flight.SKIPPED[how]}"
+    assert "did not reach this call" in here.pop(skipped)
+    if how == "fails":
+        # It is the same launch of the program in both, and so are those after it.
+        assert "send_sizes" in there.pop(skipped)
+    if how == "another":
+        # Nobody comes to that one, and then to so many launches of it.
+        for verdict in (
+            there.pop(skipped),
+            *(each.pop("program 1, step 4") for each in (here, there)),
+        ):
+            assert "did not reach this call" in verdict
+    assert set(here.values()) == set(there.values()) == {"right"}
+
+
+def test_executables_that_are_loaded(tmp_path: Path) -> None:
+    """Nothing says from where XLA counts; if all load them, they count alike."""
+
+    def load(*who: int) -> list[str]:
+        arguments = {"folder": str(tmp_path), "who": who}
+        results = multiprocess.run(FILE, "load", processes=2, devices=2, arguments=arguments)
+        return [verdict for result in results for verdict in result.values()]
+
+    assert set(load()) == {"right"}
+    assert set(load(0, 1)) == {"right"}
+    for verdict in load(0):
+        assert "cannot be told to be the same" in verdict
+        assert verdict.count("of jit_step") == 2  # both are named
+
+
 def everything() -> list[list[Scenario]]:
     """All of the matrix, in jobs that take a few minutes each."""
     names_and_shapes = list(itertools.product((True, False), repeat=2))

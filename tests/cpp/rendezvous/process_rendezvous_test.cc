@@ -340,7 +340,8 @@ void TestTimeout() {
   CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
 }
 
-// Launches of one call of which nothing says whether they are one: whoever comes last, and both learn it at once.
+// Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so does
+// who comes when the other has given up.
 void TestUntold() {
   for (const bool early : {false, true}) {
     Job job(2);
@@ -357,6 +358,14 @@ void TestUntold() {
       CHECK_CONTAINS(participant->status.message, "cannot be told to be the same");
       CHECK_CONTAINS(participant->status.message, "launch 1000000000, counted from 999999990");
     }
+    TestParticipant late(&job, 1, At(from_cache), {1});
+    ++from_cache.run_id;
+    TestParticipant next(&job, 1, At(from_cache), {1});
+    for (TestParticipant* const participant : {&late, &next}) {
+      participant->Join();
+      CHECK(participant->failed == 1 && Contains(participant->status.message, "cannot be told to be the same"));
+    }
+    job.DeliverAll();
     // Those of other copies, groups and calls have nothing to do with it.
     TestParticipant c(&job, 0, At(In(5, 1)), {1});
     TestParticipant d(&job, 1, At(In(5, 1)), {1});
