@@ -41,8 +41,9 @@ class Scenario:
       kinds: of the programs, by number; see `KINDS`.
       same_name, same_shape: whether programs have the same names, and rows of the same width.
       same_function: whether all programs are the same module, compiled once for each.
-      late: how many seconds the last process sleeps, once,
-      late_at: before its launch of so many.
+      late: how many seconds a process sleeps, once,
+      late_at: before so many of its launches,
+      who: and which one does.
       inspects: whether process 0 compiles each program once more, to look at it.
       forgets: which processes forget their programs after half of the steps, while launches are
         under way: "all", "one" or "none".
@@ -55,6 +56,7 @@ class Scenario:
     same_function: bool = False
     late: float = 0
     late_at: int = 0
+    who: int = 1
     inspects: bool = False
     forgets: str = "none"
     steps: int = 4
@@ -65,9 +67,9 @@ def _exchange(rows: jax.Array, plan: bool = False) -> jax.Array:
     size = jax.lax.axis_size(AXIS)
     one, at = jnp.ones(size, jnp.int32), jnp.arange(size, dtype=jnp.int32)
     mine = jnp.full(size, jax.lax.axis_index(AXIS))
-    options = {"plan": fastjax.plan_ragged_all_to_all(one, axis_name=AXIS)} if plan else {}
+    made = fastjax.plan_ragged_all_to_all(one, axis_name=AXIS) if plan else None
     return fastjax.fast_ragged_all_to_all(
-        rows, jnp.zeros_like(rows), at, one, mine, one, axis_name=AXIS, **options
+        rows, jnp.zeros_like(rows), at, one, mine, one, axis_name=AXIS, plan=made
     )
 
 
@@ -157,10 +159,11 @@ class Program:
     def arguments(self, step: int, busy: int = 0) -> tuple[jax.Array, jax.Array]:
         sharding = jax.NamedSharding(self._mesh, P(AXIS))
         rows, work = self._rows(step), np.full((self._mesh.size, 1), busy, np.int32)
-        return tuple(
-            jax.make_array_from_callback(a.shape, sharding, lambda i, a=a: a[i])
-            for a in (rows, work)
-        )
+
+        def spread(whole: np.ndarray) -> jax.Array:
+            return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
+
+        return spread(rows), spread(work)
 
     def launch(self, step: int, busy: int = 0) -> jax.Array:
         return self._run(*self.arguments(step, busy))
@@ -260,7 +263,7 @@ def load(folder: str, who: Sequence[int]) -> dict[str, Any]:
 
 def fly(scenario: Scenario, unlike: int = 0) -> list[str]:
     """Runs in a job: launches everything, and returns what is not right of it."""
-    process, last = jax.process_index(), jax.process_count() - 1
+    process = jax.process_index()
     rng = np.random.default_rng((unlike, process))
     numbers = range(len(scenario.kinds))
     programs = [Program(scenario, number, unlike) for number in numbers]
@@ -271,9 +274,9 @@ def fly(scenario: Scenario, unlike: int = 0) -> list[str]:
     results, launches = [], 0
     for step in range(1, scenario.steps + 1):
         for number in numbers:
-            if scenario.late and process == last and launches == scenario.late_at:
+            if process == scenario.who and launches == scenario.late_at:
                 time.sleep(scenario.late)
-            busy = int(rng.integers(_BUSY)) if launches or process == last else _LONG
+            busy = int(rng.integers(_BUSY)) if launches or process == scenario.who else _LONG
             program = programs[number]
             results.append((step, number, program, program.launch(step, busy)))
             launches += 1

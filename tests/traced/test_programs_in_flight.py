@@ -15,7 +15,9 @@ SOME = [
     Scenario(("fused", "fused"), late=1.5, late_at=1),
     Scenario(("planned", "planned"), late=1.5, late_at=5, same_name=False),
     Scenario(("fused", "planned", "loop"), late=1, late_at=2, same_shape=False),
-    Scenario(("fused", "fused", "fused"), same_function=True, forgets="all", late=1, late_at=4),
+    Scenario(
+        ("fused", "fused", "fused"), same_function=True, forgets="all", late=1, late_at=4, who=0
+    ),
     Scenario(("loop", "loop"), forgets="all", inspects=True),
     Scenario(("copies", "branch", "fused"), forgets="one", late=1, late_at=1),
     Scenario(("layer", "layer"), inspects=True, late=1, late_at=1),
@@ -90,15 +92,15 @@ def test_executables_that_are_loaded(tmp_path: Path) -> None:
 def everything() -> list[list[Scenario]]:
     """All of the matrix, in jobs that take a few minutes each."""
     names_and_shapes = list(itertools.product((True, False), repeat=2))
-    lateness = [(0, 0), (3, 0), (10, 1), (3, 5)]
+    lateness = [(0, 0, 0), (3, 0, 0), (3, 1, 1), (10, 1, 0), (3, 5, 1)]
     found = []
     for number, kind in enumerate(KINDS):
         others = [kind, ("fused", "layer")[number % 2]]
-        for count, (name, shape), (late, at) in itertools.product(
+        for count, (name, shape), (late, at, who) in itertools.product(
             (2, 3), names_and_shapes, lateness
         ):
             kinds = tuple(itertools.islice(itertools.cycle(others), count))
-            found.append(Scenario(kinds, name, shape, late=late, late_at=at))
+            found.append(Scenario(kinds, name, shape, late=late, late_at=at, who=who))
         for forgets, same, inspects in itertools.product(
             ("all", "one", "none"), (True, False), (True, False)
         ):
@@ -110,7 +112,7 @@ def everything() -> list[list[Scenario]]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
 def test_everything(processes: int, devices: int, part: int, tmp_path: Path) -> None:
     for _ in ("compiled in all", "read from a cache in one"):
