@@ -1,0 +1,38 @@
+"""From where XLA counts the launches of an executable.
+
+That processes whose executables differ find each other is shown by jobs, in
+tests/traced/test_programs_in_flight.py.
+"""
+
+import pytest
+
+from fastjax.network.launch_numbers import start_of
+
+# Fingerprints of executables of the same four devices, with the run ids of their first launches:
+# what jaxlib 0.10.2 said in two processes that had compiled a program, or read it from a cache.
+FIRST_RUNS = {
+    b"108964502194541449077357671951063909336": 1916874876,
+    b"2127729663299522597335349675205486889": -607223835,
+    b"73465852231117599025290888708948513021": 1367875535,
+}
+
+
+def test_run_ids_less_their_starts_are_alike() -> None:
+    rest = {(run - (start_of(text) or 0)) % 2**32 for text, run in FIRST_RUNS.items()}
+    assert len(rest) == 1
+
+
+def test_starts_are_numbers_of_32_bits() -> None:
+    for length in range(33, 65):
+        start = start_of(b"7" * length)
+        assert start is not None
+        assert 0 <= start < 2**32
+
+
+@pytest.mark.parametrize("length", [0, 16, 32, 65])
+def test_a_fingerprint_of_another_kind_says_nothing(length: int) -> None:
+    assert start_of(b"7" * length) is None
+
+
+def test_executables_without_a_fingerprint_start_alike() -> None:
+    assert start_of(None) == 0
