@@ -154,7 +154,10 @@ class ProcessLaunches {
         rendezvous_(Rendezvous<Args>::Create(
             call_site, [state = state_](auto* session, int32_t) { state->Begin(state, session); },
             state_->site->process(),
-            [state = state_](const auto& session, const Status& why) { state->StayAway(session, why); })) {}
+            [state = state_](const auto& session, const Status& why) { state->StayAway(session, why); },
+            [state = state_](int64_t run_id, int32_t group, const Status& why) {
+              state->BeAbsent(run_id, group, why);
+            })) {}
 
   void Arrive(int64_t run_id, int32_t partition, Args args, Completion done) {
     const CallSite& site = state_->site->call_site();
@@ -195,6 +198,14 @@ class ProcessLaunches {
       site->Begin(session.run_id(), session.group(), process_session.get());
       site->process_group().wire->Post(
           [at = site, process_session, why] { at->process_group().rendezvous.StayAway(*process_session, why); });
+    }
+
+    // The other processes are told if they come.
+    void BeAbsent(int64_t run_id, int32_t group, const Status& why) const {
+      auto process_session = std::make_shared<ProcessSession>();
+      site->Begin(run_id, group, process_session.get());
+      site->process_group().wire->Post(
+          [at = site, process_session, why] { at->process_group().rendezvous.BeAbsent(*process_session, why); });
     }
 
     OneLaunch* Take() {

@@ -90,6 +90,13 @@ void ProcessRendezvous::FailAlike(ProcessSession* session, const Status& why) {
 
 void ProcessRendezvous::StayAway(const ProcessSession& session, const Status& why) { TellAll(session, why); }
 
+void ProcessRendezvous::BeAbsent(const ProcessSession& session, const Status& why) {
+  if (session.others.empty()) return;
+  Remember({session.key, session.launch_id, why.message, wire_->process()});
+  const GivenUp& given_up = given_up_.back();
+  for (const auto& [process, theirs] : given_up.came) Tell(process, given_up);
+}
+
 void ProcessRendezvous::Fail(ProcessSession* session, const Status& why, int32_t lost) {
   if (session->failed) return;
   TellAll(*session, why, lost);

@@ -77,6 +77,8 @@ class ProcessRendezvous final : public Handler {
   void FailAlike(ProcessSession* session, const Status& why);
   // Tells the others that this process will not come: its own devices did not all reach the call.
   void StayAway(const ProcessSession& session, const Status& why);
+  // Tells only those of the others that have come, or come later: none of this process's devices reached the call.
+  void BeAbsent(const ProcessSession& session, const Status& why);
   // Whether rows of other sessions may be in flight.
   bool OthersHaveMet(const ProcessSession& session) const;
   // Whether a process has given the session up already, so that joining it would fail at once.

@@ -2,9 +2,11 @@
 #ifndef FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
 #define FASTJAX_RENDEZVOUS_RENDEZVOUS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +16,7 @@
 
 #include "exchange/call_site.h"
 #include "exchange/status.h"
+#include "rendezvous/failed_launches.h"
 #include "runtime/completer.h"
 #include "runtime/watchdog.h"
 
@@ -37,6 +40,8 @@ std::atomic<int64_t>& Unfinished();
 // Returns, by partition, whether the device is one of this process and so meets here. kAllProcesses: all do.
 constexpr int32_t kAllProcesses = -1;
 std::vector<bool> MembersOf(const CallSite& site, int32_t process);
+// Returns the launches of the call site's program that fail in this process.
+std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t process);
 
 // Gathers the arguments of every device of a group that this process has, for one call site of one executable. Calls
 // are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
@@ -46,8 +51,13 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process);
 //
 // A device that cannot take part arrives as well, and gives the reason. It fails together with the others, when all
 // have arrived: XLA may end the process if one device's program fails long before another's.
+//
+// A device that has failed, here or at another call site, arrives nowhere in the rest of the run. Devices that wait for
+// it, and those that come later, fail at once with the first error of the run.
 template <typename Args>
-class Rendezvous final : public Expirable, public std::enable_shared_from_this<Rendezvous<Args>> {
+class Rendezvous final : public Expirable,
+                         public FailureListener,
+                         public std::enable_shared_from_this<Rendezvous<Args>> {
  public:
   class Session {
    public:
@@ -78,13 +88,18 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
 
   // Called on the thread of the last device to arrive, with that device's position.
   using Action = std::function<void(Session*, int32_t last)>;
-  // Called instead of the action where devices have not arrived in time, or cannot take part, before they are told.
+  // Called instead of the action where devices do not arrive, or cannot take part, before they are told.
   using Failed = std::function<void(const Session&, const Status&)>;
+  // Called once for a run and group that had no session when devices failed elsewhere: no more is to come here.
+  using Absent = std::function<void(int64_t run_id, int32_t group, const Status&)>;
 
   static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action,
-                                            int32_t process = kAllProcesses, Failed failed = nullptr) {
+                                            int32_t process = kAllProcesses, Failed failed = nullptr,
+                                            Absent absent = nullptr) {
     auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action), process));
     rendezvous->failed_ = std::move(failed);
+    rendezvous->absent_ = std::move(absent);
+    rendezvous->launches_->Add(rendezvous);
     Watchdog::Get().Watch(rendezvous);
     return rendezvous;
   }
@@ -105,20 +120,12 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     bool waiting = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (size_t i = open_.size(); i-- > 0;) {
-        Session* session = open_[i];
-        if (session->deadline_ > now) {
-          waiting = true;
-          if (IsHalfWay(*session, now)) {
-            session->said_ = true;
-            missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
-          }
-          continue;
-        }
-        failures_.push_back({session->run_id_, session->group_, session->arrived_, Late(*session)});
-        if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
-        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
-        due.push_back(session);
+      due = TakeOpen([&](const Session& session) { return session.deadline_ <= now; });
+      waiting = !open_.empty();
+      for (Session* session : open_) {
+        if (!IsHalfWay(*session, now)) continue;
+        session->said_ = true;
+        missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
       }
     }
     for (Session* session : due) Fail(session, Late(*session), -1);
@@ -126,32 +133,56 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     return waiting;
   }
 
+  void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
+    std::vector<Session*> in_vain;
+    std::vector<int32_t> absent;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      failures_.Note(launch);
+      in_vain = TakeOpen([&](const Session& session) {
+        return session.run_id_ == launch->run_id && WhyInVain(session.group_, &session, *launch) != nullptr;
+      });
+      for (int32_t group = 0; group < site_->groups() && absent_ != nullptr; ++group) {
+        if (WhyInVain(group, nullptr, *launch) == nullptr || IsOpen(launch->run_id, group)) continue;
+        if (NoteEnded(launch->run_id, group)) absent.push_back(group);
+      }
+    }
+    for (Session* session : in_vain) Fail(session, *WhyInVain(session->group_, session, *launch), -1);
+    for (const int32_t group : absent) {
+      static_cast<void>(Guarded([&] {
+        absent_(launch->run_id, group, *WhyInVain(group, nullptr, *launch));
+        return Status::Ok();
+      }));
+    }
+  }
+
  private:
-  // A group that timed out. Devices that arrive late fail at once.
-  struct Failure {
-    int64_t run_id;
-    int32_t group;
-    std::vector<bool> told;
-    Status why;
-  };
-  static constexpr size_t kFailuresKept = 64;
+  static constexpr size_t kEndedKept = 256;
 
   Rendezvous(std::shared_ptr<const CallSite> site, Action action, int32_t process)
-      : site_(std::move(site)), action_(std::move(action)), members_(MembersOf(*site_, process)) {
+      : site_(std::move(site)),
+        action_(std::move(action)),
+        members_(MembersOf(*site_, process)),
+        launches_(FailedLaunchesOf(*site_, process)) {
     expected_.resize(site_->groups());
     for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
   }
 
   void Enter(int64_t run_id, int32_t group, int32_t position, Args args, Status refusal, Completion done) {
     Session* session = nullptr;
-    Status refused;
+    std::shared_ptr<const Status> in_vain;
     bool opened = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (TakeFailure(run_id, group, position, &refused)) {
-        session = nullptr;
-      } else {
-        session = Join(run_id, group, position, &opened);
+      session = FindOpen(run_id, group, position);
+      if (const FailedLaunch* failed = failures_.Find(run_id); failed != nullptr) {
+        in_vain = WhyInVain(group, session, *failed, position);
+      }
+      if (in_vain == nullptr) {
+        if (session == nullptr) {
+          session = Open(run_id, group);
+          opened = true;
+        }
         session->args_[position] = std::move(args);
         session->completions_[position] = std::move(done);
         session->arrived_[position] = true;
@@ -159,16 +190,15 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
         Unfinished().fetch_add(1);
         if (--session->missing_ > 0) {
           session = nullptr;
-          done = nullptr;
         } else {
           Close(session);
-          done = nullptr;
         }
       }
     }
     if (opened) Watchdog::Get().Touch();
-    if (done != nullptr) {
-      done(refused);
+    if (in_vain != nullptr) {
+      launches_->Fail(this->weak_from_this(), run_id, {site_->partition(group, position)}, *in_vain);
+      done(*in_vain);
     } else if (session != nullptr) {
       // The action may complete the device that holds the last other reference.
       const auto alive = this->shared_from_this();
@@ -202,22 +232,54 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
            session.deadline_ - now <= std::chrono::milliseconds(site_->timeout_ms / 2);
   }
 
-  bool TakeFailure(int64_t run_id, int32_t group, int32_t position, Status* status) {
-    for (size_t i = 0; i < failures_.size(); ++i) {
-      Failure& failure = failures_[i];
-      if (failure.run_id != run_id || failure.group != group || failure.told[position]) continue;
-      failure.told[position] = true;
-      *status = failure.why;
-      return true;
+  // Returns the error of a device of this process that the group waits for in vain, since it has failed, or null.
+  // `session` is null where no device has arrived; `here` is the position of one that arrives now.
+  std::shared_ptr<const Status> WhyInVain(int32_t group, const Session* session, const FailedLaunch& launch,
+                                          int32_t here = -1) const {
+    for (int32_t position = 0; position < site_->group_size; ++position) {
+      const int32_t partition = site_->partition(group, position);
+      if (position == here || !members_[partition]) continue;
+      if (session != nullptr && session->arrived_[position]) continue;
+      if (auto why = launch.Why(partition); why != nullptr) return why;
     }
-    return false;
+    return nullptr;
   }
 
-  Session* Join(int64_t run_id, int32_t group, int32_t position, bool* opened) {
+  // The other processes are told that no more of the group is to come in this run. False if they have been told.
+  bool NoteEnded(int64_t run_id, int32_t group) {
+    const std::pair<int64_t, int32_t> ended{run_id, group};
+    if (std::find(ended_.begin(), ended_.end(), ended) != ended_.end()) return false;
+    ended_.push_back(ended);
+    if (ended_.size() > kEndedKept) ended_.pop_front();
+    return true;
+  }
+
+  // Returns the open sessions that the condition is true for, oldest first, which are to fail and are open no more.
+  template <typename Condition>
+  std::vector<Session*> TakeOpen(Condition condition) {
+    std::vector<Session*> taken;
+    const auto left =
+        std::stable_partition(open_.begin(), open_.end(), [&](const Session* session) { return !condition(*session); });
+    taken.assign(left, open_.end());
+    open_.erase(left, open_.end());
+    for (const Session* session : taken) NoteEnded(session->run_id_, session->group_);
+    return taken;
+  }
+
+  bool IsOpen(int64_t run_id, int32_t group) const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const Session* session) { return session->run_id_ == run_id && session->group_ == group; });
+  }
+
+  // Returns the oldest session that the device is not part of yet, or null.
+  Session* FindOpen(int64_t run_id, int32_t group, int32_t position) const {
     for (Session* session : open_) {
       if (session->run_id_ == run_id && session->group_ == group && !session->arrived_[position]) return session;
     }
-    *opened = true;
+    return nullptr;
+  }
+
+  Session* Open(int64_t run_id, int32_t group) {
     if (free_.empty()) free_.push_back(std::make_unique<Session>());
     Session* session = free_.back().release();
     free_.pop_back();
@@ -244,8 +306,21 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
     }
   }
 
+  // Devices of the session fail: whoever waits for them elsewhere need not.
+  void NoteFailed(const Session& session, const Status& why) {
+    static_cast<void>(Guarded([&] {
+      std::vector<int32_t> partitions;
+      for (int32_t position = 0; position < site_->group_size; ++position) {
+        if (session.completions_[position] != nullptr) partitions.push_back(site_->partition(session.group_, position));
+      }
+      launches_->Fail(this->weak_from_this(), session.run_id_, partitions, why);
+      return Status::Ok();
+    }));
+  }
+
   void FinishSession(Session* session, const Status& status, int32_t here) {
     const auto keep_alive = std::move(session->owner_);
+    if (!status.ok()) NoteFailed(*session, status);
     const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
     Completion own;
     for (int32_t p = 0; p < site_->group_size; ++p) {
@@ -288,12 +363,15 @@ class Rendezvous final : public Expirable, public std::enable_shared_from_this<R
   const std::shared_ptr<const CallSite> site_;
   const Action action_;
   Failed failed_;
+  Absent absent_;
   const std::vector<bool> members_;  // by partition
-  std::vector<int32_t> expected_;    // by group: the number of members
+  const std::shared_ptr<FailedLaunches> launches_;
+  std::vector<int32_t> expected_;  // by group: the number of members
   std::mutex mutex_;
   std::vector<Session*> open_;  // oldest first
   std::vector<std::unique_ptr<Session>> free_;
-  std::vector<Failure> failures_;
+  RecentFailures failures_;
+  std::deque<std::pair<int64_t, int32_t>> ended_;  // runs and groups of which the other processes have been told
 };
 
 }  // namespace fastjax

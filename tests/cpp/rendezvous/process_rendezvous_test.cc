@@ -472,6 +472,31 @@ void TestStayAway() {
   CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
 }
 
+// A process none of whose devices come: those that wait for it hear of it, before or after, and nobody else.
+void TestBeAbsent() {
+  Job job(4);
+  TestParticipant before(&job, 0, At(In(1)), {1});
+  TestParticipant absent(&job, 1, At(In(1)), {1});
+  TestParticipant after(&job, 2, At(In(1)), {1});
+  before.Join();
+  job.DeliverAll();
+  job.rendezvous[1]->BeAbsent(absent.session(), Status::Invalid("a size must be 0 or more"));
+  CHECK_EQ(job.queue.sent.size(), 1U);
+  job.DeliverAll();
+  after.Join();
+  job.DeliverAll();
+  for (const TestParticipant* waits : {&before, &after}) {
+    CHECK(waits->failed == 1 && Contains(waits->status.message, "process 1 (test) gave up: a size must be 0 or more"));
+  }
+  // The next launch meets.
+  std::vector<std::unique_ptr<TestParticipant>> next;
+  for (int32_t p = 0; p < 4; ++p)
+    next.push_back(std::make_unique<TestParticipant>(&job, p, At(In(2)), std::vector<int64_t>{1}));
+  for (const auto& participant : next) participant->Join();
+  job.DeliverAll();
+  for (const auto& participant : next) CHECK(participant->met == 1 && participant->failed == 0);
+}
+
 // A message to a session that was given up is answered, however late it arrives.
 void TestLateMessage() {
   Job job(2);
@@ -632,6 +657,7 @@ int main() {
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
   fastjax::test::TestStayAway();
+  fastjax::test::TestBeAbsent();
   fastjax::test::TestLateMessage();
   fastjax::test::TestNameOfGivenUp();
   fastjax::test::TestLost();

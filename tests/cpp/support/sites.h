@@ -3,11 +3,13 @@
 #define FASTJAX_TESTS_CPP_SUPPORT_SITES_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "exchange/call_site.h"
@@ -24,10 +26,13 @@ inline std::vector<int32_t> Numbers(int32_t count, std::mt19937_64* random) {
   return numbers;
 }
 
-// Partitions are dealt to groups, and ranks to positions, in order, or at random when there is a `random`.
+// Partitions are dealt to groups, and ranks to positions, in order, or at random when there is a `random`. Each site is
+// of a program of its own: tests number their launches alike.
 inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size, int64_t timeout_ms = kNoTimeoutMs,
                                           std::mt19937_64* random = nullptr) {
   auto site = std::make_shared<CallSite>();
+  static std::atomic<int64_t> programs{0};
+  site->program = "program " + std::to_string(programs++);
   site->operation = "exchange";
   site->axis = "'x'";
   site->channel = 7;

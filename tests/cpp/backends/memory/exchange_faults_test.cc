@@ -218,7 +218,7 @@ void TestMissingDevice() {
   CHECK(CheckAllTold(outcomes).code == Code::kDeadlineExceeded);
   CHECK(rig.IsUntouched());
   setting.site->timeout_ms = kNoTimeoutMs;
-  rig.CheckRun(setting.exchange.get(), 1, true);
+  rig.CheckRun(setting.exchange.get(), 2, true);
 }
 
 // A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
@@ -239,7 +239,7 @@ void TestRefusal() {
   CHECK_EQ(status.message, kPrefix + std::string("device ") + std::to_string(setting.site->position_of[5]) +
                                " cannot take part: no room");
   CHECK(rig.IsUntouched());
-  rig.CheckRun(setting.exchange.get(), 1, true);
+  rig.CheckRun(setting.exchange.get(), 2, true);
 }
 
 // The program is thrown away while one device waits: that device is still told.
