@@ -1,8 +1,23 @@
 """Errors that fastjax raises, and warnings.
 
-Those of a running program come from inside the compiled code and reach the user as
-`jax.errors.JaxRuntimeError`; the classes here are for what is refused before that.
+Those of a running program come from inside the compiled code, and JAX raises them:
+`EXCHANGE_ERRORS` are the classes to catch, and `is_exchange_error` tells exchanges from all else.
+The other classes here are for what is refused before that.
 """
+
+import re
+
+import jax
+
+EXCHANGE_ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, ValueError)
+"""What JAX raises for an exchange that fails in a running program.
+
+That is `jax.errors.JaxRuntimeError`. But where a process has one device, it is `ValueError` from
+the second or third call of a jitted function on, with the same text. Both have other uses, too.
+"""
+
+# How the text begins, perhaps inside a text of JAX's.
+_OF_AN_EXCHANGE = re.compile(r"\w+_all_to_all over axis .+? \(channel -?\d+\): |\bfastjax: ")
 
 
 class FastjaxError(Exception):
@@ -25,6 +40,12 @@ class UnsupportedError(FastjaxError, ValueError):
     """The request is well formed, but there is no way to carry it out."""
 
 
+def is_exchange_error(error: BaseException) -> bool:
+    """Whether an exchange, or its planning, has failed in a running program."""
+    of_jax = isinstance(error, EXCHANGE_ERRORS) and not isinstance(error, FastjaxError)
+    return of_jax and _OF_AN_EXCHANGE.search(str(error)) is not None
+
+
 class FallbackWarning(UserWarning):
     """A program for GPUs uses operations of JAX, since there is no backend of ours for them."""
 
@@ -38,6 +59,7 @@ class OptionWarning(UserWarning):
 
 
 __all__ = [
+    "EXCHANGE_ERRORS",
     "ArgumentError",
     "CalibrationWarning",
     "FallbackWarning",
@@ -46,4 +68,5 @@ __all__ = [
     "OptionWarning",
     "TopologyError",
     "UnsupportedError",
+    "is_exchange_error",
 ]

@@ -82,9 +82,19 @@ PYTHON_TESTS_BESIDE = [
     *("repository", "support"),
 ]
 # The only modules and packages that may import JAX: what is traced or compiled is theirs, or they
-# ask JAX for its devices, options or profiler.
+# ask JAX for its devices, errors, options or profiler.
 PYTHON_WITH_JAX = [
-    *("config", "devices", "handlers", "host.plan", "jax_compat", "moe", "network", "traced"),
+    *(
+        "config",
+        "devices",
+        "errors",
+        "handlers",
+        "host.plan",
+        "jax_compat",
+        "moe",
+        "network",
+        "traced",
+    ),
     *("cli.bench", "cli.calibrate", "cli.environment"),
     *("cli.shared.backend", "cli.shared.device_workload", "cli.shared.machine"),
 ]
