@@ -12,7 +12,7 @@ from fastjax.moe.handle import Way
 from fastjax.traced.nonnegative import look_up, quotient_up
 
 UNROUTED = -1  # the expert of choices that go nowhere
-_MOST = 2**31 - 1
+MOST = 2**31 - 1  # that a wrong expert is reported as
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Choices:
 
     Attributes:
       experts: int32, shape (tokens, k); num_experts where a choice goes nowhere.
-      wrong: an expert that there is not, or 0.
+      wrong: an expert that there is not, without its sign, or 0. Of uint32, what is less than
+        num_experts is short of 2**32 by so much; MOST is any number from there on.
     """
 
     experts: jax.Array
@@ -57,8 +58,10 @@ def check(expert_ids: jax.Array, num_experts: int) -> Choices:
     if jnp.issubdtype(chosen.dtype, jnp.signedinteger):
         exists &= chosen >= 0
         wrong = ~exists & (chosen != UNROUTED)
-        chosen = jnp.abs(jnp.maximum(chosen, -_MOST))
-    largest = jnp.where(wrong, jnp.minimum(chosen, _MOST), 0)
+        chosen = jnp.abs(jnp.maximum(chosen, -MOST))
+    elif chosen.dtype == jnp.uint32:  # where -1 has become the largest number
+        chosen = jnp.where(-chosen < num_experts, -chosen, chosen)
+    largest = jnp.where(wrong, jnp.minimum(chosen, MOST), 0)
     experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
     return Choices(experts, largest.max(initial=0).astype(jnp.int32))
 

@@ -211,6 +211,8 @@ def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
         kept = choices.experts < count
     going = jnp.where(kept, choices.experts, routing.UNROUTED)
     wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
+    # int32 does not hold 2**32 - 1.
+    wrong = jnp.where(wrong == routing.UNROUTED, routing.MOST, wrong)
     return going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
 
 

@@ -119,9 +119,14 @@ def test_other_errors_are_those_of_exchanges():
 
 
 def told_of(wrong):
-    """Of eight experts. Numbers that int32 does not hold are told as the largest that it does."""
-    size = min(abs(int(wrong)), 2**31 - 1)
-    number = f"-{size}" if size < 8 else f"{size} (or -{size})"
+    """Of eight experts. Numbers that int32 does not hold are told as beyond the largest it does."""
+    size = abs(int(wrong))
+    if 2**32 - 8 < size < 2**32:
+        number = f"{size}" if size == 2**32 - 1 else f"-{2**32 - size} (or {size})"
+    elif size >= 2**31 - 1:
+        number = f"{2**31 - 1} or more (or -{2**31 - 1} or less)"
+    else:
+        number = f"-{size} (or {2**32 - size})" if size < 8 else f"{size} (or -{size})"
     return f"on device 5, moe.dispatch was given the expert {number} in expert_ids; want 0 to 7,"
 
 
@@ -138,7 +143,7 @@ def with_expert(number, dtype="int32"):
         *(("int8", number) for number in (100, -128)),
         *(("uint8", number) for number in (8, 255)),
         ("uint16", 2**16 - 1),
-        ("uint32", 2**32 - 1),
+        *(("uint32", number) for number in (2**31, 2**32 - 8, 2**32 - 2, 2**32 - 1)),
         *(("int64", number) for number in (2**40, -(2**40))),
     ],
 )
@@ -147,6 +152,17 @@ def test_an_expert_that_there_is_not(dtype, wrong):
         call = partial(dispatched, ids=with_expert(wrong, dtype))
         refused(jax.errors.JaxRuntimeError, call, told_of(wrong))
     np.testing.assert_array_equal(dispatched(), 2 * X)  # the next one works
+
+
+def test_the_largest_uint32_in_chunks():
+    def local(x, ids):
+        params, weights = jnp.ones((1, 1)), jnp.ones((4, 2))
+        split = {"num_experts": 8, "axis_name": "x", "chunks": 2}
+        return moe.layer(lambda rows, p: rows * p, x[0], ids[0], weights, params, **split)[None]
+
+    run = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
+    call = lambda: jax.block_until_ready(run(X, with_expert(2**32 - 1, "uint32")))  # noqa: E731
+    refused(jax.errors.JaxRuntimeError, call, told_of(2**31))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint32])
