@@ -66,6 +66,11 @@ bool SameLaunch(const LaunchId& a, const LaunchId& b) {
   return KnowStarts(a, b) ? Minus(a.run_id, a.start) == Minus(b.run_id, b.start) : a.run_id == b.run_id;
 }
 
+int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b) {
+  const bool known = KnowStarts(a, b);
+  return static_cast<int32_t>(Minus(b.run_id, known ? b.start : 0) - Minus(a.run_id, known ? a.start : 0));
+}
+
 bool Comparable(const LaunchId& a, const LaunchId& b) {
   return KnowStarts(a, b) || a.copy != b.copy || Minus(a.run_id, b.run_id) + kNear < 2 * kNear;
 }

@@ -44,6 +44,9 @@ class LaunchIds {
 // Whether the ids that two processes gave to a launch are ids of the same launch.
 bool SameLaunch(const LaunchId& a, const LaunchId& b);
 
+// How many launches of a program, as far as is known, come between two ids of one call; negative if `b` is earlier.
+int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b);
+
 // Whether ids of one call can be told to be of the same launch or of two.
 bool Comparable(const LaunchId& a, const LaunchId& b);
 

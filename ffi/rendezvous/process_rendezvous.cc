@@ -25,7 +25,21 @@ std::string Seconds(std::chrono::milliseconds time) {
 constexpr char kOtherPlans[] =
     " plans with another topology, scheduler or row size; fastjax.options, FASTJAX_SCHEDULER and the calibration of "
     "the machine must be the same in every process";
-constexpr char kSameProgram[] = " Every process must run the same program, with the same arguments.";
+
+// Says how far another launch of a call is from this one.
+std::string Distance(const LaunchId& theirs, const LaunchId& own) {
+  int64_t distance = LaunchesBetween(own, theirs);
+  const char* unit = "launch";
+  const char* units = "launches";
+  if (distance == 0) {
+    distance = int64_t{theirs.round} - own.round;
+    unit = "repetition in a loop";
+    units = "repetitions in a loop";
+  }
+  if (distance == 0) return "at another copy of it";
+  const int64_t far = distance < 0 ? -distance : distance;
+  return std::to_string(far) + " " + (far == 1 ? unit : units) + (distance < 0 ? " behind" : " further");
+}
 
 }  // namespace
 
@@ -274,7 +288,7 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
   };
   if (theirs.text != session->text) {
     return refuse(Status::Invalid(session->prefix + "the program of " + who() + " differs: here, " + session->text +
-                                  "; there, " + std::string(theirs.text) + "." + kSameProgram));
+                                  "; there, " + std::string(theirs.text) + "."));
   }
   if (theirs.settings != session->settings) {
     return refuse(Status::Invalid(session->prefix + who() + kOtherPlans + "."));
@@ -399,28 +413,29 @@ void ProcessRendezvous::ForEachJoined(Function function) {
 }
 
 // Says where a process is, or was and gave up, that did not come to a session.
-std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key, std::string_view text,
-                                         uint64_t settings, bool gave_up) {
-  const std::string is = gave_up ? " (which was at " : " (which is at ";
+std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key,
+                                         const LaunchId& launch_id, std::string_view text, uint64_t settings,
+                                         bool gave_up) {
+  const std::string is = gave_up ? " (which was " : " (which is ";
   const std::string end = gave_up ? ", and gave that up" : "";
-  if (key == session.key) return is + "another launch of it" + end + ")";
+  if (key == session.key) return is + Distance(launch_id, session.launch_id) + end + ")";
   const auto call = [](std::string_view described) { return described.substr(0, described.rfind(kInModule)); };
-  if (call(text) != call(session.text)) return is + "another call" + end + ": " + std::string(text) + ")";
+  if (call(text) != call(session.text)) return is + "at another call" + end + ": " + std::string(text) + ")";
   if (settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
-  return is + "this call of another program of that name" + end + ": " + std::string(text) + ")";
+  return is + "at this call of another program of that name" + end + ": " + std::string(text) + ")";
 }
 
 // Returns what is known of a process that did not come.
 std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t process) const {
   if (process < early_.size() && !early_[process].empty()) {
     const ProcessMetadata& theirs = early_[process].back()->metadata;
-    return Elsewhere(session, theirs.key, theirs.text, theirs.settings, false);
+    return Elsewhere(session, theirs.key, theirs.launch_id, theirs.text, theirs.settings, false);
   }
   // That process may have waited a little longer than this one.
   const auto since = session.deadline - session.timeout;
   for (auto old = given_up_.rbegin(); old != given_up_.rend() && old->at >= since; ++old) {
     if (old->by != static_cast<int32_t>(process) || old->call.empty()) continue;
-    return Elsewhere(session, old->key, old->call, old->settings, true);
+    return Elsewhere(session, old->key, old->launch_id, old->call, old->settings, true);
   }
   return "";
 }
@@ -435,12 +450,19 @@ std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
     const auto process = static_cast<size_t>(session.others[place]);
     text += (first ? "" : ", ") + wire_->Describe(session.others[place]);
     first = false;
+    if (const std::string trouble = wire_->Trouble(session.others[place]); !trouble.empty()) {
+      text += " (" + trouble + ")";
+    }
     const std::string where = Whereabouts(session, process);
     text += where;
     elsewhere = elsewhere || !where.empty();
   }
   text += ", which did not reach this call: " + session.text + ".";
-  if (elsewhere) return text + kSameProgram;
+  if (elsewhere) {
+    return text +
+           " Every process must launch the same calls in the same order: look for a launch that one of them left "
+           "out, or made beside the others.";
+  }
   return text +
          " Look for a process that died, stopped or runs another program; "
          "if it is only slow, raise the limit with fastjax.options(timeout=...) or FASTJAX_TIMEOUT.";

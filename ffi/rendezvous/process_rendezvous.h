@@ -140,8 +140,8 @@ class ProcessRendezvous final : public Handler {
   void OnGiveUp(int32_t process, const ProcessMetadata& message);
   ProcessSession* Find(int32_t process, const ProcessMetadata& message) const;
   std::string Whereabouts(const ProcessSession& session, size_t process) const;
-  static std::string Elsewhere(const ProcessSession& session, const CallKey& key, std::string_view text,
-                               uint64_t settings, bool gave_up);
+  static std::string Elsewhere(const ProcessSession& session, const CallKey& key, const LaunchId& launch_id,
+                               std::string_view text, uint64_t settings, bool gave_up);
   std::string Missing(const ProcessSession& session) const;
   std::unique_ptr<ReceivedMessage> TakeMessage();
   void PutAway(std::unique_ptr<ReceivedMessage> message);

@@ -80,8 +80,10 @@ class Wire {
   virtual bool Post(std::function<void()> task) = 0;
   // Returns a hash of the bytes that only processes can compute that know the job's secret.
   virtual uint64_t KeyedHash(const void* data, size_t bytes) const = 0;
-  // Returns "process 1 (host a, 10.0.0.2)", and the state of the process if that is not "connected".
+  // Returns "process 1 (host a, pid 71, 10.0.0.2)", or that there is no such process yet.
   virtual std::string Describe(int32_t process) const = 0;
+  // Returns why the process cannot be reached, as a sentence; empty if nothing is known to be wrong.
+  virtual std::string Trouble(int32_t /*process*/) const { return {}; }
 
   // Copies the message and sends it, in order with other messages to that process. A process that has not joined yet
   // gets it when it does. What cannot be sent is reported by OnLost.

@@ -244,11 +244,9 @@ void Runner::DisconnectFromSilent() {
 void Runner::Break(const Step& step, const Status& status) {
   if (!failure_.ok()) return;
   const bool receives = step.action == Action::kReceive;
-  const std::string who = wire_->Describe(ProcessOf(step));
-  const bool says_why = who.find(status.message) != std::string::npos;
   std::string text = site_->Prefix() + StageName(step) + ": " + DeviceName(step.here) +
                      (receives ? " could not receive from " : " could not send to ") + DeviceName(step.peer) + " of " +
-                     who + (says_why ? "" : ": " + status.message);
+                     wire_->Describe(ProcessOf(step)) + ": " + status.message;
   Stop({status.code, std::move(text)});
 }
 

@@ -77,7 +77,7 @@ std::string UcxWire::Start(const WireOptions& options) {
   Addresses addresses;
   addresses.process = parts_.process;
   addresses.incarnation = parts_.incarnation;
-  addresses.host = HostName();
+  addresses.host = HostName() + ", pid " + std::to_string(getpid());
   for (const std::string& nic : options.nics) {
     wrong = CheckNic(nic);
     if (!wrong.empty()) return wrong;
@@ -121,11 +121,11 @@ uint64_t UcxWire::KeyedHash(const void* data, size_t bytes) const {
   return fastjax::KeyedHash(parts_.secret, data, bytes);
 }
 
-void UcxWire::Note(int32_t process, const std::string& name, const std::string& state) {
+void UcxWire::Note(int32_t process, const std::string& name, const std::string& trouble) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known& known = known_[static_cast<size_t>(process)];
   if (!name.empty()) known.name = name;
-  known.state = state;
+  known.trouble = trouble;
 }
 
 std::string UcxWire::Describe(int32_t process) const {
@@ -133,7 +133,13 @@ std::string UcxWire::Describe(int32_t process) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Known& known = known_[static_cast<size_t>(process)];
   if (known.name.empty()) return "process " + std::to_string(process) + ", which has not joined";
-  return known.state.empty() ? known.name : known.name + ", " + known.state;
+  return known.name;
+}
+
+std::string UcxWire::Trouble(int32_t process) const {
+  if (process < 0 || process >= processes()) return {};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return known_[static_cast<size_t>(process)].trouble;
 }
 
 std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
@@ -210,7 +216,10 @@ WireState UcxWire::StateNow() {
   const bool rings =
       std::any_of(parts_.peers.begin(), parts_.peers.end(), [](const Peer& peer) { return peer.to.connected(); });
   if (rings) state.nic_workers.front().transports.emplace_back("memory");
-  for (int32_t process = 0; process < processes(); ++process) state.peers.push_back(Describe(process));
+  for (int32_t process = 0; process < processes(); ++process) {
+    const std::string trouble = Trouble(process);
+    state.peers.push_back(Describe(process) + (trouble.empty() ? "" : ", " + trouble));
+  }
   state.messages_sent = parts_.counters.messages_sent;
   state.messages_received = parts_.counters.messages_received;
   state.bytes_sent = parts_.counters.bytes_sent;

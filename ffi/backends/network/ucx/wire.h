@@ -37,6 +37,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   bool Post(std::function<void()> task) override;
   uint64_t KeyedHash(const void* data, size_t bytes) const override;
   std::string Describe(int32_t process) const override;
+  std::string Trouble(int32_t process) const override;
 
   void SendMessage(int32_t process, const void* data, size_t bytes) override;
   void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
@@ -86,7 +87,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler
   void Answer(Peer* peer, const Arrival& probe);
   void OnFailure(const Links::Failure& failure);
-  void Note(int32_t process, const std::string& name, const std::string& state);
+  void Note(int32_t process, const std::string& name, const std::string& trouble);
   void LeaveAll();
   bool Foreign() const;  // whether this is a forked child, which has no thread of the wire's
   WireState StateNow();
@@ -108,7 +109,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
 
   mutable std::mutex mutex_;
   struct Known {
-    std::string name, state;
+    std::string name, trouble;
   };
   std::vector<Known> known_;  // of each process, for Describe
 };

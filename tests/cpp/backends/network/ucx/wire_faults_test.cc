@@ -292,7 +292,8 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
     CHECK_CONTAINS(ends.Of(i).message, "process 1 (");
   }
   into.Forbid();
-  CHECK_CONTAINS(wire->Describe(1), "failed");
+  CHECK_CONTAINS(wire->Trouble(1), "failed");
+  CHECK(!Contains(wire->Describe(1), "failed"));
   // Nobody is there any more, and that is said, too.
   wire->Post([&] { wire->SendMessage(1, "hello?", 6); });
   handler.WaitLost(2);
@@ -320,7 +321,7 @@ void TestDeclaredLost() {
   CHECK(ends.Of(0).code == Code::kUnavailable);
   CHECK_CONTAINS(ends.Of(0).message, " cannot take part: its heart stopped");
   rig.handler(0).WaitLost(1);
-  CHECK_CONTAINS(rig.wire(0).Describe(1), "its heart stopped");
+  CHECK_CONTAINS(rig.wire(0).Trouble(1), "its heart stopped");
   rig.Send(0, 1, 3, Whole(&into), &ends, 1);
   ends.Wait(1);
   CHECK(ends.Of(1).code == Code::kUnavailable);
