@@ -20,7 +20,8 @@ _TILE = 128  # rows
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
-Residuals = tuple[jax.Array, Params, jax.Array]
+Rows = Any  # a pytree of arrays with as many rows each
+OfTile = Callable[[Rows, Rows, Params], tuple[Rows, Params]]
 StateT = TypeVar("StateT")
 
 
@@ -80,7 +81,14 @@ def grouped_map(
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
     leaves, structure = jax.tree.flatten((rows, params, group_sizes))
     leaves = jax_compat.vary_together(leaves, ())
-    return _grouped_map(function, *jax.tree.unflatten(structure, leaves))
+    rows, params, group_sizes = jax.tree.unflatten(structure, leaves)
+
+    def of_tile(rows: Rows, masked: Rows, params: Params) -> tuple[Rows, Params]:
+        del masked
+        return (function(rows[0], params),), ()
+
+    (result,), _ = _over_groups(of_tile, (rows,), (), params, group_sizes)
+    return result
 
 
 def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> Any:
@@ -143,44 +151,69 @@ def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _grouped_map(
-    function: Function, rows: jax.Array, params: Params, group_sizes: jax.Array
-) -> jax.Array:
-    one = jax.tree.map(lambda p: p[0], params)
-    made = jax.eval_shape(function, rows[: _tile_rows(rows.shape[0])], one)
-    empty = jnp.zeros_like(rows, made.dtype, shape=(rows.shape[0], made.shape[1]))
+def _over_groups(
+    function: OfTile, rows: Rows, masked: Rows, of_groups: Params, sizes: jax.Array
+) -> tuple[Rows, Params]:
+    """Applies a function to the rows of each group, tile by tile.
 
-    def fill(tile: _Tile, result: jax.Array) -> jax.Array:
-        return tile.written(result, function(tile.own(rows), tile.of_group(params)))
+    Its derivative is another such function, of rows and cotangents, so there are derivatives of any
+    order.
 
-    return _over_tiles(fill, rows.shape[0], group_sizes, empty)
+    Args:
+      function: of a tile. Takes rows; rows that are zero where they are another group's; and what
+        belongs to the group. Returns new rows, and a part of a sum over the group, to which rows
+        that are zero add nothing.
+      rows: shape (room, ...) each.
+      masked: the same.
+      of_groups: shape (groups, ...) each.
+      sizes: rows of each group, shape (groups,).
 
-
-def _forward(
-    function: Function, rows: jax.Array, params: Params, group_sizes: jax.Array
-) -> tuple[jax.Array, Residuals]:
-    return _grouped_map(function, rows, params, group_sizes), (rows, params, group_sizes)
-
-
-def _backward(
-    function: Function, residuals: Residuals, ct: jax.Array
-) -> tuple[jax.Array, Params, None]:
-    rows, params, group_sizes = residuals
-
-    def add(tile: _Tile, found: tuple[jax.Array, Params]) -> tuple[jax.Array, Params]:
-        rows_ct, totals = found
-        _, back = jax.vjp(function, tile.own(rows), tile.of_group(params))
-        tile_ct, param_cts = back(tile.own_or_zero(ct))
-        totals = jax.tree.map(tile.added_to_group, totals, param_cts)
-        return tile.written(rows_ct, tile_ct), totals
-
+    Returns:
+      New rows, and the sums of each group.
+    """
+    room = rows[0].shape[0]
+    first = lambda a: a[: _tile_rows(room)]  # noqa: E731
+    some, none = jax.tree.map(first, (rows, masked))
+    of_one = jax.tree.map(lambda p: p[0], of_groups)
+    made, parts = jax.eval_shape(function, some, none, of_one)
+    zeros = functools.partial(jnp.zeros_like, rows[0])
+    results = jax.tree.map(lambda a: zeros(a.dtype, shape=(room, *a.shape[1:])), made)
     # Sums of many tiles: in float32 or wider.
-    totals = jax.tree.map(lambda p: jnp.zeros_like(p, types.promoted(p.dtype, jnp.float32)), params)
-    rows_ct, totals = _over_tiles(add, rows.shape[0], group_sizes, (jnp.zeros_like(rows), totals))
-    return rows_ct, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, params), None
+    wide = lambda p: types.promoted(p.dtype, jnp.float32)  # noqa: E731
+    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(*sizes.shape, *p.shape)), parts)
+
+    def add(tile: _Tile, found: tuple[Rows, Params]) -> tuple[Rows, Params]:
+        results, totals = found
+        own, or_zero = jax.tree.map(tile.own, rows), jax.tree.map(tile.own_or_zero, masked)
+        values, parts = function(own, or_zero, tile.of_group(of_groups))
+        results = jax.tree.map(tile.written, results, values)
+        return results, jax.tree.map(tile.added_to_group, totals, parts)
+
+    results, totals = _over_tiles(add, room, sizes, (results, totals))
+    return results, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, parts)
 
 
-_grouped_map.defvjp(_forward, _backward)
+def _forward(function: OfTile, *operands: Any) -> Any:
+    return _over_groups(function, *operands), operands
+
+
+def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
+    rows, masked, of_groups, sizes = operands
+    results_ct, sums_ct = cts
+
+    def transposed(rows: Rows, masked: Any, of_group: Any) -> tuple[Any, Params]:
+        (masked, results_ct), (of_group, sums_ct) = masked, of_group
+        _, back = jax.vjp(function, rows, masked, of_group)
+        rows_ct, masked_ct, of_group_ct = back((results_ct, sums_ct))
+        return (rows_ct, masked_ct), of_group_ct
+
+    (rows_ct, masked_ct), of_groups_ct = _over_groups(
+        transposed, rows, (masked, results_ct), (of_groups, sums_ct), sizes
+    )
+    return rows_ct, masked_ct, of_groups_ct, None
+
+
+_over_groups.defvjp(_forward, _backward)
 
 
 class _Tile:
