@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,19 @@ OfTile = Callable[[Rows, Rows, Params], tuple[Rows, Params]]
 StateT = TypeVar("StateT")
 
 
+class Runs(NamedTuple):
+    """Rows of groups, without padding: int32, shape (groups,) each."""
+
+    starts: jax.Array
+    sizes: jax.Array
+
+
 def grouped_map(
     function: Function,
     rows: jax.Array,
     params: Params,
     group_sizes: jax.Array,
+    group_rows: jax.Array | None = None,
 ) -> jax.Array:
     """Applies to each row what its group does, tile by tile: a whole expert in one go.
 
@@ -43,9 +51,11 @@ def grouped_map(
       rows: floating-point, shape (room, width); those of one group after those of another.
       params: a pytree of floating-point arrays, each with a leading dimension of groups.
       group_sizes: rows of each group, integers, shape (groups,).
+      group_rows: how many of them, from the first, are no padding; by default all. The function is
+        not applied to padding, which has no part in gradients. See `Handle.group_rows`.
 
     Returns:
-      The function of each row, shape (room, new width); zero after the last group.
+      The function of each row, shape (room, new width); zero in padding and after the last group.
 
     Raises:
       ArgumentError: shapes or types do not fit.
@@ -59,8 +69,7 @@ def grouped_map(
         )
     if not jnp.issubdtype(rows.dtype, jnp.inexact):
         raise ArgumentError(f"rows must be floating-point, got {rows.dtype}.")
-    if not np.issubdtype(group_sizes.dtype, np.integer):
-        raise ArgumentError(f"group_sizes must be integers, got {group_sizes.dtype}.")
+    runs = _runs_of(group_sizes, group_rows)
     for leaf in jax.tree.leaves(params):
         if leaf.shape[:1] != group_sizes.shape or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ArgumentError(
@@ -79,16 +88,36 @@ def grouped_map(
         )
     if group_sizes.shape[0] == 0:
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
-    leaves, structure = jax.tree.flatten((rows, params, group_sizes))
+    leaves, structure = jax.tree.flatten((rows, params, runs))
     leaves = jax_compat.vary_together(leaves, ())
-    rows, params, group_sizes = jax.tree.unflatten(structure, leaves)
+    rows, params, runs = jax.tree.unflatten(structure, leaves)
 
     def of_tile(rows: Rows, masked: Rows, params: Params) -> tuple[Rows, Params]:
         del masked
         return (function(rows[0], params),), ()
 
-    (result,), _ = _over_groups(of_tile, (rows,), (), params, group_sizes)
+    (result,), _ = _over_groups(of_tile, (rows,), (), params, runs)
     return result
+
+
+def _runs_of(group_sizes: jax.Array, group_rows: jax.Array | None) -> Runs:
+    sizes = _sizes("group_sizes", group_sizes)
+    starts = jnp.cumsum(sizes, dtype=sizes.dtype) - sizes
+    if group_rows is None:
+        return Runs(starts, sizes)
+    group_rows = _sizes("group_rows", jnp.asarray(group_rows))
+    if group_rows.shape != sizes.shape:
+        raise ArgumentError(
+            f"group_rows must have a number for each of the {sizes.shape[0]} groups, got shape "
+            f"{group_rows.shape}."
+        )
+    return Runs(starts, jnp.minimum(sizes, group_rows))
+
+
+def _sizes(name: str, sizes: jax.Array) -> jax.Array:
+    if not np.issubdtype(sizes.dtype, np.integer):
+        raise ArgumentError(f"{name} must be integers, got {sizes.dtype}.")
+    return sizes.astype(jnp.int32)
 
 
 def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> Any:
@@ -152,7 +181,7 @@ def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _over_groups(
-    function: OfTile, rows: Rows, masked: Rows, of_groups: Params, sizes: jax.Array
+    function: OfTile, rows: Rows, masked: Rows, of_groups: Params, runs: Runs
 ) -> tuple[Rows, Params]:
     """Applies a function to the rows of each group, tile by tile.
 
@@ -166,7 +195,7 @@ def _over_groups(
       rows: shape (room, ...) each.
       masked: the same.
       of_groups: shape (groups, ...) each.
-      sizes: rows of each group, shape (groups,).
+      runs: of each group's rows.
 
     Returns:
       New rows, and the sums of each group.
@@ -180,7 +209,7 @@ def _over_groups(
     results = jax.tree.map(lambda a: zeros(a.dtype, shape=(room, *a.shape[1:])), made)
     # Sums of many tiles: in float32 or wider.
     wide = lambda p: types.promoted(p.dtype, jnp.float32)  # noqa: E731
-    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(*sizes.shape, *p.shape)), parts)
+    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(*runs[0].shape, *p.shape)), parts)
 
     def add(tile: _Tile, found: tuple[Rows, Params]) -> tuple[Rows, Params]:
         results, totals = found
@@ -189,7 +218,7 @@ def _over_groups(
         results = jax.tree.map(tile.written, results, values)
         return results, jax.tree.map(tile.added_to_group, totals, parts)
 
-    results, totals = _over_tiles(add, room, sizes, (results, totals))
+    results, totals = _over_tiles(add, room, runs, (results, totals))
     return results, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, parts)
 
 
@@ -198,7 +227,7 @@ def _forward(function: OfTile, *operands: Any) -> Any:
 
 
 def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
-    rows, masked, of_groups, sizes = operands
+    rows, masked, of_groups, runs = operands
     results_ct, sums_ct = cts
 
     def transposed(rows: Rows, masked: Any, of_group: Any) -> tuple[Any, Params]:
@@ -208,7 +237,7 @@ def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
         return (rows_ct, masked_ct), of_group_ct
 
     (rows_ct, masked_ct), of_groups_ct = _over_groups(
-        transposed, rows, (masked, results_ct), (of_groups, sums_ct), sizes
+        transposed, rows, (masked, results_ct), (of_groups, sums_ct), runs
     )
     return rows_ct, masked_ct, of_groups_ct, None
 
@@ -219,20 +248,19 @@ _over_groups.defvjp(_forward, _backward)
 class _Tile:
     """Consecutive rows, of which a run belongs to one group."""
 
-    def __init__(self, number: jax.Array, room: int, group_sizes: jax.Array) -> None:
+    def __init__(self, number: jax.Array, room: int, runs: Runs) -> None:
         self.length = _tile_rows(room)
-        tiles = quotient_up(group_sizes, self.length)
+        tiles = quotient_up(runs.sizes, self.length)
         last = jnp.cumsum(tiles)
         self.group = (last <= number).sum()
-        ends = jnp.cumsum(group_sizes)
-        end, size, last_tile, own_tiles = (
-            look_up(array, self.group) for array in (ends, group_sizes, last, tiles)
+        first, size, last_tile, own_tiles = (
+            look_up(array, self.group) for array in (*runs, last, tiles)
         )
-        start = end - size + (number - last_tile + own_tiles) * self.length
+        start = first + (number - last_tile + own_tiles) * self.length
         # The last tiles begin earlier, so that they end where there is room.
         self.first = jnp.minimum(start, room - self.length)
         row = jnp.arange(self.length)
-        begins, ends_at = start - self.first, end - self.first
+        begins, ends_at = start - self.first, first + size - self.first
         self.mine = ((row >= begins) & (row < ends_at))[:, None]
         self._nearest = jnp.clip(row, begins, ends_at - 1)
 
@@ -268,10 +296,9 @@ def _tile_rows(room: int) -> int:
 
 
 def _over_tiles(
-    step: Callable[[_Tile, StateT], StateT], room: int, group_sizes: jax.Array, start: StateT
+    step: Callable[[_Tile, StateT], StateT], room: int, runs: Runs, start: StateT
 ) -> StateT:
     if room == 0:
         return start
-    sizes = group_sizes.astype(jnp.int32)
-    tiles = quotient_up(sizes, _tile_rows(room)).sum()
-    return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, sizes), now), start)
+    tiles = quotient_up(runs.sizes, _tile_rows(room)).sum()
+    return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, runs), now), start)

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, ordering, routing
+from fastjax.moe import arguments, chunk_count, ordering, padding, routing
 from fastjax.moe.arrangement import Arrangement, aligned, arrange
 from fastjax.moe.by_server import find_room
 from fastjax.moe.combining import combine_in_order
@@ -31,7 +31,8 @@ from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 
 Params = Any  # a pytree of arrays
-OfRows = Callable[[jax.Array, jax.Array, Params], jax.Array]
+# Of rows, of each local expert's rows with padding and without, and of params.
+OfRows = Callable[[jax.Array, jax.Array, jax.Array, Params], jax.Array]
 
 
 @jax.named_scope("moe_layer")
@@ -64,8 +65,8 @@ def layer(
     Args:
       function: what an expert does. `function(rows, params)`, rows of shape (some, width) and one
         expert's params, is applied by `grouped_map`; `function(rows, group_sizes, params)`, rows of
-        shape (room, width) as `dispatch` returns them and all params of this device, as it is.
-        Returns a row for each.
+        shape (room, width) as `dispatch` returns them and all params of this device, as it is; rows
+        of padding are then not zeros, but their group's last row again. Returns a row for each.
       x: tokens of this device, shape (tokens, width).
       expert_ids: experts of each token, integers, shape (tokens, k); see `dispatch`.
       weights: of each token's choices, shape (tokens, k), or None for 1.
@@ -99,7 +100,7 @@ def layer(
     tokens, top_k = expert_ids.shape
     arguments.check_chunks(chunks, tokens)
     arguments.check_seconds_per_row(seconds_per_row)
-    experts = _of_rows(function)
+    experts = _of_rows(function, alignment)
     whole = arrange(
         x,
         expert_ids,
@@ -167,7 +168,7 @@ def _in_order(
         rows, group_sizes, handle, landing_dependency, sums_dependency = finish_dispatch(
             tokens, part.arrangement, landing_dependency, experts_dependency, sums_dependency
         )
-        rows = experts(rows, group_sizes, params)
+        rows = experts(rows, group_sizes, handle.group_rows, params)
         combined, dependency, experts_dependency, sums_dependency = combine_in_order(
             rows, handle, None, payload_dtype, dependency, sums_dependency
         )
@@ -175,8 +176,8 @@ def _in_order(
     return jnp.concatenate(results) if chained else results[0]
 
 
-def _of_rows(function: Callable[..., jax.Array]) -> OfRows:
-    """The function that takes rows, group sizes and params."""
+def _of_rows(function: Callable[..., jax.Array], alignment: int) -> OfRows:
+    """The function of all experts of a device, to whose results padding adds nothing."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -187,9 +188,13 @@ def _of_rows(function: Callable[..., jax.Array]) -> OfRows:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     wanted = [p for p in parameters if p.kind in positional and p.default is p.empty]
     if len(wanted) == 3:
-        return function
+        return lambda rows, sizes, without, params: function(
+            padding.filled(rows, without, sizes, alignment), sizes, params
+        )
     if len(wanted) == 2:
-        return lambda rows, group_sizes, params: grouped_map(function, rows, params, group_sizes)
+        return lambda rows, sizes, without, params: grouped_map(
+            function, rows, params, sizes, without if alignment > 1 else None
+        )
     raise ArgumentError(
         "function must take two arguments, (rows, params), or three, (rows, group_sizes, params); "
         f"{getattr(function, '__name__', function)!r} takes {len(wanted)} without defaults."

@@ -166,10 +166,10 @@ def dot(rows=(4, 3), weights=(2, 3, 2), sizes=(2,), types=("f4", "f4", "i4")):
     return lambda: moe.grouped_dot(*(np.ones(s, t) for s, t in zip(shapes, types, strict=True)))
 
 
-def mapped(function=jnp.dot, rows=(4, 3), params=(2, 3), types=("f4", "f4", "i4")):
+def mapped(function=jnp.dot, rows=(4, 3), params=(2, 3), types=("f4", "f4", "i4"), in_use=None):
     shapes = rows, params, (2,)
     arrays = [np.ones(shape, kind) for shape, kind in zip(shapes, types, strict=True)]
-    return lambda: moe.grouped_map(function, *arrays)
+    return lambda: moe.grouped_map(function, *arrays, in_use)
 
 
 def with_a_collective(function):
@@ -215,6 +215,8 @@ test_refused = refusals(
         "float32 of shape (3, 3, 2)",
     ),
     (mapped(types=("f4", "f4", "f4")), "group_sizes must be integers, got float32"),
+    (mapped(in_use=np.ones(2)), "group_rows must be integers, got float"),
+    (mapped(in_use=np.ones(3, int)), "for each of the 2 groups, got shape (3,)."),
     (mapped(types=("f4", "i4", "i4")), "params must be floating-point", "int32 of shape (2, 3)"),
     (mapped(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
     (mapped(lambda rows, _: rows.sum()), "each of its rows, shape (4, new width), got ()."),
