@@ -70,7 +70,7 @@ def find_destinations(experts: jax.Array, servers: Servers, over: Over) -> Desti
     here = quotient(_rank(servers, over), servers.devices)
     chosen = look_up(jnp.asarray(servers.server_of_expert()), experts)
     every = jnp.arange(servers.count, dtype=jnp.int32)
-    goes = (chosen[:, :, None] == every).any(1) & (every != here)
+    goes = (chosen[:, :, None] == every[None, None]).any(1) & (every != here)[None]
     return Destinations(chosen, goes, goes.sum(0, dtype=jnp.int32))
 
 
@@ -99,7 +99,7 @@ def find_crossing(
     there, back = _ways(sent, rank, np.array(servers.rank_of))
     counted = goes.astype(jnp.int32)
     first = jnp.cumsum(wanted, dtype=jnp.int32) - wanted
-    entry = first + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
+    entry = first[None] + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
     entry = jnp.where(goes, entry, 0)
     sizes = ordering.wait(refusing(there.send_sizes, wrong), plan_dependency)
     token, server = _list(goes, entry, min(top_k, servers.count - 1))
@@ -459,7 +459,7 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
     columns = own.shape[1]
     if columns == 0:
         return own
-    at = entry * columns + jnp.arange(columns, dtype=jnp.int32)
+    at = entry * columns + jnp.arange(columns, dtype=jnp.int32)[None]
     there = jnp.where(of_choice(crossing.goes, server, 1), look_up(entries.reshape(-1), at), 0)
     exists = crossing.chosen < crossing.servers
     return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)

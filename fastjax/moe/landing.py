@@ -32,7 +32,7 @@ def rows_to_devices(wanted: jax.Array, servers: Servers) -> jax.Array:
     share = quotas(have.sum(-1, dtype=have.dtype), servers)
     kept = jnp.minimum(have, share)
     moved = _overlaps(have - kept, share - kept)
-    moved = moved + kept[..., None] * np.eye(m, dtype=np.int32)
+    moved += kept[..., None] * np.eye(m, dtype=np.int32)[None, None]
     # From (source, target, source's device, target's device).
     return jnp.transpose(moved, (0, 2, 1, 3)).reshape(n * m, n * m)
 

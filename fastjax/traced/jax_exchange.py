@@ -78,8 +78,9 @@ def _alone(source: jax.Array, base: jax.Array, way: Metadata[jax.Array]) -> jax.
     if source.shape[0] == 0 or base.shape[0] == 0:
         return base
     rows = jnp.arange(base.shape[0])[:, None]
-    inside = (rows >= way.output_offsets) & (rows < way.output_offsets + way.send_sizes)
-    taken = jnp.max(jnp.where(inside, rows - way.output_offsets + way.input_offsets, -1), axis=1)
+    sent_from, sizes, starts, _ = (array[None] for array in way)
+    inside = (rows >= starts) & (rows < starts + sizes)
+    taken = jnp.max(jnp.where(inside, rows - starts + sent_from, -1), axis=1)
     arrived = source.at[jnp.maximum(taken, 0)].get(mode="clip")
     return jnp.where(_by_row(taken >= 0, base), arrived, base)
 

@@ -1,0 +1,86 @@
+"""Layers where JAX is strict: what is implicit, or is NaN on the way, is an error there."""
+
+import functools
+from contextlib import ExitStack
+
+import jax
+import jax.numpy as jnp
+import moe_reference as reference
+import pytest
+from moe_reference import same
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+
+P = jax.P
+DEVICES, EXPERTS, TOP_K = 8, 16, 3
+NICS = tuple(1e9 if nic % 3 else 5e8 for nic in range(DEVICES))
+TOPOLOGY = fastjax.Topology(4, 2, nic_bandwidths=NICS)
+OPTIONS = [
+    {"deduplicate": False},
+    {"deduplicate": True},
+    {"deduplicate": False, "chunks": 2, "alignment": 4, "payload_dtype": jnp.bfloat16},
+    {"deduplicate": True, "chunks": 2, "alignment": 4, "payload_dtype": jnp.float8_e4m3fn},
+]
+all_options = pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda options: ",".join(map(str, options.values()))
+)
+
+
+def expert(rows, params):
+    return jnp.tanh(rows @ params[0]) @ params[1]
+
+
+def with_gradients(function):
+    def loss(*args):
+        result = function(*args)
+        return (result**2).sum(), result
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+
+
+def on_devices(options):
+    def local(x, router, experts):
+        weights, ids = reference.route(x, router, TOP_K)
+        how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
+        return moe.layer(expert, x, ids, weights, experts, **how, **options)
+
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P(), P("x")), out_specs=P("x"))
+    return with_gradients(mapped)
+
+
+def problem(rng):
+    x, *others = reference.problem(rng, DEVICES, 7, EXPERTS)
+    return x.reshape(-1, x.shape[-1]), *others
+
+
+@pytest.fixture(
+    params=[
+        lambda: [jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict")],
+        lambda: [jax.checking_leaks(), jax.enable_checks(True)],
+        lambda: [jax.debug_nans(True), jax.debug_infs(True)],
+    ],
+    ids=["promotion", "checks", "nans"],
+)
+def mode(request):
+    with ExitStack() as stack:
+        for one in request.param():
+            stack.enter_context(one)
+        yield
+
+
+@all_options
+def test_values_and_gradients(rng, mode, options):
+    arrays = problem(rng)
+    rounding = (options.get("payload_dtype"),) * 2
+    dense = functools.partial(reference.dense, top_k=TOP_K, rounding=rounding)
+    tolerance = 1e-5 if rounding == (None, None) else 0.1
+    same(on_devices(options)(*arrays), with_gradients(dense)(*arrays), tolerance)
+
+
+@all_options
+def test_programs_for_a_platform_without_our_handlers(rng, options):
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        traced = on_devices(options).trace(*problem(rng))
+        assert "ragged_all_to_all" in traced.lower(lowering_platforms=("tpu",)).as_text()
