@@ -28,6 +28,9 @@ from fastjax.traced.axes import position
 from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient, remainder
 from fastjax.traced.plan import plan_sizes
 
+# In the names that statistics and profiles have for what is there only where tokens cross once.
+_SCOPE = "moe_cross"
+
 
 class Landed(NamedTuple):
     """What is on a device of a token's server: its own tokens, then those that crossed.
@@ -74,6 +77,7 @@ def find_destinations(experts: jax.Array, servers: Servers, over: Over) -> Desti
     return Destinations(chosen, goes, goes.sum(0, dtype=jnp.int32))
 
 
+@jax.named_scope(_SCOPE)
 def find_crossing(
     destinations: Destinations,
     counts: jax.Array,
@@ -172,6 +176,7 @@ class InFlight(NamedTuple):
     weighted: bool
 
 
+@jax.named_scope(_SCOPE)
 def cross(
     x: jax.Array,
     weights: jax.Array | None,

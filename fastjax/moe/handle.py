@@ -93,6 +93,11 @@ class Handle:
     crossing: Crossing | None  # to other servers before that, where tokens cross once
 
     @property
+    def deduplicated(self) -> bool:
+        """Whether tokens cross once to each server: what `deduplicate=None` decided."""
+        return self.crossing is not None
+
+    @property
     def plan(self) -> TracedPlan:
         """The plan of what crosses servers, and of its way back and all gradients."""
         return self.route.plan if self.crossing is None else self.crossing.plan

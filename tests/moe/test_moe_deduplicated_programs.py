@@ -181,7 +181,9 @@ def test_rows_and_choices_are_counted(rng, once):
     ids = rng.integers(-1, EXPERTS, (8 * 6, 3)).astype(np.int32)
 
     def counted_dispatch(x, ids):
-        return dispatched(x, ids, deduplicate=once)[0]
+        rows, _, handle = dispatched(x, ids, deduplicate=once)
+        assert handle.deduplicated == once
+        return rows
 
     mapped = spread(counted_dispatch)
     with fastjax.collect_stats():
@@ -194,11 +196,12 @@ def test_rows_and_choices_are_counted(rng, once):
     if not once:
         (site,) = moving
         assert site.name.startswith("moe_dispatch/")
+        assert "moe_cross" not in site.name
         assert (site.tokens, site.choices) == (len(ids), ids.size)
         assert (site.rows, site.crossing_rows) == ((ids >= 0).sum(), apart.sum())
         return
     between, inside = sorted(moving, key=lambda s: -s.group_size)
-    assert between.name.startswith("moe_dispatch/")
+    assert between.name.startswith("moe_dispatch/moe_cross/")
     assert "/moe_to_experts/" in inside.name
     servers = (ids[:, :, None] // 4 == np.arange(4)) & apart[:, :, None]
     assert between.rows == between.crossing_rows == servers.any(1).sum()
