@@ -58,6 +58,10 @@ class OptionWarning(UserWarning):
     """An environment variable has no effect: its name is almost that of an option."""
 
 
+class ThreadsWarning(UserWarning):
+    """JAX's CPU client has too few threads for many launches in flight between processes."""
+
+
 __all__ = [
     "EXCHANGE_ERRORS",
     "ArgumentError",
@@ -66,6 +70,7 @@ __all__ = [
     "FastjaxError",
     "OptionError",
     "OptionWarning",
+    "ThreadsWarning",
     "TopologyError",
     "UnsupportedError",
     "is_exchange_error",

@@ -49,7 +49,8 @@ class Arrangement:
     @property
     def inside(self) -> Over:
         """The devices of each server."""
-        return self.servers.inside(self.over.axes, self.over.groups, self.row_bytes)
+        over = self.servers.inside(self.over.axes, self.over.groups, self.row_bytes)
+        return over.described(self.over.spec.layer)
 
 
 def arrange(
@@ -94,14 +95,15 @@ def arrange(
     if deduplicate is None:
         work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
         deduplicate = choosing.crosses_once(servers, work, spec.scheduler)
+    once = deduplicate and servers.count > 1
     return Arrangement(
-        over=Over(axes, groups, spec),
+        over=Over(axes, groups, spec).described(f"deduplicate={once}, room for {rows} rows"),
         servers=servers,
         experts=Experts(num_experts, rows, alignment, may_drop),
         travels_in=travels_in,
         row_bytes=row_bytes,
         crossing_bytes=crossing_bytes,
-        once=deduplicate and servers.count > 1,
+        once=once,
     )
 
 

@@ -180,8 +180,8 @@ def spread_inside(
     # What finds no room has been taken out, so there is room for the rest.
     in_server = dataclasses.replace(experts, count=servers.experts, may_drop=False)
     by_expert = to_experts.sort_choices(landed.expert_ids, in_server)
-    (counts,) = to_experts.gather([ordering.wait(by_expert.counts, landing_dependency)], inside)
-    found = to_experts.find_route(by_expert, counts, landed.expert_ids.shape, in_server, inside)
+    shape = landed.expert_ids.shape
+    found = to_experts.find_route(by_expert, shape, in_server, inside, landing_dependency)
     handle = Handle(
         crossed.kept, crossed.dropped, found.group_rows, None, found.route, crossed.crossing
     )
@@ -209,7 +209,7 @@ def find_room(
     if not experts.may_drop:
         return exists, jnp.zeros_like(choices.wrong)
     by_expert = routing.by_expert(choices, experts.count)
-    counts = jax.lax.all_gather(by_expert.counts, over.axes, axis_index_groups=over.groups)
+    (counts,) = to_experts.gather([by_expert.counts], over)
     blocks = counts.reshape(len(counts), len(counts), -1)
     going = room.keep(blocks, experts.rows, experts.alignment)
     going = look_up(going, position(over.axes, over.groups))

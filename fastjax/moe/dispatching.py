@@ -150,11 +150,8 @@ def plan_dispatches(
             planned.append(crossing)
         return planned, ordering.on_all(tables, dependency)
     choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
-    counts = to_experts.gather([by_expert.counts for by_expert in choices], over)
-    for by_expert, of_all, (ids, a) in zip(choices, counts, chunks, strict=True):
-        found = to_experts.find_route(
-            by_expert, of_all, ids.shape, a.experts, over.told(ids), dependency
-        )
+    for by_expert, (ids, a) in zip(choices, chunks, strict=True):
+        found = to_experts.find_route(by_expert, ids.shape, a.experts, over.told(ids), dependency)
         if dependency is not None:
             # Before rows depend on it, or a backward pass that makes these again would plan again.
             found = dataclasses.replace(found, route=checkpoint.named(found.route))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -13,8 +14,9 @@ from fastjax import jax_compat
 from fastjax.moe import ordering, payload, routing, types
 from fastjax.moe.handle import Route
 from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.gathering import gather_counts
 from fastjax.traced.nonnegative import look_up
-from fastjax.traced.plan import plan_sizes
+from fastjax.traced.plan import plan_and_gather, plan_sizes
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -31,6 +33,10 @@ class Over:
     axes: Axes
     groups: Groups
     spec: PlanSpec
+
+    def described(self, layer: str) -> Over:
+        """The same; messages say of the layer what it does."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
 
     def told(self, expert_ids: jax.Array) -> Over:
         """The same; statistics are told of these choices, shape (tokens, k)."""
@@ -83,17 +89,14 @@ def sort_choices(expert_ids: jax.Array, experts: Experts) -> routing.Sorted:
 
 
 def gather(counts: Sequence[jax.Array], over: Over) -> list[jax.Array]:
-    """The counts of all devices, by position, by one collective for all of the arrays."""
-    if len(counts) == 1:
-        return [jax.lax.all_gather(counts[0], over.axes, axis_index_groups=over.groups)]
-    together = jnp.stack(counts)
-    gathered = jax.lax.all_gather(together, over.axes, axis_index_groups=over.groups)
-    return [gathered[:, number] for number in range(len(counts))]
+    """The counts of all devices, by position, by one call for all of the arrays."""
+    together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
+    gathered = gather_counts(together, over.axes, over.groups, over.spec)
+    return [look_up(gathered, slice(None), number) for number in range(len(counts))]
 
 
 def find_route(
     by_expert: routing.Sorted,
-    counts: jax.Array,
     shape: tuple[int, ...],
     experts: Experts,
     over: Over,
@@ -103,24 +106,31 @@ def find_route(
 
     Args:
       by_expert: this device's choices, sorted.
-      counts: of all devices, by position; see `gather`.
       shape: of the choices, (tokens, k).
       experts: of the devices of a group.
       over: the devices.
       plan_dependency: what the plan waits for.
     """
     tokens, top_k = shape
-    routes = routing.find(
-        counts,
-        position(over.axes, over.groups),
-        experts.rows,
-        experts.alignment,
+    send = lambda sizes: ordering.wait(refusing(sizes, by_expert.wrong), plan_dependency)  # noqa: E731
+    planned = over.axes, over.groups, over.spec, experts.count
+    found = functools.partial(
+        routing.find,
+        me=position(over.axes, over.groups),
+        rows=experts.rows,
+        alignment=experts.alignment,
         may_drop=experts.may_drop,
     )
-    sizes = ordering.wait(refusing(routes.there.send_sizes, by_expert.wrong), plan_dependency)
+    if experts.may_drop:  # what is sent depends on the counts of all
+        (counts,) = gather([by_expert.counts], over)
+        routes = found(counts)
+        plan = plan_sizes(send(routes.there.send_sizes), *planned)
+    else:
+        plan, counts = plan_and_gather(send(by_expert.counts), *planned)
+        routes = found(counts)
     route = Route(
         kept=routing.kept(by_expert, routes.kept, experts.count).reshape(tokens, top_k),
-        plan=plan_sizes(sizes, over.axes, over.groups, over.spec, experts.count),
+        plan=plan,
         order=by_expert.order,
         place=by_expert.place,
         there=routes.there,

@@ -120,6 +120,8 @@ def layer(
         chunks = 1
     elif chunks is None:
         chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
+    over = whole.over.described(f"{whole.over.spec.layer}, chunks={chunks}")
+    whole = dataclasses.replace(whole, over=over)
     if chunks > 1:
         expert_ids = _for_chunks(expert_ids, whole)
     parts = [

@@ -11,12 +11,14 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from importlib import metadata
 
 import jax
+import jaxlib.version
 
 from fastjax import _core, config, jax_compat
-from fastjax.errors import FastjaxError, UnsupportedError
+from fastjax.errors import FastjaxError, ThreadsWarning, UnsupportedError
 from fastjax.network import interfaces, library
 from fastjax.network.gather import FOLDER, Gatherer
 from fastjax.network.record import WIRE_VERSION, Record
@@ -67,11 +69,28 @@ def _open() -> Gatherer | FastjaxError:
         return error
     except jax.errors.JaxRuntimeError as error:
         return UnsupportedError(f"the job's coordinator {job.coordinator} failed: {error}")
+    _warn_of_threads()
     gatherer = Gatherer(store, job.process, job.processes, own)
     gatherer.start()
     # Whatever is registered last runs first: this before JAX's own end.
     atexit.register(_close, gatherer)
     return gatherer
+
+
+def _warn_of_threads() -> None:
+    """Of what stops the job where many launches are queued: see docs/how_to.md."""
+    version = jaxlib.version.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) >= (0, 12) or "NPROC" in os.environ:
+        return
+    devices = jax.local_device_count("cpu")
+    warnings.warn(
+        f"jaxlib {version} runs out of threads where launches are queued without waiting, and "
+        "this job then stops in any collective. Wait for each launch, or set the environment "
+        "variable NPROC, before JAX starts, to 33 for each device of a process, here "
+        f"{33 * devices}; jaxlib 0.12 and newer need neither.",
+        ThreadsWarning,
+        stacklevel=2,
+    )
 
 
 def _join(store: Store, job: jax_compat.Job) -> Record:

@@ -134,6 +134,8 @@ PLAN = CustomCall(
     ("send_sizes", "partition"),
     (*_CALL_SITE, *_PROCESSES, *_PLANNING, Attribute("experts", "int64", added=True)),
 )
+# The result of a plan may have the sizes of all devices behind the table.
+GATHER = CustomCall("fastjax_gather_v1", ("counts", "partition"), (*_CALL_SITE, *_PROCESSES))
 EXCHANGE = CustomCall(
     "fastjax_exchange_v1",
     (*_ROWS, *Metadata._fields, "table", "partition"),
@@ -194,6 +196,7 @@ CALLS = {
     call.target: call
     for call in (
         PLAN,
+        GATHER,
         EXCHANGE,
         INDEXED_EXCHANGE,
         GPU_INDEXED_EXCHANGE,
@@ -216,6 +219,7 @@ __all__ = [
     "DETACHED_AFTER",
     "EMPTY",
     "EXCHANGE",
+    "GATHER",
     "GPU_INDEXED_EXCHANGE",
     "INDEXED_EXCHANGE",
     "INDEXED_STAGE",

@@ -13,8 +13,9 @@ from jax.interpreters import ad
 from fastjax import jax_compat
 from fastjax.jax_compat import Tangent
 from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
+from fastjax.traced.gathering import gather_counts
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
-from fastjax.traced.slices import covered, landings
+from fastjax.traced.slices import covered, landings_of
 
 # Gradients of rows that were sent to several devices are added up, in these types.
 _SUMMABLE = tuple(
@@ -96,10 +97,10 @@ def _base_cotangent(ct: jax.Array, rest: Sequence[jax.Array], params: ExchangePa
     if params["reverse"]:
         starts, sizes = input_offsets, send_sizes
     else:
-        starts, sizes = (
-            landings(output_offsets, params["axis_name"], params["axis_index_groups"]),
-            recv_sizes,
-        )
+        axes, groups = params["axis_name"], params["axis_index_groups"]
+        offsets = output_offsets.astype(jnp.int32)  # of as many rows as `covered` takes
+        everyone = gather_counts(offsets, axes, groups, params["spec"], params["timeout_ms"])
+        starts, sizes = landings_of(everyone, axes, groups), recv_sizes
     landed = covered(starts, sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 
-from fastjax import _core, config, jax_compat
+from fastjax import _core, jax_compat
 from fastjax.checks import check_row_bytes
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
-from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
+from fastjax.traced.gathering import plan_and_gather_p
+from fastjax.traced.plan_primitive import plan_params, plan_ragged_all_to_all_p
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
 _DEFAULT_ROW_BYTES = 4096
@@ -106,16 +107,21 @@ def plan_sizes(
         there is not.
     """
     (sizes,) = jax_compat.vary_together([send_sizes], axes)
-    table = plan_ragged_all_to_all_p.bind(
-        sizes,
-        axis_name=axes,
-        axis_index_groups=groups,
-        spec=spec,
-        timeout_ms=config.current().timeout_ms,
-        experts=experts,
-        fallback=config.current().fallback,
-    )
+    table = plan_ragged_all_to_all_p.bind(sizes, **plan_params(axes, groups, spec, experts))
     return TracedPlan(table, spec, axes, groups)
+
+
+def plan_and_gather(
+    send_sizes: jax.Array, axes: Axes, groups: Groups, spec: PlanSpec, experts: int = 0
+) -> tuple[TracedPlan, jax.Array]:
+    """Does what `plan_sizes` does, and gathers the sizes; on CPU devices, the devices meet once.
+
+    Returns:
+      The plan, and the sizes of all devices by position, shape (devices, sizes of each).
+    """
+    (sizes,) = jax_compat.vary_together([send_sizes], axes)
+    table, gathered = plan_and_gather_p.bind(sizes, **plan_params(axes, groups, spec, experts))
+    return TracedPlan(table, spec, axes, groups), gathered.reshape(len(spec.rank_of), *sizes.shape)
 
 
 def planning_count() -> int:
@@ -123,4 +129,10 @@ def planning_count() -> int:
     return _core.plans_made()
 
 
-__all__ = ["TracedPlan", "plan_ragged_all_to_all", "plan_sizes", "planning_count"]
+__all__ = [
+    "TracedPlan",
+    "plan_and_gather",
+    "plan_ragged_all_to_all",
+    "plan_sizes",
+    "planning_count",
+]

@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from fastjax import jax_compat
+from fastjax import config, jax_compat
 from fastjax.traced import automatic_axes, custom_calls, fallback
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import PLAN
@@ -37,6 +37,19 @@ class PlanParams(TypedDict):
     timeout_ms: int
     experts: int
     fallback: str
+
+
+def plan_params(axes: Axes, groups: Groups, spec: PlanSpec, experts: int) -> PlanParams:
+    """The parameters of a plan that is traced now."""
+    now = config.current()
+    return {
+        "axis_name": axes,
+        "axis_index_groups": groups,
+        "spec": spec,
+        "timeout_ms": now.timeout_ms,
+        "experts": experts,
+        "fallback": now.fallback,
+    }
 
 
 plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
@@ -72,6 +85,14 @@ def _plan_lowering(
     inside = automatic_axes.lower(ctx, bind, [send_sizes], rows=0)
     if inside is not None:
         return inside
+    return custom_calls.emit(ctx, PLAN, [send_sizes], plan_attributes(ctx, platform, params))
+
+
+def plan_attributes(
+    ctx: jax_compat.LoweringContext, platform: str, params: PlanParams
+) -> dict[str, object]:
+    """The attributes of a call that plans."""
+    spec = params["spec"]
     attributes = custom_calls.mesh_call_site(
         ctx,
         "plan_ragged_all_to_all",
@@ -81,8 +102,7 @@ def _plan_lowering(
         params["timeout_ms"],
         platform,
     )
-    attributes |= custom_calls.planning(spec) | {"experts": params["experts"]}
-    return custom_calls.emit(ctx, PLAN, [send_sizes], attributes)
+    return attributes | custom_calls.planning(spec) | {"experts": params["experts"]}
 
 
 def _plan_jvp(
@@ -116,4 +136,4 @@ jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
 ad.primitive_jvps[plan_ragged_all_to_all_p] = _plan_jvp
 
 
-__all__ = ["PlanParams", "plan_ragged_all_to_all_p"]
+__all__ = ["PlanParams", "plan_attributes", "plan_params", "plan_ragged_all_to_all_p"]

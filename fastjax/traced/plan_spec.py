@@ -31,6 +31,7 @@ class PlanSpec:
       row_bytes: bytes of a row, as far as the planner is told.
       tokens, top_k: of a layer of experts, for statistics: a device's tokens, and the experts that
         each chooses; 0 where the plan is of no layer.
+      layer: of a layer, for messages: how its options, or defaults, have been decided.
     """
 
     topology: Topology
@@ -39,6 +40,7 @@ class PlanSpec:
     row_bytes: int
     tokens: int = 0
     top_k: int = 0
+    layer: str = ""
 
     @property
     def table_words(self) -> int:

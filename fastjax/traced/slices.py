@@ -15,7 +15,12 @@ def landings(output_offsets: jax.Array, axes: Axes, groups: Groups) -> jax.Array
         return jax.lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
     # JAX has no vmap of an all_to_all with groups.
     everyone = jax.lax.all_gather(output_offsets, axes, axis_index_groups=groups)
-    size = len(groups[0])
+    return landings_of(everyone, axes, groups)
+
+
+def landings_of(everyone: jax.Array, axes: Axes, groups: Groups) -> jax.Array:
+    """The same, of the offsets of all devices, by position."""
+    size = everyone.shape[0]
     for_each = everyone.reshape(size, size, -1)
     return jnp.take(for_each, position(axes, groups), axis=1).reshape(-1)
 
@@ -32,4 +37,4 @@ def covered(starts: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     return jnp.cumsum(edges)[:rows] > 0
 
 
-__all__ = ["covered", "landings"]
+__all__ = ["covered", "landings", "landings_of"]

@@ -57,9 +57,11 @@ struct CountsArgs {
   IntView send_sizes;  // k updates for each peer, peers in order of position
   int32_t* table_words = nullptr;
   TableTaker* taker = nullptr;  // null: the words are where they are wanted
+  // Room for the sizes of all devices, by position; null where they are not wanted.
+  int32_t* gathered = nullptr;
 };
 
-// Brings every device's counts together and has them planned.
+// Brings every device's counts together and has them planned, or only gathers them.
 class Counts {
  public:
   virtual ~Counts() = default;
@@ -141,6 +143,7 @@ class Exchange {
 class Backend {
  public:
   virtual ~Backend() = default;
+  // Without a plan, counts may be any integers, and are only gathered.
   virtual std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
   virtual std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
 };

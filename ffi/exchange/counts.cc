@@ -1,5 +1,6 @@
 #include "exchange/counts.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -55,6 +56,19 @@ Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsAr
     }
   }
   return Status::Ok();
+}
+
+void GatherCounts(const std::vector<CountsArgs>& args, std::vector<int64_t>* scratch) {
+  const auto wanted = [](const CountsArgs& device) { return device.gathered != nullptr; };
+  if (std::none_of(args.begin(), args.end(), wanted)) return;
+  const int64_t each = args.front().send_sizes.size;
+  scratch->resize(static_cast<size_t>(each) * args.size());
+  for (size_t p = 0; p < args.size(); ++p) args[p].send_sizes.CopyTo(scratch->data() + static_cast<int64_t>(p) * each);
+  for (const CountsArgs& device : args) {
+    if (!wanted(device)) continue;
+    std::transform(scratch->begin(), scratch->end(), device.gathered,
+                   [](int64_t size) { return static_cast<int32_t>(size); });
+  }
 }
 
 Status HandOverTables(const std::vector<CountsArgs>& args) {

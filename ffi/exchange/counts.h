@@ -1,4 +1,4 @@
-// Makes the traffic matrix from the send sizes of the devices, for the plan call.
+// Makes the traffic matrix from the send sizes of the devices, for the plan call, and gathers these sizes.
 #ifndef FASTJAX_EXCHANGE_COUNTS_H_
 #define FASTJAX_EXCHANGE_COUNTS_H_
 
@@ -14,6 +14,9 @@ namespace fastjax {
 // Fills `traffic`, rank by rank, from everybody's sizes, by position. `scratch` is reused.
 Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
                  std::vector<int64_t>* traffic, std::vector<int64_t>* scratch);
+
+// Writes everybody's sizes, by position, where devices want them. `scratch` is reused.
+void GatherCounts(const std::vector<CountsArgs>& args, std::vector<int64_t>* scratch);
 
 // Has everybody's tables taken, once they have been written. Devices of other processes have no takers here.
 Status HandOverTables(const std::vector<CountsArgs>& args);

@@ -49,6 +49,7 @@ Contract Declare() {
 
   Contract contract;
   contract.plan = {"fastjax_plan_v1", NamesOf<PlanOperands>(), {site, processes, planning, experts}};
+  contract.gather = {"fastjax_gather_v1", NamesOf<GatherOperands>(), {site, processes}};
   contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
   contract.indexed_exchange = {
       "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};

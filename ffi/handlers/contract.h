@@ -82,6 +82,7 @@ struct CustomCall {
 
 struct Contract {
   CustomCall plan;
+  CustomCall gather;
   CustomCall exchange;
   CustomCall indexed_exchange;
   CustomCall gpu_indexed_exchange;
@@ -97,10 +98,9 @@ struct Contract {
   CustomCall empty;
 
   std::vector<const CustomCall*> calls() const {
-    return {&plan,           &exchange,      &indexed_exchange, &gpu_indexed_exchange,
-            &stage,          &indexed_stage, &staged_exchange,  &indexed_staged_exchange,
-            &plan_exchange,  &loopback,      &loopback_plan,    &after,
-            &detached_after, &empty};
+    return {&plan,     &gather,        &exchange,        &indexed_exchange,        &gpu_indexed_exchange,
+            &stage,    &indexed_stage, &staged_exchange, &indexed_staged_exchange, &plan_exchange,
+            &loopback, &loopback_plan, &after,           &detached_after,          &empty};
   }
 };
 

@@ -14,6 +14,7 @@ struct Bundle {
 
 // On CPUs.
 Bundle Plan();
+Bundle Gather();  // the counts of all devices, without planning
 Bundle Exchange();
 Bundle IndexedExchange();  // an exchange of rows that indices name
 Bundle Stage();            // copies the operands of an exchange, so that XLA may reuse their memory

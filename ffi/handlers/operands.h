@@ -137,7 +137,7 @@ struct StagedExchangeOperands {
 };
 
 struct PlanBuffers {
-  Table table;
+  Table table;  // and after it the sizes of all devices, by position, where they are wanted
   ffi::AnyBuffer send_sizes;
   std::optional<ffi::AnyBuffer> partition = std::nullopt;  // none where one device executes all ranks
 };
@@ -151,6 +151,10 @@ struct PlanOperands {
   static Buffers Gather(const Table& table, const ffi::AnyBuffer& send_sizes, const ffi::AnyBuffer& partition) {
     return {table, send_sizes, partition};
   }
+};
+
+struct GatherOperands : PlanOperands {
+  static constexpr const char* kNames[] = {"counts", "partition"};
 };
 
 struct LoopbackPlanOperands {

@@ -188,6 +188,7 @@ nb::dict Registrations() {
   const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::Plan());
+  targets[contract.gather.target] = ToDict(handlers::Gather());
   targets[contract.exchange.target] = ToDict(handlers::Exchange());
   targets[contract.indexed_exchange.target] = ToDict(handlers::IndexedExchange());
   targets[contract.gpu_indexed_exchange.target] = ToDict(handlers::EmulatedIndexedExchange());

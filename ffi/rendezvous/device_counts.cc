@@ -17,7 +17,7 @@ struct CountsState {
   using Session = Rendezvous<CountsArgs>::Session;
 
   CountsState(std::shared_ptr<const CallSite> s, PlanFunction p)
-      : site(std::move(s)), plan(std::move(p)), meter(site, SiteKind{}) {}
+      : site(std::move(s)), plan(std::move(p)), meter(plan ? site : nullptr, SiteKind{}) {}
 
   void Execute(const std::shared_ptr<CountsState>& /*self*/, Session* session, int32_t last) {
     session->Finish(Plan(*session), last);
@@ -35,6 +35,8 @@ struct CountsState {
   }
 
   Status Plan(const Session& session, Launch* launch) {
+    GatherCounts(session.args(), &sizes);
+    if (!plan) return Status::Ok();
     Status summed = SumCounts(*site, session.group(), session.args(), &traffic, &sizes);
     if (!summed.ok()) return summed;
     tables.clear();

@@ -9,6 +9,7 @@
 #include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
 #include "rendezvous/rendezvous.h"
+#include "runtime/fault_points.h"
 #include "runtime/meter.h"
 
 namespace fastjax {
@@ -21,6 +22,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
       : ProcessLaunch(std::move(site), std::move(meter)), plan_(plan) {}
 
   void OnMet() override {
+    FaultPoints::Get().AtMet(order());
     launch()->Restart();
     PlanBesideOthers([this] { return Plan(); }, [this](const Status& status) { OnPlanned(status); });
   }
@@ -45,6 +47,8 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
   Status Plan() {
     const CallSite& call = site().call_site();
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
+    GatherCounts(args(), &scratch_);
+    if (!*plan_) return Status::Ok();
     if (Status status = SumCounts(call, group(), args(), &traffic_, &scratch_); !status.ok()) return status;
     tables_.clear();
     for (const int32_t position : site().local(group())) {
@@ -65,7 +69,8 @@ class ProcessCounts final : public Counts {
   ProcessCounts(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& site,
                 PlanFunction plan)
       : plan_(std::make_shared<PlanFunction>(std::move(plan))),
-        launches_(std::move(process_group), site, "planning", std::make_shared<Meter>(site, SiteKind{}),
+        launches_(std::move(process_group), site, *plan_ ? "planning" : "gathering",
+                  std::make_shared<Meter>(*plan_ ? site : nullptr, SiteKind{}),
                   [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
                     return std::make_unique<CountsLaunch>(std::move(at), std::move(meter), plan.get());
                   }) {}

@@ -55,6 +55,7 @@ Status PlanMetered(const Plan& plan, Launch* launch) {
 
 class Meter {
  public:
+  // Without a call site nothing is collected.
   Meter(std::shared_ptr<const CallSite> site, SiteKind kind);
   Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
   ~Meter();
@@ -64,7 +65,7 @@ class Meter {
   // Loads one flag, which is all that a launch costs while no statistics are collected.
   Launch Begin() const {
     Launch launch;
-    launch.metered = Records::collecting();
+    launch.metered = site_ != nullptr && Records::collecting();
     launch.Restart();
     return launch;
   }

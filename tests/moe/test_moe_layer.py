@@ -205,10 +205,16 @@ def test_what_an_exchange_lands_on_is_written_after_all_plans(tmp_path, deduplic
 
 @pytest.mark.parametrize("chunks", [2, 4])
 def test_gradients_gather_counts_alone(chunks):
-    """Those of all chunks once, those of experts with little room, and each chunk's in servers."""
-    options = {"deduplicate": True, "buffer_factor": 1.5}
-    local = functools.partial(in_chunks, options, chunks, marked)
-    assert lowered(local, 6, gradients=True).as_text().count('all_gather"') == chunks + 2
+    """Those of all chunks once, and those of experts with little room; in servers plans bring them.
+
+    Without deduplication they bring all but those of experts with little room.
+    """
+    for deduplicate in (True, False):
+        options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
+        local = functools.partial(in_chunks, options, chunks, marked)
+        text = lowered(local, 6, gradients=True).as_text()
+        assert text.count("@fastjax_gather_v1") == 1 + deduplicate
+        assert text.count("@fastjax_plan_v1") == chunks * (1 + deduplicate)
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
@@ -393,6 +399,6 @@ def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
     made = [
         equation
         for equation in equations(jax.make_jaxpr(step)(*operands(problem)).jaxpr)
-        if equation.primitive.name == "plan_ragged_all_to_all"
+        if equation.primitive.name in ("plan_ragged_all_to_all", "plan_and_gather")
     ]
     assert len(made) == wanted

@@ -61,7 +61,8 @@ def plannings(step, *args):
 
 def planning_equations(jaxpr):
     """How often a program plans, as it is written."""
-    return sum(e.primitive.name == "plan_ragged_all_to_all" for e in equations(jaxpr))
+    planning = ("plan_ragged_all_to_all", "plan_and_gather")
+    return sum(e.primitive.name in planning for e in equations(jaxpr))
 
 
 def dense_layer(x, router, experts):

@@ -21,7 +21,9 @@ from fastjax.traced import contract, custom_calls
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
 from fastjax.traced.exchange import exchange_planned
+from fastjax.traced.gathering import gather_counts
 from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.plan_spec import make_spec
 
 ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
 ROWS_OF_ONE = jnp.ones((2, 1))
@@ -51,7 +53,13 @@ def staged(operand, output, *arrays):
     return after(after(result, operand), operand, detached=True)
 
 
+def gathered(operand, *_):
+    spec = make_spec(("x",), None, None, None, 1)
+    return operand + gather_counts(jnp.arange(2), ("x",), None, spec).sum()
+
+
 ONLY_CPU = {
+    contract.GATHER.target,
     contract.DETACHED_AFTER.target,
     contract.INDEXED_EXCHANGE.target,
     contract.INDEXED_STAGE.target,
@@ -77,7 +85,7 @@ def program(f, arguments, platform="cpu"):
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    for f in (exchanged, planned, staged, indexed, partial(indexed, staged=True)):
+    for f in (exchanged, planned, staged, indexed, partial(indexed, staged=True), gathered):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)
@@ -126,6 +134,8 @@ def test_programs_have_what_is_declared(platform):
     unused.add((contract.INDEXED_EXCHANGE if as_gpu else contract.GPU_INDEXED_EXCHANGE).target)
     if platform != "cpu":
         unused |= ONLY_CPU
+    elif handlers.emulates_gpus():
+        unused.add(contract.GATHER.target)
     assert seen == {*CALLS} - unused
 
 
