@@ -21,7 +21,7 @@ EMULATED = {"JAX_PLATFORMS": "cpu", "FASTJAX_EMULATE_GPU": "1", "FASTJAX_FALLBAC
 # The most seconds of each, in the order of how much they are wanted.
 MEASUREMENTS = {"against_jax": 120, "exchange": 120, "planning": 80}
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
-TARGETS = ("gpu_driver_test", "gpu_kernels", "gpu_allocations", "nccl_smoke")
+TARGETS = ("gpu_driver_test", "gpu_kernels", "nccl_smoke")
 LIBRARY = "fastjax_cuda"
 FAKE_NCCL = "fastjax_fake_nccl_smoke"  # for the emulated GPU
 # The first NCCL that has ranks share a GPU, where it is told to.
@@ -84,10 +84,7 @@ class Lineup:
     def _all(self) -> list[list[Part]]:
         return [
             [self._package(), self._programs()],
-            [
-                *(self._driver_test(), self._tests(), *self._sanitizers()),
-                *(self._nccl(), self._allocators()),
-            ],
+            [self._driver_test(), self._tests(), *self._sanitizers(), self._nccl()],
             [self._kernels()],
             *([self._measurement(name)] for name in MEASUREMENTS),
         ]
@@ -247,14 +244,6 @@ class Lineup:
         skip = "" if path else "there is no NCCL, in Python's environment or by the loader"
         environment = {"FASTJAX_NCCL_LIBRARY": path, "NCCL_DEBUG": "WARN"}
         return Part("nccl", command, 120, environment, self._needs("programs"), skip=skip)
-
-    def _allocators(self) -> Part:
-        json = self.folder / "allocators.json"
-        helper = self.programs / "benchmarks/cpp/libgpu_allocations.so"
-        command = (sys.executable, "-m", "gpu_check.allocators", "--json", str(json))
-        command += ("--helper", str(helper))
-        command += ("--tiny",) if self.emulated else ("--library", str(self.library))
-        return Part("allocators", command, 160, self._environment(), self._needs("programs"), json)
 
     def _kernels(self) -> Part:
         program = str(self.programs / "benchmarks/cpp/gpu_kernels")

@@ -14,10 +14,6 @@ _LEGEND = (
     "those rounds too, with its time by the line's: above 1x, the line is faster. `moved` is what "
     "the library counted of one exchange: bytes, as multiples of `bytes`, messages and launches."
 )
-_ALLOCATORS = (
-    "Arrays of JAX's under each `XLA_PYTHON_CLIENT_ALLOCATOR`: whether the allocation they are in "
-    "is found, exported, and read by another process, as `FASTJAX_GPU_IPC=1` needs it."
-)
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -46,8 +42,6 @@ def page(record: dict[str, Any], _title: str = "") -> str:
     for part, result in record["results"].items():
         if part == "kernels":
             sections += ["## kernels", _kernels(result), _one_row(result)]
-        elif part == "allocators":
-            sections += ["## allocators", _ALLOCATORS, _allocators(result)]
         else:
             sections += [
                 f"## {part}",
@@ -110,19 +104,6 @@ def _measurements(result: dict[str, Any]) -> str:
             )
         )
     return _table(("what", "bytes", "us", "of copy", "moved", "beside it", "goal"), rows)
-
-
-def _allocators(result: dict[str, Any]) -> str:
-    rows = []
-    for each in result["allocators"]:
-        if not each["arrays"]:
-            rows.append((each["kind"], "", "", "no answer", _cell(each["error"])))
-        for array in each["arrays"]:
-            inside = f"{array['offset']} into {size_of(array['bytes'])}" if "bytes" in array else ""
-            error = "; ".join(filter(None, [array["error"], each["error"]]))
-            size = size_of(array["array_bytes"])
-            rows.append((each["kind"], size, inside, array["stage"], _cell(error)))
-    return _table(("allocator", "array", "where", "how far", "error"), rows)
 
 
 def _goal(text: str, met: bool) -> str:

@@ -36,7 +36,7 @@ def gpu_check(*arguments):
 
 
 # Those that compile, and the tests, which are run as such.
-OTHERS = ("programs", "driver", "nccl", "allocators", "kernels", "tests")
+OTHERS = ("programs", "driver", "nccl", "kernels", "tests")
 EMULATED = ("--emulated", "--installed", "--skip", *OTHERS)
 
 
@@ -245,31 +245,3 @@ def test_table_of_kernels_says_what_was_missed():
     )
     assert "| kernels | failed | 1 | a / b |" in table
     assert "- memcheck: there is none" in table
-
-
-def test_table_of_allocators_says_how_far_each_went():
-    array = {"array_bytes": 4096, "bytes": 1 << 21, "offset": 256}
-    read = {**array, "stage": "read by another process", "error": ""}
-    found = {**array, "stage": "found", "error": "cannot export its allocation: invalid (1)"}
-    kinds = [
-        {"kind": "default", "arrays": [read], "error": ""},
-        {"kind": "vmm", "arrays": [found], "error": "exit status 1"},
-        {"kind": "bfc", "arrays": [], "error": "did not end in 45 s"},
-    ]
-    record = {
-        "emulated": True,
-        "commit": "abc",
-        "gpu": {},
-        "machine": {"cpu": "CPU", "cores": 2},
-        "versions": {},
-        "skipped": [],
-        "parts": [],
-        "results": {"allocators": {"allocators": kinds}},
-    }
-    table = report.page(record)
-    assert "| default | 4 KiB | 256 into 2 MiB | read by another process |  |" in table
-    assert (
-        "| vmm | 4 KiB | 256 into 2 MiB | found | "
-        "cannot export its allocation: invalid (1); exit status 1 |"
-    ) in table
-    assert "| bfc |  |  | no answer | did not end in 45 s |" in table

@@ -259,7 +259,7 @@ def test_all_that_can_runs_on_the_emulated_gpu(bare):
     assert "not gpu" in parts["tests"].command
     assert "-Ccmake.define.FASTJAX_CUDA=OFF" in parts["package"].command  # there is no nvcc
     assert parts["package"].seconds == 4 * planned()[0]["package"].seconds
-    for name in ("kernels", "allocators", *lineup.MEASUREMENTS):
+    for name in ("kernels", *lineup.MEASUREMENTS):
         assert "--tiny" in parts[name].command
         assert "--library" not in parts[name].command
     installed, _ = planned(emulated=True, installed=True, programs=Path("/built"))
@@ -329,7 +329,7 @@ def test_a_wheel_that_cannot_be_installed_is_said(tmp_path):
     """The run goes on without, and fails."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "broken-1.0-py3-none-any.whl").write_text("no wheel")
-    skipped = ("programs", "driver", "nccl", "allocators", "kernels", "tests")
+    skipped = ("programs", "driver", "nccl", "kernels", "tests")
     skipped += tuple(lineup.MEASUREMENTS)
     done = subprocess.run(
         [
