@@ -23,7 +23,7 @@ def declared_calls() -> dict:
     By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.
     """
 
-def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str], shares_memory: bool = False) -> None:
+def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str]) -> None:
     """
     For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.
     """

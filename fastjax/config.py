@@ -26,7 +26,6 @@ And so have GPUs, when fastjax is imported:
 |---|---|---|
 | `FASTJAX_GPU_MULTIPROCESSORS` | all; 32 with `gpu_stream` | that kernels may take of a GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
-| `FASTJAX_GPU_IPC` | 0 | 1: processes of a host share their GPUs' memory; not yet run on GPUs |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices emulate GPUs, for tests |
 
 And, read then as well:
@@ -140,7 +139,7 @@ _PREFIX = "FASTJAX_"
 _VARIABLES = (
     *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "GPU_STREAM", "STATS", "CALIBRATION"),
     *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
-    *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "GPU_IPC", "EMULATE_GPU"),
+    *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "EMULATE_GPU"),
 )
 
 
@@ -270,13 +269,11 @@ class GpuOptions:
       multiprocessors: how many of a GPU's kernels may take; 0: all, beside what computes 32.
       nccl: NCCL or RCCL: a path or a name that the loader knows, or nothing.
       emulate: CPU devices run the GPU transport, on GPUs that the host emulates.
-      ipc: processes of one host share their GPUs' memory, where the hardware lets them.
     """
 
     multiprocessors: int = 0
     nccl: str = ""
     emulate: bool = False
-    ipc: bool = False
 
 
 def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
@@ -292,14 +289,13 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
             f"{count!r}."
         )
     emulate = _switch(environ, "FASTJAX_EMULATE_GPU")
-    ipc = _switch(environ, "FASTJAX_GPU_IPC")
     nccl = environ.get("FASTJAX_NCCL_LIBRARY", "").strip()
     if "/" in nccl and not Path(nccl).is_file():
         raise OptionError(
             "FASTJAX_NCCL_LIBRARY must be the path of libnccl.so.2 or librccl.so.1, or a name that "
             f"the loader knows; there is no file {nccl!r}."
         )
-    return GpuOptions(int(count), nccl, emulate, ipc)
+    return GpuOptions(int(count), nccl, emulate)
 
 
 def stats_from_environment(environ: Mapping[str, str]) -> bool:

@@ -30,7 +30,7 @@ def register() -> None:
     _emulates = gpu.emulate
     for platform in _GPU_LIBRARIES:
         nccl = [gpu.nccl] if gpu.nccl else _find_nccl(platform)
-        _core.set_gpu_options(platform, str(_library(platform)), gpu.multiprocessors, nccl, gpu.ipc)
+        _core.set_gpu_options(platform, str(_library(platform)), gpu.multiprocessors, nccl)
         _register(_core.gpu_registrations(platform), platform.upper())
     _register(_core.emulated_registrations() if gpu.emulate else _core.registrations(), "cpu")
 

@@ -213,7 +213,6 @@ test_bounds_of_variables = bounds(
     ("FASTJAX_GPU_STREAM", general("GPU_STREAM"), *SWITCH),
     ("FASTJAX_STATS", setting(config.stats_from_environment, "STATS"), *SWITCH),
     ("FASTJAX_EMULATE_GPU", gpu("EMULATE_GPU"), *SWITCH),
-    ("FASTJAX_GPU_IPC", gpu("GPU_IPC"), *SWITCH),
     ("GPU_MULTIPROCESSORS", gpu("GPU_MULTIPROCESSORS"), ["-1", "half", "1000000"], ["999999", ""]),
     ("FASTJAX_UCX_NICS", ucx("UCX_NICS"), *NICS),
     ("FASTJAX_UCX_TRANSPORTS", ucx("UCX_TRANSPORTS"), *TRANSPORTS),

@@ -140,9 +140,8 @@ Launches MeasureLaunches(const Device& device, int rounds) {
   std::memcpy(pinned.data(), line.moves.data(), sizeof(Move));
   const auto upload = [&] { device.Copy(list.data(), pinned.data(), sizeof(Move)); };
   const auto launch = [&] {
-    device.Must(
-        device.driver().MoveRows(reinterpret_cast<const Move*>(list.data()), 1, line.end, nullptr, 1, device.stream()),
-        "move rows");
+    device.Must(device.driver().MoveRows(reinterpret_cast<const Move*>(list.data()), 1, line.end, 1, device.stream()),
+                "move rows");
   };
   upload();
   WarmUp(device, [&] { launch(), device.Wait(); });

@@ -74,9 +74,9 @@ void GpuLists::Launch(int repetition) const {
   const int32_t blocks = gpu_support::BlocksFor(part.line.end, device_->max_blocks());
   const kernels::Driver& driver = device_->driver();
   const int code = which_.sources == 0
-                       ? driver.MoveRows(part.moves->data(), count, part.line.end, nullptr, blocks, device_->stream())
+                       ? driver.MoveRows(part.moves->data(), count, part.line.end, blocks, device_->stream())
                        : driver.SumRows(ElementKind::kBF16, part.landings->data(), part.sources->data(), count,
-                                        part.line.end, nullptr, blocks, device_->stream());
+                                        part.line.end, blocks, device_->stream());
   device_->Must(code, "launch a kernel");
 }
 

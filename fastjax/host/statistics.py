@@ -81,8 +81,6 @@ class SiteStats:
       planning_time: of launches that plan, from the counts to the stage tables of this process.
       exchange_time: from when all devices are there until the last row has landed; planning is part
         of it, where the call site plans. nan for a planning.
-      memory_refusal: why the last exchange's processes did not share the memory of their GPUs,
-        where this one's `FASTJAX_GPU_IPC` asks for it; "" where they did, or it is not asked for.
       queued: exchange_time ends when the work is on the GPUs' streams: it is the host's alone.
       tokens: of a layer of experts: its tokens on all devices of the group, in one launch; 0 where
         the exchange or planning is of no layer, or of copies inside servers.
@@ -119,7 +117,6 @@ class SiteStats:
     traffic: np.ndarray = dataclasses.field(repr=False, compare=False)
     planning_time: Times
     exchange_time: Times
-    memory_refusal: str
     queued: bool
     tokens: int
     choices: int
@@ -231,7 +228,6 @@ def _site(report: _core.SiteReport) -> SiteStats:
         traffic=traffic,
         planning_time=Times(*report.planning),
         exchange_time=Times(*report.exchange),
-        memory_refusal=report.memory_refusal,
         queued=report.queues,
         tokens=report.tokens * report.group_size,
         choices=report.tokens * report.top_k * report.group_size,

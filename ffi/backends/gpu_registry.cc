@@ -6,8 +6,6 @@
 
 #include "backends/gpu/device/driver_library.h"
 #include "backends/gpu/gpu_backend.h"
-#include "backends/gpu/ipc/barrier_page.h"
-#include "backends/gpu/ipc/memory.h"
 #include "backends/gpu/loopback.h"
 #include "backends/gpu/nccl/fabric.h"
 #include "backends/gpu/process_backend.h"
@@ -21,14 +19,12 @@ namespace {
 using gpu::Fabric;
 using gpu::Gpu;
 using gpu::GpuProcessBackend;
-using gpu::ipc::Memory;
 using gpu::nccl::NcclFabric;
 
 // What the call sites of a platform share, communicators above all.
 struct Shared {
   std::shared_ptr<Fabric> here;     // between devices of this process
   std::shared_ptr<Fabric> between;  // those of several, which meet by this network
-  std::shared_ptr<Memory> memory;   // and may share memory; null: they do not
   std::shared_ptr<ProcessGroup> process_group;
 };
 
@@ -53,13 +49,11 @@ std::shared_ptr<GpuProcessBackend> BackendBetween(const std::string& platform, c
   const std::lock_guard<std::mutex> lock(platforms.mutex);
   Shared& shared = platforms.shared[platform];
   if (shared.process_group != process_group) {
-    const gpu::PlatformOptions options = gpu::OptionsOf(platform);
     shared.process_group = process_group;
-    shared.between = std::make_shared<NcclFabric>(gpu, options.message_libraries,
+    shared.between = std::make_shared<NcclFabric>(gpu, gpu::OptionsOf(platform).message_libraries,
                                                   std::make_shared<gpu::ProcessIdExchange>(process_group));
-    shared.memory = options.shares_memory ? std::make_shared<Memory>(gpu, gpu::ipc::HostId()) : nullptr;
   }
-  return std::make_shared<GpuProcessBackend>(gpu, shared.between, process_group, shared.memory);
+  return std::make_shared<GpuProcessBackend>(gpu, shared.between, process_group);
 }
 
 Status Open(const std::string& platform, const CallSite& site, std::shared_ptr<Gpu>* gpu) {

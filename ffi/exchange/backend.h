@@ -117,7 +117,6 @@ struct ExchangeArgs {
   int64_t table_words = 0;
   uint64_t plan_hash = 0;                  // of the table, where another process has it
   const DeviceContext* context = nullptr;  // of a device of this process, where the backend has one
-  int64_t offer = 0;  // a word of the backend's for the other processes, which get it with the sizes
 
   kernels::SumTypes sum_types() const { return {element, sum == kernels::ElementKind::kOpaque ? element : sum}; }
   int64_t factor_bytes() const {

@@ -1,5 +1,4 @@
-// Declares Placement, which says where the rows of a transfer lie: in the memory of this process's devices, or of
-// others whose memory this process can address.
+// Declares Placement, which says where the rows of a transfer lie in the memory of this process's devices.
 #ifndef FASTJAX_EXECUTION_PLACEMENT_H_
 #define FASTJAX_EXECUTION_PLACEMENT_H_
 
@@ -35,24 +34,16 @@ class Placement {
   // Returns the staging memory to the pool.
   void Release();
 
-  // Sets the staging of a device of another process, whose memory is reached from here. It stays set until the next
-  // Begin.
-  void SetStaging(int32_t rank, int64_t rows, std::byte* at) {
-    staging_rows_[rank] = rows;
-    staging_at_[rank] = at;
-  }
-  int64_t staging_rows(int32_t rank) const { return staging_rows_[rank]; }  // -1: not known here
-  std::byte* staging(int32_t rank) const { return staging_at_[rank]; }
   int64_t row_bytes() const { return row_bytes_; }
 
   // Whether a transfer stays inside blocks and staging memory. It must be checked, since the table comes through the
-  // user's program. Staging of devices that this process cannot address is checked by their processes. The methods
+  // user's program. Staging of other processes' devices is checked by those. The methods
   // below take transfers that have been accepted.
   bool Allows(const planner::Transfer& transfer) const;
   // Returns the error for a plan that is not this exchange's.
   Status Refuse() const;
 
-  // Calls visit(CopyOp) for a transfer of which this process can address both ends.
+  // Calls visit(CopyOp) for a transfer of which both ends are local.
   template <typename Visit>
   void ForEachCopy(const planner::Transfer& transfer, Visit visit) const;
   // Calls visit(std::byte*, Run) for a transfer from an operand, where a run of it goes.
@@ -82,7 +73,7 @@ class Placement {
   int64_t row_bytes_ = 0;
   kernels::Destination landing_ = kernels::Destination::kCached;
   StagingPool::Buffer staging_;
-  std::vector<int64_t> staging_rows_;   // by rank; -1: not reached from here
+  std::vector<int64_t> staging_rows_;   // by rank; -1: not of this process
   std::vector<std::byte*> staging_at_;  // by rank
 };
 

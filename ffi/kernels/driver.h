@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/barrier.h"
 #include "kernels/copy.h"
 #include "kernels/fetch.h"
 #include "kernels/gathers.h"
@@ -18,18 +17,6 @@ namespace fastjax::kernels {
 
 using Stream = void*;  // cudaStream_t, hipStream_t
 using Event = void*;   // cudaEvent_t, hipEvent_t
-
-// Memory of a device as one call of the vendor's gave it, of which pointers may be anywhere inside.
-struct Allocation {
-  std::byte* base = nullptr;
-  size_t bytes = 0;
-  uint64_t id = 0;  // of no other allocation of the process, earlier or later
-};
-
-// What another process of the host opens an allocation by.
-struct MemoryHandle {
-  uint64_t words[8] = {};
-};
 
 // Each returns 0 or the vendor's error code. Work on a stream is ordered; streams of all devices run at once. Calls
 // that make something, or launch something, are for the device that SetDevice chose for the calling thread.
@@ -51,17 +38,6 @@ struct Driver {
   int (*Free)(void* memory);
   int (*MallocPinned)(void** memory, size_t bytes);  // host memory
   int (*FreePinned)(void* memory);
-  // Lets all devices touch memory of the host's, from page to page; `there`: where the current one finds it.
-  int (*RegisterHost)(void* memory, size_t bytes);
-  int (*FindRegistered)(void** there, void* memory);
-  int (*UnregisterHost)(void* memory);
-
-  // The allocation of the current device that `address` is in. What cannot be shared may have none.
-  int (*FindAllocation)(Allocation* allocation, const void* address);
-  int (*ExportMemory)(MemoryHandle* handle, void* base);
-  // Lets the current device touch an allocation of another process, its device's or another's. Once for each device.
-  int (*OpenMemory)(void** base, const MemoryHandle* handle);
-  int (*CloseMemory)(void* base);
 
   int (*CreateStream)(Stream* stream);
   int (*DestroyStream)(Stream stream);
@@ -79,29 +55,27 @@ struct Driver {
   int (*CallHost)(Stream stream, void (*function)(void*), void* data);
 
   // Loads all kernels below for the current device. A kernel that is loaded by its first launch may wait for the device
-  // to be idle: for a barrier that waits for what is behind that launch, for ever.
+  // to be idle: for a message or a collective whose peers wait for what is behind that launch, for ever.
   int (*LoadKernels)();
   // The kernels of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
-  // They do nothing if a barrier has closed their gate, in device memory; it may be null.
-  int (*MoveRows)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);
+  int (*MoveRows)(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream);
   // Does the same with a list in any memory of the host, of at most kFewMoves: the launch takes it along, and the
   // caller may reuse its list when the call returns. Nothing is copied to the device beforehand.
-  int (*MoveFew)(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream);
+  int (*MoveFew)(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream);
   int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
-                 const uint64_t* gate, int32_t blocks, Stream stream);
+                 int32_t blocks, Stream stream);
   // The kernel of gathers.h, likewise.
-  int (*GatherRows)(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, const uint64_t* gate,
-                    int32_t blocks, Stream stream);
+  int (*GatherRows)(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, int32_t blocks,
+                    Stream stream);
   // The kernel of indexed_sums.h. The launch takes `sum` along, what it points to is in device memory.
   int (*SumIndexed)(SumTypes types, const IndexedSum* sum, int32_t blocks, Stream stream);
-  int (*PassBarrier)(const Barrier* barrier, Stream stream);
   // To pinned memory of the host, of which whoever waits for the stream then sees the bytes.
   int (*Fetch)(const FetchList* list, int32_t blocks, Stream stream);
 };
 
 constexpr int kNoDevice = -1;
 
-constexpr int32_t kDriverVersion = 5;
+constexpr int32_t kDriverVersion = 6;
 constexpr const char* kDriverSymbol = "fastjax_gpu_driver";
 
 }  // namespace fastjax::kernels

@@ -1,8 +1,10 @@
 #include "kernels/emulated_gpu.h"
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -136,10 +138,6 @@ const char* emulatedGetErrorString(emulatedError_t error) {
       return "an illegal memory access was encountered";
     case emulatedErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
-    case emulatedErrorHostMemoryAlreadyRegistered:
-      return "part or all of the requested memory range is already mapped";
-    case emulatedErrorHostMemoryNotRegistered:
-      return "pointer does not correspond to a registered memory region";
   }
   return "unknown error";
 }
@@ -199,6 +197,27 @@ emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
   const std::lock_guard<std::mutex> lock(peers_mutex);
   bool& enabled = peers[static_cast<size_t>(current_device)][static_cast<size_t>(peer)];
   return std::exchange(enabled, true) ? emulatedErrorPeerAccessAlreadyEnabled : emulatedSuccess;
+}
+
+emulatedError_t emulatedMalloc(void** memory, size_t bytes) {
+  emulatedNeedDevice();
+  *memory = std::malloc(std::max<size_t>(bytes, 1));
+  return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
+}
+
+emulatedError_t emulatedFree(void* memory) {
+  std::free(memory);
+  return emulatedSuccess;
+}
+
+emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
+  emulatedNeedDevice();
+  return current_device == emulatedFaults().pinned ? emulatedErrorMemoryAllocation : emulatedMalloc(memory, bytes);
+}
+
+emulatedError_t emulatedFreeHost(void* memory) {
+  emulatedNeedDevice();
+  return emulatedFree(memory);
 }
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned /*flags*/) {

@@ -22,8 +22,6 @@ enum emulatedError_t {
   emulatedErrorNotReady = 600,
   emulatedErrorIllegalAddress = 700,
   emulatedErrorPeerAccessAlreadyEnabled = 704,
-  emulatedErrorHostMemoryAlreadyRegistered = 712,
-  emulatedErrorHostMemoryNotRegistered = 713,
 };
 
 struct EmulatedStream;
@@ -36,13 +34,6 @@ constexpr int emulatedDevAttrMultiProcessorCount = 16;
 constexpr int emulatedMemcpyDefault = 4;
 constexpr unsigned emulatedStreamNonBlocking = 1;
 constexpr unsigned emulatedEventDisableTiming = 2;
-constexpr unsigned emulatedHostRegisterPortable = 1;
-constexpr unsigned emulatedHostRegisterMapped = 2;
-constexpr unsigned emulatedIpcMemLazyEnablePeerAccess = 1;
-
-struct emulatedIpcMemHandle_t {
-  uint64_t words[8];
-};
 
 // What tests have go wrong, by device; -1: on none.
 struct EmulatedFaults {
@@ -70,25 +61,6 @@ emulatedError_t emulatedMalloc(void** memory, size_t bytes);
 emulatedError_t emulatedFree(void* memory);
 emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned flags);
 emulatedError_t emulatedFreeHost(void* memory);
-emulatedError_t emulatedHostRegister(void* memory, size_t bytes, unsigned flags);
-emulatedError_t emulatedHostGetDevicePointer(void** there, void* memory, unsigned flags);
-emulatedError_t emulatedHostUnregister(void* memory);
-
-// Processes that share memory are all in this one, as tests have them: a handle is an allocation's number.
-emulatedError_t emulatedFindRange(void** base, size_t* bytes, uint64_t* id, const void* address);
-emulatedError_t emulatedIpcGetMemHandle(emulatedIpcMemHandle_t* handle, void* base);
-emulatedError_t emulatedIpcOpenMemHandle(void** base, emulatedIpcMemHandle_t handle, unsigned flags);
-emulatedError_t emulatedIpcCloseMemHandle(void* base);
-
-struct EmulatedSharing {
-  // Memory allocated from now on has other addresses where it is opened, as it has in other processes. The sanitizers
-  // do not see that these are the same memory.
-  std::atomic<bool> aliases{false};
-  std::atomic<int> opened{0};  // and not closed
-};
-EmulatedSharing& emulatedSharing();
-// The device that has opened what is at an address; -1: nobody has.
-int emulatedOpenedBy(const void* address);
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned flags);
 emulatedError_t emulatedStreamDestroy(emulatedStream_t stream);

@@ -2,7 +2,6 @@
 #include "kernels/driver.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/vendor.h"
 
@@ -50,41 +49,6 @@ int Malloc(void** memory, size_t bytes) { return Code(FASTJAX_VENDOR(Malloc)(mem
 int Free(void* memory) { return Code(FASTJAX_VENDOR(Free)(memory)); }
 int MallocPinnedMemory(void** memory, size_t bytes) { return Code(MallocPinned(memory, bytes)); }
 int FreePinnedMemory(void* memory) { return Code(FreePinned(memory)); }
-int RegisterHost(void* memory, size_t bytes) {
-  return Code(FASTJAX_VENDOR(HostRegister)(memory, bytes,
-                                           FASTJAX_VENDOR(HostRegisterPortable) | FASTJAX_VENDOR(HostRegisterMapped)));
-}
-int FindRegistered(void** there, void* memory) { return Code(FASTJAX_VENDOR(HostGetDevicePointer)(there, memory, 0)); }
-int UnregisterHost(void* memory) { return Code(FASTJAX_VENDOR(HostUnregister)(memory)); }
-
-// What cannot be shared is no error of the program's.
-int Refused(int code) {
-  if (code != 0) ForgetError();
-  return code;
-}
-
-int FindAllocation(Allocation* allocation, const void* address) {
-  void* base = nullptr;
-  const int code = FindRange(&base, &allocation->bytes, &allocation->id, address);
-  allocation->base = static_cast<std::byte*>(base);
-  return Refused(code);
-}
-
-int ExportMemory(MemoryHandle* handle, void* base) {
-  FASTJAX_VENDOR(IpcMemHandle_t) made{};
-  static_assert(sizeof(made) == sizeof(handle->words));
-  const int code = Code(FASTJAX_VENDOR(IpcGetMemHandle)(&made, base));
-  if (code == 0) std::memcpy(handle->words, &made, sizeof(made));
-  return Refused(code);
-}
-
-int OpenMemory(void** base, const MemoryHandle* handle) {
-  FASTJAX_VENDOR(IpcMemHandle_t) wanted{};
-  std::memcpy(&wanted, handle->words, sizeof(wanted));
-  return Refused(Code(FASTJAX_VENDOR(IpcOpenMemHandle)(base, wanted, FASTJAX_VENDOR(IpcMemLazyEnablePeerAccess))));
-}
-
-int CloseMemory(void* base) { return Refused(Code(FASTJAX_VENDOR(IpcCloseMemHandle)(base))); }
 
 int CreateStream(Stream* stream) {
   VendorStream made{};
@@ -136,21 +100,15 @@ struct MoveBody {
   const Move* moves;
   int64_t count;
   int64_t end;
-  const uint64_t* gate;
-  FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    if (IsOpen(gate)) MoveRows(worker, moves, count, end);
-  }
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { MoveRows(worker, moves, count, end); }
 };
 
 // The list by value: a parameter of the kernel.
 struct MoveFewBody {
   int64_t count;
   int64_t end;
-  const uint64_t* gate;
   Move moves[kFewMoves];
-  FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    if (IsOpen(gate)) MoveRows(worker, moves, count, end);
-  }
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { MoveRows(worker, moves, count, end); }
 };
 static_assert(sizeof(MoveFewBody) + 256 <= 4096, "kernels have 4 KiB of parameters, of which HIP takes 256 bytes");
 
@@ -160,9 +118,8 @@ struct SumBody {
   const std::byte* const* sources;
   int64_t count;
   int64_t end;
-  const uint64_t* gate;
   FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    if (IsOpen(gate)) SumRows<Element>(worker, landings, sources, count, end);
+    SumRows<Element>(worker, landings, sources, count, end);
   }
 };
 
@@ -171,21 +128,13 @@ struct GatherBody {
   int64_t count;
   int64_t end;
   int64_t row_bytes;
-  const uint64_t* gate;
-  FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    if (IsOpen(gate)) GatherRows(worker, gathers, count, end, row_bytes);
-  }
+  FASTJAX_DEVICE void operator()(const Worker& worker) const { GatherRows(worker, gathers, count, end, row_bytes); }
 };
 
 template <typename Element, typename Sum>
 struct IndexedSumBody {
   IndexedSum sum;
   FASTJAX_DEVICE void operator()(const Worker& worker) const { SumIndexed<Element, Sum>(worker, sum); }
-};
-
-struct BarrierBody {
-  Barrier barrier;
-  FASTJAX_DEVICE void operator()(const Worker& worker) const { PassBarrier(worker, barrier); }
 };
 
 struct FetchBody {
@@ -196,29 +145,28 @@ struct FetchBody {
 int LoadKernels() {
   return LoadAll<MoveBody, MoveFewBody, SumBody<F16>, SumBody<BF16>, SumBody<F32>, SumBody<F64>, GatherBody,
                  IndexedSumBody<F16, F16>, IndexedSumBody<F16, F32>, IndexedSumBody<BF16, BF16>,
-                 IndexedSumBody<BF16, F32>, IndexedSumBody<F32, F32>, IndexedSumBody<F64, F64>, BarrierBody,
-                 FetchBody>();
+                 IndexedSumBody<BF16, F32>, IndexedSumBody<F32, F32>, IndexedSumBody<F64, F64>, FetchBody>();
 }
 
-int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
+int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream) {
   if (end == 0) return 0;
-  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end, gate}));
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), MoveBody{moves, count, end}));
 }
 
-int LaunchMoveFew(const Move* moves, int64_t count, int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
+int LaunchMoveFew(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream) {
   if (count > kFewMoves) return Code(FASTJAX_VENDOR(ErrorInvalidValue));
   if (end == 0) return 0;
-  MoveFewBody body{count, end, gate, {}};
+  MoveFewBody body{count, end, {}};
   std::copy(moves, moves + count, body.moves);
   return Code(Launch<kBlockThreads>(blocks, ToStream(stream), body));
 }
 
 int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
-                  int64_t end, const uint64_t* gate, int32_t blocks, Stream stream) {
+                  int64_t end, int32_t blocks, Stream stream) {
   const auto launch = [&](auto element) {
     if (end == 0) return 0;
-    return Code(Launch<kBlockThreads>(blocks, ToStream(stream),
-                                      SumBody<decltype(element)>{landings, sources, count, end, gate}));
+    return Code(
+        Launch<kBlockThreads>(blocks, ToStream(stream), SumBody<decltype(element)>{landings, sources, count, end}));
   };
   switch (kind) {
     case ElementKind::kF16:
@@ -235,10 +183,10 @@ int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* co
   return Code(FASTJAX_VENDOR(ErrorInvalidValue));
 }
 
-int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, const uint64_t* gate,
-                     int32_t blocks, Stream stream) {
+int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, int32_t blocks,
+                     Stream stream) {
   if (end == 0) return 0;
-  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), GatherBody{gathers, count, end, row_bytes, gate}));
+  return Code(Launch<kBlockThreads>(blocks, ToStream(stream), GatherBody{gathers, count, end, row_bytes}));
 }
 
 int LaunchSumIndexed(SumTypes types, const IndexedSum* sum, int32_t blocks, Stream stream) {
@@ -270,23 +218,41 @@ int LaunchSumIndexed(SumTypes types, const IndexedSum* sum, int32_t blocks, Stre
   return Code(FASTJAX_VENDOR(ErrorInvalidValue));
 }
 
-int LaunchBarrier(const Barrier* barrier, Stream stream) {
-  return Code(Launch<kBlockThreads>(1, ToStream(stream), BarrierBody{*barrier}));
-}
-
 int LaunchFetch(const FetchList* list, int32_t blocks, Stream stream) {
   if (list->count == 0) return 0;
   return Code(Launch<kBlockThreads>(blocks, ToStream(stream), FetchBody{*list}));
 }
 
-constexpr Driver kDriver = {kDriverVersion,     FASTJAX_VENDOR_NAME,    ErrorText,     CountDevices,   GetDevice,
-                            SetDevice,          CountMultiprocessorsOf, EnablePeer,    Malloc,         Free,
-                            MallocPinnedMemory, FreePinnedMemory,       RegisterHost,  FindRegistered, UnregisterHost,
-                            FindAllocation,     ExportMemory,           OpenMemory,    CloseMemory,    CreateStream,
-                            DestroyStream,      SynchronizeStream,      CreateEvent,   DestroyEvent,   RecordEvent,
-                            WaitEvent,          SynchronizeEvent,       QueryEvent,    Copy,           CallHost,
-                            LoadKernels,        LaunchMoveRows,         LaunchMoveFew, LaunchSumRows,  LaunchGatherRows,
-                            LaunchSumIndexed,   LaunchBarrier,          LaunchFetch};
+constexpr Driver kDriver = {kDriverVersion,
+                            FASTJAX_VENDOR_NAME,
+                            ErrorText,
+                            CountDevices,
+                            GetDevice,
+                            SetDevice,
+                            CountMultiprocessorsOf,
+                            EnablePeer,
+                            Malloc,
+                            Free,
+                            MallocPinnedMemory,
+                            FreePinnedMemory,
+                            CreateStream,
+                            DestroyStream,
+                            SynchronizeStream,
+                            CreateEvent,
+                            DestroyEvent,
+                            RecordEvent,
+                            WaitEvent,
+                            SynchronizeEvent,
+                            QueryEvent,
+                            Copy,
+                            CallHost,
+                            LoadKernels,
+                            LaunchMoveRows,
+                            LaunchMoveFew,
+                            LaunchSumRows,
+                            LaunchGatherRows,
+                            LaunchSumIndexed,
+                            LaunchFetch};
 
 }  // namespace
 }  // namespace fastjax::kernels

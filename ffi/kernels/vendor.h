@@ -119,8 +119,7 @@ inline VendorError CountMultiprocessors(int* count, int device) {
 #endif
 }
 
-// Whether the calling thread has a device, and how it gets rid of it; with HIP every thread has one. And the allocation
-// that an address is in, with its number in this process.
+// Whether the calling thread has a device, and how it gets rid of it; with HIP every thread has one.
 #if defined(__HIP__)
 inline int HasDevice(bool* has) {
   *has = true;
@@ -128,13 +127,6 @@ inline int HasDevice(bool* has) {
 }
 
 inline int LeaveDevice() { return 0; }
-
-inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
-  void* const at = const_cast<void*>(address);
-  const hipError_t error = hipMemGetAddressRange(base, bytes, at);
-  return static_cast<int>(error != hipSuccess ? error
-                                              : hipPointerGetAttribute(id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, at));
-}
 #elif defined(__CUDACC__)
 // Finds a function of the driver's interface through the runtime: nothing is linked against the driver.
 template <typename Function>
@@ -168,24 +160,6 @@ inline int LeaveDevice() {
   static const VendorError error = FindDriverFunction("cuCtxSetCurrent", &set_current);
   return error != cudaSuccess ? static_cast<int>(error) : set_current(nullptr);
 }
-
-inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
-  using Pointer = unsigned long long;  // CUdeviceptr
-  constexpr int kBufferId = 7;         // CU_POINTER_ATTRIBUTE_BUFFER_ID
-  static int (*find_range)(Pointer*, size_t*, Pointer) = nullptr;
-  static int (*find_attribute)(void*, int, Pointer) = nullptr;
-  static const VendorError error = [] {
-    const VendorError first = FindDriverFunction("cuMemGetAddressRange", &find_range);
-    return first == cudaSuccess ? FindDriverFunction("cuPointerGetAttribute", &find_attribute) : first;
-  }();
-  if (error != cudaSuccess) return static_cast<int>(error);
-  const auto at = reinterpret_cast<Pointer>(address);
-  Pointer begin = 0;
-  int code = find_range(&begin, bytes, at);  // the two interfaces' numbers of errors are the same
-  if (code == 0) code = find_attribute(id, kBufferId, at);
-  *base = reinterpret_cast<void*>(begin);
-  return code;
-}
 #else
 inline int HasDevice(bool* has) {
   *has = emulatedHasDevice();
@@ -195,10 +169,6 @@ inline int HasDevice(bool* has) {
 inline int LeaveDevice() {
   emulatedLeaveDevice();
   return 0;
-}
-
-inline int FindRange(void** base, size_t* bytes, uint64_t* id, const void* address) {
-  return emulatedFindRange(base, bytes, id, address);
 }
 #endif
 

@@ -107,7 +107,6 @@ void RegisterStatistics(nb::module_* module) {
       .def_prop_ro("total_skew", Property(&Statistics::total_skew))
       .def_prop_ro("stages", Property(&Statistics::stages))
       .def_prop_ro("scheduler", Property(&Statistics::scheduler))
-      .def_prop_ro("memory_refusal", Property(&Statistics::memory_refusal))
       .def_prop_ro(
           "planning", [](const SiteReport& report) { return ToSeconds(report.statistics.planning); },
           "Seconds: last, mean, longest.")

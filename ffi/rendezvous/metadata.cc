@@ -8,9 +8,9 @@
 namespace fastjax {
 namespace {
 
-// For each device the message has seven numbers and then the device's arrays, all of one length. The numbers are
-// position, source rows, destination rows, row bytes, type, hash of the plan, and what the backend offers.
-constexpr int64_t kExchangeNumbers = 7;
+// For each device the message has six numbers and then the device's arrays, all of one length. The numbers are
+// position, source rows, destination rows, row bytes, type, and hash of the plan.
+constexpr int64_t kExchangeNumbers = 6;
 constexpr int64_t kExchangeArrays = 4;
 constexpr int64_t kCountsNumbers = 1;
 constexpr int64_t kCountsArrays = 1;
@@ -55,9 +55,8 @@ void WriteMetadata(const Site& site, int32_t group, const std::vector<ExchangeAr
   words->clear();
   for (const int32_t position : site.local(group)) {
     const ExchangeArgs& device = args[position];
-    words->insert(words->end(),
-                  {position, device.source_rows, device.destination_rows, device.row_bytes,
-                   static_cast<int64_t>(device.element), static_cast<int64_t>(PlanHash(device)), device.offer});
+    words->insert(words->end(), {position, device.source_rows, device.destination_rows, device.row_bytes,
+                                 static_cast<int64_t>(device.element), static_cast<int64_t>(PlanHash(device))});
     for (const auto* view : {&device.input_offsets, &device.send_sizes, &device.output_offsets, &device.recv_sizes}) {
       Append(*view, words);
     }
@@ -88,7 +87,6 @@ Status ReadMetadata(const Site& site, int32_t group, const ProcessSession& sessi
         same = same && words[1] == own.source_rows && words[2] == own.destination_rows && words[3] == own.row_bytes &&
                words[4] == static_cast<int64_t>(own.element);
         device.plan_hash = static_cast<uint64_t>(words[5]);
-        device.offer = words[6];
         const int64_t* array = words + kExchangeNumbers;
         for (auto* view : {&device.input_offsets, &device.send_sizes, &device.output_offsets, &device.recv_sizes}) {
           *view = {array, updates, IntKind::kS64};

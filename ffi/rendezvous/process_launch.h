@@ -97,7 +97,6 @@ class ProcessLaunch : public Participant {
 
   // The launch's measurements, which begin again once the processes have met.
   Launch* launch() { return &launch_; }
-  bool metered() const { return launch_.metered; }
   // Returns what the launch moved, if it succeeded.
   virtual Seen seen() const = 0;
   // Leaves the process session and completes the devices.

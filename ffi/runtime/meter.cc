@@ -71,7 +71,6 @@ void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, i
     statistics->total_skew += statistics->skew;
     statistics->stages = seen.stages;
     statistics->scheduler = seen.scheduler;
-    statistics->memory_refusal = seen.memory_refusal;
     if (launch.planned) {
       ++(launch.anew ? statistics->plans_made : statistics->plans_reused);
       statistics->planning.Add(launch.planning_ns);

@@ -35,7 +35,6 @@ struct Seen {
   int64_t row_bytes = 0;
   int32_t stages = 0;
   int32_t scheduler = 0;  // that made the plan: planner::Scheduler's number
-  std::string memory_refusal = {};
 };
 
 // Returns what a launch that only planned has planned, from the stage table of any rank.

@@ -51,8 +51,6 @@ struct Statistics {
   double total_skew = 0;
   int32_t stages = 0;      // of the last plan
   int32_t scheduler = -1;  // that made it
-  // Why processes do not share the memory of their GPUs, where they are asked to; of the last.
-  std::string memory_refusal;
   Times planning;
   Times exchange;
   std::vector<int64_t> traffic;  // of the last: rows that rank i sends to rank j, as they travelled

@@ -113,8 +113,7 @@ _ONE_PLAYS_ALL = [name for name in CHECKS if name not in LOOPBACK]
 
 # Emulated GPUs of one process reach each other's memory; messages between them are loopback's. For
 # those of several there is no NCCL: that of the C++ tests knows the GPUs of the program that it is
-# loaded by, and no others. So they are left to gpu_network_test.cc and ipc/gpu_ipc_test.cc in
-# tests/cpp/backends/gpu.
+# loaded by, and no others. So they are left to tests/cpp/backends/gpu/gpu_network_test.cc.
 _NO_NCCL = r"cannot load NCCL or RCCL \(no name of it was given\)"
 
 _ONE_REFUSED = {"without_any_option": _NO_NCCL}
@@ -133,7 +132,7 @@ _OF_MANY_PROCESSES = [name for name in CHECKS if name not in _OF_ANY_TWO_PROCESS
 
 _EMULATED = {"FASTJAX_EMULATE_GPU": "1"}
 _EMULATED_HERE = Job(1, 8, _EMULATED)
-UCX = {"FASTJAX_EMULATE_GPU": "0"}
+_UCX = {"FASTJAX_EMULATE_GPU": "0"}
 
 ON_CPUS = {
     "cpu memory": Configuration(Devices(2, 4)),
@@ -150,16 +149,15 @@ ON_CPUS = {
         ["without_any_option"],
     ),
     "cpu, 4 processes of 2": Configuration(
-        Processes(4, 2), Job(4, 2, UCX), names=_OF_MANY_PROCESSES
+        Processes(4, 2), Job(4, 2, _UCX), names=_OF_MANY_PROCESSES
     ),
-    "cpu, 2 processes of 4": Configuration(Processes(2, 4), Job(2, 4, UCX)),
+    "cpu, 2 processes of 4": Configuration(Processes(2, 4), Job(2, 4, _UCX)),
 }
 
-# The gradient of an exchange has devices tell each other where rows come from by XLA's all-to-all,
-# which is NCCL's, whatever the rows go by.
-WITHOUT_NCCL = (
+_OF_TWO_RANKS = (
     *("without_any_option", "every_scheduler_on_every_topology", "every_data_type"),
     *("nothing_to_send", "planned_reused_and_transposed", "scan"),
+    *("gradients", "rows_that_indices_name"),
 )
 _SHARED_GPU = Job(
     2,
@@ -175,17 +173,6 @@ _SHARED_GPU = Job(
     {"local_device_ids": [0]},
     150,
 )
-# There is nothing that messages could go by: what works, works by shared memory.
-_SHARED_MEMORY = dataclasses.replace(
-    _SHARED_GPU,
-    environment={
-        **_SHARED_GPU.environment,
-        "FASTJAX_GPU_IPC": "1",
-        "FASTJAX_NCCL_LIBRARY": "libno_nccl_is_called_that.so",
-    },
-)
-
-
 _ON_ONE_GPU = (
     *("without_any_option", "every_data_type", "rows_of_every_shape", "slices_land_in_any_order"),
     *("gradients", "gradients_of_a_slice_sent_to_everyone", "planned_reused_and_transposed"),
@@ -195,23 +182,9 @@ ON_GPUS = {
     "loopback": Configuration(Loopback(2, 4, "gpu"), names=_ONE_PLAYS_ALL),
     "loopback of many": Configuration(Loopback(4, 8, "gpu"), names=_SCHEDULERS),
     "one GPU": Configuration(Devices(1, 1, "gpu"), names=_ON_ONE_GPU),
-    "NCCL": Configuration(
-        Processes(2, 1),
-        _SHARED_GPU,
-        {},
-        (*WITHOUT_NCCL, "gradients", "rows_that_indices_name"),
-        True,
-    ),
-    "shared memory": Configuration(Processes(2, 1), _SHARED_MEMORY, {}, WITHOUT_NCCL),
-    "shared memory, and NCCL for XLA": Configuration(
-        Processes(2, 1), _SHARED_MEMORY, {}, ["gradients"], True
-    ),
+    "NCCL": Configuration(Processes(2, 1), _SHARED_GPU, {}, _OF_TWO_RANKS, True),
 }
-# The same as by shared memory; test_exchange_checks.py looks at its programs.
-AS_BY_SHARED_MEMORY = "cpu, 2 processes of 1"
-CONFIGURATIONS = (
-    ON_CPUS | ON_GPUS | {AS_BY_SHARED_MEMORY: Configuration(Processes(2, 1), names=WITHOUT_NCCL)}
-)
+CONFIGURATIONS = ON_CPUS | ON_GPUS
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import multiprocess
@@ -11,11 +10,7 @@ from gpu_check import lineup, machine
 from gpu_support import device_of
 
 from exchange_checks import CHECKS, exchange_jobs
-from exchange_checks.exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS, UCX, WITHOUT_NCCL
-
-COLLECTIVE = re.compile(
-    r".*\b(?:all-(?:reduce|gather|to-all)|collective-\w+|reduce-scatter)(?:-start)?\(.*"
-)
+from exchange_checks.exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS
 
 
 def marks(configuration: str, name: str) -> list[Any]:
@@ -39,7 +34,7 @@ def cases() -> list[Any]:
         pytest.param(
             configuration, name, id=f"{configuration}: {name}", marks=marks(configuration, name)
         )
-        for configuration, made in (ON_CPUS | ON_GPUS).items()
+        for configuration, made in CONFIGURATIONS.items()
         for name in made.checks()
     ]
 
@@ -90,23 +85,3 @@ def test_a_job_is_of_the_backend_that_it_is_for(configuration):
             "messages refused": False,
             "GPU": emulated,
         }
-
-
-def test_what_gpus_do_by_shared_memory_needs_no_collective_of_xla_on_cpu(tmp_path):
-    """It would be NCCL's on GPUs, also in the job that shares memory so as to need none."""
-    name = exchange_jobs.AS_BY_SHARED_MEMORY
-    if why := lacking(CONFIGURATIONS[name]):
-        pytest.skip(why)
-    results = multiprocess.run(
-        exchange_jobs.__file__,
-        "run_all",
-        processes=2,
-        devices=1,
-        arguments={"names": [name]},
-        environment={**UCX, "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
-    )
-    for check in WITHOUT_NCCL:
-        assert [result[name][check]["error"] for result in results] == ["", ""]
-    programs = [file.read_text() for file in tmp_path.glob("*after_optimizations.txt")]
-    assert any("fastjax" in program for program in programs)
-    assert [line for program in programs for line in COLLECTIVE.findall(program)] == []

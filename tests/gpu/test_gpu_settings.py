@@ -8,14 +8,13 @@ from fastjax.config import GpuOptions
 def test_gpu_from_environment(tmp_path):
     library = tmp_path / "libnccl.so.2"
     library.touch()
-    assert config.gpu_from_environment({}) == GpuOptions(0, "", False, False)
+    assert config.gpu_from_environment({}) == GpuOptions(0, "", False)
     environ = {
         "FASTJAX_GPU_MULTIPROCESSORS": " 24 ",
         "FASTJAX_NCCL_LIBRARY": str(library),
         "FASTJAX_EMULATE_GPU": "1",
-        "FASTJAX_GPU_IPC": " 1",
     }
-    assert config.gpu_from_environment(environ) == GpuOptions(24, str(library), True, True)
+    assert config.gpu_from_environment(environ) == GpuOptions(24, str(library), True)
     assert config.gpu_from_environment({"FASTJAX_NCCL_LIBRARY": "librccl.so.1"}).nccl
 
 

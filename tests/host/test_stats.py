@@ -90,7 +90,6 @@ def test_figures_of_an_exchange(rng, collecting, scheduler):
     matrices = [meta.send_sizes for meta, *_ in launched]
 
     (site,) = fastjax.stats()
-    assert site.memory_refusal == ""
     assert site.operation == EXCHANGE
     assert site.program == "jit_local"
     assert site.active

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # Folder of ffi/ -> what it may include of ours, besides itself: folders, or single headers. A
 # folder inside another is one of its own. No backend may include another.
 _SHARED = ["exchange", "execution", "kernels", "planner", "rendezvous", "runtime"]
-_GPU = ["backends/gpu", "backends/gpu/device", "backends/gpu/ipc", "backends/gpu/nccl"]
+_GPU = ["backends/gpu", "backends/gpu/device", "backends/gpu/nccl"]
 CPP_LAYERS = {
     "planner": [],
     "planner/schedulers": ["planner"],
@@ -27,7 +27,6 @@ CPP_LAYERS = {
     "backends/network/ucx": ["backends/network", "exchange", "runtime"],
     "backends/gpu/device": ["exchange", "kernels", "runtime"],
     "backends/gpu/nccl": ["backends/gpu/device", "exchange", "runtime"],
-    "backends/gpu/ipc": ["backends/gpu/device", "exchange", "execution", "kernels", "runtime"],
     "backends/gpu": [*_SHARED, *_GPU],
     "backends": [*_SHARED, *_GPU, "backends/memory", "backends/network"],
     "simulator": ["planner/topology.h", "planner/transfer.h"],

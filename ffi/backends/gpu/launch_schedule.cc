@@ -10,7 +10,7 @@ namespace {
 
 using planner::Transfer;
 
-// A launch, or none, and a barrier for each: what a plan says must not decide how long that takes.
+// A launch, or none, and events for each: what a plan says must not decide how long that takes.
 constexpr int64_t kMaxPipelineSteps = 1 << 13;
 
 // Messages begin where networks like them to.
@@ -24,7 +24,7 @@ std::byte* LaunchSchedule::StagingOfCalls::Take(int32_t rank, int64_t bytes) {
   return caller.allocate(static_cast<size_t>(bytes));
 }
 
-Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
+Status LaunchSchedule::Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
                              Kind kind, const GroupTraffic& traffic, const Layout& layout) {
   site_ = &site;
   args_ = &args;
@@ -45,10 +45,11 @@ Status LaunchSchedule::Begin(const CallSite& site, const std::vector<ExchangeArg
   types_ = any.sum_types();
   factor_bytes_ = any.factor_bytes();
   placement_.Begin(site, args, any.row_bytes, traffic);
-  return sums() ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
+  Status status = sums() ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
+  return status.ok() ? Lower() : status;
 }
 
-Status LaunchSchedule::Build() {
+Status LaunchSchedule::Lower() {
   const std::vector<int32_t>& calls = layout_->call_of;
   reach_.here.resize(calls.size());
   std::transform(calls.begin(), calls.end(), reach_.here.begin(), [](int32_t call) { return call < 0 ? 0 : 1; });
@@ -93,21 +94,17 @@ Status LaunchSchedule::Arrange() {
   return Status::Ok();
 }
 
-// What another process's device gets lies where this call finds it.
 void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
   const int32_t call = CallOf(step);
   CallStep& lists = ListsOf(pipeline_step, call);
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
-    const Part part = transfer.dst_row == Transfer::kInPlace ? kDestination : kStaging;
-    const ptrdiff_t shift = layout_->ShiftOf(call, transfer.dst, part);
     if (IsGathered(transfer)) {
       placement_.ForEachRun(transfer, [&](std::byte* dst, const Run& run) {
-        AddGather(call, &lists.copy_gathers, dst + shift, transfer.origin, run);
+        AddGather(call, &lists.copy_gathers, dst, transfer.origin, run);
       });
       continue;
     }
-    placement_.ForEachCopy(transfer,
-                           [&](const CopyOp& op) { AddMove(call, &lists.copy, op.dst + shift, op.src, op.bytes); });
+    placement_.ForEachCopy(transfer, [&](const CopyOp& op) { AddMove(call, &lists.copy, op.dst, op.src, op.bytes); });
   }
 }
 

@@ -79,11 +79,8 @@ class LaunchSchedule {
   // Takes staging memory. `args` by position. For sums, every block goes straight from its origin to its target, where
   // rows are added up, and no plans are needed. All of it must stay as it is until the pipeline steps have been put on
   // streams.
-  Status Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans, Kind kind,
+  Status Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans, Kind kind,
                const GroupTraffic& traffic, const Layout& layout);
-  // Staging, which may also be told of devices of other processes that share the domain of those here.
-  Placement& placement() { return placement_; }
-  Status Build();
 
   int32_t count() const { return pipeline_steps_; }
   int32_t calls() const { return static_cast<int32_t>(moves_.size()); }
@@ -130,6 +127,7 @@ class LaunchSchedule {
     int64_t bytes;
   };
 
+  Status Lower();
   Status Arrange();
   void MeasureMessages();
   Status TakeBuffers(const std::vector<int32_t>& order);

@@ -82,8 +82,7 @@ void LaunchSchedule::AddSums(int32_t target) {
     const ExchangeArgs& from = ArgsOf(origin);
     const int32_t arrival = lowering_.ArrivalOf(origin, target);
     const std::byte* const source =
-        arrival >= 0 ? BufferOf(arrival) + done * to.row_bytes
-                     : from.source + layout_->ShiftOf(call, origin, kSource) + run.source_row * to.row_bytes;
+        arrival >= 0 ? BufferOf(arrival) + done * to.row_bytes : from.source + run.source_row * to.row_bytes;
     addends.push_back({run.destination_row, run.destination_row + run.rows, source});
   });
   Cutter(std::move(addends), to.row_bytes).Cut(to.destination, &sum_[static_cast<size_t>(call)]);

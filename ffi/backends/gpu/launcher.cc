@@ -4,8 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "backends/gpu/ipc/memory_group.h"
-
 namespace fastjax::gpu {
 namespace {
 
@@ -50,48 +48,34 @@ struct Copies {
 Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel) {
   DeviceScope scope(*gpu_);
   // What is thrown must not leave work behind either: callers take their memory back then too.
-  layout_ = &layout;
   tally_ = {};
   tally_.exchanges = 1;
-  const Status status = Guarded([&] { return Put(schedule, channel); });
+  const Status status = Guarded([&] { return Put(schedule, layout, channel); });
   status.ok() ? gpu_->Count(tally_) : Settle();
   Clear();
   return status;
 }
 
-Status Launcher::Put(const LaunchSchedule& schedule, Channel* channel) {
-  Status status = Prepare(*layout_);
+Status Launcher::Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel) {
+  Status status = Prepare(layout);
   for (int32_t call = 0; status.ok() && call < schedule.calls(); ++call) status = Upload(schedule, call);
   // Memory of other calls is touched only when they have come to this exchange, and given back only when all have left
   // it.
-  if (status.ok()) status = Join(1);
+  if (status.ok()) status = Join();
   for (int32_t pipeline_step = 0; status.ok() && pipeline_step < schedule.count(); ++pipeline_step)
     status = LaunchStep(schedule, pipeline_step, channel);
   for (int32_t call = 0; status.ok() && schedule.sums() && call < schedule.calls(); ++call)
     status = Sum(schedule, call);
-  if (status.ok()) status = Join(ipc::kLastStep);
-  return status.ok() ? End() : status;
-}
-
-Status Launcher::End() {
-  if (layout_->memory_group == nullptr) return Status::Ok();
-  streams_.clear();
-  for (const CallResources& call : calls_) streams_.push_back(call.caller->stream);
-  return layout_->memory_group->Launched(streams_);
+  return status.ok() ? Join() : status;
 }
 
 // Waits until nothing is left of an exchange that failed half-way: callers take back memory that others may still write
 // to.
 void Launcher::Settle() {
-  ipc::MemoryGroup* const memory_group = layout_->memory_group.get();
-  if (memory_group != nullptr) memory_group->Close();  // streams may wait for other processes
   for (const CallResources& call : calls_) {
     if (call.side != nullptr) gpu_->driver().SynchronizeStream(call.side);
   }
   for (const CallResources& call : calls_) gpu_->driver().SynchronizeStream(call.caller->stream);
-  if (memory_group == nullptr) return;
-  memory_group->Withdraw(layout_->step);
-  memory_group->GiveUp();
 }
 
 Status Launcher::Prepare(const Layout& layout) {
@@ -99,7 +83,7 @@ Status Launcher::Prepare(const Layout& layout) {
   talks_.assign(layout.calls.size(), 0);
   sides_.assign(layout.calls.size(), nullptr);
   for (const Caller* caller : layout.calls) {
-    CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+    CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &call.event);
     if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
@@ -127,10 +111,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   const bool few = sums.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
   const auto& moves = few ? kNoMoves : schedule.moves(call);
   const auto& gathers = schedule.gathers(call);
-  const size_t lists = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
-  const bool moves_rows = !(schedule.moves(call).empty() && gathers.empty() && sums.empty());
-  const bool gated = layout_->memory_group != nullptr && moves_rows;
-  const size_t bytes = lists + (gated ? kListAlignment : 0);
+  const size_t bytes = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
   if (bytes == 0) return Status::Ok();
   CallResources& own = calls_[static_cast<size_t>(call)];
   std::byte* const there = own.caller->allocate(bytes);
@@ -138,8 +119,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
     return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
                             std::to_string(bytes) + " bytes of lists; " + kLeaveMemory + ".");
   }
-  if (gated) own.gate = reinterpret_cast<uint64_t*>(there + lists);
-  return lists == 0 ? Status::Ok() : CopyLists(moves, gathers, sums, there, &own);
+  return CopyLists(moves, gathers, sums, there, &own);
 }
 
 // One copy for all lists of a call.
@@ -160,7 +140,7 @@ Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const std::v
 
 Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
   if (pipeline_step > 0) {
-    if (Status status = Join(1 + static_cast<uint64_t>(pipeline_step)); !status.ok()) return status;
+    if (Status status = Join(); !status.ok()) return status;
   }
   const int32_t calls = schedule.calls();
   for (int32_t call = 0; call < calls; ++call) {
@@ -222,7 +202,7 @@ Status Launcher::Run(const LaunchSchedule& schedule, int32_t call, const MoveLis
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
   const kernels::Move* const moves = own.moves == nullptr ? schedule.moves(call).data() : own.moves;
-  const int code = launch(moves + list.first, list.count, list.end, own.gate, BlocksFor(own, list.end), stream);
+  const int code = launch(moves + list.first, list.count, list.end, BlocksFor(own, list.end), stream);
   return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
@@ -233,7 +213,7 @@ Status Launcher::Gather(const LaunchSchedule& schedule, int32_t call, const Move
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   const int code = gpu_->driver().GatherRows(own.gathers + list.first, list.count, list.end, schedule.row_bytes(),
-                                             own.gate, BlocksFor(own, list.end), own.caller->stream);
+                                             BlocksFor(own, list.end), own.caller->stream);
   return gpu_->Check(code, own.caller->device, "launch a kernel");
 }
 
@@ -247,12 +227,11 @@ Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
   DeviceScope scope(*gpu_);
   if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   return gpu_->Check(gpu_->driver().SumRows(schedule.types().element, own.landings, own.sources,
-                                            static_cast<int64_t>(sums.landings.size()), sums.end, own.gate,
+                                            static_cast<int64_t>(sums.landings.size()), sums.end,
                                             BlocksFor(own, sums.end), own.caller->stream),
                      own.caller->device, "launch a kernel");
 }
 
-// Processes do not share memory where they sum by indices, so there is no gate.
 Status Launcher::SumIndexed(const LaunchSchedule& schedule, int32_t call) {
   const CallResources& own = calls_[static_cast<size_t>(call)];
   const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(schedule.types().sum));
@@ -295,29 +274,9 @@ Status Launcher::Wait(const CallResources& call, kernels::Stream stream, const C
   return gpu_->Check(gpu_->driver().WaitEvent(stream, other.event), call.caller->device, "wait for an event");
 }
 
-// All calls wait for all others, and for those of other processes that share the domain.
-Status Launcher::Join(uint64_t step) {
-  const Status status = JoinHere();
-  return status.ok() && layout_->memory_group != nullptr ? PassBarriers(step) : status;
-}
-
-Status Launcher::PassBarriers(uint64_t step) {
-  DeviceScope scope(*gpu_);
-  for (size_t i = 0; i < calls_.size(); ++i) {
-    const Caller& caller = *calls_[i].caller;
-    kernels::Barrier barrier = layout_->memory_group->barriers()[i];
-    barrier.step = layout_->step + step;
-    barrier.last = step == ipc::kLastStep;
-    barrier.gate = calls_[i].gate;
-    if (Status status = scope.Choose(caller.device); !status.ok()) return status;
-    const int code = gpu_->driver().PassBarrier(&barrier, caller.stream);
-    if (code != 0) return gpu_->Check(code, caller.device, "launch a kernel");
-  }
-  return Status::Ok();
-}
-
-// By way of the first: it waits for all others, and they for it. All for all would be the square of their number.
-Status Launcher::JoinHere() {
+// All calls wait for all others, by way of the first: it waits for them, and they for it. All for all would be the
+// square of their number.
+Status Launcher::Join() {
   if (calls_.size() < 2) return Status::Ok();
   DeviceScope scope(*gpu_);
   const CallResources& first = calls_.front();

@@ -17,7 +17,7 @@ class Launcher {
 
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
-  // have moved, and the layout's memory group has been given up.
+  // have moved.
   Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
 
  private:
@@ -33,10 +33,9 @@ class Launcher {
     const std::byte* const* sources;
     const kernels::Gather* gathers;
     const kernels::Slice* slices;
-    uint64_t* gate;  // after these, and set by barriers: when other processes give up, their memory is not touched
   };
 
-  Status Put(const LaunchSchedule& schedule, Channel* channel);
+  Status Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const LaunchSchedule& schedule, int32_t call);
   Status CopyLists(const std::vector<kernels::Move>& moves, const std::vector<kernels::Gather>& gathers,
@@ -46,10 +45,7 @@ class Launcher {
   Status Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list);
   Status Sum(const LaunchSchedule& schedule, int32_t call);
   Status SumIndexed(const LaunchSchedule& schedule, int32_t call);
-  Status Join(uint64_t step);
-  Status JoinHere();
-  Status PassBarriers(uint64_t step);
-  Status End();
+  Status Join();
   Status Follow(const CallResources& call, kernels::Stream first, kernels::Stream then);
   Status Record(const CallResources& call, kernels::Stream stream, DeviceScope* scope);
   Status Wait(const CallResources& call, kernels::Stream stream, const CallResources& other);
@@ -59,12 +55,10 @@ class Launcher {
   void Clear();
 
   Gpu* const gpu_;
-  const Layout* layout_ = nullptr;
   Tally tally_;  // of this exchange
   std::vector<CallResources> calls_;
   std::vector<uint8_t> talks_;  // by call: has messages in this pipeline step
   std::vector<kernels::Stream> sides_;
-  std::vector<kernels::Stream> streams_;
 };
 
 }  // namespace fastjax::gpu

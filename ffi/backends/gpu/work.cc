@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "backends/gpu/ipc/memory_group.h"
-
 namespace fastjax::gpu {
 namespace {
 
@@ -17,9 +15,9 @@ Status OverlappingSlices(const CallSite& site) {
 
 }  // namespace
 
-Status Work::Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                   const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-                   fastjax::Launch* launch) {
+Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
   const bool overlap = options.reverse && traffic.LandingsOverlap();
@@ -28,32 +26,7 @@ Status Work::Begin(const CallSite& site, int32_t group, const std::vector<Exchan
   FindCalls(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   const LaunchSchedule::Kind kind = {options.reverse && (options.indexed || overlap), options.indexed};
-  return schedule_.Begin(site, args, prepared_.plans(), kind, traffic, layout_);
-}
-
-Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-                     fastjax::Launch* launch) {
-  Status status = Begin(site, group, args, options, ranks, alike, launch);
-  return status.ok() ? schedule_.Build() : status;
-}
-
-Status Work::Prepare(const ipc::Participants& participants, ipc::MemoryPeers* memory_peers,
-                     std::vector<ExchangeArgs>* args, const ExchangeOptions& options, const std::vector<int32_t>& ranks,
-                     bool* alike, fastjax::Launch* launch) {
-  Status status = Begin(participants.site, participants.group, *args, options, ranks, alike, launch);
-  if (status.ok()) status = memory_peers->Meet(participants, schedule_.sums(), args, &schedule_.placement(), &layout_);
-  if (!status.ok()) return status;
-  status = Guarded([&] { return schedule_.Build(); });
-  if (!status.ok()) GiveUp();
-  return status;
-}
-
-Status Work::Launch(const CallSite& site, int32_t group) {
-  Status status = Guarded([&] { return Put(site, group); });
-  if (!status.ok()) GiveUp();
-  layout_.memory_group = nullptr;
-  return status;
+  return schedule_.Build(site, args, prepared_.plans(), kind, traffic, layout_);
 }
 
 // Processes make communicators together, also those that have no messages: what all know decides.
@@ -69,13 +42,7 @@ bool Work::MayHaveMessages(const CallSite& site) {
   return false;
 }
 
-// What other processes have been promised.
-void Work::GiveUp() {
-  if (layout_.memory_group != nullptr) layout_.memory_group->GiveUp();
-  layout_.memory_group = nullptr;
-}
-
-Status Work::Put(const CallSite& site, int32_t group) {
+Status Work::Launch(const CallSite& site, int32_t group) {
   if (!MayHaveMessages(site)) return launcher_.Launch(schedule_, layout_, nullptr);
   Channels::OfGroup& own = channels_->Of(group);
   const std::lock_guard<std::mutex> lock(own.mutex);

@@ -10,7 +10,6 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
-#include "backends/gpu/ipc/memory_peers.h"
 #include "backends/gpu/launch_schedule.h"
 #include "backends/gpu/launcher.h"
 #include "execution/prepared.h"
@@ -48,20 +47,12 @@ class Work {
   Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
                  const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
                  fastjax::Launch* launch);
-  // Does the same where other processes may share memory. Completes `args` with that memory.
-  Status Prepare(const ipc::Participants& participants, ipc::MemoryPeers* memory_peers, std::vector<ExchangeArgs>* args,
-                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
-                 fastjax::Launch* launch);
   // Puts all of it on the callers' streams.
   Status Launch(const CallSite& site, int32_t group);
   Seen seen() const { return prepared_.seen(); }
 
  private:
-  Status Begin(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-               const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, fastjax::Launch* launch);
-  Status Put(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);
-  void GiveUp();
   std::vector<std::unique_lock<std::mutex>> LockDevices();
 
   Gpu* const gpu_;

@@ -4,15 +4,13 @@
 //   gpu_driver_test [--small] [LIBRARY]
 //
 // Without a library, the emulated driver. --small is for compute-sanitizer, under which every access takes its time.
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -110,12 +108,12 @@ void CheckMoves(const Device& device, const Scale& scale, Random* random) {
   const int32_t blocks = RandomBlocks(device, line.end, random);
   const Context context(std::to_string(count) + " runs, " + std::to_string(blocks) + " blocks");
   const auto moves = static_cast<int64_t>(line.moves.size());
-  device.Must(device.driver().MoveRows(list.data(), moves, line.end, nullptr, blocks, device.stream()), "move rows");
+  device.Must(device.driver().MoveRows(list.data(), moves, line.end, blocks, device.stream()), "move rows");
   device.Wait();
   CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
   if (moves <= kernels::kFewMoves) {
     dst.Fill(before);
-    device.Must(device.driver().MoveFew(line.moves.data(), moves, line.end, nullptr, blocks, device.stream()),
+    device.Must(device.driver().MoveFew(line.moves.data(), moves, line.end, blocks, device.stream()),
                 "move a few rows");
     device.Wait();
     CHECK_EQ(FirstDifference(dst.Read(), expected), -1);
@@ -190,7 +188,7 @@ void CheckSums(const Device& device, const Scale& scale, ElementKind kind, Rando
   const Context context("kind " + std::to_string(static_cast<int>(kind)) + ", " + std::to_string(count) +
                         " landings, " + std::to_string(blocks) + " blocks");
   device.Must(device.driver().SumRows(kind, landings.data(), sources.data(), static_cast<int64_t>(sums.landings.size()),
-                                      sums.end, nullptr, blocks, device.stream()),
+                                      sums.end, blocks, device.stream()),
               "sum rows");
   device.Wait();
   std::vector<std::byte> found = dst.Read();
@@ -214,10 +212,10 @@ void TestKernels(const Device& device, const Scale& scale) {
 }
 
 void TestEmptyLists(const Device& device) {
-  CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
-  CHECK_EQ(device.driver().MoveFew(nullptr, 0, 0, nullptr, 1, device.stream()), 0);
-  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, nullptr, 1, device.stream()), 0);
-  CHECK_EQ(device.driver().GatherRows(nullptr, 0, 0, 16, nullptr, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().MoveFew(nullptr, 0, 0, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, 1, device.stream()), 0);
+  CHECK_EQ(device.driver().GatherRows(nullptr, 0, 0, 16, 1, device.stream()), 0);
   const kernels::IndexedSum nothing = {};
   CHECK_EQ(device.driver().SumIndexed({ElementKind::kF32, ElementKind::kF32}, &nothing, 1, device.stream()), 0);
   device.Wait();
@@ -256,14 +254,15 @@ void TestOrder(const Device& device, const Scale& scale) {
   device.Must(driver.DestroyStream(other), "destroy a stream");
 }
 
-// The host is called when what was put on the stream before has happened, and not earlier.
+// The host is called when what was put on the stream before has happened, and not earlier. What comes after it waits.
 void TestCallHost(const Device& device) {
   const Memory there(&device, sizeof(int));
   const Memory here(&device, sizeof(int), Memory::Place::kHost);
   struct Seen {
     const Memory* from;
     int value;
-  } seen = {&here, 0};
+    std::atomic<bool> let_go;
+  } seen = {&here, 0, {false}};
   const int wanted = 42;
   std::memset(here.data(), 0, sizeof(int));
   device.Copy(there.data(), &wanted, sizeof(int));
@@ -271,10 +270,20 @@ void TestCallHost(const Device& device) {
   const auto look = [](void* data) {
     auto* const own = static_cast<Seen*>(data);
     std::memcpy(&own->value, own->from->data(), sizeof(int));
+    while (!own->let_go) std::this_thread::yield();
   };
-  CHECK_EQ(device.driver().CallHost(device.stream(), look, &seen), 0);
+  const kernels::Driver& driver = device.driver();
+  kernels::Event event = nullptr;
+  device.Must(driver.CreateEvent(&event), "make an event");
+  CHECK_EQ(driver.CallHost(device.stream(), look, &seen), 0);
+  device.Must(driver.RecordEvent(event, device.stream()), "record an event");
+  int reached = 1;
+  CHECK_EQ(driver.QueryEvent(event, &reached), 0);
+  CHECK_EQ(reached, 0);
+  seen.let_go = true;
   device.Wait();
   CHECK_EQ(seen.value, wanted);
+  device.Must(driver.DestroyEvent(event), "destroy an event");
 }
 
 // As much of a table as it says is in use; nonsense gives what fits.
@@ -324,150 +333,6 @@ void TestFetch(const Device& device, const Scale& scale) {
   device.Wait();
 }
 
-// A page of the host's, as the page of two devices. The first is this one; the host plays the second. Where the host's
-// memory cannot be registered, this is said, and the page is pinned memory of the driver's.
-class BarrierPage {
- public:
-  BarrierPage(const Device* device, const kernels::Driver& driver) : device_(device) {
-    void* there = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    lines_ = static_cast<kernels::BarrierLine*>(there);
-    const int refused = driver.RegisterHost(lines_, kBytes);
-    if (refused == 0) {
-      device->Must(driver.FindRegistered(&there, lines_), "find memory of the host");
-    } else {
-      std::printf("memory of the host cannot be registered: %s (%d)\n", driver.ErrorText(refused), refused);
-      munmap(lines_, kBytes);
-      pinned_ = std::make_unique<Memory>(device, kBytes, Memory::Place::kHost);
-      there = pinned_->data();
-      std::memset(there, 0, kBytes);
-      lines_ = static_cast<kernels::BarrierLine*>(there);
-    }
-    barrier_ = {static_cast<kernels::BarrierLine*>(there), 2, 0, 0, 1, 0, false, nullptr};
-  }
-  ~BarrierPage() {
-    if (!registered()) return;
-    device_->Must(device_->driver().UnregisterHost(lines_), "give back memory of the host");
-    munmap(lines_, kBytes);
-  }
-  BarrierPage(const BarrierPage&) = delete;
-  BarrierPage& operator=(const BarrierPage&) = delete;
-
-  bool registered() const { return pinned_ == nullptr; }
-  void Close() { kernels::StoreShared(&lines_[0].word, 1); }
-  void LetGo() { kernels::StoreShared(&lines_[kernels::LetGoLine(0)].word, 1); }
-  void Tell(uint64_t step) { kernels::StoreShared(&lines_[kernels::StepLine(1)].word, step); }
-  uint64_t Told() const { return kernels::LoadShared(&lines_[kernels::StepLine(0)].word); }
-  void Pass(uint64_t step, bool last, uint64_t* gate) {
-    barrier_.step = step;
-    barrier_.last = last;
-    barrier_.gate = gate;
-    CHECK_EQ(device_->driver().PassBarrier(&barrier_, device_->stream()), 0);
-  }
-
- private:
-  static constexpr size_t kBytes = 65'536;  // whatever the size of a page is
-  const Device* const device_;
-  kernels::BarrierLine* lines_ = nullptr;
-  std::unique_ptr<Memory> pinned_;
-  kernels::Barrier barrier_{};
-};
-
-uint64_t WordAt(const Memory& memory) {
-  uint64_t word = 0;
-  std::memcpy(&word, memory.Read().data(), sizeof(word));
-  return word;
-}
-
-// `waits`: also such as keep the stream waiting, which tools that launch one kernel at a time do not bear.
-void CheckBarriers(const Device& device, const kernels::Driver& driver, bool waits) {
-  BarrierPage page(&device, driver);
-  const Memory gate(&device, sizeof(uint64_t));
-  auto* const word = reinterpret_cast<uint64_t*>(gate.data());
-  gate.Fill(std::vector<std::byte>(sizeof(uint64_t), std::byte{1}));
-  page.Tell(5);
-  page.Pass(5, false, word);
-  device.Wait();
-  CHECK_EQ(page.Told(), 5U);
-  CHECK_EQ(WordAt(gate), 0U);
-  if (waits) {
-    kernels::Event event = nullptr;
-    int reached = 1;
-    device.Must(driver.CreateEvent(&event), "make an event");
-    page.Pass(6, false, nullptr);
-    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
-    CHECK_EQ(driver.QueryEvent(event, &reached), 0);
-    CHECK_EQ(reached, 0);
-    page.Tell(7);
-    device.Wait();
-    page.Pass(8, false, word);
-    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
-    // The other may come, or not. A kernel that fails tells nothing.
-    while (page.Told() < 8 && driver.QueryEvent(event, &reached) == 0) std::this_thread::yield();
-    page.Close();
-    device.Wait();
-    CHECK_EQ(WordAt(gate), 1U);  // nobody came: nobody's memory is to be touched
-    page.Pass(9, true, nullptr);
-    device.Must(driver.RecordEvent(event, device.stream()), "record an event");
-    CHECK_EQ(driver.QueryEvent(event, &reached), 0);
-    CHECK_EQ(reached, 0);  // closed, but not let go
-    page.LetGo();
-    device.Wait();
-    device.Must(driver.DestroyEvent(event), "destroy an event");
-  }
-  page.Close();
-  page.Pass(10, false, word);
-  Random random(4);
-  const std::vector<std::byte> before = RandomBytes(64, &random);
-  const std::vector<std::byte> other = RandomBytes(64, &random);
-  const Memory from(&device, 64);
-  const Memory to(&device, 64);
-  from.Fill(other);
-  to.Fill(before);
-  const DeviceList moves(&device, std::vector<kernels::Move>{{to.data(), from.data(), 0, 64}});
-  CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, word, 1, device.stream()), 0);
-  device.Wait();
-  CHECK_EQ(page.Told(), 10U);
-  CHECK_EQ(WordAt(gate), 1U);
-  CHECK(to.Read() == before);
-  CHECK_EQ(driver.MoveRows(moves.data(), 1, 64, nullptr, 1, device.stream()), 0);
-  device.Wait();
-  CHECK(to.Read() == other);
-}
-
-// Also where the host's memory is refused.
-void TestBarriers(const Device& device, bool waits) {
-  const kernels::Driver& driver = device.driver();
-  kernels::Driver refusing = driver;
-  refusing.RegisterHost = [](void*, size_t) { return 1; };
-  CheckBarriers(device, driver, waits);
-  CheckBarriers(device, refusing, waits);
-}
-
-// Only another process may open what is exported here; whether that works, tests of two processes tell.
-void TestAllocations(const Device& device) {
-  const kernels::Driver& driver = device.driver();
-  const Memory one(&device, 1 << 20);
-  const Memory two(&device, 1 << 20);
-  kernels::Allocation first;
-  kernels::Allocation again;
-  kernels::Allocation second;
-  CHECK_EQ(driver.FindAllocation(&first, one.data()), 0);
-  CHECK_EQ(driver.FindAllocation(&again, one.data() + 12'345), 0);
-  CHECK_EQ(driver.FindAllocation(&second, two.data()), 0);
-  CHECK(first.base <= one.data() && one.data() + one.bytes() <= first.base + first.bytes);
-  CHECK(again.base == first.base && again.bytes == first.bytes);
-  CHECK_EQ(again.id, first.id);
-  CHECK(second.base != first.base || second.id == first.id);
-  kernels::MemoryHandle handle;
-  const int exported = driver.ExportMemory(&handle, first.base);
-  if (exported != 0) std::printf("memory cannot be shared: %s\n", driver.ErrorText(exported));
-  CHECK_NE(driver.FindAllocation(&again, &handle), 0);  // of the host
-  kernels::MemoryHandle nonsense;
-  void* opened = nullptr;
-  CHECK_NE(driver.OpenMemory(&opened, &nonsense), 0);
-  CHECK_NE(driver.CloseMemory(&handle), 0);
-}
-
 void TestDevices(const Device& device) {
   const kernels::Driver& driver = device.driver();
   int count = 0;
@@ -489,7 +354,7 @@ void TestErrors(const Device& device) {
   const int no_device = driver.SetDevice(1'000'000);
   CHECK_NE(no_device, 0);
   CHECK(std::strlen(driver.ErrorText(no_device)) > 0);
-  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, nullptr, 1, device.stream()), 0);
+  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, 1, device.stream()), 0);
   const kernels::IndexedSum nothing = {};
   for (const kernels::SumTypes types : {kernels::SumTypes{ElementKind::kOpaque, ElementKind::kF32},
                                         {ElementKind::kF16, ElementKind::kBF16},
@@ -515,8 +380,6 @@ int Main(bool small, const std::string& library) {
   TestOrder(device, scale);
   TestCallHost(device);
   TestFetch(device, scale);
-  TestBarriers(device, !small);
-  TestAllocations(device);
   TestErrors(device);
   return Finish("gpu_driver_test");
 }

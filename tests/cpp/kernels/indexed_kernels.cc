@@ -92,8 +92,7 @@ void CheckGathers(const Device& device, Random* random) {
   const DeviceList list(&device, gathers);
   const Context context(std::to_string(count) + " gathers of rows of " + std::to_string(row_bytes) + " bytes");
   const int32_t blocks = RandomBlocks(device, random);
-  device.Must(device.driver().GatherRows(list.data(), count, end, row_bytes, nullptr, blocks, device.stream()),
-              "gather rows");
+  device.Must(device.driver().GatherRows(list.data(), count, end, row_bytes, blocks, device.stream()), "gather rows");
   device.Wait();
   CHECK(dst.Read() == expected);
   CHECK(src.Read() == from);

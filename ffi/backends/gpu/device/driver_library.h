@@ -16,7 +16,6 @@ struct PlatformOptions {
   std::string library;                         // the path of our own
   int32_t multiprocessors = 0;                 // that its kernels may take; 0: all
   std::vector<std::string> message_libraries;  // NCCL or RCCL: names and paths, in order of preference
-  bool shares_memory = false;                  // of devices, with other processes of the host
 };
 
 // Sets the options of a platform ("cuda", "rocm"; "cpu", whose GPUs are emulated). To be called before its first

@@ -45,8 +45,7 @@ class Gpu {
   // The most blocks of a kernel that are worth launching; `beside`: while the device computes something else.
   Status MaxBlocks(int32_t device, bool beside, int32_t* blocks);
 
-  // Loads the kernels, once for each device: before the first of its kernels is launched, and so before any barrier
-  // waits on it.
+  // Loads the kernels, once for each device: before the first of its kernels is launched.
   Status LoadKernels(int32_t device);
 
   // An event of the device, to be given back once all that waits for it has been put on streams.

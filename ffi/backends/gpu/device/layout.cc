@@ -8,9 +8,6 @@ void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layo
   layout->domain_of.assign(static_cast<size_t>(site.group_size), 0);
   layout->call_of.assign(static_cast<size_t>(site.group_size), -1);
   layout->calls.clear();
-  layout->memory_group = nullptr;
-  layout->step = 0;
-  layout->shifts.clear();
   for (size_t rank = 0; rank < layout->call_of.size(); ++rank) {
     const Caller* const caller = CallerOf(args[static_cast<size_t>(site.position_at[rank])]);
     if (caller == nullptr) continue;

@@ -2,7 +2,6 @@
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,30 +14,11 @@
 
 namespace fastjax::gpu {
 
-namespace ipc {
-class MemoryGroup;
-}
-
-// What of a device's memory others may touch.
-enum Part : int32_t { kSource, kDestination, kStaging };
-constexpr int32_t kParts = 3;
-
 // A call is a stream: that of one device, or, where one device executes several ranks, of all of them.
 struct Layout {
   std::vector<int32_t> domain_of;  // by rank: devices of one domain reach each other's memory
   std::vector<int32_t> call_of;    // by rank: -1 where a device is another process's
   std::vector<const Caller*> calls;
-
-  // Where devices of several processes share a domain, these: its barriers are those of the calls.
-  std::shared_ptr<ipc::MemoryGroup> memory_group = nullptr;
-  uint64_t step = 0;  // of its barriers, before this exchange
-  // By call, rank and part: how far from where the first call finds it. Empty where all calls find it there.
-  std::vector<ptrdiff_t> shifts = {};
-
-  ptrdiff_t ShiftOf(int32_t call, int32_t rank, Part part) const {
-    if (shifts.empty()) return 0;
-    return shifts[(static_cast<size_t>(call) * call_of.size() + static_cast<size_t>(rank)) * kParts + part];
-  }
 };
 
 // The calls of the devices here, `args` by position.

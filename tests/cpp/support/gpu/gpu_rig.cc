@@ -84,11 +84,6 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.EnablePeer = Faulty<&Driver::EnablePeer>::Call;
   driver_.CountMultiprocessors = Faulty<&Driver::CountMultiprocessors>::Call;
   driver_.MallocPinned = Faulty<&Driver::MallocPinned>::Call;
-  driver_.RegisterHost = Faulty<&Driver::RegisterHost>::Call;
-  driver_.FindRegistered = Faulty<&Driver::FindRegistered>::Call;
-  driver_.FindAllocation = Faulty<&Driver::FindAllocation>::Call;
-  driver_.ExportMemory = Faulty<&Driver::ExportMemory>::Call;
-  driver_.OpenMemory = Faulty<&Driver::OpenMemory>::Call;
   driver_.CreateStream = Faulty<&Driver::CreateStream>::Call;
   driver_.CreateEvent = Faulty<&Driver::CreateEvent>::Call;
   driver_.RecordEvent = Faulty<&Driver::RecordEvent>::Call;
@@ -100,7 +95,6 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.SumRows = Faulty<&Driver::SumRows>::Call;
   driver_.GatherRows = Faulty<&Driver::GatherRows>::Call;
   driver_.SumIndexed = Faulty<&Driver::SumIndexed>::Call;
-  driver_.PassBarrier = Faulty<&Driver::PassBarrier>::Call;
   driver_.Fetch = Faulty<&Driver::Fetch>::Call;
 }
 
@@ -130,12 +124,10 @@ const kernels::Driver* DriverWithoutPeers() {
 struct StreamedExchange::Call {
   gpu::Caller caller;
   ExchangeArgs args;
-  std::byte* result = nullptr;
   std::vector<std::byte> source;       // what is to be in there
   std::vector<std::byte> destination;  // what was in there after the exchange
   std::mutex mutex;
   std::vector<std::unique_ptr<std::byte[]>> memory;
-  GuardedMemory* guarded = nullptr;
   std::unique_ptr<gpu::CallMemory> call_memory;
   int64_t limit = -1;
   int64_t throw_at = -1;
@@ -146,7 +138,6 @@ struct StreamedExchange::Call {
     if (static_cast<int64_t>(memory.size()) == throw_at) throw std::bad_alloc();
     if (limit >= 0 && static_cast<int64_t>(bytes) > limit) return nullptr;
     if (limit >= 0) limit -= static_cast<int64_t>(bytes);
-    if (guarded != nullptr) return guarded->Take(bytes);
     if (call_memory != nullptr) return call_memory->Allocate(bytes);
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
@@ -167,9 +158,8 @@ struct StreamedExchange::Call {
     for (const auto& block : memory) block[0] = std::byte{0xA7};
   }
   void End() const {
-    if (guarded == nullptr) Before();
-    Copy(result, destination.data(), destination.size());
-    if (guarded != nullptr) CHECK(guarded->GuardsAreWhole());
+    Before();
+    Copy(args.destination, destination.data(), destination.size());
   }
 };
 
@@ -183,18 +173,6 @@ StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_pt
     streams_.push_back(stream);
   }
   fastjax_gpu_driver()->SetDevice(0);
-}
-
-void StreamedExchange::UseGuardedMemory() {
-  guarded_.clear();
-  for (size_t i = 0; i < streams_.size(); ++i)
-    guarded_.push_back(std::make_unique<GuardedMemory>(static_cast<int32_t>(i)));
-}
-
-void StreamedExchange::RenewMemory(int32_t partition) {
-  auto& guarded = guarded_[static_cast<size_t>(partition)];
-  guarded = nullptr;
-  guarded = std::make_unique<GuardedMemory>(partition);
 }
 
 void StreamedExchange::Compute(int32_t partition, const std::shared_ptr<Computation>& computation) {
@@ -222,15 +200,6 @@ void StreamedExchange::Start(int64_t run_id, int32_t partition, ExchangeArgs arg
   call->args = args;
   call->source.assign(args.source, args.source + SourceBytes(args));
   call->destination.resize(DestinationBytes(args));
-  call->result = args.destination;
-  if (!guarded_.empty()) {
-    call->guarded = guarded_[static_cast<size_t>(partition)].get();
-    call->guarded->Clear();
-    call->args.source = args.source = call->guarded->Take(call->source.size());
-    call->args.destination = call->guarded->Take(call->destination.size());
-    Call::Copy(call->args.destination, args.destination, call->destination.size());
-    args.destination = call->args.destination;
-  }
   Call::Spoil(const_cast<std::byte*>(args.source), call->source.size());
   call->caller = {streams_[static_cast<size_t>(partition)], device,
                   [raw = call.get()](size_t bytes) { return raw->Allocate(bytes); }};

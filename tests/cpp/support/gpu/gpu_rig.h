@@ -17,7 +17,6 @@
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "kernels/driver.h"
-#include "support/gpu/guarded_memory.h"
 
 namespace fastjax::test {
 
@@ -82,13 +81,8 @@ class StreamedExchange final : public Exchange {
     exchange_->Refuse(run_id, partition, why, std::move(done));
   }
 
-  // From now on all memory of a partition is in one allocation of the driver's, as an allocator of XLA's has it.
-  void UseGuardedMemory();
   // From now on memory is got as calls beside XLA's computation get it, and given back when the handler would return.
   void UseCallMemory() { call_memory_ = true; }
-  // A new one, for a partition that has nothing in flight.
-  void RenewMemory(int32_t partition);
-  const GuardedMemory& memory(int32_t partition) const { return *guarded_[static_cast<size_t>(partition)]; }
   // What comes next on the partition's stream waits.
   void Compute(int32_t partition, const std::shared_ptr<Computation>& computation);
   // How many of the calls so far the exchange has put on their streams as a whole.
@@ -105,7 +99,6 @@ class StreamedExchange final : public Exchange {
   const std::shared_ptr<gpu::Gpu> gpu_;
   const std::unique_ptr<Exchange> exchange_;
   std::vector<kernels::Stream> streams_;  // by partition
-  std::vector<std::unique_ptr<GuardedMemory>> guarded_;
   std::vector<std::shared_ptr<Computation>> computations_;
   const std::shared_ptr<std::atomic<int64_t>> enqueued_ = std::make_shared<std::atomic<int64_t>>(0);
   const bool one_stream_;

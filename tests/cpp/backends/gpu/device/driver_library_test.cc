@@ -29,12 +29,10 @@ void TestPlatforms() {
   options.library = "libm.so.6";
   options.multiprocessors = 3;
   options.message_libraries = {"libnccl.so.2"};
-  options.shares_memory = true;
   gpu::SetOptions("cuda", options);
   CHECK_EQ(gpu::OptionsOf("cuda").library, "libm.so.6");
   CHECK_EQ(gpu::OptionsOf("cuda").multiprocessors, 3);
   CHECK(gpu::OptionsOf("cuda").message_libraries == options.message_libraries);
-  CHECK(gpu::OptionsOf("cuda").shares_memory);
   CHECK_EQ(gpu::OptionsOf("rocm").library, "");
   std::string wrong;
   CHECK(gpu::OpenGpu("cuda", &wrong) == nullptr);
