@@ -51,7 +51,7 @@ Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Place
   return Status::Ok();
 }
 
-// The plans of both ends have a transfer. Both ends have a step for a message; where one end can address the other's
+// The plans of both ends have a transfer. Both ends have a step for a message; where they reach each other's
 // memory, only the sender has one, a copy. Returns false where `placement` refuses a transfer.
 bool Lowering::Take(const Reach& reach, const DevicePlan& plan, int32_t rank, const Placement& placement) {
   return plan.ForEachTransfer([&](const Transfer& transfer) {
@@ -215,13 +215,11 @@ size_t Lowering::GateOf(Phase fed_by, int32_t rank, int32_t stage) const {
 void Lowering::LinkGates() {
   gates_.assign(2 * devices_.size() * stages().size(), 0);
   for (Step& step : steps_) {
-    if (step.phase == Phase::kBalance || step.phase == Phase::kScaleOut) {
-      // A step that sends, or copies to a device of another process, opens a gate of that process.
+    const bool feeds = step.phase == Phase::kBalance || step.phase == Phase::kScaleOut;
+    if (feeds && step.action != Action::kSend) {
       const int32_t at = step.action == Action::kReceive ? step.here : step.peer;
-      if (step.action != Action::kSend && NumberOf(at) >= 0) {
-        step.opens = static_cast<int32_t>(GateOf(step.phase, at, step.stage));
-        ++gates_[static_cast<size_t>(step.opens)];
-      }
+      step.opens = static_cast<int32_t>(GateOf(step.phase, at, step.stage));
+      ++gates_[static_cast<size_t>(step.opens)];
     }
     const bool hands_on = step.phase == Phase::kScaleOut || step.phase == Phase::kRedistribute;
     if (!hands_on || step.action == Action::kReceive) continue;

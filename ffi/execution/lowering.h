@@ -18,10 +18,10 @@
 
 namespace fastjax {
 
-// Which devices this process executes the plan of, and which memory they can address. All is by rank.
+// Which devices this process executes the plan of, and which reach each other's memory. All is by rank.
 struct Reach {
   std::vector<uint8_t> here;       // 0 for devices of other processes
-  std::vector<int32_t> domain_of;  // Devices of one domain reach each other's memory.
+  std::vector<int32_t> domain_of;  // Devices of one domain reach each other's memory, and are of one process.
   bool Copies(int32_t a, int32_t b) const {
     return domain_of[static_cast<size_t>(a)] == domain_of[static_cast<size_t>(b)];
   }

@@ -20,7 +20,7 @@ namespace fastjax::test {
 enum class Domains : uint8_t {
   kProcess,  // those of one process
   kDevice,   // none
-  kServer,   // those of one server, whichever process they belong to
+  kServer,   // those of one server that one process has
 };
 
 // One exchange, as every process sees it.
@@ -43,7 +43,7 @@ struct Setting : GroupExchange {
       site->process_of[site->partition(0, site->position_at[rank])] = process_of.back();
       const int32_t domain = domains == Domains::kProcess  ? process_of.back()
                              : domains == Domains::kDevice ? rank
-                                                           : rank / per_server;
+                                                           : rank / per_server * count + process_of.back();
       for (int32_t process = 0; process < count; ++process) {
         Reach& reach = reaches[static_cast<size_t>(process)];
         reach.here.push_back(process_of.back() == process ? 1 : 0);
