@@ -15,8 +15,7 @@ Status ProcessAllGather::Run(std::vector<std::vector<int64_t>>* answers) {
 }
 
 void ProcessAllGather::Join() {
-  if (state_ == State::kEnded) return told_->set_value(cancelled_);
-  while (again_ && process_group_->rendezvous.IsGivenUp(process_session_.key, process_session_.launch_id))
+  while (process_group_->rendezvous.IsGivenUp(process_session_.key, process_session_.launch_id))
     ++process_session_.launch_id.round;
   ProcessMetadata message;
   message.key = process_session_.key;
@@ -25,7 +24,6 @@ void ProcessAllGather::Join() {
   message.words = words_.data();
   message.num_words = static_cast<int64_t>(words_.size());
   Encode(message, &process_session_.bytes);
-  state_ = State::kJoined;
   process_group_->rendezvous.Join(&process_session_);
 }
 
@@ -37,14 +35,7 @@ void ProcessAllGather::OnMet() {
   End(Status::Ok());
 }
 
-void ProcessAllGather::Cancel(const Status& why) {
-  if (state_ == State::kJoined) return process_group_->rendezvous.GiveUp(&process_session_, why);
-  if (state_ == State::kPosted) cancelled_ = why;
-  state_ = State::kEnded;
-}
-
 void ProcessAllGather::End(const Status& status) {
-  state_ = State::kEnded;
   process_group_->rendezvous.Leave(&process_session_);
   const auto told = told_;  // `this` may be destroyed as soon as the caller is told
   told->set_value(status);

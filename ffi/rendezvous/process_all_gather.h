@@ -15,9 +15,9 @@ namespace fastjax {
 // One gathering. It must live until Run has returned.
 class ProcessAllGather final : public Participant {
  public:
-  // `again`: there are many attempts with this launch id, and those that were given up do not count.
-  ProcessAllGather(ProcessGroup* process_group, std::vector<int64_t> words, bool again = false)
-      : process_group_(process_group), words_(std::move(words)), again_(again) {
+  // There may be many attempts with one launch id; those that were given up do not count.
+  ProcessAllGather(ProcessGroup* process_group, std::vector<int64_t> words)
+      : process_group_(process_group), words_(std::move(words)) {
     process_session_.participant = this;
   }
 
@@ -26,8 +26,6 @@ class ProcessAllGather final : public Participant {
   // Gathers. `answers` are the words of the others, in their order. Waits no longer than the process session does. Must
   // not be called on the wire's thread.
   Status Run(std::vector<std::vector<int64_t>>* answers);
-  // Ends the gathering, in all processes. To be called on the wire's thread, before Run has returned.
-  void Cancel(const Status& why);
 
   void OnMet() override;
   void OnFailed(const Status& why) override { End(why); }
@@ -39,11 +37,8 @@ class ProcessAllGather final : public Participant {
 
   ProcessGroup* const process_group_;
   const std::vector<int64_t> words_;
-  const bool again_;
   ProcessSession process_session_;
   std::vector<std::vector<int64_t>> answers_;
-  enum class State : uint8_t { kPosted, kJoined, kEnded } state_ = State::kPosted;
-  Status cancelled_;  // before it was joined
   const std::shared_ptr<std::promise<Status>> told_ = std::make_shared<std::promise<Status>>();
 };
 

@@ -32,7 +32,7 @@ Status ProcessIdExchange::Share(const CallSite& site, int32_t group, const std::
   std::vector<int64_t> words(kWords, 0);
   words[0] = makes ? 1 : 0;
   if (makes) std::memcpy(&words[1], id->bytes, sizeof(id->bytes));
-  fastjax::ProcessAllGather all_gather(process_group_.get(), std::move(words), true);
+  fastjax::ProcessAllGather all_gather(process_group_.get(), std::move(words));
   ProcessSession& process_session = all_gather.process_session();
   process_session.text = "the communicators of " + name;
   process_session.key = {process_group_->wire->KeyedHash(process_session.text.data(), process_session.text.size()), 0};
