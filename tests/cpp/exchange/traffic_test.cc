@@ -289,7 +289,9 @@ void TestRefusedExperts() {
            " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.";
   };
   CHECK_EQ(refusal(-8), words("8 (or -8)"));
-  CHECK_EQ(refusal(-3), words("-3"));
+  CHECK_EQ(refusal(-3), words("-3 (or 4294967293)"));
+  CHECK_EQ(refusal(-1), words("4294967295"));
+  CHECK_EQ(refusal(-2'147'483'647), words("2147483647 or more (or -2147483647 or less)"));
 }
 
 void TestUncheckedOffsets() {
