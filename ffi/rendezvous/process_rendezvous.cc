@@ -50,11 +50,9 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   session->deadline = std::chrono::steady_clock::now() + session->timeout;
   joined_.push_back(session);
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
-  const auto gave_up = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
-    return old.key == session->key &&
-           (SameLaunch(old.launch_id, session->launch_id) || !Comparable(old.launch_id, session->launch_id));
-  });
-  if (gave_up != given_up_.end()) return FailQuietly(session, GaveUp(*session, *gave_up));
+  const GivenUp* old = Recall(session->key, session->launch_id);
+  if (old == nullptr) old = RecallUntold(session->key, session->launch_id);
+  if (old != nullptr) return FailQuietly(session, GaveUp(*session, *old));
   for (const int32_t process : session->others) {
     wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
   }
@@ -172,6 +170,14 @@ ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const 
   return found == given_up_.end() ? nullptr : &*found;
 }
 
+// Returns one of which nothing says whether it is this launch.
+const ProcessRendezvous::GivenUp* ProcessRendezvous::RecallUntold(const CallKey& key, const LaunchId& launch_id) const {
+  const auto found = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
+    return old.key == key && !Comparable(old.launch_id, launch_id);
+  });
+  return found == given_up_.end() ? nullptr : &*found;
+}
+
 void ProcessRendezvous::WhenKnown(const ProcessSession& session, int32_t process,
                                   std::function<void(const LaunchId& theirs)> use) {
   GivenUp* const given_up = Recall(session.key, session.launch_id);
@@ -243,15 +249,16 @@ Status ProcessRendezvous::Untold(const ProcessSession& session, int32_t process,
                          ". Compile the program in every process, or load the same serialized executable in each.");
 }
 
-// Fails the sessions that would wait in vain for an answer to which launch a message is of.
-void ProcessRendezvous::FailUntold(int32_t process, const ProcessMetadata& theirs) {
+// Fails the sessions of which nothing says whether a message is of their launch, in all processes.
+template <typename Why>
+void ProcessRendezvous::FailUntold(int32_t process, const ProcessMetadata& theirs, Why why) {
   const auto waits = [&](const ProcessSession* session) {
     if (session->failed || session->met || !CannotTell(*session, theirs)) return false;
     return std::find(session->others.begin(), session->others.end(), process) != session->others.end();
   };
   if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
   ForEachJoined([&](ProcessSession* session) {
-    if (waits(session)) Fail(session, Untold(*session, process, theirs));
+    if (waits(session)) Fail(session, why(*session));
   });
 }
 
@@ -268,7 +275,13 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
     return PutAway(std::move(message));
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
-  FailUntold(process, message->metadata);
+  // What this process said of it may have been lost with a connection.
+  if (const GivenUp* const old = RecallUntold(message->metadata.key, message->metadata.launch_id); old != nullptr) {
+    Tell(process, *old);
+    return PutAway(std::move(message));
+  }
+  FailUntold(process, message->metadata,
+             [&](const ProcessSession& session) { return Untold(session, process, message->metadata); });
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
@@ -314,6 +327,9 @@ void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message
   GivenUp given_up{message.key, message.launch_id, std::string(message.text), process};
   ProcessSession* session = Find(process, message);
   const Status why = session == nullptr ? Status::Ok() : GaveUp(*session, given_up);
+  if (session == nullptr) {
+    FailUntold(process, message, [&](const ProcessSession& untold) { return GaveUp(untold, given_up); });
+  }
   Remember(std::move(given_up));
   if (session != nullptr) FailQuietly(session, why);
 }

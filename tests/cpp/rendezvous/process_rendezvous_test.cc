@@ -341,8 +341,8 @@ void TestTimeout() {
   CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
 }
 
-// Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so does
-// who comes when the other has given up.
+// Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so
+// does who comes when the other has given up.
 void TestUntold() {
   for (const bool early : {false, true}) {
     Job job(2);
@@ -374,6 +374,29 @@ void TestUntold() {
     d.Join();
     job.DeliverAll();
     CHECK(c.met == 1 && d.met == 1);
+  }
+}
+
+// The same where messages are lost with a connection: whoever hears of the other next says so once more.
+void TestUntoldAgain() {
+  for (const bool gives_up : {false, true}) {
+    Job job(2);
+    LaunchId from_cache = In(1'000'000'000);
+    from_cache.start = 999'999'990;
+    TestParticipant a(&job, 0, At(In(5)), {1});
+    TestParticipant b(&job, 1, At(from_cache), {1});
+    a.Join();
+    job.DeliverAll();
+    b.Join();
+    CHECK(b.failed == 1 && a.failed == 0);
+    job.queue.sent.clear();
+    if (gives_up) {
+      job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+    } else {
+      job.rendezvous[0]->OnRenewed(1, Status::Ok());
+    }
+    job.DeliverAll();
+    CHECK(a.met == 0 && a.failed == 1 && Contains(a.status.message, "gave up"));
   }
 }
 
@@ -671,6 +694,7 @@ int main() {
   fastjax::test::TestTimeoutOfBoth();
   fastjax::test::TestTimeoutAtProgramsOfOneName();
   fastjax::test::TestUntold();
+  fastjax::test::TestUntoldAgain();
   fastjax::test::TestLate();
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
