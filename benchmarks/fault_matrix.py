@@ -24,6 +24,10 @@ LATE = 5  # seconds after the time-out that an error may take
 _NAME = re.compile(r"fast_ragged_all_to_all over axis '\w+' \(channel \d+\): ")
 
 
+# Other calls, of layers, keep their names.
+_OTHERS = re.compile(r"(\w+) over axis '\w+' \(channel \d+\): ")
+
+
 def run(only: str) -> dict[str, Any]:
     """Runs all jobs of the matrix whose names begin so; returns the record."""
     tests = Path(__file__).parents[1] / "tests"
@@ -67,8 +71,8 @@ def portable(what: Any) -> Any:
 
 def short(text: str) -> str:
     """An error without what all of them say, for a table."""
-    text = _NAME.sub("", text)
-    text = re.sub(r"which did not reach this call: fast_.*?forwards", "...", text)
+    text = _OTHERS.sub(r"\1: ", _NAME.sub("", text))
+    text = re.sub(r"which did not reach this call: .*?(forwards|planning|gathering)", "...", text)
     text = re.sub(r" (Look for a process that|Every process must).*", "", text)
     text = " ".join(text.split()).replace("|", "\\|")
     return text if len(text) <= 200 else text[:197] + "..."

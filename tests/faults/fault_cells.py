@@ -28,17 +28,23 @@ class Phase:
       servers: of the topology; two of them share a process of three, so that balance and
         redistribution, too, go through the network.
       at_once: how many exchanges the program has in flight; the victim stops in the first.
+      layer: of a layer of experts in place of exchanges, the launch in which the victim stops.
     """
 
     name: str
     place: str = ""
     servers: int = 3
     at_once: int = 1
+    layer: int | None = None
 
     @property
-    def round(self) -> dict[str, int]:
+    def round(self) -> dict[str, Any]:
         """As `fault_job.play` takes it."""
-        return {"servers": self.servers, "at_once": self.at_once}
+        return {"servers": self.servers, "at_once": self.at_once, "layer": self.layer is not None}
+
+    def stop(self, launches: int) -> str:
+        """As FASTJAX_FAULT takes it, after so many launches."""
+        return f"{self.place}@{launches + (self.layer or 0)}"
 
 
 BEFORE = Phase("bootstrap, addresses not published")
@@ -57,8 +63,18 @@ DURING = (
     Phase("two at once, middle stage", "stage 2", at_once=2),
 )
 PHASES = (BEFORE, AFTER, *DURING, EXIT)
+# Of a layer whose tokens cross once. Each has a job of its own: the launches of one that fails are
+# as many as it came to.
+LAYER = (
+    Phase("layer: counts not sent", "meet", layer=0),
+    Phase("layer: sizes not sent to plan", "meet", layer=1),
+    Phase("layer: first stage to experts", "stage 1", layer=2),
+    # 3 and 4 are inside servers, and so inside processes.
+    Phase("layer: metadata not sent of the way back", "meet", layer=5),
+    Phase("layer: first stage back", "stage 1", layer=5),
+)
 # Where two are in flight, the error may be that of the other one.
-ROWS = frozenset(phase.name for phase in DURING[1:7])
+ROWS = frozenset(phase.name for phase in (*DURING[1:7], LAYER[2], LAYER[4]))
 
 
 @dataclasses.dataclass
@@ -95,7 +111,7 @@ def check(cell: Cell, report: dict[str, Any], about: str | None, *, fails: bool)
         _expect(report["right"], "a wrong result", cell, report)
         return ""
     _expect(fails, "nothing should have failed", cell, report)
-    _expect("fast_ragged_all_to_all over axis" in error, "names no exchange", cell, report)
+    _expect(re.search(f"{fault_job.CALLS} over axis", error), "names no exchange", cell, report)
     if about:
         _expect(about in error, f"does not name {about}", cell, report)
     if cell.phase in ROWS:
@@ -124,11 +140,13 @@ def _strike(cell: Cell, fault: Fault, scene: Scene, world: World, number: int) -
     """The fault during a round in which the victim stops, and the round after it."""
     # Where it cannot reach jax.distributed's store, it waits for it, and JAX gives it time.
     waits = fault.stands or (isinstance(fault, Partition) and cell.phase == BEFORE.name)
+    # In a layer it may go on alone to the next call, and waits there until its own time is up.
+    early = fault.stands and cell.phase not in {phase.name for phase in LAYER}
     struck = scene.until_stopped()
     fault.strike(scene, world)
     try:
         _survivors(cell, scene, number, struck, fails=fault.fails)
-        if fault.stands:
+        if early:
             scene.go(number + 1)  # they wait for it
         if not waits:
             report = scene.report(VICTIM, f"round {number}")
@@ -138,7 +156,7 @@ def _strike(cell: Cell, fault: Fault, scene: Scene, world: World, number: int) -
     if waits:
         report = scene.report(VICTIM, f"round {number}")
         cell.victim = check(cell, report, "process ", fails=fault.fails)
-    if not fault.stands:
+    if not early:
         scene.go(number + 1)
     _all_right(cell, scene, number + 1)
 
@@ -151,7 +169,7 @@ def living_during(
     rounds = [{"servers": 3}]
     stops = []
     for phase in during:
-        stops.append(f"{phase.place}@{sum(one.get('at_once', 1) for one in rounds)}")
+        stops.append(phase.stop(sum(one.get("at_once", 1) for one in rounds)))
         rounds += [{**phase.round, "width": fault.width}] * 2
     at_exit = EXIT in phases
     with world.scene(rounds, stops=",".join(stops), exit_stop=at_exit) as scene:
@@ -232,7 +250,7 @@ def deadly(world: World, phase: Phase, *, restart: bool = False) -> Cell:
     when = {BEFORE: "before", AFTER: "after"}.get(phase, "")
     rounds = [{"servers": 3}, phase.round, phase.round]
     rounds = rounds[: 2 if when else 3]
-    stops = f"{phase.place}@1" if phase.place else ""
+    stops = phase.stop(1) if phase.place else ""
     with world.scene(rounds, stops=stops, bootstrap_stop=when, exit_stop=phase is EXIT) as scene:
         number = 0
         if not when:
@@ -312,23 +330,19 @@ def wrong_secret(world: World) -> Cell:
     return cell
 
 
-def runs(world: World, faults: tuple[Fault, ...] = LIVING) -> dict[str, Callable[[], list[Cell]]]:
+Runs = dict[str, Callable[[], list[Cell]]]
+
+
+def runs(world: World, faults: tuple[Fault, ...] = LIVING) -> Runs:
     """The whole matrix of a world: jobs by name, each of one or more cells."""
-    found: dict[str, Callable[[], list[Cell]]] = {}
+    found: Runs = {}
     for fault in faults:
         if fault.needs_hosts and world.fabric is None:
             continue
         if isinstance(fault, Stranger | Slow) and world.fabric is not None:
             continue  # not in their network; and there, links are slow
-        # Bound early, by partial: the loop goes on.
-        found[f"{fault.name}: exchanges"] = functools.partial(_listed, living_during, fault, world)
-        for phase in (BEFORE, AFTER):
-            if phase is BEFORE and isinstance(fault, Stranger):
-                continue  # there is no port yet
-            found[f"{fault.name}: {phase.name}"] = functools.partial(
-                _alone, living_bootstrap, fault, world, phase
-            )
-    for phase in PHASES:
+        found |= _living(fault, world)
+    for phase in (*PHASES, *LAYER):
         found[f"{KILL}: {phase.name}"] = functools.partial(_alone, deadly, world, phase)
     if world.fabric is None:
         for phase in (BEFORE, AFTER, DURING[0], DURING[4]):
@@ -338,6 +352,21 @@ def runs(world: World, faults: tuple[Fault, ...] = LIVING) -> dict[str, Callable
         for call in fault_job.DIFFERENT:
             found[f"wrong program: {call}"] = functools.partial(_alone, wrong_program, world, call)
         found["wrong secret"] = functools.partial(_alone, wrong_secret, world)
+    return found
+
+
+def _living(fault: Fault, world: World) -> Runs:
+    # Bound early, by partial: the loops go on.
+    during = functools.partial(_listed, living_during, fault, world)
+    found: Runs = {f"{fault.name}: exchanges": during}
+    for phase in LAYER:
+        found[f"{fault.name}: {phase.name}"] = functools.partial(during, (phase,))
+    for phase in (BEFORE, AFTER):
+        if phase is BEFORE and isinstance(fault, Stranger):
+            continue  # there is no port yet
+        found[f"{fault.name}: {phase.name}"] = functools.partial(
+            _alone, living_bootstrap, fault, world, phase
+        )
     return found
 
 

@@ -14,6 +14,7 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
 import fastjax
+from fastjax import moe
 from fastjax.network import bootstrap
 
+# What errors begin with.
+CALLS = "(?:fast_ragged_all_to_all|plan_ragged_all_to_all|gather_counts)"
 _ROW = 512  # float32: messages are larger than what a network sends unasked
 
 
@@ -39,7 +43,73 @@ def traffic(devices: int) -> np.ndarray:
     return sizes
 
 
-class Exchange:
+class Program:
+    """A program of all devices, compiled, and what it must return.
+
+    Args:
+      local: what each device does with its part of the operands; returns a list.
+      mesh: of all devices.
+      operands: of all devices.
+      expected: the results.
+    """
+
+    def __init__(
+        self,
+        local: Callable[..., list[jax.Array]],
+        mesh: jax.sharding.Mesh,
+        operands: Sequence[np.ndarray],
+        expected: Sequence[np.ndarray],
+    ) -> None:
+        program = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+        self._operand, self._expected = operands[0], expected
+        self._args = spread(mesh, tuple(operands))
+        self._run = program.lower(*self._args).compile()
+
+    def __call__(self) -> dict[str, Any]:
+        """Runs it: when it began and ended, the error or "", and whether all rows are right."""
+        began = time.monotonic()
+        error, right, results = "", False, []
+        try:
+            results = jax.block_until_ready(self._run(*self._args))
+        except jax.errors.JaxRuntimeError as raised:
+            error = shortened(str(raised))
+        ended = time.monotonic()
+        if not error:
+            right = all(map(_same, results, self._expected))
+        intact = _same(self._args[0], self._operand)
+        return {"began": began, "ended": ended, "error": error, "right": right, "intact": intact}
+
+
+def layer() -> Program:
+    """A layer of experts whose tokens cross once: counts, plan, and an exchange there and back."""
+    size = jax.device_count()
+    rng = np.random.default_rng(2)
+    # Whole numbers, whose sums are the same in any order.
+    x = rng.integers(-9, 9, (size, 40, _ROW)).astype(np.float32)
+    experts = 3 * size  # as many on a device as choices: nothing can be dropped
+    ids = rng.permuted(np.tile(np.arange(experts, dtype=np.int32), (size, 40, 1)), axis=2)[..., :3]
+    factors = np.arange(1, experts + 1, dtype=np.float32)
+
+    def local(x: jax.Array, ids: jax.Array, factors: jax.Array) -> list[jax.Array]:
+        tokens = moe.layer(
+            lambda rows, factor: rows * factor,
+            x[0],
+            ids[0],
+            None,
+            factors,
+            num_experts=experts,
+            axis_name="x",
+            topology=fastjax.Topology(3, size // 3),
+            scheduler="fast",
+            deduplicate=True,
+        )
+        return [tokens[None]]
+
+    expected = x * factors[ids].sum(-1, keepdims=True)
+    return Program(local, mesh_of((size,)), (x, ids, factors), [expected])
+
+
+class Exchange(Program):
     """One exchange over all devices, compiled; or several at once.
 
     Args:
@@ -78,25 +148,8 @@ class Exchange:
             ]
 
         local.__name__ = name or f"servers_{servers}"
-        program = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
-        self._operand = operand
-        self._expected = [reference.exchange(operand + i, output, meta) for i in range(at_once)]
-        self._args = spread(mesh, (operand, output, *meta.arrays()))
-        self._run = program.lower(*self._args).compile()
-
-    def __call__(self) -> dict[str, Any]:
-        """Runs it: when it began and ended, the error or "", and whether all rows are right."""
-        began = time.monotonic()
-        error, right, results = "", False, []
-        try:
-            results = jax.block_until_ready(self._run(*self._args))
-        except jax.errors.JaxRuntimeError as raised:
-            error = shortened(str(raised))
-        ended = time.monotonic()
-        if not error:
-            right = all(map(_same, results, self._expected))
-        intact = _same(self._args[0], self._operand)
-        return {"began": began, "ended": ended, "error": error, "right": right, "intact": intact}
+        expected = [reference.exchange(operand + i, output, meta) for i in range(at_once)]
+        super().__init__(local, mesh, (operand, output, *meta.arrays()), expected)
 
 
 def _same(array: jax.Array, expected: np.ndarray) -> bool:
@@ -105,7 +158,7 @@ def _same(array: jax.Array, expected: np.ndarray) -> bool:
 
 def shortened(text: str) -> str:
     """An error's code and its words about the exchange, without what JAX puts around them."""
-    found = re.search(r"([A-Z_]{5,}): .*?(fast_ragged_all_to_all over axis.*)", text)
+    found = re.search(rf"([A-Z_]{{5,}}): .*?({CALLS} over axis.*)", text)
     return f"{found[1]}: {found[2]}" if found else text
 
 
@@ -129,8 +182,8 @@ def play(
 
     Args:
       rounds: what to exchange: "servers" of the topology, "width" of rows, if it is another,
-        and how many exchanges "at_once", if more than one; and in "calls" what the victim calls
-        instead.
+        and how many exchanges "at_once", if more than one; or a "layer"; and in "calls" what the
+        victim calls instead.
       victim: the process that is hurt.
       bootstrap_stop: "before" or "after": it stops around telling the others its addresses.
       exit_stop: whether it stops before it leaves the job.
@@ -148,7 +201,9 @@ def play(
     try:
         kinds = sorted({_kind(one) for one in rounds})
         programs = {
-            kind: Exchange(kind[0], width=kind[1], at_once=kind[2], name=_name(*kind))
+            kind: layer()
+            if kind == _LAYER
+            else Exchange(kind[0], width=kind[1], at_once=kind[2], name=_name(*kind))
             for kind in kinds
         }
     except fastjax.errors.FastjaxError as error:
@@ -172,7 +227,12 @@ def play(
     return {}
 
 
+_LAYER = (0, 0, 0)
+
+
 def _kind(one: dict[str, Any]) -> tuple[int, int, int]:
+    if one.get("layer"):
+        return _LAYER
     return one["servers"], one.get("width", _ROW), one.get("at_once", 1)
 
 

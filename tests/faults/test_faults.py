@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import fault_cells
 import fault_kinds
 import pytest
-from fault_cells import AFTER, BEFORE, DURING, EXIT, Cell, check
+from fault_cells import AFTER, BEFORE, DURING, EXIT, LAYER, Cell, check
 from fault_kinds import STOP, Slow, Stranger, World
 from fault_scene import Leftovers, SceneError
 
@@ -29,6 +29,8 @@ def nothing_is_left() -> Iterator[None]:
         pytest.param(STOP, (UNSENT, REDISTRIBUTION, TWO_MET, TWO_MIDDLE, EXIT), id="stop"),
         pytest.param(Slow(), (BALANCE, LAST, TWO_MIDDLE), id="slow", marks=pytest.mark.nightly),
         pytest.param(Stranger(), (MET, MIDDLE, EXIT), id="stranger"),
+        pytest.param(STOP, LAYER[:1], id="stop, counts"),
+        pytest.param(STOP, LAYER[3:4], id="stop, way back"),
     ],
 )
 def test_all_live(fault: fault_kinds.Fault, phases: tuple[fault_cells.Phase, ...]) -> None:
@@ -48,7 +50,9 @@ def test_a_stop_before_there_is_a_network() -> None:
 
 
 @pytest.mark.parametrize(
-    "phase", [AFTER, MET, MIDDLE, TWO_MIDDLE, EXIT], ids=lambda phase: phase.name
+    "phase",
+    [AFTER, MET, MIDDLE, TWO_MIDDLE, EXIT, LAYER[1], LAYER[2]],
+    ids=lambda phase: phase.name,
 )
 def test_kill(phase: fault_cells.Phase) -> None:
     cell = fault_cells.deadly(HERE, phase)

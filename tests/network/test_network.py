@@ -1,5 +1,6 @@
 """How processes join the network of a job: with a store, and a network, that only pretend."""
 
+import contextlib
 import logging
 import re
 import socket
@@ -17,7 +18,7 @@ from refusals import refused
 
 import fastjax
 from fastjax import jax_compat, network
-from fastjax.errors import OptionError, UnsupportedError
+from fastjax.errors import OptionError, ThreadsWarning, UnsupportedError
 from fastjax.network import bootstrap, gather
 from fastjax.network.record import WIRE_VERSION, Record
 from fastjax.network.store import Store
@@ -79,6 +80,19 @@ def test_joins_once_and_without_waiting(job, client, core):
     assert mine == Record(fastjax.__version__, WIRE_VERSION, MY_HOST, "", b"addresses of 1")
     assert core.added == core.lost == {}
     assert len(job.at_exit) == 1
+
+
+@pytest.mark.parametrize(
+    ("jaxlib", "threads", "warned"),
+    [("0.11.2", None, True), ("0.11.2", "264", False), ("0.12.0", None, False)],
+)
+def test_too_few_threads_are_warned_of(job, monkeypatch, jaxlib, threads, warned):
+    monkeypatch.setattr(bootstrap.jaxlib.version, "__version__", jaxlib)
+    monkeypatch.delenv("NPROC", raising=False)
+    if threads:
+        monkeypatch.setenv("NPROC", threads)
+    with pytest.warns(ThreadsWarning) if warned else contextlib.nullcontext():
+        network.ensure_open()
 
 
 def test_secrets_differ_between_jobs(job, client, core, monkeypatch):
