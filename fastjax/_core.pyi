@@ -25,7 +25,7 @@ def declared_calls() -> dict:
 
 def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str]) -> None:
     """
-    For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), names or paths of NCCL or RCCL, and whether processes of a host share memory of their devices.
+    For 'cuda' or 'rocm': the path of our own library, how many multiprocessors its kernels may take (0: all), and names or paths of NCCL or RCCL.
     """
 
 def gpu_tally(platform: str) -> dict:
@@ -223,9 +223,6 @@ class SiteReport:
 
     @property
     def scheduler(self) -> int: ...
-
-    @property
-    def memory_refusal(self) -> str: ...
 
     @property
     def planning(self) -> tuple[float, float, float]:

@@ -113,7 +113,7 @@ class Lineup:
             version = _dotted(machine.nccl()[1])
             has = f"NCCL is {version}" if version else "there is no NCCL"
             why = f"{has}; from {_dotted(NCCL_OF_SHARED_GPUS)} on, ranks may share a GPU"
-            left_out.append(Skip("of tests: two processes over NCCL, and gradients", why))
+            left_out.append(Skip("of tests: two processes over NCCL", why))
         return left_out
 
     def _environment(self) -> dict[str, str]:

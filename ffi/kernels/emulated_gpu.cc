@@ -21,6 +21,10 @@ namespace {
 thread_local int current_device = 0;
 thread_local bool has_device = false;
 
+void NeedDevice() {
+  if (!std::exchange(has_device, true)) ++emulatedStrays();
+}
+
 // One record of an event. Outlives the event and later records of it, since work that is still queued refers to it.
 class Record {
  public:
@@ -173,10 +177,6 @@ std::atomic<int64_t>& emulatedStrays() {
   return strays;
 }
 
-void emulatedNeedDevice() {
-  if (!std::exchange(has_device, true)) ++emulatedStrays();
-}
-
 emulatedError_t emulatedDeviceGetAttribute(int* value, int attribute, int device) {
   if (attribute != emulatedDevAttrMultiProcessorCount) return emulatedErrorInvalidValue;
   if (!IsDevice(device)) return emulatedErrorInvalidDevice;
@@ -191,7 +191,7 @@ emulatedError_t emulatedDeviceCanAccessPeer(int* possible, int device, int peer)
 }
 
 emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (flags != 0) return emulatedErrorInvalidValue;
   if (!IsDevice(peer) || peer == current_device) return emulatedErrorInvalidDevice;
   const std::lock_guard<std::mutex> lock(peers_mutex);
@@ -200,7 +200,7 @@ emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags) {
 }
 
 emulatedError_t emulatedMalloc(void** memory, size_t bytes) {
-  emulatedNeedDevice();
+  NeedDevice();
   *memory = std::malloc(std::max<size_t>(bytes, 1));
   return *memory == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
 }
@@ -211,17 +211,17 @@ emulatedError_t emulatedFree(void* memory) {
 }
 
 emulatedError_t emulatedHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
-  emulatedNeedDevice();
+  NeedDevice();
   return current_device == emulatedFaults().pinned ? emulatedErrorMemoryAllocation : emulatedMalloc(memory, bytes);
 }
 
 emulatedError_t emulatedFreeHost(void* memory) {
-  emulatedNeedDevice();
+  NeedDevice();
   return emulatedFree(memory);
 }
 
 emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned /*flags*/) {
-  emulatedNeedDevice();
+  NeedDevice();
   try {
     auto made = std::make_unique<EmulatedStream>();
     // The thread outlives the handle, which may be destroyed while there is work to do, and is then the owner.
@@ -238,20 +238,20 @@ emulatedError_t emulatedStreamCreateWithFlags(emulatedStream_t* stream, unsigned
 
 // Returns at once, as on a GPU: what is queued is still done, and nobody has waited for it.
 emulatedError_t emulatedStreamDestroy(emulatedStream_t stream) {
-  emulatedNeedDevice();
+  NeedDevice();
   stream->Push(nullptr);
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
-  emulatedNeedDevice();
+  NeedDevice();
   stream->Synchronize();
   return IsLost(stream->device) ? emulatedErrorIllegalAddress : emulatedSuccess;
 }
 
 // Waits for the last record before this call, and not at all if there was none, as CUDA and HIP do.
 emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t event, unsigned /*flags*/) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (std::shared_ptr<Record> record = event->Last()) {
     stream->Push([record = std::move(record)] { record->Wait(); });
   }
@@ -259,19 +259,19 @@ emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t
 }
 
 emulatedError_t emulatedEventCreateWithFlags(emulatedEvent_t* event, unsigned /*flags*/) {
-  emulatedNeedDevice();
+  NeedDevice();
   *event = new (std::nothrow) EmulatedEvent;
   return *event == nullptr ? emulatedErrorMemoryAllocation : emulatedSuccess;
 }
 
 emulatedError_t emulatedEventDestroy(emulatedEvent_t event) {
-  emulatedNeedDevice();
+  NeedDevice();
   delete event;
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stream) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
   if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
   auto record = std::make_shared<Record>();
@@ -284,26 +284,26 @@ emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stre
 }
 
 emulatedError_t emulatedEventSynchronize(emulatedEvent_t event) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (const std::shared_ptr<Record> record = event->Last()) record->Wait();
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventQuery(emulatedEvent_t event) {
-  emulatedNeedDevice();
+  NeedDevice();
   const std::shared_ptr<Record> record = event->Last();
   return record == nullptr || record->IsReached() ? emulatedSuccess : emulatedErrorNotReady;
 }
 
 emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int /*kind*/, emulatedStream_t stream) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
   if (bytes > 0) stream->Push([=] { std::memcpy(dst, src, bytes); });
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedLaunchHostFunc(emulatedStream_t stream, void (*function)(void*), void* data) {
-  emulatedNeedDevice();
+  NeedDevice();
   stream->Push([=] { function(data); });
   return emulatedSuccess;
 }
@@ -314,13 +314,13 @@ std::atomic<int64_t>& emulatedLazyLoads() {
 }
 
 emulatedError_t emulatedLoad(const void* kernel) {
-  emulatedNeedDevice();
+  NeedDevice();
   Load(kernel);
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedLaunch(emulatedStream_t stream, const void* kernel, int blocks, std::function<void()> work) {
-  emulatedNeedDevice();
+  NeedDevice();
   if (blocks <= 0) return emulatedErrorInvalidConfiguration;
   // Copies may be queued from any device, kernels from their own only.
   if (stream->device != current_device) return emulatedErrorInvalidResourceHandle;

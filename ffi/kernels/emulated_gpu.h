@@ -52,7 +52,6 @@ emulatedError_t emulatedSetDevice(int device);
 bool emulatedHasDevice();
 void emulatedLeaveDevice();
 std::atomic<int64_t>& emulatedStrays();
-void emulatedNeedDevice();
 emulatedError_t emulatedDeviceGetAttribute(int* value, int attribute, int device);
 emulatedError_t emulatedDeviceCanAccessPeer(int* possible, int device, int peer);
 emulatedError_t emulatedDeviceEnablePeerAccess(int peer, unsigned flags);

@@ -228,7 +228,7 @@ def test_nccl_that_has_no_two_ranks_on_a_gpu(bare, monkeypatch, version, why):
     monkeypatch.setattr(machine, "nccl", lambda: ("libnccl.so.2" if version else "", version))
     monkeypatch.setattr(lineup.shutil, "which", lambda name: f"/bin/{name}")
     parts, skips = planned()
-    assert skips.get("of tests: two processes over NCCL, and gradients") == why
+    assert skips.get("of tests: two processes over NCCL") == why
     assert "-Ccmake.define.FASTJAX_UCX=ON" in parts["package"].command
     assert not any("jobs of two processes" in what for what in skips)
 
