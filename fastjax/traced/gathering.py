@@ -93,7 +93,8 @@ def _plan_abstract_eval(
 
 def _has_call(platform: str) -> bool:
     """Whether there is a call of ours that gathers; what emulates GPUs does as these do."""
-    return platform == "cpu" and not handlers.emulates_gpus()
+    usable = platform == "cpu" and not handlers.unusable(platform)
+    return usable and not handlers.emulates_gpus()
 
 
 def _gather_lowering(

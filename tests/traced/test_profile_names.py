@@ -103,7 +103,8 @@ def test_names_of_a_layer_of_experts(rng):
         return jax.grad(loss)(x)
 
     calls = [name.removeprefix("jit(local)/shard_map/") for _, name in op_names(local, x, ids)]
-    assert len(calls) == 5
-    assert sum("moe_dispatch" in name for name in calls) == 3  # the plan, and both ways
+    assert len(calls) == 6
+    # Counts, since some may find no room; the plan, and both ways.
+    assert sum("moe_dispatch" in name for name in calls) == 4
     assert sum("moe_combine" in name for name in calls) == 2
     assert sum("transpose" in name for name in calls) == 2
