@@ -96,7 +96,8 @@ def grouped_map(
         del masked
         return (function(rows[0], params),), ()
 
-    (result,), _ = _over_groups(of_tile, (rows,), (), params, runs)
+    mapped: Any = _over_groups(of_tile, (rows,), (), params, runs)
+    (result,), _ = mapped
     return result
 
 
@@ -236,9 +237,8 @@ def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
         rows_ct, masked_ct, of_group_ct = back((results_ct, sums_ct))
         return (rows_ct, masked_ct), of_group_ct
 
-    (rows_ct, masked_ct), of_groups_ct = _over_groups(
-        transposed, rows, (masked, results_ct), (of_groups, sums_ct), runs
-    )
+    made: Any = _over_groups(transposed, rows, (masked, results_ct), (of_groups, sums_ct), runs)
+    (rows_ct, masked_ct), of_groups_ct = made
     return rows_ct, masked_ct, of_groups_ct, None
 
 

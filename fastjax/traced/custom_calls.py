@@ -134,7 +134,7 @@ def mesh_call_site(
     processes, rails = placed or (None, None)
     axis = repr(axes[0]) if len(axes) == 1 else repr(axes)
     common = call_site(ctx, operation, axis, replicas, spec.rank_of, timeout_ms, platform)
-    layer = {"tokens": spec.tokens or None, "top_k": spec.top_k or None}
+    layer: dict[str, object] = {"tokens": spec.tokens or None, "top_k": spec.top_k or None}
     if spec.layer:  # so that a process whose layer does something else is told apart
         layer["shapes"] = f"{common['shapes']} in a layer of experts with {spec.layer}"
     return common | {"processes": processes, "rails": rails} | layer
