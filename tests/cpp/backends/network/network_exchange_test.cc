@@ -254,7 +254,10 @@ void TestNothingToTell() {
     CHECK(!undescribed.status(p).ok());
     CHECK_EQ(Contains(undescribed.status(p).message, "process 1 (host b) gave up: "), setting.site->process_of[p] != 1);
   }
+  // As in a job, all processes have made the call site once more.
   counts[1] = nullptr;
+  for (const int32_t process : {0, 2})
+    counts[process] = setting.processes->transports[process]->OpenCounts(setting.site, plan);
   ProcessLaunches<CountsArgs, OneLaunch> entrance(
       setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}),
       [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneLaunch> {
