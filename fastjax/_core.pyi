@@ -13,7 +13,7 @@ def registrations() -> dict:
     """The CPU handlers, by custom-call target, as jax.ffi registers them."""
 
 def gpu_registrations(platform: str) -> dict:
-    """The handlers of CUDA and of ROCm programs."""
+    """The handlers of CUDA or of ROCm programs."""
 
 def emulated_registrations() -> dict:
     """Handlers with which CPU devices emulate GPUs."""

@@ -146,12 +146,12 @@ def test_a_library_that_cannot_be_loaded(monkeypatch, tmp_path):
     monkeypatch.setattr(handlers, "platforms_built", lambda: ["rocm"])
     usual = str(handlers._library("rocm"))
     (tmp_path / "wrong.so").write_text("no library")
-    _core.set_gpu_options("rocm", str(tmp_path / "wrong.so"), 0, [], False)
+    _core.set_gpu_options("rocm", str(tmp_path / "wrong.so"), 0, [])
     try:
         with pytest.warns(FallbackWarning, match="cannot load fastjax's GPU library.*wrong.so"):
             lowered(exchanged, "rocm")
     finally:
-        _core.set_gpu_options("rocm", usual, 0, [], False)
+        _core.set_gpu_options("rocm", usual, 0, [])
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
