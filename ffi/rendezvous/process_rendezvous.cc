@@ -429,9 +429,8 @@ void ProcessRendezvous::ForEachJoined(Function function) {
 }
 
 // Says where a process is, or was and gave up, that did not come to a session.
-std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key,
-                                         const LaunchId& launch_id, std::string_view text, uint64_t settings,
-                                         bool gave_up) {
+std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key, const LaunchId& launch_id,
+                                         std::string_view text, uint64_t settings, bool gave_up) {
   const std::string is = gave_up ? " (which was " : " (which is ";
   const std::string end = gave_up ? ", and gave that up" : "";
   if (key == session.key) return is + Distance(launch_id, session.launch_id) + end + ")";
