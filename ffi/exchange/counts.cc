@@ -15,7 +15,7 @@ constexpr int64_t kMaxBlockRows = std::numeric_limits<int32_t>::max();
 std::string ExpertOf(const CallSite& site, int64_t size) {
   const std::string negative = std::to_string(size);
   const std::string positive = std::to_string(-size);
-  const std::string as_uint32 = std::to_string((int64_t{1} << 32) + size);
+  std::string as_uint32 = std::to_string((int64_t{1} << 32) + size);
   if (size == -1) return as_uint32;
   if (-size < site.experts) return negative + " (or " + as_uint32 + ")";
   if (-size >= kMaxBlockRows) return positive + " or more (or " + negative + " or less)";

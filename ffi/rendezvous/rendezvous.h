@@ -171,6 +171,7 @@ class Rendezvous final : public Expirable,
   void Enter(int64_t run_id, int32_t group, int32_t position, Args args, Status refusal, Completion done) {
     Session* session = nullptr;
     std::shared_ptr<const Status> in_vain;
+    Completion refused;
     bool opened = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -178,7 +179,9 @@ class Rendezvous final : public Expirable,
       if (const FailedLaunch* failed = failures_.Find(run_id); failed != nullptr) {
         in_vain = WhyInVain(group, session, *failed, position);
       }
-      if (in_vain == nullptr) {
+      if (in_vain != nullptr) {
+        refused = std::move(done);
+      } else {
         if (session == nullptr) {
           session = Open(run_id, group);
           opened = true;
@@ -198,7 +201,7 @@ class Rendezvous final : public Expirable,
     if (opened) Watchdog::Get().Touch();
     if (in_vain != nullptr) {
       launches_->Fail(this->weak_from_this(), run_id, {site_->partition(group, position)}, *in_vain);
-      done(*in_vain);
+      refused(*in_vain);
     } else if (session != nullptr) {
       // The action may complete the device that holds the last other reference.
       const auto alive = this->shared_from_this();
