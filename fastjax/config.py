@@ -7,7 +7,7 @@
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
 | `fallback` | `FASTJAX_FALLBACK` | `jax` | what programs get for platforms without a backend |
-| `gpu_stream` | `FASTJAX_GPU_STREAM` | 0 | 1: GPUs exchange beside what computes; not yet run |
+| `gpu_stream` | `FASTJAX_GPU_STREAM` | 0 | 1: GPUs exchange beside what computes |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.

@@ -17,7 +17,9 @@ the second or third call of a jitted function on, with the same text. Both have 
 """
 
 # How the text begins, perhaps inside a text of JAX's.
-_OF_AN_EXCHANGE = re.compile(r"\w+_all_to_all over axis .+? \(channel -?\d+\): |\bfastjax: ")
+_OF_AN_EXCHANGE = re.compile(
+    r"(?:\w+_all_to_all|gather_counts) over axis .+? \(channel -?\d+\): |\bfastjax: "
+)
 
 
 class FastjaxError(Exception):

@@ -13,7 +13,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -370,10 +370,15 @@ def _lower_ours_per_platform(ctx: mlir.LoweringRuleContext, *args: Any, **params
 _mlir.lower_per_platform = _lower_ours_per_platform
 
 
+class _Named(NamedTuple):
+    fingerprint: str  # of a module
+    whole: bool  # whether it is the fingerprint of all that is compiled
+
+
 _FFI_ATTRIBUTES = "mhlo.backend_config"
 _lower_to_module = _mlir.lower_jaxpr_to_module
 _compile = _compiler.compile_or_get_cached
-_named_modules: weakref.WeakKeyDictionary[ir.Module, str] = weakref.WeakKeyDictionary()
+_named_modules: weakref.WeakKeyDictionary[ir.Module, _Named] = weakref.WeakKeyDictionary()
 _executables: dict[Hashable, Any] = {}
 _compiling: dict[Hashable, threading.Lock] = {}
 _EXECUTABLES_KEPT = 256
@@ -387,7 +392,8 @@ def name_modules(
     A process has one executable of a named module, however often the module is lowered and
     compiled, and keeps it: its launches are numbered, and would be numbered anew. So functions that
     are lowered to the same module share its numbers too, in the order in which they are called.
-    Only a module that calls back into Python, or is compiled by a profile, is compiled each time.
+    Only a module that calls back into Python, also by custom_partitioning, or is compiled by a
+    profile, is compiled each time.
 
     Args:
       marked: the attribute that such calls have.
@@ -407,16 +413,17 @@ def name_modules(
     @functools.wraps(_compile)
     def compile_once(*args: Any, **params: Any) -> Any:
         given = inspect.signature(_compile).bind(*args, **params).arguments
-        module = _named_modules.get(given["computation"])
-        if module is None:
+        named = _named_modules.get(given["computation"])
+        if named is None:
             return _compile(*args, **params)
+        module = named.fingerprint
 
         def compile_anew() -> Any:
             executable = _compile(*args, **params)
             on_executable(module, executable.fingerprint)
             return executable
 
-        if given["host_callbacks"] or given.get("pgle_profiler") is not None:
+        if not named.whole or given["host_callbacks"] or given.get("pgle_profiler") is not None:
             return compile_anew()
         options, devices = given["compile_options"], given["executable_devices"]
         key = (module, options.SerializeAsString(), devices, given["backend"])
@@ -441,16 +448,52 @@ def _name_module(module: ir.Module, marked: str, name: str) -> None:
     module.operation.walk(visit)
     if not calls:
         return
+    fingerprint, whole = _fingerprint(module)
     with module.context:
-        # Without where in the source each operation is from, which may differ between hosts.
-        text: Any = module.operation.get_asm(enable_debug_info=False)
-        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:32]
         for call in calls:
             attributes: Any = call.attributes[_FFI_ATTRIBUTES]
             named: dict[str, ir.Attribute] = {a.name: a.attr for a in attributes}
             named[name] = ir.StringAttr.get(fingerprint)
             call.attributes[_FFI_ATTRIBUTES] = ir.DictAttr.get(named)
-    _named_modules[module] = fingerprint
+    _named_modules[module] = _Named(fingerprint, whole)
+
+
+class _Digest:
+    """A file whose contents are hashed and not kept: a module may have gigabytes of constants."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def write(self, text: bytes) -> None:
+        self.hash.update(text)
+
+
+def _fingerprint(module: ir.Module) -> _Named:
+    """Of what is the same in all processes."""
+    partitioned: list[tuple[ir.Operation, ir.Attribute]] = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        attributes: Any = operation.attributes
+        if (
+            operation.name == "stablehlo.custom_call"
+            and attributes["call_target_name"].value == "CustomSPMDPartitioning"
+            and "backend_config" in attributes
+        ):
+            partitioned.append((operation, attributes["backend_config"]))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    digest: Any = _Digest()
+    with module.context:
+        # A call of jax.experimental.custom_partitioning has the address of a Python object, which
+        # knows what is compiled, and which JAX can leave out of the keys of its cache, too.
+        for operation, _ in partitioned:
+            operation.attributes["backend_config"] = ir.StringAttr.get("")
+        # Without where in the source each operation is from, which may differ between hosts.
+        module.operation.print(file=digest, binary=True, enable_debug_info=False)
+        for operation, given in partitioned:
+            operation.attributes["backend_config"] = given
+    return _Named(digest.hash.hexdigest()[:32], not partitioned)
 
 
 def _kept_executable(key: Hashable, make: Callable[[], Any]) -> Any:

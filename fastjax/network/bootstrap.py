@@ -48,11 +48,14 @@ def ensure_open() -> None:
     """
     global _outcome  # noqa: PLW0603  # one network a process
     with _lock:
+        first = _outcome is None
         if _outcome is None:
             with jax.profiler.TraceAnnotation("fastjax.open_network"):
                 _outcome = _open()
         if isinstance(_outcome, FastjaxError):
             raise type(_outcome)(str(_outcome))
+    if first:  # the network is open, even if the warning is an error
+        _warn_of_threads()
 
 
 def _open() -> Gatherer | FastjaxError:
@@ -69,7 +72,6 @@ def _open() -> Gatherer | FastjaxError:
         return error
     except jax.errors.JaxRuntimeError as error:
         return UnsupportedError(f"the job's coordinator {job.coordinator} failed: {error}")
-    _warn_of_threads()
     gatherer = Gatherer(store, job.process, job.processes, own)
     gatherer.start()
     # Whatever is registered last runs first: this before JAX's own end.
@@ -82,7 +84,9 @@ def _warn_of_threads() -> None:
     version = jaxlib.version.__version__
     if tuple(int(part) for part in version.split(".")[:2]) >= (0, 12) or "NPROC" in os.environ:
         return
-    devices = jax.local_device_count("cpu")
+    if jax.default_backend() != "cpu":  # it is the threads of CPU devices
+        return
+    devices = jax.local_device_count()
     warnings.warn(
         f"jaxlib {version} runs out of threads where launches are queued without waiting, and "
         "this job then stops in any collective. Wait for each launch, or set the environment "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 
 from fastjax import config, handlers, jax_compat
@@ -79,7 +80,8 @@ def _gather_abstract_eval(
 ) -> jax_compat.Aval:
     length = len(spec.rank_of) * counts.shape[0]
     return jax_compat.with_vma(
-        counts.update(shape=(length,), weak_type=False), frozenset(axis_name)
+        counts.update(shape=(length,), dtype=np.dtype(np.int32), weak_type=False),
+        frozenset(axis_name),
     )
 
 

@@ -52,8 +52,8 @@ std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t p
 // A device that cannot take part arrives as well, and gives the reason. It fails together with the others, when all
 // have arrived: XLA may end the process if one device's program fails long before another's.
 //
-// A device that has failed, here or at another call site, arrives nowhere in the rest of the run. Devices that wait for
-// it, and those that come later, fail at once with the first error of the run.
+// A device that has failed, here or at another call site, begins no more calls in this run. Devices that wait for it,
+// and those that come later, fail at once with the first error of that device.
 template <typename Args>
 class Rendezvous final : public Expirable,
                          public FailureListener,
@@ -177,7 +177,9 @@ class Rendezvous final : public Expirable,
       const std::lock_guard<std::mutex> lock(mutex_);
       session = FindOpen(run_id, group, position);
       if (const FailedLaunch* failed = failures_.Find(run_id); failed != nullptr) {
-        in_vain = WhyInVain(group, session, *failed, position);
+        // Where the others have been told that no more is to come, nobody waits for this device either.
+        const bool over = session == nullptr && HasEnded(run_id, group);
+        in_vain = WhyInVain(group, session, *failed, over ? -1 : position);
       }
       if (in_vain != nullptr) {
         refused = std::move(done);
@@ -248,11 +250,15 @@ class Rendezvous final : public Expirable,
     return nullptr;
   }
 
+  bool HasEnded(int64_t run_id, int32_t group) const {
+    const std::pair<int64_t, int32_t> ended{run_id, group};
+    return std::find(ended_.begin(), ended_.end(), ended) != ended_.end();
+  }
+
   // The other processes are told that no more of the group is to come in this run. False if they have been told.
   bool NoteEnded(int64_t run_id, int32_t group) {
-    const std::pair<int64_t, int32_t> ended{run_id, group};
-    if (std::find(ended_.begin(), ended_.end(), ended) != ended_.end()) return false;
-    ended_.push_back(ended);
+    if (HasEnded(run_id, group)) return false;
+    ended_.emplace_back(run_id, group);
     if (ended_.size() > kEndedKept) ended_.pop_front();
     return true;
   }

@@ -4,8 +4,15 @@ That processes whose executables differ find each other is shown by jobs, in
 tests/traced/test_programs_in_flight.py.
 """
 
-import pytest
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.custom_partitioning import custom_partitioning
+
+from fastjax import jax_compat
 from fastjax.network.launch_numbers import start_of
 
 # Fingerprints of executables of the same four devices, with the run ids of their first launches:
@@ -36,3 +43,31 @@ def test_a_fingerprint_of_another_kind_says_nothing(length: int) -> None:
 
 def test_executables_without_a_fingerprint_start_alike() -> None:
     assert start_of(None) == 0
+
+
+def test_addresses_of_python_objects_are_no_part_of_a_fingerprint() -> None:
+    """JAX puts them into calls of custom_partitioning; they differ between processes."""
+
+    def module(factor: float) -> tuple[str, Any]:
+        times = custom_partitioning(lambda x: x * factor)
+        times.def_partition(
+            partition=lambda *_: None,
+            infer_sharding_from_operands=lambda *_: None,
+            sharding_rule="i -> i",
+        )
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        sharded = jax.NamedSharding(mesh, jax.P("x"))
+        lowered = jax.jit(lambda x: times(jnp.sin(x)), in_shardings=sharded).lower(np.ones(4))
+        found = lowered.compiler_ir("stablehlo")
+        text = str(found)
+        named = jax_compat._fingerprint(found)
+        assert str(found) == text
+        return text, named
+
+    (one, first), (other, second) = module(2.0), module(3.0)
+    assert "CustomSPMDPartitioning" in one
+    assert one != other
+    assert first == second
+    assert not first.whole  # each is compiled: the objects know what
+    plain = jax.jit(jnp.sin).lower(np.ones(4)).compiler_ir("stablehlo")
+    assert jax_compat._fingerprint(plain).whole

@@ -95,6 +95,16 @@ def test_too_few_threads_are_warned_of(job, monkeypatch, jaxlib, threads, warned
         network.ensure_open()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_leaves_the_network_open(job, core, monkeypatch):
+    monkeypatch.setattr(bootstrap.jaxlib.version, "__version__", "0.11.2")
+    monkeypatch.delenv("NPROC", raising=False)
+    with pytest.raises(ThreadsWarning):
+        network.ensure_open()
+    network.ensure_open()
+    assert len(core.opened) == len(job.at_exit) == 1
+
+
 def test_secrets_differ_between_jobs(job, client, core, monkeypatch):
     network.ensure_open()
     bootstrap._outcome.stop(60)

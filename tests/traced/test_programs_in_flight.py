@@ -11,6 +11,7 @@ from programs_in_flight import KINDS, Scenario
 
 FILE = programs_in_flight.__file__
 
+PARTS = 6  # that take some minutes each
 SOME = [
     Scenario(("fused", "fused"), late=1.5, late_at=1),
     Scenario(("planned", "planned"), late=1.5, late_at=5, same_name=False),
@@ -107,12 +108,12 @@ def everything() -> list[list[Scenario]]:
             found.append(
                 Scenario((kind, kind), same_function=same, forgets=forgets, inspects=inspects)
             )
-    return [found[start::4] for start in range(4)]
+    return [found[start::PARTS] for start in range(PARTS)]
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
 def test_everything(processes: int, devices: int, part: int, tmp_path: Path) -> None:
     for _ in ("compiled in all", "read from a cache in one"):
