@@ -1,0 +1,385 @@
+// ProcessRendezvous where a process does not come, comes too late or gives up: every process is told, and why.
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/status.h"
+#include "process_rendezvous_rig.h"
+#include "rendezvous/process_metadata.h"
+#include "rendezvous/process_rendezvous.h"
+#include "support/check.h"
+
+namespace fastjax::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The one that is elsewhere has waited a little longer, and gives up first.
+void TestTimeoutOfBoth() {
+  Job job(2);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.rendezvous[1]->OnTick(now + 2000s);
+  CHECK_EQ(b.failed, 1);
+  job.DeliverAll();
+  job.rendezvous[0]->OnTick(now + 2000s);
+  CHECK_EQ(a.failed, 1);
+  CHECK_CONTAINS(a.status.message,
+                 "for process 1 (test) (which was at another call, and gave that up: exchange over axis 'z')");
+}
+
+// Programs of one name: whether they plan otherwise, or are lowered otherwise.
+void TestTimeoutAtProgramsOfOneName() {
+  for (const bool gave_up : {false, true}) {
+    for (const bool plans : {false, true}) {
+      Job job(2);
+      ProcessSession here = At(In(1));
+      here.text += std::string(kInModule) + "aaaa";
+      ProcessSession there = At(In(1), 4);
+      there.text += std::string(kInModule) + "bbbb";
+      if (plans) there.settings = 5;
+      TestParticipant a(&job, 0, std::move(here), {1});
+      TestParticipant b(&job, 1, std::move(there), {1});
+      a.Join();
+      b.Join();
+      job.DeliverAll();
+      const auto late = std::chrono::steady_clock::now() + 2000s;
+      if (gave_up) job.rendezvous[1]->OnTick(late);
+      job.DeliverAll();
+      job.rendezvous[0]->OnTick(late);
+      CHECK_EQ(a.failed, 1);
+      CHECK_EQ(Contains(a.status.message, "plans with another topology"), plans);
+      CHECK_EQ(Contains(a.status.message, "another program of that name"), !plans);
+      CHECK_EQ(Contains(a.status.message, "in module bbbb"), !plans);
+    }
+  }
+}
+
+void TestTimeout() {
+  Job job(3);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, AtAnotherCall(), {1});
+  a.Join();
+  b.Join();
+  c.Join();
+  job.DeliverAll();
+  const auto now = std::chrono::steady_clock::now();
+  job.rendezvous[0]->OnTick(now + 100s);
+  CHECK_EQ(a.failed, 0);
+  job.rendezvous[0]->OnTick(now + 2000s);
+  CHECK(a.failed == 1 && a.status.code == Code::kDeadlineExceeded);
+  CHECK_CONTAINS(a.status.message,
+                 "waited 1500.0 s for process 2 (test) (which is at another call: exchange over axis 'z')");
+  CHECK(!Contains(a.status.message, "process 1"));
+  job.DeliverAll();
+  CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
+  CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1500.0 s");
+  // One that is at the same call, in another launch.
+  TestParticipant next(&job, 1, At(In(2)), {1});
+  TestParticipant other(&job, 0, At(In(3)), {1});
+  next.Join();
+  job.DeliverAll();
+  other.Join();
+  job.rendezvous[0]->OnTick(now + 10000s);
+  CHECK_CONTAINS(other.status.message, "process 1 (test) (which is 1 launch behind)");
+  // Who comes late is told at once.
+  TestParticipant late(&job, 2, At(In(1)), {1});
+  late.Join();
+  CHECK(late.failed == 1 && Contains(late.status.message, "gave up"));
+  // And of one who is nowhere, nothing more is known.
+  Job empty(2);
+  TestParticipant alone(&empty, 0, At(In(9)), {1});
+  alone.Join();
+  empty.rendezvous[0]->OnTick(now + 10000s);
+  CHECK_CONTAINS(alone.status.message, "waited 1500.0 s for process 1 (test), which did not reach this call");
+  CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
+}
+
+// Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so
+// does who comes when the other has given up.
+void TestUntold() {
+  for (const bool early : {false, true}) {
+    Job job(2);
+    LaunchId from_cache = In(1'000'000'000);
+    from_cache.start = 999'999'990;
+    TestParticipant a(&job, 0, At(In(5)), {1});
+    TestParticipant b(&job, 1, At(from_cache), {1});
+    a.Join();
+    if (early) job.DeliverAll();
+    b.Join();
+    job.DeliverAll();
+    for (const TestParticipant* participant : {&a, &b}) {
+      CHECK(participant->met == 0 && participant->failed == 1);
+      CHECK_CONTAINS(participant->status.message, "cannot be told to be the same");
+      CHECK_CONTAINS(participant->status.message, "launch 1000000000, counted from 999999990");
+    }
+    TestParticipant late(&job, 1, At(from_cache), {1});
+    ++from_cache.run_id;
+    TestParticipant next(&job, 1, At(from_cache), {1});
+    for (TestParticipant* const participant : {&late, &next}) {
+      participant->Join();
+      CHECK(participant->failed == 1 && Contains(participant->status.message, "cannot be told to be the same"));
+    }
+    job.DeliverAll();
+    // Those of other copies, groups and calls have nothing to do with it.
+    TestParticipant c(&job, 0, At(In(5, 1)), {1});
+    TestParticipant d(&job, 1, At(In(5, 1)), {1});
+    c.Join();
+    d.Join();
+    job.DeliverAll();
+    CHECK(c.met == 1 && d.met == 1);
+  }
+}
+
+// The same where messages are lost with a connection: whoever hears of the other next says so once more.
+void TestUntoldAgain() {
+  for (const bool gives_up : {false, true}) {
+    Job job(2);
+    LaunchId from_cache = In(1'000'000'000);
+    from_cache.start = 999'999'990;
+    TestParticipant a(&job, 0, At(In(5)), {1});
+    TestParticipant b(&job, 1, At(from_cache), {1});
+    a.Join();
+    job.DeliverAll();
+    b.Join();
+    CHECK(b.failed == 1 && a.failed == 0);
+    job.queue.sent.clear();
+    if (gives_up) {
+      job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+    } else {
+      job.rendezvous[0]->OnRenewed(1, Status::Ok());
+    }
+    job.DeliverAll();
+    CHECK(a.met == 0 && a.failed == 1 && Contains(a.status.message, "gave up"));
+  }
+}
+
+// The time-out counts from when the process that is missing could have come: not while it is at an earlier launch.
+void TestLate() {
+  Job job(3);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, At(In(1)), {1});
+  TestParticipant next(&job, 0, At(In(2)), {1});
+  TestParticipant other(&job, 2, At(In(2)), {1});
+  for (TestParticipant* const participant : {&a, &next, &c, &other}) participant->Join();
+  job.DeliverAll();
+  auto now = std::chrono::steady_clock::now();
+  b.Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && c.met == 1);
+  // As long as the earlier launch goes on.
+  for (int tick = 0; tick < 4; ++tick) job.rendezvous[0]->OnTick(now += 1000s);
+  CHECK(next.failed == 0 && a.ticks == 4);
+  a.Leave();
+  // And then from its end, which the clock of the test does not know.
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 1400s);
+  CHECK_EQ(next.failed, 0);
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 1600s);
+  CHECK(next.failed == 1 && Contains(next.status.message, "waited 1500.0 s for process 1"));
+  // A later launch keeps nobody, nor one that the missing process has not come to either.
+  Job skipped(2);
+  TestParticipant d(&skipped, 0, At(In(1)), {1});
+  TestParticipant e(&skipped, 0, At(In(2)), {1});
+  TestParticipant f(&skipped, 1, At(In(2)), {1});
+  TestParticipant g(&skipped, 0, At(In(3)), {1});
+  for (TestParticipant* const participant : {&d, &e, &f, &g}) participant->Join();
+  skipped.DeliverAll();
+  CHECK(e.met == 1 && f.met == 1);
+  skipped.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
+  CHECK(d.failed == 1 && g.failed == 0);
+}
+
+// Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
+// whoever gives up first.
+void TestSilence() {
+  for (const bool answers : {true, false}) {
+    Job job(4);
+    TestParticipant a(&job, 0, At(In(1)), {1});
+    TestParticipant b(&job, 1, At(In(1)), {1});
+    TestParticipant d(&job, 3, AtAnotherCall(), {1});
+    for (TestParticipant* const participant : {&a, &b, &d}) participant->Join();
+    job.DeliverAll();
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto after : {300s, 1000s, 1200s}) {
+      for (const int32_t process : {0, 1}) job.rendezvous[process]->OnTick(now + after);
+      if (after == 300s) CHECK(job.wires[0]->probed.empty());
+    }
+    for (const int32_t process : {0, 1}) {
+      CHECK((job.wires[process]->probed == std::vector<int32_t>{2, 3}));
+      if (!answers) job.wires[process]->silent = {2};
+    }
+    CHECK_EQ(a.failed + b.failed, 0);
+    job.rendezvous[0]->OnTick(now + 2000s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && b.failed == 1);
+    const std::vector<int32_t> left = answers ? std::vector<int32_t>{} : std::vector<int32_t>{2};
+    CHECK(job.wires[0]->disconnected == left && job.wires[1]->disconnected == left);
+  }
+}
+
+// However many rendezvous were given up, and whoever was early to them.
+void TestManyGivenUp() {
+  Job job(3);
+  for (int64_t run = 0; run < 300; ++run) {
+    TestParticipant a(&job, 0, At(In(run)), {1});
+    TestParticipant early(&job, 2, At(In(run)), {1});
+    early.Join();
+    a.Join();
+    job.DeliverAll();
+    job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
+    job.DeliverAll();
+    CHECK(a.failed == 1 && early.failed == 1);
+  }
+  for (int64_t run = 0; run < 300; ++run) {
+    TestParticipant late(&job, 1, At(In(run)), {1});
+    late.Join();
+    CHECK(late.met == 0 && late.failed == 1 && Contains(late.status.message, "gave up"));
+  }
+  CHECK(job.queue.sent.empty());
+}
+
+// A process whose own devices do not all come.
+void TestStayAway() {
+  Job job(2);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  a.Join();
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+  job.DeliverAll();
+  CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
+}
+
+// A process none of whose devices come: those that wait for it hear of it, before or after, and nobody else.
+void TestBeAbsent() {
+  Job job(4);
+  TestParticipant before(&job, 0, At(In(1)), {1});
+  TestParticipant absent(&job, 1, At(In(1)), {1});
+  TestParticipant after(&job, 2, At(In(1)), {1});
+  before.Join();
+  job.DeliverAll();
+  job.rendezvous[1]->BeAbsent(absent.session(), Status::Invalid("a size must be 0 or more"));
+  CHECK_EQ(job.queue.sent.size(), 1U);
+  job.DeliverAll();
+  after.Join();
+  job.DeliverAll();
+  for (const TestParticipant* waits : {&before, &after}) {
+    CHECK(waits->failed == 1 && Contains(waits->status.message, "process 1 (test) gave up: a size must be 0 or more"));
+  }
+  // The next launch meets.
+  std::vector<std::unique_ptr<TestParticipant>> next;
+  for (int32_t p = 0; p < 4; ++p)
+    next.push_back(std::make_unique<TestParticipant>(&job, p, At(In(2)), std::vector<int64_t>{1}));
+  for (const auto& participant : next) participant->Join();
+  job.DeliverAll();
+  for (const auto& participant : next) CHECK(participant->met == 1 && participant->failed == 0);
+}
+
+// The state of a connection is told of a process that is waited for, and not where that process's reason is.
+void TestTrouble() {
+  for (const bool told : {false, true}) {
+    Job job(2);
+    job.wires[0]->troubled = 1;
+    TestParticipant a(&job, 0, At(In(1)), {1});
+    TestParticipant b(&job, 1, At(In(1)), {1});
+    a.Join();
+    if (told) job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+    job.DeliverAll();
+    job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
+    CHECK_EQ(a.failed, 1);
+    CHECK_CONTAINS(a.status.message, told ? "process 1 (test) gave up: waited for device 3"
+                                          : "for process 1 (test) (the link is down), which did not reach this call");
+  }
+}
+
+// A message to a session that was given up is answered, however late it arrives.
+void TestLateMessage() {
+  Job job(2);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  a.Join();
+  job.queue.sent.clear();  // lost in flight, as if the other were not connected yet
+  job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
+  job.queue.sent.clear();
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  b.Join();
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Contains(b.status.message, "gave up"));
+}
+
+// Whoever hears that a launch was given up may still want to know what another process calls it: whether that process's
+// message has come before, or comes after, and whether anybody here had joined.
+void TestNameOfGivenUp() {
+  for (const bool joined : {false, true}) {
+    for (const bool before : {false, true}) {
+      Job job(2);
+      TestParticipant a(&job, 0, At(In(7)), {1});
+      TestParticipant b(&job, 1, At(In(7)), {0});
+      if (joined) b.Join();
+      job.DeliverAll();
+      if (before && !joined) {
+        a.Join();
+        job.DeliverAll();
+      }
+      const Status why = Status::Deadline("waited for device 3");
+      if (joined) {
+        job.rendezvous[1]->GiveUp(&b.session(), why);
+      } else {
+        job.rendezvous[1]->StayAway(b.session(), why);
+      }
+      int64_t known = 0;
+      const auto use = [&](const LaunchId& theirs) {
+        CHECK_EQ(theirs.run_id, 7);
+        ++known;
+      };
+      job.rendezvous[1]->WhenKnown(b.session(), 0, use);
+      CHECK_EQ(known, before && !joined ? 1 : 0);
+      if (!before || joined) a.Join();
+      job.DeliverAll();
+      CHECK_EQ(known, 1);
+    }
+  }
+}
+
+void TestLost() {
+  Job job(3);
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant c(&job, 2, At(In(1)), {1});
+  for (TestParticipant* participant : {&a, &b, &c}) participant->Join();
+  job.DeliverAll();
+  CHECK(a.met == 1 && b.met == 1);
+  job.rendezvous[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
+  CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
+  CHECK_CONTAINS(a.status.message, "exchange: process 2 (test) is gone");
+  for (const auto& sent : job.queue.sent) CHECK(sent.to != 2);  // nothing is said to the lost
+  job.DeliverAll();
+  CHECK(b.failed == 1 && Contains(b.status.message, "process 2 (test) is gone"));
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  fastjax::test::TestTimeout();
+  fastjax::test::TestTimeoutOfBoth();
+  fastjax::test::TestTimeoutAtProgramsOfOneName();
+  fastjax::test::TestUntold();
+  fastjax::test::TestUntoldAgain();
+  fastjax::test::TestLate();
+  fastjax::test::TestSilence();
+  fastjax::test::TestManyGivenUp();
+  fastjax::test::TestStayAway();
+  fastjax::test::TestBeAbsent();
+  fastjax::test::TestTrouble();
+  fastjax::test::TestLateMessage();
+  fastjax::test::TestNameOfGivenUp();
+  fastjax::test::TestLost();
+  return fastjax::test::Finish("process_give_up_test");
+}

@@ -1,0 +1,166 @@
+// A job whose processes send messages that wait until the test delivers them.
+#ifndef FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
+#define FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/status.h"
+#include "rendezvous/process_metadata.h"
+#include "rendezvous/process_rendezvous.h"
+#include "runtime/wire.h"
+
+namespace fastjax::test {
+
+// Messages wait until the test delivers them.
+struct MessageQueue {
+  struct Sent {
+    int32_t from;
+    int32_t to;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Sent> sent;
+};
+
+class QueueWire final : public Wire {
+ public:
+  QueueWire(MessageQueue* queue, int32_t process, int32_t processes)
+      : queue_(queue), process_(process), processes_(processes) {}
+
+  int32_t process() const override { return process_; }
+  int32_t processes() const override { return processes_; }
+  void SetHandler(Handler* handler) override { handler_ = handler; }
+  bool Post(std::function<void()> task) override {
+    task();
+    return true;
+  }
+  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
+  std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
+  std::string Trouble(int32_t process) const override { return process == troubled ? "the link is down" : ""; }
+  void SendMessage(int32_t process, const void* data, size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(data);
+    queue_->sent.push_back({process_, process, {first, first + bytes}});
+  }
+  void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Cancel(Listener*) override {}
+  void Disconnect(int32_t process) override { disconnected.push_back(process); }
+  void Probe(int32_t process) override { probed.push_back(process); }
+  bool Silent(int32_t process) const override { return silent.count(process) != 0; }
+  void Drop(uint64_t, uint64_t) override {}
+
+  Handler* handler_ = nullptr;
+  std::set<int32_t> silent;
+  int32_t troubled = -1;
+  std::vector<int32_t> probed, disconnected;
+
+ private:
+  MessageQueue* queue_;
+  int32_t process_;
+  int32_t processes_;
+};
+
+// ProcessRendezvous of every process of a job.
+struct Job {
+  explicit Job(int32_t processes) {
+    for (int32_t p = 0; p < processes; ++p) {
+      wires.push_back(std::make_unique<QueueWire>(&queue, p, processes));
+      rendezvous.push_back(std::make_unique<ProcessRendezvous>(wires.back().get()));
+    }
+  }
+  // Until no process sends anything more.
+  void DeliverAll() {
+    while (!queue.sent.empty()) DeliverNext();
+  }
+  void DeliverNext() {
+    const MessageQueue::Sent sent = std::move(queue.sent.front());
+    queue.sent.pop_front();
+    rendezvous[sent.to]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+  }
+
+  MessageQueue queue;
+  std::vector<std::unique_ptr<QueueWire>> wires;
+  std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
+};
+
+class TestParticipant final : public Participant {
+ public:
+  TestParticipant(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
+      : job_(job), process_(process), process_session_(std::move(session)) {
+    process_session_.participant = this;
+    for (int32_t other = 0; other < static_cast<int32_t>(job->wires.size()); ++other) {
+      if (other != process) process_session_.others.push_back(other);
+    }
+    ProcessMetadata message;
+    message.key = process_session_.key;
+    message.launch_id = process_session_.launch_id;
+    message.settings = process_session_.settings;
+    message.text = process_session_.text;
+    message.words = words.data();
+    message.num_words = static_cast<int64_t>(words.size());
+    Encode(message, &process_session_.bytes);
+  }
+  ~TestParticipant() override { Leave(); }
+
+  void Join() { job_->rendezvous[process_]->Join(&process_session_); }
+  void Leave() { job_->rendezvous[process_]->Leave(&process_session_); }
+  void OnMet() override {
+    ++met;
+    for (const auto& message : process_session_.messages) heard.push_back(message->metadata.words[0]);
+  }
+  void OnFailed(const Status& why) override {
+    ++failed;
+    status = why;
+    Leave();
+  }
+  void OnTick(std::chrono::steady_clock::time_point) override { ++ticks; }
+  ProcessSession& session() { return process_session_; }
+
+  int met = 0;
+  int failed = 0;
+  int ticks = 0;
+  Status status;
+  std::vector<int64_t> heard;
+
+ private:
+  Job* job_;
+  int32_t process_;
+  ProcessSession process_session_;
+};
+
+inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t round = 0) {
+  LaunchId launch_id;
+  launch_id.run_id = run_id;
+  launch_id.copy = copy;
+  launch_id.round = round;
+  return launch_id;
+}
+
+inline ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
+  ProcessSession session;
+  session.key = {call, 0};
+  session.launch_id = launch_id;
+  session.text = "exchange over axis 'x'";
+  session.prefix = "exchange: ";
+  session.timeout = std::chrono::seconds(1500);  // by the clock in hand: none of it passes while a test runs
+  return session;
+}
+
+inline ProcessSession AtAnotherCall() {
+  ProcessSession elsewhere = At(In(1));
+  elsewhere.key.call = 4;
+  elsewhere.text = "exchange over axis 'z'";
+  return elsewhere;
+}
+
+}  // namespace fastjax::test
+
+#endif  // FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
