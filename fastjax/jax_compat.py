@@ -8,12 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import inspect
-import threading
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -370,147 +367,61 @@ def _lower_ours_per_platform(ctx: mlir.LoweringRuleContext, *args: Any, **params
 _mlir.lower_per_platform = _lower_ours_per_platform
 
 
-class _Named(NamedTuple):
-    fingerprint: str  # of a module
-    whole: bool  # whether it is the fingerprint of all that is compiled
+class Compilation:
+    """A module that JAX is about to compile, or to read from its cache.
 
-
-_FFI_ATTRIBUTES = "mhlo.backend_config"
-_lower_to_module = _mlir.lower_jaxpr_to_module
-_compile = _compiler.compile_or_get_cached
-_named_modules: weakref.WeakKeyDictionary[ir.Module, _Named] = weakref.WeakKeyDictionary()
-_executables: dict[Hashable, Any] = {}
-_compiling: dict[Hashable, threading.Lock] = {}
-_EXECUTABLES_KEPT = 256
-
-
-def name_modules(
-    *, marked: str, name: str, on_executable: Callable[[str, bytes | None], None]
-) -> None:
-    """Tells FFI calls which module they are part of, in jobs of several processes, from now on.
-
-    A process has one executable of a named module, however often the module is lowered and
-    compiled, and keeps it: its launches are numbered, and would be numbered anew. So functions that
-    are lowered to the same module share its numbers too, in the order in which they are called.
-    Only a module that calls back into Python, also by custom_partitioning, or is compiled by a
-    profile, is compiled each time.
-
-    Args:
-      marked: the attribute that such calls have.
-      name: the attribute that they are given: a fingerprint of the module but for itself. It is
-        the same in all processes, and is part of the program wherever that is cached.
-      on_executable: told of each executable that is made of such a module: the fingerprint of the
-        module, and that of the executable, which is none of the module's.
+    Attributes:
+      module: in StableHLO.
     """
 
-    @functools.wraps(_lower_to_module)
+    def __init__(self, run: Callable[[], Any], arguments: Mapping[str, Any]) -> None:
+        self.module: ir.Module = arguments["computation"]
+        self._run = run
+        self._arguments = arguments
+
+    def run(self) -> Any:
+        """The executable; its `fingerprint` is that of what was compiled."""
+        return self._run()
+
+    @property
+    def is_of_the_module_alone(self) -> bool:
+        """Whether it would make the same again: no calls back into Python, and no profile."""
+        given = self._arguments
+        return not given["host_callbacks"] and given.get("pgle_profiler") is None
+
+    @property
+    def options(self) -> Hashable:
+        """What the executable depends on besides the module."""
+        given = self._arguments
+        options = given["compile_options"].SerializeAsString()
+        return options, given["executable_devices"], given["backend"]
+
+
+def follow_modules(
+    lowered: Callable[[ir.Module], None], compiled: Callable[[Compilation], Any]
+) -> None:
+    """Has JAX call functions of ours, from now on.
+
+    Args:
+      lowered: gets each module that is lowered, and may change it.
+      compiled: returns the executable of a module.
+    """
+    lower_to_module, compile_or_get = _mlir.lower_jaxpr_to_module, _compiler.compile_or_get_cached
+    signature = inspect.signature(compile_or_get)
+
+    @functools.wraps(lower_to_module)
     def lower(*args: Any, **params: Any) -> Any:
-        result: Any = _lower_to_module(*args, **params)
-        if job() is not None:
-            _name_module(result.module, marked, name)
+        result: Any = lower_to_module(*args, **params)
+        lowered(result.module)
         return result
 
-    @functools.wraps(_compile)
-    def compile_once(*args: Any, **params: Any) -> Any:
-        given = inspect.signature(_compile).bind(*args, **params).arguments
-        named = _named_modules.get(given["computation"])
-        if named is None:
-            return _compile(*args, **params)
-        module = named.fingerprint
-
-        def compile_anew() -> Any:
-            executable = _compile(*args, **params)
-            on_executable(module, executable.fingerprint)
-            return executable
-
-        if not named.whole or given["host_callbacks"] or given.get("pgle_profiler") is not None:
-            return compile_anew()
-        options, devices = given["compile_options"], given["executable_devices"]
-        key = (module, options.SerializeAsString(), devices, given["backend"])
-        return _kept_executable(key, compile_anew)
+    @functools.wraps(compile_or_get)
+    def compile_module(*args: Any, **params: Any) -> Any:
+        run = functools.partial(compile_or_get, *args, **params)
+        return compiled(Compilation(run, signature.bind(*args, **params).arguments))
 
     _mlir.lower_jaxpr_to_module = lower
-    _compiler.compile_or_get_cached = compile_once
-
-
-def _name_module(module: ir.Module, marked: str, name: str) -> None:
-    """Gives the marked calls of a module its fingerprint."""
-    calls: list[ir.Operation] = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        attributes = operation.attributes
-        if operation.name == "stablehlo.custom_call" and _FFI_ATTRIBUTES in attributes:
-            given: Any = attributes[_FFI_ATTRIBUTES]
-            if isinstance(given, ir.DictAttr) and marked in given:
-                calls.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    if not calls:
-        return
-    fingerprint, whole = _fingerprint(module)
-    with module.context:
-        for call in calls:
-            attributes: Any = call.attributes[_FFI_ATTRIBUTES]
-            named: dict[str, ir.Attribute] = {a.name: a.attr for a in attributes}
-            named[name] = ir.StringAttr.get(fingerprint)
-            call.attributes[_FFI_ATTRIBUTES] = ir.DictAttr.get(named)
-    _named_modules[module] = _Named(fingerprint, whole)
-
-
-class _Digest:
-    """A file whose contents are hashed and not kept: a module may have gigabytes of constants."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, text: bytes) -> None:
-        self.hash.update(text)
-
-
-def _fingerprint(module: ir.Module) -> _Named:
-    """Of what is the same in all processes."""
-    partitioned: list[tuple[ir.Operation, ir.Attribute]] = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        attributes: Any = operation.attributes
-        if (
-            operation.name == "stablehlo.custom_call"
-            and attributes["call_target_name"].value == "CustomSPMDPartitioning"
-            and "backend_config" in attributes
-        ):
-            partitioned.append((operation, attributes["backend_config"]))
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    digest: Any = _Digest()
-    with module.context:
-        # A call of jax.experimental.custom_partitioning has the address of a Python object, which
-        # knows what is compiled, and which JAX can leave out of the keys of its cache, too.
-        for operation, _ in partitioned:
-            operation.attributes["backend_config"] = ir.StringAttr.get("")
-        # Without where in the source each operation is from, which may differ between hosts.
-        module.operation.print(file=digest, binary=True, enable_debug_info=False)
-        for operation, given in partitioned:
-            operation.attributes["backend_config"] = given
-    return _Named(digest.hash.hexdigest()[:32], not partitioned)
-
-
-def _kept_executable(key: Hashable, make: Callable[[], Any]) -> Any:
-    """What `make` returned first. Threads that want the same wait, and no others."""
-    with _compiling.setdefault(key, threading.Lock()):
-        if key not in _executables:
-            _executables[key] = make()
-            # The first that was made, in every process.
-            for old in list(_executables)[:-_EXECUTABLES_KEPT]:
-                _executables.pop(old, None)
-                _compiling.pop(old, None)
-        return _executables[key]
-
-
-def forget_executables() -> None:
-    """Lets executables of named modules go. To be called at the end, before JAX's own."""
-    _executables.clear()
+    _compiler.compile_or_get_cached = compile_module
 
 
 def lower_function(
@@ -584,6 +495,7 @@ __all__ = [
     "PARTITION_AVAL",
     "Aval",
     "Axes",
+    "Compilation",
     "Job",
     "LoweringContext",
     "MlirValue",
@@ -593,12 +505,11 @@ __all__ = [
     "custom_call",
     "device_processes",
     "explicit_axes",
-    "forget_executables",
+    "follow_modules",
     "job",
     "lower_function",
     "lower_in_all_axes",
     "manual_axes",
-    "name_modules",
     "new_channel",
     "on_collectives_stream",
     "op_name",

@@ -19,7 +19,7 @@ import jaxlib.version
 
 from fastjax import _core, config, jax_compat
 from fastjax.errors import FastjaxError, ThreadsWarning, UnsupportedError
-from fastjax.network import interfaces, library
+from fastjax.network import interfaces, library, modules
 from fastjax.network.gather import FOLDER, Gatherer
 from fastjax.network.record import WIRE_VERSION, Record
 from fastjax.network.store import Store
@@ -174,7 +174,7 @@ def _close(gatherer: Gatherer) -> None:
             "fastjax's network did not close within %g s: some other process does not answer.",
             _CLOSE_SECONDS,
         )
-    jax_compat.forget_executables()
+    modules.forget_executables()
 
 
 def _finish_launches(seconds: float) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import struct
 
-from fastjax import _core, jax_compat
+from fastjax import _core
+from fastjax.network import modules
 
 _K2 = 0x9AE16A3B2F90404F
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -23,7 +24,7 @@ _LENGTHS = range(33, 65)  # the only ones that the formula below is for; farmhas
 
 def follow() -> None:
     """Has calls between processes carry their module's fingerprint, and C++ told of executables."""
-    jax_compat.name_modules(marked="processes", name="module", on_executable=_on_executable)
+    modules.follow(_on_executable)
 
 
 def _on_executable(module: str, fingerprint: bytes | None) -> None:

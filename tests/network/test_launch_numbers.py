@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental.custom_partitioning import custom_partitioning
 
-from fastjax import jax_compat
+from fastjax.network import modules
 from fastjax.network.launch_numbers import start_of
 
 # Fingerprints of executables of the same four devices, with the run ids of their first launches:
@@ -60,7 +60,7 @@ def test_addresses_of_python_objects_are_no_part_of_a_fingerprint() -> None:
         lowered = jax.jit(lambda x: times(jnp.sin(x)), in_shardings=sharded).lower(np.ones(4))
         found = lowered.compiler_ir("stablehlo")
         text = str(found)
-        named = jax_compat._fingerprint(found)
+        named = modules.fingerprint(found)
         assert str(found) == text
         return text, named
 
@@ -70,4 +70,4 @@ def test_addresses_of_python_objects_are_no_part_of_a_fingerprint() -> None:
     assert first == second
     assert not first.whole  # each is compiled: the objects know what
     plain = jax.jit(jnp.sin).lower(np.ones(4)).compiler_ir("stablehlo")
-    assert jax_compat._fingerprint(plain).whole
+    assert modules.fingerprint(plain).whole

@@ -1,6 +1,6 @@
 // A job whose processes send messages that wait until the test delivers them.
-#ifndef FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
-#define FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
+#ifndef FASTJAX_TESTS_CPP_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
+#define FASTJAX_TESTS_CPP_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
 
 #include <chrono>
 #include <cstddef>
@@ -163,4 +163,4 @@ inline ProcessSession AtAnotherCall() {
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_
+#endif  // FASTJAX_TESTS_CPP_RENDEZVOUS_PROCESS_RENDEZVOUS_RIG_H_

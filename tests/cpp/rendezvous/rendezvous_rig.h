@@ -1,6 +1,6 @@
 // A rendezvous of devices for tests: each brings who it is, and what meets is looked at.
-#ifndef FASTJAX_TESTS_RENDEZVOUS_RENDEZVOUS_RIG_H_
-#define FASTJAX_TESTS_RENDEZVOUS_RENDEZVOUS_RIG_H_
+#ifndef FASTJAX_TESTS_CPP_RENDEZVOUS_RENDEZVOUS_RIG_H_
+#define FASTJAX_TESTS_CPP_RENDEZVOUS_RENDEZVOUS_RIG_H_
 
 #include <atomic>
 #include <cstdint>
@@ -64,4 +64,4 @@ inline void Meet(const std::shared_ptr<ProcessSession>& session, int64_t run_id,
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_RENDEZVOUS_RENDEZVOUS_RIG_H_
+#endif  // FASTJAX_TESTS_CPP_RENDEZVOUS_RENDEZVOUS_RIG_H_
