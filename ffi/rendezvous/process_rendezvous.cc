@@ -51,7 +51,7 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   joined_.push_back(session);
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
   const GivenUp* old = Recall(session->key, session->launch_id);
-  if (old == nullptr) old = RecallUntold(session->key, session->launch_id);
+  if (old == nullptr) old = RecallIncomparable(session->key, session->launch_id);
   if (old != nullptr) return FailQuietly(session, GaveUp(*session, *old));
   for (const int32_t process : session->others) {
     wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
@@ -65,10 +65,11 @@ void ProcessRendezvous::Join(ProcessSession* session) {
           return message->metadata.key == session->key && SameLaunch(message->metadata.launch_id, session->launch_id);
         });
     if (found == messages.end()) {
-      const auto unlike = std::find_if(messages.begin(), messages.end(),
-                                       [&](const auto& message) { return CannotTell(*session, message->metadata); });
+      const auto unlike = std::find_if(messages.begin(), messages.end(), [&](const auto& message) {
+        return AreIncomparable(*session, message->metadata);
+      });
       if (unlike == messages.end()) continue;
-      return Fail(session, Untold(*session, session->others[place], (*unlike)->metadata));
+      return Fail(session, Incomparable(*session, session->others[place], (*unlike)->metadata));
     }
     std::unique_ptr<ReceivedMessage> message = std::move(*found);
     messages.erase(found);
@@ -171,7 +172,8 @@ ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const 
 }
 
 // Returns one of which nothing says whether it is this launch.
-const ProcessRendezvous::GivenUp* ProcessRendezvous::RecallUntold(const CallKey& key, const LaunchId& launch_id) const {
+const ProcessRendezvous::GivenUp* ProcessRendezvous::RecallIncomparable(const CallKey& key,
+                                                                        const LaunchId& launch_id) const {
   const auto found = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
     return old.key == key && !Comparable(old.launch_id, launch_id);
   });
@@ -232,11 +234,12 @@ ProcessSession* ProcessRendezvous::Find(int32_t process, const ProcessMetadata& 
 }
 
 // Whether a message is of the session's call, and nothing says whether it is of its launch.
-bool ProcessRendezvous::CannotTell(const ProcessSession& session, const ProcessMetadata& theirs) {
+bool ProcessRendezvous::AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs) {
   return theirs.key == session.key && !Comparable(theirs.launch_id, session.launch_id);
 }
 
-Status ProcessRendezvous::Untold(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const {
+Status ProcessRendezvous::Incomparable(const ProcessSession& session, int32_t process,
+                                       const ProcessMetadata& theirs) const {
   const auto launch = [](const LaunchId& id) {
     return "launch " + std::to_string(id.run_id) +
            (id.start == kUnknownStart ? " of an executable that JAX did not compile or read from its cache, so that "
@@ -251,9 +254,9 @@ Status ProcessRendezvous::Untold(const ProcessSession& session, int32_t process,
 
 // Fails the sessions of which nothing says whether a message is of their launch, in all processes.
 template <typename Why>
-void ProcessRendezvous::FailUntold(int32_t process, const ProcessMetadata& theirs, Why why) {
+void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata& theirs, Why why) {
   const auto waits = [&](const ProcessSession* session) {
-    if (session->failed || session->met || !CannotTell(*session, theirs)) return false;
+    if (session->failed || session->met || !AreIncomparable(*session, theirs)) return false;
     return std::find(session->others.begin(), session->others.end(), process) != session->others.end();
   };
   if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
@@ -276,12 +279,13 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
   // What this process said of it may have been lost with a connection.
-  if (const GivenUp* const old = RecallUntold(message->metadata.key, message->metadata.launch_id); old != nullptr) {
+  if (const GivenUp* const old = RecallIncomparable(message->metadata.key, message->metadata.launch_id);
+      old != nullptr) {
     Tell(process, *old);
     return PutAway(std::move(message));
   }
-  FailUntold(process, message->metadata,
-             [&](const ProcessSession& session) { return Untold(session, process, message->metadata); });
+  FailIncomparable(process, message->metadata,
+                   [&](const ProcessSession& session) { return Incomparable(session, process, message->metadata); });
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
@@ -328,7 +332,7 @@ void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message
   ProcessSession* session = Find(process, message);
   const Status why = session == nullptr ? Status::Ok() : GaveUp(*session, given_up);
   if (session == nullptr) {
-    FailUntold(process, message, [&](const ProcessSession& untold) { return GaveUp(untold, given_up); });
+    FailIncomparable(process, message, [&](const ProcessSession& untold) { return GaveUp(untold, given_up); });
   }
   Remember(std::move(given_up));
   if (session != nullptr) FailQuietly(session, why);

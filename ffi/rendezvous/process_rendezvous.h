@@ -115,10 +115,10 @@ class ProcessRendezvous final : public Handler {
   void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
   void FailQuietly(ProcessSession* session, const Status& why);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
-  static bool CannotTell(const ProcessSession& session, const ProcessMetadata& theirs);
-  Status Untold(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const;
+  static bool AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs);
+  Status Incomparable(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const;
   template <typename Why>
-  void FailUntold(int32_t process, const ProcessMetadata& theirs, Why why);
+  void FailIncomparable(int32_t process, const ProcessMetadata& theirs, Why why);
   static bool AreAt(const ProcessSession& earlier, const ProcessSession& session);
   void WaitAnew(std::vector<ProcessSession*>::const_iterator earlier, std::chrono::steady_clock::time_point now);
   template <typename Function>
@@ -131,7 +131,7 @@ class ProcessRendezvous final : public Handler {
   void Remember(GivenUp given_up);
   void NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up);
   GivenUp* Recall(const CallKey& key, const LaunchId& launch_id);
-  const GivenUp* RecallUntold(const CallKey& key, const LaunchId& launch_id) const;
+  const GivenUp* RecallIncomparable(const CallKey& key, const LaunchId& launch_id) const;
   void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
   // False if the message ended the session, or is nothing new.
   bool Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message);

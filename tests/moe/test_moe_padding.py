@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
-from moe_reference import same
+from moe_reference import same, with_gradients
 from spmd import mesh_of
 
 import fastjax
@@ -48,14 +48,6 @@ def dense(x, router, params, kept, rounding=None):
     every = jax.vmap(lambda p: expert(rows, p))(params)
     chosen = jnp.take_along_axis(jnp.moveaxis(every, 0, 1), ids[..., None], axis=1)
     return (chosen * (weights * kept)[..., None]).sum(1)
-
-
-def with_gradients(function):
-    def loss(*args):
-        result = function(*args)
-        return (result**2).sum(), result
-
-    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
 
 
 def on_devices(local):
@@ -99,9 +91,11 @@ def test_padding_reaches_neither_values_nor_gradients(rng, options, function):
         how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
         return moe.layer(function, x, ids, weights, params, **how, **options)
 
-    got = with_gradients(on_devices(local))(x, router, params)
+    got = jax.jit(with_gradients(on_devices(local)))(x, router, params)
     narrow = options.get("payload_dtype")
-    wanted = with_gradients(functools.partial(dense, kept=kept, rounding=narrow))(x, router, params)
+    wanted = jax.jit(with_gradients(functools.partial(dense, kept=kept, rounding=narrow)))(
+        x, router, params
+    )
     same(got, wanted, 1e-4 if narrow is None else 0.05)
 
 
@@ -119,8 +113,8 @@ def test_steps(rng):
 
     every = functools.partial(dense, kept=np.ones((len(x), TOP_K), bool))
     same(
-        with_gradients(on_devices(local))(x, router, params),
-        with_gradients(every)(x, router, params),
+        jax.jit(with_gradients(on_devices(local)))(x, router, params),
+        jax.jit(with_gradients(every))(x, router, params),
         1e-4,
     )
 

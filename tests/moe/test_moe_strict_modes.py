@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import moe_reference as reference
 import pytest
-from moe_reference import same
+from moe_reference import same, with_gradients
 from spmd import mesh_of
 
 import fastjax
@@ -32,14 +32,6 @@ def expert(rows, params):
     return jnp.tanh(rows @ params[0]) @ params[1]
 
 
-def with_gradients(function):
-    def loss(*args):
-        result = function(*args)
-        return (result**2).sum(), result
-
-    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
-
-
 def on_devices(options):
     def local(x, router, experts):
         weights, ids = reference.route(x, router, TOP_K)
@@ -47,7 +39,7 @@ def on_devices(options):
         return moe.layer(expert, x, ids, weights, experts, **how, **options)
 
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P(), P("x")), out_specs=P("x"))
-    return with_gradients(mapped)
+    return jax.jit(with_gradients(mapped))
 
 
 def problem(rng):
@@ -76,7 +68,7 @@ def test_values_and_gradients(rng, mode, options):
     rounding = (options.get("payload_dtype"),) * 2
     dense = functools.partial(reference.dense, top_k=TOP_K, rounding=rounding)
     tolerance = 1e-5 if rounding == (None, None) else 0.1
-    same(on_devices(options)(*arrays), with_gradients(dense)(*arrays), tolerance)
+    same(on_devices(options)(*arrays), jax.jit(with_gradients(dense))(*arrays), tolerance)
 
 
 @all_options

@@ -29,12 +29,7 @@ def sharded(local, mesh=None, tokens=SPEC, experts=SPEC):
     """A loss of the local function's output, and its gradients."""
     mesh = mesh or mesh_of()
     mapped = jax.shard_map(local, mesh=mesh, in_specs=(tokens, P(), experts), out_specs=tokens)
-
-    def loss(*args):
-        result = mapped(*args)
-        return jnp.sum(result**2), result
-
-    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    return reference.with_gradients(mapped)
 
 
 def flat(problem):
@@ -44,11 +39,7 @@ def flat(problem):
 
 @functools.partial(jax.jit, static_argnums=0)
 def expected(dense, problem):
-    def loss(*args):
-        result = dense(*args)
-        return jnp.sum(result**2), result
-
-    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*flat(problem))
+    return reference.with_gradients(dense)(*flat(problem))
 
 
 def plannings(step, *args):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -127,6 +127,16 @@ def same(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         scale = np.abs(other).max(initial=1e-30)
         np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
+
+
+def with_gradients(function: Callable[..., jax.Array]) -> Callable[..., Any]:
+    """Of a function of tokens, router and experts: ((loss, result), gradients of a loss of it)."""
+
+    def loss(*args: Any) -> tuple[jax.Array, jax.Array]:
+        result = function(*args)
+        return (result**2).sum(), result
+
+    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

@@ -102,13 +102,19 @@ void TestTimeout() {
   CHECK_CONTAINS(alone.status.message, "FASTJAX_TIMEOUT");
 }
 
+// Of an executable that has been read from a cache, and so counts from elsewhere.
+LaunchId FromCache() {
+  LaunchId launch_id = In(1'000'000'000);
+  launch_id.start = 999'999'990;
+  return launch_id;
+}
+
 // Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so
 // does who comes when the other has given up.
-void TestUntold() {
+void TestIncomparable() {
   for (const bool early : {false, true}) {
     Job job(2);
-    LaunchId from_cache = In(1'000'000'000);
-    from_cache.start = 999'999'990;
+    LaunchId from_cache = FromCache();
     TestParticipant a(&job, 0, At(In(5)), {1});
     TestParticipant b(&job, 1, At(from_cache), {1});
     a.Join();
@@ -139,11 +145,10 @@ void TestUntold() {
 }
 
 // The same where messages are lost with a connection: whoever hears of the other next says so once more.
-void TestUntoldAgain() {
+void TestIncomparableAgain() {
   for (const bool gives_up : {false, true}) {
     Job job(2);
-    LaunchId from_cache = In(1'000'000'000);
-    from_cache.start = 999'999'990;
+    LaunchId from_cache = FromCache();
     TestParticipant a(&job, 0, At(In(5)), {1});
     TestParticipant b(&job, 1, At(from_cache), {1});
     a.Join();
@@ -370,8 +375,8 @@ int main() {
   fastjax::test::TestTimeout();
   fastjax::test::TestTimeoutOfBoth();
   fastjax::test::TestTimeoutAtProgramsOfOneName();
-  fastjax::test::TestUntold();
-  fastjax::test::TestUntoldAgain();
+  fastjax::test::TestIncomparable();
+  fastjax::test::TestIncomparableAgain();
   fastjax::test::TestLate();
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
