@@ -140,13 +140,11 @@ def _strike(cell: Cell, fault: Fault, scene: Scene, world: World, number: int) -
     """The fault during a round in which the victim stops, and the round after it."""
     # Where it cannot reach jax.distributed's store, it waits for it, and JAX gives it time.
     waits = fault.stands or (isinstance(fault, Partition) and cell.phase == BEFORE.name)
-    # In a layer it may go on alone to the next call, and waits there until its own time is up.
-    early = fault.stands and cell.phase not in {phase.name for phase in LAYER}
     struck = scene.until_stopped()
     fault.strike(scene, world)
     try:
         _survivors(cell, scene, number, struck, fails=fault.fails)
-        if early:
+        if fault.stands:
             scene.go(number + 1)  # they wait for it
         if not waits:
             report = scene.report(VICTIM, f"round {number}")
@@ -156,7 +154,7 @@ def _strike(cell: Cell, fault: Fault, scene: Scene, world: World, number: int) -
     if waits:
         report = scene.report(VICTIM, f"round {number}")
         cell.victim = check(cell, report, "process ", fails=fault.fails)
-    if not early:
+    if not fault.stands:
         scene.go(number + 1)
     _all_right(cell, scene, number + 1)
 
