@@ -13,6 +13,7 @@ namespace {
 
 // For so long it is remembered that a session was given up. A process that is later than this waits for its time-out.
 constexpr std::chrono::minutes kGivenUpKept{10};
+constexpr int kTimeoutsToJoin = 5;  // from when this process joined
 constexpr size_t kMostGivenUp = 4096;
 
 constexpr size_t kMessagesKept = 256;
@@ -47,7 +48,8 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   session->messages.clear();
   session->messages.resize(session->others.size());
   session->met = session->failed = session->probed = false;
-  session->deadline = std::chrono::steady_clock::now() + session->timeout;
+  session->since = std::chrono::steady_clock::now();
+  session->deadline = session->since + session->timeout;
   joined_.push_back(session);
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
   const GivenUp* old = Recall(session->key, session->launch_id);
@@ -389,6 +391,7 @@ void ProcessRendezvous::WaitAnew(std::vector<ProcessSession*>::const_iterator ea
   for (auto later = std::next(earlier); later != joined_.end(); ++later) {
     ProcessSession& session = **later;
     if (session.met || session.failed || !AreAt(**earlier, session)) continue;
+    session.since = now;
     session.deadline = now + session.timeout;
     session.probed = false;
   }
@@ -404,7 +407,17 @@ void ProcessRendezvous::OnTick(std::chrono::steady_clock::time_point now) {
   });
 }
 
+// Others may read data or compile long before their first launch.
+void ProcessRendezvous::WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now) {
+  bool newcomers = false;
+  ForEachMissing(*session, [&](int32_t process) { newcomers = newcomers || !wire_->HasJoined(process); });
+  if (!newcomers) return;
+  const auto limit = opened_ + kTimeoutsToJoin * session->timeout;
+  session->deadline = std::max(session->deadline, std::min(now + session->timeout, limit));
+}
+
 void ProcessRendezvous::Await(ProcessSession* session, std::chrono::steady_clock::time_point now) {
+  WaitForNewcomers(session, now);
   if (now >= session->deadline) return Fail(session, Status::Deadline(session->prefix + Missing(*session)));
   if (session->probed || now < session->deadline - session->timeout / 2) return;
   session->probed = true;
@@ -461,7 +474,9 @@ std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t
 
 // Returns which processes did not come, and what is known of them.
 std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
-  std::string text = "waited " + Seconds(session.timeout) + " for ";
+  std::string text = "waited " +
+                     Seconds(std::chrono::duration_cast<std::chrono::milliseconds>(session.deadline - session.since)) +
+                     " for ";
   bool elsewhere = false;
   bool first = true;
   for (size_t place = 0; place < session.others.size(); ++place) {

@@ -59,7 +59,8 @@ struct ProcessSession {
   std::vector<std::unique_ptr<ReceivedMessage>> messages;  // by place in `others`; null: not yet
   bool met = false;
   bool failed = false;
-  bool probed = false;  // whether the processes that have not come have been probed
+  bool probed = false;                          // whether the processes that have not come have been probed
+  std::chrono::steady_clock::time_point since;  // the others could have come
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -114,6 +115,7 @@ class ProcessRendezvous final : public Handler {
   // Tells all processes but `lost`.
   void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
   void FailQuietly(ProcessSession* session, const Status& why);
+  void WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
   static bool AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs);
   Status Incomparable(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const;
@@ -149,6 +151,7 @@ class ProcessRendezvous final : public Handler {
   void PutAway(std::unique_ptr<ReceivedMessage> message);
 
   Wire* wire_;
+  const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
   Status closed_;  // why no session is accepted any more
   std::vector<ProcessSession*> joined_;
   std::vector<std::deque<std::unique_ptr<ReceivedMessage>>>

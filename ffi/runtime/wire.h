@@ -82,6 +82,8 @@ class Wire {
   virtual uint64_t KeyedHash(const void* data, size_t bytes) const = 0;
   // Returns "process 1 (host a, pid 71, 10.0.0.2)", or that there is no such process yet.
   virtual std::string Describe(int32_t process) const = 0;
+  // Whether the process has published its addresses, and this one knows them.
+  virtual bool HasJoined(int32_t /*process*/) const { return true; }
   // Returns why the process cannot be reached, as a sentence; empty if nothing is known to be wrong.
   virtual std::string Trouble(int32_t /*process*/) const { return {}; }
 

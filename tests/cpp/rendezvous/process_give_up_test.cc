@@ -368,6 +368,31 @@ void TestLost() {
   CHECK(b.failed == 1 && Contains(b.status.message, "process 2 (test) is gone"));
 }
 
+// Whoever has not joined may take five times as long, and the time-out runs once it has.
+void TestNewcomers() {
+  Job job(2);
+  job.wires[0]->newcomer = 1;
+  TestParticipant a(&job, 0, At(In(1)), {1});
+  a.Join();
+  const auto begun = std::chrono::steady_clock::now();
+  for (const auto at : {1600s, 3000s, 4400s}) job.rendezvous[0]->OnTick(begun + at);
+  CHECK_EQ(a.failed, 0);
+  job.wires[0]->newcomer = -1;
+  job.rendezvous[0]->OnTick(begun + 5800s);
+  CHECK_EQ(a.failed, 0);
+  job.rendezvous[0]->OnTick(begun + 6000s);
+  CHECK(a.failed == 1 && Contains(a.status.message, "waited 5900.0 s for process 1"));
+  Job empty(2);
+  empty.wires[0]->newcomer = 1;
+  TestParticipant alone(&empty, 0, At(In(1)), {1});
+  alone.Join();
+  const auto opened = std::chrono::steady_clock::now();
+  for (const auto at : {1400s, 2800s, 4200s, 5600s, 7000s}) empty.rendezvous[0]->OnTick(opened + at);
+  CHECK_EQ(alone.failed, 0);
+  empty.rendezvous[0]->OnTick(opened + 7600s);
+  CHECK(alone.failed == 1 && Contains(alone.status.message, "s for process 1"));
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
@@ -386,5 +411,6 @@ int main() {
   fastjax::test::TestLateMessage();
   fastjax::test::TestNameOfGivenUp();
   fastjax::test::TestLost();
+  fastjax::test::TestNewcomers();
   return fastjax::test::Finish("process_give_up_test");
 }

@@ -44,6 +44,7 @@ class QueueWire final : public Wire {
   }
   uint64_t KeyedHash(const void*, size_t) const override { return 0; }
   std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
+  bool HasJoined(int32_t process) const override { return process != newcomer; }
   std::string Trouble(int32_t process) const override { return process == troubled ? "the link is down" : ""; }
   void SendMessage(int32_t process, const void* data, size_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
@@ -60,6 +61,7 @@ class QueueWire final : public Wire {
   Handler* handler_ = nullptr;
   std::set<int32_t> silent;
   int32_t troubled = -1;
+  int32_t newcomer = -1;  // a process that has not joined
   std::vector<int32_t> probed, disconnected;
 
  private:

@@ -136,6 +136,12 @@ std::string UcxWire::Describe(int32_t process) const {
   return known.name;
 }
 
+bool UcxWire::HasJoined(int32_t process) const {
+  if (process < 0 || process >= processes()) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !known_[static_cast<size_t>(process)].name.empty();
+}
+
 std::string UcxWire::Trouble(int32_t process) const {
   if (process < 0 || process >= processes()) return {};
   const std::lock_guard<std::mutex> lock(mutex_);

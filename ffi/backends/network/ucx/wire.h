@@ -37,6 +37,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   bool Post(std::function<void()> task) override;
   uint64_t KeyedHash(const void* data, size_t bytes) const override;
   std::string Describe(int32_t process) const override;
+  bool HasJoined(int32_t process) const override;
   std::string Trouble(int32_t process) const override;
 
   void SendMessage(int32_t process, const void* data, size_t bytes) override;
