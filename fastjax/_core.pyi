@@ -99,11 +99,6 @@ def table_words(topology: Sequence[int], scheduler: int) -> int:
 def check_table(words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], devices: int, device: int) -> str:
     """What is wrong with a stage table; empty if nothing."""
 
-def stage_frontier(rows: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> list[tuple[int, int]]:
-    """
-    (matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.
-    """
-
 class SiteReport:
     """What one call site has done."""
 
@@ -340,9 +335,6 @@ class HostPlan:
     @property
     def startup_units(self) -> int:
         """What a stage costs, as stages count."""
-
-    def candidates(self) -> list[tuple[int, int]]:
-        """(matchings, length) of each cover that was looked at."""
 
     def choices(self) -> list:
         """

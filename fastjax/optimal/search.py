@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -32,37 +31,6 @@ _PATIENCE = 200
 _PART_SECONDS = 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Goal:
-    """What is sought: least startup * stages + length, within limits.
-
-    Attributes:
-      startup: rows that starting a stage costs.
-      most_stages: stages allowed.
-      most_length: rows that all stages together may be long.
-    """
-
-    startup: Fraction
-    most_stages: float = math.inf
-    most_length: float = math.inf
-
-    def cost(self, cover: Cover) -> Fraction:
-        """What a cover costs, in rows, exactly."""
-        return self.startup * len(cover.lengths) + cover.length
-
-    def allows(self, cover: Cover) -> bool:
-        """Whether it keeps within the limits."""
-        return len(cover.lengths) <= self.most_stages and cover.length <= self.most_length
-
-    def besides(self, cover: Cover) -> Goal:
-        """The goal for the rest of a cover."""
-        return Goal(
-            self.startup,
-            self.most_stages - len(cover.lengths),
-            self.most_length - cover.length,
-        )
-
-
 class Found(NamedTuple):
     """The result of a search.
 
@@ -75,41 +43,40 @@ class Found(NamedTuple):
     lower: Fraction
 
 
-def cheapest_cover(rows: np.ndarray, goal: Goal, clock: Clock) -> tuple[Cover, Fraction]:
+def cheapest_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> tuple[Cover, Fraction]:
     """The cheapest cover found until time is up, and what none costs less than."""
-    best = _simple_cover(rows, goal, clock)
-    lower = goal.startup * degree(rows) + busiest_line(rows)
+    best = _simple_cover(rows, startup, clock)
+    lower = startup * degree(rows) + busiest_line(rows)
     places = degree(rows) * np.count_nonzero(rows)
     quarter = clock.seconds / 4
-    if places > _EASY and goal.cost(best) > lower:
-        best = _improve(rows, best, 3, goal, clock.at_most(quarter))
-        lower = max(lower, column_bound(rows, goal.startup, clock.at_most(quarter / 2)))
-    if places > _EASY and goal.cost(best) > lower:
+    if places > _EASY and best.cost(startup) > lower:
+        best = _improve(rows, best, 3, startup, clock.at_most(quarter))
+        lower = max(lower, column_bound(rows, startup, clock.at_most(quarter / 2)))
+    if places > _EASY and best.cost(startup) > lower:
         rest = quarter if places <= _HARD else math.inf
-        best = _improve(rows, best, 4, goal, clock.at_most(rest))
-    if goal.cost(best) > lower:
-        found = _by_count(rows, goal, goal.cost(best), clock)
+        best = _improve(rows, best, 4, startup, clock.at_most(rest))
+    if best.cost(startup) > lower:
+        found = _by_count(rows, startup, best.cost(startup), clock)
         best = found.cover or best
         lower = max(lower, found.lower)
-    return trimmed(rows, best), min(lower, goal.cost(best))
+    return trimmed(rows, best), min(lower, best.cost(startup))
 
 
-def _simple_cover(rows: np.ndarray, goal: Goal, clock: Clock) -> Cover:
-    """The better of the two ends, fewest stages and least length, that the goal allows."""
+def _simple_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> Cover:
+    """The better of the two ends, fewest stages and least length."""
     covers = [fewest_stages(rows)]
-    # Only a limit on length cannot do without the other end.
-    shortest = least_length(rows, clock if goal.most_length == math.inf else Clock(math.inf))
+    shortest = least_length(rows, clock)
     if shortest is not None:
         covers.append(shortest)
-    return min((cover for cover in covers if goal.allows(cover)), key=goal.cost)
+    return min(covers, key=lambda cover: cover.cost(startup))
 
 
-def _by_count(rows: np.ndarray, goal: Goal, below: Fraction, clock: Clock) -> Found:
+def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock) -> Found:
     """Solves for one number of stages after the other, the least promising bound first.
 
     Args:
       rows: rows between servers.
-      goal: what is sought.
+      startup: rows that starting a stage costs.
       below: covers that cost as much or more are of no interest.
       clock: when to stop.
 
@@ -120,23 +87,21 @@ def _by_count(rows: np.ndarray, goal: Goal, below: Fraction, clock: Clock) -> Fo
     if not rows.any():
         return Found(no_stages(len(rows)) if below > 0 else None, Fraction(0))
     best, lower = None, below
-    if not goal.startup and goal.most_stages < math.inf:
-        count = int(goal.most_stages)
-    while count <= goal.most_stages and goal.startup * count + least < below:
+    while startup * count + least < below:
         if not clock.left():
             # Without start-ups, more stages would never become too dear.
-            lower = min(lower, goal.startup * count + least)
+            lower = min(lower, startup * count + least)
             break
-        room = math.ceil(below - goal.startup * count) - 1
-        answer = shortest_cover(rows, count, int(min(room, goal.most_length)), clock)
-        if answer.cover is not None and goal.cost(answer.cover) < below:
-            best, below = answer.cover, goal.cost(answer.cover)
-        lower = min(lower, goal.startup * count + answer.lower)
+        room = math.ceil(below - startup * count) - 1
+        answer = shortest_cover(rows, count, room, clock)
+        if answer.cover is not None and answer.cover.cost(startup) < below:
+            best, below = answer.cover, answer.cover.cost(startup)
+        lower = min(lower, startup * count + answer.lower)
         count += 1
     return Found(best, min(lower, below))
 
 
-def _improve(rows: np.ndarray, cover: Cover, size: int, goal: Goal, clock: Clock) -> Cover:
+def _improve(rows: np.ndarray, cover: Cover, size: int, startup: Fraction, clock: Clock) -> Cover:
     """Makes `size` stages anew at a time, until that no longer helps or time is up."""
     rng = np.random.default_rng(0)
     failures, tried = 0, set()
@@ -150,8 +115,8 @@ def _improve(rows: np.ndarray, cover: Cover, size: int, goal: Goal, clock: Clock
         tried.add(part.tobytes())
         rest = Cover(cover.targets[~part], cover.lengths[~part])
         left = np.maximum(rows - rest.carried(), 0)
-        spent = goal.cost(cover) - goal.cost(rest)
-        found = _by_count(left, goal.besides(rest), spent, clock.at_most(_PART_SECONDS))
+        spent = cover.cost(startup) - rest.cost(startup)
+        found = _by_count(left, startup, spent, clock.at_most(_PART_SECONDS))
         if found.cover is None:
             failures += 1
         else:

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "planner/bits.h"
-#include "planner/rate.h"
 
 namespace fastjax::planner {
 namespace {
@@ -75,7 +74,6 @@ MatchingBuilder::MatchingBuilder(int32_t servers)
 void MatchingBuilder::Build(const int64_t* units, int64_t startup, const MatchingList* seed) {
   peeled_.Clear();
   result_.Clear();
-  candidates_.clear();
   looks_.clear();
   kept_look_ = -1;
   FindBound(units);
@@ -91,11 +89,9 @@ void MatchingBuilder::Build(const int64_t* units, int64_t startup, const Matchin
 }
 
 bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) {
-  candidates_.clear();
   FindBound(units);
   if (matchings.count() > MaxMatchings(servers_)) return false;
   uncovered_.assign(units, units + left_.size());
-  int64_t length = 0;
   for (int32_t i = 0; i < matchings.count(); ++i) {
     const int16_t* to = matchings.matching(i);
     const int64_t weight = matchings.weights[i];
@@ -109,11 +105,9 @@ bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) 
       int64_t& left = uncovered_[static_cast<size_t>(s) * servers_ + d];
       left = std::max<int64_t>(left - weight, 0);
     }
-    length = Saturated(Wide{length} + weight);
   }
   if (*std::max_element(uncovered_.begin(), uncovered_.end()) != 0) return false;
   result_ = matchings;
-  candidates_.push_back({matchings.count(), length});
   return true;
 }
 
@@ -246,7 +240,6 @@ void MatchingBuilder::Keep(int32_t peeled) {
   const int32_t count = std::max(peeled, 0) + tail_.count();
   const int64_t length = used_ + tail_.total_length();
   looks_.push_back({peeled, length, Cost(count, length)});
-  candidates_.push_back({count, length << shift_});
   best_cost_ = std::min(best_cost_, Cost(count, length));
   if (Short(length)) best_short_cost_ = std::min(best_short_cost_, Cost(count, length));
   if (kept_look_ < 0 || !Preferred(looks_[kept_look_])) KeepTail();

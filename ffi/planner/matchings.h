@@ -30,12 +30,6 @@ struct MatchingList {
   }
 };
 
-// How many matchings a candidate had, and how long it was.
-struct Candidate {
-  int32_t matchings;
-  int64_t length;
-};
-
 class MatchingBuilder {
  public:
   explicit MatchingBuilder(int32_t servers);
@@ -50,8 +44,6 @@ class MatchingBuilder {
   const MatchingList& matchings() const { return result_; }
   // The busiest server's units: what no cover is shorter than.
   int64_t bound() const { return bound_; }
-  // Every cover that was looked at, by number of matchings.
-  const std::vector<Candidate>& candidates() const { return candidates_; }
 
  private:
   static constexpr int16_t kNone = -1;
@@ -143,7 +135,6 @@ class MatchingBuilder {
   std::vector<Look> looks_;
   int32_t kept_look_ = -1;  // whose greedy end kept_ is
   MatchingList kept_;
-  std::vector<Candidate> candidates_;
   MatchingList result_;
 };
 

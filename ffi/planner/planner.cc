@@ -132,7 +132,6 @@ Scheduler Planner::chosen() const { return state_->schedule->chosen(state_->sche
 const int64_t* Planner::traffic() const { return state_->traffic; }
 int32_t Planner::num_stages() const { return state_->schedule->num_stages(); }
 const MatchingList* Planner::matchings() const { return state_->schedule->matched().matchings; }
-const std::vector<Candidate>* Planner::candidates() const { return state_->schedule->matched().candidates; }
 const int64_t* Planner::units() const { return state_->schedule->matched().units; }
 int64_t Planner::startup_units() const { return state_->schedule->matched().startup; }
 const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }

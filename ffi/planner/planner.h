@@ -25,7 +25,6 @@ enum class Scheduler : int32_t {
 inline constexpr Scheduler kFallback = Scheduler::kDirect;
 
 struct MatchingList;
-struct Candidate;
 
 enum class Seeding {
   kBegin,  // matchings of traffic much like this: those that are still good come first
@@ -92,7 +91,6 @@ class Planner {
   int32_t num_matchings() const;
   // Null for schedulers that make none.
   const MatchingList* matchings() const;
-  const std::vector<Candidate>* candidates() const;
   const int64_t* units() const;   // by pair of servers, what matchings cover
   int64_t startup_units() const;  // that a matching costs
   const std::vector<Choice>* choices() const;

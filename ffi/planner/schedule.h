@@ -47,7 +47,6 @@ class TransferBuffer {
 // The matchings that stages were cut from; null for schedules without.
 struct Matched {
   const MatchingList* matchings = nullptr;
-  const std::vector<Candidate>* candidates = nullptr;
   const int64_t* units = nullptr;  // by pair
   int64_t startup = 0;             // in units
 };

@@ -1,7 +1,6 @@
 // The extension module: host plans, and the handlers to register with XLA.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -48,13 +47,6 @@ Scheduler ToScheduler(int64_t scheduler) {
     throw std::invalid_argument("unknown scheduler number");
   }
   return static_cast<Scheduler>(scheduler);
-}
-
-std::vector<std::pair<int32_t, int64_t>> ToPairs(const std::vector<planner::Candidate>& candidates) {
-  std::vector<std::pair<int32_t, int64_t>> pairs;
-  pairs.reserve(candidates.size());
-  for (const planner::Candidate& candidate : candidates) pairs.emplace_back(candidate.matchings, candidate.length);
-  return pairs;
 }
 
 class HostPlan {
@@ -121,11 +113,6 @@ class HostPlan {
     return ToNumpy(units == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(units, units + servers * servers));
   }
 
-  std::vector<std::pair<int32_t, int64_t>> Candidates() {
-    const auto* candidates = planner().candidates();
-    return candidates == nullptr ? std::vector<std::pair<int32_t, int64_t>>() : ToPairs(*candidates);
-  }
-
   nb::list Choices() {
     nb::list choices;
     if (planner().choices() == nullptr) return choices;
@@ -161,17 +148,6 @@ class HostPlan {
   Traffic traffic_;
   Planner planner_;
 };
-
-// (matchings, length) of every cover that a search looks at when matchings cost nothing; rows: what servers send.
-std::vector<std::pair<int32_t, int64_t>> StageFrontier(const Traffic& rows) {
-  const size_t servers = rows.shape(0);
-  if (servers < 1 || servers >= (size_t{1} << 15) || rows.shape(1) != servers) {
-    throw std::invalid_argument("rows must be a square matrix");
-  }
-  planner::MatchingBuilder builder(static_cast<int32_t>(servers));
-  builder.Build(rows.data(), 0, nullptr);
-  return ToPairs(builder.candidates());
-}
 
 nb::capsule Handler(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
   return nb::capsule(reinterpret_cast<void*>(handler));
@@ -280,9 +256,6 @@ NB_MODULE(_core, m) {
         return wrong == nullptr ? "" : wrong;
       },
       nb::arg("words"), nb::arg("devices"), nb::arg("device"), "What is wrong with a stage table; empty if nothing.");
-  m.def(
-      "stage_frontier", &StageFrontier, nb::arg("rows"),
-      "(matchings, length) of each cover that the search for stages looks at; rows: what servers send to each other.");
   python::RegisterStatistics(&m);
   python::RegisterNetwork(&m);
   python::RegisterSimulation(&m);
@@ -306,7 +279,6 @@ NB_MODULE(_core, m) {
       .def_prop_ro(
           "startup_units", [](HostPlan& self) { return self.planner().startup_units(); },
           "What a stage costs, as stages count.")
-      .def("candidates", &HostPlan::Candidates, "(matchings, length) of each cover that was looked at.")
       .def("choices", &HostPlan::Choices,
            "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")
       .def(

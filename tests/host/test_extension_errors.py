@@ -40,7 +40,6 @@ test_refused_values = refusals(
     (lambda: host_plan(np.ones((4, 3), np.int64)), "traffic does not fit the topology"),
     (planned_with(np.array([[1, 2, 0]], np.int16)), "matchings do not fit the topology"),
     (planned_with(weights=np.ones(2, np.int64)), "matchings do not fit the topology"),
-    (lambda: _core.stage_frontier(np.ones((2, 3), np.int64)), "rows must be a square matrix"),
     (simulation(np.zeros(3, np.uint8)), "records are not whole"),
     (lambda: _core.network_open(0, 2, bytes(15), "", [], ""), "the secret must have 16 bytes"),
 )

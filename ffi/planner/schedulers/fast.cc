@@ -41,7 +41,7 @@ class Fast final : public Schedule {
   int32_t num_stages() const override { return stages_.count(); }
   int64_t block_bound() const override { return tiles_->block_bound(); }
   Matched matched() const override {
-    return {&matchings_.matchings(), &matchings_.candidates(), tiles_->units(), pricing_.startup_rows()};
+    return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()};
   }
   Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
   int64_t StagingRows(int32_t server) const override {
