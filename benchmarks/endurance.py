@@ -131,9 +131,6 @@ def samples_of(run: dict[str, Any], what: str) -> list[str]:
     ]
     when = f"after {first[0]['done']} {what}, when every program had run once, and after all"
     parts = [f"Of each process {when}:", records.table(header, rows, texts=1)]
-    for process, some in enumerate(run["samples"]):
-        rows = [[str(one["done"]), *(shown(one, name) for name in columns)] for one in some]
-        parts += [f"Process {process}:", records.table([what, *columns.values()], rows, texts=0)]
     return [*parts, "Grew: " + ("; ".join(run["grown"]) or "nothing") + "."]
 
 

@@ -13,17 +13,22 @@ def stamp(schema: str) -> dict[str, Any]:
     return {"schema": schema, "machine": machine(), "versions": versions()}
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
+def text(record: dict[str, Any]) -> str:
     """As JSON, with a line for each element of a list, so that versions can be compared."""
 
-    def text(value: Any) -> str:
+    def lines(value: Any) -> str:
         if not isinstance(value, list):
             return json.dumps(value)
         return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n ]"
 
+    members = [f" {json.dumps(name)}: {lines(value)}" for name, value in record.items()]
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Writes a record, and the folder it is in if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f" {json.dumps(name)}: {text(value)}" for name, value in record.items()]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path.write_text(text(record))
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python benchmarks/emulated_cluster [bench|layer|overlap|train|probe|down]`; bench by default."""
+"""`python benchmarks/emulated_cluster [bench|layer|overlap|train|down]`; bench by default."""
 
 import signal
 import sys
@@ -14,14 +14,13 @@ if not __package__:  # run as a folder: ours are found from the one above, the l
 
 import records
 
-from emulated_cluster import bench, layer, overlap, probe, report, system, training
-from emulated_cluster.fabric import cluster
+from emulated_cluster import bench, layer, overlap, report, system, training
 from emulated_cluster.options import (
     BenchOptions,
     FabricOptions,
     LayerOptions,
+    MeasuredOptions,
     OverlapOptions,
-    ProbeOptions,
     TrainingOptions,
 )
 from emulated_cluster.system import ClusterError
@@ -32,9 +31,7 @@ PROGRAM = "python benchmarks/emulated_cluster"
 def run_bench(options: BenchOptions) -> int:
     """Measures exchanges; the exit status is 1 if a row is wrong."""
     record = bench.run(options)
-    report.show(record)
-    if options.json is not None:
-        records.write(options.json, record)
+    _publish(report.page(record, "Exchanges in an emulated cluster"), record, options)
     return 1 if report.wrong(record) else 0
 
 
@@ -61,19 +58,10 @@ def run_training(options: TrainingOptions) -> int:
     return 0
 
 
-def _publish(
-    page: str, record: dict[str, Any], options: LayerOptions | OverlapOptions | TrainingOptions
-) -> None:
+def _publish(page: str, record: dict[str, Any], options: MeasuredOptions | TrainingOptions) -> None:
     sys.stdout.write(page)
     if options.json is not None:
         records.write(options.json, record)
-
-
-def run_probe(options: ProbeOptions) -> int:
-    """Measures plain TCP."""
-    with cluster(options.fabric()) as fabric:
-        sys.stdout.write(probe.table(fabric, options.seconds, options.rounds) + "\n")
-    return 0
 
 
 def run_down(options: FabricOptions) -> int:
@@ -89,7 +77,6 @@ COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
     "layer": (LayerOptions, run_layer),
     "overlap": (OverlapOptions, run_overlap),
     "train": (TrainingOptions, run_training),
-    "probe": (ProbeOptions, run_probe),
     "down": (FabricOptions, run_down),
 }
 
@@ -98,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         import tyro
     except ImportError:
-        sys.stderr.write("this needs tyro and rich: pip install 'fastjax[bench]'\n")
+        sys.stderr.write("this needs tyro: pip install 'fastjax[bench]'\n")
         return 2
     # A polite end takes everything down as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,9 +1,7 @@
-"""What can go wrong in a cluster, on demand: links, the switch, processes."""
+"""What can go wrong in a cluster, on demand: links and the switch."""
 
-import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from emulated_cluster import jobs, system
 from emulated_cluster.fabric import TRUNK, Fabric
 from emulated_cluster.system import ClusterError, batch
 
@@ -57,29 +55,3 @@ def slow_receiver(fabric: Fabric, server: int, factor: float = 10) -> None:
     """Makes the ports towards a server's NICs so many times slower; 1 is as they were."""
     lines = [fabric.port_queue(server, rail, factor) for rail in range(fabric.rails)]
     batch("tc", fabric.switch, lines)
-
-
-def slow_sender(fabric: Fabric, server: int, factor: float = 10) -> None:
-    """Makes a server's NICs so many times slower; 1 is as they were."""
-    lines = [fabric.nic_queue(rail, factor) for rail in range(fabric.rails)]
-    batch("tc", fabric.namespace(server), lines)
-
-
-def processes(fabric: Fabric, server: int) -> Sequence[int]:
-    """Process ids of what runs on a server."""
-    return system.processes_in(fabric.namespace(server))
-
-
-def kill(fabric: Fabric, server: int) -> None:
-    """Kills what runs on a server, and waits until it is gone."""
-    jobs.kill_all(fabric.namespace(server))
-
-
-def stop(fabric: Fabric, server: int) -> None:
-    """Stops what runs on a server where it stands."""
-    jobs.send(processes(fabric, server), signal.SIGSTOP)
-
-
-def go_on(fabric: Fabric, server: int) -> None:
-    """Lets what was stopped go on."""
-    jobs.send(processes(fabric, server), signal.SIGCONT)

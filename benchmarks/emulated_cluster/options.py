@@ -66,16 +66,6 @@ class FabricOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeOptions(FabricOptions):
-    """Measures what plain TCP gets from the network: one flow, and several into one port."""
-
-    seconds: float = 2.0
-    """Of line rate, for each measurement."""
-    rounds: int = 5
-    """Times that each is measured, in turn."""
-
-
-@dataclasses.dataclass(frozen=True)
 class PlannedOptions(FabricOptions):
     """The network, and what the planner is told of it."""
 
@@ -108,14 +98,14 @@ def all_known(options: object, option: str, known: tuple[str, ...]) -> None:
         raise ClusterError(f"--{option} {unknown[0]}: there are {', '.join(known)}.")
 
 
-def above_zero(options: object, *names: str) -> None:
-    """Refuses options that are not above 0.
+def above_zero(options: "MeasuredOptions | TrainingOptions") -> None:
+    """Refuses numbers that are not above 0, but for those that may be.
 
     Raises:
       ClusterError: one is not.
     """
-    for name in names:
-        if getattr(options, name) <= 0:
+    for name, value in vars(options).items():
+        if type(value) in (int, float) and value <= 0 and name not in ("delay", "seed"):
             raise ClusterError(f"--{name.replace('_', '-')} must be above 0.")
 
 
@@ -142,7 +132,7 @@ class MeasuredOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds.
         """
-        above_zero(self, "rounds", "seconds", "timeout")
+        above_zero(self)
         if self.row_bytes < 4 or self.row_bytes % 4:
             raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
 
@@ -193,7 +183,7 @@ class TrainingOptions(PlannedOptions):
         Raises:
           ClusterError: an option is out of bounds, or there is no such scheduler.
         """
-        above_zero(self, "steps", "rounds", "sequences", "width", "timeout")
+        above_zero(self)
         all_known(self, "schedulers", schedulers_in_programs())
 
 
@@ -303,6 +293,5 @@ class BenchOptions(MeasuredOptions):
           ClusterError: an option is out of bounds, or there is no such name.
         """
         super().__post_init__()
-        above_zero(self, "baseline_rounds")
         all_known(self, "workloads", tuple(WORKLOADS))
         all_known(self, "schedulers", schedulers_in_programs())

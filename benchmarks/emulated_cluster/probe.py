@@ -1,14 +1,10 @@
-"""What plain TCP gets from the network: one flow, and several that meet at one port."""
+"""What plain TCP gets from the network: several flows that meet at one port."""
 
 import dataclasses
-import json
 import socket
 import threading
 import time
 from collections.abc import Sequence
-
-import numpy as np
-import records
 
 from emulated_cluster import system
 from emulated_cluster.fabric import Fabric
@@ -100,32 +96,3 @@ def incast(fabric: Fabric, fan_in: int, seconds: float) -> float:
     size = max(1, int(seconds * fabric.rate / 8 / fan_in))
     times = completion(fabric, [Flow(nic, (0, 0), size) for nic in nics[:fan_in]])
     return fan_in * size * 8 / fabric.rate / max(times)
-
-
-def dropped(fabric: Fabric) -> int:
-    """Packets that the ports of the switch have dropped since the cluster came up."""
-    queues = json.loads(system.run(["tc", "-n", fabric.switch, "-s", "-json", "qdisc", "show"]))
-    return sum(queue["drops"] for queue in queues if queue["kind"] == "tbf")
-
-
-def table(fabric: Fabric, seconds: float, rounds: int) -> str:
-    """Median and extremes of goodput by line rate, and packets dropped, for each fan-in."""
-    most = (fabric.servers - 1) * fabric.rails
-    fan_ins = [fan_in for fan_in in (1, 2, 3, 6, 12, 24) if fan_in <= most]
-    shares: dict[int, list[float]] = {fan_in: [] for fan_in in fan_ins}
-    drops = dict.fromkeys(fan_ins, 0)
-    for _ in range(rounds):
-        for fan_in in fan_ins:
-            before = dropped(fabric)
-            shares[fan_in].append(incast(fabric, fan_in, seconds))
-            drops[fan_in] += dropped(fabric) - before
-    rows = [
-        [
-            f"{fan_in}:1",
-            *(f"{value:.3f}" for value in (np.median(found), min(found), max(found))),
-            str(round(drops[fan_in] / rounds)),
-        ]
-        for fan_in, found in shares.items()
-    ]
-    header = ["flows", "goodput by line rate, median", "min", "max", "packets dropped"]
-    return records.table(header, rows, texts=1)

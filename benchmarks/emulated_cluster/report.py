@@ -1,6 +1,5 @@
 """What the programs print, and the page of a record."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,24 +121,3 @@ LEGEND = (
     "cores that was busy, with whatever else ran but at low priority; *job*: what the job's "
     "processes were charged; both of the busiest run. *wrong*: rows that differ from numpy's."
 )
-
-
-def show(record: dict[str, Any]) -> None:
-    """Prints all of it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal and console.width < 120:
-        console = Console(width=120)
-    console.print(describe(record), highlight=False)
-    console.print(starting(record), highlight=False)
-    for workload in record["workloads"]:
-        table = Table(title=heading(workload), title_justify="left")
-        for number, name in enumerate(HEADER):
-            table.add_column(name, justify="right" if number else "left")
-        for row in rows(workload):
-            table.add_row(*row)
-        console.print(table)
-    for line in itertools.chain([LEGEND], warnings(record), skipped(record)):
-        console.print(line, highlight=False)
