@@ -8,10 +8,9 @@ import records
 
 from fastjax.simulation import INCAST, PRESETS
 
-SCHEMA = "fastjax-deduplication-2"
+SCHEMA = "fastjax-deduplication-3"
 LEVEL = 0.01  # how far behind still counts as level
 MOST_REGRET = 0.03
-_POSITIVE = 1e-9  # seconds
 _ROUNDED = 1e-9  # of sums of the same numbers
 _SHOWN = 12  # choices that are listed
 
@@ -26,12 +25,17 @@ def behind(cell: Cell, seconds: float | None = None) -> float:
 
 def best(cell: Cell) -> str:
     """The number of chunks in which ours is fastest."""
-    return min(cell["chunks"], key=lambda chunks: cell["chunks"][chunks]["total"])
+    return min(cell["chunks"], key=cell["chunks"].__getitem__)
 
 
 def in_best_chunks(cell: Cell) -> float:
     """Seconds then."""
-    return cell["chunks"][best(cell)]["total"]
+    return cell["chunks"][best(cell)]
+
+
+def by_default(cell: Cell) -> float:
+    """Seconds in the number of chunks that the cost model takes."""
+    return cell["chunks"][str(cell["default_chunks"])]
 
 
 def regret(cell: Cell) -> float:
@@ -39,47 +43,16 @@ def regret(cell: Cell) -> float:
     return cell["seconds"][cell["default"]] / min(cell["seconds"].values()) - 1
 
 
-def wrong(record: dict[str, Any]) -> list[str]:
-    """Results that are impossible, as text."""
+def impossible(cells: Sequence[Cell]) -> list[str]:
+    """Times of layers that are shorter than NICs need, as text."""
     found = []
-    for cell in [*record["layers"], *record["choices"]]:
-        name = " ".join(f"{key}={value}" for key, value in cell.items() if not _is_figure(value))
-        times = cell["seconds"] | _of_chunks(cell)
-        found += [
-            f"{name}: {what} takes {seconds!r} s"
-            for what, seconds in times.items()
-            if not _POSITIVE <= seconds < np.inf
-        ]
-        found += [f"{name}: {what}" for what in _impossible(cell, times)]
-    return found
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _of_chunks(cell: Cell) -> dict[str, float]:
-    return {f"in {n} chunks": found["total"] for n, found in cell.get("chunks", {}).items()}
-
-
-def _impossible(cell: Cell, times: dict[str, float]) -> list[str]:
-    """What contradicts something else in a layer's results."""
-    if cell["kind"] == "choice":
-        return []
-    found = []
-    crossing = cell["crossing_per_token"]
-    if crossing["once"] > crossing["each"]:
-        found.append("more rows cross once than for each choice")
-    for name, seconds in times.items():
-        bound = cell["bound"]["each" if name.endswith("each") else "once"]
-        if seconds < bound * (1 - _ROUNDED):
-            found.append(f"{name} takes {seconds!r} s, and NICs need {bound!r} s")
-    for chunks, of in cell["chunks"].items():
-        if of["total"] < max(of["network"], of["inside"]) * (1 - _ROUNDED):
-            found.append(f"{chunks} chunks take {of['total']!r} s, less than a lane is busy")
-    one = cell["chunks"]["1"]["total"]
-    if abs(one - times["once"]) > _ROUNDED * one:
-        found.append(f"one chunk takes {one!r} s, and all at once {times['once']!r} s")
+    for cell in cells:
+        times = cell["seconds"] | {f"in {n} chunks": s for n, s in cell["chunks"].items()}
+        for name, seconds in times.items():
+            bound = cell["bound"]["each" if name.endswith("each") else "once"]
+            if not bound * (1 - _ROUNDED) <= seconds < np.inf:
+                where = f"{cell['model']}, {cell['servers']} x 8, seed {cell['seed']}"
+                found.append(f"{where}: {name} takes {seconds!r} s, and NICs need {bound!r} s")
     return found
 
 
@@ -106,7 +79,6 @@ def median(cells: Sequence[Cell], *path: str) -> float:
 
 
 _TIMES = ("each", "once", "two-tier each", "two-tier once")
-_IF = ("once for each device", "in 2 parts", "in 4 parts", "handed on")
 _CHUNKS = ("2", "3", "4")
 
 
@@ -140,26 +112,22 @@ def _name(kind: tuple[Any, ...]) -> list[str]:
 
 
 def chunks(cells: Sequence[Cell]) -> str:
-    """Ours in chunks, by what the peer takes, and what keeps lanes busy then."""
+    """Ours in chunks, by what the peer takes."""
     header = ["model", "experts are", "servers", "1 chunk", *_CHUNKS, "best", "chunks then"]
-    header += ["NICs busy", "inside servers busy", "by default", "chunks by default"]
+    header += ["by default", "chunks by default"]
     lines = []
     for kind, group in kinds(cells).items():
         peer = median(group, "seconds", "two-tier once")
-        shares = [median(group, "seconds", "once") / peer]
-        shares += [median(group, "chunks", n, "total") / peer for n in _CHUNKS]
-        shares.append(float(np.median([in_best_chunks(cell) for cell in group])) / peer)
-        fastest = [cell["chunks"][best(cell)] for cell in group]
-        busy = [float(np.median([of[lane] for of in fastest])) for lane in ("network", "inside")]
-        chosen = [cell["chunks"][str(cell["default_chunks"])]["total"] for cell in group]
-        default = float(np.median(chosen)) / peer
+        times = [median(group, "seconds", "once")]
+        times += [median(group, "chunks", n) for n in _CHUNKS]
+        times.append(float(np.median([in_best_chunks(cell) for cell in group])))
+        default = float(np.median([by_default(cell) for cell in group]))
         lines.append(
             [
                 *_name(kind),
-                *(f"{share:.2f}" for share in shares),
+                *(f"{seconds / peer:.2f}" for seconds in times),
                 ", ".join(sorted({best(cell) for cell in group}, key=int)),
-                *(f"{seconds / peer:.2f}" for seconds in busy),
-                f"{default:.2f}",
+                f"{default / peer:.2f}",
                 ", ".join(sorted({str(cell["default_chunks"]) for cell in group}, key=int)),
             ]
         )
@@ -167,74 +135,16 @@ def chunks(cells: Sequence[Cell]) -> str:
 
 
 def outcome(cells: Sequence[Cell]) -> str:
-    """In how many layers ours is level or ahead in chunks; and where it is not, why."""
-    late = [cell for cell in cells if behind(cell, in_best_chunks(cell)) > LEVEL]
-    ahead = sum(behind(cell, in_best_chunks(cell)) < -LEVEL for cell in cells)
-    level = len(cells) - len(late) - ahead
-    words = (
-        f"In the best number of chunks, `auto` is ahead of two-tier by more than {LEVEL:.0%} in "
-        f"{ahead} of {len(cells)} layers, level in {level}, and behind in {len(late)}"
-    )
-    inside = [cell for cell in late if _lane(cell, "inside") > _lane(cell, "network")]
-    rest = [cell for cell in late if _lane(cell, "inside") <= _lane(cell, "network")]
-    reasons = []
-    if inside:
-        reasons.append(
-            f"in {len(inside)}, copies and sums inside servers take longer than what crosses: "
-            f"{_most(inside)}"
-        )
-    if rest:
-        reasons.append(
-            f"in {len(rest)}, NICs are busiest, and what is lost is start-ups, of which every "
-            f"chunk has its own, and the copies and sums that nothing hides at both ends: "
-            f"{_most(rest)}"
-        )
-    default = _up_to_level(
-        cells, [cell["chunks"][str(cell["default_chunks"])]["total"] for cell in cells]
-    )
-    apart = _up_to_level(cells, [cell["seconds"]["in 4 parts"] for cell in cells])
+    """In how many layers ours is level or ahead in chunks."""
+    gaps = [behind(cell, in_best_chunks(cell)) for cell in cells]
+    ahead, late = sum(gap < -LEVEL for gap in gaps), sum(gap > LEVEL for gap in gaps)
+    default = sum(behind(cell, by_default(cell)) <= LEVEL for cell in cells)
     return (
-        f"{words}{'. Of these: ' if reasons else ''}{'; '.join(reasons)}. In the number of chunks "
-        f"that the cost model takes, {default} are level or ahead. All of it is due to chunks that "
-        "are on the way back while others cross: if the way back begins when all has arrived, "
-        f"{apart} are in 4 chunks."
+        f"In the best number of chunks, `auto` is ahead of two-tier by more than {LEVEL:.0%} in "
+        f"{ahead} of {len(cells)} layers, level in {len(cells) - ahead - late}, and behind in "
+        f"{late}, by {max(gaps):.1%} at most. In the number of chunks that the cost model takes, "
+        f"{default} are level or ahead."
     )
-
-
-def _up_to_level(cells: Sequence[Cell], seconds: Sequence[float]) -> int:
-    """In how many ours is level or ahead with these times."""
-    return sum(behind(cell, ours) <= LEVEL for cell, ours in zip(cells, seconds, strict=True))
-
-
-def _lane(cell: Cell, lane: str) -> float:
-    return cell["chunks"][best(cell)][lane]
-
-
-def _most(cells: Sequence[Cell]) -> str:
-    """Where they are, and up to how far behind."""
-    most = max(behind(cell, in_best_chunks(cell)) for cell in cells)
-    places = dict.fromkeys(
-        f"{cell['model']}, {cell['servers']} x 8, {popularity(cell['exponent'])}" for cell in cells
-    )
-    return f"up to {most:.1%} ({'; '.join(places)})"
-
-
-def ifs(cells: Sequence[Cell]) -> str:
-    """What is lost inside servers: by what the peer takes."""
-    header = ["model", "experts are", "servers", "as it is", *_IF]
-    lines = []
-    for kind, group in kinds(cells).items():
-        peer = median(group, "seconds", "two-tier once")
-        shares = (median(group, "seconds", name) / peer for name in ("once", *_IF))
-        lines.append([*_name(kind), *(f"{share:.2f}" for share in shares)])
-    return records.table(header, lines, texts=3)
-
-
-def _span(cells: Sequence[Cell], name: str) -> str:
-    """From the least to the most of the deduplicated peer's time."""
-    peer = [cell["seconds"]["two-tier once"] for cell in cells]
-    shares = [cell["seconds"][name] / by for cell, by in zip(cells, peer, strict=True)]
-    return f"{min(shares):.2f} to {max(shares):.2f}"
 
 
 def choices(cells: Sequence[Cell]) -> str:
@@ -287,7 +197,6 @@ def page(record: dict[str, Any], title: str) -> str:
     preset = PRESETS[record["preset"]]
     seeds = len({cell["seed"] for cell in record["layers"]})
     missed = [cell for cell in record["layers"] if behind(cell) > LEVEL]
-    least = min(cell["device_bytes"] for cell in record["layers"])
     about = (
         f"Dispatch and combine of a layer of experts, {record['tokens']:,} tokens a device in bf16 "
         f"out and back, simulated flow by flow at the rates of {preset.source}, incast "
@@ -308,8 +217,7 @@ def page(record: dict[str, Any], title: str) -> str:
     )
     result = (
         f"All at once, `auto` takes more than {LEVEL:.0%} longer than two-tier, both once, in "
-        f"{len(missed)} of {len(record['layers'])} layers; a device has {least / 1e6:.0f} MB of "
-        f"tokens or more. {outcome(record['layers'])}"
+        f"{len(missed)} of {len(record['layers'])} layers. {outcome(record['layers'])}"
     )
     chunked = (
         "A device's tokens are split into equal chunks; each is planned, crosses, is copied, "
@@ -317,24 +225,9 @@ def page(record: dict[str, Any], title: str) -> str:
         "servers work at once, each on one chunk at a time ([how](../../docs/design/simulator.md#"
         "a-layer-in-chunks)); every chunk's exchanges are simulated by themselves, flow by flow. "
         "No experts work here. Times of ours, once, by the peer's, which is not split: its pieces "
-        "overlap on each way, and its way back begins when all has arrived. That favours ours, of "
-        "which early chunks are on the way back then; with the way back after the last arrival, 2 "
-        "and 4 chunks are *in 2 parts* and *in 4 parts* below. *best*: of 1, 2, 3, 4, 6 and 8 "
-        "chunks, as simulated. *busy*: how long NICs and links inside servers work then, also by "
-        "the peer's time. *by default*: in the number of chunks that the cost model takes for the "
-        "best, which knows nothing of popularity."
-    )
-    why = (
-        "Times of ours, once, by the peer's. *as it is*: the exchange inside servers begins when "
-        "all that crosses has landed. *once for each device*: the same, but a row that several "
-        "experts of a device want is copied to that device once. *in 2 parts*, *in 4 parts*: as it "
-        "is, but one part of the tokens crosses while the one before is exchanged inside servers, "
-        "there, and then back. *handed on*: once for each device, with NICs balanced, copied as "
-        "rows land and summed as they come, in 16 pieces; nothing is planned. Then ours takes "
-        f"{_span(record['layers'], 'handed on')} of the peer's time, as it is "
-        f"{_span(record['layers'], 'once')}: what is lost is that nothing crosses while rows are "
-        "exchanged inside servers, and with popular experts that takes long, since a server's "
-        "copies meet at one device."
+        "overlap on each way, and its way back begins when all has arrived, which favours ours. "
+        "*best*: of 1, 2, 3, 4, 6 and 8 chunks, as simulated. *by default*: in the number that the "
+        "cost model takes, which knows nothing of popularity."
     )
     default = (
         f"Whether `deduplicate=None` takes the better way: {record['experts']} experts, k choices, "
@@ -346,7 +239,6 @@ def page(record: dict[str, Any], title: str) -> str:
     )
     parts = [f"# {title}", about, who, "## Layers of known models", result]
     parts += [layers(record["layers"]), "## In chunks", chunked, chunks(record["layers"])]
-    parts += ["## What it is that costs", why, ifs(record["layers"])]
     parts += ["## The default", default, choices(record["choices"])]
     parts += [text for text in [worst(record["choices"])] if text]
     return "\n\n".join([*parts, records.conditions(record)]) + "\n"

@@ -10,28 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import auto_tables
-import completion
 import deduplication_tables
-import drift_time
 import endurance
 import fault_matrix
-import frontier
-import gap_tables
 import gpu_compile
 import layer_memory
 import moe_layer
 import plan_time
 import processes
 import records
+import schedule_tables
 import simulated_cluster
-import simulation_time
 from emulated_cluster import layer as emulated_layer
 from emulated_cluster import overlap as emulated_overlap
 from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
 from gpu_check import report as gpu_report
-from paper import report as paper
 from records import table
 
 SHOWN = "cpu_8_devices_jax_0_10_2"
@@ -178,32 +172,26 @@ def summary(found: dict[str, dict[str, Any]]) -> str:
 
 PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
-    auto_tables.SCHEMA: auto_tables.page,
-    completion.SCHEMA: completion.page,
     deduplication_tables.SCHEMA: deduplication_tables.page,
-    drift_time.SCHEMA: drift_time.page,
     emulated_cluster.SCHEMA: emulated_cluster.page,
     endurance.SCHEMA: endurance.page,
     fault_matrix.SCHEMA: fault_matrix.page,
-    frontier.SCHEMA: frontier.page,
-    gap_tables.SCHEMA: gap_tables.page,
     gpu_compile.SCHEMA: gpu_compile.page,
     gpu_report.SCHEMA: gpu_report.page,
     layer_memory.SCHEMA: layer_memory.page,
     moe_layer.SCHEMA: moe_layer.page,
-    paper.SCHEMA: paper.page,
+    schedule_tables.SCHEMA: schedule_tables.page,
     emulated_layer.SCHEMA: emulated_layer.page,
     emulated_overlap.SCHEMA: emulated_overlap.page,
     training.SCHEMA: training.page,
     plan_time.SCHEMA: plan_time.page,
     processes.SCHEMA: processes.page,
     simulated_cluster.SCHEMA: simulated_cluster.page,
-    simulation_time.SCHEMA: simulation_time.page,
 }
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """What every generated file must hold: all pages of results, and the READMEs."""
+    """What every generated file must hold: all pages of results, the READMEs, records in short."""
     found = {
         path.stem: json.loads(path.read_text())
         for path in sorted((root / "benchmarks/results").glob("*.json"))
@@ -216,6 +204,11 @@ def pages(root: Path) -> dict[Path, str]:
     }
     shown = found[SHOWN]
     benches = {k: record for k, record in found.items() if record["schema"] == BENCH_SCHEMA}
+    # `python -m fastjax bench` gives every figure a line.
+    result |= {
+        root / f"benchmarks/results/{stem}.json": records.text(record)
+        for stem, record in benches.items()
+    }
     marked = {
         root / "README.md": f"{excerpt(shown)}\n\n{conditions(shown)}",
         root / "benchmarks/README.md": summary(benches),

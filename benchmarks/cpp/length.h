@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "contest.h"
 #include "planner/planner.h"
+#include "timing.h"
 
 namespace fastjax::bench {
 

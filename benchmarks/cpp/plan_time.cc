@@ -1,6 +1,5 @@
-// Microseconds from a traffic matrix to one device's stage table, with a warm planner and another matrix every time,
-// beside what the textbook's way takes on the same matrices. 8192 devices take gigabytes and a minute: name them to
-// have them.
+// Microseconds from a traffic matrix to one device's stage table, with a warm planner and another matrix every time.
+// 8192 devices take gigabytes and a minute: name them to have them.
 //
 //   plan_time [--devices 32,64] [--scheduler fast] [--row-bytes 4096] [--json FILE]
 #include <charconv>
@@ -10,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "contest.h"
 #include "json.h"
 #include "report.h"
+#include "timing.h"
 
 namespace {
 
@@ -82,15 +81,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   const double load = fastjax::bench::LoadAverage();
-  fastjax::bench::PrintHeader(options.settings);
   std::vector<Result> results;
   for (const fastjax::bench::Skew skew : fastjax::bench::kSkews) {
     for (const int32_t devices : options.devices) {
       results.push_back(fastjax::bench::Run(options.settings, devices, skew));
-      fastjax::bench::PrintPlanner(results.back());
+      fastjax::bench::Print(results.back());
     }
   }
-  fastjax::bench::PrintTextbooks(results);
   if (!options.json.empty() && !fastjax::bench::WriteJson(options.json, options.settings, load, results)) {
     std::fprintf(stderr, "plan_time: cannot write %s\n", options.json.c_str());
     return 1;

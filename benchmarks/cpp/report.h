@@ -1,17 +1,15 @@
-// Results as lines of text and as JSON.
+// Results as lines of text, with medians and means, and as JSON.
 #ifndef FASTJAX_BENCHMARKS_CPP_REPORT_H_
 #define FASTJAX_BENCHMARKS_CPP_REPORT_H_
 
 #include <string>
 #include <vector>
 
-#include "contest.h"
+#include "timing.h"
 
 namespace fastjax::bench {
 
-void PrintHeader(const Settings& settings);
-void PrintPlanner(const Result& result);
-void PrintTextbooks(const std::vector<Result>& results);
+void Print(const Result& result);
 
 // Returns false where the file cannot be written.
 [[nodiscard]] bool WriteJson(const std::string& path, const Settings& settings, double load_at_start,

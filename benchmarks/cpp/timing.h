@@ -1,14 +1,12 @@
-// Times the planner, and the textbooks beside it, on the same matrices in the same run.
-#ifndef FASTJAX_BENCHMARKS_CPP_CONTEST_H_
-#define FASTJAX_BENCHMARKS_CPP_CONTEST_H_
+// Times the planner.
+#ifndef FASTJAX_BENCHMARKS_CPP_TIMING_H_
+#define FASTJAX_BENCHMARKS_CPP_TIMING_H_
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "planner/planner.h"
 #include "spread.h"
-#include "textbook.h"
 #include "workload.h"
 
 namespace fastjax::bench {
@@ -39,28 +37,15 @@ struct PlannerResult {
   int64_t table_bytes;
 };
 
-struct TextbookResult {
-  Search search;
-  Spread plan;         // from the matrix to one device's transfers
-  Spread stages_only;  // the decomposition
-  Spread processor;
-  double stages;  // a mean
-  double length_by_bound;
-  int64_t memory_bytes;
-};
-const char* Name(Search search);
-
 struct Result {
   int32_t devices;
   Skew skew;
   int32_t matrices;
   PlannerResult planner;
-  std::vector<TextbookResult> textbooks;  // by search; none above kTextbookDevices, where they take too long
 };
-inline constexpr int32_t kTextbookDevices = 320;
 
 Result Run(const Settings& settings, int32_t devices, Skew skew);
 
 }  // namespace fastjax::bench
 
-#endif  // FASTJAX_BENCHMARKS_CPP_CONTEST_H_
+#endif  // FASTJAX_BENCHMARKS_CPP_TIMING_H_

@@ -1,6 +1,6 @@
-"""What each rail of a server pair carries, cut into stages: transfers made by hand, in numpy.
+"""Peers that are not in the library, as transfers made by hand: from the ideas of papers only.
 
-Nothing here is the planner's: peers that are made of it are judged by tests that replay transfers.
+Nothing here is the planner's: peers are judged by tests that replay transfers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from fastjax import Topology
 from fastjax.schedule.transfers import TRANSFER_DTYPE
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
@@ -190,3 +191,115 @@ def in_order(transfers: np.ndarray, servers: int, per_server: int) -> np.ndarray
     phase, stage = transfers["phase"], transfers["stage"]
     away = (transfers["dst"] // per_server - transfers["src"] // per_server) % servers
     return transfers[np.lexsort((np.where(phase == SCALE_OUT, away, 0), phase, stage))]
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Fills a square matrix up until all its lines have the sum of the largest one."""
+    padded = rows.astype(np.int64)
+    total = max(padded.sum(axis=0).max(), padded.sum(axis=1).max())
+    for i in range(len(padded)):
+        for j in range(len(padded)):
+            padded[i, j] += total - max(padded[i].sum(), padded[:, j].sum())
+    return padded
+
+
+def birkhoff(rows: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Birkhoff's decomposition: perfect matchings of the padded matrix.
+
+    Each is as long as its smallest entry.
+
+    Args:
+      rows: what each server sends to each, square, of 0 or more.
+
+    Returns:
+      For each matching the target of every server, and its length.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    left = _padded(rows)
+    servers = np.arange(len(left))
+    matchings = []
+    while left.any():
+        targets = maximum_bipartite_matching(csr_array(left), perm_type="column")
+        length = int(left[servers, targets].min())
+        left[servers, targets] -= length
+        matchings.append((targets, length))
+    return matchings
+
+
+def as_published(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """FAST (arXiv 2505.09764) as its paper has it.
+
+    Each server pair's rows are spread evenly over the rails, without regard to where they are for;
+    the matrix of servers is padded and decomposed (Birkhoff) with arbitrary perfect matchings; no
+    stage is cut. The longest comes first, the order that serves it best: little is left to hand on
+    behind the last. All balance comes before the first, which is up to whoever simulates it.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = balanced_rails(traffic, n, m)
+    matchings = birkhoff(rails.lengths().max(axis=2))
+    matchings.sort(key=lambda matching: -matching[1])
+    targets = np.array([each for each, _ in matchings], np.int64).reshape(-1, n)
+    lengths = np.array([length for _, length in matchings], np.int64)
+    return staged_transfers(traffic, rails, matched_stages(rails, targets, lengths))
+
+
+def pxn(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """What NCCL does from 2.12 on where servers have several NICs (PXN): the other way round.
+
+    Rows go to the device of their own server that has the target's place, which sends them on
+    over its NIC, straight to the target; all servers at once, and nothing is balanced.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = target_rails(traffic, n, m)
+    return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))
+
+
+def two_tier(traffic: np.ndarray, topology: Topology) -> np.ndarray:
+    """Forwarding between servers, in DeepEP's manner.
+
+    Device k of a server sends all that it has for another server to device k there, which hands it
+    on; all servers at once, and nothing is balanced. Every row crosses for itself: where rows are
+    of tokens, `two_tier_once` makes the traffic of those that DeepEP sends once.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    rails = own_rails(traffic, n, m)
+    return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))
+
+
+def two_tier_once(choices: np.ndarray, topology: Topology, num_experts: int) -> np.ndarray:
+    """What `two_tier` is to carry for a layer's dispatch, and `pxn`, transposed, for its combine.
+
+    DeepEP sends a token once to each server that has experts of its, to the device of its own place
+    there, which copies it to each device that wants it, once. Of these copies, the first is the row
+    that crosses. The others begin on the device that it came to, as rows of that server: nobody can
+    send before there is something to send, but here they need not wait for it, which favours the
+    peer, by no more than the copies of the last piece. Likewise on the way back, where a device
+    sums what it has for a token before it sends it, and the server what its devices have.
+
+    Args:
+      choices: experts of each device's tokens, all of 0 or more, shape (devices, tokens, k).
+      topology: the servers.
+      num_experts: of the layer.
+
+    Returns:
+      Rows, int64, shape (devices, devices).
+    """
+    devices, m = topology.num_devices, topology.devices_per_server
+    traffic = np.zeros((devices, devices), np.int64)
+    for device, experts in enumerate(choices):
+        wants = np.zeros((len(experts), devices), bool)
+        np.put_along_axis(wants, experts // (num_experts // devices), True, 1)
+        here = wants.reshape(len(experts), topology.servers, m)
+        for server in range(topology.servers):
+            first = server * m
+            inside = here[:, server]
+            if server == device // m:
+                traffic[device, first : first + m] += inside.sum(0)
+                continue
+            token = inside.any(1)
+            crosses = np.bincount(inside[token].argmax(1), minlength=m)
+            traffic[device, first : first + m] += crosses
+            traffic[first + device % m, first : first + m] += inside.sum(0) - crosses
+    return traffic

@@ -1,11 +1,10 @@
-#include "contest.h"
+#include "timing.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "allocations.h"
 #include "length.h"
 #include "planner/table.h"
-#include "textbook.h"
 
 namespace fastjax::bench {
 namespace {
@@ -33,18 +31,16 @@ double Microseconds(Clock::duration time) { return std::chrono::duration<double,
 
 struct Effort {
   int32_t matrices;  // enough that none is still in the caches' fastest part, as far as memory allows
-  int32_t rounds;    // in each: so many plans, then so many of each textbook, that most are in their steady state
-  int32_t plans;
-  int32_t textbook_plans;
+  int32_t rounds;
+  int32_t plans;  // in each round
 };
 
 Effort EffortFor(int32_t devices) {
-  if (devices <= 64) return {16, 40, 100, 50};
-  if (devices <= 96) return {16, 100, 8, 4};
-  if (devices <= 160) return {16, 100, 8, 4};
-  if (devices <= 320) return {16, 60, 4, 1};
-  if (devices <= 1024) return {4, 60, 1, 0};
-  return {2, 6, 1, 0};
+  if (devices <= 64) return {16, 40, 100};
+  if (devices <= 160) return {16, 100, 8};
+  if (devices <= 320) return {16, 60, 4};
+  if (devices <= 1024) return {4, 60, 1};
+  return {2, 6, 1};
 }
 
 // Of this thread: unlike the clock on the wall, it does not go on while other programs run.
@@ -54,7 +50,7 @@ double CpuMicroseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-// What is timed in all contestants: stages, then all that one device needs.
+// Times stages, then all that one device needs.
 class Stopwatch {
  public:
   template <typename Decide, typename List>
@@ -102,9 +98,9 @@ class Inputs {
   int64_t count_ = -1;
 };
 
-class PlannerContestant {
+class TimedPlanner {
  public:
-  PlannerContestant(const Settings& settings, const Topology& topology, const Ring& ring)
+  TimedPlanner(const Settings& settings, const Topology& topology, const Ring& ring)
       : words_(planner::TableWords(topology, settings.scheduler)),
         before_(GetAllocations().live_bytes),
         plan_(topology, settings.scheduler, settings.row_bytes),
@@ -144,49 +140,6 @@ class PlannerContestant {
   Stopwatch watch_;
 };
 
-class TextbookContestant {
- public:
-  TextbookContestant(const Topology& topology, Search search, const Ring& ring)
-      : topology_(topology),
-        search_(search),
-        ring_(ring),
-        before_(GetAllocations().live_bytes),
-        textbook_(topology, search),
-        inputs_(ring, topology.devices()) {}
-
-  void Once() {
-    inputs_.Next();
-    watch_.Time([&] { textbook_.Decompose(inputs_.traffic()); }, [&] { textbook_.List(inputs_.device()); });
-  }
-  void Round(int32_t times) {
-    watch_.Round(times, [this] { Once(); });
-  }
-  void EndWarmUp() {
-    watch_.Restart();
-    memory_bytes_ = GetAllocations().live_bytes - before_;
-  }
-  TextbookResult Finish() {
-    TextbookResult result = {search_, watch_.whole(), watch_.stages_only(), watch_.processor(), 0, 0, memory_bytes_};
-    const auto count = static_cast<double>(ring_.size());
-    for (const auto& traffic : ring_) {
-      textbook_.Decompose(traffic.data());
-      result.stages += textbook_.num_stages() / count;
-      result.length_by_bound += static_cast<double>(textbook_.length()) / RailBound(topology_, traffic) / count;
-    }
-    return result;
-  }
-
- private:
-  Topology topology_;
-  Search search_;
-  const Ring& ring_;
-  int64_t before_;
-  int64_t memory_bytes_ = 0;
-  Textbook textbook_;
-  Inputs inputs_;
-  Stopwatch watch_;
-};
-
 void Add(double value, size_t count, Range* range) {
   range->mean += value / static_cast<double>(count);
   range->max = std::max(range->max, value);
@@ -214,11 +167,6 @@ void DescribePlans(const Settings& settings, const Ring& ring, Planner* plan, Pl
 
 }  // namespace
 
-const char* Name(Search search) {
-  constexpr const char* kNames[] = {"textbook", "textbook, Hopcroft-Karp"};
-  return kNames[static_cast<int32_t>(search)];
-}
-
 Result Run(const Settings& settings, int32_t devices, Skew skew) {
   Topology topology;
   topology.servers = devices / kDevicesPerServer;
@@ -228,26 +176,13 @@ Result Run(const Settings& settings, int32_t devices, Skew skew) {
   Ring ring;
   for (int32_t i = 0; i < effort.matrices; ++i) ring.push_back(MakeTraffic(skew, devices, kMeanRows, &random));
 
-  PlannerContestant ours(settings, topology, ring);
+  TimedPlanner ours(settings, topology, ring);
   for (int32_t i = 0; i < effort.matrices; ++i) ours.Once();
   ours.EndWarmUp();
-  std::vector<TextbookContestant> textbooks;
-  if (devices <= kTextbookDevices) {
-    textbooks.reserve(std::size(kSearches));
-    for (const Search search : kSearches) {
-      textbooks.emplace_back(topology, search, ring);
-      textbooks.back().Once();
-      textbooks.back().EndWarmUp();
-    }
-  }
-  for (int32_t round = 0; round < effort.rounds; ++round) {
-    ours.Round(effort.plans);
-    for (TextbookContestant& textbook : textbooks) textbook.Round(effort.textbook_plans);
-  }
+  for (int32_t round = 0; round < effort.rounds; ++round) ours.Round(effort.plans);
 
-  Result result = {devices, skew, effort.matrices, ours.Times(), {}};
+  Result result = {devices, skew, effort.matrices, ours.Times()};
   DescribePlans(settings, ring, ours.plan(), &result.planner);
-  for (TextbookContestant& textbook : textbooks) result.textbooks.push_back(textbook.Finish());
   return result;
 }
 
