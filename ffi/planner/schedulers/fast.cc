@@ -40,9 +40,7 @@ class Fast final : public Schedule {
   void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
   int64_t block_bound() const override { return tiles_->block_bound(); }
-  Matched matched() const override {
-    return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()};
-  }
+  Matched matched() const override { return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()}; }
   Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
   int64_t StagingRows(int32_t server) const override {
     return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
