@@ -16,7 +16,7 @@ TINY = "--servers 2 --rails 1 --rate 1gbit"
 LAYER = f"{TINY} --seconds 0.002 --rounds 1 --row-bytes 64"
 
 PROGRAMS = {
-    "schedules.py": "--tables bound size planner --servers 2 4 --seeds 1",
+    "schedules.py": "--tables bound flow planner --servers 2 4 --seeds 1",
     "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32 --rows 256",
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "moe_layer.py": "--tokens 16 --width 8 --inner 8 --rounds 1 --experts 8 --least 0",
