@@ -33,7 +33,6 @@ And, read then as well:
 | environment | default | meaning |
 |---|---|---|
 | `FASTJAX_STATS` | 0 | 1: statistics of exchanges are collected from the start |
-| `FASTJAX_CALIBRATION` | the user's | a calibration file, or `off`; read when a topology asks |
 
 A variable whose name is almost one of these is warned of.
 """
@@ -137,7 +136,7 @@ def from_environment(environ: Mapping[str, str]) -> Options:
 
 _PREFIX = "FASTJAX_"
 _VARIABLES = (
-    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "GPU_STREAM", "STATS", "CALIBRATION"),
+    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "GPU_STREAM", "STATS"),
     *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
     *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "EMULATE_GPU"),
 )

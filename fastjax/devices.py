@@ -1,8 +1,7 @@
-"""What JAX says of devices: which server each is in, and on what kind of machine."""
+"""What JAX says of devices: which server each is in."""
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fastjax import calibration
 from fastjax.errors import TopologyError
 
 AxisName = Hashable | Sequence[Hashable]
@@ -35,38 +33,16 @@ def _servers_of(devices: np.ndarray) -> np.ndarray:
     return np.vectorize(lambda d: d.process_index, otypes=[int])(devices)
 
 
-def machine_of(devices: np.ndarray) -> calibration.Machine | None:
-    """The kind of machine that devices are on; None where they are on several kinds.
-
-    All devices of a server count, also those that are not among `devices`.
-    """
-    kinds = {(d.platform, d.device_kind) for d in devices.flat}
-    if len(kinds) > 1:
-        return None
-    platform, device_kind = kinds.pop()
-    try:
-        everyone = np.array(jax.devices(platform), dtype=object)
-    except RuntimeError:  # devices that are compiled for, and not here
-        everyone = devices.reshape(-1)
-    server_of = dict(zip((d.id for d in everyone), _servers_of(everyone).tolist(), strict=True))
-    sizes = collections.Counter(server_of.values())
-    found = {sizes[server_of.get(d.id)] for d in devices.flat}
-    return calibration.Machine(platform, device_kind, found.pop()) if len(found) == 1 else None
-
-
-def calibration_of(devices: np.ndarray) -> tuple[calibration.Calibration | None, str]:
-    """The calibration in force for devices, or None, and a sentence on it."""
-    if calibration.source().path is None:
-        return calibration.look_up(None, 1)
-    spanned = len({d.process_index for d in devices.flat})
-    return calibration.look_up(machine_of(devices), max(spanned, jax.process_count()))
+def axis_names(axis_name: AxisName) -> tuple[Hashable, ...]:
+    """The axes that a name, or a sequence of names, stands for."""
+    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
 def server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     """Which server each device of the axis is in: one row for each position of the other axes."""
     if not hasattr(mesh, "axis_names"):
         raise TopologyError(f"mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}.")
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = axis_names(axis_name)
     missing = [n for n in names if n not in mesh.axis_names]
     if missing:
         raise TopologyError(f"the mesh has axes {mesh.axis_names}, not {missing[0]!r}.")
@@ -75,4 +51,4 @@ def server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     return _servers_of(lines(mesh.devices, [mesh.axis_names.index(n) for n in names]))
 
 
-__all__ = ["AxisName", "calibration_of", "lines", "machine_of", "server_labels"]
+__all__ = ["AxisName", "axis_names", "lines", "server_labels"]

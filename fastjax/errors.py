@@ -52,10 +52,6 @@ class FallbackWarning(UserWarning):
     """A program for GPUs uses operations of JAX, since there is no backend of ours for them."""
 
 
-class CalibrationWarning(UserWarning):
-    """A calibration file cannot be used, and defaults take its place."""
-
-
 class OptionWarning(UserWarning):
     """An environment variable has no effect: its name is almost that of an option."""
 
@@ -67,7 +63,6 @@ class ThreadsWarning(UserWarning):
 __all__ = [
     "EXCHANGE_ERRORS",
     "ArgumentError",
-    "CalibrationWarning",
     "FallbackWarning",
     "FastjaxError",
     "OptionError",

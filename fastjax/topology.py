@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fastjax import calibration, devices
+from fastjax import devices
 from fastjax.devices import AxisName
 from fastjax.errors import TopologyError
 
@@ -145,18 +145,12 @@ class Topology:
         return (*fields, *(int(rate) for rate in nics))
 
     @classmethod
-    def from_mesh(
-        cls, mesh: Any, axis_name: AxisName, *, calibrated: bool = True, **rates: Any
-    ) -> Topology:
+    def from_mesh(cls, mesh: Any, axis_name: AxisName, **rates: Any) -> Topology:
         """The topology of a mesh axis: its servers are the slices it spans, or else the processes.
 
         Args:
           mesh: a `jax.sharding.Mesh`.
           axis_name: an axis of it, or several in the order they are exchanged over.
-          calibrated: whether rates that are not given may come from the calibration of this kind of
-            machine, if there is one; defaults take their place otherwise. In a job of several
-            processes only a calibration file that `FASTJAX_CALIBRATION` names counts, and it must
-            be the same for all of them.
           **rates: bandwidths and latencies, as the constructor takes them.
 
         Returns:
@@ -169,9 +163,41 @@ class Topology:
           TopologyError: the mesh has no such axis, or no devices.
         """
         labels = devices.server_labels(mesh, axis_name)
-        if calibrated:
-            rates = _calibrated_rates(mesh.devices, rates) | rates
         return _from_labels(cls, labels, rates)
+
+    @staticmethod
+    def measure(mesh: Any, axis_name: AxisName) -> Topology:
+        """The topology of a mesh axis, with rates as they are between its devices now.
+
+        Called by all processes that have devices in the mesh, at the same place; it exchanges rows
+        between them for a few seconds, with nothing else running, and returns the same in each.
+
+        Args:
+          mesh: a `jax.sharding.Mesh`.
+          axis_name: an axis of it, or several in the order they are exchanged over.
+
+        Returns:
+          That of `from_mesh`, with measured bandwidths and latencies: of a device while all of the
+          mesh are at work, to three digits. What cannot be measured has its default: rates inside
+          servers of one device, rates between servers where there is one, a latency that does not
+          rise above the noise, `transfer_overhead` and `incast_loss`.
+
+        Raises:
+          TopologyError: the mesh has no such axis, no devices or none of this process, or the axis
+            has one device of several.
+        """
+        (measure,) = _measures
+        return measure(mesh, axis_name)
+
+
+Measure = Callable[[Any, AxisName], Topology]
+_measures: list[Measure] = []
+
+
+def measure_with(function: Measure) -> Measure:
+    """Has `Topology.measure` call a function, which needs exchanges, and these need topologies."""
+    _measures[:] = [function]
+    return function
 
 
 def _word(value: float, per_unit: float) -> int:
@@ -208,23 +234,8 @@ def usual_topology(
 
 
 def rate_names() -> tuple[str, ...]:
-    """Fields of a topology that a calibration can set."""
+    """Fields of a topology that are bandwidths, latencies and losses of all its devices."""
     return tuple(f.name for f in dataclasses.fields(Topology) if f.type == "float")
-
-
-def _calibrated_rates(used: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:
-    found, _ = devices.calibration_of(used)
-    if found is None:
-        return {}
-    rates: dict[str, Any] = {n: rate for n, rate in found.rates.items() if n in rate_names()}
-    try:
-        Topology(1, 1, **rates)
-    except TopologyError as error:
-        calibration.warn_unusable(found, error)
-        return {}
-    if given.get("nic_bandwidths") is not None:  # the caller's word on scale_out_bandwidth
-        rates.pop("scale_out_bandwidth", None)
-    return rates
 
 
 def _from_labels(cls: type[Topology], labels: np.ndarray, rates: dict[str, Any]) -> Topology:
@@ -315,6 +326,7 @@ __all__ = [
     "AxisName",
     "Topology",
     "fit_to_groups",
+    "measure_with",
     "rate_names",
     "topology_of_words",
     "usual_topology",

@@ -12,9 +12,6 @@ import pytest
 # Child processes too must import the installed package, not the source folder they may start in.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-# Nor must they, or the tests, find what was measured on the machine they run on.
-os.environ["FASTJAX_CALIBRATION"] = "off"
-
 # jaxlib before 0.12 parks one thread of its pool for every device of every launch in flight (at
 # most 32 a device), and its pool has as many threads as there are devices: launches that are queued
 # without waiting then deadlock in any collective, its own included. It sizes the pool by this.

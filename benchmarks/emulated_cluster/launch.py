@@ -53,11 +53,9 @@ def job_in(fabric: Fabric) -> dict[str, Any]:
 def environment(fabric: Fabric) -> dict[str, str]:
     """What fastjax is told of the cluster.
 
-    All servers see this machine's shared memory, which is why TCP has to be asked for, and none has
-    the speeds that somebody may have measured on it.
+    All servers see this machine's shared memory, which is why TCP has to be asked for.
     """
     return {
         "FASTJAX_UCX_TRANSPORTS": "tcp",
         "FASTJAX_UCX_NICS": ",".join(fabric.nics),
-        "FASTJAX_CALIBRATION": "off",
     }

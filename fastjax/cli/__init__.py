@@ -12,12 +12,11 @@ usage: python -m fastjax                report the environment
        python -m fastjax bench ...      measure exchanges on this machine
        python -m fastjax plan ...       plan the exchange of some traffic
        python -m fastjax simulate ...   simulate what that exchange would cost on a cluster
-       python -m fastjax calibrate ...  measure the rates that plans are made with, and store them
        python -m fastjax --version
 A command explains itself with --help.
 """
 
-_COMMANDS = ("bench", "calibrate", "plan", "simulate")
+_COMMANDS = ("bench", "plan", "simulate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: of the command line; by default those of the process.
 
     Returns:
-      The exit status: 0; 1 where a benchmark found wrong results or a calibration no sense; 2 where
-      the command is wrong or something that it needs is not installed.
+      The exit status: 0; 1 where a benchmark found wrong results; 2 where the command is wrong or
+      something that it needs is not installed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     status = 0

@@ -24,8 +24,8 @@ std::string Seconds(std::chrono::milliseconds time) {
 }
 
 constexpr char kOtherPlans[] =
-    " plans with another topology, scheduler or row size; fastjax.options, FASTJAX_SCHEDULER and the calibration of "
-    "the machine must be the same in every process";
+    " plans with another topology, scheduler or row size; fastjax.options and FASTJAX_SCHEDULER must be the same "
+    "in every process, and so must rates that were measured";
 
 // Says how far another launch of a call is from this one.
 std::string Distance(const LaunchId& theirs, const LaunchId& own) {

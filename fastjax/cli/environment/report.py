@@ -9,13 +9,11 @@ import sys
 from collections.abc import Mapping
 
 import jax
-import numpy as np
 
 import fastjax
-from fastjax import _core, calibration, config, handlers, network
+from fastjax import _core, config, handlers, network
 from fastjax.cli.shared import machine
-from fastjax.cli.shared.text import Section, as_text, rate_text
-from fastjax.devices import calibration_of
+from fastjax.cli.shared.text import Section, as_text
 
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
@@ -44,7 +42,6 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
             "copy threads": str(_core.copy_threads()),
         },
         "options": _options(environ),
-        "calibration": _calibration(),
     }
 
 
@@ -99,14 +96,6 @@ def _options(environ: Mapping[str, str]) -> Section:
         "topology": f"{topology} (default; set with fastjax.options)",
         "statistics": f"{collected} ({source('FASTJAX_STATS')})",
     }
-
-
-def _calibration() -> Section:
-    """What `Topology.from_mesh` starts from, on all devices."""
-    found, why = calibration_of(np.array(jax.devices(), dtype=object))
-    section = {"file": str(calibration.source()), "in force": why}
-    rates = found.rates if found else {}
-    return section | {name: rate_text(name, rate) for name, rate in rates.items()}
 
 
 def show(sections: Mapping[str, Section]) -> None:

@@ -1,3 +1,0 @@
-"""`python -m fastjax calibrate`."""
-
-from fastjax.cli.calibrate.command import main as main
