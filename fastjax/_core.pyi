@@ -302,10 +302,8 @@ class HostPlan:
     def plan(self) -> None:
         """Plans the traffic."""
 
-    def plan_with(self, targets: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], take: bool) -> None:
-        """
-        Plans with these matchings: takes them as they are, or begins with them.
-        """
+    def plan_with(self, targets: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Plans with these matchings, if they cover the traffic."""
 
     @property
     def num_stages(self) -> int: ...
@@ -316,9 +314,6 @@ class HostPlan:
     @property
     def chosen(self) -> int:
         """Number of the scheduler, or of that which auto chose."""
-
-    @property
-    def hash(self) -> int: ...
 
     def transfers(self, transposed: bool = False) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Every transfer, as packed records."""

@@ -42,7 +42,7 @@ int64_t LengthOfFirstRail(const Settings& settings, const std::vector<int64_t>& 
   std::vector<int64_t> longest;
   for (int32_t first = 0; first < topology.servers; first += kServersPerPlanner) {
     Planner plan(topology, settings.scheduler, settings.row_bytes);
-    plan.PlanWith(traffic.data(), *planned.matchings(), planner::Seeding::kTake);
+    plan.PlanWith(traffic.data(), *planned.matchings());
     longest.resize(plan.num_stages());
     std::vector<int64_t> rows(longest.size());
     for (int32_t server = first; server < std::min(first + kServersPerPlanner, topology.servers); ++server) {

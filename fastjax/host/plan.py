@@ -131,8 +131,7 @@ class Plan:
             topology=made.topology,
             scheduler=made.asked,
             row_bytes=made.row_bytes,
-            given=made.given,
-            taken=made.taken,
+            solved=made.solved,
             found=(targets, weights),
             stages=self.num_stages,
             transposed=self._transposed,
@@ -186,7 +185,6 @@ def make_plan(
     *,
     scheduler: str = "auto",
     row_bytes: int = 1,
-    previous: Plan | None = None,
     time_limit: float = 60.0,
 ) -> Plan:
     """Plans one exchange on the host.
@@ -204,8 +202,6 @@ def make_plan(
         these but "rails" and takes the fastest. "optimal" solves for the best stages, for few
         servers: seconds, and scipy (the extra `optimal`).
       row_bytes: bytes of a row; start-ups are weighed against it.
-      previous: a plan of traffic much like this one: its matchings come first, as far as they are
-        still good, which is faster than finding new ones. The plan then depends on it.
       time_limit: seconds that "optimal" may solve for; then the best plan so far is taken.
 
     Returns:
@@ -213,8 +209,7 @@ def make_plan(
       stops by the clock.
 
     Raises:
-      ArgumentError: traffic is not such a matrix, row_bytes or time_limit is not positive, or
-        previous is a plan of other servers.
+      ArgumentError: traffic is not such a matrix, or row_bytes or time_limit is not positive.
       OptionError: there is no such scheduler, or it needs NICs that have failed.
       UnsupportedError: "optimal" without scipy.
     """
@@ -224,14 +219,9 @@ def make_plan(
     check_scheduler_fits(scheduler, topology)
     if not time_limit > 0:
         raise ArgumentError(f"time_limit must be seconds above 0, got {time_limit!r}.")
-    if previous is not None:
-        _check_previous(previous, topology)
     matrix = planner.check_traffic(traffic, topology)
-    begin = None if previous is None else previous.matchings
     with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
-        made = planner.make(
-            matrix, topology, scheduler, int(row_bytes), begin=begin, time_limit=time_limit
-        )
+        made = planner.make(matrix, topology, scheduler, int(row_bytes), time_limit=time_limit)
     return Plan(made)
 
 
@@ -250,16 +240,6 @@ def _restored(stored: plan_file.Stored, where: str) -> Plan:
             "fastjax.make_plan."
         )
     return Plan(made, transposed=stored.transposed)
-
-
-def _check_previous(previous: Any, topology: Topology) -> None:
-    if not isinstance(previous, Plan):
-        raise ArgumentError(f"previous must be a fastjax.Plan, got {previous!r}.")
-    if previous.topology.servers != topology.servers:
-        raise ArgumentError(
-            f"previous is a plan for {previous.topology.servers} servers, the topology has "
-            f"{topology.servers}."
-        )
 
 
 __all__ = ["Plan", "make_plan"]

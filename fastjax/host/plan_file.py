@@ -44,8 +44,7 @@ class Stored:
       topology: the fabric.
       scheduler: the one that was asked for.
       row_bytes: bytes of a row.
-      given: the matchings that the planner was given, if any.
-      taken: whether it took them as they are, rather than began with them.
+      solved: the matchings that the planner took from a solver, if any.
       found: the matchings of the plan, to tell whether it is the same when it is made again.
       stages: how many the plan has; for the same reason.
       transposed: whether it is read backwards.
@@ -55,8 +54,7 @@ class Stored:
     topology: Topology
     scheduler: str
     row_bytes: int
-    given: Matchings | None
-    taken: bool
+    solved: Matchings | None
     found: Matchings
     stages: int
     transposed: bool
@@ -69,14 +67,13 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
         "topology": dataclasses.asdict(stored.topology),
         "scheduler": stored.scheduler,
         "row_bytes": stored.row_bytes,
-        "given": stored.given is not None,
-        "taken": stored.taken,
+        "solved": stored.solved is not None,
         "stages": stored.stages,
         "transposed": stored.transposed,
     }
     parts: dict[str, Any] = {"traffic": stored.traffic} | _named("found", stored.found)
-    if stored.given is not None:
-        parts |= _named("given", stored.given)
+    if stored.solved is not None:
+        parts |= _named("solved", stored.solved)
     with Path(path).open("wb") as file:
         np.savez_compressed(file, facts=np.array(json.dumps(facts)), **parts)
 
@@ -111,8 +108,7 @@ def _decode(facts: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:
         topology=topology,
         scheduler=str(facts["scheduler"]),
         row_bytes=int(facts["row_bytes"]),
-        given=_matchings("given", arrays, topology.servers) if facts["given"] else None,
-        taken=bool(facts["taken"]),
+        solved=_matchings("solved", arrays, topology.servers) if facts["solved"] else None,
         found=_matchings("found", arrays, topology.servers),
         stages=int(facts["stages"]),
         transposed=bool(facts["transposed"]),

@@ -25,8 +25,7 @@ class Made:
       asked: the scheduler that was asked for.
       row_bytes: bytes of a row.
       core: the compiled plan.
-      given: targets and weights of the matchings that it was given, if any.
-      taken: whether to take those as they are, rather than to begin with them.
+      solved: targets and weights of the matchings that it took from a solver, if any.
     """
 
     traffic: np.ndarray
@@ -34,8 +33,7 @@ class Made:
     asked: str
     row_bytes: int
     core: _core.HostPlan
-    given: plan_file.Matchings | None
-    taken: bool
+    solved: plan_file.Matchings | None
 
 
 def make(
@@ -44,21 +42,17 @@ def make(
     asked: str,
     row_bytes: int,
     *,
-    begin: plan_file.Matchings | None = None,
-    taken: plan_file.Matchings | None = None,
+    solved: plan_file.Matchings | None = None,
     time_limit: float = 60.0,
 ) -> Made:
-    """Plans, with the matchings of `begin` first, or with those of `taken` as they are."""
+    """Plans; a scheduler that solves for its matchings takes those of `solved`, if there are any."""
     core = _core.HostPlan(traffic, topology.words, scheduler_number(asked), row_bytes)
     core.plan()
-    if scheduler_traits.ALL[asked].solves and taken is None:
-        taken = _solve(core, topology.servers, time_limit)
-    given = taken or begin
-    if given is None or not len(given[1]):
-        return Made(traffic, topology, asked, row_bytes, core, None, False)
-    targets, weights = (np.ascontiguousarray(part) for part in given)
-    core.plan_with(targets, weights, take=taken is not None)
-    return Made(traffic, topology, asked, row_bytes, core, (targets, weights), taken is not None)
+    if scheduler_traits.ALL[asked].solves and solved is None:
+        solved = _solve(core, topology.servers, time_limit)
+    if solved is not None:
+        core.plan_with(*solved)
+    return Made(traffic, topology, asked, row_bytes, core, solved)
 
 
 def make_again(stored: plan_file.Stored) -> Made:
@@ -68,9 +62,7 @@ def make_again(stored: plan_file.Stored) -> Made:
     check_row_bytes(stored.row_bytes)
     check_scheduler_fits(stored.scheduler, topology)
     traffic = check_traffic(stored.traffic, topology)
-    begin, taken = (None, stored.given) if stored.taken else (stored.given, None)
-    name = stored.scheduler
-    return make(traffic, topology, name, stored.row_bytes, begin=begin, taken=taken)
+    return make(traffic, topology, stored.scheduler, stored.row_bytes, solved=stored.solved)
 
 
 def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
@@ -78,7 +70,7 @@ def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.M
     if not units.any():
         return None
     solved = optimal.solve_stages(units, startup_rows=core.startup_units, time_limit=time_limit)
-    return solved.targets.astype(np.int16), solved.lengths
+    return np.ascontiguousarray(solved.targets, np.int16), np.ascontiguousarray(solved.lengths)
 
 
 def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:

@@ -1,8 +1,7 @@
-"""The best stages there are, by integer and linear programming: an oracle for tests and studies.
+"""The best stages between servers, by integer and linear programming.
 
-Stages between servers are solved exactly up to about five servers and nearly so beyond. It needs
-scipy, which comes with the extra `fastjax[optimal]`, and takes milliseconds to minutes: this is no
-planner.
+Solved exactly up to about five servers and nearly so beyond, in milliseconds to minutes. It needs
+scipy, which comes with the extra `fastjax[optimal]`.
 """
 
 from fastjax.optimal.stages import Stages, solve_stages

@@ -58,31 +58,25 @@ def check_time_limit(time_limit: Any) -> Clock:
     return Clock(float(time_limit))
 
 
-def check_square(name: str, matrix: Any) -> np.ndarray:
-    """A square matrix of rows as int64, or an error that says what it is instead."""
+def check_rows(rows: Any) -> np.ndarray:
+    """Rows between servers as int64; a server sends itself none."""
     try:
-        array = np.asarray(matrix)
+        array = np.asarray(rows)
     except ValueError as error:
-        raise ArgumentError(f"{name} must be a matrix: {error}") from None
+        raise ArgumentError(f"rows must be a matrix: {error}") from None
     if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size:
-        raise ArgumentError(f"{name} must be a square matrix, got shape {array.shape}.")
+        raise ArgumentError(f"rows must be a square matrix, got shape {array.shape}.")
     if not np.issubdtype(array.dtype, np.integer):
-        raise ArgumentError(f"{name} must be integers (rows), got {array.dtype}.")
+        raise ArgumentError(f"rows must be integers (rows), got {array.dtype}.")
     if int(array.min()) < 0:
         i, j = np.unravel_index(int(array.argmin()), array.shape)
-        raise ArgumentError(f"{name} must be 0 or more, got {name}[{i}, {j}] = {array[i, j]}.")
+        raise ArgumentError(f"rows must be 0 or more, got rows[{i}, {j}] = {array[i, j]}.")
     # Sums must be exact both in int64 and in the solver's floats.
     if int(array.max()) > 2**52 // len(array):
         raise ArgumentError(
-            f"{name} must add up to at most 2**52 in each line, so be at most 2**52 // "
+            f"rows must add up to at most 2**52 in each line, so be at most 2**52 // "
             f"{len(array)}, got {array.max()}."
         )
-    return np.array(array, dtype=np.int64, order="C")
-
-
-def check_rows(rows: Any) -> np.ndarray:
-    """Rows between servers as int64; a server sends itself none."""
-    array = check_square("rows", rows)
     own = np.flatnonzero(np.diagonal(array))
     if own.size:
         s = int(own[0])
@@ -90,7 +84,7 @@ def check_rows(rows: Any) -> np.ndarray:
             f"rows must have a zero diagonal, got rows[{s}, {s}] = {array[s, s]}: "
             "what stays in a server does not cross."
         )
-    return array
+    return np.array(array, dtype=np.int64, order="C")
 
 
 def check_startup(startup_rows: Any) -> float | int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +24,6 @@ class Cover(NamedTuple):
     def length(self) -> int:
         """Rows of all stages, one after the other."""
         return int(self.lengths.sum())
-
-    def cost(self, startup: Fraction) -> Fraction:
-        """Rows of all stages, and what starting each of them costs, exactly."""
-        return startup * len(self.lengths) + self.length
 
     def carried(self, picked: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Rows that stages can carry between each two servers, shape (servers, servers)."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fastjax.optimal.checks import Clock
-from fastjax.optimal.column_bound import column_bound
 from fastjax.optimal.cover import (
     Cover,
     busiest_line,
@@ -43,32 +42,36 @@ class Found(NamedTuple):
     lower: Fraction
 
 
+def cost_of(cover: Cover, startup: Fraction) -> Fraction:
+    """What a cover costs, in rows, exactly."""
+    return startup * len(cover.lengths) + cover.length
+
+
 def cheapest_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> tuple[Cover, Fraction]:
-    """The cheapest cover found until time is up, and what none costs less than."""
-    best = _simple_cover(rows, startup, clock)
+    """The cheapest cover found until time is up, and what none costs less than.
+
+    Args:
+      rows: rows between servers.
+      startup: rows that starting a stage costs.
+      clock: when to stop.
+    """
+    # The two ends: fewest stages, least length.
+    best, shortest = fewest_stages(rows), least_length(rows, clock)
+    if shortest is not None:
+        best = min(best, shortest, key=lambda cover: cost_of(cover, startup))
     lower = startup * degree(rows) + busiest_line(rows)
     places = degree(rows) * np.count_nonzero(rows)
     quarter = clock.seconds / 4
-    if places > _EASY and best.cost(startup) > lower:
+    if places > _EASY and cost_of(best, startup) > lower:
         best = _improve(rows, best, 3, startup, clock.at_most(quarter))
-        lower = max(lower, column_bound(rows, startup, clock.at_most(quarter / 2)))
-    if places > _EASY and best.cost(startup) > lower:
+    if places > _EASY and cost_of(best, startup) > lower:
         rest = quarter if places <= _HARD else math.inf
         best = _improve(rows, best, 4, startup, clock.at_most(rest))
-    if best.cost(startup) > lower:
-        found = _by_count(rows, startup, best.cost(startup), clock)
+    if cost_of(best, startup) > lower:
+        found = _by_count(rows, startup, cost_of(best, startup), clock)
         best = found.cover or best
         lower = max(lower, found.lower)
-    return trimmed(rows, best), min(lower, best.cost(startup))
-
-
-def _simple_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> Cover:
-    """The better of the two ends, fewest stages and least length."""
-    covers = [fewest_stages(rows)]
-    shortest = least_length(rows, clock)
-    if shortest is not None:
-        covers.append(shortest)
-    return min(covers, key=lambda cover: cover.cost(startup))
+    return trimmed(rows, best), min(lower, cost_of(best, startup))
 
 
 def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock) -> Found:
@@ -94,8 +97,8 @@ def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock
             break
         room = math.ceil(below - startup * count) - 1
         answer = shortest_cover(rows, count, room, clock)
-        if answer.cover is not None and answer.cover.cost(startup) < below:
-            best, below = answer.cover, answer.cover.cost(startup)
+        if answer.cover is not None and cost_of(answer.cover, startup) < below:
+            best, below = answer.cover, cost_of(answer.cover, startup)
         lower = min(lower, startup * count + answer.lower)
         count += 1
     return Found(best, min(lower, below))
@@ -115,7 +118,7 @@ def _improve(rows: np.ndarray, cover: Cover, size: int, startup: Fraction, clock
         tried.add(part.tobytes())
         rest = Cover(cover.targets[~part], cover.lengths[~part])
         left = np.maximum(rows - rest.carried(), 0)
-        spent = cover.cost(startup) - rest.cost(startup)
+        spent = cost_of(cover, startup) - cost_of(rest, startup)
         found = _by_count(left, startup, spent, clock.at_most(_PART_SECONDS))
         if found.cover is None:
             failures += 1

@@ -1,4 +1,4 @@
-"""Stages between servers, solved: the cheapest, the fewest, and all that is worth having."""
+"""The cheapest stages between servers, solved for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastjax.optimal.checks import check_rows, check_startup, check_time_limit
-from fastjax.optimal.cover import Cover
 from fastjax.optimal.programs import TOLERANCE
-from fastjax.optimal.search import cheapest_cover
+from fastjax.optimal.search import cheapest_cover, cost_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +25,6 @@ class Stages:
       objective: what was minimised.
       bound: no stages have a lower objective.
       optimal: the bound proves that the objective cannot be improved by more than a millionth.
-      seconds: that solving took.
     """
 
     targets: np.ndarray
@@ -34,7 +32,6 @@ class Stages:
     objective: float
     bound: float
     optimal: bool
-    seconds: float
 
     @property
     def num_stages(self) -> int:
@@ -66,19 +63,11 @@ def solve_stages(rows: Any, *, startup_rows: float, time_limit: float = 60.0) ->
     matrix, startup = check_rows(rows), Fraction(check_startup(startup_rows))
     clock = check_time_limit(time_limit)
     cover, lower = cheapest_cover(matrix, startup, clock)
-    return _stages(cover, cover.cost(startup), lower, clock.spent())
-
-
-def _stages(cover: Cover, cost: Fraction, lower: Fraction, seconds: float) -> Stages:
+    cost = cost_of(cover, startup)
     return Stages(
         targets=cover.targets,
         lengths=cover.lengths,
         objective=float(cost),
         bound=float(lower),
-        optimal=_close(cost, lower),
-        seconds=seconds,
+        optimal=cost - lower <= Fraction(TOLERANCE) * cost,
     )
-
-
-def _close(cost: Fraction | int, lower: Fraction | int) -> bool:
-    return cost - lower <= Fraction(TOLERANCE) * cost

@@ -6,7 +6,7 @@ A traffic matrix has in row i, column j the rows that device i sends to device j
 
 from fastjax.traffic.experts import ROUTINGS, Routing
 from fastjax.traffic.files import read_matrix, write_matrix
-from fastjax.traffic.generators import drift, expert_popularity, pair_zipf, uniform, zipf
+from fastjax.traffic.generators import expert_popularity, pair_zipf, uniform, zipf
 from fastjax.traffic.layers import LayerTraffic, layer_traffic
 from fastjax.traffic.patterns import (
     concentrated,
@@ -28,7 +28,6 @@ __all__ = [
     "RoutingRecord",
     "choices_from_routing",
     "concentrated",
-    "drift",
     "expert_popularity",
     "gini",
     "hot_receiver",

@@ -2,12 +2,11 @@
 
 Skew comes in two kinds. FAST (arXiv 2505.09764) draws it for each pair of devices on its own, which
 `pair_zipf` does. In Mixture-of-Experts layers it is the experts that are popular, with all senders
-much alike, so that single receivers run hot: `expert_popularity`, and `drift` over several steps.
+much alike, so that single receivers run hot: `expert_popularity`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 import numpy as np
@@ -158,70 +157,6 @@ def expert_popularity(
     return _draw(rng, shares, devices, rows * top_k)
 
 
-def drift(
-    steps: int,
-    devices: int,
-    rows: int,
-    *,
-    rho: float = 0.9,
-    sigma: float = 0.5,
-    experts_per_device: int = 1,
-    tilt: float | None = None,
-    top_k: int = 1,
-    seed: Seed = 0,
-) -> Iterator[np.ndarray]:
-    """Traffic of steps in a row, over which the experts' popularity drifts.
-
-    The logarithm of popularity is a stationary AR(1) process for each expert: normal with standard
-    deviation sigma at every step, and with correlation rho^k between steps k apart:
-
-        g[t + 1] = rho * g[t] + sqrt(1 - rho^2) * sigma * z[t],  p[t] = softmax(g[t]).
-
-    With `tilt`, sender i's shares are in proportion to p[t] * w_i, where w_i is drawn once from a
-    symmetric Dirichlet distribution whose parameters sum to tilt: its taste, which stays. Each
-    sender draws rows * top_k experts by its shares anew at every step.
-
-    Args:
-      steps: number of matrices.
-      devices: number of devices; each holds as many experts, in order.
-      rows: tokens of a device in a step.
-      rho: correlation of one step with the next, from 0 (none) to 1 (popularity stays).
-      sigma: of the logarithm of popularity; see `expert_popularity`.
-      experts_per_device: experts that a device holds.
-      tilt: how alike senders are, from 1e-6 upward; None for all alike.
-      top_k: experts of a token.
-      seed: of the random numbers.
-
-    Returns:
-      An iterator of traffic matrices, int64, shape (devices, devices). More steps with the same
-      seed begin with the same matrices.
-
-    Raises:
-      ArgumentError: an argument is out of bounds.
-    """
-    steps = checks.integer("steps", steps, 0)
-    check_rows(devices, rows, top_k)
-    experts = devices * checks.integer("experts_per_device", experts_per_device, 1)
-    rho = checks.real("rho", rho, 0, 1)
-    sigma = checks.real("sigma", sigma, 0, _MOST_SIGMA)
-    _check_tilt(tilt)
-
-    def matrices() -> Iterator[np.ndarray]:
-        rng = np.random.default_rng(seed)
-        taste = np.ones(experts)
-        if tilt is not None:
-            taste = _dirichlet(rng, np.full(experts, tilt / experts), devices)
-        logarithm = sigma * rng.standard_normal(experts)
-        for _ in range(steps):
-            shares = _softmax(logarithm) * taste
-            shares /= shares.sum(axis=-1, keepdims=True)
-            yield _draw(rng, shares, devices, rows * top_k)
-            noise = sigma * rng.standard_normal(experts)
-            logarithm = rho * logarithm + np.sqrt(1 - rho**2) * noise
-
-    return matrices()
-
-
 def check_rows(devices: int, rows: int, top_k: int = 1) -> None:
     """Refuses numbers of devices, rows and experts of a token that make no matrix."""
     checks.integer("devices", devices, 1)
@@ -265,7 +200,6 @@ __all__ = [
     "Popularity",
     "Seed",
     "check_rows",
-    "drift",
     "expert_popularity",
     "pair_zipf",
     "round_shares",

@@ -71,7 +71,7 @@ MatchingBuilder::MatchingBuilder(int32_t servers)
   result_.servers = servers;
 }
 
-void MatchingBuilder::Build(const int64_t* units, int64_t startup, const MatchingList* seed) {
+void MatchingBuilder::Build(const int64_t* units, int64_t startup) {
   peeled_.Clear();
   result_.Clear();
   looks_.clear();
@@ -83,7 +83,6 @@ void MatchingBuilder::Build(const int64_t* units, int64_t startup, const Matchin
   // short as it can be.
   startup_ = startup > bound_ ? 0 : startup >> shift_;
   best_cost_ = best_short_cost_ = std::numeric_limits<int64_t>::max() / 4;
-  if (seed != nullptr) TakeOver(*seed);
   Search();
   Finish(units);
 }
@@ -152,33 +151,6 @@ void MatchingBuilder::Load(const int64_t* units) {
   for (int32_t& spare : column_spare_) spare = total_ - spare;
   remaining_ = total_;
   used_ = 0;
-}
-
-// Traffic that drifts leaves most matchings about as good as they were, and looking costs more than taking.
-void MatchingBuilder::TakeOver(const MatchingList& seed) {
-  for (int32_t i = 0; i < seed.count() && i < MaxPeeled(servers_) && remaining_ > 0; ++i) {
-    const int16_t* to = seed.matching(i);
-    const int32_t weight = SeedWeight(to);
-    if (weight == 0 || weight < (seed.weights[i] >> shift_) / 2) continue;
-    Peel(to, weight);
-    ForEachBit(free_.data(), words_, [&](int32_t column) { column_spare_[column] -= weight; });
-  }
-}
-
-// What the matching can weigh without keeping a tight server waiting; free_ is left without the columns it serves.
-int32_t MatchingBuilder::SeedWeight(const int16_t* to) {
-  int32_t weight = remaining_;
-  free_ = all_;
-  for (int32_t row = 0; row < servers_; ++row) {
-    if (to[row] == kNone) {
-      weight = std::min(weight, row_spare_[row]);
-    } else {
-      weight = std::min(weight, Reach(row, to[row]));
-      ClearBit(free_.data(), to[row]);
-    }
-  }
-  ForEachBit(free_.data(), words_, [&](int32_t column) { weight = std::min(weight, column_spare_[column]); });
-  return weight;
 }
 
 void MatchingBuilder::Search() {

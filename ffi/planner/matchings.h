@@ -35,8 +35,7 @@ class MatchingBuilder {
   explicit MatchingBuilder(int32_t servers);
 
   // units[s * n + d]: what s sends to d, not negative, zero on the diagonal. startup: what a matching costs, in units.
-  // Matchings of `seed`, unless it is null, are taken over first, with weights for these units.
-  void Build(const int64_t* units, int64_t startup, const MatchingList* seed);
+  void Build(const int64_t* units, int64_t startup);
 
   // Takes these matchings as they are. Returns false, and takes none, if they are no cover of units.
   bool Take(const int64_t* units, const MatchingList& matchings);
@@ -61,8 +60,6 @@ class MatchingBuilder {
 
   void FindBound(const int64_t* units);
   void Load(const int64_t* units);
-  void TakeOver(const MatchingList& seed);
-  int32_t SeedWeight(const int16_t* to);
   void Search();
   template <bool kOneWord>
   void PeelAll();

@@ -36,8 +36,8 @@ uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row
 
 bool FitsInt32(int64_t rows) { return rows >> 31 == 0; }
 
-uint64_t MatchingsHash(const MatchingList& matchings, uint64_t seed) {
-  const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), seed);
+uint64_t MatchingsHash(const MatchingList& matchings, uint64_t traffic) {
+  const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), traffic);
   return StripedHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
                                      [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
 }
@@ -98,14 +98,14 @@ void Planner::Plan(const int64_t* traffic, const Fingerprint& fingerprint) {
     state_->traffic = traffic;
     return state_->schedule->Rebind(traffic);
   }
-  state_->schedule->Seed(nullptr, Seeding::kBegin);
+  state_->schedule->SetMatchings(nullptr);
   PlanAnew(traffic, fingerprint);
 }
 
-void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings, Seeding seeding) {
+void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings) {
   Fingerprint fingerprint = FingerprintOf(traffic);
-  fingerprint.hash = MatchingsHash(matchings, fingerprint.hash + static_cast<uint64_t>(seeding));
-  state_->schedule->Seed(&matchings, seeding);
+  fingerprint.hash = MatchingsHash(matchings, fingerprint.hash);
+  state_->schedule->SetMatchings(&matchings);
   PlanAnew(traffic, fingerprint);
 }
 

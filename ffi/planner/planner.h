@@ -26,11 +26,6 @@ inline constexpr Scheduler kFallback = Scheduler::kDirect;
 
 struct MatchingList;
 
-enum class Seeding {
-  kBegin,  // matchings of traffic much like this: those that are still good come first
-  kTake,   // the matchings of this traffic, if they cover it; else as above
-};
-
 // What tells a matrix, planned with the same settings, from others.
 struct Fingerprint {
   uint64_t hash = 0;
@@ -74,8 +69,9 @@ class Planner {
   void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
   // Does the same; `fingerprint` is that of the traffic, asked for before.
   void Plan(const int64_t* traffic, const Fingerprint& fingerprint);
-  // Uses these matchings, where the scheduler uses any. The plan depends on them, and so does its hash.
-  void PlanWith(const int64_t* traffic, const MatchingList& matchings, Seeding seeding);
+  // Takes these matchings, where the scheduler uses any and they cover the traffic. The plan depends on them, and so
+  // does its hash.
+  void PlanWith(const int64_t* traffic, const MatchingList& matchings);
 
   Fingerprint FingerprintOf(const int64_t* traffic) const;
   // Whether the last matrix planned was this one.

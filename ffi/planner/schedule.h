@@ -59,8 +59,8 @@ class Schedule {
   virtual void Plan(const int64_t* traffic) = 0;
   // Says that the same matrix is now in another place.
   virtual void Rebind(const int64_t* traffic) = 0;
-  // Matchings for the next Plan; null: none. They must outlive it.
-  virtual void Seed(const MatchingList* /*seed*/, Seeding /*seeding*/) {}
+  // Matchings for the next Plan to take, if they cover its traffic; null: none. They must outlive it.
+  virtual void SetMatchings(const MatchingList* /*matchings*/) {}
   virtual int32_t num_stages() const = 0;
   // No block of the traffic has more rows.
   virtual int64_t block_bound() const = 0;

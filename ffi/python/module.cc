@@ -65,7 +65,7 @@ class HostPlan {
     planner_.Plan(traffic_.data());
   }
 
-  void PlanWith(const Targets& targets, const Weights& weights, bool take) {
+  void PlanWith(const Targets& targets, const Weights& weights) {
     const auto servers = static_cast<size_t>(planner_.topology().servers);
     if (targets.shape(1) != servers || targets.shape(0) != weights.shape(0)) {
       throw std::invalid_argument("matchings do not fit the topology");
@@ -76,7 +76,7 @@ class HostPlan {
     matchings.weights.assign(weights.data(), weights.data() + weights.size());
     CheckMatchings(matchings);
     const nb::gil_scoped_release release;
-    planner_.PlanWith(traffic_.data(), matchings, take ? planner::Seeding::kTake : planner::Seeding::kBegin);
+    planner_.PlanWith(traffic_.data(), matchings);
   }
 
   nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers(bool transposed) {
@@ -263,14 +263,13 @@ NB_MODULE(_core, m) {
       .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
            nb::arg("scheduler"), nb::arg("row_bytes"))
       .def("plan", &HostPlan::Plan, "Plans the traffic.")
-      .def("plan_with", &HostPlan::PlanWith, nb::arg("targets"), nb::arg("weights"), nb::arg("take"),
-           "Plans with these matchings: takes them as they are, or begins with them.")
+      .def("plan_with", &HostPlan::PlanWith, nb::arg("targets"), nb::arg("weights"),
+           "Plans with these matchings, if they cover the traffic.")
       .def_prop_ro("num_stages", [](HostPlan& self) { return self.planner().num_stages(); })
       .def_prop_ro("num_matchings", [](HostPlan& self) { return self.planner().num_matchings(); })
       .def_prop_ro(
           "chosen", [](HostPlan& self) { return static_cast<int32_t>(self.planner().chosen()); },
           "Number of the scheduler, or of that which auto chose.")
-      .def_prop_ro("hash", [](HostPlan& self) { return self.planner().hash(); })
       .def("transfers", &HostPlan::Transfers, nb::arg("transposed") = false, "Every transfer, as packed records.")
       .def("table", &HostPlan::Table, nb::arg("device"), nb::arg("transposed") = false,
            "The stage table of one device.")

@@ -18,7 +18,7 @@ def host_plan(traffic=ONES, scheduler=1):
 
 
 def planned_with(targets=TARGETS, weights=WEIGHTS):
-    return lambda: host_plan().plan_with(targets, weights, True)
+    return lambda: host_plan().plan_with(targets, weights)
 
 
 def simulation(records):

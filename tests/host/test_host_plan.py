@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import plan_oracle as po
 import pytest
-from plan_problems import SCHEDULERS, make_traffic, problems, scheduled
+from plan_problems import SCHEDULERS, problems, scheduled
 
 from fastjax import Topology, make_plan, traffic
 
@@ -111,50 +111,6 @@ def test_length_is_given_up_for_fewer_start_ups_where_that_pays(servers, most, m
             assert plan.num_matchings <= most
             costs.append(122 * plan.num_matchings + plan.matchings[1].sum())
         assert costs[0] <= 1.01 * costs[1]
-
-
-def _drifting(servers, per_server, steps=4):
-    return traffic.drift(steps, servers * per_server, ROW, tilt=20.0, seed=servers)
-
-
-@pytest.mark.parametrize("scheduler", ["fast", "auto"])
-@pytest.mark.parametrize("shape", [(2, 4), (6, 2), (9, 3), (24, 1)])
-def test_plans_that_begin_with_another(scheduler, shape):
-    topology = Topology(*shape, scale_out_latency=0)
-    n, m = shape
-    plan = None
-    for matrix in _drifting(*shape):
-        settings = {"scheduler": scheduler, "row_bytes": ROW, "previous": plan}
-        plan = make_plan(matrix, topology, **settings)
-        po.check_plan(plan)
-        again = make_plan(matrix, topology, **settings)
-        assert again.transfers.tobytes() == plan.transfers.tobytes()
-        rails = -(-po.server_matrix(matrix, n, m) // m)
-        targets, weights = plan.matchings
-        carried = np.zeros((n, n), np.int64)
-        for matching, weight in zip(targets, weights, strict=True):
-            carried[np.nonzero(matching >= 0)[0], matching[matching >= 0]] += weight
-        assert (carried >= rails).all() or not len(weights)
-
-
-def test_the_previous_plan_may_be_of_anything_with_as_many_servers():
-    rng = np.random.default_rng(0)
-    matrix = make_traffic("skewed", 5, 2, 500, rng)
-    one_rail = make_plan(traffic.permutation(5, 99), Topology(5, 1), scheduler="fast")
-    back = make_plan(matrix, Topology(5, 2), scheduler="fast").transpose()
-    none = make_plan(matrix, Topology(5, 2), scheduler="direct")
-    nothing = make_plan(np.zeros((10, 10), int), Topology(5, 2), scheduler="fast")
-    for previous in (one_rail, back, none, nothing):
-        plan = make_plan(matrix, Topology(5, 2), scheduler="fast", previous=previous)
-        po.check_plan(plan)
-
-
-def test_matchings_of_the_same_traffic_are_taken_over():
-    matrix, topology = traffic.pair_zipf(24, ROW), Topology(12, 2)
-    first = make_plan(matrix, topology, scheduler="fast", row_bytes=ROW)
-    again = make_plan(matrix, topology, scheduler="fast", row_bytes=ROW, previous=first)
-    mine, theirs = ({bytes(t) for t in plan.matchings[0]} for plan in (first, again))
-    assert len(mine & theirs) > len(mine) / 2
 
 
 @hypothesis.given(problem=problems(largest=10**4), data=st.data())

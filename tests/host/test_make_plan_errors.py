@@ -31,7 +31,6 @@ test_bounds = bounds(
     *keywords(
         partial(make_plan, ONES, SQUARE),
         row_bytes=([0, -1, 1.5, 2**40], [1, 2**40 - 1]),
-        previous=([7, ONES], [None]),
         time_limit=([0, -1.0, math.nan], [math.nextafter(0, 1), math.inf]),
     ),
     *keywords(
@@ -66,11 +65,6 @@ test_refused_traffic = refusals(
 def test_traffic_at_its_bounds():
     for rows in (0, MOST):
         assert with_block(1, 0, rows)().traffic[1, 0] == rows
-
-
-def test_a_previous_plan_of_other_servers():
-    previous = make_plan(ONES[:3, :3], Topology(3, 1))
-    refused(ArgumentError, planning(previous=previous), "for 3 servers, the topology has 2")
 
 
 def test_schedulers_and_topologies():

@@ -1,6 +1,5 @@
 """Traffic that is made up: its shape, its totals and its skew."""
 
-import itertools
 import math
 from functools import partial
 
@@ -159,54 +158,6 @@ def test_the_smallest_tilt_gives_every_sender_one_expert():
 
 
 @hypothesis.given(
-    steps=st.integers(0, 4),
-    **counts,
-    rho=st.floats(0, 1),
-    sigma=st.floats(0, 50),
-    tilt=st.none() | st.floats(1e-6, 1e12),
-    top_k=st.integers(1, 3),
-    experts_per_device=st.integers(1, 3),
-)
-def test_drift(steps, devices, rows, top_k, **options):
-    found = list(ft.drift(steps, devices, rows, top_k=top_k, **options))
-    assert len(found) == steps
-    for traffic in found:
-        check(traffic, devices)
-        assert set(traffic.sum(axis=1)) == {rows * top_k}
-    more = ft.drift(steps + 3, devices, rows, top_k=top_k, **options)
-    np.testing.assert_array_equal(list(itertools.islice(more, steps)), found)
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.6, 0.95])
-def test_drift_is_a_stationary_ar1_process(rho):
-    """Standard deviation of the log-popularity at every step, and its correlation over steps."""
-    sigma, experts = 0.5, 400
-    steps = list(ft.drift(6, experts, 10**7, rho=rho, sigma=sigma, seed=7))
-    logs = np.log(np.stack([traffic.sum(axis=0) for traffic in steps]))
-    np.testing.assert_allclose(logs.std(axis=1), sigma, rtol=0.15)
-    found = np.corrcoef(logs)
-    for a, b in itertools.combinations(range(6), 2):
-        # A correlation of 400 pairs has a standard error of (1 - r^2) / 20.
-        wanted = rho ** (b - a)
-        assert abs(found[a, b] - wanted) < 4 * (1 - wanted**2) / 20
-
-
-def test_tastes_stay_while_popularity_drifts():
-    """With no correlation, all that consecutive steps share is the senders' tastes."""
-    kept = list(ft.drift(2, 40, 10**6, rho=0, tilt=5.0, seed=8))
-    assert np.corrcoef(kept[0].ravel(), kept[1].ravel())[0, 1] > 0.5
-    alike = list(ft.drift(2, 40, 10**6, rho=0, seed=8))
-    assert abs(np.corrcoef(alike[0].ravel(), alike[1].ravel())[0, 1]) < 0.5
-    np.testing.assert_allclose(alike[0][0] / 10**6, alike[0][1] / 10**6, atol=0.005)
-
-
-def test_without_noise_nothing_drifts():
-    steps = list(ft.drift(3, 8, 10**6, rho=1.0, sigma=1.0, seed=9))
-    for traffic in steps[1:]:
-        np.testing.assert_allclose(traffic, steps[0], rtol=0.05)
-
-
-@hypothesis.given(
     st.integers(1, 8).flatmap(
         lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.integers(0, n - 1))
     ),
@@ -310,7 +261,6 @@ test_bounds = bounds(
     ("rows", lambda v: ft.uniform(2, v), [-1, 1.5, True], [0, 2**52]),
     ("servers", lambda v: ft.concentrated(v, 1, 1), *POSITIVE),
     ("devices_per_server", lambda v: ft.concentrated(1, v, 1), *POSITIVE),
-    ("steps", lambda v: list(ft.drift(v, 2, 1)), [-1], [0]),
     *keywords(partial(ft.pair_zipf, 2, 1), exponent=EXPONENT),
     *keywords(
         partial(ft.expert_popularity, 2, 1),
@@ -319,13 +269,6 @@ test_bounds = bounds(
         sigma=SIGMA,
         tilt=TILT,
         popularity=(["normal"], ["zipf", "lognormal"]),
-    ),
-    *keywords(
-        lambda **options: next(ft.drift(1, 2, 1, **options)),
-        rho=PORTION,
-        sigma=SIGMA,
-        tilt=TILT,
-        experts_per_device=POSITIVE,
     ),
     *keywords(partial(ft.single_flow, 2, 1), sender=DEVICE, receiver=DEVICE),
     *keywords(partial(ft.hot_receiver, 2, 1), receiver=DEVICE, share=PORTION),
@@ -350,7 +293,6 @@ test_refused = refusals(
         ft.pair_zipf,
         ft.expert_popularity,
         ft.hot_receiver,
-        lambda devices, rows: next(ft.drift(1, devices, rows, sigma=50)),
     ],
 )
 def test_as_many_rows_as_there_may_be(make):

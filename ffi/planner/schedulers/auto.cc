@@ -23,7 +23,7 @@ class Auto final : public Schedule {
 
   void Plan(const int64_t* traffic) override;
   void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
-  void Seed(const MatchingList* seed, Seeding seeding) override;
+  void SetMatchings(const MatchingList* matchings) override;
   int32_t num_stages() const override { return best_->num_stages(); }
   int64_t block_bound() const override { return best_->block_bound(); }
   void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
@@ -88,9 +88,9 @@ bool Auto::MayTake(Scheduler scheduler) const {
   return traits.choosing == Choosing::kConsidered && (nics_work_ || traits.nics == NicNeed::kAnyOfServer);
 }
 
-void Auto::Seed(const MatchingList* seed, Seeding seeding) {
-  fast_->Seed(seed, seeding);
-  for (const Other& other : others_) other.schedule->Seed(seed, seeding);
+void Auto::SetMatchings(const MatchingList* matchings) {
+  fast_->SetMatchings(matchings);
+  for (const Other& other : others_) other.schedule->SetMatchings(matchings);
 }
 
 void Auto::Plan(const int64_t* traffic) {

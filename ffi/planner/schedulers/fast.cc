@@ -28,15 +28,12 @@ class Fast final : public Schedule {
 
   void Plan(const int64_t* traffic) override {
     tiles_->Plan(traffic);
-    if (seed_ == nullptr || seeding_ == Seeding::kBegin || !matchings_.Take(tiles_->units(), *seed_)) {
-      matchings_.Build(tiles_->units(), pricing_.startup_rows(), seed_);
+    if (given_ == nullptr || !matchings_.Take(tiles_->units(), *given_)) {
+      matchings_.Build(tiles_->units(), pricing_.startup_rows());
     }
     stages_.Build(*tiles_, matchings_.matchings(), pricing_);
   }
-  void Seed(const MatchingList* seed, Seeding seeding) override {
-    seed_ = seed;
-    seeding_ = seeding;
-  }
+  void SetMatchings(const MatchingList* matchings) override { given_ = matchings; }
   void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
   int64_t block_bound() const override { return tiles_->block_bound(); }
@@ -56,8 +53,7 @@ class Fast final : public Schedule {
   RailLists lists_;
   MatchingBuilder matchings_;
   StageBuilder stages_;
-  const MatchingList* seed_ = nullptr;
-  Seeding seeding_ = Seeding::kBegin;
+  const MatchingList* given_ = nullptr;
   std::vector<Slice> slices_;
 };
 

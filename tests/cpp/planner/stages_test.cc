@@ -28,7 +28,7 @@ struct Built {
         matchings(topology.servers),
         stages(topology.servers) {
     tiles.Plan(traffic.data());
-    matchings.Build(tiles.units(), pricing.startup_rows(), nullptr);
+    matchings.Build(tiles.units(), pricing.startup_rows());
     stages.Build(tiles, matchings.matchings(), pricing);
   }
 

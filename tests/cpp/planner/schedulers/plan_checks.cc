@@ -203,29 +203,27 @@ void CheckDelivery(const Problem& problem, const Planner& plan, const std::vecto
 }
 
 // Whatever matchings a plan is given, it is as right; those that cover its traffic it takes as they are.
-void CheckPlanWith(const Problem& problem, const planner::MatchingList& given, planner::Seeding seeding, bool covers,
-                   Planner* plan) {
-  plan->PlanWith(problem.traffic.traffic.data(), given, seeding);
+void CheckPlanWith(const Problem& problem, const planner::MatchingList& given, bool covers, Planner* plan) {
+  plan->PlanWith(problem.traffic.traffic.data(), given);
   const std::vector<Transfer> all = AllTransfers(plan);
   CheckDelivery(problem, *plan, all);
   CheckPromises(problem, *plan, all);
   CheckAllTables(problem.traffic.traffic, plan, all);
-  if (!covers || seeding != planner::Seeding::kTake || plan->matchings() == nullptr) return;
+  if (!covers || plan->matchings() == nullptr) return;
   CHECK(plan->matchings()->to == given.to);
   CHECK(plan->matchings()->weights == given.weights);
 }
 
-void CheckSeeds(const Problem& problem, Planner* used) {
+void CheckGivenMatchings(const Problem& problem, Planner* used) {
   const Matrix& traffic = problem.traffic.traffic;
   if (used->matchings() != nullptr) {
     const planner::MatchingList of_other_traffic = *used->matchings();
-    CheckPlanWith(problem, of_other_traffic, planner::Seeding::kBegin, false, used);
-    CheckPlanWith(problem, of_other_traffic, planner::Seeding::kTake, false, used);
+    CheckPlanWith(problem, of_other_traffic, false, used);
   }
   used->Plan(traffic.data());
   if (used->matchings() == nullptr) return;
   const planner::MatchingList own = *used->matchings();
-  CheckPlanWith(problem, own, planner::Seeding::kTake, true, used);
+  CheckPlanWith(problem, own, true, used);
 }
 
 // A planner with a past, of which the matrix it borrows changes in place and then lies elsewhere.
@@ -234,7 +232,7 @@ void CheckHistory(const Problem& problem, uint64_t digest) {
   Matrix borrowed = problem.before.traffic;
   used.Plan(borrowed.data());
   used.DeviceTransfers(problem.topology.devices() / 2);
-  CheckSeeds(problem, &used);
+  CheckGivenMatchings(problem, &used);
   borrowed = problem.traffic.traffic;
   used.Plan(borrowed.data());
   CHECK_EQ(DigestPlan(&used, false), digest);
