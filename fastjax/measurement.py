@@ -189,7 +189,6 @@ def _check(mesh: Any, names: tuple[Hashable, ...], topology: Topology) -> None:
         )
 
 
-@measure_with
 def measure(mesh: Any, axis_name: AxisName) -> Topology:
     """The topology of a mesh axis, as `Topology.measure` has it."""
     topology = Topology.from_mesh(mesh, axis_name)
@@ -211,4 +210,9 @@ def measure(mesh: Any, axis_name: AxisName) -> Topology:
     return dataclasses.replace(topology, **rates)
 
 
-__all__ = ["measure"]
+def register() -> None:
+    """Has `Topology.measure` measure."""
+    measure_with(measure)
+
+
+__all__ = ["measure", "register"]

@@ -194,10 +194,9 @@ Measure = Callable[[Any, AxisName], Topology]
 _measures: list[Measure] = []
 
 
-def measure_with(function: Measure) -> Measure:
+def measure_with(function: Measure) -> None:
     """Has `Topology.measure` call a function, which needs exchanges, and these need topologies."""
     _measures[:] = [function]
-    return function
 
 
 def _word(value: float, per_unit: float) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
 
-_FORMAT = "fastjax-plan-file-1"
+_FORMAT = "fastjax-plan-file-2"
 
 # What numpy, zipfile and json raise for files that are something else, or damaged.
 _NOT_A_PLAN = (

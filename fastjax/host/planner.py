@@ -45,7 +45,7 @@ def make(
     solved: plan_file.Matchings | None = None,
     time_limit: float = 60.0,
 ) -> Made:
-    """Plans; a scheduler that solves for its matchings takes those of `solved`, if there are any."""
+    """Plans; a scheduler that solves for its matchings takes those of `solved`, if any."""
     core = _core.HostPlan(traffic, topology.words, scheduler_number(asked), row_bytes)
     core.plan()
     if scheduler_traits.ALL[asked].solves and solved is None:
