@@ -115,7 +115,7 @@ class Problem:
             routing.top_k,
             size.row,
             routing.num_experts,
-            seconds_a_row=0.0,
+            seconds_per_row=0.0,
             deduplicate=True,
             chunk_overhead=0.0,
         ).chunks

@@ -52,7 +52,7 @@ class Model:
             return int(program)
         return self._layer(self.seconds_per_row, None, backward=True).chunks  # as moe.layer does
 
-    def _layer(self, seconds_a_row: float, chunks: int | None, *, backward: bool) -> LayerTimes:
+    def _layer(self, seconds_per_row: float, chunks: int | None, *, backward: bool) -> LayerTimes:
         layer = self.layer
         return layer_time(
             self.topology,
@@ -60,7 +60,7 @@ class Model:
             layer.top_k,
             layer.row_bytes,
             layer.experts,
-            seconds_a_row=seconds_a_row,
+            seconds_per_row=seconds_per_row,
             chunks=chunks,
             deduplicate=self.deduplicate,
             backward=backward,

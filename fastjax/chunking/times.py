@@ -91,7 +91,7 @@ class _Work:
     row_bytes: int
     crossing_bytes: int
     experts: int
-    seconds_a_row: float
+    seconds_per_row: float
     chunk_overhead: float
     scheduler: str
     backward: bool
@@ -108,7 +108,7 @@ class _Work:
 
     def _parts(self, tokens: int, deduplicate: bool) -> Parts:
         rows = tokens * self.top_k
-        work = rows * self.seconds_a_row + self.chunk_overhead if rows else 0.0
+        work = rows * self.seconds_per_row + self.chunk_overhead if rows else 0.0
         if not deduplicate:
             each = prices.of_each_choice(self.topology, rows, self.scheduler, self.row_bytes)
             crosses = self.topology.servers > 1
@@ -140,7 +140,7 @@ def layer_time(
     row_bytes: int,
     experts: int,
     *,
-    seconds_a_row: float,
+    seconds_per_row: float,
     chunks: int | None = None,
     deduplicate: bool | None = None,
     candidates: Iterable[int] = CANDIDATES,
@@ -161,7 +161,7 @@ def layer_time(
       top_k: experts of a token.
       row_bytes: bytes of a token's row.
       experts: of all devices together, a multiple of the devices.
-      seconds_a_row: that an expert works on one row.
+      seconds_per_row: that an expert works on one row.
       chunks: that the tokens of a device are split into, up to 256 and no more than there are
         tokens. By default the best number: the fewest chunks that come within 1 % of the fastest,
         and one where chunks save less than 3 %, or with one server, since what moves there is
@@ -185,8 +185,8 @@ def layer_time(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
     """
     work = _checked(
-        topology, tokens, top_k, row_bytes, experts, seconds_a_row, crossing_bytes, chunk_overhead,
-        scheduler, backward,
+        topology, tokens, top_k, row_bytes, experts, seconds_per_row, crossing_bytes,
+        chunk_overhead, scheduler, backward,
     )  # fmt: skip
     if chunks is None:
         counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
@@ -217,7 +217,7 @@ def _checked(
     top_k: int,
     row_bytes: int,
     experts: int,
-    seconds_a_row: float,
+    seconds_per_row: float,
     crossing_bytes: int | None,
     chunk_overhead: float,
     scheduler: str,
@@ -243,15 +243,15 @@ def _checked(
         row_bytes=int(row_bytes),
         crossing_bytes=int(crossing_bytes),
         experts=experts,
-        seconds_a_row=_seconds("seconds_a_row", seconds_a_row),
+        seconds_per_row=_seconds("seconds_per_row", seconds_per_row),
         chunk_overhead=_seconds("chunk_overhead", chunk_overhead),
         scheduler=scheduler,
         backward=bool(backward),
     )
-    if tokens * top_k * work.seconds_a_row > _MOST_SECONDS:
+    if tokens * top_k * work.seconds_per_row > _MOST_SECONDS:
         raise ArgumentError(
-            f"seconds_a_row must leave the {tokens * top_k} rows of a device no more than "
-            f"{_MOST_SECONDS:g} s, got {seconds_a_row!r}."
+            f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
+            f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."
         )
     return work
 

@@ -31,7 +31,7 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         top_k,
         whole.row_bytes,
         whole.experts.count,
-        seconds_a_row=seconds_per_row,
+        seconds_per_row=seconds_per_row,
         deduplicate=whole.once,
         crossing_bytes=whole.crossing_bytes,
         scheduler=whole.over.spec.scheduler,

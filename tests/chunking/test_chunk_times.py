@@ -29,7 +29,7 @@ LAYER = {"tokens": 8000, "top_k": 4, "row_bytes": 100, "experts": 8}
 def test_a_row_for_each_choice_by_hand(chunks):
     """Half of 32000 rows cross, in 16 ms each way."""
     found = layer_time(
-        ROUND, **LAYER, seconds_a_row=1e-6, chunks=chunks, deduplicate=False, chunk_overhead=1e-4,
+        ROUND, **LAYER, seconds_per_row=1e-6, chunks=chunks, deduplicate=False, chunk_overhead=1e-4,
         scheduler="direct",
     )  # fmt: skip
     assert found.network == pytest.approx(32e-3)
@@ -43,8 +43,8 @@ def test_a_row_for_each_choice_by_hand(chunks):
 def test_deduplicated_by_hand():
     """All tokens have an expert on each of two servers, of which one is elsewhere."""
     found = layer_time(
-        ROUND, 8000, 8, 100, 8, seconds_a_row=1e-6, chunks=1, deduplicate=True, crossing_bytes=150,
-        chunk_overhead=0, scheduler="direct",
+        ROUND, 8000, 8, 100, 8, seconds_per_row=1e-6, chunks=1, deduplicate=True,
+        crossing_bytes=150, chunk_overhead=0, scheduler="direct",
     )  # fmt: skip
     out, back, inside, experts = 8000 * 150 / 1e8, 8000 * 100 / 1e8, 32000 * 100 / 1e9, 64e-3
     assert found.network == pytest.approx(out + back)
@@ -60,7 +60,7 @@ def test_deduplicated_by_hand():
 def test_it_is_the_schedule_of_what_chunks_are_priced_at(chunks, deduplicate):
     topology = Topology(4, 8)
     found = layer_time(
-        topology, 1003, 8, 4096, 64, seconds_a_row=1e-8, chunks=chunks, deduplicate=deduplicate,
+        topology, 1003, 8, 4096, 64, seconds_per_row=1e-8, chunks=chunks, deduplicate=deduplicate,
         chunk_overhead=3e-5,
     )  # fmt: skip
     parts = []
@@ -86,7 +86,7 @@ def test_a_backward_pass_follows(chunks):
     """Its experts take twice as long, and it needs no plans; all else is as forward."""
     given = {**LAYER, "chunks": chunks, "deduplicate": True, "chunk_overhead": 0}
     forward, twice, both = (
-        layer_time(ROUND, **given, seconds_a_row=seconds, backward=backward)
+        layer_time(ROUND, **given, seconds_per_row=seconds, backward=backward)
         for seconds, backward in ((1e-6, False), (2e-6, False), (1e-6, True))
     )
     assert both.experts == pytest.approx(3 * forward.experts)
@@ -114,22 +114,22 @@ def test_chunks_are_as_equal_as_can_be(tokens, chunks):
     tokens=st.integers(0, 5000),
     top_k=st.integers(1, 8),
     row_bytes=st.sampled_from([1, 256, 14336]),
-    seconds_a_row=st.sampled_from([0.0, 1e-9, 1e-7, 1e-5]),
+    seconds_per_row=st.sampled_from([0.0, 1e-9, 1e-7, 1e-5]),
     deduplicate=st.sampled_from([None, False, True]),
 )
 def test_the_best_is_as_good_as_it_says(
-    servers, devices, tokens, top_k, row_bytes, seconds_a_row, deduplicate
+    servers, devices, tokens, top_k, row_bytes, seconds_per_row, deduplicate
 ):
     topology = Topology(servers, devices)
     layer = (topology, tokens, top_k, row_bytes, 8 * topology.num_devices)
-    best = layer_time(*layer, seconds_a_row=seconds_a_row, deduplicate=deduplicate)
+    best = layer_time(*layer, seconds_per_row=seconds_per_row, deduplicate=deduplicate)
     if servers == 1:
         assert (best.chunks, best.deduplicated) == (1, False)
         return
     ways = (False, True) if deduplicate is None else (deduplicate,)
     found = {
         (chunks, way): layer_time(
-            *layer, seconds_a_row=seconds_a_row, chunks=chunks, deduplicate=way
+            *layer, seconds_per_row=seconds_per_row, chunks=chunks, deduplicate=way
         ).total
         for chunks, way in itertools.product(CANDIDATES, ways)
         if chunks <= max(1, tokens)
@@ -145,7 +145,7 @@ def test_the_default_is_to_compare_both_ways():
     slow_nics, slow_links = (
         Topology(4, 4, scale_up_bandwidth=up, scale_out_bandwidth=10e9) for up in (400e9, 1e9)
     )
-    layer = {"tokens": 4096, "top_k": 8, "row_bytes": 8192, "experts": 64, "seconds_a_row": 1e-8}
+    layer = {"tokens": 4096, "top_k": 8, "row_bytes": 8192, "experts": 64, "seconds_per_row": 1e-8}
     assert layer_time(slow_nics, **layer).deduplicated
     assert not layer_time(slow_links, **layer).deduplicated
 
@@ -174,7 +174,7 @@ def test_a_chunk_has_a_least_size():
     """What a chunk costs the experts beyond its rows decides how small it may be."""
     layer = (Topology(4, 8), 4096, 8, 4096, 64)
     counts = [
-        layer_time(*layer, seconds_a_row=3e-8, chunk_overhead=overhead).chunks
+        layer_time(*layer, seconds_per_row=3e-8, chunk_overhead=overhead).chunks
         for overhead in (0, 1e-3, 1e-2)
     ]
     assert counts[0] > counts[1] > counts[2] == 1
@@ -192,10 +192,10 @@ def test_a_chunk_has_a_least_size():
         ({"crossing_bytes": 0}, "row_bytes must be an integer from 1"),
         ({"experts": 0}, "experts must be an integer from 1"),
         ({"experts": 6}, "experts must divide over the 4 devices, got 6"),
-        ({"seconds_a_row": -1.0}, "seconds_a_row must be seconds from 0"),
-        ({"seconds_a_row": float("nan")}, "seconds_a_row must be seconds from 0"),
-        ({"seconds_a_row": "1"}, "seconds_a_row must be seconds from 0"),
-        ({"seconds_a_row": 1e3}, "seconds_a_row must leave the 32000 rows"),
+        ({"seconds_per_row": -1.0}, "seconds_per_row must be seconds from 0"),
+        ({"seconds_per_row": float("nan")}, "seconds_per_row must be seconds from 0"),
+        ({"seconds_per_row": "1"}, "seconds_per_row must be seconds from 0"),
+        ({"seconds_per_row": 1e3}, "seconds_per_row must leave the 32000 rows"),
         ({"chunk_overhead": 1e6}, "chunk_overhead must be seconds from 0"),
         ({"chunks": 0}, "chunks must be an integer from 1 to 256, got 0"),
         ({"chunks": 257}, "chunks must be an integer from 1 to 256, got 257"),
@@ -203,13 +203,13 @@ def test_a_chunk_has_a_least_size():
     ],
 )
 def test_what_is_wrong_is_said(changes, message):
-    given = {"topology": ROUND, **LAYER, "seconds_a_row": 1e-6, "chunks": 2, "deduplicate": True}
+    given = {"topology": ROUND, **LAYER, "seconds_per_row": 1e-6, "chunks": 2, "deduplicate": True}
     with pytest.raises(ArgumentError, match=message):
         layer_time(**given | changes)
 
 
 def test_candidates_and_schedulers_are_checked():
     with pytest.raises(ArgumentError, match="candidates must be an integer from 1 to 256, got 0"):
-        layer_time(ROUND, **LAYER, seconds_a_row=1e-6, candidates=[0])
+        layer_time(ROUND, **LAYER, seconds_per_row=1e-6, candidates=[0])
     with pytest.raises(OptionError, match="scheduler"):
-        layer_time(ROUND, **LAYER, seconds_a_row=1e-6, scheduler="no such")
+        layer_time(ROUND, **LAYER, seconds_per_row=1e-6, scheduler="no such")

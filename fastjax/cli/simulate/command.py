@@ -138,7 +138,7 @@ def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
             )
     experts = layer_chunks.load(options)
     if options.draw is not None and experts is None:
-        raise OptionError("--draw of a layer needs the experts' work: --row-seconds, say.")
+        raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
     source = layer_source.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(
         options, len(source.choices), source.servers, preset.rates if preset else None

@@ -20,7 +20,7 @@ from fastjax.cli.simulate.layers import Layer
 from fastjax.errors import OptionError
 from fastjax.traffic import layer_traffic
 
-_OPTIONS = ("row_seconds", "row_flop", "flop_rate", "chunks", "chunk_overhead")
+_OPTIONS = ("seconds_per_row", "row_flop", "flop_rate", "chunks", "chunk_overhead")
 _MOST_CHUNKS = 256
 _MOST_SECONDS = 3600.0
 _COLUMNS = (
@@ -43,12 +43,12 @@ class Experts:
     """What the experts' work takes, and the chunks that are tried.
 
     Attributes:
-      seconds_a_row: that an expert works on a row.
+      seconds_per_row: that an expert works on a row.
       overhead: seconds that a chunk costs the experts beyond its rows.
       chunks: numbers of chunks, rising.
     """
 
-    seconds_a_row: float
+    seconds_per_row: float
     overhead: float
     chunks: tuple[int, ...]
 
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
         "a layer in chunks, of which some cross while experts work on others"
     ).add_argument
-    add("--row-seconds", type=float, metavar="X", help="seconds that an expert works on a row")
+    add("--seconds-per-row", type=float, metavar="X", help="seconds that an expert works on a row")
     add("--row-flop", type=float, metavar="X", help="or FLOP of a row, with --flop-rate")
     add("--flop-rate", type=float, metavar="X", help="FLOP/s of a device at the experts' work")
     shown = " ".join(map(str, CANDIDATES))
@@ -93,18 +93,18 @@ def load(options: argparse.Namespace) -> Experts | None:
     for count in chunks:
         if not 1 <= count <= _MOST_CHUNKS:
             raise OptionError(f"--chunks must be from 1 to {_MOST_CHUNKS}, got {count}.")
-    return Experts(_seconds_a_row(options, first), overhead, tuple(sorted({1, *chunks})))
+    return Experts(_seconds_per_row(options, first), overhead, tuple(sorted({1, *chunks})))
 
 
-def _seconds_a_row(options: argparse.Namespace, first: str) -> float:
+def _seconds_per_row(options: argparse.Namespace, first: str) -> float:
     by_flop = (options.row_flop, options.flop_rate)
-    if options.row_seconds is not None:
+    if options.seconds_per_row is not None:
         if by_flop != (None, None):
-            raise OptionError("--row-seconds says what --row-flop and --flop-rate would.")
-        return _check("row-seconds", options.row_seconds, 0, _MOST_SECONDS)
+            raise OptionError("--seconds-per-row says what --row-flop and --flop-rate would.")
+        return _check("seconds-per-row", options.seconds_per_row, 0, _MOST_SECONDS)
     if None in by_flop:
         raise OptionError(
-            f"{first} needs the experts' work: --row-seconds, or --row-flop and --flop-rate."
+            f"{first} needs the experts' work: --seconds-per-row, or --row-flop and --flop-rate."
         )
     flop = _check("row-flop", options.row_flop, 0, 1e30)
     rate = _check("flop-rate", options.flop_rate, 1, 1e30)
@@ -163,7 +163,7 @@ def _parts(
             nic_bandwidths=work.topology.nic_bandwidths,
         )
         rows = int(traffic.each.sum(0).max())
-        seconds = rows * experts.seconds_a_row + experts.overhead if rows else 0.0
+        seconds = rows * experts.seconds_per_row + experts.overhead if rows else 0.0
         yield layers.in_lanes(
             scheduler,
             traffic,
@@ -201,7 +201,7 @@ def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, An
     best, chosen = best_of(timed), predicted(work, experts, timed)
     least = min(t.times.total for t in timed)
     return {
-        "row_us": experts.seconds_a_row * 1e6,
+        "row_us": experts.seconds_per_row * 1e6,
         "chunk_overhead_us": experts.overhead * 1e6,
         "times": [_entry(t, least) for t in timed],
         "best": _entry(best, least),
@@ -223,7 +223,7 @@ def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
         top_k,
         size.row,
         work.source.num_experts,
-        seconds_a_row=experts.seconds_a_row,
+        seconds_per_row=experts.seconds_per_row,
         candidates=experts.chunks,
         crossing_bytes=size.crossing,
         chunk_overhead=experts.overhead,

@@ -33,7 +33,7 @@ def test_chunks_by_hand(capsys, tmp_path):
     10.2 ms out and 10 ms back, and nothing moves inside servers of one device.
     """
     path = tmp_path / "layer.json"
-    chosen = "--row-seconds 1e-5 --chunk-overhead 1e-3 --chunks 4 2"
+    chosen = "--seconds-per-row 1e-5 --chunk-overhead 1e-3 --chunks 4 2"
     run(capsys, LAYER, PLAIN, chosen, "--json", path)
     found, times = in_chunks(path)
     assert list(times) == [(way, n) for way in (False, True) for n in (1, 2, 4)]
@@ -60,7 +60,7 @@ def test_chunks_by_hand(capsys, tmp_path):
 
 def test_the_table_and_the_verdict_are_of_the_record(capsys, tmp_path):
     path = tmp_path / "layer.json"
-    out = run(capsys, LAYER, PLAIN, "--row-seconds 1e-5 --json", path)
+    out = run(capsys, LAYER, PLAIN, "--seconds-per-row 1e-5 --json", path)
     found, times = in_chunks(path)
     assert sorted({count for _, count in times}) == list(chunking.CANDIDATES)
     lines = out.split("experts busy\n")[1].split("time: with")[0].splitlines()
@@ -111,10 +111,10 @@ def test_the_prediction_is_that_of_the_library(capsys, tmp_path):
     """It is made without popularity, and its time here is simulated with it."""
     path = tmp_path / "layer.json"
     layer = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
-    run(capsys, layer, "--preset h200 --row-bytes 8192 --row-seconds 2e-7 --json", path)
+    run(capsys, layer, "--preset h200 --row-bytes 8192 --seconds-per-row 2e-7 --json", path)
     found, times = in_chunks(path)
     predicted = chunking.layer_time(
-        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_a_row=2e-7, backward=True
+        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_per_row=2e-7, backward=True
     )
     entry = times[predicted.deduplicated, predicted.chunks]
     assert found["predicted_best"] == entry
@@ -125,7 +125,7 @@ def test_one_server(capsys, tmp_path):
     """What moves is on links inside the server, and there is nothing to deduplicate."""
     path = tmp_path / "layer.json"
     layer = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
-    run(capsys, layer, PLAIN, "--row-seconds 1e-6 --chunk-overhead 0 --json", path)
+    run(capsys, layer, PLAIN, "--seconds-per-row 1e-6 --chunk-overhead 0 --json", path)
     found, times = in_chunks(path)
     assert {way for way, _ in times} == {False}
     assert times[False, 1]["inside_us"] == pytest.approx(2000)
@@ -136,13 +136,13 @@ def test_one_server(capsys, tmp_path):
 def test_no_more_chunks_than_tokens(capsys, tmp_path):
     path = tmp_path / "layer.json"
     layer = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 2 --tokens 3"
-    run(capsys, layer, PLAIN, "--row-seconds 1e-6 --json", path)
+    run(capsys, layer, PLAIN, "--seconds-per-row 1e-6 --json", path)
     assert sorted({count for _, count in in_chunks(path)[1]}) == [1, 2, 3]
 
 
 def test_the_picture(capsys, tmp_path):
     path = tmp_path / "new" / "layer.svg"
-    run(capsys, LAYER, PLAIN, "--row-seconds 1e-5 --draw", path)
+    run(capsys, LAYER, PLAIN, "--seconds-per-row 1e-5 --draw", path)
     assert path.read_text().startswith("<?xml")
 
 
@@ -150,18 +150,18 @@ def test_the_picture(capsys, tmp_path):
     ("arguments", "message"),
     [
         (f"{LAYER} --draw a.png", "--draw of a layer needs the experts' work"),
-        (f"{LAYER} --draw a.txt --row-seconds 0", "a.txt: "),
-        (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --row-seconds"),
+        (f"{LAYER} --draw a.txt --seconds-per-row 0", "a.txt: "),
+        (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --seconds-per-row"),
         (f"{LAYER} --row-flop 2", "--row-flop needs the experts' work"),
         (f"{LAYER} --row-flop 2 --flop-rate 0", "--flop-rate must be from 1 to"),
         (f"{LAYER} --row-flop -2 --flop-rate 1", "--row-flop must be from 0 to"),
         (f"{LAYER} --row-flop 1e30 --flop-rate 1", "--row-flop over --flop-rate must be from 0"),
-        (f"{LAYER} --row-seconds 1 --flop-rate 1", "--row-seconds says what --row-flop and"),
-        (f"{LAYER} --row-seconds nan", "--row-seconds must be from 0 to 3600, got nan"),
-        (f"{LAYER} --row-seconds 0 --chunk-overhead -1", "--chunk-overhead must be from 0 to"),
-        (f"{LAYER} --row-seconds 0 --chunks 0", "--chunks must be from 1 to 256, got 0"),
-        (f"{LAYER} --row-seconds 0 --chunks 2 257", "--chunks must be from 1 to 256, got 257"),
-        ("--generate uniform --devices 4 --servers 2 --row-seconds 1", "--row-seconds is of a lay"),
+        (f"{LAYER} --seconds-per-row 1 --flop-rate 1", "--seconds-per-row says what --row-flop"),
+        (f"{LAYER} --seconds-per-row nan", "--seconds-per-row must be from 0 to 3600, got nan"),
+        (f"{LAYER} --seconds-per-row 0 --chunk-overhead -1", "--chunk-overhead must be from 0 to"),
+        (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks must be from 1 to 256, got 0"),
+        (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks must be from 1 to 256, got 257"),
+        ("--generate uniform --devices 4 --servers 2 --seconds-per-row 1", "--seconds-per-row is"),
         ("--generate uniform --devices 4 --servers 2 --chunks 1", "--chunks is of a layer; want"),
     ],
 )  # fmt: skip
