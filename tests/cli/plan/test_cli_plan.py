@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import record, run_command, value, write_trace
+from commands import check_stored, record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
@@ -21,23 +21,8 @@ from fastjax.traffic import write_matrix
 run = functools.partial(run_command, command="plan")
 
 
-def test_plan_of_generated_traffic(capsys, tmp_path):
-    path = tmp_path / "new" / "plan.json"
-    arguments = "--generate pair-zipf --devices 16 --rows 500 --seed 3 --servers 4"
-    out = run(capsys, arguments, "--scheduler fast --json", path)
-    matrix = traffic.pair_zipf(16, 500, seed=3)
-    plan = make_plan(matrix, Topology(4, 4), scheduler="fast", row_bytes=4096)
-    found = record(path)
-    assert found["schema"] == plan_record.SCHEMA
-    assert found["traffic"]["rows"] == 8000
-    assert found["traffic"]["bytes"] == 8000 * 4096
-    assert found["plan"]["stages"] == plan.num_stages
-    assert found["plan"]["matchings"] == plan.num_matchings
-    assert found["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
-    assert found["time"]["planning_us"] == pytest.approx(plan.planning_time() * 1e6)
-    assert found["explanation"] == plan.explain()
-    assert value(out, "rows") == "8000 of 4 KiB, 31.25 MiB in all"
-    assert out.endswith(f"\n\n{plan.explain().rstrip()}\n")
+def test_record_and_text(capsys, tmp_path):
+    check_stored(capsys, tmp_path, "plan")
 
 
 @pytest.mark.parametrize(
@@ -157,52 +142,11 @@ def test_trace_file_of_all_ranks(capsys, trace, tmp_path):
     assert value(out, "rows") == "20 of 8 B, 160 B in all"
 
 
-def test_the_fabric_can_be_set(capsys, tmp_path):
-    path = tmp_path / "plan.json"
-    run(
-        capsys,
-        "--generate uniform --devices 4 --rows 400 --servers 2 --scheduler fast",
-        "--scale-up-bandwidth 1e9 --scale-out-bandwidth 2e8",
-        "--scale-up-latency 1e-3 --scale-out-latency 0.5 --json",
-        path,
-    )
-    topology = Topology(
-        2,
-        2,
-        scale_up_bandwidth=1e9,
-        scale_out_bandwidth=2e8,
-        scale_up_latency=1e-3,
-        scale_out_latency=0.5,
-    )
-    plan = make_plan(traffic.uniform(4, 400), topology, scheduler="fast", row_bytes=4096)
-    assert record(path)["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
-    assert record(path)["fabric"]["scale_out_latency"] == 0.5
-
-
 def test_nothing_to_exchange(capsys):
     out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 1")
     assert value(out, "busiest server") == "nothing to compare"
     assert re.fullmatch(r"[0-9.]+ µs, nothing to compare", value(out, "predicted"))
     assert value(out, "busbw").startswith("-,")
-
-
-def test_failed_nics(capsys, tmp_path):
-    path = tmp_path / "plan.json"
-    arguments = "--generate uniform --devices 8 --rows 800 --servers 2 --json"
-    out = run(capsys, arguments, path, "--scheduler fast --failed-nics 1 6")
-    assert value(out, "failed NICs") == "of devices 1, 6"
-    found = record(path)
-    assert found["fabric"]["failed_nics"] == [1, 6]
-    nics = [0.0 if d in (1, 6) else 50e9 for d in range(8)]
-    topology = Topology(2, 4, nic_bandwidths=nics)
-    plan = make_plan(traffic.uniform(8, 800), topology, scheduler="fast", row_bytes=4096)
-    assert found["time"]["predicted_us"] == pytest.approx(plan.predicted_time() * 1e6)
-    # 1600 rows leave each server, over three NICs.
-    assert found["plan"]["length_bound_rows"] == pytest.approx(1600 / 3)
-    assert found["plan"]["length_by_bound"] >= 1
-    whole = run(capsys, arguments, path)
-    assert "failed" not in whole
-    assert record(path)["fabric"]["failed_nics"] == []
 
 
 def test_length_where_nics_differ():

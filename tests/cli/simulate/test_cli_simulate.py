@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import record, run_command, value, write_trace
+from commands import check_stored, record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
-from fastjax.cli.shared import units
-from fastjax.cli.simulate import costs
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS
 from fastjax.traffic import write_matrix
 
@@ -40,51 +38,8 @@ def sentences(text):
     return text.split("nothing is measured here\n\n")[1].splitlines()
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
-def test_table_has_what_simulate_says(capsys, tmp_path, preset):
-    path = tmp_path / "new" / "costs.json"
-    matrix = traffic.pair_zipf(16, 800, seed=3)
-    out = run(
-        capsys, "--generate pair-zipf --devices 16 --rows 800 --seed 3 --preset", preset, "--json",
-        path,
-    )  # fmt: skip
-    topology = PRESETS[preset].topology(2)
-    shown, _ = lines_of(out)
-    found = record(path)
-    assert found["schema"] == costs.SCHEMA
-    named = [name for name in fastjax.schedulers() if name not in ("auto", "optimal")]
-    assert [entry["asked"] for entry in found["schedulers"]] == [*named, "auto"]
-    timelines = {}
-    for entry in found["schedulers"]:
-        plan = make_plan(matrix, topology, scheduler=entry["asked"], row_bytes=4096)
-        timeline = fastjax.simulate(plan, incast=PRESETS[preset].incast)
-        timelines[entry["asked"]] = timeline
-        total = plan.planning_time() + timeline.completion_time
-        assert entry["scheduler"] == plan.scheduler
-        assert entry["stages"] == plan.num_stages
-        assert entry["time_us"] == pytest.approx(timeline.completion_time * 1e6)
-        assert entry["time_with_planning_us"] == pytest.approx(total * 1e6)
-        assert entry["by_bound"] == pytest.approx(timeline.completion_time / plan.lower_bound())
-        busiest = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
-        assert entry["algbw"] == pytest.approx(busiest * 4096 / total / 1e9)
-        assert entry["fast_algbw"] == pytest.approx(matrix.sum() * 4096 / 16 / total / 1e9)
-        assert sum(entry["limits_us"].values()) == pytest.approx(total * 1e6)
-    least = min(timeline.total_time for timeline in timelines.values())
-    for entry in found["schedulers"]:
-        timeline = timelines[entry["asked"]]
-        assert entry["by_best"] == pytest.approx(timeline.total_time / least)
-        assert shown[entry["name"]] == [
-            units.seconds(timeline.completion_time),
-            units.seconds(timeline.total_time),
-            f"{entry['by_bound']:.3f}",
-            f"{timeline.total_time / least:.3f}",
-            f"{entry['algbw']:.2f}",
-            f"{entry['fast_algbw']:.2f}",
-            str(entry["stages"]),
-        ]
-    assert found["lower_bound_us"] == pytest.approx(plan.lower_bound() * 1e6)
-    assert timelines[found["best"]].total_time == least
-    assert value(out, "devices") == "16 in 2 x 8, servers x devices of each"
+def test_record_and_text(capsys, tmp_path):
+    check_stored(capsys, tmp_path, "simulate")
 
 
 def test_one_flow_done_by_hand(capsys, tmp_path):

@@ -1,14 +1,12 @@
 """The command line: what a layer takes in chunks, with its experts' work."""
 
 import functools
-import re
 
 import pytest
 from commands import record, run_command
 
 from fastjax import chunking
 from fastjax.cli import main
-from fastjax.cli.shared import units
 from fastjax.simulation import PRESETS
 
 run = functools.partial(run_command, command="simulate")
@@ -56,29 +54,6 @@ def test_chunks_by_hand(capsys, tmp_path):
     assert found["chunk_overhead_us"] == pytest.approx(1e3)
     assert found["best"] == times[True, 4]
     assert found["predicted_best"] == times[True, 4]
-
-
-def test_the_table_and_the_verdict_are_of_the_record(capsys, tmp_path):
-    path = tmp_path / "layer.json"
-    out = run(capsys, LAYER, PLAIN, "--seconds-per-row 1e-5 --json", path)
-    found, times = in_chunks(path)
-    assert sorted({count for _, count in times}) == list(chunking.CANDIDATES)
-    lines = out.split("experts busy\n")[1].split("time: with")[0].splitlines()
-    for line, entry in zip(lines, found["times"], strict=True):
-        cells = re.split(r"  +", line.strip())
-        assert cells == [
-            "server" if entry["deduplicated"] else "choice",
-            str(entry["chunks"]),
-            "direct",
-            units.seconds(entry["time_us"] * 1e-6),
-            f"{entry['by_best']:.3f}",
-            *(units.seconds(entry[f"{x}_us"] * 1e-6) for x in ("network", "inside", "experts")),
-        ]
-    assert out.endswith("\n".join(found["verdict"]) + "\n")
-    best = found["best"]
-    assert f"deduplicated, {best['chunks']} chunks" in found["verdict"][0]
-    more = times[True, 1]["time_us"] / best["time_us"]
-    assert f"{more:.2f} x as long" in found["verdict"][1]
 
 
 def test_without_experts_nothing_is_said_of_chunks(capsys, tmp_path):

@@ -5,17 +5,14 @@ import re
 
 import numpy as np
 import pytest
-from commands import record, run_command, value, write_trace
+from commands import check_stored, record, run_command, value, write_trace
 
-import fastjax
-from fastjax import Topology, make_plan
+from fastjax import Topology
 from fastjax.cli import main
-from fastjax.cli.shared import units
-from fastjax.cli.simulate import layer_report
 from fastjax.cli.simulate.layer_report import Work
 from fastjax.cli.simulate.layer_source import LayerSource
-from fastjax.simulation import PRESETS, Fabric
-from fastjax.traffic import ROUTINGS, gini, layer_traffic
+from fastjax.simulation import Fabric
+from fastjax.traffic import ROUTINGS
 
 run = functools.partial(run_command, command="simulate")
 
@@ -26,79 +23,8 @@ PLAIN = (
 )
 
 
-def seconds(plan):
-    return fastjax.simulate(plan, incast=PRESETS["h200"].incast).completion_time
-
-
-def rows_shown(text):
-    """The table's cells."""
-    lines = text.split("inside servers\n")[1].split("a row for each choice, or")[0].splitlines()
-    return [re.split(r"  +", line.strip()) for line in lines]
-
-
-def test_table_has_what_simulate_says(capsys, tmp_path):
-    path = tmp_path / "new" / "layer.json"
-    arguments = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5 --seed 3"
-    out = run(capsys, arguments, "--preset h200 --json", path)
-    routing = ROUTINGS["mixtral-8x7b"]
-    choices = routing.choices(8, 600, exponent=0.5, seed=3)
-    layer = layer_traffic(choices, servers=2, num_experts=8)
-    rates = PRESETS["h200"].rates
-    topology, one = (Topology(n, 4, **rates) for n in (2, 1))
-    row, packed = 8192, 8192 + 2 * 5
-    inside = [
-        make_plan(
-            layer.inside[first : first + 4, first : first + 4],
-            one,
-            scheduler="direct",
-            row_bytes=row,
-        )
-        for first in (0, 4)
-    ]
-    found = record(path)
-    assert found["schema"] == layer_report.SCHEMA
-    named = [name for name in fastjax.schedulers() if name not in ("auto", "optimal")]
-    asked = [(entry["asked"], entry["deduplicated"]) for entry in found["schedulers"]]
-    assert asked == [(name, way) for name in [*named, "auto"] for way in (False, True)]
-    totals = []
-    for entry in found["schedulers"]:
-        once = entry["deduplicated"]
-        traffic, size = (layer.crossing, packed) if once else (layer.each, row)
-        plan = make_plan(traffic, topology, scheduler=entry["asked"], row_bytes=size)
-        there = seconds(plan) + once * max(seconds(p) for p in inside)
-        planning = plan.planning_time() + once * max(p.planning_time() for p in inside)
-        assert entry["scheduler"] == plan.scheduler
-        assert entry["planning_us"] == pytest.approx(planning * 1e6)
-        assert entry["dispatch"]["time_us"] == pytest.approx(there * 1e6)
-        if not once:  # on the way back, deduplicated rows are smaller than the plan supposes
-            back = seconds(plan.transpose())
-            assert entry["combine"]["time_us"] == pytest.approx(back * 1e6)
-        parts = (entry["dispatch"]["time_us"], entry["combine"]["time_us"], entry["planning_us"])
-        assert entry["time_with_planning_us"] == pytest.approx(sum(parts))
-        totals.append(sum(parts))
-        out_of = traffic[:4, 4:].sum() + traffic[4:, :4].sum()
-        assert entry["dispatch"]["bytes_over_nics"] == out_of * size
-        assert entry["combine"]["bytes_over_nics"] == out_of * row
-    best = min(totals)
-    for entry, cells in zip(found["schedulers"], rows_shown(out), strict=True):
-        total = entry["time_with_planning_us"]
-        assert entry["by_best"] == pytest.approx(total / best)
-        name, taken = entry["asked"], entry["scheduler"]
-        ways = entry["dispatch"], entry["combine"]
-        assert cells == [
-            name if name == taken else f"{name} ({taken})",
-            "server" if entry["deduplicated"] else "choice",
-            *(units.seconds(way["time_us"] * 1e-6) for way in ways),
-            units.seconds(total * 1e-6),
-            f"{total / best:.3f}",
-            units.size(sum(way["bytes_over_nics"] for way in ways)),
-            units.size(sum(way["bytes_inside_servers"] for way in ways)),
-        ]
-    of = found["layer"]
-    assert of["crossing_row_bytes"] == packed
-    assert of["crossing_per_token"]["once"] == pytest.approx(layer.crossing.sum() / 4800)
-    assert of["gini_experts"] == pytest.approx(gini(np.bincount(choices.ravel())))
-    assert value(out, "source").startswith("made up as mixtral-8x7b routes, --devices 8 --tokens")
+def test_record_and_text(capsys, tmp_path):
+    check_stored(capsys, tmp_path, "layer")
 
 
 def test_a_layer_by_hand(capsys, tmp_path):
