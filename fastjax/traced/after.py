@@ -10,12 +10,11 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat
-from fastjax.traced import custom_calls
 from fastjax.traced import fallback as fallbacks
 from fastjax.traced.contract import AFTER, DETACHED_AFTER
 
 after_p = Primitive("after")
-"""Operands: value, earlier. Parameters: detached; fallback, the option."""
+"""Operands: value, and any number of earlier arrays. Parameters: detached; fallback, the option."""
 
 
 def after(
@@ -36,16 +35,23 @@ def after(
         so that what runs long keeps all others waiting that the thread could begin.
       fallback: the option; by default as it is now.
     """
-    operands = jax_compat.vary_together([value, earlier], ())
     fallback = fallback or config.current().fallback
+    return after_all(value, [earlier], detached=detached, fallback=fallback)
+
+
+def after_all(
+    value: jax.Array, earlier: Sequence[jax.Array], *, detached: bool = False, fallback: str
+) -> jax.Array:
+    """`after` of any number of arrays."""
+    operands = jax_compat.vary_together([value, *earlier], ())
     return after_p.bind(*operands, detached=detached, fallback=fallback)
 
 
 @after_p.def_abstract_eval
 def _abstract_eval(
-    value: jax_compat.Aval, earlier: jax_compat.Aval, **_: object
+    value: jax_compat.Aval, *earlier: jax_compat.Aval, **_: object
 ) -> jax_compat.Aval:
-    axes = jax_compat.vma(value) | jax_compat.vma(earlier)
+    axes = jax_compat.vma(value).union(*map(jax_compat.vma, earlier))
     return jax_compat.with_vma(value.update(weak_type=False), axes)
 
 
@@ -60,22 +66,27 @@ def _lowering(
     divided = jax_compat.automatic_axes(ctx)
     if fallbacks.may_use_handlers(platform, fallback) and not divided:
         call = DETACHED_AFTER if detached and platform == "cpu" else AFTER
-        return custom_calls.emit(ctx, call, operands, {})
+        (value, *earlier), (aval, *avals) = operands, ctx.avals_in
+        for one, one_aval in zip(earlier, avals, strict=True):
+            value = jax_compat.custom_call(
+                ctx, call.target, [value, one], [aval, one_aval], aval, {}, call.aliases
+            )
+        return [value]
     return jax_compat.lower_function(ctx, _barrier, *operands)
 
 
-def _barrier(value: jax.Array, earlier: jax.Array) -> jax.Array:
-    return jax.lax.optimization_barrier((value, earlier))[0]
+def _barrier(value: jax.Array, *earlier: jax.Array) -> jax.Array:
+    return jax.lax.optimization_barrier((value, *earlier))[0]
 
 
 def _batch(
     axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None], **params: Any
 ) -> tuple[jax.Array, int | None]:
-    value, earlier = values
-    if dims[0] is None and dims[1] is not None:
+    value, *earlier = values
+    if dims[0] is None and any(dim is not None for dim in dims):
         value = jnp.broadcast_to(value, (axis_data.size, *value.shape))
-        return after_p.bind(value, earlier, **params), 0
-    return after_p.bind(value, earlier, **params), dims[0]
+        return after_p.bind(value, *earlier, **params), 0
+    return after_p.bind(value, *earlier, **params), dims[0]
 
 
 def _jvp(
@@ -89,4 +100,4 @@ jax_compat.set_lowering(after_p, _lowering)
 jax_compat.set_batcher(after_p, _batch)
 jax_compat.set_jvp(after_p, _jvp)
 
-__all__ = ["after", "after_p"]
+__all__ = ["after", "after_all", "after_p"]

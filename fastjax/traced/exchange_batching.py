@@ -51,12 +51,18 @@ def batch_exchange(
         return exchange(*values, **params), None
     if all(dim is None for dim in dims[2:]):
         return _batch_data_only(exchange, axis_data.size, values, dims, params)
+    if is_one_by_one(dims, params):
+        return batch_one_by_one(exchange, values, dims, params)
+    return _batch_folded(exchange, axis_data.size, values, dims, params)
+
+
+def is_one_by_one(dims: Dims, params: Any) -> bool:
+    """Whether each element of a batch has the traffic that its plan is for, and its own offsets."""
+    if all(dim is None for dim in dims[2:]) or len(dims) == 6:
+        return False
     # A transposed table was made from what are receive sizes here.
     planned_from = dims[5] if params["transposed_plan"] else dims[3]
-    if len(dims) == 7 and (dims[6] is not None or planned_from is None):
-        # Each element of the batch has the traffic that its plan is for: one exchange for each.
-        return _batch_one_by_one(exchange, values, dims, params)
-    return _batch_folded(exchange, axis_data.size, values, dims, params)
+    return dims[6] is not None or planned_from is None
 
 
 def _batch_data_only(
@@ -67,9 +73,10 @@ def _batch_data_only(
     return exchange(*data, *values[2:], **params), 1
 
 
-def _batch_one_by_one(
-    exchange: Exchange, values: Values, dims: Dims, params: ExchangeParams
+def batch_one_by_one(
+    exchange: Exchange, values: Values, dims: Dims, params: Any
 ) -> tuple[Results, int]:
+    """An exchange for each element of the batch, one after the other."""
     batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
 
     def element(parts: list[jax.Array]) -> Results:
@@ -138,4 +145,16 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = ["batch", "batch_at", "batch_exchange", "check_batch_rows", "offsets_in_batch"]
+__all__ = [
+    "Dims",
+    "Exchange",
+    "Results",
+    "Values",
+    "batch",
+    "batch_at",
+    "batch_exchange",
+    "batch_one_by_one",
+    "check_batch_rows",
+    "is_one_by_one",
+    "offsets_in_batch",
+]

@@ -20,7 +20,17 @@ from fastjax import config, handlers, jax_compat
 from fastjax.traced import automatic_axes, fallback, indexed_calls
 from fastjax.traced.axes import Axes, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_batching import batch_at, check_batch_rows, offsets_in_batch
+from fastjax.traced.exchange_batching import (
+    Dims,
+    Exchange,
+    Results,
+    Values,
+    batch_at,
+    batch_one_by_one,
+    check_batch_rows,
+    is_one_by_one,
+    offsets_in_batch,
+)
 from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
 from fastjax.traced.indexed_calls import Params
 from fastjax.traced.nonnegative import look_up
@@ -153,10 +163,19 @@ def _batch(
     dims: Sequence[int | None],
     **params: Unpack[Params],
 ) -> tuple[jax.Array, int | None]:
+    exchange = lambda *operands, **given: (indexed_exchange_p.bind(*operands, **given),)  # noqa: E731
+    (rows,), dim = batch_indexed(exchange, axis_data, values, dims, params)
+    return rows, dim
+
+
+def batch_indexed(
+    exchange: Exchange, axis_data: Any, values: Values, dims: Dims, params: Any
+) -> tuple[Results, int | None]:
+    """Does for operands of `indexed_exchange_p` what `batch_exchange` does for others."""
     refuse_mapped_axis(axis_data, params["axis_name"])
     size = axis_data.size
     if all(dim is None for dim in dims):
-        return indexed_exchange_p.bind(*values, **params), None
+        return exchange(*values, **params), None
     if all(dim is None for dim in (*dims[2:8], dims[9])):
         data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
         factors = values[8]
@@ -165,10 +184,10 @@ def _batch(
             factors = batch_at(factors, dims[8], size, 1)
             data[0] = _multiplied(data[0], factors, data[1].dtype)
             factors = jnp.zeros_like(factors, shape=0)
-        return indexed_exchange_p.bind(*data, *values[2:8], factors, values[9], **params), 1
-    if dims[6] is not None or dims[5 if params["transposed_plan"] else 3] is None:
-        return _one_by_one(values, dims, params), 0
-    return _folded(size, values, dims, params), 0
+        return exchange(*data, *values[2:8], factors, values[9], **params), 1
+    if is_one_by_one(dims, params):
+        return batch_one_by_one(exchange, values, dims, params)
+    return _folded(exchange, size, values, dims, params)
 
 
 def _multiplied(rows: jax.Array, factors: jax.Array, wide: np.dtype) -> jax.Array:
@@ -178,22 +197,9 @@ def _multiplied(rows: jax.Array, factors: jax.Array, wide: np.dtype) -> jax.Arra
     return rows.astype(wide) * factors.reshape(*factors.shape, *[1] * (rows.ndim - 2)).astype(wide)
 
 
-def _one_by_one(
-    values: Sequence[jax.Array], dims: Sequence[int | None], params: Params
-) -> jax.Array:
-    batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
-
-    def element(parts: list[jax.Array]) -> jax.Array:
-        part = iter(parts)
-        operands = [v if d is None else next(part) for v, d in zip(values, dims, strict=True)]
-        return indexed_exchange_p.bind(*operands, **params)
-
-    return jax.lax.map(element, batched)
-
-
 def _folded(
-    size: int, values: Sequence[jax.Array], dims: Sequence[int | None], params: Params
-) -> jax.Array:
+    exchange: Exchange, size: int, values: Values, dims: Dims, params: Any
+) -> tuple[Results, int]:
     """One exchange of stacked rows; the indices of each element are those of its own."""
     source, base, indices, factors, entries = (
         batch_at(values[i], dims[i], size, 0) for i in (0, 1, 7, 8, 9)
@@ -215,12 +221,12 @@ def _folded(
     merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
     operands = [*merged, *folded, values[6], indices.reshape(-1), factors.reshape(-1), entries]
     operands = jax_compat.vary_together(operands, params["axis_name"])
-    result = indexed_exchange_p.bind(*operands, **params)
-    return result.reshape(size, base.shape[1], *result.shape[1:])
+    rows, *others = exchange(*operands, **params)
+    return (rows.reshape(size, base.shape[1], *rows.shape[1:]), *others), 0
 
 
 indexed_exchange_p.def_impl(indexed_calls.unmapped)
 jax_compat.set_lowering(indexed_exchange_p, _lowering)
 jax_compat.set_batcher(indexed_exchange_p, _batch)
 
-__all__ = ["indexed_exchange", "indexed_exchange_p", "summable"]
+__all__ = ["batch_indexed", "indexed_exchange", "indexed_exchange_p", "summable"]

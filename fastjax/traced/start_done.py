@@ -1,0 +1,279 @@
+"""An exchange in two parts: what begins between its start and its done runs beside it.
+
+    in_flight = start(operand, output, metadata, plan)
+    ...                              # whatever does not need the rows
+    rows = done(in_flight, after=[...])
+
+A start that has another's token in `after` begins its exchange later than that one, on every
+device. Neither part has derivatives: who needs them writes the backward pass with `start` and
+`done`, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, TypedDict, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Primitive
+
+from fastjax import config, jax_compat
+from fastjax.errors import UnsupportedError
+from fastjax.traced.after import after_all, after_p
+from fastjax.traced.axes import Axes, Groups
+from fastjax.traced.contract import Metadata
+from fastjax.traced.exchange_batching import batch_exchange
+from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
+from fastjax.traced.indexed_exchange import batch_indexed, indexed_exchange_p
+from fastjax.traced.narrow_types import byte_sized
+from fastjax.traced.plan import TracedPlan
+from fastjax.traced.plan_spec import PlanSpec
+
+TOKEN = jax.ShapeDtypeStruct((2,), np.uint32)
+"""The type of tokens."""
+
+
+class InFlight(NamedTuple):
+    """An exchange that has been started; a pytree.
+
+    Attributes:
+      rows: of the shape and type of the output, in flight: for `done` only.
+      token: a uint32 array of shape (2,) that exists once the exchange has its place in the order.
+      operands: arrays whose memory the exchange may still use, until `done`.
+    """
+
+    rows: jax.Array
+    token: jax.Array
+    operands: tuple[jax.Array, ...]
+
+
+class StartParams(TypedDict):
+    """The parameters of `start_p`; `ExchangeParams` says more of them.
+
+    Attributes:
+      indexed: whether there are `indices`, `factors` and `entries` among the operands.
+    """
+
+    axis_name: Axes
+    axis_index_groups: Groups
+    spec: PlanSpec
+    transposed_plan: bool
+    reverse: bool
+    timeout_ms: int
+    check_overlaps: bool
+    fallback: str
+    indexed: bool
+
+
+start_p = Primitive("start_ragged_all_to_all")
+"""Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes, table; where it is
+indexed, indices, factors, entries; a token without meaning, which takes the place of the start's
+own where its rows are not needed; and what it waits for. Results: the rows in flight, the token.
+"""
+start_p.multiple_results = True
+
+done_p = Primitive("done_ragged_all_to_all")
+"""Operands: rows in flight, and what it keeps or waits for. Parameter: fallback."""
+
+
+def start(
+    operand: jax.Array,
+    output: jax.Array,
+    metadata: Metadata[jax.Array],
+    plan: TracedPlan,
+    *,
+    reverse: bool = False,
+    indices: jax.Array | None = None,
+    factors: jax.Array | None = None,
+    entries: jax.Array | None = None,
+    after: Sequence[jax.Array] = (),
+) -> InFlight:
+    """Begins an exchange of operands that are known to fit each other and the plan.
+
+    Args:
+      operand: rows to send.
+      output: what the result holds where no row arrives; in reverse, where none is returned. The
+        rows are written into its memory.
+      metadata: offsets and sizes.
+      plan: of the exchange.
+      reverse: whether rows travel from output space to operand space, and are summed there.
+      indices: rows of operand space, as `indexed_exchange` takes them.
+      factors: see there.
+      entries: see there.
+      after: arrays that the exchange does not begin before. Exchanges whose tokens are among them
+        have begun before it.
+
+    Returns:
+      The exchange in flight, to pass to `done` once.
+    """
+    axes, now = plan.axis_name, config.current()
+    carried, restore = byte_sized(operand, output)
+    operands = [*carried, *metadata, plan.table]
+    if indices is not None:
+        factors = jnp.zeros(0, jnp.float32) if factors is None else factors
+        entries = jnp.zeros((0, 0), jnp.int32) if entries is None else entries
+        operands += [indices, factors, entries]
+    no_token = jnp.zeros(TOKEN.shape, TOKEN.dtype)
+    count = len(operands)
+    values = jax_compat.vary_together([*operands, no_token, *after], axes)
+    params = StartParams(
+        axis_name=axes,
+        axis_index_groups=plan.axis_index_groups,
+        spec=plan.spec,
+        transposed_plan=plan.transposed,
+        reverse=reverse,
+        timeout_ms=now.timeout_ms,
+        check_overlaps=indices is None and now.check_overlaps,
+        fallback=now.fallback,
+        indexed=indices is not None,
+    )
+    if carried[1].dtype == output.dtype:
+        rows, token = start_p.bind(*values, **params)
+        return InFlight(rows, token, tuple(values[:1] + values[2:count]))
+    # The rows are not of a type that can be in flight, so they have come when this ends.
+    rows, token = _whole(count, params, *values)
+    return InFlight(restore(rows), token, ())
+
+
+def done(in_flight: InFlight, *, after: Sequence[jax.Array] = ()) -> jax.Array:
+    """The rows of an exchange that has been started, once they have come.
+
+    Args:
+      in_flight: what `start` returned.
+      after: arrays that are to exist before it waits for the rows.
+    """
+    values = jax_compat.vary_together([in_flight.rows, *in_flight.operands, *after], ())
+    return done_p.bind(*values, fallback=config.current().fallback)
+
+
+def _exchanged(params: StartParams, *operands: jax.Array) -> jax.Array:
+    """The same exchange in one part."""
+    others: dict[str, Any] = {k: v for k, v in params.items() if k != "indexed"}
+    others |= {"staged": False, "gpu_stream": False}
+    if not params["indexed"]:
+        return fast_ragged_all_to_all_p.bind(*operands, **others)
+    del others["check_overlaps"]
+    return indexed_exchange_p.bind(*operands, **others)
+
+
+def _whole(count: int, params: StartParams, *values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """All of an exchange in its start.
+
+    Args:
+      count: of the operands of the exchange.
+      params: of `start_p`.
+      *values: operands of `start_p`.
+    """
+    (source, base, *rest), (token, *after) = values[:count], values[count:]
+    fallback = params["fallback"]
+    waiting = after_all(base, after, fallback=fallback)
+    rows = _exchanged(params, source, waiting, *rest)
+    return rows, after_all(token, [source, *rest[4:5], *after], fallback=fallback)
+
+
+def _count(params: StartParams) -> int:
+    return 10 if params["indexed"] else 7
+
+
+@start_p.def_impl
+@done_p.def_impl
+def _impl(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("exchanges are started within a mapped context, in shard_map.")
+
+
+@start_p.def_abstract_eval
+def _start_type(*operands: jax_compat.Aval, axis_name: Axes, **_: object) -> list[jax_compat.Aval]:
+    axes = frozenset(axis_name).union(*map(jax_compat.vma, operands))
+    rows = operands[1].update(weak_type=False)
+    token = rows.update(shape=TOKEN.shape, dtype=TOKEN.dtype)
+    return [jax_compat.with_vma(aval, axes) for aval in (rows, token)]
+
+
+@done_p.def_abstract_eval
+def _done_type(*operands: jax_compat.Aval, **_: object) -> jax_compat.Aval:
+    axes = frozenset().union(*map(jax_compat.vma, operands))
+    return jax_compat.with_vma(operands[0].update(weak_type=False), axes)
+
+
+def _start_lowering(
+    ctx: jax_compat.LoweringContext,
+    *values: jax_compat.MlirValue,
+    platform: str,
+    **params: Unpack[StartParams],
+) -> list[jax_compat.MlirValue]:
+    del platform
+    whole = functools.partial(_whole, _count(params), params)
+    return jax_compat.lower_function(ctx, whole, *values)
+
+
+def _done_lowering(
+    ctx: jax_compat.LoweringContext,
+    *values: jax_compat.MlirValue,
+    platform: str,
+    fallback: str,
+) -> list[jax_compat.MlirValue]:
+    del platform
+
+    def wait(rows: jax.Array, *others: jax.Array) -> jax.Array:
+        return after_all(rows, others, fallback=fallback)
+
+    return jax_compat.lower_function(ctx, wait, *values)
+
+
+def _start_batcher(
+    axis_data: Any,
+    values: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    **params: Unpack[StartParams],
+) -> tuple[tuple[jax.Array, jax.Array], tuple[int | None, None]]:
+    """One exchange of the batch, as those in one part are batched. There is one token."""
+    count = _count(params)
+    others = values[count:]
+
+    def begin(*operands: jax.Array, **given: Any) -> tuple[jax.Array, jax.Array]:
+        rows, token = start_p.bind(*operands, *others, **given)
+        return rows, token
+
+    batch = batch_indexed if params["indexed"] else batch_exchange
+    (rows, token), dim = batch(begin, axis_data, values[:count], dims[:count], params)
+    return (rows, token), (dim, None)
+
+
+def _done_batcher(
+    axis_data: Any,
+    values: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    **params: Any,
+) -> tuple[jax.Array, int | None]:
+    del axis_data
+    return done_p.bind(*values, **params), dims[0]
+
+
+def _without_rows(eqn: JaxprEqn) -> JaxprEqn:
+    """Of an exchange whose rows nobody needs only the order is left: it is not made."""
+    count = 10 if eqn.params["indexed"] else 7
+    token, *after = eqn.invars[count:]
+    operands = [token, eqn.invars[0], *after]
+    params = {"detached": False, "fallback": eqn.params["fallback"]}
+    return eqn.replace(primitive=after_p, invars=operands, outvars=eqn.outvars[1:], params=params)
+
+
+def _no_derivative(*_: object, **__: object) -> NoReturn:
+    raise UnsupportedError(
+        "a layer in chunks has first derivatives only, in reverse mode; give chunks=1 where others "
+        "are wanted."
+    )
+
+
+jax_compat.set_lowering(start_p, _start_lowering)
+jax_compat.set_lowering(done_p, _done_lowering)
+jax_compat.set_batcher(start_p, _start_batcher)
+jax_compat.set_batcher(done_p, _done_batcher)
+jax_compat.set_jvp(start_p, _no_derivative)
+jax_compat.set_jvp(done_p, _no_derivative)
+jax_compat.replace_if_unused(start_p, 0, _without_rows)
+
+__all__ = ["TOKEN", "InFlight", "done", "done_p", "start", "start_p"]
