@@ -32,7 +32,7 @@ def register() -> None:
         nccl = [gpu.nccl] if gpu.nccl else _find_nccl(platform)
         _core.set_gpu_options(platform, str(_library(platform)), gpu.multiprocessors, nccl)
         _register(_core.gpu_registrations(platform), platform.upper())
-    _register(_core.emulated_registrations() if gpu.emulate else _core.registrations(), "cpu")
+    _register(_core.registrations(gpu.emulate), "cpu")
 
 
 def emulates_gpus() -> bool:

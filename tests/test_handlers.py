@@ -9,7 +9,8 @@ import pytest
 from refusals import refusals, refused
 
 import fastjax  # registers the handlers
-from fastjax.traced.contract import CALLS, Metadata
+from fastjax.traced.contract import EXCHANGE, Metadata
+from fastjax.traced.contract import PLAN as PLAN_CALL
 
 assert fastjax.__version__
 
@@ -38,6 +39,7 @@ ATTRIBUTES = {
     "check_overlaps": False,
     "platform": "cpu",
     "rank": 0,
+    "detached": False,
 }
 INTEGERS = jnp.zeros(1, jnp.int32)
 OPERANDS = {
@@ -48,16 +50,20 @@ OPERANDS = {
 }
 
 
-def operands_of(target, **others):
-    return [(OPERANDS | others)[name] for name in CALLS[target].operands]
+def operands_of(call, *optional, **others):
+    """Good operands of a call by name, but for these others."""
+    names = [*call.operands, *optional, *(n for n in others if n in call.optional)]
+    return {name: (OPERANDS | others)[name] for name in dict.fromkeys(names)}
 
 
-def raw_call(target, result, operands, **attributes):
+def raw_call(call, result, operands, **attributes):
     """Calls a handler with what is declared for it, but for these attributes; None: without it."""
-    declared = [a.name for a in CALLS[target].attributes if not a.optional]
-    good = CALLS[target].encoded({name: ATTRIBUTES[name] for name in declared}) | attributes
+    declared = [a.name for a in call.attributes if a.name in ATTRIBUTES]
+    good = {name: ATTRIBUTES[name] for name in declared} | {"operands": ",".join(operands)}
+    good = call.encoded(good) | attributes
     good = {name: value for name, value in good.items() if value is not None}
-    return jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **good))(*operands)
+    given = operands.values()
+    return jax.jit(lambda *a: jax.ffi.ffi_call(call.target, result)(*a, **good))(*given)
 
 
 WORDS = fastjax._core.table_words(TOPOLOGY, 0)
@@ -72,29 +78,28 @@ TABLE = table()
 
 
 def plan(result=TABLE, **attributes):
-    target = "fastjax_plan_v1"
-    return lambda: raw_call(target, result, operands_of(target), **attributes)
+    return lambda: raw_call(PLAN_CALL, result, operands_of(PLAN_CALL, "partition"), **attributes)
 
 
 def exchange(attributes=None, **operands):
-    target = "fastjax_plan_exchange_v1"
-    return lambda: raw_call(target, ROWS, operands_of(target, **operands), **(attributes or {}))
+    given = operands_of(EXCHANGE, "partition", **operands)
+    return lambda: raw_call(EXCHANGE, ROWS, given, **(attributes or {}))
 
 
 def loopback(attributes=None, **operands):
     """Of one rank. The platform "none" is as where fastjax was built without its library."""
-    target, result = "fastjax_loopback_v1", jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
-    ranks = [operands.get(name, OPERANDS[name][None]) for name in CALLS[target].operands]
+    result = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
+    ranks = {name: operands.get(name, OPERANDS[name][None]) for name in EXCHANGE.operands}
 
     def call():
         fastjax._core.set_gpu_options("none", "/no/libfastjax_none.so", 0, [])
-        return raw_call(target, result, ranks, **(attributes or {}))
+        return raw_call(EXCHANGE, result, ranks, **(attributes or {}))
 
     return call
 
 
 def loopback_plan(sizes=INTEGERS[None], result=TABLE, **attributes):
-    return lambda: raw_call("fastjax_loopback_plan_v1", result, [sizes], **attributes)
+    return lambda: raw_call(PLAN_CALL, result, {"send_sizes": sizes}, **attributes)
 
 
 def integers(*numbers):

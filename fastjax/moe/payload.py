@@ -16,7 +16,8 @@ from fastjax.errors import ArgumentError
 from fastjax.moe import ordering
 from fastjax.moe.handle import Way
 from fastjax.moe.packing import Layout
-from fastjax.traced.exchange import exchange_ordered, exchange_planned
+from fastjax.traced.exchange import exchange_planned
+from fastjax.traced.ordered_exchange import exchange_ordered
 from fastjax.traced.plan import TracedPlan
 
 _SCALE_BYTES = 4

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat
+from fastjax.traced import custom_calls
 from fastjax.traced import fallback as fallbacks
-from fastjax.traced.contract import AFTER, DETACHED_AFTER
+from fastjax.traced.contract import AFTER
 
 after_p = Primitive("after")
 """Operands: value, and any number of earlier arrays. Parameters: detached; fallback, the option."""
@@ -57,7 +58,7 @@ def _abstract_eval(
 
 def _lowering(
     ctx: jax_compat.LoweringContext,
-    *operands: jax_compat.MlirValue,
+    *values: jax_compat.MlirValue,
     platform: str,
     detached: bool,
     fallback: str,
@@ -65,14 +66,10 @@ def _lowering(
     # XLA would bring together what it has divided over its axes for a call that it does not know.
     divided = jax_compat.automatic_axes(ctx)
     if fallbacks.may_use_handlers(platform, fallback) and not divided:
-        call = DETACHED_AFTER if detached and platform == "cpu" else AFTER
-        (value, *earlier), (aval, *avals) = operands, ctx.avals_in
-        for one, one_aval in zip(earlier, avals, strict=True):
-            value = jax_compat.custom_call(
-                ctx, call.target, [value, one], [aval, one_aval], aval, {}, call.aliases
-            )
-        return [value]
-    return jax_compat.lower_function(ctx, _barrier, *operands)
+        operands = custom_calls.operands_of(ctx, values)
+        attributes = {"detached": detached and platform == "cpu"}
+        return [custom_calls.emit_unnamed(ctx, AFTER, operands, ctx.avals_out[0], attributes)]
+    return jax_compat.lower_function(ctx, _barrier, *values)
 
 
 def _barrier(value: jax.Array, *earlier: jax.Array) -> jax.Array:

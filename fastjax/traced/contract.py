@@ -1,15 +1,15 @@
 """The custom calls: what each is called, and its operands and attributes, declared once.
 
 The lowering rules emit calls by these declarations, and tests make calls of their own by them.
-ffi/handlers/contract.cc and operands.h have the same for handlers, which decode operands by their
-place and attributes by their names; a test compares the two. Compiled and exported programs contain
+ffi/handlers/contract.cc has the same for handlers, which decode operands and attributes by their
+names; a test compares the two. Compiled and exported programs contain
 all of it, so it is a format.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,14 +44,11 @@ class Attribute:
       name: its name.
       kind: its type: "string", "bool", "int64" or "int64[]", a vector.
       optional: whether calls may lack it.
-      added: whether programs that were exported by an earlier version may lack it; handlers take
-        those, and all calls that are made now have it.
     """
 
     name: str
     kind: str
     optional: bool = False
-    added: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,20 +57,37 @@ class CustomCall:
 
     Attributes:
       target: the name that its handler is registered by.
-      operands: their names, in order.
       attributes: all that it may have.
-      in_place: the operand whose memory the result takes; "" where it has memory of its own.
+      operands: those that it needs, by name.
+      optional: those that it takes besides. Calls whose operands have names say in the attribute
+        "operands" which they have, in order; those of others are told apart by their places.
+      in_place: the place of the operand whose memory the result takes, if any.
     """
 
     target: str
-    operands: tuple[str, ...]
     attributes: tuple[Attribute, ...] = ()
-    in_place: str = ""
+    operands: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    in_place: int | None = None
 
     @property
     def aliases(self) -> dict[int, int]:
         """The operand, by its place, in whose memory the result is."""
-        return {self.operands.index(self.in_place): 0} if self.in_place else {}
+        return {} if self.in_place is None else {self.in_place: 0}
+
+    def named(self, names: Sequence[str]) -> str:
+        """The attribute that names operands.
+
+        Raises:
+          TypeError: an operand is missing, or there is none of that name.
+        """
+        unknown = {*names} - {*self.operands, *self.optional}
+        if unknown or {*self.operands} - {*names} or len({*names}) < len(names):
+            raise TypeError(
+                f"{self.target} takes {self.operands} and may take {self.optional}, "
+                f"got {tuple(names)}."
+            )
+        return ",".join(names)
 
     def encoded(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Attributes of their declared types.
@@ -97,8 +111,9 @@ class CustomCall:
 
 # Attributes of every call site.
 _CALL_SITE = (
+    Attribute("operands", "string"),
     Attribute("operation", "string"),
-    Attribute("name", "string", added=True),
+    Attribute("name", "string"),
     Attribute("axis", "string"),
     Attribute("program", "string"),
     Attribute("shapes", "string"),
@@ -107,129 +122,83 @@ _CALL_SITE = (
     Attribute("group_size", "int64"),
     Attribute("replica_groups", "int64[]"),  # partitions, group by group, in order of position
     Attribute("rank_of", "int64[]"),  # by position in the group
-    Attribute("platform", "string", added=True),
+    Attribute("platform", "string"),
     Attribute("tokens", "int64", optional=True),
     Attribute("top_k", "int64", optional=True),
-)
-# Both are given where devices of several processes take part, and are indexed by partition.
-_PROCESSES = (
+    # Both are given where devices of several processes take part, and are indexed by partition.
     Attribute("processes", "int64[]", optional=True),
     Attribute("rails", "int64[]", optional=True),
     Attribute("module", "string", optional=True),  # its fingerprint, once it is complete
 )
-_TOPOLOGY = Attribute("topology", "int64[]")  # `Topology.words`
-_PLANNING = (_TOPOLOGY, Attribute("scheduler", "int64"), Attribute("row_bytes", "int64"))
-_EXCHANGE = (
-    Attribute("reverse", "bool"),
-    Attribute("transposed_table", "bool"),
-    Attribute("check_overlaps", "bool", added=True),
-    Attribute("gpu_stream", "bool", optional=True),  # not the one that computes
+# Of calls that plan. Others tell statistics the topology.
+_PLANNING = (
+    Attribute("topology", "int64[]", optional=True),  # `Topology.words`
+    Attribute("scheduler", "int64", optional=True),
+    Attribute("row_bytes", "int64", optional=True),
 )
-
-# The rows to send, and what the result holds where none arrives.
-_ROWS = ("source", "base")
 
 PLAN = CustomCall(
-    "fastjax_plan_v1",
-    ("send_sizes", "partition"),
-    (*_CALL_SITE, *_PROCESSES, *_PLANNING, Attribute("experts", "int64", added=True)),
+    "fastjax_plan_v2",
+    (
+        *_CALL_SITE,
+        *_PLANNING,
+        Attribute("experts", "int64", optional=True),
+        Attribute("rank", "int64", optional=True),
+    ),
+    operands=("send_sizes",),
+    optional=("partition",),
 )
-# The result of a plan may have the sizes of all devices behind the table.
-GATHER = CustomCall("fastjax_gather_v1", ("counts", "partition"), (*_CALL_SITE, *_PROCESSES))
-EXCHANGE = CustomCall(
-    "fastjax_exchange_v1",
-    (*_ROWS, *Metadata._fields, "table", "partition"),
-    (*_CALL_SITE, *_PROCESSES, dataclasses.replace(_TOPOLOGY, added=True), *_EXCHANGE),
-    in_place="base",
-)
-INDEXED_EXCHANGE = dataclasses.replace(
-    EXCHANGE,
-    target="fastjax_indexed_exchange_v1",
-    operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "partition"),
-)
-# Its indices stay on the device. In reverse they are entries, by the row that they are of, and
-# `starts` has where those of each row begin.
-GPU_INDEXED_EXCHANGE = dataclasses.replace(
-    EXCHANGE,
-    target="fastjax_gpu_indexed_exchange_v1",
-    operands=(*_ROWS, *Metadata._fields, "table", "indices", "factors", "starts", "partition"),
-)
-# Each call has a number: otherwise XLA would merge two calls of the same operands.
-_STAGE = (Attribute("channel", "int64"),)
-STAGE = CustomCall(
-    "fastjax_stage_v1", (*_ROWS, *Metadata._fields, "table"), _STAGE, in_place="base"
-)
-INDEXED_STAGE = CustomCall(
-    "fastjax_indexed_stage_v1",
-    (*_ROWS, *Metadata._fields, "table", "indices", "factors"),
-    _STAGE,
-    in_place="base",
-)
-STAGED_EXCHANGE = dataclasses.replace(
-    EXCHANGE, target="fastjax_staged_exchange_v1", operands=("base", "partition")
-)
-INDEXED_STAGED_EXCHANGE = dataclasses.replace(
-    STAGED_EXCHANGE, target="fastjax_indexed_staged_exchange_v1"
-)
-PLAN_EXCHANGE = CustomCall(
-    "fastjax_plan_exchange_v1",
-    (*_ROWS, *Metadata._fields, "partition"),
-    (*_CALL_SITE, *_PROCESSES, *_PLANNING, *_EXCHANGE),
-    in_place="base",
-)
-LOOPBACK = CustomCall(
-    "fastjax_loopback_v1",
-    (*_ROWS, *Metadata._fields),
-    (*_CALL_SITE, *_PLANNING, *_EXCHANGE),
-    in_place="base",
-)
-LOOPBACK_PLAN = CustomCall(
-    "fastjax_loopback_plan_v1",
-    ("send_sizes",),
-    (*_CALL_SITE, *_PLANNING, Attribute("rank", "int64")),
-)
-AFTER = CustomCall("fastjax_after_v1", ("value", "earlier"), in_place="value")
-DETACHED_AFTER = dataclasses.replace(AFTER, target="fastjax_detached_after_v1")
-EMPTY = CustomCall("fastjax_empty_v1", ("anything",))
+"""Plans, gathers the sizes of all devices, or both: the result is the table, the sizes behind it.
 
-CALLS = {
-    call.target: call
-    for call in (
-        PLAN,
-        GATHER,
-        EXCHANGE,
-        INDEXED_EXCHANGE,
-        GPU_INDEXED_EXCHANGE,
-        STAGE,
-        INDEXED_STAGE,
-        STAGED_EXCHANGE,
-        INDEXED_STAGED_EXCHANGE,
-        PLAN_EXCHANGE,
-        LOOPBACK,
-        LOOPBACK_PLAN,
-        AFTER,
-        DETACHED_AFTER,
-        EMPTY,
-    )
-}
+Without `partition`, one device has all ranks, and wants the table of one of them. Without a
+scheduler it does not plan.
+"""
+
+EXCHANGE = CustomCall(
+    "fastjax_exchange_v2",
+    (
+        *_CALL_SITE,
+        *_PLANNING,
+        Attribute("reverse", "bool"),
+        Attribute("transposed_table", "bool"),
+        Attribute("check_overlaps", "bool"),
+        Attribute("gpu_stream", "bool", optional=True),  # not the one that computes
+    ),
+    # The rows to send, and what the result holds where none arrives.
+    operands=("source", "base", *Metadata._fields),
+    optional=("table", "indices", "factors", "starts", "token", "partition"),
+    in_place=1,
+)
+"""Without a table it plans itself; without `partition`, one device has all ranks.
+
+On GPUs indices stay on the device, and come with `starts`: in reverse they are entries, by the row
+that they are of, and `starts` has where those of each row begin. A token is that of a start.
+"""
+
+START = CustomCall("fastjax_start_v2", (Attribute("channel", "int64"),))
+"""The token of an exchange that begins after those whose tokens are among the operands.
+
+Each call has a number: otherwise XLA would merge two calls of the same operands.
+"""
+
+DONE = CustomCall("fastjax_done_v2", in_place=0)
+"""Its first operand, once all others exist, whose memory is not given away before."""
+
+AFTER = CustomCall("fastjax_after_v2", (Attribute("detached", "bool"),), in_place=0)
+"""The same, for any array."""
+
+EMPTY = CustomCall("fastjax_empty_v2")
+
+CALLS = {call.target: call for call in (PLAN, EXCHANGE, START, DONE, AFTER, EMPTY)}
 
 __all__ = [
     "AFTER",
     "CALLS",
-    "DETACHED_AFTER",
+    "DONE",
     "EMPTY",
     "EXCHANGE",
-    "GATHER",
-    "GPU_INDEXED_EXCHANGE",
-    "INDEXED_EXCHANGE",
-    "INDEXED_STAGE",
-    "INDEXED_STAGED_EXCHANGE",
-    "LOOPBACK",
-    "LOOPBACK_PLAN",
     "PLAN",
-    "PLAN_EXCHANGE",
-    "STAGE",
-    "STAGED_EXCHANGE",
+    "START",
     "Attribute",
     "CustomCall",
     "Metadata",

@@ -3,115 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastjax import jax_compat, network
 from fastjax.scheduling import scheduler_number
 from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import AFTER, CustomCall
+from fastjax.traced.contract import CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
-_STAGED_ID_BYTES = 8
-
 network.follow()
+
+
+class Operand(NamedTuple):
+    """An operand of a call.
+
+    Attributes:
+      value: the operand.
+      aval: its type.
+    """
+
+    value: jax_compat.MlirValue
+    aval: jax_compat.Aval
 
 
 def emit(
     ctx: jax_compat.LoweringContext,
     call: CustomCall,
-    operands: Sequence[jax_compat.MlirValue],
+    operands: Mapping[str, Operand],
     attributes: Mapping[str, object],
     *,
     gpu_stream: bool = False,
-) -> list[jax_compat.MlirValue]:
-    """Emits a call, whose result is that of the equation that is being lowered.
+    keep: bool = False,
+) -> jax_compat.MlirValue:
+    """Emits a call whose result is the first of the equation that is being lowered.
 
     Args:
       ctx: of the equation.
       call: the call.
-      operands: the equation's first. The device's partition is added where the call takes it.
-      attributes: by name, all that the call has.
+      operands: by name, in order.
+      attributes: by name, all that the call has but the names of its operands.
       gpu_stream: whether a GPU runs it on the stream of collectives, beside the one that computes.
+      keep: whether XLA must not remove the call if nothing needs its result.
     """
-    values, avals = list(operands), list(ctx.avals_in)[: len(operands)]
-    if "partition" in call.operands:
-        values.append(jax_compat.partition_id())
-        avals.append(jax_compat.PARTITION_AVAL)
-    if len(values) != len(call.operands):
-        raise TypeError(f"{call.target} takes {call.operands}, got {len(values)} operands.")
+    attributes = {**attributes, "operands": call.named([*operands])}
     if gpu_stream:
-        attributes = {**attributes, "gpu_stream": True}
+        attributes["gpu_stream"] = True
+    values, avals = [o.value for o in operands.values()], [o.aval for o in operands.values()]
     result_aval = ctx.avals_out[0]
 
     def emit_call(given: Sequence[jax_compat.MlirValue]) -> jax_compat.MlirValue:
         encoded = call.encoded(attributes)
         return jax_compat.custom_call(
-            ctx, call.target, given, avals, result_aval, encoded, call.aliases
+            ctx, call.target, given, avals, result_aval, encoded, call.aliases, keep=keep
         )
 
     if not gpu_stream:
-        return [emit_call(values)]
-    return [jax_compat.on_collectives_stream(ctx, call.target, emit_call, values, result_aval)]
+        return emit_call(values)
+    return jax_compat.on_collectives_stream(ctx, call.target, emit_call, values, result_aval)
 
 
-def emit_staged(
+def emit_unnamed(
     ctx: jax_compat.LoweringContext,
-    stage: CustomCall,
     call: CustomCall,
-    operands: Sequence[jax_compat.MlirValue],
+    operands: Sequence[Operand],
+    result_aval: jax_compat.Aval,
     attributes: Mapping[str, object],
-    array: jax_compat.MlirValue | None = None,
-) -> list[jax_compat.MlirValue]:
-    """Emits a call that copies the operands of an exchange, and one that exchanges the copies.
-
-    Args:
-      ctx: of the equation.
-      stage: the call that copies.
-      call: the call that exchanges.
-      operands: the equation's: `source`, `base`, and what the exchange takes besides.
-      attributes: of the exchange, by name.
-      array: the last operand of an equation of two results.
-
-    Returns:
-      The result of the exchange and, if there is an array, the array, which exists once the
-      operands are copied.
-    """
-    base, array_aval = ctx.avals_in[1], ctx.avals_in[-1]
-    (staged,) = emit(ctx, stage, operands, {"channel": attributes["channel"]})
-    results = []
-    if array is not None:
-        results.append(_after(ctx, (array, staged), (array_aval, base)))
-        # Both calls need what is staged, one of them in place: XLA copies it unless it sees that
-        # the other one is earlier.
-        staged = _after(ctx, (staged, results[0]), (base, array_aval))
-    exchanged = jax_compat.custom_call(
-        ctx,
-        call.target,
-        [staged, jax_compat.partition_id()],
-        [base, jax_compat.PARTITION_AVAL],
-        ctx.avals_out[0],
-        call.encoded(attributes),
-        call.aliases,
-        # What has been copied is given back by this call, so it must not be removed alone.
-        keep=array is not None,
-    )
-    return [exchanged, *results]
-
-
-def _after(
-    ctx: jax_compat.LoweringContext,
-    operands: tuple[jax_compat.MlirValue, jax_compat.MlirValue],
-    avals: tuple[Any, Any],
+    *,
+    keep: bool = False,
 ) -> jax_compat.MlirValue:
-    return jax_compat.custom_call(ctx, AFTER.target, operands, avals, avals[0], {}, AFTER.aliases)
+    """Emits a call whose operands have no names; see `emit`."""
+    values, avals = [o.value for o in operands], [o.aval for o in operands]
+    encoded = call.encoded(attributes)
+    return jax_compat.custom_call(
+        ctx, call.target, values, avals, result_aval, encoded, call.aliases, keep=keep
+    )
 
 
-def can_stage(ctx: jax_compat.LoweringContext) -> bool:
-    """Whether the result of an exchange has room for the id of its staged operands."""
-    result: Any = ctx.avals_out[0]
-    return result.size * result.dtype.itemsize >= _STAGED_ID_BYTES
+def operands_of(
+    ctx: jax_compat.LoweringContext, values: Sequence[jax_compat.MlirValue]
+) -> list[Operand]:
+    """The first operands of an equation that is being lowered."""
+    avals: Sequence[Any] = ctx.avals_in
+    return [Operand(*pair) for pair in zip(values, avals[: len(values)], strict=True)]
+
+
+def partition() -> dict[str, Operand]:
+    """The operand of calls that all devices of a mesh make."""
+    return {"partition": Operand(jax_compat.partition_id(), jax_compat.PARTITION_AVAL)}
 
 
 def mesh_call_site(
@@ -202,11 +182,13 @@ def planning(spec: PlanSpec) -> dict[str, object]:
 
 
 __all__ = [
+    "Operand",
     "call_site",
-    "can_stage",
     "emit",
-    "emit_staged",
+    "emit_unnamed",
     "exchange_site",
     "mesh_call_site",
+    "operands_of",
+    "partition",
     "planning",
 ]

@@ -15,9 +15,8 @@ from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
 from fastjax.traced.narrow_types import byte_sized
-from fastjax.traced.ordered_exchange import ordered_exchange_p
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -90,7 +89,7 @@ def fast_ragged_all_to_all(
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
     operands, restore = _operands(operand, output, [*metadata, *tables], axes)
-    params = _params(axes, groups, spec, plan, staged=False)
+    params = _params(axes, groups, spec, plan)
     return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
 
 
@@ -100,7 +99,7 @@ def exchange_planned(
     metadata: Metadata[jax.Array],
     plan: TracedPlan,
     *,
-    staged: bool,
+    staged: bool = False,  # noqa: ARG001  # means nothing any more
 ) -> jax.Array:
     """An exchange of operands that are known to fit each other and the plan.
 
@@ -109,40 +108,12 @@ def exchange_planned(
       output: what the result holds where no row arrives.
       metadata: offsets and sizes.
       plan: of the exchange.
-      staged: see `ExchangeParams`.
+      staged: means nothing any more.
     """
     axes, groups = plan.axis_name, plan.axis_index_groups
     operands, restore = _operands(operand, output, [*metadata, plan.table], axes)
-    params = _params(axes, groups, plan.spec, plan, staged=staged)
+    params = _params(axes, groups, plan.spec, plan)
     return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
-
-
-def exchange_ordered(
-    operand: jax.Array,
-    output: jax.Array,
-    metadata: Metadata[jax.Array],
-    plan: TracedPlan,
-    earlier: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """A staged exchange that is known to fit its plan, and that others are to begin after.
-
-    Args:
-      operand: see `exchange_planned`.
-      output: see there.
-      metadata: see there.
-      plan: see there.
-      earlier: any array, such as one that the operand already waits for.
-
-    Returns:
-      The rows, and `earlier`, which exists once the operands are copied, on CPU devices, or exist,
-      on others.
-    """
-    axes, groups = plan.axis_name, plan.axis_index_groups
-    rest = [*metadata, plan.table, earlier]
-    operands, restore = _operands(operand, output, rest, axes)
-    params = _params(axes, groups, plan.spec, plan, staged=True)
-    rows, begun = ordered_exchange_p.bind(*operands, **params)
-    return restore(rows), begun
 
 
 def _operands(
@@ -153,10 +124,9 @@ def _operands(
     return jax_compat.vary_together([*carried, *rest], axes), restore
 
 
-def _params(
-    axes: Axes, groups: Groups, spec: PlanSpec, plan: TracedPlan | None, *, staged: bool
-) -> ExchangeParams:
+def _params(axes: Axes, groups: Groups, spec: PlanSpec, plan: TracedPlan | None) -> ExchangeParams:
     return {
+        "operands": PLANNED if plan is not None else (),
         "axis_name": axes,
         "axis_index_groups": groups,
         "spec": spec,
@@ -165,7 +135,6 @@ def _params(
         "timeout_ms": config.current().timeout_ms,
         "check_overlaps": config.current().check_overlaps,
         "fallback": config.current().fallback,
-        "staged": staged,
         "gpu_stream": config.current().gpu_stream,
     }
 
@@ -209,7 +178,6 @@ ad.primitive_transposes[fast_ragged_all_to_all_p] = exchange_gradients.transpose
 jax_compat.set_batcher(fast_ragged_all_to_all_p, exchange_batching.batch)
 
 __all__ = [
-    "exchange_ordered",
     "exchange_planned",
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",

@@ -1,7 +1,4 @@
-"""`jax.vmap` of exchanges.
-
-What binds an exchange returns the rows, and what else the exchange results in, which has no batch.
-"""
+"""`jax.vmap` of exchanges, of any operands."""
 
 from __future__ import annotations
 
@@ -10,16 +7,23 @@ from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.traced.axes import fold_metadata, refuse_mapped_axis
-from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
+from fastjax.traced.contract import Metadata
+from fastjax.traced.exchange_primitive import (
+    ExchangeParams,
+    fast_ragged_all_to_all_p,
+    operand_names,
+)
 
 Values = Sequence[jax.Array]
 Dims = Sequence[int | None]
 Results = tuple[jax.Array, ...]
 Exchange = Callable[..., Results]
+"""Binds an exchange: returns the rows, and what it results in besides, which has no batch."""
 
 
 def batch(
@@ -32,7 +36,12 @@ def batch(
 
 
 def batch_exchange(
-    exchange: Exchange, axis_data: Any, values: Values, dims: Dims, params: ExchangeParams
+    exchange: Exchange,
+    axis_data: Any,
+    values: Values,
+    dims: Dims,
+    params: ExchangeParams,
+    one: Exchange | None = None,
 ) -> tuple[Results, int | None]:
     """One exchange of the whole batch, unless each element has its own plan.
 
@@ -42,41 +51,54 @@ def batch_exchange(
       values: operands of `fast_ragged_all_to_all_p`.
       dims: where each has its batch.
       params: its parameters.
+      one: binds that of an element of the batch; by default the same.
 
     Returns:
       The results, and where the rows have their batch.
     """
     refuse_mapped_axis(axis_data, params["axis_name"])
+    names = operand_names(params)
+    dim_of = dict(zip(names, dims, strict=True))
     if all(dim is None for dim in dims):
         return exchange(*values, **params), None
-    if all(dim is None for dim in dims[2:]):
-        return _batch_data_only(exchange, axis_data.size, values, dims, params)
-    if is_one_by_one(dims, params):
-        return batch_one_by_one(exchange, values, dims, params)
-    return _batch_folded(exchange, axis_data.size, values, dims, params)
-
-
-def is_one_by_one(dims: Dims, params: Any) -> bool:
-    """Whether each element of a batch has the traffic that its plan is for, and its own offsets."""
-    if all(dim is None for dim in dims[2:]) or len(dims) == 6:
-        return False
+    given = dict(zip(names, values, strict=True))
+    if all(dim_of[name] is None for name in {*names} - {"source", "base", "factors"}):
+        return _batch_data_only(exchange, axis_data.size, given, dim_of, params)
     # A transposed table was made from what are receive sizes here.
-    planned_from = dims[5] if params["transposed_plan"] else dims[3]
-    return dims[6] is not None or planned_from is None
+    planned_from = "recv_sizes" if params["transposed_plan"] else "send_sizes"
+    if "table" in given and (dim_of["table"] is not None or dim_of[planned_from] is None):
+        # Each element of the batch has the traffic that its plan is for: one exchange for each.
+        return _batch_one_by_one(one or exchange, values, dims, params)
+    return _batch_folded(exchange, axis_data.size, given, dim_of, params)
 
 
 def _batch_data_only(
-    exchange: Exchange, size: int, values: Values, dims: Dims, params: ExchangeParams
+    exchange: Exchange,
+    size: int,
+    given: dict[str, jax.Array],
+    dims: dict[str, int | None],
+    params: ExchangeParams,
 ) -> tuple[Results, int]:
     """The same rows of every element travel together: the batch becomes part of the row."""
-    data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
-    return exchange(*data, *values[2:], **params), 1
+    given |= {name: batch_at(given[name], dims[name], size, 1) for name in ("source", "base")}
+    if dims.get("factors") is not None:
+        # Elements of the batch lie in one row, which has one factor.
+        factors = batch_at(given["factors"], dims["factors"], size, 1)
+        given["source"] = _multiplied(given["source"], factors, given["base"].dtype)
+        given["factors"] = jnp.zeros_like(factors, shape=0)
+    return exchange(*given.values(), **params), 1
 
 
-def batch_one_by_one(
-    exchange: Exchange, values: Values, dims: Dims, params: Any
+def _multiplied(rows: jax.Array, factors: jax.Array, wide: np.dtype) -> jax.Array:
+    """Rows times their factors, as the exchange does it; shape (rows, elements, ...)."""
+    if factors.shape[0] == 0:
+        return rows
+    return rows.astype(wide) * factors.reshape(*factors.shape, *[1] * (rows.ndim - 2)).astype(wide)
+
+
+def _batch_one_by_one(
+    exchange: Exchange, values: Values, dims: Dims, params: ExchangeParams
 ) -> tuple[Results, int]:
-    """An exchange for each element of the batch, one after the other."""
     batched = [jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True) if d is not None]
 
     def element(parts: list[jax.Array]) -> Results:
@@ -89,25 +111,58 @@ def batch_one_by_one(
 
 
 def _batch_folded(
-    exchange: Exchange, size: int, values: Values, dims: Dims, params: ExchangeParams
+    exchange: Exchange,
+    size: int,
+    given: dict[str, jax.Array],
+    dims: dict[str, int | None],
+    params: ExchangeParams,
 ) -> tuple[Results, int]:
     """The batch becomes one exchange of stacked rows, with `size` times the updates."""
-    source, base = (batch_at(v, d, size, 0) for v, d in zip(values[:2], dims[:2], strict=True))
-    source_rows, base_rows = source.shape[1], base.shape[1]
+    for name in {*given} - {"table"}:
+        given[name] = batch_at(given[name], dims[name], size, name in Metadata._fields)
+    source_rows, base_rows = given["source"].shape[1], given["base"].shape[1]
     operand_rows, output_rows = (
         (base_rows, source_rows) if params["reverse"] else (source_rows, base_rows)
     )
-    check_batch_rows(size, max(operand_rows, output_rows))
-    metadata = [batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
-    input_offsets, send_sizes, output_offsets, recv_sizes = metadata
-    input_offsets = offsets_in_batch(input_offsets, send_sizes, operand_rows)
-    output_offsets = offsets_in_batch(output_offsets, send_sizes, output_rows)
-    folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
-    merged = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in (source, base)]
-    operands = jax_compat.vary_together([*merged, *folded, *values[6:]], params["axis_name"])
+    largest = max(operand_rows, output_rows)
+    if "indices" in given:
+        largest = max(largest, given["indices"].shape[1])
+        operand_rows = _fold_indices(size, given, operand_rows)
+    check_batch_rows(size, largest)
+    sizes = given["send_sizes"]
+    for name, rows in (("input_offsets", operand_rows), ("output_offsets", output_rows)):
+        given[name] = offsets_in_batch(given[name], sizes, rows)
+    for name in Metadata._fields:
+        given[name] = fold_metadata(given[name], 1)
+    for name in ("source", "base"):
+        given[name] = given[name].reshape(-1, *given[name].shape[2:])
+    operands = jax_compat.vary_together([*given.values()], params["axis_name"])
     params["spec"] = params["spec"].of_batch(size)
     rows, *others = exchange(*operands, **params)
     return (rows.reshape(size, base_rows, *rows.shape[1:]), *others), 0
+
+
+def _fold_indices(size: int, given: dict[str, jax.Array], rows: int) -> int:
+    """The indices of each element become those of its own rows.
+
+    Args:
+      size: of the batch.
+      given: the operands by name, with the batch in front.
+      rows: of operand space, in each element.
+
+    Returns:
+      How many indices each element has: slices are ranges of these.
+    """
+    indices, entries = given["indices"], given["entries"]
+    count = indices.shape[1]
+    # An index of no row must not become one of a row of another element.
+    exists = (indices >= 0) & (indices < rows)
+    first = jnp.arange(size, dtype=indices.dtype)[:, None] * rows
+    given["indices"] = jnp.where(exists, indices + first, -1).reshape(-1)
+    entries = entries + jnp.arange(size, dtype=entries.dtype)[:, None, None] * count
+    given["entries"] = entries.reshape(size * entries.shape[1], entries.shape[2])
+    given["factors"] = given["factors"].reshape(-1)
+    return count
 
 
 def check_batch_rows(size: int, rows: int) -> None:
@@ -145,16 +200,4 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = [
-    "Dims",
-    "Exchange",
-    "Results",
-    "Values",
-    "batch",
-    "batch_at",
-    "batch_exchange",
-    "batch_one_by_one",
-    "check_batch_rows",
-    "is_one_by_one",
-    "offsets_in_batch",
-]
+__all__ = ["batch", "batch_exchange", "offsets_in_batch"]

@@ -11,8 +11,9 @@ import numpy as np
 from jax.interpreters import ad
 
 from fastjax import jax_compat
+from fastjax.errors import UnsupportedError
 from fastjax.jax_compat import Tangent
-from fastjax.traced.exchange_primitive import ExchangeParams, fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
 from fastjax.traced.gathering import gather_counts
 from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 from fastjax.traced.slices import covered, landings_of
@@ -33,8 +34,11 @@ def jvp(
     if type(source_dot) is ad.Zero and type(base_dot) is ad.Zero:
         result = fast_ragged_all_to_all_p.bind(*primals, **params)
         return result, jax_compat.zero_tangent(result)
-    if len(rest) == 4:
+    if "indices" in params["operands"]:
+        raise UnsupportedError("an exchange by indices has no derivatives of its own.")
+    if not params["operands"]:
         rest.append(_plan_now(rest[1], params))
+        params["operands"] = PLANNED
     result = fast_ragged_all_to_all_p.bind(source, base, *rest, **params)
     result_dot = fast_ragged_all_to_all_p.bind(
         ad.instantiate_zeros(source_dot), ad.instantiate_zeros(base_dot), *rest, **params

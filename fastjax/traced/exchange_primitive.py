@@ -6,12 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import NoReturn, TypedDict, Unpack
 
+import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 
-from fastjax import jax_compat
-from fastjax.traced import automatic_axes, custom_calls, fallback, jax_exchange
+from fastjax import handlers, jax_compat
+from fastjax.traced import automatic_axes, copied_rows, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import EXCHANGE, PLAN_EXCHANGE, STAGE, STAGED_EXCHANGE
+from fastjax.traced.contract import EXCHANGE
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -19,6 +21,7 @@ class ExchangeParams(TypedDict):
     """The parameters of `fast_ragged_all_to_all_p`.
 
     Attributes:
+      operands: the names of those that it has besides those that each exchange has.
       axis_name: mesh axes.
       axis_index_groups: groups of their positions.
       spec: what the plan depends on besides the sizes.
@@ -27,11 +30,10 @@ class ExchangeParams(TypedDict):
       timeout_ms: how long a device waits for the others.
       check_overlaps: whether output slices that overlap are refused.
       fallback: the option: what platforms without a backend of ours get.
-      staged: whether operands are copied first, so that on CPU devices what comes later may use
-        their memory, and so run, while rows travel. Only where the exchange was planned before.
       gpu_stream: the option: whether GPUs exchange beside what computes.
     """
 
+    operands: tuple[str, ...]
     axis_name: Axes
     axis_index_groups: Groups
     spec: PlanSpec
@@ -40,17 +42,29 @@ class ExchangeParams(TypedDict):
     timeout_ms: int
     check_overlaps: bool
     fallback: str
-    staged: bool
     gpu_stream: bool
 
+
+PLANNED = ("table",)
+"""The names of the operands, besides those of all, of an exchange that was planned before."""
+
+INDEXED = ("table", "indices", "factors", "entries")
+"""And of one whose rows are named by indices."""
 
 fast_ragged_all_to_all_p = Primitive("fast_ragged_all_to_all")
 """The primitive.
 
-Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes and, where the
-exchange was planned before, the stage table. With `reverse`, rows travel from output space to
-operand space along the same offsets, and those that land on each other are summed: the transpose.
+Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes and, as the parameter
+`operands` names them: the stage table, where the exchange was planned before; indices, factors and
+entries, where indices name rows of operand space; in the place of entries, starts, for GPUs (see
+`contract.EXCHANGE`). With `reverse`, rows travel from output space to operand space along the same
+offsets, and those that land on each other are summed: the transpose.
 """
+
+
+def operand_names(params: ExchangeParams) -> tuple[str, ...]:
+    """The names of all operands."""
+    return (*EXCHANGE.operands, *params["operands"])
 
 
 @fast_ragged_all_to_all_p.def_impl
@@ -62,66 +76,105 @@ def _impl(*_: object, **__: object) -> NoReturn:
 def _abstract_eval(
     source: jax_compat.Aval,
     base: jax_compat.Aval,
-    *metadata: jax_compat.Aval,
+    *others: jax_compat.Aval,
     axis_name: Axes,
     **_: object,
 ) -> jax_compat.Aval:
-    axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *metadata)))
+    axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *others)))
     return jax_compat.with_vma(base.update(weak_type=False), axes)
 
 
 def _lowering(
     ctx: jax_compat.LoweringContext,
-    *operands: jax_compat.MlirValue,
+    *values: jax_compat.MlirValue,
     platform: str,
     **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
     if fallback.needed(platform, params["fallback"]):
-        names = ("axis_name", "axis_index_groups", "reverse")
-        exchange = functools.partial(jax_exchange.exchange, **{n: params[n] for n in names})
-        return jax_compat.lower_function(ctx, exchange, *operands)
+        return jax_compat.lower_function(ctx, functools.partial(_in_jax, params), *values)
     bind = functools.partial(fast_ragged_all_to_all_p.bind, **params)
-    inside = automatic_axes.lower(ctx, bind, operands, rows=2)
+    inside = automatic_axes.lower(ctx, bind, values, rows=2)
     if inside is not None:
         return inside
-    # The transport brings every count together anyway: planning apart would have the devices wait
-    # for each other twice.
-    planned = len(operands) > len(PLAN_EXCHANGE.operands) - 1
-    if params["staged"] and can_be_staged(ctx, platform):
-        return lower_staged(ctx, operands, params)
-    call = EXCHANGE if planned else PLAN_EXCHANGE
-    attributes = _attributes(ctx, params, platform, planned=planned)
+    # What emulates GPUs takes the call of these.
+    if "entries" in params["operands"] and (platform != "cpu" or handlers.emulates_gpus()):
+        return jax_compat.lower_function(ctx, functools.partial(_on_gpus, params), *values)
+    operands = call_operands(ctx, values, params)
+    attributes = exchange_attributes(ctx, params, platform)
     on_stream = params["gpu_stream"] and platform != "cpu"
-    return custom_calls.emit(ctx, call, operands, attributes, gpu_stream=on_stream)
+    return [custom_calls.emit(ctx, EXCHANGE, operands, attributes, gpu_stream=on_stream)]
 
 
-def _attributes(
-    ctx: jax_compat.LoweringContext, params: ExchangeParams, platform: str, *, planned: bool
+def call_operands(
+    ctx: jax_compat.LoweringContext,
+    values: Sequence[jax_compat.MlirValue],
+    params: ExchangeParams,
+) -> dict[str, custom_calls.Operand]:
+    """The operands of the call: those of the primitive but `entries`, which CPUs do not need."""
+    names = operand_names(params)
+    named = zip(names, custom_calls.operands_of(ctx, values[: len(names)]), strict=True)
+    taken = {name: operand for name, operand in named if name != "entries"}
+    return taken | custom_calls.partition()
+
+
+def exchange_attributes(
+    ctx: jax_compat.LoweringContext, params: ExchangeParams, platform: str
 ) -> dict[str, object]:
+    """The attributes of the call.
+
+    The transport brings all counts together anyway, so an exchange without a table plans itself:
+    planning apart would have the devices wait for each other twice. Where there is a table,
+    statistics are told the topology.
+    """
     attributes = custom_calls.exchange_site(ctx, params, platform)
     attributes["check_overlaps"] = params["check_overlaps"]
-    # Where a plan is given, statistics are told the topology.
     planning = custom_calls.planning(params["spec"])
+    planned = "table" in params["operands"]
     return attributes | ({"topology": planning["topology"]} if planned else planning)
 
 
-def can_be_staged(ctx: jax_compat.LoweringContext, platform: str) -> bool:
-    """Whether operands are copied first where that is asked for."""
-    return platform == "cpu" and custom_calls.can_stage(ctx)
+def _in_jax(params: ExchangeParams, *operands: jax.Array) -> jax.Array:
+    """The same on other platforms."""
+    names = ("axis_name", "axis_index_groups", "reverse")
+    exchange = functools.partial(jax_exchange.exchange, **{n: params[n] for n in names})
+    if "indices" not in params["operands"]:
+        return exchange(*operands)
+    given = dict(zip(operand_names(params), operands, strict=True))
+    return copied_rows.exchange(exchange, params["axis_name"], params["reverse"], given)
 
 
-def lower_staged(
-    ctx: jax_compat.LoweringContext,
-    operands: Sequence[jax_compat.MlirValue],
-    params: ExchangeParams,
-    array: jax_compat.MlirValue | None = None,
-) -> list[jax_compat.MlirValue]:
-    """Emits a staged exchange of CPU devices; see `custom_calls.emit_staged`."""
-    attributes = _attributes(ctx, params, "cpu", planned=True)
-    return custom_calls.emit_staged(ctx, STAGE, STAGED_EXCHANGE, operands, attributes, array)
+def _on_gpus(params: ExchangeParams, *operands: jax.Array) -> jax.Array:
+    """The same by the call of GPUs: sums are made row by row, so they take each row's entries."""
+    given = dict(zip(operand_names(params), operands, strict=True))
+    entries = given.pop("entries")
+    given["starts"] = jnp.zeros(0, jnp.int32)
+    if params["reverse"]:
+        rows = given["base"].shape[0]
+        given["indices"], given["starts"] = _by_row(given["indices"], entries, rows)
+    names = tuple(name for name in given if name not in EXCHANGE.operands)
+    values = jax_compat.vary_together([*given.values()], params["axis_name"])
+    return fast_ragged_all_to_all_p.bind(*values, **params | {"operands": names})
+
+
+def _by_row(indices: jax.Array, entries: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """The entries of each row, one row behind the other, and where those of each row begin."""
+    if entries.shape[0] > 0:
+        return entries.reshape(-1), entries.shape[1] * jnp.arange(rows + 1, dtype=jnp.int32)
+    # What is the index of no row comes last, and belongs to none.
+    row = jnp.where((indices >= 0) & (indices < rows), indices, rows)
+    counts = jnp.zeros(rows + 2, jnp.int32).at[row + 1].add(1)
+    return jnp.argsort(row, stable=True).astype(jnp.int32), jnp.cumsum(counts)[: rows + 1]
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)
 
 
-__all__ = ["ExchangeParams", "can_be_staged", "fast_ragged_all_to_all_p", "lower_staged"]
+__all__ = [
+    "INDEXED",
+    "PLANNED",
+    "ExchangeParams",
+    "call_operands",
+    "exchange_attributes",
+    "fast_ragged_all_to_all_p",
+    "operand_names",
+]

@@ -16,8 +16,12 @@ from jax.extend.core import Primitive
 from fastjax import config, handlers, jax_compat
 from fastjax.traced import automatic_axes, custom_calls
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
-from fastjax.traced.contract import GATHER, PLAN
-from fastjax.traced.plan_primitive import PlanParams, plan_attributes, plan_ragged_all_to_all_p
+from fastjax.traced.plan_primitive import (
+    PlanParams,
+    emit_plan,
+    plan_attributes,
+    plan_ragged_all_to_all_p,
+)
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -123,7 +127,7 @@ def _gather_lowering(
     attributes = custom_calls.mesh_call_site(
         ctx, "gather_counts", axes, groups, params["spec"], params["timeout_ms"], platform
     )
-    return custom_calls.emit(ctx, GATHER, [counts], attributes)
+    return [emit_plan(ctx, counts, attributes)]
 
 
 def _plan_lowering(
@@ -145,7 +149,7 @@ def _plan_lowering(
     words, counts = table.shape[0], gathered.shape[0]
     both = table.update(shape=(words + counts,))
     attributes = plan_attributes(ctx, platform, params)
-    (made,) = custom_calls.emit(ctx.replace(avals_out=[both]), PLAN, [sizes], attributes)
+    made = emit_plan(ctx.replace(avals_out=[both]), sizes, attributes)
     return jax_compat.lower_function(
         ctx.replace(avals_in=[both]), lambda made: (made[:words], made[words:]), made
     )

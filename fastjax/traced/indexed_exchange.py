@@ -7,43 +7,14 @@ order of its slices; GPUs in the order of entries, or in that which `entries` sa
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Any, Unpack
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
 
-from fastjax import config, handlers, jax_compat
-from fastjax.traced import automatic_axes, fallback, indexed_calls
-from fastjax.traced.axes import Axes, fold_metadata, refuse_mapped_axis
+from fastjax import config, jax_compat
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_batching import (
-    Dims,
-    Exchange,
-    Results,
-    Values,
-    batch_at,
-    batch_one_by_one,
-    check_batch_rows,
-    is_one_by_one,
-    offsets_in_batch,
-)
-from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
-from fastjax.traced.indexed_calls import Params
-from fastjax.traced.nonnegative import look_up
+from fastjax.traced.exchange_primitive import INDEXED, fast_ragged_all_to_all_p
 from fastjax.traced.plan import TracedPlan
-from fastjax.traced.slices import covered
-
-indexed_exchange_p = Primitive("indexed_exchange")
-"""The primitive. Platforms without a backend of ours exchange copies.
-
-Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes, table, indices,
-factors, entries.
-"""
-
 
 _HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
 
@@ -58,7 +29,7 @@ def indexed_exchange(
     reverse: bool = False,
     factors: jax.Array | None = None,
     entries: jax.Array | None = None,
-    staged: bool = False,
+    staged: bool = False,  # noqa: ARG001  # means nothing any more
 ) -> jax.Array:
     """Exchanges rows `source[indices]`; in reverse, rows of the result are sums of returned rows.
 
@@ -76,31 +47,38 @@ def indexed_exchange(
       entries: int32, shape (rows of the result, count), in reverse and where each row has as many:
         the entries that have it as their index, each entry of `indices` once. The same as `indices`
         by row, which GPUs sort if this is left out. They sum in this order.
-      staged: see `ExchangeParams`.
+      staged: means nothing any more.
 
     Returns:
       Of the shape and type of `base`. In reverse that is float32, float64 or complex, and `source`
       is of that type, or of one that `summable` takes in its place. No derivative is defined.
       On GPUs, slices of the operand must not overlap in reverse.
     """
-    if factors is None:
-        factors = jnp.zeros(0, jnp.float32)
-    if entries is None:
-        entries = jnp.zeros((0, 0), jnp.int32)
-    operands = [source, base, *way, plan.table, indices, factors, entries]
+    indexing = indexed_operands(indices, factors, entries)
+    operands = [source, base, *way, plan.table, *indexing]
     operands = jax_compat.vary_together(operands, plan.axis_name)
-    return indexed_exchange_p.bind(
+    return fast_ragged_all_to_all_p.bind(
         *operands,
+        operands=INDEXED,
         axis_name=plan.axis_name,
         axis_index_groups=plan.axis_index_groups,
         spec=plan.spec,
         transposed_plan=plan.transposed,
         reverse=reverse,
         timeout_ms=config.current().timeout_ms,
+        check_overlaps=False,
         fallback=config.current().fallback,
-        staged=staged,
         gpu_stream=config.current().gpu_stream,
     )
+
+
+def indexed_operands(
+    indices: jax.Array, factors: jax.Array | None, entries: jax.Array | None
+) -> list[jax.Array]:
+    """Operands of the primitive; those that are left out are empty."""
+    factors = jnp.zeros(0, jnp.float32) if factors is None else factors
+    entries = jnp.zeros((0, 0), jnp.int32) if entries is None else entries
+    return [indices, factors, entries]
 
 
 def summable(dtype: np.dtype, wide: np.dtype) -> bool:
@@ -108,125 +86,4 @@ def summable(dtype: np.dtype, wide: np.dtype) -> bool:
     return dtype == wide or (wide == np.float32 and dtype in _HALVES)
 
 
-@indexed_exchange_p.def_abstract_eval
-def _abstract_eval(*operands: jax_compat.Aval, axis_name: Axes, **_: object) -> jax_compat.Aval:
-    return indexed_calls.exchanged_type(*operands, axis_name=axis_name)
-
-
-def _lowering(
-    ctx: jax_compat.LoweringContext,
-    *operands: jax_compat.MlirValue,
-    platform: str,
-    **params: Unpack[Params],
-) -> list[jax_compat.MlirValue]:
-    if fallback.needed(platform, params["fallback"]):
-        return jax_compat.lower_function(ctx, functools.partial(_copied, params), *operands)
-    bind = functools.partial(indexed_exchange_p.bind, **params)
-    inside = automatic_axes.lower(ctx, bind, operands, rows=2)
-    if inside is not None:
-        return inside
-    # Operands are staged for the devices of a CPU, also where these emulate GPUs.
-    as_gpu = handlers.emulates_gpus() and not indexed_calls.is_staged(ctx, params)
-    if platform == "cpu" and not as_gpu:
-        return indexed_calls.lower_on_cpus(ctx, operands[:-1], params)
-    on_gpus = functools.partial(indexed_calls.on_gpus, params)
-    return jax_compat.lower_function(ctx, on_gpus, *operands)
-
-
-def _copied(params: Params, *operands: jax.Array) -> jax.Array:
-    """Does the same on other platforms, by an exchange of copies."""
-    source, base, *way, table, indices, factors, entries = operands
-    exchange = functools.partial(fast_ragged_all_to_all_p.bind, check_overlaps=False, **params)
-    if not params["reverse"]:
-        copies = source.at[indices].get(mode="fill", fill_value=0)
-        return exchange(copies, base, *way, table)
-    each = jnp.zeros_like(base, shape=(indices.shape[0], *base.shape[1:]))
-    rows = source.astype(base.dtype)
-    if factors.shape[0] > 0:
-        rows = rows * factors.reshape(-1, *[1] * (rows.ndim - 1)).astype(base.dtype)
-    rows, each = jax_compat.vary_together([rows, each], params["axis_name"])
-    each = exchange(rows, each, *way, table)
-    returned = covered(way[0], way[1], indices.shape[0])
-    if entries.shape[0] > 0:
-        sums = look_up(each, entries, unique=True).sum(1)
-        found = look_up(returned, entries, unique=True).any(1)
-        return jnp.where(found.reshape(-1, *[1] * (base.ndim - 1)), sums, base)
-    at = jnp.where(returned, indices, base.shape[0])
-    sums = jnp.zeros_like(base).at[at].add(each, mode="drop")
-    found = jnp.zeros(base.shape[0], bool).at[at].set(True, mode="drop")
-    return jnp.where(found.reshape(-1, *[1] * (base.ndim - 1)), sums, base)
-
-
-def _batch(
-    axis_data: Any,
-    values: Sequence[jax.Array],
-    dims: Sequence[int | None],
-    **params: Unpack[Params],
-) -> tuple[jax.Array, int | None]:
-    exchange = lambda *operands, **given: (indexed_exchange_p.bind(*operands, **given),)  # noqa: E731
-    (rows,), dim = batch_indexed(exchange, axis_data, values, dims, params)
-    return rows, dim
-
-
-def batch_indexed(
-    exchange: Exchange, axis_data: Any, values: Values, dims: Dims, params: Any
-) -> tuple[Results, int | None]:
-    """Does for operands of `indexed_exchange_p` what `batch_exchange` does for others."""
-    refuse_mapped_axis(axis_data, params["axis_name"])
-    size = axis_data.size
-    if all(dim is None for dim in dims):
-        return exchange(*values, **params), None
-    if all(dim is None for dim in (*dims[2:8], dims[9])):
-        data = [batch_at(v, d, size, 1) for v, d in zip(values[:2], dims[:2], strict=True)]
-        factors = values[8]
-        if dims[8] is not None:
-            # Elements of the batch lie in one row, which has one factor.
-            factors = batch_at(factors, dims[8], size, 1)
-            data[0] = _multiplied(data[0], factors, data[1].dtype)
-            factors = jnp.zeros_like(factors, shape=0)
-        return exchange(*data, *values[2:8], factors, values[9], **params), 1
-    if is_one_by_one(dims, params):
-        return batch_one_by_one(exchange, values, dims, params)
-    return _folded(exchange, size, values, dims, params)
-
-
-def _multiplied(rows: jax.Array, factors: jax.Array, wide: np.dtype) -> jax.Array:
-    """Rows times their factors, as the exchange does it; shape (rows, elements, ...)."""
-    if factors.shape[0] == 0:
-        return rows
-    return rows.astype(wide) * factors.reshape(*factors.shape, *[1] * (rows.ndim - 2)).astype(wide)
-
-
-def _folded(
-    exchange: Exchange, size: int, values: Values, dims: Dims, params: Any
-) -> tuple[Results, int]:
-    """One exchange of stacked rows; the indices of each element are those of its own."""
-    source, base, indices, factors, entries = (
-        batch_at(values[i], dims[i], size, 0) for i in (0, 1, 7, 8, 9)
-    )
-    indexed, plain = (base, source) if params["reverse"] else (source, base)
-    metadata = [batch_at(v, d, size, 1) for v, d in zip(values[2:6], dims[2:6], strict=True)]
-    input_offsets, send_sizes, output_offsets, recv_sizes = metadata
-    input_offsets = offsets_in_batch(input_offsets, send_sizes, indices.shape[1])
-    output_offsets = offsets_in_batch(output_offsets, send_sizes, plain.shape[1])
-    folded = [fold_metadata(m, 1) for m in (input_offsets, send_sizes, output_offsets, recv_sizes)]
-    check_batch_rows(size, max(indices.shape[1], indexed.shape[1], plain.shape[1]))
-    # An index of no row must not become one of a row of another element.
-    exists = (indices >= 0) & (indices < indexed.shape[1])
-    first = jnp.arange(size, dtype=indices.dtype)[:, None] * indexed.shape[1]
-    number = jnp.arange(size, dtype=entries.dtype)[:, None, None]
-    entries = entries + number * indices.shape[1]
-    entries = entries.reshape(size * entries.shape[1], entries.shape[2])
-    indices = jnp.where(exists, indices + first, -1)
-    merged = [x.reshape(-1, *x.shape[2:]) for x in (source, base)]
-    operands = [*merged, *folded, values[6], indices.reshape(-1), factors.reshape(-1), entries]
-    operands = jax_compat.vary_together(operands, params["axis_name"])
-    rows, *others = exchange(*operands, **params)
-    return (rows.reshape(size, base.shape[1], *rows.shape[1:]), *others), 0
-
-
-indexed_exchange_p.def_impl(indexed_calls.unmapped)
-jax_compat.set_lowering(indexed_exchange_p, _lowering)
-jax_compat.set_batcher(indexed_exchange_p, _batch)
-
-__all__ = ["batch_indexed", "indexed_exchange", "indexed_exchange_p", "summable"]
+__all__ = ["indexed_exchange", "indexed_operands", "summable"]

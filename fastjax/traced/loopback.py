@@ -13,7 +13,7 @@ from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 from fastjax.traced import custom_calls, fallback
-from fastjax.traced.contract import LOOPBACK, LOOPBACK_PLAN, Metadata
+from fastjax.traced.contract import EXCHANGE, PLAN, Metadata
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -160,7 +160,8 @@ def _exchange_lowering(
 ) -> list[jax_compat.MlirValue]:
     attributes = _call_site(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
     attributes |= {"reverse": False, "transposed_table": False, "check_overlaps": check_overlaps}
-    return custom_calls.emit(ctx, LOOPBACK, operands, attributes)
+    named = zip(EXCHANGE.operands, custom_calls.operands_of(ctx, operands), strict=True)
+    return [custom_calls.emit(ctx, EXCHANGE, dict(named), attributes)]
 
 
 def _plan_lowering(
@@ -173,7 +174,8 @@ def _plan_lowering(
     platform: str,
 ) -> list[jax_compat.MlirValue]:
     attributes = _call_site(ctx, "loopback_plan", spec, timeout_ms, platform)
-    return custom_calls.emit(ctx, LOOPBACK_PLAN, [sizes], attributes | {"rank": rank})
+    (operand,) = custom_calls.operands_of(ctx, [sizes])
+    return [custom_calls.emit(ctx, PLAN, {"send_sizes": operand}, attributes | {"rank": rank})]
 
 
 _exchange_p = Primitive("loopback_ragged_all_to_all")

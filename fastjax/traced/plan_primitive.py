@@ -85,7 +85,18 @@ def _plan_lowering(
     inside = automatic_axes.lower(ctx, bind, [send_sizes], rows=0)
     if inside is not None:
         return inside
-    return custom_calls.emit(ctx, PLAN, [send_sizes], plan_attributes(ctx, platform, params))
+    return [emit_plan(ctx, send_sizes, plan_attributes(ctx, platform, params))]
+
+
+def emit_plan(
+    ctx: jax_compat.LoweringContext,
+    sizes: jax_compat.MlirValue,
+    attributes: dict[str, object],
+) -> jax_compat.MlirValue:
+    """Emits a call of all devices of a mesh that plans or gathers."""
+    (operand,) = custom_calls.operands_of(ctx, [sizes])
+    operands = {"send_sizes": operand, **custom_calls.partition()}
+    return custom_calls.emit(ctx, PLAN, operands, attributes)
 
 
 def plan_attributes(
@@ -136,4 +147,4 @@ jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
 ad.primitive_jvps[plan_ragged_all_to_all_p] = _plan_jvp
 
 
-__all__ = ["PlanParams", "plan_attributes", "plan_params", "plan_ragged_all_to_all_p"]
+__all__ = ["PlanParams", "emit_plan", "plan_attributes", "plan_params", "plan_ragged_all_to_all_p"]

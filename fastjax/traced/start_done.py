@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, TypedDict, Unpack
+from typing import Any, NamedTuple, NoReturn, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,24 @@ from jax.extend.core import JaxprEqn, Primitive
 
 from fastjax import config, jax_compat
 from fastjax.errors import UnsupportedError
+from fastjax.traced import custom_calls
+from fastjax.traced import fallback as fallbacks
 from fastjax.traced.after import after_all, after_p
-from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import Metadata
+from fastjax.traced.axes import Axes
+from fastjax.traced.contract import DONE, EXCHANGE, START, Metadata
 from fastjax.traced.exchange_batching import batch_exchange
-from fastjax.traced.exchange_primitive import fast_ragged_all_to_all_p
-from fastjax.traced.indexed_exchange import batch_indexed, indexed_exchange_p
+from fastjax.traced.exchange_primitive import (
+    INDEXED,
+    PLANNED,
+    ExchangeParams,
+    call_operands,
+    exchange_attributes,
+    fast_ragged_all_to_all_p,
+    operand_names,
+)
+from fastjax.traced.indexed_exchange import indexed_operands
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan import TracedPlan
-from fastjax.traced.plan_spec import PlanSpec
 
 TOKEN = jax.ShapeDtypeStruct((2,), np.uint32)
 """The type of tokens."""
@@ -50,27 +59,9 @@ class InFlight(NamedTuple):
     operands: tuple[jax.Array, ...]
 
 
-class StartParams(TypedDict):
-    """The parameters of `start_p`; `ExchangeParams` says more of them.
-
-    Attributes:
-      indexed: whether there are `indices`, `factors` and `entries` among the operands.
-    """
-
-    axis_name: Axes
-    axis_index_groups: Groups
-    spec: PlanSpec
-    transposed_plan: bool
-    reverse: bool
-    timeout_ms: int
-    check_overlaps: bool
-    fallback: str
-    indexed: bool
-
-
 start_p = Primitive("start_ragged_all_to_all")
-"""Operands: source, base, input_offsets, send_sizes, output_offsets, recv_sizes, table; where it is
-indexed, indices, factors, entries; a token without meaning, which takes the place of the start's
+"""Operands: those of the exchange, as its parameters, which are those of
+`fast_ragged_all_to_all_p`, name them; a token without meaning, which takes the place of the start's
 own where its rows are not needed; and what it waits for. Results: the rows in flight, the token.
 """
 start_p.multiple_results = True
@@ -113,13 +104,12 @@ def start(
     carried, restore = byte_sized(operand, output)
     operands = [*carried, *metadata, plan.table]
     if indices is not None:
-        factors = jnp.zeros(0, jnp.float32) if factors is None else factors
-        entries = jnp.zeros((0, 0), jnp.int32) if entries is None else entries
-        operands += [indices, factors, entries]
+        operands += indexed_operands(indices, factors, entries)
     no_token = jnp.zeros(TOKEN.shape, TOKEN.dtype)
     count = len(operands)
     values = jax_compat.vary_together([*operands, no_token, *after], axes)
-    params = StartParams(
+    params = ExchangeParams(
+        operands=PLANNED if indices is None else INDEXED,
         axis_name=axes,
         axis_index_groups=plan.axis_index_groups,
         spec=plan.spec,
@@ -128,7 +118,7 @@ def start(
         timeout_ms=now.timeout_ms,
         check_overlaps=indices is None and now.check_overlaps,
         fallback=now.fallback,
-        indexed=indices is not None,
+        gpu_stream=False,
     )
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
@@ -149,17 +139,7 @@ def done(in_flight: InFlight, *, after: Sequence[jax.Array] = ()) -> jax.Array:
     return done_p.bind(*values, fallback=config.current().fallback)
 
 
-def _exchanged(params: StartParams, *operands: jax.Array) -> jax.Array:
-    """The same exchange in one part."""
-    others: dict[str, Any] = {k: v for k, v in params.items() if k != "indexed"}
-    others |= {"staged": False, "gpu_stream": False}
-    if not params["indexed"]:
-        return fast_ragged_all_to_all_p.bind(*operands, **others)
-    del others["check_overlaps"]
-    return indexed_exchange_p.bind(*operands, **others)
-
-
-def _whole(count: int, params: StartParams, *values: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _whole(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax.Array, jax.Array]:
     """All of an exchange in its start.
 
     Args:
@@ -170,12 +150,8 @@ def _whole(count: int, params: StartParams, *values: jax.Array) -> tuple[jax.Arr
     (source, base, *rest), (token, *after) = values[:count], values[count:]
     fallback = params["fallback"]
     waiting = after_all(base, after, fallback=fallback)
-    rows = _exchanged(params, source, waiting, *rest)
+    rows = fast_ragged_all_to_all_p.bind(source, waiting, *rest, **params)
     return rows, after_all(token, [source, *rest[4:5], *after], fallback=fallback)
-
-
-def _count(params: StartParams) -> int:
-    return 10 if params["indexed"] else 7
 
 
 @start_p.def_impl
@@ -202,11 +178,33 @@ def _start_lowering(
     ctx: jax_compat.LoweringContext,
     *values: jax_compat.MlirValue,
     platform: str,
-    **params: Unpack[StartParams],
+    **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
-    del platform
-    whole = functools.partial(_whole, _count(params), params)
-    return jax_compat.lower_function(ctx, whole, *values)
+    count = len(operand_names(params))
+    if not _is_in_two(ctx, platform, params["fallback"]):
+        whole = functools.partial(_whole, count, params)
+        return jax_compat.lower_function(ctx, whole, *values)
+    token_type = ctx.avals_out[1]
+    # The token exists only once the operands do: so none of them can need what is started later.
+    waited = custom_calls.operands_of(ctx, values)
+    del waited[count], waited[1]
+    number = {"channel": jax_compat.new_channel(ctx)}
+    token = custom_calls.emit_unnamed(ctx, START, waited, token_type, number, keep=True)
+    operands = call_operands(ctx, values, params)
+    operands["token"] = custom_calls.Operand(token, token_type)
+    attributes = exchange_attributes(ctx, params, platform)
+    # Others wait for the exchange, so XLA must not remove it alone.
+    rows = custom_calls.emit(ctx, EXCHANGE, operands, attributes, keep=True)
+    return [rows, token]
+
+
+def _is_in_two(ctx: jax_compat.LoweringContext, platform: str, fallback: str) -> bool:
+    """Whether start and done are lowered as two parts.
+
+    Otherwise the exchange is one call of JAX's or ours, where it is started.
+    """
+    divided = jax_compat.automatic_axes(ctx)
+    return platform == "cpu" and not divided and not fallbacks.needed(platform, fallback)
 
 
 def _done_lowering(
@@ -215,7 +213,9 @@ def _done_lowering(
     platform: str,
     fallback: str,
 ) -> list[jax_compat.MlirValue]:
-    del platform
+    if _is_in_two(ctx, platform, fallback):
+        operands = custom_calls.operands_of(ctx, values)
+        return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {})]
 
     def wait(rows: jax.Array, *others: jax.Array) -> jax.Array:
         return after_all(rows, others, fallback=fallback)
@@ -227,18 +227,21 @@ def _start_batcher(
     axis_data: Any,
     values: Sequence[jax.Array],
     dims: Sequence[int | None],
-    **params: Unpack[StartParams],
+    **params: Unpack[ExchangeParams],
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[int | None, None]]:
     """One exchange of the batch, as those in one part are batched. There is one token."""
-    count = _count(params)
+    count = len(operand_names(params))
     others = values[count:]
 
-    def begin(*operands: jax.Array, **given: Any) -> tuple[jax.Array, jax.Array]:
-        rows, token = start_p.bind(*operands, *others, **given)
-        return rows, token
+    def begin(*operands: jax.Array, **given: Any) -> tuple[jax.Array, ...]:
+        return tuple(start_p.bind(*operands, *others, **given))
 
-    batch = batch_indexed if params["indexed"] else batch_exchange
-    (rows, token), dim = batch(begin, axis_data, values[:count], dims[:count], params)
+    def whole(*operands: jax.Array, **given: Unpack[ExchangeParams]) -> tuple[jax.Array, ...]:
+        return _whole(count, given, *operands, *others)
+
+    (rows, token), dim = batch_exchange(
+        begin, axis_data, values[:count], dims[:count], params, whole
+    )
     return (rows, token), (dim, None)
 
 
@@ -254,7 +257,7 @@ def _done_batcher(
 
 def _without_rows(eqn: JaxprEqn) -> JaxprEqn:
     """Of an exchange whose rows nobody needs only the order is left: it is not made."""
-    count = 10 if eqn.params["indexed"] else 7
+    count = len(EXCHANGE.operands) + len(eqn.params["operands"])
     token, *after = eqn.invars[count:]
     operands = [token, eqn.invars[0], *after]
     params = {"detached": False, "fallback": eqn.params["fallback"]}

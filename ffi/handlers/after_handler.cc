@@ -1,4 +1,3 @@
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -8,7 +7,6 @@
 #include "backends/gpu/device/gpu.h"
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
-#include "handlers/operands.h"
 #include "runtime/completer.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -16,20 +14,29 @@ namespace fastjax::handlers {
 namespace {
 
 // XLA was asked to give value and result one buffer; it is free not to.
-ffi::Error Pass(ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/, ffi::Result<ffi::AnyBuffer> result) {
+ffi::Error Pass(ffi::AnyBuffer value, ffi::RemainingArgs /*earlier*/, ffi::Result<ffi::AnyBuffer> result,
+                ffi::Dictionary /*attrs*/) {
+  if (result->size_bytes() != value.size_bytes()) return ToError(UnexpectedOperands());
   if (result->untyped_data() != value.untyped_data()) {
     std::memcpy(result->untyped_data(), value.untyped_data(), value.size_bytes());
   }
   return ffi::Error::Success();
 }
 
-// The thread of XLA's that called this may have more to begin, which would wait for as long as what follows runs. It
-// runs what follows all the same if the other thread completes the future before XLA has looked at it. Waking a thread
-// takes longer than that, unless the host is busy.
-ffi::Future PassElsewhere(ffi::AnyBuffer value, ffi::AnyBuffer earlier, ffi::Result<ffi::AnyBuffer> result) {
-  if (ffi::Error error = Pass(value, earlier, result); error.failure()) return Failed(std::move(error));
+// The thread of XLA's that called this may have more to begin, which would wait for as long as what follows runs. If
+// the call is detached, XLA runs what follows on the other thread that completes the future, unless it is completed
+// before XLA has looked at it. Waking a thread takes longer than that, unless the host is busy.
+ffi::Future PassLater(ffi::AnyBuffer value, ffi::RemainingArgs earlier, ffi::Result<ffi::AnyBuffer> result,
+                      ffi::Dictionary attrs) {
+  const auto decoded = DecodeAttributes(GetContract().after, attrs);
+  if (!decoded.has_value()) return Failed(decoded.error());
+  if (ffi::Error error = Pass(value, earlier, result, attrs); error.failure()) return Failed(std::move(error));
   ffi::Promise promise;
   ffi::Future future(promise);
+  if (!decoded->detached) {
+    promise.SetAvailable();
+    return future;
+  }
   Completer::Get().Run([done = std::make_shared<ffi::Promise>(std::move(promise))] { done->SetAvailable(); });
   return future;
 }
@@ -40,8 +47,9 @@ constexpr char kRocm[] = "rocm";
 // XLA:GPU fuses a slice that is the operand into the call, and then forgets that the result was to be in its place
 // (dynamic-slice fusions, seen with jaxlib 0.11.2). So the copy goes on XLA's stream.
 template <const char* platform>
-ffi::Error PassOnStream(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi::AnyBuffer /*earlier*/,
-                        ffi::Result<ffi::AnyBuffer> result) {
+ffi::Error PassOnStream(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi::RemainingArgs /*earlier*/,
+                        ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  if (result->size_bytes() != value.size_bytes()) return ToError(UnexpectedOperands());
   if (result->untyped_data() == value.untyped_data()) return ffi::Error::Success();
   std::string wrong;
   const std::shared_ptr<gpu::Gpu> gpu = gpu::OpenGpu(platform, &wrong);
@@ -50,19 +58,23 @@ ffi::Error PassOnStream(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi
   return ToError(gpu->Check(code, ordinal, "copy rows that come after others"));
 }
 
-XLA_FFI_DEFINE_HANDLER(kAfter, Pass, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
-XLA_FFI_DEFINE_HANDLER(kDetachedAfter, PassElsewhere, BindOperands<AfterOperands>(ffi::Ffi::Bind()));
+template <typename Binding>
+auto BindValue(Binding binding) {
+  return std::move(binding).template Arg<ffi::AnyBuffer>().RemainingArgs().template Ret<ffi::AnyBuffer>().Attrs();
+}
 
-auto BindWithStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>(); }
+auto BindStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>(); }
 
-XLA_FFI_DEFINE_HANDLER(kCudaAfter, PassOnStream<kCuda>, BindOperands<AfterOperands>(BindWithStream()));
-XLA_FFI_DEFINE_HANDLER(kRocmAfter, PassOnStream<kRocm>, BindOperands<AfterOperands>(BindWithStream()));
+XLA_FFI_DEFINE_HANDLER(kPass, Pass, BindValue(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kPassLater, PassLater, BindValue(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kCudaPass, PassOnStream<kCuda>, BindValue(BindStream()));
+XLA_FFI_DEFINE_HANDLER(kRocmPass, PassOnStream<kRocm>, BindValue(BindStream()));
 
 }  // namespace
 
-XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame) { return kAfter(frame); }
-XLA_FFI_Error* DetachedAfterExecute(XLA_FFI_CallFrame* frame) { return kDetachedAfter(frame); }
-XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame) { return kCudaAfter(frame); }
-XLA_FFI_Error* RocmAfterExecute(XLA_FFI_CallFrame* frame) { return kRocmAfter(frame); }
+XLA_FFI_Error* DoneExecute(XLA_FFI_CallFrame* frame) { return kPass(frame); }
+XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame) { return kPassLater(frame); }
+XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame) { return kCudaPass(frame); }
+XLA_FFI_Error* RocmAfterExecute(XLA_FFI_CallFrame* frame) { return kRocmPass(frame); }
 
 }  // namespace fastjax::handlers

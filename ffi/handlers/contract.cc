@@ -4,22 +4,21 @@
 #include <string>
 #include <type_traits>
 
-#include "handlers/operands.h"
-
 namespace fastjax::handlers {
 namespace {
 
 using A = CallAttributes;
 
-Attribute Added(Attribute attribute) {
-  attribute.presence = Presence::kAdded;
+Attribute Optional(Attribute attribute) {
+  attribute.optional = true;
   return attribute;
 }
 
 Contract Declare() {
   const AttributeGroup site = {"a call site's",
-                               {{"operation", &A::operation},
-                                Added({"name", &A::name}),
+                               {{"operands", &A::operands},
+                                {"operation", &A::operation},
+                                {"name", &A::name},
                                 {"axis", &A::axis},
                                 {"program", &A::program},
                                 {"shapes", &A::shapes},
@@ -28,47 +27,45 @@ Contract Declare() {
                                 {"group_size", &A::group_size},
                                 {"replica_groups", &A::replica_groups},
                                 {"rank_of", &A::rank_of},
-                                Added({"platform", &A::platform}),
-                                {"tokens", &A::tokens, Presence::kOptional},
-                                {"top_k", &A::top_k, Presence::kOptional}}};
-  const AttributeGroup processes = {"a call site's",
-                                    {{"processes", &A::processes, Presence::kOptional},
-                                     {"rails", &A::rails, Presence::kOptional},
-                                     {"module", &A::module, Presence::kOptional}}};
-  const Attribute topology = {"topology", &A::topology};
-  const AttributeGroup planning = {"a plan's", {topology, {"scheduler", &A::scheduler}, {"row_bytes", &A::row_bytes}}};
-  const AttributeGroup planned = {"a plan's", {Added(topology)}};
+                                {"platform", &A::platform},
+                                Optional({"tokens", &A::tokens}),
+                                Optional({"top_k", &A::top_k})}};
+  const AttributeGroup processes = {
+      "a call site's",
+      {Optional({"processes", &A::processes}), Optional({"rails", &A::rails}), Optional({"module", &A::module})}};
+  const AttributeGroup planning = {"a plan's",
+                                   {Optional({"topology", &A::topology}), Optional({"scheduler", &A::scheduler}),
+                                    Optional({"row_bytes", &A::row_bytes})}};
   const AttributeGroup exchange = {"an exchange's",
                                    {{"reverse", &A::reverse},
                                     {"transposed_table", &A::transposed_table},
-                                    Added({"check_overlaps", &A::check_overlaps}),
-                                    {"gpu_stream", &A::gpu_stream, Presence::kOptional}}};
-  const AttributeGroup experts = {"a plan's", {Added({"experts", &A::experts})}};
-  const AttributeGroup stage = {"a call site's", {{"channel", &A::channel}}};
-  const AttributeGroup rank = {"a plan's", {{"rank", &A::rank}}};
+                                    {"check_overlaps", &A::check_overlaps},
+                                    Optional({"gpu_stream", &A::gpu_stream})}};
+  const AttributeGroup plan = {"a plan's", {Optional({"experts", &A::experts}), Optional({"rank", &A::rank})}};
 
   Contract contract;
-  contract.plan = {"fastjax_plan_v1", NamesOf<PlanOperands>(), {site, processes, planning, experts}};
-  contract.gather = {"fastjax_gather_v1", NamesOf<GatherOperands>(), {site, processes}};
-  contract.exchange = {"fastjax_exchange_v1", NamesOf<ExchangeOperands>(), {site, processes, planned, exchange}};
-  contract.indexed_exchange = {
-      "fastjax_indexed_exchange_v1", NamesOf<IndexedExchangeOperands>(), {site, processes, planned, exchange}};
-  contract.gpu_indexed_exchange = {
-      "fastjax_gpu_indexed_exchange_v1", NamesOf<GpuIndexedExchangeOperands>(), {site, processes, planned, exchange}};
-  contract.stage = {"fastjax_stage_v1", NamesOf<StageOperands>(), {stage}};
-  contract.indexed_stage = {"fastjax_indexed_stage_v1", NamesOf<IndexedStageOperands>(), {stage}};
-  contract.staged_exchange = {
-      "fastjax_staged_exchange_v1", NamesOf<StagedExchangeOperands>(), {site, processes, planned, exchange}};
-  contract.indexed_staged_exchange = contract.staged_exchange;
-  contract.indexed_staged_exchange.target = "fastjax_indexed_staged_exchange_v1";
-  contract.plan_exchange = {
-      "fastjax_plan_exchange_v1", NamesOf<PlanExchangeOperands>(), {site, processes, planning, exchange}};
-  contract.loopback = {"fastjax_loopback_v1", NamesOf<LoopbackOperands>(), {site, planning, exchange}};
-  contract.loopback_plan = {"fastjax_loopback_plan_v1", NamesOf<LoopbackPlanOperands>(), {site, planning, rank}};
-  contract.after = {"fastjax_after_v1", NamesOf<AfterOperands>(), {}};
-  contract.detached_after = contract.after;
-  contract.detached_after.target = "fastjax_detached_after_v1";
-  contract.empty = {"fastjax_empty_v1", NamesOf<EmptyOperands>(), {}};
+  contract.plan = {"fastjax_plan_v2",
+                   {{"send_sizes", Operand::kSendSizes}, {"partition", Operand::kPartition, false}},
+                   {site, processes, planning, plan}};
+  contract.exchange = {"fastjax_exchange_v2",
+                       {{"source", Operand::kSource},
+                        {"base", Operand::kBase},
+                        {"input_offsets", Operand::kInputOffsets},
+                        {"send_sizes", Operand::kSendSizes},
+                        {"output_offsets", Operand::kOutputOffsets},
+                        {"recv_sizes", Operand::kRecvSizes},
+                        {"table", Operand::kTable, false},
+                        {"indices", Operand::kIndices, false},
+                        {"factors", Operand::kFactors, false},
+                        {"starts", Operand::kStarts, false},
+                        {"token", Operand::kToken, false},
+                        {"partition", Operand::kPartition, false}},
+                       {site, processes, planning, exchange}};
+  // Without its number XLA would merge two calls of the same operands.
+  contract.start = {"fastjax_start_v2", {}, {{"a call site's", {{"channel", &A::channel}}}}};
+  contract.done = {"fastjax_done_v2", {}, {}};
+  contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}};
+  contract.empty = {"fastjax_empty_v2", {}, {}};
   return contract;
 }
 
@@ -101,12 +98,20 @@ ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi:
   CallAttributes result;
   for (const AttributeGroup& group : call.groups) {
     for (const Attribute& attribute : group.attributes) {
-      if (Decode(attrs, attribute, &result) || attribute.presence != Presence::kAlways) continue;
+      if (Decode(attrs, attribute, &result) || attribute.optional) continue;
       return ffi::Unexpected(
           ffi::Error::InvalidArgument(std::string("fastjax: ") + group.name + " attributes are incomplete"));
     }
   }
+  const bool plans = result.scheduler >= 0 || result.row_bytes >= 0;
+  if (plans && (result.scheduler < 0 || result.row_bytes < 0 || result.topology.size() == 0)) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a plan's attributes are incomplete"));
+  }
   return result;
+}
+
+ffi::ErrorOr<OperandList> DecodeOperands(const CustomCall& call, const CallAttributes& attrs) {
+  return OperandList::Read(call.target, call.operands, attrs.operands);
 }
 
 }  // namespace fastjax::handlers

@@ -9,17 +9,17 @@
 #include <variant>
 #include <vector>
 
+#include "handlers/operands.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
-
-namespace ffi = ::xla::ffi;
 
 using Ints = ffi::Span<const int64_t>;
 
 // The attributes of a call; those that the call lacks have the values below. Strings and integers lie in XLA's memory,
 // and are valid while the call is instantiated.
 struct CallAttributes {
+  std::string_view operands;  // their names, joined by commas
   std::string_view operation;
   std::string_view name;
   std::string_view axis;
@@ -40,20 +40,14 @@ struct CallAttributes {
   int64_t top_k = 0;
   Ints topology;           // in the format that planner::ReadTopology reads
   int64_t scheduler = -1;  // -1: the call does not plan
-  int64_t row_bytes = 0;
+  int64_t row_bytes = -1;  // likewise
   int64_t experts = 0;
   bool reverse = false;
   bool transposed_table = false;
   bool check_overlaps = false;
   bool gpu_stream = false;  // XLA runs it on another stream than the one that computes
   int64_t rank = -1;
-};
-
-// Which programs have an attribute.
-enum class Presence : uint8_t {
-  kAlways,
-  kAdded,  // every program of this version has it; those that an earlier version exported may lack it
-  kOptional,
+  bool detached = false;  // what follows runs on a thread of its own
 };
 
 struct Attribute {
@@ -62,7 +56,7 @@ struct Attribute {
 
   const char* name;
   Field field;  // whose type is the attribute's
-  Presence presence = Presence::kAlways;
+  bool optional = false;
 
   // "string", "bool", "int64" or "int64[]"
   const char* kind() const;
@@ -76,38 +70,26 @@ struct AttributeGroup {
 
 struct CustomCall {
   const char* target;
-  std::vector<const char*> operands;
+  std::vector<OperandRule> operands;  // that it may name; others have no names
   std::vector<AttributeGroup> groups;
 };
 
 struct Contract {
-  CustomCall plan;
-  CustomCall gather;
-  CustomCall exchange;
-  CustomCall indexed_exchange;
-  CustomCall gpu_indexed_exchange;
-  CustomCall stage;
-  CustomCall indexed_stage;
-  CustomCall staged_exchange;
-  CustomCall indexed_staged_exchange;
-  CustomCall plan_exchange;
-  CustomCall loopback;
-  CustomCall loopback_plan;
+  CustomCall plan;      // and gathers counts, or only does that
+  CustomCall exchange;  // in any form
+  CustomCall start;     // gives an exchange its place in the order of exchanges
+  CustomCall done;
   CustomCall after;
-  CustomCall detached_after;
   CustomCall empty;
 
-  std::vector<const CustomCall*> calls() const {
-    return {&plan,     &gather,        &exchange,        &indexed_exchange,        &gpu_indexed_exchange,
-            &stage,    &indexed_stage, &staged_exchange, &indexed_staged_exchange, &plan_exchange,
-            &loopback, &loopback_plan, &after,           &detached_after,          &empty};
-  }
+  std::vector<const CustomCall*> calls() const { return {&plan, &exchange, &start, &done, &after, &empty}; }
 };
 
 const Contract& GetContract();
 
 // Reads the attributes that `call` declares, and ignores all others.
 ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs);
+ffi::ErrorOr<OperandList> DecodeOperands(const CustomCall& call, const CallAttributes& attrs);
 
 }  // namespace fastjax::handlers
 

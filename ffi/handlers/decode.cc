@@ -57,7 +57,7 @@ void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->topology.assign(attrs.topology.begin(), attrs.topology.end());
   ReadNics(attrs.topology, site);
   site->scheduler = attrs.scheduler;
-  site->plan_row_bytes = attrs.row_bytes;
+  site->plan_row_bytes = std::max<int64_t>(0, attrs.row_bytes);
   site->experts = attrs.experts;
   site->tokens = attrs.tokens;
   site->top_k = attrs.top_k;

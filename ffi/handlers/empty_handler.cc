@@ -1,13 +1,14 @@
 #include "handlers/handlers.h"
-#include "handlers/operands.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
 namespace {
 
+namespace ffi = ::xla::ffi;
+
 ffi::Error DoNothing(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
-XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, BindOperands<EmptyOperands>(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
 }  // namespace
 

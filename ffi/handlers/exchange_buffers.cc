@@ -1,12 +1,28 @@
 #include "handlers/exchange_buffers.h"
 
+#include <string>
 #include <utility>
 
 #include "handlers/planning.h"
 
 namespace fastjax::handlers {
 
-bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args) {
+namespace {
+
+int64_t Count(const ffi::AnyBuffer& buffer) { return static_cast<int64_t>(buffer.element_count()); }
+
+bool IsWords(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::DataType::S32 && buffer.dimensions().size() == 1;
+}
+
+// Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
+// as there are indices. In reverse, rows are summed, and the result may have a wider type. On GPUs, indices
+// stay on the device. False if shapes do not fit.
+bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
+
+}  // namespace
+
+bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
   const auto in = DecodeInts(buffers.input_offsets);
   const auto send = DecodeInts(buffers.send_sizes);
   const auto out = DecodeInts(buffers.output_offsets);
@@ -30,18 +46,21 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, Exchan
   args->output_offsets = *out;
   args->recv_sizes = *recv;
   if (buffers.table.has_value()) {
-    args->table = buffers.table->typed_data();
-    args->table_words = static_cast<int64_t>(buffers.table->element_count());
+    if (!IsWords(*buffers.table)) return false;
+    args->table = static_cast<const int32_t*>(buffers.table->untyped_data());
+    args->table_words = Count(*buffers.table);
   }
-  return true;
+  return !buffers.indices.has_value() || DecodeIndexed(buffers, reverse, args);
 }
 
+namespace {
+
 bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
-  if (!buffers.indices.has_value() || !buffers.factors.has_value()) return false;
-  const Indices& indices = *buffers.indices;
+  if (!buffers.factors.has_value() || !IsWords(*buffers.indices)) return false;
+  const ffi::AnyBuffer& indices = *buffers.indices;
   const ffi::AnyBuffer& given = *buffers.factors;
   const int64_t result_bytes = RowBytes(buffers.result);
-  const auto factors = static_cast<int64_t>(given.element_count());
+  const int64_t factors = Count(given);
   if (reverse) {
     args->sum = DecodeElement(buffers.result.element_type());
     const kernels::SumTypes types = args->sum_types();
@@ -60,23 +79,49 @@ bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* a
   }
   int64_t* const rows = reverse ? &args->destination_rows : &args->source_rows;
   args->indexed_rows = *rows;
-  *rows = static_cast<int64_t>(indices.element_count());
+  *rows = Count(indices);
+  const auto* const words = static_cast<const int32_t*>(indices.untyped_data());
   if (!buffers.starts.has_value()) {
-    args->indices = indices.typed_data();
+    args->indices = words;
     return true;
   }
-  args->device_indices = indices.typed_data();
-  args->device_starts = buffers.starts->typed_data();
-  return static_cast<int64_t>(buffers.starts->element_count()) == (reverse ? args->indexed_rows + 1 : 0);
+  if (!IsWords(*buffers.starts)) return false;
+  args->device_indices = words;
+  args->device_starts = static_cast<const int32_t*>(buffers.starts->untyped_data());
+  return Count(*buffers.starts) == (reverse ? args->indexed_rows + 1 : 0);
 }
 
-ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
-                                                    const std::shared_ptr<const CallSite>& site, bool plans) {
+}  // namespace
+
+ffi::ErrorOr<OperandList> DecodeExchangeOperands(const CallAttributes& attrs) {
+  auto operands = DecodeOperands(GetContract().exchange, attrs);
+  if (!operands.has_value()) return operands;
+  const auto refused = [](const char* why) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument(std::string("fastjax: in an exchange, ") + why));
+  };
+  const auto has = [&](Operand operand) { return operands->Has(operand); };
+  if (has(Operand::kIndices) != has(Operand::kFactors)) return refused("indices and factors come together");
+  if (has(Operand::kStarts) && !has(Operand::kIndices)) return refused("starts are of indices, and there are none");
+  if (has(Operand::kStarts) && has(Operand::kToken)) return refused("the exchange of a start takes no starts of rows");
+  if (has(Operand::kTable)) {
+    if (!has(Operand::kPartition)) return refused("all ranks on one device take no table, which is of one rank");
+    return operands;
+  }
+  if (attrs.scheduler < 0) return refused("there is neither a table nor a scheduler to make one");
+  if (!has(Operand::kPartition) && (has(Operand::kIndices) || has(Operand::kToken))) {
+    return refused("all ranks on one device take neither indices nor a token");
+  }
+  return operands;
+}
+
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs, const OperandList& operands,
+                                                    const std::shared_ptr<const CallSite>& site) {
   ExchangeOptions options;
   options.reverse = attrs.reverse;
   options.transposed_table = attrs.transposed_table;
   options.check_overlaps = attrs.check_overlaps;
-  if (plans) {
+  options.indexed = operands.Has(Operand::kIndices);
+  if (!operands.Has(Operand::kTable)) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());
     options.plan = std::move(planning->slices);

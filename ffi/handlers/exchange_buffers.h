@@ -10,17 +10,15 @@
 
 namespace fastjax::handlers {
 
-// Fills `args` from shapes and addresses alone, and reads no operand. False if the shapes do not fit each other.
-bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, ExchangeArgs* args);
+// Fills `args` from shapes and addresses alone, and reads no operand. False if types or shapes do not fit each other.
+bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args);
 
-// Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
-// as there are indices. In reverse, rows are summed, and the result may have a wider type. On GPUs, indices
-// stay on the device. False if shapes do not fit.
-bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
+// Returns the operands of a call site that exchanges. An error if some are wanted that do not go together.
+ffi::ErrorOr<OperandList> DecodeExchangeOperands(const CallAttributes& attrs);
 
-// Returns the settings of an exchange, from its attributes. `plans`: the exchange plans itself.
-ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
-                                                    const std::shared_ptr<const CallSite>& site, bool plans);
+// Returns the settings of an exchange, which plans itself if it has no table.
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs, const OperandList& operands,
+                                                    const std::shared_ptr<const CallSite>& site);
 
 }  // namespace fastjax::handlers
 

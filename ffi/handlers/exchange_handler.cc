@@ -1,162 +1,161 @@
+// The handlers of exchanges in CPU programs. What takes the form of a GPU's exchange is executed by emulated ones.
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "backends/registry.h"
 #include "handlers/decode.h"
+#include "handlers/emulated_calls.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/handlers.h"
-#include "handlers/staging.h"
+#include "handlers/loopback_calls.h"
+#include "handlers/turns.h"
+#include "rendezvous/rendezvous.h"
 
 namespace fastjax::handlers {
 namespace {
 
+// Tells the turns of a call site which of its devices have failed elsewhere.
+struct TurnListener final : FailureListener {
+  void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
+    Turns::Get().OnFailed(this, *launch);
+  }
+};
+
 struct ExchangeSite {
   static ffi::TypeId id;
   HandedOver handed_over;
+  OperandList operands;
   std::shared_ptr<const CallSite> site;
   bool reverse = false;
   std::unique_ptr<fastjax::Exchange> exchange;
+  std::shared_ptr<TurnListener> turns;        // where the exchange has a turn
+  std::unique_ptr<GpuExchangeSite> emulated;  // in place of all these
 };
 
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Open(const CustomCall& call, const ffi::Dictionary& dictionary, bool plans,
-                                                 bool indexed = false) {
-  const auto attrs = DecodeAttributes(call, dictionary);
-  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
-  auto site = DecodeCallSite(*attrs);
-  if (!site.has_value()) return ffi::Unexpected(site.error());
+ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
+  auto site = DecodeCallSite(attrs);
+  if (!site.has_value()) return site.error();
   std::shared_ptr<Backend> backend;
-  if (Status found = FindBackend(**site, &backend); !found.ok()) return ffi::Unexpected(ToError(found));
-  auto options = DecodeExchangeOptions(*attrs, *site, plans);
-  if (!options.has_value()) return ffi::Unexpected(options.error());
-  options->indexed = indexed;
-  auto state = std::make_unique<ExchangeSite>();
+  if (Status found = FindBackend(**site, &backend); !found.ok()) return ToError(found);
+  auto options = DecodeExchangeOptions(attrs, state->operands, *site);
+  if (!options.has_value()) return options.error();
   state->site = *site;
   state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(*site, std::move(*options));
+  if (!state->operands.Has(Operand::kToken)) return ffi::Error::Success();
+  state->turns = std::make_shared<TurnListener>();
+  FailedLaunchesOf(**site, kAllProcesses)->Add(state->turns);
+  return ffi::Error::Success();
+}
+
+template <bool kEmulates>
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictionary) {
+  const auto attrs = DecodeAttributes(GetContract().exchange, dictionary);
+  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+  auto operands = DecodeExchangeOperands(*attrs);
+  if (!operands.has_value()) return ffi::Unexpected(operands.error());
+  auto state = std::make_unique<ExchangeSite>();
+  state->operands = *operands;
+  const bool has_token = operands->Has(Operand::kToken);
+  if ((kEmulates && !has_token) || operands->Has(Operand::kStarts) || !operands->Has(Operand::kPartition)) {
+    state->emulated = std::make_unique<GpuExchangeSite>();
+    ffi::Error error = OpenGpuExchange(*attrs, *operands, state->emulated.get());
+    if (error.failure()) return ffi::Unexpected(std::move(error));
+  } else if (ffi::Error error = OpenOnCpus(*attrs, state.get()); error.failure()) {
+    return ffi::Unexpected(std::move(error));
+  }
   state->handed_over.Publish();
   return state;
 }
 
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary attrs) {
-  return Open(GetContract().exchange, attrs, false);
-}
-
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexed(ffi::Dictionary attrs) {
-  return Open(GetContract().indexed_exchange, attrs, false, true);
-}
-
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateStaged(ffi::Dictionary attrs) {
-  return Open(GetContract().staged_exchange, attrs, false);
-}
-
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateIndexedStaged(ffi::Dictionary attrs) {
-  return Open(GetContract().indexed_staged_exchange, attrs, false, true);
-}
-
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiatePlanning(ffi::Dictionary attrs) {
-  return Open(GetContract().plan_exchange, attrs, true);
+// Begins an exchange in its turn. The handler does not wait for that.
+void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_id, int32_t where,
+                 const ExchangeArgs& args, const Completion& done) {
+  Turns::Token number = 0;
+  if (token.element_type() == ffi::DataType::U32 && token.size_bytes() == sizeof(number)) {
+    std::memcpy(&number, token.untyped_data(), sizeof(number));
+  }
+  const auto run = [=](const Status& waited, const std::function<void()>& begun) {
+    // A device has arrived when it is told of the end, which may be before Start returns.
+    const Completion ended = [done, begun](const Status& status) {
+      begun();
+      done(status);
+    };
+    if (waited.ok()) {
+      state->exchange->Start(run_id, where, args, ended);
+    } else {
+      state->exchange->Refuse(run_id, where, waited, ended);
+    }
+    begun();
+  };
+  const CallSite& site = *state->site;
+  const bool taken = Turns::Get().Take(number, {state->turns.get(), run_id, where, site.channel, site.timeout_ms, run});
+  if (!taken) state->exchange->Refuse(run_id, where, Status::Invalid("its token is of no start"), done);
 }
 
 // Begins an exchange. `done` is called once, whether it succeeds or fails.
-void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run, Completion done) {
-  state->handed_over.Receive();
+void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
   ExchangeArgs args;
-  const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
+  const int32_t where = DecodePartition(*buffers.partition, *state->site);
   if (where < 0) return done(FailsAlone(*state->site, UnexpectedOperands()));
-  const bool fits = DecodeExchange(buffers, *state->site, &args) &&
-                    (!buffers.indices.has_value() || DecodeIndexed(buffers, state->reverse, &args));
-  if (!fits) {
-    return state->exchange->Refuse(run.run_id, where, UnexpectedOperands(), std::move(done));
+  if (!DecodeExchange(buffers, *state->site, state->reverse, &args)) {
+    return state->exchange->Refuse(run_id, where, UnexpectedOperands(), std::move(done));
   }
   // XLA was asked to give result and base one buffer; it is free not to.
   if (buffers.base.untyped_data() != args.destination) {
     std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
   }
-  state->exchange->Start(run.run_id, where, args, std::move(done));
+  if (buffers.token.has_value()) return BeginInTurn(*buffers.token, state, run_id, where, args, done);
+  state->exchange->Start(run_id, where, args, std::move(done));
 }
 
-ffi::Future Execute(const ExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  Begin(buffers, state, run, Completing(std::move(promise)));
-  return future;
-}
-
-Status NotStaged(const CallSite& site, int32_t partition) {
-  return Status::Internal(site.Prefix() + site.DeviceName(site.group_of[partition], site.position_of[partition]) +
-                          " has no memory for copies of its operands, which chunks of a layer want.");
-}
-
-ffi::Future ExecuteStaged(const StagedExchangeBuffers& buffers, ExchangeSite* state, ffi::RunId run) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  const bool has_id = buffers.base.size_bytes() >= sizeof(StagedId);
-  StagedOperands* const staged = has_id ? StagedOperands::TakeById(buffers.base.untyped_data()) : nullptr;
-  if (staged == nullptr) {
-    const int32_t where = DecodePartition(buffers.partition, *state->site);
-    const Status why = where < 0 ? UnexpectedOperands() : NotStaged(*state->site, where);
-    if (where < 0) return Failed(ToError(FailsAlone(*state->site, why)));
-    state->exchange->Refuse(run.run_id, where, why, Completing(std::move(promise)));
-    return future;
+ffi::Future Execute(ExchangeSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs args,
+                    ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  state->handed_over.Receive();
+  const auto buffers = TakeExchange(state->operands, args, *result);
+  if (!buffers.has_value()) return Failed(ToError(UnexpectedOperands()));
+  if (state->emulated != nullptr) {
+    GpuExchangeSite* const site = state->emulated.get();
+    if (!buffers->partition.has_value()) return RunEmulated<LoopbackCall>(site, run, ordinal, *buffers);
+    return RunEmulated<GpuExchangeCall>(site, run, ordinal, *buffers);
   }
-  const auto done = [staged, complete = Completing(std::move(promise))](const Status& status) {
-    StagedCopies::Return(staged);
-    complete(status);
-  };
-  Begin(staged->Buffers(buffers.result, buffers.base, buffers.partition), state, run, done);
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Begin(*buffers, state, run.run_id, Completing(std::move(promise)));
   return future;
 }
 
-XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kInstantiateIndexed, InstantiateIndexed, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kInstantiateStaged, InstantiateStaged, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kInstantiateIndexedStaged, InstantiateIndexedStaged, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kInstantiatePlanning, InstantiatePlanning, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate<false>, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiateEmulated, Instantiate<true>, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::State<ExchangeSite>>()
+                           .Ctx<ffi::RunId>()
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attrs());
 
-auto BindContext() { return ffi::Ffi::Bind().Ctx<ffi::State<ExchangeSite>>().Ctx<ffi::RunId>(); }
+constexpr const char* kTypeName = "fastjax_exchange_site_v2";
 
-XLA_FFI_DEFINE_HANDLER(kExecute, Gathered<ExchangeOperands>(Execute), BindCall<ExchangeOperands>(BindContext()));
-XLA_FFI_DEFINE_HANDLER(kExecuteIndexed, Gathered<IndexedExchangeOperands>(Execute),
-                       BindCall<IndexedExchangeOperands>(BindContext()));
-XLA_FFI_DEFINE_HANDLER(kExecuteStaged, Gathered<StagedExchangeOperands>(ExecuteStaged),
-                       BindCall<StagedExchangeOperands>(BindContext()));
-XLA_FFI_DEFINE_HANDLER(kExecutePlanning, Gathered<PlanExchangeOperands>(Execute),
-                       BindCall<PlanExchangeOperands>(BindContext()));
-
-constexpr const char* kTypeName = "fastjax_exchange_site_v1";
+XLA_FFI_Error* CallExecute(XLA_FFI_CallFrame* frame) {
+  return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName);
+}
 
 }  // namespace
 
 Bundle Exchange() {
   return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiate, kTypeName); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName); }};
+          CallExecute};
 }
 
-Bundle IndexedExchange() {
+Bundle EmulatedExchange() {
   return {
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateIndexed, kTypeName); },
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteIndexed, kTypeName); }};
-}
-
-Bundle StagedExchange() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateStaged, kTypeName); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteStaged, kTypeName); }};
-}
-
-Bundle IndexedStagedExchange() {
-  return {[](XLA_FFI_CallFrame* frame) {
-            return CallWithSiteType<ExchangeSite>(frame, kInstantiateIndexedStaged, kTypeName);
-          },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteStaged, kTypeName); }};
-}
-
-Bundle PlanExchange() {
-  return {
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiatePlanning, kTypeName); },
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecutePlanning, kTypeName); }};
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateEmulated, kTypeName); },
+      CallExecute};
 }
 
 }  // namespace fastjax::handlers

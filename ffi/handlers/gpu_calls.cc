@@ -32,37 +32,36 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
           planner::kEntries * kWord};
 }
 
-}  // namespace
-
-ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, GpuSite* state,
+// Finds the site's GPUs, and the backend that moves its rows.
+ffi::Error OpenGpuSite(const CallAttributes& attrs, const OperandList& operands, GpuSite* state,
                        std::shared_ptr<Backend>* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  if (attrs.platform.empty()) return ffi::Error::InvalidArgument("fastjax: a call site's attributes are incomplete");
   const std::string platform(attrs.platform);
   PlatformBackend platform_backend;
   Status found;
-  if (placement == RankPlacement::kOneDevice) {
+  if (operands.Has(Operand::kPartition)) {
+    found = FindGpuBackend(platform, **site, &platform_backend);
+  } else {
     const auto topology = DecodeTopology(attrs);
     if (!topology.has_value()) return topology.error();
     found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &platform_backend);
-  } else {
-    found = FindGpuBackend(platform, **site, &platform_backend);
   }
   if (!found.ok()) return ToError(found);
+  state->operands = operands;
   state->site = *site;
   state->gpu = std::move(platform_backend.gpu);
   *backend = std::move(platform_backend.backend);
   return ffi::Error::Success();
 }
 
-ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, bool indexed,
-                        GpuExchangeSite* state) {
+}  // namespace
+
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, const OperandList& operands, GpuExchangeSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, placement, state, &backend); error.failure()) return error;
-  auto options = DecodeExchangeOptions(attrs, state->site, plans);
+  if (ffi::Error error = OpenGpuSite(attrs, operands, state, &backend); error.failure()) return error;
+  auto options = DecodeExchangeOptions(attrs, operands, state->site);
   if (!options.has_value()) return options.error();
-  options->indexed = indexed;
   state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
   state->gpu_stream = attrs.gpu_stream;
@@ -70,25 +69,20 @@ ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bo
   return ffi::Error::Success();
 }
 
-ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kAllDevices, false, false, state);
-}
-
-ffi::Error OpenGpuIndexedExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kAllDevices, false, true, state);
-}
-
-ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kAllDevices, true, false, state);
-}
-
-ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands, GpuPlanSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, RankPlacement::kAllDevices, state, &backend); error.failure()) return error;
+  if (ffi::Error error = OpenGpuSite(attrs, operands, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
-  state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
+  if (operands.Has(Operand::kPartition)) {
+    state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
+  } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
+    return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
+  } else {
+    state->plan = std::move(planning->tables);
+    state->rank = static_cast<int32_t>(attrs.rank);
+  }
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
@@ -126,8 +120,8 @@ int32_t PartitionLookup::ReadAlone(const Caller& caller) const {
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   const CallSite& site = *state_.site;
   if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
-  if (!DecodeExchange(buffers, site, &args_)) return UnexpectedOperands();
-  if (buffers.indices.has_value() && !DecodeIndexed(buffers, state_.reverse, &args_)) return UnexpectedOperands();
+  if (!DecodeExchange(buffers, site, state_.reverse, &args_)) return UnexpectedOperands();
+  if (buffers.indices.has_value() && !buffers.starts.has_value()) return UnexpectedOperands();
   fetch_.Add(lookup_.where(), sizeof(uint32_t));
   fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
@@ -178,7 +172,7 @@ Status GpuPlanCall::Load(const PlanBuffers& buffers) {
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
   if (!lookup_.Read()) return UnexpectedOperands();
-  table_ = buffers.table.typed_data();
+  table_ = static_cast<int32_t*>(buffers.table.untyped_data());
   args_ = {*sizes, reinterpret_cast<int32_t*>(room), this};
   return Status::Ok();
 }

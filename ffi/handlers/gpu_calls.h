@@ -42,10 +42,11 @@ class Partitions {
   std::array<std::atomic<int32_t>, kKept> known_;
 };
 
-// The state that all call sites of GPU programs have. Each kind of handler derives its own type, since XLA numbers
-// types itself, and the plugin of a GPU contains another XLA.
+// The state that all call sites of GPU programs have. Each kind of handler has its own type, since XLA numbers types
+// itself, and the plugin of a GPU contains another XLA.
 struct GpuSite {
   HandedOver handed_over;
+  OperandList operands;
   std::shared_ptr<const CallSite> site;
   std::shared_ptr<gpu::Gpu> gpu;
   Partitions partitions;
@@ -58,23 +59,15 @@ struct GpuExchangeSite : GpuSite {
 };
 
 struct GpuPlanSite : GpuSite {
-  std::unique_ptr<Counts> counts;
+  std::unique_ptr<Counts> counts;  // where each rank has its device
+  PlanFunction plan;               // where one device has all ranks,
+  int32_t rank = 0;                // and the table of this one is wanted
   int64_t table_words = 0;
 };
 
-// Which devices have the ranks of a call: each rank a device, or one device all ranks of the attribute `topology`.
-enum class RankPlacement : uint8_t { kAllDevices, kOneDevice };
-
-// Finds the site's GPUs, and the backend that moves its rows.
-ffi::Error OpenGpuSite(const CallAttributes& attrs, RankPlacement placement, GpuSite* state,
-                       std::shared_ptr<Backend>* backend);
-ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
-ffi::Error OpenGpuIndexedExchange(const CallAttributes& attrs, GpuExchangeSite* state);
-ffi::Error OpenGpuPlanExchange(const CallAttributes& attrs, GpuExchangeSite* state);
-// `plans`: the exchange plans itself. `indexed`: indices name its rows.
-ffi::Error OpenExchange(const CallAttributes& attrs, RankPlacement placement, bool plans, bool indexed,
-                        GpuExchangeSite* state);
-ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
+// Opens a call site. Without an operand `partition`, one device has all ranks of the topology.
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, const OperandList& operands, GpuExchangeSite* state);
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
 Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBuffer& base, std::byte* result);

@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "backends/gpu/device/call_memory.h"
-#include "handlers/gpu_bundles.h"
+#include "handlers/exchange_buffers.h"
+#include "handlers/gpu_calls.h"
+#include "handlers/handlers.h"
+#include "handlers/loopback_calls.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -68,35 +71,101 @@ Caller CallerOf(DeviceContext* context, int32_t device, gpu::CallMemory* own) {
           own != nullptr};
 }
 
-struct XlaGpu {
-  using Context = DeviceContext;
-  using Outcome = ffi::Error;
-  static constexpr const char* kExchangeType = "fastjax_gpu_exchange_site_v1";
-  static constexpr const char* kPlanType = "fastjax_gpu_plan_site_v1";
-  static constexpr const char* kLoopbackPlanType = "fastjax_gpu_loopback_plan_site_v1";
-
-  template <typename Call, typename Site, typename Buffers>
-  static ffi::Error Run(Site* state, ffi::RunId run, DeviceContext context, const Buffers& buffers) {
-    state->handed_over.Receive();
-    int32_t device = 0;
-    Status status = FindDevice(*state->gpu, context, &device);
-    // Made before any object that calls the driver, and destroyed after all of them.
-    gpu::DeviceScope scope(*state->gpu);
-    if (status.ok()) status = scope.Choose(device);
-    gpu::CallMemory own(state->gpu.get(), device, context.stream);
-    Call call(state, CallerOf(&context, device, state->gpu_stream ? &own : nullptr), context.ordinal);
-    if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
-    return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
-  }
+struct ExchangeSite : GpuExchangeSite {
+  static ffi::TypeId id;
 };
+ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
+
+struct PlanSite : GpuPlanSite {
+  static ffi::TypeId id;
+};
+ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
+
+// Makes the state of a call site. `open` fills it.
+template <typename Site, typename Open>
+ffi::ErrorOr<std::unique_ptr<Site>> Instantiate(const ffi::ErrorOr<CallAttributes>& attrs,
+                                                ffi::ErrorOr<OperandList> (*decode)(const CallAttributes&), Open open) {
+  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+  const auto operands = decode(*attrs);
+  if (!operands.has_value()) return ffi::Unexpected(operands.error());
+  auto state = std::make_unique<Site>();
+  if (ffi::Error error = open(*attrs, *operands, state.get()); error.failure()) return ffi::Unexpected(error);
+  return state;
+}
+
+ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
+  return Instantiate<ExchangeSite>(DecodeAttributes(GetContract().exchange, attrs), DecodeExchangeOperands,
+                                   OpenGpuExchange);
+}
+
+ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
+  return Instantiate<PlanSite>(
+      DecodeAttributes(GetContract().plan, attrs),
+      [](const CallAttributes& decoded) { return DecodeOperands(GetContract().plan, decoded); }, OpenGpuPlan);
+}
+
+template <typename Call, typename Site, typename Buffers>
+ffi::Error Run(Site* state, ffi::RunId run, DeviceContext* context, const Buffers& buffers) {
+  state->handed_over.Receive();
+  int32_t device = 0;
+  Status status = FindDevice(*state->gpu, *context, &device);
+  // Made before any object that calls the driver, and destroyed after all of them.
+  gpu::DeviceScope scope(*state->gpu);
+  if (status.ok()) status = scope.Choose(device);
+  gpu::CallMemory own(state->gpu.get(), device, context->stream);
+  Call call(state, CallerOf(context, device, state->gpu_stream ? &own : nullptr), context->ordinal);
+  if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
+  return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
+}
+
+ffi::Error ExecuteExchange(ExchangeSite* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
+                           ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  const auto buffers = TakeExchange(state->operands, args, *result);
+  if (!buffers.has_value()) return ToError(UnexpectedOperands());
+  if (!buffers->partition.has_value()) return Run<LoopbackCall>(state, run, &context, *buffers);
+  return Run<GpuExchangeCall>(state, run, &context, *buffers);
+}
+
+ffi::Error ExecutePlan(PlanSite* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
+                       ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  const auto buffers = TakePlan(state->operands, args, *result);
+  if (!buffers.has_value()) return ToError(UnexpectedOperands());
+  if (!buffers->partition.has_value()) return Run<LoopbackPlanCall>(state, run, &context, *buffers);
+  return Run<GpuPlanCall>(state, run, &context, *buffers);
+}
+
+template <typename Site>
+auto BindExecute() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<Site>>()
+      .template Ctx<ffi::RunId>()
+      .template Ctx<DeviceContext>()
+      .RemainingArgs()
+      .template Ret<ffi::AnyBuffer>()
+      .Attrs();
+}
+
+XLA_FFI_DEFINE_HANDLER(kInstantiateExchange, InstantiateExchange, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kInstantiatePlan, InstantiatePlan, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kExecuteExchange, ExecuteExchange, BindExecute<ExchangeSite>());
+XLA_FFI_DEFINE_HANDLER(kExecutePlan, ExecutePlan, BindExecute<PlanSite>());
+
+constexpr const char* kExchangeType = "fastjax_gpu_exchange_site_v2";
+constexpr const char* kPlanType = "fastjax_gpu_plan_site_v2";
 
 }  // namespace
 
-Bundle GpuPlan() { return GpuBundles<XlaGpu>::Plan(); }
-Bundle GpuExchange() { return GpuBundles<XlaGpu>::Exchange(); }
-Bundle GpuIndexedExchange() { return GpuBundles<XlaGpu>::IndexedExchange(); }
-Bundle GpuPlanExchange() { return GpuBundles<XlaGpu>::PlanExchange(); }
-Bundle GpuLoopback() { return GpuBundles<XlaGpu>::Loopback(); }
-Bundle GpuLoopbackPlan() { return GpuBundles<XlaGpu>::LoopbackPlan(); }
+Bundle GpuPlan() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiatePlan, kPlanType); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecutePlan, kPlanType); }};
+}
+
+Bundle GpuExchange() {
+  return {
+      [](XLA_FFI_CallFrame* frame) {
+        return CallWithSiteType<ExchangeSite>(frame, kInstantiateExchange, kExchangeType);
+      },
+      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteExchange, kExchangeType); }};
+}
 
 }  // namespace fastjax::handlers

@@ -50,25 +50,6 @@ IntView Slice(const IntView& all, int64_t rank, int64_t count) {
 
 }  // namespace
 
-ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state) {
-  return OpenExchange(attrs, RankPlacement::kOneDevice, true, false, state);
-}
-
-ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state) {
-  std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, RankPlacement::kOneDevice, state, &backend); error.failure()) return error;
-  auto planning = DecodePlanning(attrs, state->site);
-  if (!planning.has_value()) return planning.error();
-  if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
-    return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
-  }
-  state->plan = std::move(planning->tables);
-  state->table_words = planning->table_words;
-  state->rank = static_cast<int32_t>(attrs.rank);
-  state->handed_over.Publish();
-  return ffi::Error::Success();
-}
-
 bool LoopbackCall::Decode(const ExchangeBuffers& buffers) {
   const int64_t ranks = state_.site->group_size;
   const auto row_bytes = [](const ffi::AnyBuffer& buffer) {
@@ -142,7 +123,7 @@ Status LoopbackPlanCall::Load(const PlanBuffers& buffers) {
     return Unexpected(*state_.site);
   }
   sizes_ = {buffers.send_sizes.untyped_data(), dimensions[1], *kind};
-  table_ = buffers.table.typed_data();
+  table_ = static_cast<int32_t*>(buffers.table.untyped_data());
   std::byte* room = nullptr;
   fetch_.Add(&sizes_.data, buffers.send_sizes.size_bytes());
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));

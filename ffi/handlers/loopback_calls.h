@@ -15,16 +15,6 @@
 
 namespace fastjax::handlers {
 
-struct GpuLoopbackPlanSite : GpuSite {
-  PlanFunction plan;
-  int64_t table_words = 0;
-  int32_t rank = 0;  // whose table is wanted
-};
-
-// A rank is its own partition and position.
-ffi::Error OpenLoopback(const CallAttributes& attrs, GpuExchangeSite* state);
-ffi::Error OpenLoopbackPlan(const CallAttributes& attrs, GpuLoopbackPlanSite* state);
-
 class LoopbackCall {
  public:
   LoopbackCall(const GpuExchangeSite* state, gpu::Caller caller, int32_t /*ordinal*/)
@@ -46,7 +36,7 @@ class LoopbackCall {
 
 class LoopbackPlanCall {
  public:
-  LoopbackPlanCall(const GpuLoopbackPlanSite* state, gpu::Caller caller, int32_t /*ordinal*/)
+  LoopbackPlanCall(const GpuPlanSite* state, gpu::Caller caller, int32_t /*ordinal*/)
       : state_(*state), caller_(std::move(caller)), fetch_(state->gpu.get()) {}
 
   Status Load(const PlanBuffers& buffers);
@@ -56,7 +46,7 @@ class LoopbackPlanCall {
  private:
   Status Plan();
 
-  const GpuLoopbackPlanSite& state_;
+  const GpuPlanSite& state_;
   const gpu::Caller caller_;
   gpu::Fetch fetch_;
   IntView sizes_;             // of all ranks

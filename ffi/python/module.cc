@@ -160,23 +160,14 @@ nb::dict ToDict(const handlers::Bundle& bundle) {
   return stages;
 }
 
-nb::dict Registrations() {
+nb::dict Registrations(bool emulates) {
   const handlers::Contract& contract = handlers::GetContract();
   nb::dict targets;
-  targets[contract.plan.target] = ToDict(handlers::Plan());
-  targets[contract.gather.target] = ToDict(handlers::Gather());
-  targets[contract.exchange.target] = ToDict(handlers::Exchange());
-  targets[contract.indexed_exchange.target] = ToDict(handlers::IndexedExchange());
-  targets[contract.gpu_indexed_exchange.target] = ToDict(handlers::EmulatedIndexedExchange());
-  targets[contract.stage.target] = ToDict(handlers::Stage());
-  targets[contract.indexed_stage.target] = ToDict(handlers::IndexedStage());
-  targets[contract.staged_exchange.target] = ToDict(handlers::StagedExchange());
-  targets[contract.indexed_staged_exchange.target] = ToDict(handlers::IndexedStagedExchange());
-  targets[contract.plan_exchange.target] = ToDict(handlers::PlanExchange());
-  targets[contract.loopback.target] = ToDict(handlers::EmulatedLoopback());
-  targets[contract.loopback_plan.target] = ToDict(handlers::EmulatedLoopbackPlan());
+  targets[contract.plan.target] = ToDict(emulates ? handlers::EmulatedPlan() : handlers::Plan());
+  targets[contract.exchange.target] = ToDict(emulates ? handlers::EmulatedExchange() : handlers::Exchange());
+  targets[contract.start.target] = ToDict(handlers::Start());
+  targets[contract.done.target] = Handler(handlers::DoneExecute);
   targets[contract.after.target] = Handler(handlers::AfterExecute);
-  targets[contract.detached_after.target] = Handler(handlers::DetachedAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
@@ -186,37 +177,22 @@ nb::dict GpuRegistrations(const std::string& platform) {
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::GpuPlan());
   targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
-  targets[contract.gpu_indexed_exchange.target] = ToDict(handlers::GpuIndexedExchange());
-  targets[contract.plan_exchange.target] = ToDict(handlers::GpuPlanExchange());
-  targets[contract.loopback.target] = ToDict(handlers::GpuLoopback());
-  targets[contract.loopback_plan.target] = ToDict(handlers::GpuLoopbackPlan());
   targets[contract.after.target] =
       Handler(platform == "cuda" ? handlers::CudaAfterExecute : handlers::RocmAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
 
-nb::dict EmulatedRegistrations() {
-  const handlers::Contract& contract = handlers::GetContract();
-  nb::dict targets = Registrations();
-  targets[contract.plan.target] = ToDict(handlers::EmulatedPlan());
-  targets[contract.exchange.target] = ToDict(handlers::EmulatedExchange());
-  targets[contract.plan_exchange.target] = ToDict(handlers::EmulatedPlanExchange());
-  return targets;
-}
-
-// By target: the operands' names, and (name, kind, presence) of the attributes.
+// By target: (name, whether it is needed) of the operands, and (name, kind, whether it is optional) of the attributes.
 nb::dict DeclaredCalls() {
-  static constexpr const char* kPresences[] = {"always", "added", "optional"};
   nb::dict calls;
   for (const handlers::CustomCall* call : handlers::GetContract().calls()) {
     nb::list operands;
-    for (const char* const name : call->operands) operands.append(name);
+    for (const handlers::OperandRule& rule : call->operands) operands.append(nb::make_tuple(rule.name, rule.needed));
     nb::list attributes;
     for (const handlers::AttributeGroup& group : call->groups) {
       for (const handlers::Attribute& attribute : group.attributes) {
-        const char* const presence = kPresences[static_cast<size_t>(attribute.presence)];
-        attributes.append(nb::make_tuple(attribute.name, attribute.kind(), presence));
+        attributes.append(nb::make_tuple(attribute.name, attribute.kind(), attribute.optional));
       }
     }
     calls[call->target] = nb::make_tuple(operands, attributes);
@@ -230,11 +206,13 @@ nb::dict DeclaredCalls() {
 NB_MODULE(_core, m) {
   m.doc() = "fastjax's planner and its handlers for XLA.";
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  m.def("registrations", &Registrations, "The CPU handlers, by custom-call target, as jax.ffi registers them.");
+  m.def("registrations", &Registrations, nb::arg("emulates"),
+        "The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.");
   m.def("gpu_registrations", &GpuRegistrations, nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
-  m.def("emulated_registrations", &EmulatedRegistrations, "Handlers with which CPU devices emulate GPUs.");
   m.def("declared_calls", &DeclaredCalls,
-        "By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.");
+        "By target: (name, needed) of the operands that handlers find, and (name, kind, optional) of the attributes.");
+  m.def("record_of_turns", &handlers::TakeRecordOfTurns,
+        "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
   python::RegisterGpu(&m);
   m.def("plans_made", &PlansMade, "How many plans traced programs have made in this process.");
   m.def(

@@ -156,7 +156,6 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
             timeout_ms=10_000,
             check_overlaps=False,
             fallback="jax",
-            staged=False,
             gpu_stream=False,
         )
 

@@ -136,7 +136,7 @@ def test_rows_are_not_copied(count):
 
     for program in (once, loop):
         text = compiled(program, *arrays_of(mesh), donate_argnums=1)
-        assert "fastjax_plan_exchange_v1" in text
+        assert "fastjax_exchange_v2" in text
         assert not re.findall(rf"= bf16\[{ROWS},{WIDTH}\]\S* copy\(", text)
 
 

@@ -14,8 +14,6 @@ import fastjax
 from fastjax import moe
 
 PLATFORMS = ("cpu", "cuda", "rocm")
-INDEXED = dict.fromkeys(PLATFORMS, "fastjax_gpu_indexed_exchange_v1")
-INDEXED["cpu"] = "fastjax_indexed_exchange_v1"
 
 
 @pytest.mark.parametrize("indexed_as", ["as CPU"], indirect=True)
@@ -54,13 +52,13 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
     for platform in PLATFORMS:
         text = ours.lower(lowering_platforms=(platform,)).as_text()
         assert each not in text
-        assert {name for name in INDEXED.values() if f"@{name}" in text} <= {INDEXED[platform]}
-        # Chunks are staged on CPU devices, by other calls.
-        assert (f"@{INDEXED[platform]}" in text) == (platform != "cpu" or chunks == 1)
+        by_entries = "table,indices,factors,starts" in text
+        assert by_entries == (platform != "cpu")
+        assert ("table,indices,factors," in text) == (by_entries or platform == "cpu")
     assert each in traced("jax").lower(lowering_platforms=("tpu",)).as_text()
     together = ours.lower(lowering_platforms=PLATFORMS).as_text()
-    gpu = INDEXED["cuda"]
-    assert all(f"@{name}" in together for name in INDEXED.values() if name == gpu or chunks == 1)
+    assert "table,indices,factors,starts" in together
+    assert "table,indices,factors,partition" in together
 
 
 def test_no_row_is_added_up_by_scattering(rng):
@@ -87,11 +85,9 @@ def test_no_row_is_added_up_by_scattering(rng):
 
 def exchanges(text):
     """How many there are in a compiled program, by kind."""
-    names = {"plain": ("fastjax_exchange_v1",), "indexed": {*INDEXED.values()}}
-    return {
-        kind: sum(text.count(f'custom_call_target="{target}"') for target in targets)
-        for kind, targets in names.items()
-    }
+    operands = re.findall(r'custom_call_target="fastjax_exchange_v2".*?operands = "([\w,]+)"', text)
+    indexed = sum("indices" in names.split(",") for names in operands)
+    return {"plain": len(operands) - indexed, "indexed": indexed}
 
 
 @pytest.mark.usefixtures("indexed_as")

@@ -32,7 +32,7 @@ def test_vmap(rng, dims):
 
 def test_xla_keeps_the_dependence():
     compiled = jax.jit(lambda v, e: after(v + 1, e * 2)).lower(jnp.ones(3), jnp.ones(2)).compile()
-    assert "fastjax_after_v1" in compiled.as_text()
+    assert "fastjax_after_v2" in compiled.as_text()
 
 
 def thread_of(value):
@@ -84,5 +84,5 @@ def test_platforms_without_a_backend_get_a_barrier(monkeypatch, platform, fallba
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 def test_gpus_get_a_call(platform, detached):
     text = lowered(platform, "never", detached=detached)
-    assert text.count("custom_call @fastjax_after_v1") == 1
+    assert text.count("custom_call @fastjax_after_v2") == 1
     assert "optimization_barrier" not in text

@@ -4,7 +4,6 @@ import itertools
 import json
 import subprocess
 import sys
-import types
 from functools import partial
 
 import jax
@@ -16,14 +15,14 @@ from refusals import refused
 from spmd import mesh_of
 
 import fastjax
-from fastjax import _core, handlers, loopback
-from fastjax.traced import contract, custom_calls
+from fastjax import _core, loopback
+from fastjax.traced import contract
 from fastjax.traced.after import after
-from fastjax.traced.contract import CALLS, PLAN_EXCHANGE, Attribute, CustomCall
-from fastjax.traced.exchange import exchange_planned
+from fastjax.traced.contract import CALLS, Attribute, CustomCall
 from fastjax.traced.gathering import gather_counts
 from fastjax.traced.indexed_exchange import indexed_exchange
 from fastjax.traced.plan_spec import make_spec
+from fastjax.traced.start_done import done, start
 
 ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
 ROWS_OF_ONE = jnp.ones((2, 1))
@@ -40,17 +39,16 @@ def planned(operand, output, *arrays):
     return exchanged(operand, output, *arrays, plan=plan)
 
 
-def indexed(operand, output, *arrays, staged=False):
+def indexed(operand, output, *arrays):
     way = contract.Metadata(*arrays)
     plan = fastjax.plan_ragged_all_to_all(way.send_sizes, axis_name="x")
-    indices = jnp.zeros(32, jnp.int32)
-    return indexed_exchange(operand, output, way, indices, plan, staged=staged)
+    return indexed_exchange(operand, output, way, jnp.zeros(32, jnp.int32), plan)
 
 
-def staged(operand, output, *arrays):
+def in_two(operand, output, *arrays):
     plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-    result = exchange_planned(operand, output, contract.Metadata(*arrays), plan, staged=True)
-    return after(after(result, operand), operand, detached=True)
+    rows = done(start(operand, output, contract.Metadata(*arrays), plan))
+    return after(after(rows, operand), operand, detached=True)
 
 
 def gathered(operand, *_):
@@ -58,15 +56,7 @@ def gathered(operand, *_):
     return operand + gather_counts(jnp.arange(2), ("x",), None, spec).sum()
 
 
-ONLY_CPU = {
-    contract.GATHER.target,
-    contract.DETACHED_AFTER.target,
-    contract.INDEXED_EXCHANGE.target,
-    contract.INDEXED_STAGE.target,
-    contract.INDEXED_STAGED_EXCHANGE.target,
-    contract.STAGE.target,
-    contract.STAGED_EXCHANGE.target,
-}
+ONLY_CPU = {contract.START.target, contract.DONE.target}
 
 
 def played(*operands):
@@ -85,7 +75,7 @@ def program(f, arguments, platform="cpu"):
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    for f in (exchanged, planned, staged, indexed, partial(indexed, staged=True), gathered):
+    for f in (exchanged, planned, indexed, in_two, gathered):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)
@@ -123,33 +113,31 @@ def test_programs_have_what_is_declared(platform):
             call = CALLS[operation.attributes["call_target_name"].value]
             attributes = operation.attributes["mhlo.backend_config"]
             found = {item.name: kind_of(item.attr) for item in attributes}
-            assert found == {a.name: a.kind for a in call.attributes if not a.optional}
-            assert len(operation.operands) == len(call.operands)
+            kinds = {a.name: a.kind for a in call.attributes}
+            assert found.items() <= kinds.items()
+            assert {*found} >= {a.name for a in call.attributes if not a.optional}
+            if "operands" in found:
+                (names,) = (item.attr.value for item in attributes if item.name == "operands")
+                assert call.named(names.split(",")) == names
+                assert len(operation.operands) == len(names.split(","))
             aliases = str(operation.attributes["output_operand_aliases"])
             assert all(f"operand_index = {place}" in aliases for place in call.aliases)
             assert aliases.count("operand_index") == len(call.aliases)
             seen.add(call.target)
-    unused = {contract.EMPTY.target}
-    as_gpu = platform != "cpu" or handlers.emulates_gpus()
-    unused.add((contract.INDEXED_EXCHANGE if as_gpu else contract.GPU_INDEXED_EXCHANGE).target)
-    if platform != "cpu":
-        unused |= ONLY_CPU
-    elif handlers.emulates_gpus():
-        unused.add(contract.GATHER.target)
+    unused = {contract.EMPTY.target} | (ONLY_CPU if platform != "cpu" else set())
     assert seen == {*CALLS} - unused
 
 
 def test_every_target_has_a_handler_and_is_declared():
-    assert {*_core.registrations()} == {*CALLS}
+    for emulates in (False, True):
+        assert {*_core.registrations(emulates)} == {*CALLS}
     for platform in ("cuda", "rocm"):
         assert {*_core.gpu_registrations(platform)} == {*CALLS} - ONLY_CPU
-    assert {*_core.emulated_registrations()} == {*CALLS}
 
 
 def test_attributes_have_their_types():
     call = CustomCall(
         "a_target",
-        ("rows",),
         (
             Attribute("text", "string"),
             Attribute("flag", "bool"),
@@ -173,25 +161,26 @@ def test_attributes_have_their_types():
 
 
 def test_calls_that_lack_attributes_or_have_others_are_refused():
-    call = CustomCall("a_target", (), (Attribute("number", "int64"),))
+    call = CustomCall("a_target", (Attribute("number", "int64"),))
     refused(TypeError, lambda: call.encoded({"letter": "a"}), "a_target lacks", "['letter']")
     refused(TypeError, lambda: call.encoded({"number": None}), "lacks attributes ['number']")
 
 
-def test_calls_of_other_operands_are_refused():
-    emit = partial(custom_calls.emit, types.SimpleNamespace(avals_in=[]), contract.LOOPBACK_PLAN)
-    told = "fastjax_loopback_plan_v1 takes ('send_sizes',), got 2 operands"
-    refused(TypeError, lambda: emit([None, None], {}), told)
+@pytest.mark.parametrize("names", [[], ["rows", "rows"], ["rows", "letters"]])
+def test_calls_of_other_operands_are_refused(names):
+    call = CustomCall("a_target", operands=("rows",), optional=("table",))
+    told = "a_target takes ('rows',) and may take ('table',)"
+    refused(TypeError, lambda: call.named(names), told, str(tuple(names)))
+    assert call.named(["table", "rows"]) == "table,rows"
 
 
 def test_both_sides_declare_the_same():
-    """Field by field: Python emits what handlers bind and decode."""
-
-    def presence(attribute):
-        return "optional" if attribute.optional else "added" if attribute.added else "always"
-
+    """Field by field: Python emits what handlers find and decode."""
     declared = {
-        target: (list(call.operands), [(a.name, a.kind, presence(a)) for a in call.attributes])
+        target: (
+            [*((n, True) for n in call.operands), *((n, False) for n in call.optional)],
+            [(a.name, a.kind, a.optional) for a in call.attributes],
+        )
         for target, call in CALLS.items()
     }
     assert _core.declared_calls() == declared
@@ -218,6 +207,8 @@ TOLD = {
     "transposed_table": True,
     "check_overlaps": True,
     "rank": 1,
+    "operands": "",
+    "detached": False,
 }
 # By attribute: where a report has it. Of the others, what is executed has to show them.
 REPORTED = {
@@ -235,14 +226,26 @@ def told_of(target, **others):
     return {name: value for name, value in (TOLD | others).items() if name in declared}
 
 
-def executed(target, told, operands, result):
-    """The result of a call that was told this, and the report of its call site."""
-    attributes = CALLS[target].encoded(told)
-    call = jax.jit(lambda *a: jax.ffi.ffi_call(target, result)(*a, **attributes))
+def executed(call, told, operands, result):
+    """The result of a call that was told this, and the report of its call site.
+
+    Its operands, by name, may have a token, which a start makes.
+    """
+    told = told | {"operands": ",".join(operands)}
+    attributes = call.encoded(told)
+
+    def run(given):
+        if "token" in given:
+            number = contract.START.encoded({"channel": 1})
+            token = jax.ShapeDtypeStruct((2,), jnp.uint32)
+            made = jax.ffi.ffi_call(contract.START.target, token, has_side_effect=True)(**number)
+            given["token"] = made.astype(given["token"].dtype)
+        return jax.ffi.ffi_call(call.target, result)(*given.values(), **attributes)
+
+    program = jax.jit(lambda *given: run(dict(zip(operands, given, strict=True))))
     with fastjax.collect_stats():
-        made = np.asarray(call(*operands))
-    (report,) = [r for r in _core.site_reports() if r.program == told["program"]]
-    return made, report
+        made = np.asarray(program(*operands.values()))
+    return made, next(r for r in _core.site_reports() if r.program == told["program"])
 
 
 def assert_told(report, told):
@@ -255,117 +258,228 @@ def assert_told(report, told):
             ), name
 
 
-def test_attributes_go_through_a_call():
-    """Sent with values of their own to calls that are executed, and read back."""
-    alone = {"group_size": 1, "replica_groups": [2, 0, 3, 1], "rank_of": [0]}
-    alone["topology"] = (1, 1, *TOLD["topology"][2:])
-    rows, integers = jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32)
-    arrays = {"source": rows, "base": rows, "partition": jnp.zeros((), jnp.uint32)}
-    operands = [arrays.get(name, integers) for name in PLAN_EXCHANGE.operands]
-    told = told_of(PLAN_EXCHANGE.target, **alone, program="jit_exchange_told")
-    result = jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    _, report = executed(PLAN_EXCHANGE.target, told, operands, result)
-    assert_told(report, told)
-    assert report.plan == "own"
-    told = told_of(contract.PLAN.target, **alone, program="jit_plan_told")
-    words = _core.table_words(alone["topology"], TOLD["scheduler"])
-    result = jax.ShapeDtypeStruct((words,), jnp.int32)
-    _, report = executed(contract.PLAN.target, told, [integers, arrays["partition"]], result)
-    assert_told(report, told)
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_given_table_and_checks_are_told(backwards):
-    """`transposed_table`, `reverse` and `check_overlaps`, by what they make of a call."""
-    topology = (1, 1, *TOLD["topology"][2:])
-    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
-    words = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
-    arrays = {"partition": jnp.zeros((), jnp.uint32), "source": ROWS_OF_ONE, "base": ROWS_OF_ONE}
-    arrays["send_sizes"] = arrays["recv_sizes"] = jnp.ones(2, jnp.int32)
-    # Both updates write to the same row.
-    arrays["input_offsets"] = arrays["output_offsets"] = jnp.zeros(2, jnp.int32)
-    planned = told_of(contract.PLAN.target, **alone, program=f"jit_table_told_{backwards}")
-    operands = [arrays[name] for name in contract.PLAN.operands]
-    arrays["table"], _ = executed(contract.PLAN.target, planned, operands, words)
-    target = contract.EXCHANGE.target
-    operands = [arrays[name] for name in contract.EXCHANGE.operands]
-    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, ROWS_OF_ONE.dtype)
-    told = told_of(
-        target,
-        **alone,
-        program=f"jit_given_told_{backwards}",
-        reverse=backwards,
-        transposed_table=backwards,
-        check_overlaps=False,
-    )
-    _, report = executed(target, told, operands, result)
-    assert_told(report, told)
-    assert report.plan == ("transposed" if backwards else "given")
-    if not backwards:  # where rows that land on each other are summed, they may
-        checked = partial(executed, target, told | {"check_overlaps": True}, operands, result)
-        refused(jax.errors.JaxRuntimeError, checked, "overlap")
-
-
+ALONE = {
+    "group_size": 1,
+    "replica_groups": [0],
+    "rank_of": [0],
+    "topology": (1, 1, *TOLD["topology"][2:]),
+}
+WORDS = _core.table_words(ALONE["topology"], TOLD["scheduler"])
+ONE, ZERO = jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32)
+OPERANDS = {
+    "source": 2 * ROWS_OF_ONE,
+    "base": ROWS_OF_ONE,
+    "input_offsets": ZERO,
+    "send_sizes": ONE,
+    "output_offsets": ZERO,
+    "recv_sizes": ONE,
+    "indices": ZERO,
+    "factors": jnp.zeros(0),
+    "starts": jnp.zeros(0, jnp.int32),
+    "token": jnp.zeros(2, jnp.uint32),
+    "partition": jnp.zeros((), jnp.uint32),
+}
 _numbers = itertools.count()  # of programs, whose names tell reports apart
 
 
-def one_row_by_index(reverse, **others):
-    """A row of one device that is sent to itself, by the call of GPUs."""
-    topology = (1, 1, *TOLD["topology"][2:])
-    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
-    table = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
-    one, zero = jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32)
-    arrays = {
-        "source": 2 * ROWS_OF_ONE,
-        "base": ROWS_OF_ONE,
-        "partition": jnp.zeros((), jnp.uint32),
-    }
-    arrays |= {"send_sizes": one, "recv_sizes": one, "input_offsets": zero, "output_offsets": zero}
-    arrays |= {"indices": zero, "factors": jnp.zeros(0)}
-    arrays["starts"] = jnp.array([0, 1, 1] if reverse else [], jnp.int32)
-    told = told_of(contract.PLAN.target, **alone, program=f"jit_plan_{next(_numbers)}")
-    operands = [arrays[name] for name in contract.PLAN.operands]
-    arrays["table"], _ = executed(contract.PLAN.target, told, operands, table)
-    target = contract.GPU_INDEXED_EXCHANGE.target
+def table_of(sizes, **told):
+    told = told_of(contract.PLAN.target, **ALONE | told, program=f"jit_plan_{next(_numbers)}")
+    operands = {"send_sizes": sizes, "partition": OPERANDS["partition"]}
+    return executed(contract.PLAN, told, operands, jax.ShapeDtypeStruct((WORDS,), jnp.int32))
+
+
+def one_row(names, *, reverse=False, attributes=(), **others):
+    """A row of one device, which is sent to itself, in an exchange of these optional operands."""
+    arrays = dict(OPERANDS)
+    if reverse:
+        arrays["starts"] = jnp.array([0, 1, 1], jnp.int32)
+    if "table" in names:
+        arrays["table"], _ = table_of(ONE)
+    arrays |= others
     options = {"reverse": reverse, "transposed_table": reverse, "check_overlaps": False}
-    told = told_of(target, **alone, **options, program=f"jit_by_index_{next(_numbers)}")
-    operands = [(arrays | others)[name] for name in contract.GPU_INDEXED_EXCHANGE.operands]
-    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, ROWS_OF_ONE.dtype)
-    return executed(target, told, operands, result)[0]
+    told = told_of(contract.EXCHANGE.target, **ALONE | options | dict(attributes))
+    told["program"] = f"jit_one_row_{next(_numbers)}"
+    operands = {name: arrays[name] for name in (*contract.EXCHANGE.operands, *names)}
+    if "partition" not in names:
+        operands = {name: array[None] for name, array in operands.items()}
+    result = jax.ShapeDtypeStruct(operands["base"].shape, jnp.float32)
+    made, report = executed(contract.EXCHANGE, told, operands, result)
+    return made.reshape(-1, 1), report
+
+
+def test_attributes_go_through_a_call():
+    """Sent with values of their own to calls that are executed, and read back."""
+    alone = {"replica_groups": [2, 0, 3, 1]}
+    told = told_of(contract.EXCHANGE.target, **ALONE | alone, reverse=False, transposed_table=False)
+    told |= {"program": "jit_exchange_told", "check_overlaps": False}
+    operands = {n: OPERANDS[n] for n in (*contract.EXCHANGE.operands, "partition")}
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+    _, report = executed(contract.EXCHANGE, told, operands, result)
+    assert_told(report, told)
+    assert report.plan == "own"
+    _, report = table_of(ZERO, **alone)
+    assert_told(report, told_of(contract.PLAN.target, **ALONE | alone, program=report.program))
+
+
+INDICES = ("indices", "factors")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_lists_that_do_not_fit_are_refused(reverse):
-    """By the call of GPUs, which the emulated one takes as well."""
-    np.testing.assert_array_equal(one_row_by_index(reverse), [[2], [1]])
-    refuse = partial(refused, jax.errors.JaxRuntimeError)
-    for starts in ([0, 1], [0]):
-        run = partial(one_row_by_index, reverse, starts=jnp.array(starts, jnp.int32))
-        refuse(run, "unexpected operands")
-    refuse(partial(one_row_by_index, reverse, factors=jnp.ones(3)), "unexpected operands")
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        *(
+            (*made, "partition")
+            for made in itertools.chain.from_iterable(
+                ((*table, *more), (*more, *table))
+                for table in ((), ("table",))
+                for more in ((), INDICES, (*INDICES, "starts"), ("token",), (*INDICES, "token"))
+            )
+        ),
+    ],
+    ids=",".join,
+)
+def test_operands_go_through_a_call(names, reverse):
+    """Each form of an exchange, whatever the order of its optional operands."""
+    if reverse and not names:
+        pytest.skip("one device that has all ranks plans forward")
+    got, report = one_row(names, reverse=reverse)
+    np.testing.assert_array_equal(got, [[2], [1]])
+    planned = "transposed" if reverse else "given"
+    assert report.plan == (planned if "table" in names else "own")
 
 
-def test_an_exchange_of_what_nobody_staged():
-    """Whatever is in the memory where an id should be is looked up first."""
-    topology = (1, 1, *TOLD["topology"][2:])
-    alone = {"group_size": 1, "replica_groups": [0], "rank_of": [0], "topology": topology}
-    target = contract.STAGED_EXCHANGE.target
-    told = told_of(target, **alone, program="jit_nobody", reverse=False, transposed_table=False)
-    for base in (jnp.ones((2, 1)), jnp.zeros((2, 1)), jnp.ones((1, 1))):
-        result = jax.ShapeDtypeStruct(base.shape, base.dtype)
-        run = partial(executed, target, told, [base, jnp.zeros((), jnp.uint32)], result)
-        refused(jax.errors.JaxRuntimeError, run, "device 0 has no memory for copies")
+ALL = (*contract.EXCHANGE.operands, "partition")
+
+
+@pytest.mark.parametrize(
+    ("names", "attributes", "why"),
+    [
+        (ALL[1:], {}, 'of fastjax_exchange_v2 lack "source"'),
+        ((*ALL, "letters"), {}, 'cannot be "letters"'),
+        ((*ALL, "table", "table"), {}, 'name twice "table"'),
+        ((*ALL, "indices"), {}, "indices and factors come together"),
+        ((*ALL, "starts"), {}, "starts are of indices"),
+        ((*ALL, *INDICES, "starts", "token"), {}, "takes no starts of rows"),
+        (ALL, {"scheduler": None, "row_bytes": None}, "neither a table nor a scheduler"),
+        ((*ALL[:-1], "table"), {}, "take no table"),
+        ((*ALL[:-1], *INDICES), {}, "neither indices nor a token"),
+        ((*ALL[:-1], "token"), {}, "neither indices nor a token"),
+    ],
+)
+def test_operands_that_do_not_go_together_are_refused(names, attributes, why):
+    told = told_of(contract.EXCHANGE.target, **ALONE | attributes, program="jit_refused")
+    told = contract.EXCHANGE.encoded(told | {"operands": ",".join(names)})
+    arrays = OPERANDS | {"table": jnp.zeros(WORDS, jnp.int32), "letters": ZERO}
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+    call = jax.jit(lambda *a: jax.ffi.ffi_call(contract.EXCHANGE.target, result)(*a, **told))
+    refused(jax.errors.JaxRuntimeError, lambda: call(*(arrays[name] for name in names)), why)
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        (("table", "partition"), {"table": jnp.zeros(WORDS)}),
+        (("table", "partition"), {"table": jnp.zeros((WORDS, 1), jnp.int32)}),
+        ((*INDICES, "partition"), {"indices": jnp.zeros(1)}),
+        ((*INDICES, "partition"), {"indices": jnp.zeros((1, 1), jnp.int32)}),
+        ((*INDICES, "partition"), {"factors": jnp.ones(3)}),
+        ((*INDICES, "starts", "partition"), {"starts": jnp.zeros(1)}),
+        ((*INDICES, "starts", "partition"), {"starts": jnp.zeros(1, jnp.int32)}),
+    ],
+)
+def test_operands_of_other_types_are_refused(names, others):
+    refused(jax.errors.JaxRuntimeError, partial(one_row, names, **others), "unexpected operands")
+
+
+def test_another_number_of_operands_is_refused():
+    told = told_of(contract.EXCHANGE.target, **ALONE, program="jit_fewer")
+    told = contract.EXCHANGE.encoded(told | {"operands": ",".join(ALL)})
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+    call = jax.jit(lambda *a: jax.ffi.ffi_call(contract.EXCHANGE.target, result)(*a, **told))
+    for names in (ALL[:-1], (), (*ALL, "indices")):
+        run = partial(call, *(OPERANDS[name] for name in names))
+        refused(jax.errors.JaxRuntimeError, run, "unexpected operands")
+
+
+def test_a_token_of_no_start_is_refused():
+    told = told_of(contract.EXCHANGE.target, **ALONE, program="jit_no_start", channel=7)
+    names = (*ALL, "token")
+    told = contract.EXCHANGE.encoded(told | {"operands": ",".join(names)})
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+    call = jax.jit(lambda *a: jax.ffi.ffi_call(contract.EXCHANGE.target, result)(*a, **told))
+    for token in (jnp.zeros(2, jnp.uint32), jnp.ones(2, jnp.uint32), jnp.ones(3)):
+        arrays = OPERANDS | {"token": token}
+        run = partial(call, *(arrays[name] for name in names))
+        refused(jax.errors.JaxRuntimeError, run, "its token is of no start")
+
+
+def started(names, told, token):
+    """An exchange, emitted in a traced program, whose turn is after that of a token."""
+    number = contract.START.encoded({"channel": 2})
+    shape = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    made = jax.ffi.ffi_call(contract.START.target, shape, has_side_effect=True)(token, **number)
+    told = contract.EXCHANGE.encoded(told | {"operands": ",".join((*names, "token"))})
+    arrays = OPERANDS | {"token": made}
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+    exchange = jax.ffi.ffi_call(contract.EXCHANGE.target, result, has_side_effect=True)
+    return exchange(*(arrays[name] for name in (*names, "token")), **told)
+
+
+def never_taken():
+    """A token whose exchange never comes, as where XLA has skipped that."""
+    number = contract.START.encoded({"channel": 1})
+    shape = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    return jax.ffi.ffi_call(contract.START.target, shape, has_side_effect=True)(**number)
+
+
+def test_an_exchange_whose_turn_never_comes_fails():
+    told = told_of(contract.EXCHANGE.target, **ALONE, program="jit_held", timeout_ms=1000)
+    options = {"reverse": False, "transposed_table": False, "check_overlaps": False}
+    run = jax.jit(lambda: started(ALL, told | options, never_taken()))
+    for _ in range(2):
+        words = "device 0 cannot take part: it has waited 1.0 s for its turn"
+        refused(jax.errors.JaxRuntimeError, run, words)
+    got, _ = one_row(("token", "partition"))
+    np.testing.assert_array_equal(got, [[2], [1]])
+
+
+def test_an_exchange_is_not_held_when_its_device_has_failed():
+    """It hears of another exchange's failure long before its own time is up."""
+    told = told_of(contract.EXCHANGE.target, **ALONE, program="jit_in_vain", timeout_ms=10**7)
+    told |= {"reverse": False, "transposed_table": False, "check_overlaps": False}
+    wrong = contract.EXCHANGE.encoded(told | {"operands": ",".join(ALL), "channel": 8})
+    result = jax.ShapeDtypeStruct(ROWS_OF_ONE.shape, jnp.float32)
+
+    def program(sizes):
+        held = started(ALL, told, never_taken())
+        arrays = OPERANDS | {"recv_sizes": sizes}
+        failing = jax.ffi.ffi_call(contract.EXCHANGE.target, result)
+        return held, failing(*(arrays[name] for name in ALL), **wrong)
+
+    refused(jax.errors.JaxRuntimeError, lambda: jax.jit(program)(2 * ONE), "receive")
+
+
+def test_output_slices_that_overlap():
+    """Both updates write to the same row, which is looked for where that is told."""
+    zeros, ones = jnp.zeros(2, jnp.int32), jnp.ones(2, jnp.int32)
+    way = {"input_offsets": zeros, "output_offsets": zeros, "send_sizes": ones, "recv_sizes": ones}
+    one_row(("partition",), **way)
+    checked = partial(one_row, ("partition",), attributes={"check_overlaps": True}, **way)
+    refused(jax.errors.JaxRuntimeError, checked, "overlap")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_told(rank):
     """The table of a rank is its own."""
-    target, topology = contract.LOOPBACK_PLAN.target, (1, 2, *TOLD["topology"][2:])
-    told = told_of(target, rank=rank, replica_groups=[0, 1], topology=topology, program="jit_rank")
+    call, topology = contract.PLAN, (1, 2, *TOLD["topology"][2:])
+    told = told_of(call.target, rank=rank, replica_groups=[0, 1], topology=topology)
+    told |= {"program": "jit_rank", "operands": "send_sizes"}
     result = jax.ShapeDtypeStruct((_core.table_words(topology, TOLD["scheduler"]),), jnp.int32)
     sizes = np.array([[1, 2], [3, 4]], np.int32)
-    call = jax.jit(lambda s: jax.ffi.ffi_call(target, result)(s, **CALLS[target].encoded(told)))
-    table = np.asarray(call(sizes))
+    run = jax.jit(lambda s: jax.ffi.ffi_call(call.target, result)(s, **call.encoded(told)))
+    table = np.asarray(run(sizes))
     wrong = [_core.check_table(table, 2, device) for device in range(2)]
     assert wrong[rank] == ""
     assert wrong[1 - rank] != ""
@@ -400,6 +514,7 @@ def test_processes_and_rails_are_told():
         topology=(1, 1, *TOLD["topology"][2:]),
         processes=[0, 1, 1, 0],
         rails=[3, 1, 0, 2],
+        operands="send_sizes,partition",
     )
     program = [sys.executable, "-c", _PROCESSES_TOLD, json.dumps(told)]
     out = subprocess.run(program, check=True, capture_output=True, text=True).stdout
@@ -410,7 +525,7 @@ def test_processes_and_rails_are_told():
 def test_an_error_of_xla_itself_is_read():
     """XLA's struct for the text of an error is longer in later jaxlibs than in our headers."""
     name = "test_without_state"
-    execute = _core.registrations()[contract.PLAN.target]["execute"]
+    execute = _core.registrations(False)[contract.PLAN.target]["execute"]
     jax.ffi.register_ffi_target(name, {"execute": execute}, platform="cpu")
     result = jax.ShapeDtypeStruct((8,), np.int32)
     call = jax.jit(jax.ffi.ffi_call(name, result))

@@ -117,7 +117,7 @@ def test_several_platforms_at_once(f):
     assert "custom_call @ragged_all_to_all" in text
     assert "@fastjax" in text
     assert set(re.findall(r'platform = "(\w+)"', text)) == {"cpu"}
-    assert {"fastjax_plan_exchange_v1", "fastjax_plan_v1"} & set(re.findall(r"@(fastjax\w+)", text))
+    assert {"fastjax_exchange_v2", "fastjax_plan_v2"} & set(re.findall(r"@(fastjax\w+)", text))
 
 
 def test_a_program_for_two_platforms_of_ours():

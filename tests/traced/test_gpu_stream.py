@@ -38,9 +38,7 @@ def exchanges(text):
     """
     apart = together = 0
     for function in re.split(r"\n(?= *func\.func )", text):
-        found = function.count("custom_call @fastjax_exchange_v1")
-        found += function.count("custom_call @fastjax_plan_exchange_v1")
-        found += function.count("custom_call @fastjax_gpu_indexed_exchange_v1")
+        found = function.count("custom_call @fastjax_exchange_v2")
         if re.search(r"func\.func private @fastjax_", function):
             name = re.search(r"@(\w+)", function)[1]
             calls = re.findall(rf"(?<!custom_)call @{name}\(.*", text)

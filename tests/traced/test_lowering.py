@@ -35,10 +35,16 @@ def targets(text):
     return re.findall(r"custom_call @(fastjax\w+)", text)
 
 
+def operands(text):
+    """The names of those of each call."""
+    return [names.split(",") for names in re.findall(r'operands = "([\w,]+)"', text)]
+
+
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
 def test_custom_calls_on_every_platform(platform):
     text = text_of(mapped(topology=fastjax.Topology(2, 4)), platform)
-    assert targets(text) == ["fastjax_plan_exchange_v1"]
+    assert targets(text) == ["fastjax_exchange_v2"]
+    assert "table" not in operands(text)[0]
     assert f'platform = "{platform}"' in text
     assert "output_operand_alias<output_tuple_indices = [], operand_index = 1" in text
     assert re.search(
@@ -56,14 +62,15 @@ def test_planned_exchange_on_every_platform(platform):
         return fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
 
     text = text_of(mapped(local), platform)
-    assert targets(text) == ["fastjax_plan_v1", "fastjax_exchange_v1"]
+    assert targets(text) == ["fastjax_plan_v2", "fastjax_exchange_v2"]
+    assert "table" in operands(text)[1]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
 def test_plan_alone_on_every_platform(platform):
     f = mapped(lambda s: fastjax.plan_ragged_all_to_all(s, axis_name="x").table)
     text = text_of(f, platform, (SIZES,))
-    assert targets(text) == ["fastjax_plan_v1"]
+    assert targets(text) == ["fastjax_plan_v2"]
 
 
 def test_no_collective_of_xla_sneaks_in():
@@ -124,8 +131,8 @@ def test_unused_results_are_removed():
 
     text = jax.jit(mapped(local)).lower(*ARGS).compile().as_text()
     # Two exchanges remain, since their channels differ; the plan that nobody uses is gone.
-    assert text.count('custom_call_target="fastjax_plan_exchange_v1"') == 2
-    assert 'custom_call_target="fastjax_plan_v1"' not in text
+    assert text.count('custom_call_target="fastjax_exchange_v2"') == 2
+    assert 'custom_call_target="fastjax_plan_v2"' not in text
 
 
 def test_a_donated_output_is_written_in_place(rng):
@@ -170,9 +177,7 @@ def test_exported_program_runs(rng):
     args = [a.reshape(-1, *a.shape[2:]) for a in (operand, output, *meta.arrays())]
     sharding = jax.sharding.NamedSharding(mesh_of(), P("x"))
     args = jax.device_put(args, sharding)
-    disabled = [
-        jax.export.DisabledSafetyCheck.custom_call(t) for t in ("fastjax_plan_exchange_v1",)
-    ]
+    disabled = [jax.export.DisabledSafetyCheck.custom_call(t) for t in ("fastjax_exchange_v2",)]
     exported = jax.export.export(jax.jit(mapped()), disabled_checks=disabled)(*args)
     again = jax.export.deserialize(exported.serialize())
     got = jax.jit(again.call)(*args).reshape(output.shape)

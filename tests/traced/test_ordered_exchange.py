@@ -1,7 +1,6 @@
 """Exchanges that others begin after: their results, in batches too, and what waits for what."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +8,10 @@ import numpy as np
 import pytest
 import reference
 from spmd import mesh_of, spmd
-from waits import ancestors
 
 import fastjax
-from fastjax.traced.after import after
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange import exchange_ordered
+from fastjax.traced.ordered_exchange import exchange_ordered
 
 DEVICES, BATCH = 4, 3
 
@@ -76,18 +73,7 @@ def test_programs_of_platforms_without_a_backend_have_two_results_too(problem, p
     traced = jax.jit(spmd(ordered, mesh_of((DEVICES,)))).trace(operand, output, *way)
     text = traced.lower(lowering_platforms=platforms).as_text()
     assert "ragged_all_to_all" in text
-    assert ("fastjax_stage_v1" in text) == ("cpu" in platforms)
-
-
-def test_what_has_no_room_for_an_id_is_not_staged(rng):
-    """But another exchange can be made to begin after it."""
-    meta = reference.packed(np.eye(DEVICES, dtype=int))
-    operand, output = reference.data(rng, meta, (), spare=0)
-    function = jax.jit(spmd(ordered, mesh_of((DEVICES,))))
-    text = function.lower(operand, output, *meta.arrays()).as_text()
-    assert "fastjax_stage" not in text
-    assert (text.count("@fastjax_exchange_v1"), text.count("@fastjax_after_v1")) == (1, 2)
-    checked(function(operand, output, *meta.arrays()), reference.exchange(operand, output, meta))
+    assert ("fastjax_start_v2" in text) == ("cpu" in platforms)
 
 
 def test_no_exchange_of_rows_that_nobody_needs(problem):
@@ -95,8 +81,8 @@ def test_no_exchange_of_rows_that_nobody_needs(problem):
     way, operand, output, _ = problem
     function = spmd(lambda *operands: ordered(*operands)[1], mesh_of((DEVICES,)))
     text = jax.jit(function).lower(operand, output, *way).as_text()
-    assert "exchange_v1" not in text
-    assert text.count("@fastjax_after_v1") == 1
+    assert "fastjax_exchange" not in text
+    assert text.count("@fastjax_after_v2") == 2
     np.testing.assert_array_equal(function(operand, output, *way), np.full((DEVICES, 1), 5))
 
 
@@ -105,28 +91,5 @@ def test_programs_keep_the_fallback_that_they_were_traced_with(problem):
     with fastjax.options(fallback="never"):
         traced = jax.jit(spmd(ordered, mesh_of((DEVICES,)))).trace(operand, output, *way)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("@fastjax_after_v1") == 2
+    assert "@fastjax_after_v2" in text
     assert "optimization_barrier" not in text
-
-
-def test_the_next_exchange_waits_until_the_operands_are_staged(problem, tmp_path):
-    """Not only for these operands: devices would begin the two in any order."""
-    way, operand, output, _ = problem
-
-    def three(operand, output, *way):
-        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
-        array, results = jnp.zeros(()), []
-        for number in range(3):
-            begun = after(operand * (number + 1), array)
-            rows, array = exchange_ordered(begun, output, Metadata(*way), plan, array)
-            results.append(rows)
-        return results
-
-    program = jax.jit(spmd(three, mesh_of((DEVICES,)))).lower(operand, output, *way)
-    parts = ancestors(lambda options: program.compile(compiler_options=options), tmp_path)
-    stages = [name for name, part in parts.items() if part.target == "fastjax_stage_v1"]
-    exchanges = [name for name, part in parts.items() if part.target.startswith("fastjax_staged")]
-    assert len(stages) == len(exchanges) == 3
-    for earlier, later in itertools.pairwise(stages):
-        assert earlier in parts[later].needs
-        assert parts[later].needs.isdisjoint(exchanges)

@@ -52,10 +52,10 @@ def test_names_in_compiled_programs(rng, collecting):
     scope = "jit(local)/shard_map/my_layer/"
     back = f"{scope}transpose(jvp(fast_ragged_all_to_all_gradient))/{EXCHANGE}"
     assert names == [
-        ("fastjax_exchange_v1", f"{scope}jvp()/{EXCHANGE}"),
-        ("fastjax_exchange_v1", back),
-        ("fastjax_plan_exchange_v1", scope + EXCHANGE),
-        ("fastjax_plan_v1", f"{scope}jvp()/{PLAN}"),
+        ("fastjax_exchange_v2", scope + EXCHANGE),
+        ("fastjax_exchange_v2", f"{scope}jvp()/{EXCHANGE}"),
+        ("fastjax_exchange_v2", back),
+        ("fastjax_plan_v2", f"{scope}jvp()/{PLAN}"),
     ]
     jax.block_until_ready(spmd(local)(operand, output, *metadata))
     sites = fastjax.stats()

@@ -1,0 +1,57 @@
+#include "handlers/emulated_calls.h"
+
+#include <mutex>
+
+#include "runtime/completer.h"
+#include "runtime/process_state.h"
+
+namespace fastjax::handlers {
+namespace {
+
+using gpu::Caller;
+using gpu::Gpu;
+
+// Owns the streams of this process's emulated devices, by device. Each is made when it is first asked for.
+struct EmulatedStreams {
+  std::mutex mutex;
+  std::vector<kernels::Stream> streams;
+};
+
+}  // namespace
+
+Status FindEmulatedCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
+  auto& state = ProcessState<EmulatedStreams>();
+  int devices = 1;
+  gpu.driver().CountDevices(&devices);
+  caller->device = ordinal % devices;
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  state.streams.resize(static_cast<size_t>(devices));
+  kernels::Stream& stream = state.streams[static_cast<size_t>(caller->device)];
+  if (stream == nullptr) {
+    gpu::DeviceScope scope(gpu);
+    Status status = scope.Choose(caller->device);
+    if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller->device, "make a stream");
+    if (!status.ok()) return status;
+  }
+  caller->stream = stream;
+  return Status::Ok();
+}
+
+void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status, const std::shared_ptr<void>& kept,
+                     ffi::Promise* promise) {
+  if (!status.ok()) return promise->SetError(ToError(status));
+  struct Last {
+    std::shared_ptr<void> kept;
+    ffi::Promise* promise;
+  };
+  auto last = std::make_unique<Last>(Last{kept, promise});
+  const auto complete = [](void* data) {
+    const std::unique_ptr<Last> own(static_cast<Last*>(data));
+    Completer::Get().Run([done = std::move(*own)] { done.promise->SetAvailable(); });
+  };
+  const int code = gpu.driver().CallHost(caller.stream, complete, last.get());
+  if (code == 0) static_cast<void>(last.release());
+  if (code != 0) promise->SetError(ToError(gpu.Check(code, caller.device, "call back")));
+}
+
+}  // namespace fastjax::handlers

@@ -1,0 +1,53 @@
+// Declares how CPU devices that emulate GPUs execute calls, for tests of all of the GPU path but the GPU. XLA's CPU
+// devices must not block, so handlers return futures, which other threads complete.
+#ifndef FASTJAX_HANDLERS_EMULATED_CALLS_H_
+#define FASTJAX_HANDLERS_EMULATED_CALLS_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "handlers/decode.h"
+#include "handlers/gpu_calls.h"
+
+namespace fastjax::handlers {
+
+// Finds a device and its stream.
+Status FindEmulatedCaller(const gpu::Gpu& gpu, int32_t ordinal, gpu::Caller* caller);
+// Completes `promise` once the stream has executed what is on it now. `kept` lives until then.
+void CompleteInOrder(const gpu::Gpu& gpu, const gpu::Caller& caller, const Status& status,
+                     const std::shared_ptr<void>& kept, ffi::Promise* promise);
+
+// Owns what a call needs until its stream has executed it.
+template <typename Call>
+struct EmulatedRun {
+  std::vector<std::unique_ptr<std::byte[]>> memory;
+  std::unique_ptr<Call> call;
+  ffi::Promise promise;
+
+  std::byte* Allocate(size_t bytes) {
+    memory.push_back(std::make_unique<std::byte[]>(bytes));
+    return memory.back().get();
+  }
+};
+
+template <typename Call, typename Site, typename Buffers>
+ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buffers& buffers) {
+  state->handed_over.Receive();
+  auto running = std::make_shared<EmulatedRun<Call>>();
+  gpu::Caller caller;
+  Status loaded = FindEmulatedCaller(*state->gpu, ordinal, &caller);
+  caller.allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
+  running->call = std::make_unique<Call>(state, caller, ordinal);
+  if (loaded.ok()) loaded = Guarded([&] { return running->call->Load(buffers); });
+  ffi::Future future(running->promise);
+  running->call->Start(run.run_id, loaded, [running, gpu = state->gpu](const Status& status) {
+    CompleteInOrder(*gpu, running->call->caller(), status, running, &running->promise);
+  });
+  return future;
+}
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_EMULATED_CALLS_H_

@@ -1,0 +1,70 @@
+// The calls between which an exchange of CPU devices runs. The first gives the exchange, which is a call of its own,
+// its place in the order of exchanges; the last keeps the memory of operands until the rows have come.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "handlers/decode.h"
+#include "handlers/handlers.h"
+#include "handlers/turns.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace fastjax::handlers {
+namespace {
+
+struct StartSite {
+  StartSite() = default;
+  StartSite(const StartSite&) = delete;
+  StartSite& operator=(const StartSite&) = delete;
+  ~StartSite() { Turns::Get().Forget(this); }
+
+  static ffi::TypeId id;
+  HandedOver handed_over;
+};
+
+ffi::TypeId StartSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
+
+bool IsToken(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::DataType::U32 && buffer.size_bytes() == sizeof(Turns::Token);
+}
+
+ffi::ErrorOr<std::unique_ptr<StartSite>> Instantiate(ffi::Dictionary attrs) {
+  const auto decoded = DecodeAttributes(GetContract().start, attrs);
+  if (!decoded.has_value()) return ffi::Unexpected(decoded.error());
+  auto site = std::make_unique<StartSite>();
+  site->handed_over.Publish();
+  return site;
+}
+
+// Of the arrays that it waits for, some are tokens; others that look like them are numbers of no turn.
+ffi::Error Start(StartSite* site, ffi::RemainingArgs after, ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
+  site->handed_over.Receive();
+  if (!IsToken(*result)) return ToError(UnexpectedOperands());
+  std::vector<Turns::Token> earlier;
+  for (size_t i = 0; i < after.size(); ++i) {
+    const auto array = after.get<ffi::AnyBuffer>(i);
+    if (!array.has_value() || !IsToken(*array)) continue;
+    earlier.emplace_back();
+    std::memcpy(&earlier.back(), array->untyped_data(), sizeof(Turns::Token));
+  }
+  const Turns::Token token = Turns::Get().Add(site, earlier);
+  std::memcpy(result->untyped_data(), &token, sizeof(token));
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kStart, Start,
+                       ffi::Ffi::Bind().Ctx<ffi::State<StartSite>>().RemainingArgs().Ret<ffi::AnyBuffer>().Attrs());
+
+constexpr const char* kTypeName = "fastjax_start_site_v2";
+
+}  // namespace
+
+Bundle Start() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<StartSite>(frame, kInstantiate, kTypeName); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<StartSite>(frame, kStart, kTypeName); }};
+}
+
+std::vector<std::pair<int64_t, int32_t>> TakeRecordOfTurns() { return Turns::Get().TakeRecord(); }
+
+}  // namespace fastjax::handlers

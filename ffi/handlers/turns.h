@@ -1,0 +1,76 @@
+// Declares Turns, which keeps the order of exchanges that have been started (docs/design/overview.md).
+#ifndef FASTJAX_HANDLERS_TURNS_H_
+#define FASTJAX_HANDLERS_TURNS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "exchange/status.h"
+#include "rendezvous/failed_launches.h"
+#include "runtime/watchdog.h"
+
+namespace fastjax::handlers {
+
+// A turn is the place of one exchange of one device among those of that device. The call that starts the exchange makes
+// it, and its token is the number by which the exchange finds it, and later starts find the turns before theirs. A turn
+// that has begun, or that is no more, is known to nobody: a number that is not found is that of one that has begun.
+//
+// Thread-safe. Nothing is called with the lock.
+class Turns final : public Expirable {
+ public:
+  using Token = uint64_t;
+
+  // How an exchange begins, or ends since it must not begin.
+  struct Begin {
+    const void* site = nullptr;  // numbers the call site of the exchange
+    int64_t run_id = 0;
+    int32_t partition = 0;
+    int64_t channel = 0;
+    int64_t timeout_ms = 0;
+    // With the status of the wait. Calls `begun` once the device has arrived, or the exchange cannot take place.
+    std::function<void(const Status& waited, const std::function<void()>& begun)> run;
+  };
+
+  static Turns& Get();
+
+  // Makes a turn after those of `earlier`, where other numbers may be too. `owner` numbers the call site.
+  Token Add(const void* owner, const std::vector<Token>& earlier);
+  // Begins the exchange of a turn once all earlier ones have begun. False if there is no such turn, or it has been
+  // taken.
+  bool Take(Token token, Begin begin);
+  // The device fails in this run: what waits there waits in vain.
+  void OnFailed(const void* site, const FailedLaunch& launch);
+  // Forgets the turns that a call site made: an executable is no more.
+  void Forget(const void* owner);
+
+  bool Expire(std::chrono::steady_clock::time_point now) override;
+
+  // For tests: (channel, partition) of each exchange since this was last called, in the order in which they began.
+  std::vector<std::pair<int64_t, int32_t>> TakeRecord();
+
+ private:
+  struct Turn;
+  using Shared = std::shared_ptr<Turn>;
+
+  void Hold(const Shared& turn);
+  void Run(const Shared& turn, const Status& waited);
+  void End(const Shared& turn);
+  template <typename Condition>
+  std::vector<Shared> TakeHeld(Condition condition);
+
+  std::mutex mutex_;
+  Token last_ = 0;
+  std::unordered_map<Token, Shared> turns_;  // that have not begun
+  std::vector<Shared> held_;                 // that wait for others
+  std::vector<std::pair<int64_t, int32_t>> record_;
+};
+
+}  // namespace fastjax::handlers
+
+#endif  // FASTJAX_HANDLERS_TURNS_H_
