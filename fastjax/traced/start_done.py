@@ -122,7 +122,7 @@ def start(
     )
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
-        return InFlight(rows, token, tuple(values[:1] + values[2:count]))
+        return InFlight(rows, token, (values[0], *values[2:count], token))
     # The rows are not of a type that can be in flight, so they have come when this ends.
     rows, token = _whole(count, params, *values)
     return InFlight(restore(rows), token, ())
@@ -214,7 +214,8 @@ def _done_lowering(
     fallback: str,
 ) -> list[jax_compat.MlirValue]:
     if _is_in_two(ctx, platform, fallback):
-        operands = custom_calls.operands_of(ctx, values)
+        # XLA gives away the memory of whatever else the exchange takes, and what gets it would wait.
+        operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
         return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {})]
 
     def wait(rows: jax.Array, *others: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Exchanges in two parts: values, transformations, and the order in which they begin."""
 
 import functools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from spmd import mesh_of, spmd
 
 import fastjax
 import fastjax.errors
+from fastjax.traced.after import after
 from fastjax.traced.contract import Metadata
 from fastjax.traced.start_done import done, start
 
@@ -267,3 +269,34 @@ def test_platforms_without_a_backend(rng, mesh, platforms):
     text = traced.lower(lowering_platforms=platforms).as_text()
     assert "ragged_all_to_all" in text
     assert ("fastjax_exchange" in text) == ("cpu" in platforms)
+
+
+def test_what_is_between_runs_beside_the_exchange(rng, mesh):
+    """One device brings its rows when the others have done what is between start and done."""
+    meta, operand, output = problem_of(rng)
+    reached = [threading.Event() for _ in range(DEVICES)]
+
+    def bring(device, rows):
+        assert device != 3 or all(event.wait(60) for event in reached[:3])
+        return np.asarray(rows)
+
+    def work(device, rows):
+        reached[int(device)].set()
+        return np.asarray(rows)
+
+    def on_host(function, rows):
+        shape = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
+        return jax.pure_callback(function, shape, jax.lax.axis_index("x"), rows)
+
+    def local(operand, output, *way):
+        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
+        begun = start(on_host(bring, operand), output, Metadata(*way), plan)
+        beside = after(jnp.ones((64, 64)), begun.token)
+        for _ in range(12):  # XLA takes a program of few operations one after the other
+            beside = jnp.sin(beside @ beside)
+        return done(begun, after=[on_host(work, beside)])
+
+    program = jax.jit(spmd(local, mesh, check_vma=False))
+    got = program(operand, output, *meta.arrays())
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+    assert all(event.is_set() for event in reached)
