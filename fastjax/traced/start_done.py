@@ -118,7 +118,7 @@ def start(
         timeout_ms=now.timeout_ms,
         check_overlaps=indices is None and now.check_overlaps,
         fallback=now.fallback,
-        gpu_stream=False,
+        gpu_stream=now.gpu_stream,
     )
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
