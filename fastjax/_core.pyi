@@ -9,18 +9,22 @@ from numpy.typing import NDArray
 
 ffi_api_version: tuple = (0, 3)
 
-def registrations() -> dict:
-    """The CPU handlers, by custom-call target, as jax.ffi registers them."""
+def registrations(emulates: bool) -> dict:
+    """
+    The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.
+    """
 
 def gpu_registrations(platform: str) -> dict:
     """The handlers of CUDA or of ROCm programs."""
 
-def emulated_registrations() -> dict:
-    """Handlers with which CPU devices emulate GPUs."""
-
 def declared_calls() -> dict:
     """
-    By target: the operands that handlers bind, and (name, kind, presence) of the attributes that they decode.
+    By target: (name, needed) of the operands that handlers find, and (name, kind, optional) of the attributes.
+    """
+
+def record_of_turns() -> list[tuple[int, int]]:
+    """
+    For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.
     """
 
 def set_gpu_options(platform: str, library: str, multiprocessors: int, message_libraries: Sequence[str]) -> None:

@@ -135,7 +135,7 @@ def _batch_folded(
     for name in Metadata._fields:
         given[name] = fold_metadata(given[name], 1)
     for name in ("source", "base"):
-        given[name] = given[name].reshape(-1, *given[name].shape[2:])
+        given[name] = given[name].reshape(size * given[name].shape[1], *given[name].shape[2:])
     operands = jax_compat.vary_together([*given.values()], params["axis_name"])
     params["spec"] = params["spec"].of_batch(size)
     rows, *others = exchange(*operands, **params)
