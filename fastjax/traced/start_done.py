@@ -155,9 +155,13 @@ def _whole(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax.
 
 
 @start_p.def_impl
+def _start_impl(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError(f"{start_p.name} must be used within a mapped context, in shard_map.")
+
+
 @done_p.def_impl
-def _impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("exchanges are started within a mapped context, in shard_map.")
+def _done_impl(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError(f"{done_p.name} must be used within a mapped context, in shard_map.")
 
 
 @start_p.def_abstract_eval
@@ -214,7 +218,7 @@ def _done_lowering(
     fallback: str,
 ) -> list[jax_compat.MlirValue]:
     if _is_in_two(ctx, platform, fallback):
-        # XLA gives away the memory of whatever else the exchange takes, and what gets it would wait.
+        # XLA gives away the memory of all else that the exchange takes; its new owner would wait.
         operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
         return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {})]
 

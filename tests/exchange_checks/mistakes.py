@@ -148,6 +148,7 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
             ct,
             base,
             *arrays,
+            operands=(),
             axis_name=("x",),
             axis_index_groups=None,
             spec=fastjax.traced.plan_spec.make_spec(("x",), None, None, None, 1),

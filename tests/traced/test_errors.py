@@ -173,8 +173,8 @@ def test_primitives_outside_a_mesh():
     arrays = [jnp.zeros(a.shape, a.dtype) for a in ARGUMENTS.values()]
     options = {"axis_name": ("x",), "axis_index_groups": None, "spec": None}
     planning = fastjax.traced.plan_primitive.plan_ragged_all_to_all_p
-    ordered = fastjax.traced.ordered_exchange.ordered_exchange_p
-    for primitive in (fastjax.fast_ragged_all_to_all_p, planning, ordered):
+    parts = fastjax.traced.start_done.start_p, fastjax.traced.start_done.done_p
+    for primitive in (fastjax.fast_ragged_all_to_all_p, planning, *parts):
         call = partial(primitive.bind, *arrays, **options)
         refused(RuntimeError, call, f"{primitive.name} must be used within a mapped context")
 
