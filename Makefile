@@ -280,13 +280,12 @@ cuda-plugin: ## Compile exchanges and layers for H100s by JAX's plugin (330 MB),
 
 # ---- a GPU: all that needs one, with the Python and the packages that the machine has
 
-WHEELS ?=
 RESULTS ?=
 GPU_ARGS ?=
 
 .PHONY: gpu
-gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network; WHEELS=folder of what is missing
-	$(PYTHON) benchmarks/gpu_check $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(RESULTS),--out "$(RESULTS)") $(GPU_ARGS)
+gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no network
+	$(PYTHON) benchmarks/gpu_check $(if $(RESULTS),--out "$(RESULTS)") $(GPU_ARGS)
 
 # ---- frameworks, in environments of their own
 

@@ -17,9 +17,9 @@ import numpy as np
 import reference
 
 import fastjax
-from gpu_check import measurements, programs
+from gpu_check import measurements
+from gpu_check.measurements import KIB, MIB, Loop, Timed
 
-KIB, MIB = 1 << 10, 1 << 20
 UPDATES = 8
 MANY_UPDATES = 256
 FALLBACK = "--xla_gpu_allow_ragged_all_to_all_nccl_send_recv_fallback=true"
@@ -39,16 +39,16 @@ def problem(size: int, slices: int) -> tuple[Any, Any, reference.Metadata]:
     elements = min(ROW_ELEMENTS, max(1, size // 2 // 32))
     rows = max(slices, size // 2 // elements)
     rng = np.random.default_rng(size)
-    sizes = programs.zipf_sizes(rng, 1, slices, rows - slices) + 1
-    meta = programs.shuffled(rng, sizes)
-    operand = programs.random_rows(1, (rows, elements), jnp.bfloat16)
+    sizes = measurements.zipf_sizes(rng, 1, slices, rows - slices) + 1
+    meta = measurements.shuffled(rng, sizes)
+    operand = measurements.random_rows(1, (rows, elements), jnp.bfloat16)
     return operand, jnp.zeros((rows, elements), jnp.bfloat16), meta
 
 
 def try_xla() -> None:
     operand, output, meta = problem(MIB, UPDATES)
     arrays = [array[0] for array in meta.arrays()]
-    programs.Loop(programs.on_one_rank(xla), 1, operand, output, arrays).run()
+    Loop(measurements.on_one_rank(xla), 1, operand, output, arrays).run()
 
 
 def why_not() -> str:
@@ -58,12 +58,12 @@ def why_not() -> str:
     want to be asked for what always works; if that is all there is, this process asks for it.
     """
     said = ""
+    command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
     seconds = 30  # both are to end well within the part's time; JAX starts in a third of that
     for flags in ("", FALLBACK):
         # XLA takes a blank for the name of a file with flags.
         asked = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
         environment = {**os.environ, **({"XLA_FLAGS": asked} if asked else {})}
-        command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
         try:
             tried = subprocess.run(
                 command,
@@ -79,15 +79,10 @@ def why_not() -> str:
         if tried.returncode == 0:
             os.environ.update(environment)
             return ""
-        said = said or last_words(tried)
+        lines = tried.stderr.splitlines()
+        lines = [line for line in lines if "Error: " in line] or lines
+        said = said or (lines[-1][:300] if lines else f"exit status {tried.returncode}")
     return said
-
-
-def last_words(ended: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in ended.stderr.splitlines() if "Error: " in line] or [
-        *ended.stderr.splitlines()
-    ]
-    return lines[-1][:300] if lines else f"exit status {ended.returncode}"
 
 
 def values(
@@ -95,38 +90,34 @@ def values(
 ) -> None:
     operand, output, meta = problem(size, slices)
     arrays = [array[0] for array in meta.arrays()]
-    ways = {"fastjax": fast} | ({"jax.lax": xla} if both else {})
-    loops = {
-        name: programs.Loop(programs.on_one_rank(way), times, operand, output, arrays)
-        for name, way in ways.items()
-    }
-    cases = {name: loop.timed() for name, loop in loops.items()}
-    series = measurements.interleaved({**cases, "copy": programs.copies(operand, times)}, rounds)
-    made = measurements.measurement(
-        f"one rank, {slices} slices",
-        series,
-        "fastjax",
-        bytes=int(operand.nbytes),
-        dtype="bfloat16",
-        moved=measurements.moved(cases["fastjax"]),
-    )
-    # Every row lands: the result is a permutation of the operand's.
+    # Every row goes somewhere: the result is a permutation of the operand's.
     order = np.zeros(operand.shape[0], np.int64)
-    for _, start, _, landing, rows in reference.moves(meta):
-        order[landing : landing + rows] = np.arange(start, start + rows)
+    for _, start, _, to, rows in reference.moves(meta):
+        order[to : to + rows] = np.arange(start, start + rows)
     wanted = operand[order]
-    equal = {name: bool(jnp.array_equal(loop.output, wanted)) for name, loop in loops.items()}
-    judge(record, made, equal)
+    loops = {
+        name: Loop(measurements.on_one_rank(way), times, operand, output, arrays)
+        for name, way in ways(both).items()
+    }
+    compare(
+        record,
+        f"one rank, {slices} slices",
+        {name: loop.timed() for name, loop in loops.items()}
+        | {"copy": measurements.copies(operand, times)},
+        rounds,
+        operand,
+        lambda name: bool(jnp.array_equal(loops[name].output, wanted)),
+    )
 
 
 def gradients(record: measurements.Record, size: int, slices: int, both: bool, rounds: int) -> None:
     """Value and gradients with respect to operand and output, in one program."""
     operand, output, meta = problem(size, slices)
-    arrays = [jax.device_put(array[0], programs.device()) for array in meta.arrays()]
-    cotangent = programs.random_rows(2, output.shape, output.dtype)
+    arrays = [jax.device_put(array[0], measurements.device()) for array in meta.arrays()]
+    cotangent = measurements.random_rows(2, output.shape, output.dtype)
 
     def program(way: Any) -> Any:
-        exchange = programs.on_one_rank(way)
+        exchange = measurements.on_one_rank(way)
 
         def run(operand: Any, output: Any) -> Any:
             value, back = jax.vjp(lambda *data: exchange(*data, *arrays), operand, output)
@@ -134,41 +125,45 @@ def gradients(record: measurements.Record, size: int, slices: int, both: bool, r
 
         return jax.jit(run)
 
-    ways = {"fastjax": program(fast)} | ({"jax.lax": program(xla)} if both else {})
-    cases = {
-        name: measurements.Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
-        for name, run in ways.items()
-    }
-    series = measurements.interleaved({**cases, "copy": programs.copies(operand, 8)}, rounds)
-    made = measurements.measurement(
-        f"value and gradients, one rank, {slices} slices",
-        series,
-        "fastjax",
-        bytes=int(operand.nbytes),
-        dtype="bfloat16",
-        moved=measurements.moved(cases["fastjax"]),
-    )
+    programs = {name: program(way) for name, way in ways(both).items()}
     stacked = (np.asarray(operand)[None], np.asarray(output)[None])
     value, back = jax.vjp(lambda op, out: reference.exchange_in_jax(op, out, meta), *stacked)
     wanted = (value, *back(jnp.asarray(cotangent)[None]))
-    equal = {
-        name: all(
-            bool(jnp.array_equal(got, want[0]))
-            for got, want in zip(run(operand, output), wanted, strict=True)
-        )
-        for name, run in ways.items()
-    }
-    judge(record, made, equal)
+
+    def right(name: str) -> bool:
+        got = programs[name](operand, output)
+        return all(bool(jnp.array_equal(a, b[0])) for a, b in zip(got, wanted, strict=True))
+
+    compare(
+        record,
+        f"value and gradients, one rank, {slices} slices",
+        {
+            name: Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
+            for name, run in programs.items()
+        }
+        | {"copy": measurements.copies(operand, 8)},
+        rounds,
+        operand,
+        right,
+    )
 
 
-def judge(
-    record: measurements.Record, made: measurements.Measurement, equal: dict[str, bool]
+def ways(both: bool) -> dict[str, Any]:
+    return {"fastjax": fast} | ({"jax.lax": xla} if both else {})
+
+
+def compare(
+    record: measurements.Record,
+    what: str,
+    cases: dict[str, Timed],
+    rounds: int,
+    rows: jax.Array,
+    right: Callable[[str], bool],
 ) -> None:
     """Wrong is only what fastjax does wrong; of XLA a note is taken."""
-    made.right = equal["fastjax"]
-    record.add(made)
-    if not equal.get("jax.lax", True):
-        record.note(f"jax.lax.ragged_all_to_all is wrong: {made.what}, {made.bytes} bytes")
+    record.measure(what, cases, rounds, lambda: right("fastjax"), rows=rows)
+    if "jax.lax" in cases and not right("jax.lax"):
+        record.note(f"jax.lax.ragged_all_to_all is wrong: {what}, {rows.nbytes} bytes")
 
 
 def beside_xla(record: measurements.Record, runs: bool, measure: Callable[[bool], None]) -> None:

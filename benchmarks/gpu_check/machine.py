@@ -1,7 +1,8 @@
-"""What the machine is, and what it lacks for this."""
+"""What the machine is, and what it lacks for this; without JAX, which a bare one may lack."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 QUERY = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.mem")
 MODULES = (
@@ -25,27 +25,23 @@ PACKAGES = (
     *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "jax-cuda12-plugin"),
     *("nvidia-nccl-cu13", "nvidia-nccl-cu12", "numpy", "nanobind", "scikit-build-core", "pytest"),
 )
+# The first NCCL that has ranks share a GPU, where it is told to.
+NCCL_OF_SHARED_GPUS = (2, 30, 3)
 
 
 def lacks() -> list[str]:
     """What is missing, in words; without any of it nothing is run."""
-    missing = []
-    if not gpu():
-        missing.append("an NVIDIA GPU: nvidia-smi lists none")
-    missing += [
-        f"the program {program}"
-        for program in ("nvcc", "cmake", "ninja", *os.environ.get("CXX", "c++").split()[:1])
-        if shutil.which(program) is None
-    ]
+    missing = [] if gpu() else ["an NVIDIA GPU: nvidia-smi lists none"]
+    programs = ("nvcc", "cmake", "ninja", *os.environ.get("CXX", "c++").split()[:1])
+    missing += [f"the program {name}" for name in programs if shutil.which(name) is None]
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         missing.append(f"Python's headers: there is no {header}")
-    missing += [
+    return missing + [
         f"the Python package {module} (for {sys.executable})"
         for module in MODULES
         if importlib.util.find_spec(module) is None
     ]
-    return missing
 
 
 def search_path() -> str:
@@ -53,9 +49,8 @@ def search_path() -> str:
 
     Behind all is where CUDA's and the driver's are installed: not every machine has them on PATH.
     """
-    toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
-    toolkits += ["/usr/local/cuda", "/usr/local/nvidia"]
-    last = [f"{folder}/bin" for folder in toolkits if folder]
+    toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"))
+    last = [f"{each}/bin" for each in (*toolkits, "/usr/local/cuda", "/usr/local/nvidia") if each]
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), *last])
 
 
@@ -84,12 +79,6 @@ def gpu() -> dict[str, str]:
             values = [value.strip() for value in listed.splitlines()[0].split(",")]
             return dict(zip(fields, values, strict=False))
     return {}
-
-
-def architecture() -> str:
-    """The first GPU's compute capability as nvcc calls it, "90"; empty if it is not known."""
-    found = re.fullmatch(r"(\d+)\.(\d+)", gpu().get("compute_cap", ""))
-    return "".join(found.groups()) if found else ""
 
 
 @functools.cache
@@ -127,15 +116,13 @@ def _packaged(package: str, file: str) -> list[str]:
 def commit(root: Path) -> str:
     """Of the source; "+" if it was changed since, "unknown" in a copy without its history."""
     known = output("git", "-C", str(root), "rev-parse", "HEAD")
-    if not known:
-        return "unknown"
     changed = output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    return known + ("+" if changed else "")
+    return known + ("+" if changed else "") if known else "unknown"
 
 
-def describe() -> dict[str, Any]:
+def describe() -> dict[str, str | int | float]:
     """The computer."""
-    cpu = re.search(r"model name\s*:\s*(.+)", _read("/proc/cpuinfo"))
+    cpu = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu.group(1).strip() if cpu else "unknown",
@@ -148,18 +135,7 @@ def versions() -> dict[str, str]:
     """Of what is installed, and of the compiler."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     release = re.search(r"release [\d.]+, V([\d.]+)", output("nvcc", "--version"))
-    if release:
-        found["nvcc"] = release.group(1)
-    return found
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
+    return found | ({"nvcc": release.group(1)} if release else {})

@@ -1,10 +1,10 @@
-"""The record as a table."""
+"""The record as text and as a page; without JAX, which the machine's Python may lack."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
-
-from gpu_check.moves import moves_of
 
 SCHEMA = "fastjax-gpu-1"
 
@@ -14,7 +14,26 @@ _LEGEND = (
     "those rounds too, with its time by the line's: above 1x, the line is faster. `moved` is what "
     "the library counted of one exchange: bytes, as multiples of `bytes`, messages and launches."
 )
+_BYTES = ("packed", "sent", "copied", "unpacked", "summed")
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def lines(value: Any, indent: str = "") -> str:
+    """JSON with a line for each measurement: for each element of a list of objects."""
+    inner = indent + " "
+    if isinstance(value, dict) and any(map(_has_objects, value.values())):
+        items = [f"{inner}{json.dumps(name)}: {lines(v, inner)}" for name, v in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list) and _has_objects(value):
+        return "[\n" + ",\n".join(inner + lines(v, inner) for v in value) + f"\n{indent}]"
+    return json.dumps(value)
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether a list of objects is in it."""
+    if isinstance(value, dict):
+        return any(map(_has_objects, value.values()))
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def page(record: dict[str, Any], _title: str = "") -> str:
@@ -41,7 +60,7 @@ def page(record: dict[str, Any], _title: str = "") -> str:
     sections = [*head, "## Skipped", "\n".join(skipped) or "Nothing.", "## Parts", parts]
     for part, result in record["results"].items():
         if part == "kernels":
-            sections += ["## kernels", _kernels(result), _one_row(result)]
+            sections += ["## kernels", _kernels(result)]
         else:
             sections += [
                 f"## {part}",
@@ -54,33 +73,28 @@ def page(record: dict[str, Any], _title: str = "") -> str:
 def _kernels(result: dict[str, Any]) -> str:
     rows = []
     for sized in result["sizes"]:
+        size, copy = size_of(sized["bytes"]), sized["copy_us"]
         for case in sized["cases"]:
             share, goal = case["share_of_copy"], case["goal"]
             rows.append(
                 (
                     case["case"] + ("" if case["right"] else " (WRONG)"),
-                    size_of(sized["bytes"]),
+                    size,
                     str(case["runs"]),
                     _times(case["us"]),
-                    _rate(case["bytes"], case["us"]),
+                    f"{case['bytes'] / case['us']['median'] / 1e3:.0f}",
                     f"{share:.3f}",
                     _goal(f"at least {goal:.2f}", share >= goal) if goal else "",
                 )
             )
-        rows.append(("copy", size_of(sized["bytes"]), "", *_copy(sized), "1", ""))
-    return _table(("rows", "bytes", "runs", "us", "GB/s", "of copy", "goal"), rows)
-
-
-def _copy(sized: dict[str, Any]) -> tuple[str, str]:
-    return _times(sized["copy_us"]), _rate(sized["bytes"], sized["copy_us"])
-
-
-def _one_row(result: dict[str, Any]) -> str:
+        rate = f"{sized['bytes'] / copy['median'] / 1e3:.0f}"
+        rows.append(("copy", size, "", _times(copy), rate, "1", ""))
     one = {name: f"{found['median']:.2f}" for name, found in result["one_row_us"].items()}
     return (
-        f"One row: {one['launch']} us of the host for a launch; {one['waited']} with the wait for "
-        f"its end, {one['uploaded']} with its list's way to the device too; a wait for nothing "
-        f"{one['empty_stream']}."
+        _table(("rows", "bytes", "runs", "us", "GB/s", "of copy", "goal"), rows)
+        + f"\n\nOne row: {one['launch']} us of the host for a launch; {one['waited']} with the "
+        f"wait for its end, {one['uploaded']} with its list's way to the device too; a wait "
+        f"for nothing {one['empty_stream']}."
     )
 
 
@@ -106,16 +120,24 @@ def _measurements(result: dict[str, Any]) -> str:
     return _table(("what", "bytes", "us", "of copy", "moved", "beside it", "goal"), rows)
 
 
+def moves_of(counted: Mapping[str, int], size: int) -> str:
+    """Bytes as multiples of `size`, those of the exchange: what is packed, sent and unpacked is
+    moved three times."""
+    if not counted:
+        return ""
+    total = "nothing"
+    if size and any(counted[name] for name in _BYTES):
+        parts = [f"{name} {counted[name] / size:.2f}" for name in _BYTES if counted[name]]
+        total = f"{sum(counted[name] for name in _BYTES) / size:.2f}x ({', '.join(parts)})"
+    return f"{total}; {counted['messages']} messages, {counted['kernels']} launches"
+
+
 def _goal(text: str, met: bool) -> str:
     return f"{text}: {'met' if met else 'missed'}"
 
 
 def _times(found: dict[str, float]) -> str:
     return f"{found['median']:.1f} ({found['p25']:.1f}-{found['p75']:.1f})"
-
-
-def _rate(moved: int, found: dict[str, float]) -> str:
-    return f"{moved / found['median'] / 1e3:.0f}"
 
 
 def size_of(number: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import multiprocess
 import pytest
-from gpu_check import lineup, machine
+from gpu_check import machine
 from gpu_support import device_of
 
 from exchange_checks import CHECKS, exchange_jobs
@@ -57,7 +57,7 @@ def test_exchanges(configuration, name):
 
 def lacking(made):
     """What this machine has not."""
-    if made.shares_a_gpu and machine.nccl()[1] < lineup.NCCL_OF_SHARED_GPUS:
+    if made.shares_a_gpu and machine.nccl()[1] < machine.NCCL_OF_SHARED_GPUS:
         return f"NCCL {machine.nccl()[1]} has no two processes share a GPU; 2.30.3 does"
     if made.backend.processes > 1 and not machine.has_ucx():
         return "processes find each other by UCX, and there is no libucx here"
