@@ -98,6 +98,7 @@ LOOPBACK = {
     "planned_reused_and_transposed": _NO_PLANS,
     "one_planning_serves_a_layer_and_its_gradients": _NO_PLANS,
     "output_slices_that_overlap_with_a_plan": _NO_PLANS,
+    "plans_that_do_not_fit": _NO_PLANS,
     "gradients_that_cannot_be_summed": _NO_AXIS,
     "expert_parallel_layer": _NO_AXIS,
     "deduplicated_layer": _NO_AXIS,

@@ -136,6 +136,41 @@ def bad_values_in_a_gradient(backend: Backend, rng: np.random.Generator) -> list
     return texts
 
 
+@check(sanitized=True, needs=lambda backend: backend.processes == 1 and backend.size > 1)
+def plans_that_do_not_fit(backend: Backend, rng: np.random.Generator) -> None:
+    """Of other sizes, damaged, of several plannings, or of sizes that cannot be planned."""
+    case, size = full(rng, backend), backend.size
+    sizes = case.meta.send_sizes.astype(np.int32)
+
+    def program(exchange: Any, sizes: Any, others: Any, mixed: Any, damage: Any, args: Any) -> Any:
+        plan, other = (
+            fastjax.plan_ragged_all_to_all(given, axis_name="x", topology=backend.topology)
+            for given in (sizes, others)
+        )
+        table = jnp.where(mixed, other.table, plan.table)
+        damaged = jnp.where(damage[0] < 0, table, table.at[damage[0]].set(damage[1]))
+        own = fastjax.TracedPlan(damaged, plan.spec, plan.axis_name, plan.axis_index_groups)
+        return exchange(*args, plan=own)
+
+    run = backend.compiled(program)
+    whole, nowhere = np.full((size, 2), -1, np.int32), np.zeros(size, bool)
+    larger, negative, one = sizes.copy(), sizes.copy(), nowhere.copy()
+    larger[1, 0] = 8
+    negative[1, 0] = -5
+    one[size // 2] = True
+    fits = rf"the plan does not fit: it is for 8 rows from device 1 to device 0, .* {sizes[1, 0]}\."
+    refused(run, larger, sizes, nowhere, whole, case.arguments(), why=fits)
+    why = rf"device {size // 2} holds another plan than device 0"
+    refused(run, sizes, larger, one, whole, case.arguments(), why=why)
+    why = r"plan_ragged_all_to_all over .*on device 1, send_sizes\[0\] = -5; a size"
+    refused(run, negative, sizes, nowhere, whole, case.arguments(), why=why)
+    for word, value in ((0, 1), (3, 2**31 - 1), (3, -1), (35, 77)):
+        damage = np.tile(np.array([word, value], np.int32), (size, 1))
+        why = r"the plan of device \d+ is not usable: stage table: "
+        refused(run, sizes, sizes, nowhere, damage, case.arguments(), why=why)
+    same(run(sizes, sizes, nowhere, whole, case.arguments()), case.expected())
+
+
 @check
 def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) -> str:
     """Only reachable through the primitive: the public gradient widens such types first."""
