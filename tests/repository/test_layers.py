@@ -306,26 +306,19 @@ def test_python_layers():
     ("file", "header"),
     [
         ("planner/a.cc", '"kernels/copy.h"'),
-        ("planner/a.h", '"xla/ffi/api/ffi.h"'),
         ("planner/a.h", "<nanobind/nanobind.h>"),
         ("planner/a.h", "<pthread.h>"),
         ("kernels/a.cc", '"planner/table.h"'),
-        ("kernels/a.cc", '"exchange/status.h"'),
         ("exchange/a.cc", '"planner/planner.h"'),
-        ("exchange/a.cc", '"runtime/meter.h"'),
         ("execution/a.h", '"rendezvous/rendezvous.h"'),
-        ("execution/a.h", '"backends/memory/memory_backend.h"'),
-        ("runtime/a.cc", '"execution/lowering.h"'),
         ("rendezvous/a.h", '"backends/network/runner.h"'),
         ("backends/gpu/a.cc", '"backends/network/runner.h"'),
         ("backends/network/a.cc", '"backends/network/ucx/wire.h"'),
-        ("backends/gpu/device/a.cc", '"backends/gpu/launcher.h"'),
         ("backends/memory/a.cc", '"handlers/decode.h"'),
         ("backends/memory/a.cc", '"xla/ffi/api/c_api.h"'),
         ("handlers/a.cc", '"python/a.h"'),
         ("handlers/a.cc", "<Python.h>"),
         ("handlers/a.cc", "<ucp/api/ucp.h>"),
-        ("planner/a.h", '"ucs/type/status.h"'),
         ("elsewhere/a.cc", "<vector>"),
     ],
 )
@@ -360,17 +353,6 @@ def test_cpp_test_checker_catches(tmp_path: Path, file: str, text: str):
     assert found.startswith(f"tests/cpp/{file}: ")
 
 
-def test_cpp_test_checker_allows(tmp_path: Path):
-    includes = '#include "backends/memory/a.h"\n#include "rig.h"\n#include "support/check.h"\n'
-    _write(tmp_path, {"ffi/backends/memory/a.h": "", "tests/cpp/support/gpu/rig_of_gpus.h": ""})
-    _write(tmp_path, {"tests/cpp/support/check.h": "", "tests/cpp/benchmarks/a_test.cc": ""})
-    _write(
-        tmp_path,
-        {"tests/cpp/backends/memory/rig.h": "", "tests/cpp/backends/memory/a_test.cc": includes},
-    )
-    assert list(cpp_test_violations(tmp_path)) == []
-
-
 @pytest.mark.parametrize(
     ("file", "why"),
     [
@@ -390,28 +372,6 @@ def test_python_test_checker_catches(tmp_path: Path, file: str, why: str):
     assert list(python_test_violations(tmp_path)) == [f"tests/{file}: {why}"]
 
 
-def test_python_test_checker_allows(tmp_path: Path):
-    _write(tmp_path, {"fastjax/host/__init__.py": "", "fastjax/config.py": ""})
-    _write(tmp_path, {"tests/conftest.py": "", "tests/test_config.py": ""})
-    _write(tmp_path, {"tests/host/test_plan.py": "", "tests/host/helper.py": ""})
-    _write(tmp_path, {"tests/faults/jobs/jobs.py": "", "tests/faults/jobs/__init__.py": ""})
-    _write(tmp_path, {"tests/support/__init__.py": ""})
-    assert list(python_test_violations(tmp_path)) == []
-
-
-def test_cpp_checker_allows(tmp_path: Path):
-    files = {
-        "planner/a.cc": '#include "planner/planner.h"\n#include <vector>\n',
-        "kernels/a.cc": "#include <immintrin.h>\n#include <cstring>\n",
-        "backends/memory/a.cc": '#include "kernels/copy.h"\n#include "planner/table.h"\n',
-        "execution/a.cc": '#include "planner/table.h"\n#include "exchange/status.h"\n',
-        "handlers/a.cc": '#include "planner/planner.h"\n#include "xla/ffi/api/ffi.h"\n',
-        "python/a.cc": '#include <nanobind/nanobind.h>\n#include "handlers/decode.h"\n',
-    }
-    _write(tmp_path, {f"ffi/{name}": text for name, text in files.items()})
-    assert list(cpp_violations(tmp_path)) == []
-
-
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -421,25 +381,19 @@ def test_cpp_checker_allows(tmp_path: Path):
         ("topology.py", "from .config import options"),
         ("topology.py", "def f():\n    from fastjax.host.plan import make_plan"),
         ("host/plan.py", "from fastjax.traced import exchange"),
-        ("traced/swap.py", "from fastjax.moe import dispatch"),
         ("host/run.py", "from .. import cli"),
         ("host/plan.py", "import jax._src.core"),
         ("host/plan.py", "from jax import _src"),
         ("host/plan.py", "from jax._src import core"),
         ("host/plan.py", "import jax\nx = jax._src.core.f(1)"),
-        ("traced/swap.py", "from jax.interpreters.mlir import _private"),
         ("traffic/files.py", "from jax import numpy"),
         ("traffic/files.py", "def f():\n    import jax.numpy as jnp"),
-        ("traffic/files.py", "from fastjax.topology import Topology"),
         ("topology.py", "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan"),
         (
             "topology.py",
             "import typing\nif typing.TYPE_CHECKING:\n    from .topology import Topology",
         ),
         ("topology.py", "import jax"),
-        ("host/planner.py", "import jax"),
-        ("simulation/a.py", "from jax import numpy"),
-        ("traced/exchange.py", "from fastjax.host import plan"),
         ("schedule/flows.py", "from fastjax.host.plan import Plan"),
         ("cli/bench/command.py", "from fastjax.cli.plan import record"),
         ("cli/shared/units.py", "from fastjax.cli.bench import command"),
@@ -471,23 +425,6 @@ def test_python_checker_catches_circles(tmp_path: Path, files: dict[str, str]):
     assert found.endswith("imports in a circle")
     assert {name.removesuffix(".py").replace("/", ".") for name in files} >= {"plot.a"}
     assert "plot.a" in found
-
-
-def test_python_checker_allows(tmp_path: Path):
-    files = {
-        "__init__.py": "from .traced.swap import swap_ragged_all_to_all as swap_ragged_all_to_all",
-        "jax_compat.py": "from jax._src import core\nimport jax\nx = jax._src",
-        "traffic/a.py": "import numpy\nfrom fastjax.errors import ArgumentError\nfrom . import b",
-        "traffic/b.py": "import gzip",
-        "host/plan.py": "import jax\nfrom .. import _core, errors\njax.__version__",
-        "host/planner.py": "import typing\nif typing.TYPE_CHECKING:\n    from numpy import typing",
-        "cli/bench/run.py": "import jax, fastjax\nfrom .table import T\nfrom ..shared import units",
-        "cli/bench/table.py": "from fastjax import host\nfrom ...host.plan import make_plan",
-        "cli/shared/units.py": "def f():\n    import fastjax",
-        "cli/__init__.py": "def f():\n    from fastjax.cli.bench import run",
-    }
-    _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
-    assert list(python_violations(tmp_path)) == []
 
 
 # Beginnings of paths in ffi/ where objects may live as long as the process and change: the emulated
@@ -544,18 +481,3 @@ def test_state_is_in_runtime():
 def test_state_checker_catches(tmp_path: Path, line: str):
     _write(tmp_path, {"ffi/backends/a.cc": f"{line}\n", "ffi/runtime/a.cc": f"{line}\n"})
     assert list(cpp_state(tmp_path)) == [f"ffi/backends/a.cc: {line.strip()}"]
-
-
-def test_state_checker_allows(tmp_path: Path):
-    lines = [
-        "  static constexpr int kMost = 3;",
-        "  static const std::vector<int> kNone;",
-        "  static const auto& names = *new std::vector<int>;",
-        "  static ffi::TypeId id;",
-        "  static Status Find(int device);",
-        "  std::mutex mutex_;",
-        "static int Find(int device) {",
-        "std::atomic<int64_t>& Unfinished() { return ProcessState<Count>().count; }",
-    ]
-    _write(tmp_path, {"ffi/backends/a.cc": "\n".join(lines)})
-    assert list(cpp_state(tmp_path)) == []
