@@ -1,6 +1,6 @@
 """Simulated exchanges: against closed forms, and against a slow simulator of the tests' own.
 
-That links are shared fairly and senders counted as they should be, simulator_test.cc checks in C++.
+That links are shared fairly, simulator_test.cc checks in C++.
 """
 
 import hypothesis.strategies as st

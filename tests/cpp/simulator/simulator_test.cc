@@ -2,7 +2,6 @@
 #include "simulator/simulator.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -24,10 +23,12 @@
 namespace fastjax::test {
 namespace {
 
+using planner::Phase;
 using planner::Planner;
 using planner::Scheduler;
 using planner::Topology;
 using planner::Transfer;
+using simulator::Fabric;
 using simulator::kNoLink;
 using simulator::Program;
 using simulator::Sharing;
@@ -118,32 +119,6 @@ void TestRatesAreFair() {
       });
       CHECK(held);
     }
-  }
-}
-
-// Two tasks of the first sender, one of the second, all to link 2: by shares two senders, for the first sends nowhere
-// else; and two whole ones. A third sender, which sends elsewhere too, adds a half or one.
-void TestSendersAreCounted() {
-  Program program;
-  program.capacities = {8, 8, 8, 8, 8};
-  program.incast_begin = 2;
-  program.incast_end = 3;
-  program.efficiencies = {1, 0.5, 0.25};
-  program.tasks.resize(5);
-  const std::array<std::array<int32_t, 2>, 5> ends = {{{0, 2}, {0, 2}, {1, 2}, {3, 2}, {3, 4}}};
-  for (size_t i = 0; i < ends.size(); ++i) std::copy(ends[i].begin(), ends[i].end(), program.tasks[i].links.begin());
-  const auto into = [&](const std::vector<int32_t>& tasks, bool whole) {
-    program.whole_senders = whole;
-    std::vector<double> rates;
-    Sharing(program).Share(tasks, &rates);
-    double sum = 0;
-    for (size_t i = 0; i < tasks.size(); ++i) sum += tasks[i] == 4 ? 0 : rates[i];
-    return sum;
-  };
-  for (const bool whole : {false, true}) {
-    CHECK_EQ(into({0, 1}, whole), 8.0);
-    CHECK_EQ(into({0, 1, 2}, whole), 4.0);
-    CHECK_EQ(into({0, 1, 2, 3, 4}, whole), whole ? 2.0 : 3.0);
   }
 }
 
@@ -254,9 +229,18 @@ void TestLinksWithoutCapacity() {
   CHECK_EQ(said, "link 1 has no capacity");
 }
 
-// Plans of all schedulers: all rows come, and nothing beats the bound.
+// Plans of all schedulers on fabrics of all kinds, whole and in pieces: all rows come, and nothing beats the bound.
 void TestPlans() {
   std::mt19937 random(3);
+  std::vector<Fabric> fabrics(1);
+  using simulator::Synchronization;
+  for (const Synchronization synchronization :
+       {Synchronization::kCredit, Synchronization::kFree, Synchronization::kBarrier, Synchronization::kWindow}) {
+    fabrics.emplace_back();
+    fabrics.back().synchronization = synchronization;
+    fabrics.back().balance_first = true;
+    fabrics.back().oversubscription = 2;
+  }
   for (const auto& [servers, local] : {std::pair(1, 4), std::pair(3, 1), std::pair(4, 3), std::pair(6, 4)}) {
     const Topology topology = MakeTopology(servers, local);
     const Matrix traffic = Fill(topology, [&](int32_t, int32_t) { return Draw(&random, 0, 3) * Draw(&random, 0, 40); });
@@ -266,9 +250,9 @@ void TestPlans() {
       Planner plan(topology, scheduler, 4096);
       plan.Plan(traffic.data());
       const std::vector<Transfer> transfers = AllTransfers(&plan);
-      for (const double resolution : {0.0, 1e-3}) {
-        const simulator::Messages messages = simulator::GatherMessages(transfers);
-        Simulator simulator(simulator::Schedule(messages, topology, 4096, {}), resolution);
+      for (const Fabric& fabric : fabrics) {
+        const simulator::Messages messages = simulator::GatherMessages(transfers, fabric.balance_first ? 3 : 1);
+        Simulator simulator(simulator::Schedule(messages, topology, 4096, fabric), fabric.balance_first ? 1e-3 : 0);
         CHECK(simulator.Advance(10'000'000));
         CHECK_EQ(simulator.done(), static_cast<int64_t>(simulator.end().size()));
         const double last = *std::max_element(simulator.end().begin(), simulator.end().end());
@@ -278,16 +262,36 @@ void TestPlans() {
   }
 }
 
+// Rows that come twice, out of nothing or not to their target, or go on from there; tests/simulation has all of them.
+void TestArrivals() {
+  const auto refusal = [](const std::vector<Transfer>& transfers) -> std::string {
+    try {
+      simulator::GatherMessages(transfers);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const Transfer straight = Rows(Phase::kScaleOut, 0, 0, 2, {0, 2}, 0, 5);
+  CHECK_EQ(refusal({straight}), "");
+  CHECK_CONTAINS(refusal({straight, straight}), "rows 0 to 4 of block 0 -> 2 come to device 2 twice");
+  CHECK_CONTAINS(refusal({straight, Rows(Phase::kLocal, -1, 1, 2, {0, 2}, 4, 1)}), "row 4 of block 0 -> 2 comes to");
+  CHECK_CONTAINS(refusal({Rows(Phase::kScaleOut, 0, 1, 2, {0, 2}, 0, 5)}), "where no transfer brings them");
+  CHECK_CONTAINS(refusal({Rows(Phase::kBalance, 0, 0, 1, {0, 2}, 0, 5)}), "no transfer brings them to device 2");
+  CHECK_CONTAINS(refusal({straight, Rows(Phase::kRedistribute, 0, 2, 3, {0, 2}, 0, 5)}),
+                 "though they are at their target");
+}
+
 }  // namespace
 }  // namespace fastjax::test
 
 int main() {
   fastjax::test::TestRatesAreFair();
-  fastjax::test::TestSendersAreCounted();
   fastjax::test::TestProgramsEnd();
   fastjax::test::TestWhatWaitsForItselfIsLeft();
   fastjax::test::TestLargePools();
   fastjax::test::TestLinksWithoutCapacity();
   fastjax::test::TestPlans();
+  fastjax::test::TestArrivals();
   return fastjax::test::Finish("simulator_test");
 }
