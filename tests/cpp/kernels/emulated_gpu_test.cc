@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -370,47 +369,6 @@ void TestOtherDevice() {
   CHECK_OK(Gpu().DestroyEvent(other_event));
 }
 
-template <typename T>
-T* OnDevice(const std::vector<T>& values, Stream stream) {
-  void* memory = nullptr;
-  CHECK_OK(Gpu().Malloc(&memory, values.size() * sizeof(T)));
-  CHECK_OK(Gpu().Copy(memory, values.data(), values.size() * sizeof(T), stream));
-  CHECK_OK(Gpu().SynchronizeStream(stream));  // then the values may go
-  return static_cast<T*>(memory);
-}
-
-// A copy, a kernel that moves, one that sums, and a copy back, in order.
-void TestWork() {
-  const Streams streams(1);
-  const Stream stream = streams[0];
-  std::vector<float> values(5000);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
-  float* rows = OnDevice(values, stream);
-  float* moved = OnDevice(std::vector<float>(values.size()), stream);
-  float* sums = OnDevice(std::vector<float>(values.size()), stream);
-  const auto as_bytes = [](float* at) { return reinterpret_cast<std::byte*>(at); };
-  Move* moves = OnDevice<Move>({{as_bytes(moved), as_bytes(rows), kernels::NextBegin(0, moved), bytes}}, stream);
-  Landing* landings = OnDevice<Landing>({{as_bytes(sums), 0, bytes, 0, 2}}, stream);
-  const std::byte** sources = OnDevice<const std::byte*>({as_bytes(rows), as_bytes(moved)}, stream);
-  void* pinned = nullptr;
-  CHECK_OK(Gpu().MallocPinned(&pinned, static_cast<size_t>(bytes)));
-  CHECK_OK(Gpu().MoveRows(moves, 1, kernels::NextBegin(0, moved) + bytes, 3, stream));
-  CHECK_OK(Gpu().SumRows(kernels::ElementKind::kF32, landings, sources, 1, bytes, 3, stream));
-  CHECK_OK(Gpu().Copy(pinned, sums, static_cast<size_t>(bytes), stream));
-  bool right = false;
-  Then(stream, [&] {
-    right = true;
-    for (size_t i = 0; i < values.size(); ++i) right = right && static_cast<float*>(pinned)[i] == 2 * values[i];
-  });
-  CHECK_OK(Gpu().SynchronizeStream(stream));
-  CHECK(right);
-  for (void* memory : std::initializer_list<void*>{rows, moved, sums, moves, landings, sources}) {
-    CHECK_OK(Gpu().Free(memory));
-  }
-  CHECK_OK(Gpu().FreePinned(pinned));
-}
-
 // A launch takes its list along: the caller's is free again, whenever the stream comes to it.
 void TestListsByValue() {
   const Streams streams(1);
@@ -515,7 +473,6 @@ int main() {
   fastjax::test::TestStreamsRunAtOnce();
   fastjax::test::TestDestroyWhileQueued();
   fastjax::test::TestOtherDevice();
-  fastjax::test::TestWork();
   fastjax::test::TestListsByValue();
   fastjax::test::TestLazyLoads();
   fastjax::test::TestBadLaunches();

@@ -110,49 +110,11 @@ void TestShares() {
   }
 }
 
-// Tables among other pieces: of each what it says is in use, whatever it says.
-void TestTables() {
-  Random random(3);
-  constexpr int32_t kCounts[] = {-2'000'000'000, -1, 0, 1, 7, 200, 2'000'000'000};
-  for (int trial = 0; trial < 300; ++trial) {
-    FetchList list;
-    list.count = static_cast<int32_t>(Below(&random, kernels::kMaxFetched + 1));
-    std::vector<Block> sources;
-    std::vector<Block> targets;
-    std::vector<int64_t> used;
-    for (int32_t i = 0; i < list.count; ++i) {
-      const bool table = Below(&random, 2) == 0;
-      const int64_t bytes = table ? 4 * (4 + Below(&random, 2000)) : Below(&random, 5000);
-      sources.emplace_back(table ? 4 * Below(&random, 4) : Below(&random, 16), bytes);
-      targets.emplace_back(Below(&random, 16), bytes);
-      for (int64_t k = 0; k < bytes; ++k) sources.back().data()[k] = static_cast<std::byte>(1 + Below(&random, 255));
-      list.pieces[i] = {targets.back().data(), sources.back().data(), bytes};
-      used.push_back(bytes);
-      if (!table) continue;
-      const int32_t count = kCounts[Below(&random, std::size(kCounts))];
-      std::memcpy(sources.back().data() + 12, &count, sizeof(count));
-      list.pieces[i].head = 16;
-      list.pieces[i].each = 40;
-      list.pieces[i].count_at = 12;
-      used.back() = std::min(bytes, 16 + int64_t{40} * std::max(count, 0));
-    }
-    Run(list, 1 + Below(&random, 20), Below(&random, 2) == 0 ? 32 : 64);
-    for (size_t i = 0; i < used.size(); ++i) {
-      const Context context("trial " + std::to_string(trial) + ", piece " + std::to_string(i));
-      const std::byte* const got = targets[i].data();
-      CHECK_EQ(std::memcmp(got, sources[i].data(), static_cast<size_t>(used[i])), 0);
-      const int64_t bytes = list.pieces[i].bytes;
-      CHECK(std::all_of(got + used[i], got + bytes, [](std::byte value) { return value == std::byte{0}; }));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace fastjax::test
 
 int main() {
   fastjax::test::TestAlignments();
   fastjax::test::TestShares();
-  fastjax::test::TestTables();
   return fastjax::test::Finish("fetch_test");
 }

@@ -122,23 +122,6 @@ struct Place {
   int64_t bytes;
 };
 
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// Places of one memory that do not overlap: some side by side, some with bytes of nobody between them. Each has whole
-// elements, and begins at a multiple of `alignment`.
-std::vector<Place> RandomPlaces(int64_t count, int64_t element, int64_t alignment, Random* random) {
-  std::vector<Place> places;
-  int64_t at = Below(random, 40);
-  for (int64_t i = 0; i < count; ++i) {
-    at = RoundUp(at, alignment);
-    places.push_back({at, RoundUp(RandomLength(random), element)});
-    at += places.back().bytes + (Below(random, 2) == 0 ? 0 : Below(random, 40));
-  }
-  return places;
-}
-
-int64_t EndOf(const std::vector<Place>& places) { return places.back().at + places.back().bytes; }
-
 // Sources begin in the first 64 bytes, or, if all is alike, where their destination does modulo kAlignment.
 std::vector<Move> ListMoves(const std::vector<Place>& places, std::byte* dst, const std::byte* src, Random* random) {
   const bool alike = Below(random, 2) == 0;
@@ -154,21 +137,6 @@ std::vector<Move> ListMoves(const std::vector<Place>& places, std::byte* dst, co
     end = begin + place.bytes;
   }
   return moves;
-}
-
-void TestRandomMoves() {
-  Random random(2);
-  for (int trial = 0; trial < 200; ++trial) {
-    std::vector<Place> places = RandomPlaces(1 + Below(&random, trial % 10 == 0 ? 500 : 20), 1, 1, &random);
-    const int64_t room = EndOf(places);
-    AlignedMemory dst(room + 64, &random);
-    AlignedMemory src(5 * kTileBytes + 64, &random);
-    const Grid grid = RandomGrid(&random);
-    const Context context("trial " + std::to_string(trial) + ", " + Text(grid));
-    // In any order of destinations: only the line is ordered.
-    std::shuffle(places.begin(), places.end(), random);
-    CheckMoves(ListMoves(places, dst.data(), src.data(), &random), grid, dst);
-  }
 }
 
 // Every thread writes bytes that no other writes: what one has written is counted and taken back before the next.
@@ -306,174 +274,10 @@ void TestSplit() {
   }
 }
 
-// 0, 1, infinity, a NaN: what can go wrong in a sum; the rest is random bits.
-template <typename Bits>
-Bits RandomBits(Random* random, int mantissa) {
-  const Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-  const Bits infinity = static_cast<Bits>(sign - (Bits{1} << mantissa));
-  const auto any = static_cast<Bits>((*random)());
-  const Bits fraction = static_cast<Bits>(any & ((Bits{1} << mantissa) - 1));
-  const Bits of_sign = static_cast<Bits>((*random)() % 2 == 0 ? 0 : sign);
-  switch (Below(random, 16)) {
-    case 0:
-      return of_sign;
-    case 1:
-      return static_cast<Bits>(of_sign | infinity);
-    case 2:
-      return static_cast<Bits>(of_sign | infinity | fraction);
-    case 3:
-    case 4:
-      return static_cast<Bits>(of_sign | fraction);  // subnormal
-    case 5:
-      return static_cast<Bits>(of_sign | (infinity - 1));  // the largest
-    default:
-      return any;
-  }
-}
-
-template <typename Element>
-struct Kind;
-template <>
-struct Kind<kernels::F16> {
-  static constexpr ElementKind kKind = ElementKind::kF16;
-  static constexpr int kMantissa = 10;
-  using Bits = uint16_t;
-};
-template <>
-struct Kind<kernels::BF16> {
-  static constexpr ElementKind kKind = ElementKind::kBF16;
-  static constexpr int kMantissa = 7;
-  using Bits = uint16_t;
-};
-template <>
-struct Kind<kernels::F32> {
-  static constexpr ElementKind kKind = ElementKind::kF32;
-  static constexpr int kMantissa = 23;
-  using Bits = uint32_t;
-};
-template <>
-struct Kind<kernels::F64> {
-  static constexpr ElementKind kKind = ElementKind::kF64;
-  static constexpr int kMantissa = 52;
-  using Bits = uint64_t;
-};
-
-template <typename Element>
-bool IsNaN(typename Kind<Element>::Bits bits) {
-  using Bits = typename Kind<Element>::Bits;
-  const auto sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-  const auto infinity = static_cast<Bits>(sign - (Bits{1} << Kind<Element>::kMantissa));
-  return (bits & static_cast<Bits>(~sign)) > infinity;
-}
-
-// The bytes that kernels::AddUp makes, source by source. Where two NaNs meet, processors may keep either: those
-// elements are marked, and need only be NaNs.
-template <typename Element>
-std::vector<std::byte> AddUp(const std::vector<const std::byte*>& sources, int64_t bytes, std::vector<bool>* either) {
-  using Bits = typename Kind<Element>::Bits;
-  std::vector<std::byte> sum(static_cast<size_t>(bytes));
-  for (const std::byte* source : sources) {
-    for (size_t i = 0; i < either->size(); ++i) {
-      Bits a;
-      Bits b;
-      std::memcpy(&a, sum.data() + i * sizeof(Bits), sizeof(Bits));
-      std::memcpy(&b, source + i * sizeof(Bits), sizeof(Bits));
-      if (IsNaN<Element>(a) && IsNaN<Element>(b)) (*either)[i] = true;
-    }
-    AddTo(sum.data(), source, sum.size(), Kind<Element>::kKind);
-  }
-  return sum;
-}
-
-template <typename Element>
-class SumTrial {
- public:
-  explicit SumTrial(Random* random)
-      : random_(random),
-        alignment_(Below(random, 2) == 0 ? kAlignment : kBytes),
-        places_(RandomPlaces(1 + Below(random, 12), kBytes, Below(random, 4) == 0 ? 1 : alignment_, random)),
-        dst_(EndOf(places_) + 64, random),
-        src_(kValues * kBytes + kAlignment, random),
-        expected_(dst_.all()) {
-    const int64_t phase = Below(random, 4) == 0 ? Below(random, kAlignment) : 0;
-    values_ = src_.data() + phase;
-    for (int64_t i = 0; i < kValues; ++i) {
-      const auto bits = RandomBits<Bits>(random, Kind<Element>::kMantissa);
-      std::memcpy(src_.data() + phase + i * kBytes, &bits, sizeof(bits));
-    }
-    for (const Place& place : places_) Land(place);
-  }
-
-  void Check(const Grid& grid) {
-    RunGrid(grid.warps, grid.threads, [&](const Worker& worker) {
-      kernels::SumRows<Element>(worker, landings_.data(), sources_.data(), static_cast<int64_t>(landings_.size()),
-                                end_);
-    });
-    std::vector<std::byte> got = dst_.all();
-    bool are_nans = true;
-    for (const int64_t at : either_) {
-      Bits bits;
-      std::memcpy(&bits, got.data() + at, sizeof(bits));
-      are_nans = are_nans && IsNaN<Element>(bits);
-      std::copy_n(expected_.begin() + at, kBytes, got.begin() + at);
-    }
-    CHECK(are_nans);
-    CHECK(got == expected_);
-  }
-
- private:
-  using Bits = typename Kind<Element>::Bits;
-  static constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
-  static constexpr int64_t kValues = 6 * kTileBytes / kBytes;
-
-  // Lists the place with up to 5 sources, none included.
-  void Land(const Place& place) {
-    const int64_t begin = RoundUp(end_, kAlignment);
-    std::vector<const std::byte*> own(static_cast<size_t>(Below(random_, 6)));
-    for (const std::byte*& source : own) {
-      source = values_ + Below(random_, (kValues * kBytes - place.bytes) / alignment_) * alignment_;
-    }
-    landings_.push_back({dst_.data() + place.at, begin, place.bytes, static_cast<int32_t>(sources_.size()),
-                         static_cast<int32_t>(own.size())});
-    std::vector<bool> either(static_cast<size_t>(place.bytes / kBytes));
-    const std::vector<std::byte> sum = AddUp<Element>(own, place.bytes, &either);
-    const int64_t at = dst_.Offset(landings_.back().dst);
-    std::copy(sum.begin(), sum.end(), expected_.begin() + at);
-    for (size_t i = 0; i < either.size(); ++i) {
-      if (either[i]) either_.push_back(at + static_cast<int64_t>(i) * kBytes);
-    }
-    sources_.insert(sources_.end(), own.begin(), own.end());
-    end_ = begin + place.bytes;
-  }
-
-  Random* random_;
-  int64_t alignment_;
-  std::vector<Place> places_;
-  AlignedMemory dst_;
-  AlignedMemory src_;
-  const std::byte* values_ = nullptr;
-  std::vector<std::byte> expected_;
-  std::vector<Landing> landings_;
-  std::vector<const std::byte*> sources_;
-  std::vector<int64_t> either_;
-  int64_t end_ = 0;
-};
-
-template <typename Element>
-void TestSums(const char* name) {
-  Random random(7);
-  for (int trial = 0; trial < 50; ++trial) {
-    const Grid grid = RandomGrid(&random);
-    const Context context(std::string(name) + ", trial " + std::to_string(trial) + ", " + Text(grid));
-    SumTrial<Element>(&random).Check(grid);
-  }
-}
-
 // One landing of two sources, of all alignments to each other and to it. They end where their memory does, so that the
 // address sanitizer sees what reads too far.
-template <typename Element>
-void TestSumAlignments() {
-  using Bits = typename Kind<Element>::Bits;
+template <typename Element, typename Bits>
+void TestSumAlignments(ElementKind kind) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
   Random random(8);
   for (const int64_t length : {8, 16, 24, 40, 48, 64, 200, 1024, 2048 + 8, 8192 - 16, 3 * 8192 + 40}) {
@@ -496,9 +300,9 @@ void TestSumAlignments() {
       AlignedMemory dst(length + 2 * kAlignment, &random);
       std::vector<std::byte> expected = dst.all();
       const Landing landing = {dst.data() + to, 0, length, 0, 2};
-      std::vector<bool> either(static_cast<size_t>(length / kBytes));
-      const std::vector<std::byte> sum = AddUp<Element>(sources, length, &either);
-      std::copy(sum.begin(), sum.end(), expected.begin() + dst.Offset(landing.dst));
+      std::byte* const sum = expected.data() + dst.Offset(landing.dst);
+      std::fill_n(sum, length, std::byte{0});
+      for (const std::byte* source : sources) AddTo(sum, source, static_cast<size_t>(length), kind);
       RunGrid(grid.warps, grid.threads,
               [&](const Worker& worker) { kernels::SumRows<Element>(worker, &landing, sources.data(), 1, length); });
       CHECK(dst.all() == expected);
@@ -510,19 +314,15 @@ void TestSumAlignments() {
 }  // namespace fastjax::test
 
 int main() {
+  using fastjax::kernels::ElementKind;
   fastjax::test::TestNextBegin();
   fastjax::test::TestFindRun();
   fastjax::test::TestAlignments();
-  fastjax::test::TestRandomMoves();
   fastjax::test::TestWrittenOnce();
   fastjax::test::TestSplit();
   fastjax::test::TestGroups();
-  fastjax::test::TestSums<fastjax::kernels::F16>("F16");
-  fastjax::test::TestSums<fastjax::kernels::BF16>("BF16");
-  fastjax::test::TestSums<fastjax::kernels::F32>("F32");
-  fastjax::test::TestSums<fastjax::kernels::F64>("F64");
-  fastjax::test::TestSumAlignments<fastjax::kernels::BF16>();
-  fastjax::test::TestSumAlignments<fastjax::kernels::F32>();
-  fastjax::test::TestSumAlignments<fastjax::kernels::F64>();
+  fastjax::test::TestSumAlignments<fastjax::kernels::BF16, uint16_t>(ElementKind::kBF16);
+  fastjax::test::TestSumAlignments<fastjax::kernels::F32, uint32_t>(ElementKind::kF32);
+  fastjax::test::TestSumAlignments<fastjax::kernels::F64, uint64_t>(ElementKind::kF64);
   return fastjax::test::Finish("moves_test");
 }

@@ -153,32 +153,6 @@ void TestEnded() {
   CHECK_EQ(after.front().statistics.failures, 1);
 }
 
-// Small ones on the thread of the last to arrive, large ones on the pool's.
-void TestExchangesInProcess() {
-  std::mt19937_64 random(1);
-  for (const int64_t row_bytes : {8, 40'000}) {
-    const Collecting collecting;
-    RigOptions options;
-    options.topology = MakeTopology(2, 2);
-    options.row_bytes = row_bytes;
-    const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
-    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return 1 + random() % 9; });
-    Rig rig(site, options, traffic, &random);
-    for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(exchange.get(), run, true).all_ok());
-    const std::vector<SiteReport> reports = Records::Get().Report();
-    CHECK_EQ(reports.size(), 1U);
-    const Statistics& statistics = reports.front().statistics;
-    CHECK(reports.front().kind.plan == PlanSource::kGiven);
-    CHECK(statistics.traffic == traffic);
-    CHECK_EQ(statistics.exchanges, 3);
-    CHECK_EQ(statistics.row_bytes, row_bytes);
-    CHECK_EQ(statistics.exchange.count, 3);
-    CHECK_EQ(statistics.planning.count, 0);
-    CHECK_EQ(statistics.scheduler, static_cast<int32_t>(options.scheduler));
-  }
-}
-
 void TestTimeoutIsAFailure() {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
@@ -233,7 +207,6 @@ int main() {
   fastjax::test::TestNotes();
   fastjax::test::TestSwitch();
   fastjax::test::TestEnded();
-  fastjax::test::TestExchangesInProcess();
   fastjax::test::TestTimeoutIsAFailure();
   fastjax::test::TestExchangesBetweenProcesses();
   return fastjax::test::Finish("meter_test");

@@ -362,14 +362,6 @@ void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options,
   for (const auto& rig : rigs) CHECK(rig->IsRight());
 }
 
-void Vary(int32_t round, std::mt19937_64* random, RigOptions* options) {
-  constexpr ElementKind kKinds[] = {ElementKind::kF32, ElementKind::kF64, ElementKind::kF16, ElementKind::kBF16};
-  constexpr int64_t kRowBytes[] = {8, 24, 56, 200};
-  options->per_peer = 1 + round % 3;
-  options->element = kKinds[round % 4];
-  options->row_bytes = kRowBytes[(*random)() % 4];
-}
-
 std::vector<RigOptions> IndexedSums() {
   constexpr ElementKind kKinds[] = {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64};
   std::vector<RigOptions> all;
@@ -389,22 +381,6 @@ std::vector<RigOptions> IndexedSums() {
         options.exchange.indexed = true;
         all.push_back(options);
       }
-    }
-  }
-  return all;
-}
-
-std::vector<RigOptions> OpaqueRows() {
-  std::vector<RigOptions> all;
-  for (const int64_t row_bytes : {0, 1, 3, 6, 127}) {
-    for (const bool reverse : {false, true}) {
-      RigOptions options;
-      options.topology = MakeTopology(2, 3);
-      options.row_bytes = row_bytes;
-      options.element = row_bytes == 0 ? ElementKind::kF32 : ElementKind::kOpaque;
-      options.exchange.reverse = reverse;
-      options.overlap = row_bytes == 0;
-      all.push_back(options);
     }
   }
   return all;

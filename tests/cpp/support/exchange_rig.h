@@ -125,15 +125,9 @@ class Rig {
 void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options, int64_t long_row_bytes,
                 Exchange* exchange, std::mt19937_64* random);
 
-// Other element types, sizes of rows and numbers of updates in every round, of which there are many.
-void Vary(int32_t round, std::mt19937_64* random, RigOptions* options);
-
 // Rows that indices name, in reverse: of every type, summed in it or in a wider one, with factors and without. None has
 // slices that overlap.
 std::vector<RigOptions> IndexedSums();
-
-// Rows of no type in particular, of sizes that fit nothing, and of no bytes at all.
-std::vector<RigOptions> OpaqueRows();
 
 // Anything that the processes of a job may exchange, on sixteen devices at most. `exchange.plan` is that of
 // PlansItself, if they plan it.

@@ -160,34 +160,6 @@ void TestWrongRows() {
   refused([&](auto* words) { (*words)[planner::kStages] = INT32_MAX; });
 }
 
-void TestRefusedMetadata() {
-  Setting setting(10'000, 4);
-  Rig& rig = *setting.rig;
-  const auto other = MemoryBackend().OpenExchange(setting.site, Way(false, true));
-  const Status status = CheckAllTold(rig.Run(other.get(), 1, true));
-  CHECK(status.code == Code::kInvalidArgument);
-  CHECK_EQ(status.message.find(kPrefix + std::string("the plan does not fit: it is for ")), 0U);
-  CHECK(rig.IsUntouched());
-}
-
-void TestOpaqueSums() {
-  std::mt19937_64 random(5);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  options.element = kernels::ElementKind::kOpaque;
-  options.exchange.reverse = true;
-  options.overlap = true;
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
-  Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 30; }), &random);
-  CHECK(rig.sums());
-  const Status status = CheckAllTold(rig.Run(exchange.get(), 1, false));
-  CHECK(status.code == Code::kInvalidArgument);
-  CHECK_EQ(status.message,
-           kPrefix + std::string("input slices overlap, and gradients of this element type cannot be summed."));
-  CHECK(rig.IsUntouched());
-}
-
 void TestNoMemory() {
   Setting setting(1000, 6);
   Rig& rig = *setting.rig;
@@ -396,8 +368,6 @@ int main() {
   fastjax::test::TestDamagedTables();
   fastjax::test::TestWrongTables();
   fastjax::test::TestWrongRows();
-  fastjax::test::TestRefusedMetadata();
-  fastjax::test::TestOpaqueSums();
   fastjax::test::TestMissingDevice();
   fastjax::test::TestRefusal();
   fastjax::test::TestDroppedWhileWaiting();

@@ -78,21 +78,6 @@ struct Setting {
   std::unique_ptr<Everywhere> exchange;
 };
 
-// Every device hears the same of a mistake that one of them made; the next exchange works.
-void TestMistake() {
-  Setting setting;
-  auto rig = setting.MakeRig();
-  const int32_t partition = setting.site->partition(0, 4);
-  rig->table(partition)[10] ^= 1;  // its checksum does not match any more
-  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
-  for (int32_t p = 0; p < outcomes.count(); ++p) {
-    CHECK_CONTAINS(outcomes.status(p).message, "the plan of device 4 is not usable");
-  }
-  CHECK(rig->GuardsAreWhole());
-  auto next = setting.MakeRig();
-  next->CheckRun(setting.exchange.get(), 2, true);
-}
-
 // A device that cannot take part: those of its process, and of the others, need not wait for the time-out. Before its
 // process knows of it, the others have come, or come later.
 void TestRefusal() {
@@ -142,27 +127,6 @@ struct PlanCalls {
   const CallSite& site;
   std::vector<std::unique_ptr<fastjax::Counts>> counts;
 };
-
-// Tables are those that one process would have made of everybody's counts, and an exchange by them is right.
-void TestPlanning() {
-  Setting setting;
-  const planner::Topology& topology = setting.options.topology;
-  PlanCalls calls(setting, [&](int32_t) { return PlanTables(topology, setting.options.scheduler, 4096); });
-  const auto words = static_cast<size_t>(planner::TableWords(topology, setting.options.scheduler));
-  int64_t run = 0;
-  for (const Case& test_case : SomeCases(topology, 4)) {
-    const Context context(test_case.name);
-    Rig rig(setting.site, setting.options, test_case.traffic, &setting.random);
-    Tables tables(static_cast<size_t>(setting.site->partitions()), std::vector<int32_t>(words));
-    ++run;
-    CHECK(calls.Run(run, [&](int32_t p) { return CountsArgs{rig.PlannedSizes(p), tables[p].data()}; }).all_ok());
-    for (int32_t p = 0; p < setting.site->partitions(); ++p) {
-      CHECK(tables[p] == rig.table(p));
-      rig.table(p) = tables[p];
-    }
-    rig.CheckRun(setting.exchange.get(), run, false);
-  }
-}
 
 // Every device gets the sizes of all, with its table or alone. Alone, they may be any integers.
 void TestGathering() {
@@ -467,9 +431,7 @@ void TestLettersLost() {
 
 int main() {
   fastjax::test::TestExchanges();
-  fastjax::test::TestMistake();
   fastjax::test::TestRefusal();
-  fastjax::test::TestPlanning();
   fastjax::test::TestGathering();
   fastjax::test::TestRefusedPlanning();
   fastjax::test::TestNothingToTell();

@@ -1,4 +1,5 @@
-// Exchanges between processes from end to end, against a plain loop over offsets and sizes.
+// Exchanges between processes, without the protocol by which they meet: rows that indices name, large ones, many at
+// once, and windows. Exchanges of every kind are in network_exchange_test.
 #include "backends/network/runner.h"
 
 #include <algorithm>
@@ -25,11 +26,6 @@ namespace {
 
 using planner::Scheduler;
 
-struct Shape {
-  int32_t servers;
-  int32_t devices;
-};
-
 // Runs `traffic` once; the number of those whose landings overlapped is added to `summed`.
 void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, std::mt19937_64* random,
                     int64_t* summed) {
@@ -51,36 +47,6 @@ void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, st
   }
   CHECK_EQ(network.OpenRequests(), 0);
   CHECK_EQ(network.disconnects(), 0);
-}
-
-void TestExchanges() {
-  std::mt19937_64 random(1);
-  constexpr Shape kShapes[] = {{2, 1}, {2, 2}, {2, 4}, {4, 2}, {5, 1}, {3, 3}, {1, 4}};
-  int64_t summed = 0;
-  int32_t round = 0;
-  for (const Shape& shape : kShapes) {
-    for (const Scheduler scheduler : AllSchedulers()) {
-      for (const bool reverse : {false, true}) {
-        for (const bool transposed : {false, true}) {
-          RigOptions options;
-          options.topology = MakeTopology(shape.servers, shape.devices);
-          options.scheduler = scheduler;
-          options.exchange = Way(reverse, transposed);
-          options.overlap = reverse && round % 3 == 0;
-          Vary(round, &random, &options);
-          const Owners owners = shape.servers == 1 ? Owners::kHalves : static_cast<Owners>(random() % 4);
-          CheckExchanges(options, owners, 1 + round++ % 2, &random, &summed);
-        }
-      }
-    }
-  }
-  CHECK_GT(summed, kCaseStep > 3 ? 5 : 50);  // otherwise sums are not tested
-}
-
-void TestOpaqueRows() {
-  std::mt19937_64 random(2);
-  int64_t summed = 0;
-  for (const RigOptions& options : OpaqueRows()) CheckExchanges(options, Owners::kServers, 1, &random, &summed);
 }
 
 void TestIndexedSums() {
@@ -186,9 +152,7 @@ void TestWindows() {
 }  // namespace fastjax::test
 
 int main() {
-  fastjax::test::TestExchanges();
   fastjax::test::TestIndexedSums();
-  fastjax::test::TestOpaqueRows();
   fastjax::test::TestLarge();
   fastjax::test::TestManyAtOnce();
   fastjax::test::TestBytesAhead();

@@ -1,4 +1,4 @@
-// Exchanges by NCCL's interface, against a plain loop over offsets and sizes; and how the library is found.
+// How NCCL's library is found, and how call sites share communicators. Exchanges of every kind are in gpu_network_test.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,6 @@
 #include "support/check.h"
 #include "support/exchange_rig.h"
 #include "support/gpu/nccl_rig.h"
-#include "support/replay.h"
 #include "support/sites.h"
 #include "support/threads.h"
 #include "support/traffic.h"
@@ -51,42 +50,6 @@ void TestLibraries() {
   CHECK(loaded != nullptr && loaded->path == library->path);
   const auto* const copy = Load({"libno_nccl_is_called_that.so.2", FASTJAX_FAKE_NCCL_COPY}, &wrong);
   CHECK(copy != nullptr && copy->path != library->path);
-}
-
-void TestExchanges() {
-  std::mt19937_64 random(1);
-  constexpr int32_t kShapes[][2] = {{1, 2}, {1, 4}, {2, 2}, {4, 2}, {3, 3}};
-  int64_t summed = 0;
-  int32_t round = 0;
-  for (const auto& shape : kShapes) {
-    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast, Scheduler::kRails,
-                                      Scheduler::kBalanced, Scheduler::kRelay}) {
-      for (int32_t way = 0; way < 6; ++way) {
-        RigOptions options;
-        options.topology = MakeTopology(shape[0], shape[1]);
-        options.scheduler = scheduler;
-        options.exchange = Way(way % 2 != 0, way / 2 % 2 != 0);
-        options.overlap = way >= 4;
-        Vary(round, &random, &options);
-        const int32_t groups = options.topology.devices() <= 8 ? 1 + round++ % 2 : 1;
-        const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, &random);
-        const NcclSetting setting;
-        const auto exchange = setting.Open(site, options.exchange);
-        int64_t run_id = 0;
-        for (const Case& test_case : SomeCases(options.topology, random())) {
-          const Context context(Name(options) + ", " + test_case.name);
-          Rig rig(site, options, test_case.traffic, &random);
-          ++run_id;
-          rig.CheckRun(exchange.get(), run_id, run_id % 2 == 0);
-          summed += rig.sums() ? 1 : 0;
-        }
-      }
-    }
-  }
-  CHECK_GT(summed, 10);  // otherwise sums are not tested
-  CHECK_GT(Fake().made.load(), 0);
-  CHECK_EQ(Fake().aborted.load(), 0);
-  CHECK(AreLive(0));
 }
 
 // Peers' memory is used where it can be: nothing is loaded, and no communicator made.
@@ -153,7 +116,6 @@ int main() {
   using namespace fastjax::test;
   fastjax_gpu_driver()->SetDevice(0);
   TestLibraries();
-  TestExchanges();
   TestPeersFirst();
   TestSharing();
   TestBesideEachOther();
