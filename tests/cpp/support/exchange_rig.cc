@@ -165,11 +165,8 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
   const Matrix exchanged = options.exchange.transposed_table ? Transposed(options.topology, traffic) : traffic;
   const Tables tables = MakeTables(*site_, options.topology, options.scheduler, traffic);
   std::vector<Layout> layouts;
-  std::vector<Layout> planned;
   for (int32_t group = 0; group < site_->groups(); ++group) {
     layouts.push_back(MakeLayout(*site_, exchanged, options.per_peer, options.overlap, &random_));
-    planned.push_back(options.exchange.transposed_table ? MakeLayout(*site_, traffic, options.per_peer, false, &random_)
-                                                        : layouts.back());
   }
   for (int32_t partition = 0; partition < site_->partitions(); ++partition) {
     const auto position = static_cast<size_t>(site_->position_of[partition]);
@@ -201,16 +198,10 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
     FillElements(sum, &factors, &random_);
     FillElements(sum, &destination, &random_);
     devices_.push_back({args, Ints(metadata.input_offsets, &random_), Ints(metadata.send_sizes, &random_),
-                        Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_),
-                        planned[site_->group_of[partition]][position].send_sizes, tables[position], indices, entries,
-                        starts, factors, source, source, destination, destination, destination});
+                        Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_), tables[position],
+                        indices, entries, starts, factors, source, source, destination, destination, destination});
   }
   for (int32_t group = 0; group < site_->groups(); ++group) Expect(group, layouts[group]);
-}
-
-IntView Rig::PlannedSizes(int32_t partition) const {
-  const std::vector<int64_t>& sizes = devices_[partition].planned_sizes;
-  return {sizes.data(), static_cast<int64_t>(sizes.size()), IntKind::kS64};
 }
 
 // Plain loops over what callers pass: no plan, no ranks but for the order of sums.

@@ -62,8 +62,6 @@ class Rig {
 
   // The table of a partition, to be damaged or made by others.
   std::vector<int32_t>& table(int32_t partition) { return devices_[partition].table; }
-  // The sizes to plan with.
-  IntView PlannedSizes(int32_t partition) const;
 
   void Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done);
   // Starts every partition, in any order, on this thread or each on its own, and waits.
@@ -96,7 +94,6 @@ class Rig {
     Ints send_sizes;
     Ints output_offsets;
     Ints recv_sizes;
-    std::vector<int64_t> planned_sizes;
     std::vector<int32_t> table;
     std::vector<int32_t> indices;
     std::vector<int32_t> entries;  // by index
