@@ -6,16 +6,31 @@ import dataclasses
 from collections.abc import Iterable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax.moe import arguments, choosing, payload
-from fastjax.moe.by_server import beside_rows
-from fastjax.moe.servers import Servers
-from fastjax.moe.to_experts import Experts, Over
+from fastjax.moe import arguments, checkpoint, choosing, types, wire
+from fastjax.moe.planning import Routed, find_route
+from fastjax.moe.servers import ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The keywords of `dispatch` and `layer`, as they were given."""
+
+    num_experts: int
+    axis_name: AxisName
+    axis_index_groups: Iterable[Iterable[int]] | None
+    topology: Topology | None
+    scheduler: str | None
+    buffer_factor: float | None
+    alignment: int
+    payload_dtype: DTypeLike | None
+    deduplicate: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,87 +38,92 @@ class Arrangement:
     """How tokens go to the devices of their experts.
 
     Attributes:
-      over: the devices, and what the planner is told of rows that go to one expert.
+      group: the devices, and what the planner is told of rows that go to one expert.
       servers: where the experts are.
-      experts: of the devices of a group, and the room for what goes to them.
-      travels_in: the type that rows travel in.
+      experts: of the devices of a group, and the room for their rows.
+      wire: type of dispatched rows on the wire.
+      payload_dtype: the option, for the way back.
       row_bytes: of a row that goes to one expert.
-      crossing_bytes: of one that crosses once, with the numbers of its experts and weights.
-      once: whether a token crosses once to each server.
+      crossing_bytes: of a row that crosses once, with the numbers of its experts and weights.
+      deduplicated: whether a token crosses once to each server.
     """
 
-    over: Over
+    group: ExchangeGroup
     servers: Servers
     experts: Experts
-    travels_in: np.dtype
+    wire: np.dtype
+    payload_dtype: DTypeLike | None
     row_bytes: int
     crossing_bytes: int
-    once: bool
+    deduplicated: bool
 
     @property
-    def crossing(self) -> Over:
+    def crossing(self) -> ExchangeGroup:
         """The devices, and what the planner is told of rows that cross once."""
-        spec = dataclasses.replace(self.over.spec, row_bytes=self.crossing_bytes)
-        return dataclasses.replace(self.over, spec=spec)
+        spec = dataclasses.replace(self.group.spec, row_bytes=self.crossing_bytes)
+        return dataclasses.replace(self.group, spec=spec)
 
     @property
-    def inside(self) -> Over:
+    def inside(self) -> ExchangeGroup:
         """The devices of each server."""
-        over = self.servers.inside(self.over.axes, self.over.groups, self.row_bytes)
-        return over.described(self.over.spec.layer)
+        group = self.servers.inside(self.group.axes, self.group.groups, self.row_bytes)
+        return group.described(self.group.spec.layer)
+
+    def route_inside(self, numbers: jax.Array, token: jax.Array | None = None) -> Routed:
+        """Where tokens on the devices of a server go, by the numbers that crossed with them.
+
+        Those without room have been taken out before. The plan is made after `token`.
+        """
+        experts = dataclasses.replace(self.experts, count=self.servers.experts, may_drop=False)
+        ids = numbers.astype(jnp.int32) - 1
+        return checkpoint.named(find_route(ids, experts, self.inside, token))
 
 
 def arrange(
-    x: jax.Array,
-    expert_ids: jax.Array,
-    weights: jax.Array | None,
-    *,
-    num_experts: int,
-    axis_name: AxisName,
-    axis_index_groups: Iterable[Iterable[int]] | None,
-    topology: Topology | None,
-    scheduler: str | None,
-    buffer_factor: float | None,
-    alignment: int,
-    payload_dtype: DTypeLike | None,
-    deduplicate: bool | None,
+    x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None, options: Options
 ) -> Arrangement:
-    """Checks what `dispatch` is given, and decides what can be decided without looking at values.
+    """Checks the arguments of `dispatch`, and decides what can be decided without values.
 
     Raises:
       ArgumentError, TopologyError, OptionError, NameError: see `dispatch`.
     """
-    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)
+    axes, groups, devices = resolve_axis(options.axis_name, options.axis_index_groups)
+    num_experts, alignment = options.num_experts, options.alignment
     arguments.check_experts(num_experts, devices)
     arguments.check_count("alignment", alignment)
-    arguments.check_deduplicate(deduplicate)
+    arguments.check_deduplicate(options.deduplicate)
     tokens, top_k = expert_ids.shape
     here = num_experts // devices
-    available = arguments.room_of(tokens, top_k, here, devices, buffer_factor)
+    available = arguments.room_of(tokens, top_k, here, devices, options.buffer_factor)
     rows = aligned(available, here, alignment)
     arguments.check_range(rows, devices * tokens * top_k)
-    travels_in = payload.check(payload_dtype, x.dtype)
+    wire_dtype = wire.check(options.payload_dtype, x.dtype)
     may_drop = available < devices * tokens * top_k  # with room for all, the program need not look
 
-    row_bytes = max(1, payload.row_bytes(x.shape[1], travels_in, x.dtype))
-    spec = make_spec(axes, groups, topology, scheduler, row_bytes)
+    row_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype))
+    spec = make_spec(axes, groups, options.topology, options.scheduler, row_bytes)
     servers = Servers(spec.topology, spec.rank_of, num_experts)
-    beside = beside_rows(top_k, weights, servers)
-    crossing_bytes = max(1, payload.layout(x.shape[1], travels_in, x.dtype, beside).row_bytes)
+    beside = ((top_k, servers.number_type()),)
+    if weights is not None:
+        beside = ((top_k, types.summed_in(weights.dtype)), *beside)
+    crossing_bytes = max(1, wire.layout(x.shape[1], wire_dtype, x.dtype, beside).row_bytes)
+    deduplicate = options.deduplicate
     if weights is not None:
         deduplicate = arguments.check_travelling(weights, deduplicate)
     if deduplicate is None:
         work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
         deduplicate = choosing.crosses_once(servers, work, spec.scheduler)
-    once = deduplicate and servers.count > 1
+    deduplicated = deduplicate and servers.count > 1
+    described = f"deduplicate={deduplicated}, room for {rows} rows"
     return Arrangement(
-        over=Over(axes, groups, spec).described(f"deduplicate={once}, room for {rows} rows"),
+        group=ExchangeGroup(axes, groups, spec).described(described),
         servers=servers,
         experts=Experts(num_experts, rows, alignment, may_drop),
-        travels_in=travels_in,
+        wire=wire_dtype,
+        payload_dtype=options.payload_dtype,
         row_bytes=row_bytes,
         crossing_bytes=crossing_bytes,
-        once=once,
+        deduplicated=deduplicated,
     )
 
 
@@ -112,4 +132,4 @@ def aligned(available: int, here: int, alignment: int) -> int:
     return -(-(available + here * (alignment - 1)) // alignment) * alignment
 
 
-__all__ = ["Arrangement", "aligned", "arrange"]
+__all__ = ["Arrangement", "Options", "aligned", "arrange"]

@@ -32,9 +32,9 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         whole.row_bytes,
         whole.experts.count,
         seconds_per_row=seconds_per_row,
-        deduplicate=whole.once,
+        deduplicate=whole.deduplicated,
         crossing_bytes=whole.crossing_bytes,
-        scheduler=whole.over.spec.scheduler,
+        scheduler=whole.group.spec.scheduler,
         backward=True,
     )
     return best.chunks

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, inside_servers, ordering, payload, to_experts
-from fastjax.moe.crossing import cross_weights
-from fastjax.moe.handle import Handle
-from fastjax.moe.returning import return_sums
+from fastjax.moe import arguments, crossing, each_choice, inside_servers, linear, wire
+from fastjax.moe.handle import Crossing, Handle
 
 
 @jax.named_scope("moe_combine")
@@ -41,63 +40,52 @@ def combine(
     Raises:
       ArgumentError: shapes or types do not fit the handle.
     """
-    tokens, *_ = combine_in_order(rows, handle, weights, payload_dtype, None, None)
-    return tokens
-
-
-def combine_in_order(
-    rows: jax.Array,
-    handle: Handle,
-    weights: jax.Array | None,
-    payload_dtype: DTypeLike | None,
-    dependency: ordering.Dependency,
-    sums_dependency: ordering.Dependency,
-) -> tuple[jax.Array, ordering.Dependency, ordering.Dependency, ordering.Dependency]:
-    """Does what `combine` does, and begins its exchange between all devices after `dependency`.
-
-    Args:
-      rows: see `combine`.
-      handle: see `combine`.
-      weights: see `combine`.
-      payload_dtype: see `combine`.
-      dependency: what the exchange waits for.
-      sums_dependency: that of the chunk before. In the backward pass, the cotangents of that chunk
-        are unpacked after those of this chunk have reached their experts.
-
-    Returns:
-      Tokens; a dependency for the next such exchange; one for experts that are to work once
-      this exchange has begun; and `sums_dependency` for the next chunk.
-    """
     if not isinstance(handle, Handle):
         raise ArgumentError(
             f"handle must come from fastjax.moe.dispatch, got {type(handle).__name__}."
         )
-    rows = jnp.asarray(rows)
-    if rows.ndim != 2 or rows.shape[0] != handle.rows:
-        raise ArgumentError(
-            f"rows must have the shape ({handle.rows}, width) of what was dispatched, got "
-            f"{rows.shape}."
-        )
+    rows = check_rows(rows, handle.rows)
     if weights is not None:
         weights = arguments.check_weights(weights, handle.choices)
-    travels_in = payload.check(payload_dtype, rows.dtype)
+    wire_dtype = wire.check(payload_dtype, rows.dtype)
     if handle.crossing is None:
-        each = handle.weights if weights is None else weights
-        tokens, dependency, experts_dependency = to_experts.add_up(
-            rows, handle.route, each, travels_in, dependency
-        )
-        return tokens.astype(rows.dtype), dependency, experts_dependency, sums_dependency
+        returned = each_choice.exchange(rows, handle.route, wire_dtype, dispatches=False)
+        choices = each_choice.by_choice(returned, handle.route)
+        weights = handle.weights if weights is None else weights
+        each = each_choice.weights_of(weights, handle.route, rows.dtype)
+        return each_choice.add_up(choices, each).astype(rows.dtype)
     each = handle.weights
     if weights is not None:
         arguments.check_travelling(weights, True)
-        landed = cross_weights(weights, handle.crossing)
-        each = inside_servers.send_weights(landed, handle.route)
-    sums, experts_dependency = inside_servers.add_up(rows, handle.route, each, sums_dependency)
-    if not jnp.issubdtype(rows.dtype, jnp.floating):
-        travels_in = sums.dtype
-    tokens, dependency, sums_dependency = return_sums(
-        sums, handle.crossing, rows.dtype, travels_in, dependency
-    )
-    if experts_dependency is not None:
-        experts_dependency = ordering.wait(experts_dependency, dependency)
-    return tokens.astype(rows.dtype), dependency, experts_dependency, sums_dependency
+        crossed = crossing.cross_weights(weights, handle.crossing)
+        each = inside_servers.send_weights(crossed, handle.route)
+    sums = inside_servers.add_up(rows, handle.route, each)
+    return _returned(sums, handle.crossing, rows.dtype, wire_dtype).astype(rows.dtype)
+
+
+def check_rows(rows: jax.Array, room: int) -> jax.Array:
+    """The rows of experts, one for each that was dispatched."""
+    rows = jnp.asarray(rows)
+    if rows.ndim != 2 or rows.shape[0] != room:
+        raise ArgumentError(
+            f"rows must have the shape ({room}, width) of what was dispatched, got {rows.shape}."
+        )
+    return rows
+
+
+def _returned(sums: jax.Array, way: Crossing, dtype: np.dtype, wire_dtype: np.dtype) -> jax.Array:
+    """Adds up for each token the sums of its servers, with derivatives.
+
+    Args:
+      sums: of each token on this device, wide, shape (tokens + room, width).
+      way: the way that the tokens came.
+      dtype: of rows.
+      wire_dtype: type of sums on the wire.
+    """
+    mapped = crossing.Returned(*crossing.sum_wires(sums.dtype, dtype, wire_dtype))
+    operands = sums, jnp.zeros((len(sums), 0), jnp.float32)
+    constants = crossing.no_numbers(way), way
+    return linear.apply(mapped, operands, constants, way.plan.axis_name)[0]
+
+
+__all__ = ["check_rows", "combine"]

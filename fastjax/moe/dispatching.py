@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import arguments, checkpoint, ordering, to_experts
-from fastjax.moe.arrangement import Arrangement, arrange
-from fastjax.moe.by_server import (
-    Crossed,
-    PlannedCrossing,
-    count_crossing,
-    cross_once,
-    plan_crossing,
-    spread_inside,
+from fastjax.moe import (
+    arguments,
+    checkpoint,
+    crossing,
+    each_choice,
+    inside_servers,
+    linear,
+    planning_crossings,
 )
+from fastjax.moe.arrangement import Arrangement, Options, arrange
 from fastjax.moe.handle import Handle
-from fastjax.moe.to_experts import Routed
+from fastjax.moe.planning import Routed, find_route
+from fastjax.moe.planning_crossings import Planned, PlannedCrossing
 from fastjax.topology import AxisName, Topology
+from fastjax.traced.after import after
 from fastjax.traced.axes import resolve_axis
 
 
@@ -87,133 +89,112 @@ def dispatch(
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
     x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
-    arrangement = arrange(
-        x,
-        expert_ids,
-        weights,
-        num_experts=num_experts,
-        axis_name=axis_name,
-        axis_index_groups=axis_index_groups,
-        topology=topology,
-        scheduler=scheduler,
-        buffer_factor=buffer_factor,
-        alignment=alignment,
-        payload_dtype=payload_dtype,
-        deduplicate=deduplicate,
+    options = Options(
+        num_experts,
+        axis_name,
+        axis_index_groups,
+        topology,
+        scheduler,
+        buffer_factor,
+        alignment,
+        payload_dtype,
+        deduplicate,
     )
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.over.axes)
+    arrangement = arrange(x, expert_ids, weights, options)
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)
     (planned,), _ = plan_dispatches([expert_ids], [arrangement])
-    in_flight, _ = start_dispatch(x, weights, planned, arrangement, None)
-    rows, group_sizes, handle, *_ = finish_dispatch(in_flight, arrangement)
-    return rows, group_sizes, handle
-
-
-Arrived = tuple[jax.Array, jax.Array, Handle]
-
-
-Planned = PlannedCrossing | Routed
+    return send_tokens(x, weights, planned, arrangement)
 
 
 def plan_dispatches(
     expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
-) -> tuple[list[Planned], ordering.Dependency]:
+) -> tuple[list[Planned], jax.Array | None]:
     """Plans the exchange of `dispatch` between all devices for each chunk of tokens.
 
     One collective gathers the counts of all chunks. A plan that is refused ends the program on all
-    devices. No device may then have begun what waits for the others: so no plan is made before all
-    counts are gathered, and none before the first. That is the one that is refused, since it gets
-    the wrong choices of all chunks (`whole_layer`). The others are made at once, so plans are made
-    in two rounds, whatever the number of chunks.
+    devices. No device may then have begun an exchange that waits for the others: so no plan is made
+    before all counts are gathered, and none before the first. That is the one that is refused,
+    since it gets the wrong choices of all chunks (`whole_layer`). The others are made at once, so
+    plans are made in two rounds, whatever the number of chunks.
 
     Args:
       expert_ids: of each chunk, shape (tokens, k).
       arrangements: of each chunk, which differ in the experts' rows only.
 
     Returns:
-      What `start_dispatch` takes, for each chunk; and a dependency on all plans, None if there is
-      one chunk.
+      The plans of the chunks, and a token that exists after all of them; None if there is one.
     """
-    chunks = list(zip(expert_ids, arrangements, strict=True))
-    first = arrangements[0]
-    over = first.crossing if first.once else first.over
-    dependency = ordering.satisfied() if len(chunks) > 1 else None
+    arrangement = arrangements[0]
+    group = arrangement.crossing if arrangement.deduplicated else arrangement.group
+    groups = [group.of_choices(ids) for ids in expert_ids]
+    chunks = list(zip(expert_ids, groups, arrangements, strict=True))
     planned: list[Planned] = []
-    tables: list[jax.Array] = []
-    if first.once:
-        crossings = [count_crossing(ids, a.experts, a.servers, over) for ids, a in chunks]
-        counts = to_experts.gather([counted.destinations.counts for counted in crossings], over)
-        for counted, of_all, ids in zip(crossings, counts, expert_ids, strict=True):
-            crossing = plan_crossing(counted, of_all, first.servers, over.told(ids), dependency)
-            if not planned:
-                dependency = ordering.on_all([crossing.crossing.plan.table], dependency)
-            tables.append(crossing.crossing.plan.table)
-            planned.append(crossing)
-        return planned, ordering.on_all(tables, dependency)
-    choices = [to_experts.sort_choices(ids, a.experts) for ids, a in chunks]
-    for by_expert, (ids, a) in zip(choices, chunks, strict=True):
-        found = to_experts.find_route(by_expert, ids.shape, a.experts, over.told(ids), dependency)
-        if dependency is not None:
-            # Before rows depend on it, or a backward pass that makes these again would plan again.
-            found = dataclasses.replace(found, route=checkpoint.named(found.route))
-        if not planned:
-            dependency = ordering.on_all([found.route.plan.table], dependency)
-        tables.append(found.route.plan.table)
-        planned.append(found)
-    return planned, ordering.on_all(tables, dependency)
+    token = None
+    if arrangement.deduplicated:
+        servers = arrangement.servers
+        wanted = [planning_crossings.count(ids, a.experts, servers, group) for ids, _, a in chunks]
+        counts = group.gather([tokens.counts for tokens in wanted])
+        for tokens, of_all, told in zip(wanted, counts, groups, strict=True):
+            planned.append(planning_crossings.plan(tokens, of_all, servers, told, token))
+            token = _table(planned[0])
+    else:
+        for ids, told, a in chunks:
+            planned.append(checkpoint.named(find_route(ids, a.experts, told, token)))
+            token = _table(planned[0])
+    if len(planned) == 1:
+        return planned, None
+    token = jnp.zeros((), jnp.float32)
+    for plan in planned:
+        token = after(token, _table(plan))
+    return planned, jax.lax.stop_gradient(token)
 
 
-def start_dispatch(
-    x: jax.Array,
-    weights: jax.Array | None,
-    planned: Planned,
-    arrangement: Arrangement,
-    dependency: ordering.Dependency,
-) -> tuple[Crossed | Arrived, ordering.Dependency]:
-    """Starts the exchange of `dispatch` between all devices, after `dependency`.
-
-    Returns:
-      What `finish_dispatch` takes, and a dependency on the beginning of the exchange.
-    """
-    travels_in = arrangement.travels_in
-    if isinstance(planned, PlannedCrossing):
-        return cross_once(x, weights, planned, travels_in, dependency)
-    route = planned.route
-    handle = Handle(route.kept, planned.dropped, planned.group_rows, weights, route, None)
-    handle, group_sizes = checkpoint.named((handle, planned.group_sizes))
-    rows, dependency = to_experts.send(x, handle.route, travels_in, dependency)
-    return (rows, group_sizes, handle), dependency
+def _table(planned: Planned) -> jax.Array:
+    way = planned.route if isinstance(planned, Routed) else planned.crossing
+    return way.plan.table
 
 
-def finish_dispatch(
-    in_flight: Crossed | Arrived,
-    arrangement: Arrangement,
-    landing_dependency: ordering.Dependency = None,
-    experts_dependency: ordering.Dependency = None,
-    sums_dependency: ordering.Dependency = None,
-) -> tuple[jax.Array, jax.Array, Handle, ordering.Dependency, ordering.Dependency]:
-    """Returns what `dispatch` does, once the exchange of `start_dispatch` has ended.
+def send_tokens(
+    x: jax.Array, weights: jax.Array | None, planned: Planned, arrangement: Arrangement
+) -> tuple[jax.Array, jax.Array, Handle]:
+    """Does what `dispatch` does, along a plan, with derivatives."""
+    wire = arrangement.wire
+    if isinstance(planned, Routed):
+        each = each_choice.of_each_choice(x, planned.route)
+        rows = each_choice.exchange(each, planned.route, wire, dispatches=True)
+        return rows, planned.group_sizes, handle_of(planned, weights)
+    way = planned.crossing
+    mapped = crossing.Crossed(wire, crossing.gradient_wire(wire, x.dtype))
+    operands, constants = (x, crossing.weights_to_send(weights, len(x))), (planned.numbers, way)
+    crossed = linear.apply(mapped, operands, constants, way.plan.axis_name)
+    routed = arrangement.route_inside(crossed[2])
+    rows = crossed[0].astype(inside_servers.copied_type(x.dtype, wire))
+    rows = inside_servers.copy_to_experts(rows, routed.route).astype(x.dtype)
+    each = None if weights is None else inside_servers.send_weights(crossed[1], routed.route)
+    return rows, routed.group_sizes, handle_of(routed, each, planned)
+
+
+def handle_of(
+    routed: Routed, weights: jax.Array | None, crossed: PlannedCrossing | None = None
+) -> Handle:
+    """The handle of a dispatch.
 
     Args:
-      in_flight: from `start_dispatch`.
-      arrangement: the same.
-      landing_dependency: what the landing of tokens that cross once waits for.
-      experts_dependency: what the experts wait for.
-      sums_dependency: that of `combine_in_order`.
-
-    Returns:
-      What `dispatch` does; a dependency for the landing of the next chunk; and `sums_dependency`.
+      routed: to experts.
+      weights: of choices, or of rows at experts where tokens cross once.
+      crossed: to other servers before that, where tokens cross once.
     """
-    if isinstance(in_flight, Crossed):
-        return spread_inside(
-            in_flight,
-            arrangement.experts,
-            arrangement.servers,
-            arrangement.inside,
-            arrangement.travels_in,
-            landing_dependency,
-            experts_dependency,
-            sums_dependency,
-        )
-    rows, group_sizes, handle = in_flight
-    rows = ordering.chain(rows, experts_dependency)
-    return rows, group_sizes, handle, landing_dependency, sums_dependency
+    if crossed is None:
+        kept, dropped, way = routed.route.kept, routed.dropped, None
+    else:
+        kept, dropped, way = crossed.kept, crossed.dropped, crossed.crossing
+    named = checkpoint.named((kept, dropped, way))
+    return Handle(*named[:2], routed.group_rows, weights, routed.route, named[2])
+
+
+__all__ = [
+    "dispatch",
+    "handle_of",
+    "plan_dispatches",
+    "send_tokens",
+]

@@ -6,11 +6,8 @@ import dataclasses
 
 import jax
 
-from fastjax.traced.contract import Metadata
+from fastjax.moe.routing import Offsets
 from fastjax.traced.plan import TracedPlan
-
-Way = Metadata[jax.Array]
-"""Offsets and sizes of one direction: int32, for each device, or each device's experts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Route:
       plan: of both exchanges, and of their gradients.
       order: int32, shape (tokens * k,): the choice that comes n-th by expert.
       place: int32, shape (tokens * k,): where each choice is then.
-      there, back: offsets and sizes.
+      dispatch, combine: offsets and sizes of either exchange.
       tokens, top_k: how many.
       rows: of the buffer that they arrive in.
     """
@@ -31,8 +28,8 @@ class Route:
     plan: TracedPlan
     order: jax.Array
     place: jax.Array
-    there: Way
-    back: Way
+    dispatch: Offsets
+    combine: Offsets
     tokens: int
     top_k: int
     rows: int
@@ -46,26 +43,26 @@ class Crossing:
 
     Attributes:
       plan: of both exchanges, and of their gradients.
-      there, back: offsets and sizes, one for each device.
+      dispatch, combine: offsets and sizes of either exchange, one for each device.
       token: int32, shape (entries,): the token of each entry.
       server: int32, shape (entries,): and the server that it goes to.
       entry: int32, shape (tokens, servers): the entry of a token for a server, if it goes there.
       goes: bool, shape (tokens, servers): whether it does; not to its own.
       chosen: int32, shape (tokens, k): the server of each choice, or `servers` for none.
       here: int32: the server of this device.
-      landing: the most rows that arrive.
+      room: the most rows that arrive.
     """
 
     plan: TracedPlan
-    there: Way
-    back: Way
+    dispatch: Offsets
+    combine: Offsets
     token: jax.Array
     server: jax.Array
     entry: jax.Array
     goes: jax.Array
     chosen: jax.Array
     here: jax.Array
-    landing: int
+    room: int
 
     @property
     def servers(self) -> int:
@@ -116,15 +113,15 @@ class Handle:
 
 jax.tree_util.register_dataclass(
     Route,
-    data_fields=["kept", "plan", "order", "place", "there", "back"],
+    data_fields=["kept", "plan", "order", "place", "dispatch", "combine"],
     meta_fields=["tokens", "top_k", "rows"],
 )
 jax.tree_util.register_dataclass(
     Crossing,
     data_fields=[
-        *("plan", "there", "back", "token", "server", "entry", "goes", "chosen", "here"),
+        *("plan", "dispatch", "combine", "token", "server", "entry", "goes", "chosen", "here"),
     ],
-    meta_fields=["landing"],
+    meta_fields=["room"],
 )
 jax.tree_util.register_dataclass(
     Handle,

@@ -1,4 +1,7 @@
-"""Finds offsets and sizes from the experts that tokens chose."""
+"""Finds offsets and sizes from the experts that tokens chose.
+
+Where there is less room than rows, it is shared out.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from fastjax.moe import room
-from fastjax.moe.handle import Way
+from fastjax.traced.contract import Metadata
 from fastjax.traced.nonnegative import look_up, quotient_up
 
+Offsets = Metadata[jax.Array]
+"""Offsets and sizes of an exchange: int32, for each device, or each device's experts."""
+
 UNROUTED = -1  # the expert of choices that go nowhere
+_BITS = 31  # of a count
 MOST = 2**31 - 1  # that a wrong expert is reported as
 
 
@@ -95,13 +101,13 @@ class Routes:
     """What goes where.
 
     Attributes:
-      there, back: offsets and sizes.
+      dispatch, combine: offsets and sizes of either exchange.
       group_rows, group_sizes: rows of each local expert, without and with padding.
       kept: how many of this device's choices of each expert go, shape (num_experts,).
     """
 
-    there: Way
-    back: Way
+    dispatch: Offsets
+    combine: Offsets
     group_rows: jax.Array
     group_sizes: jax.Array
     kept: jax.Array
@@ -119,17 +125,17 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
     """
     devices, num_experts = counts.shape
     blocks = counts.reshape(devices, devices, num_experts // devices)
-    kept = room.keep(blocks, rows, alignment) if may_drop else blocks
+    kept = keep(blocks, rows, alignment) if may_drop else blocks
     starts = _before(counts, 1).reshape(blocks.shape)  # at senders
     group_rows = kept.sum(0, dtype=kept.dtype)
     group_sizes = quotient_up(group_rows, alignment) * alignment
-    landing = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
+    first = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
     of_row = lambda array: look_up(array, me).reshape(-1)  # noqa: E731
     of_column = lambda array: look_up(array, slice(None), me).reshape(-1)  # noqa: E731
     to_each, from_each = of_row(kept), of_column(kept)
     return Routes(
-        Way(of_row(starts), to_each, of_row(landing), from_each),
-        Way(of_column(landing), from_each, of_column(starts), to_each),
+        Offsets(of_row(starts), to_each, of_row(first), from_each),
+        Offsets(of_column(first), from_each, of_column(starts), to_each),
         of_row(group_rows),
         of_row(group_sizes),
         to_each,
@@ -139,3 +145,47 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
 def _before(sizes: jax.Array, axis: int) -> jax.Array:
     """The sum of the sizes before each."""
     return jnp.cumsum(sizes, axis=axis, dtype=sizes.dtype) - sizes
+
+
+def share_out(wanted: jax.Array, room: jax.Array) -> jax.Array:
+    """Gives everyone what they want, up to a level that is the same for all and just fits.
+
+    So the most popular lose first, and no room is left while anyone wants more.
+
+    Args:
+      wanted: int32, shape (..., n), not negative; sums stay below 2^31.
+      room: int32, shape (...).
+
+    Returns:
+      What each gets, shape (..., n): at most what it wanted, together at most `room`.
+    """
+
+    def raise_level(i: jax.Array, level: jax.Array) -> jax.Array:
+        higher = level + (1 << (_BITS - 1 - i))
+        needed = jnp.minimum(wanted, higher[..., None]).sum(-1, dtype=wanted.dtype)
+        return jnp.where(needed <= room, higher, level)
+
+    level = jax.lax.fori_loop(0, _BITS, raise_level, room * 0)[..., None]
+    given = jnp.minimum(wanted, level)
+    short = wanted > level
+    left = room[..., None] - given.sum(-1, dtype=given.dtype, keepdims=True)
+    return given + (short & (jnp.cumsum(short, axis=-1) <= left)).astype(given.dtype)
+
+
+def keep(counts: jax.Array, rows: int, alignment: int) -> jax.Array:
+    """Which of the rows that go to each expert find room on its device.
+
+    Experts share the room of their device, then senders that of their expert.
+
+    Args:
+      counts: int32, shape (senders, devices, experts of a device).
+      rows: room of each device; a multiple of alignment.
+      alignment: each expert's rows fill up a multiple of this.
+
+    Returns:
+      Rows that stay, of the same shape.
+    """
+    wanted = counts.sum(0, dtype=counts.dtype)  # (devices, experts of a device)
+    room = jnp.full_like(wanted[:, 0], rows // alignment)
+    given = share_out(quotient_up(wanted, alignment), room) * alignment
+    return jnp.moveaxis(share_out(jnp.moveaxis(counts, 0, -1), jnp.minimum(wanted, given)), -1, 0)

@@ -1,19 +1,73 @@
-"""How experts and devices are spread over servers: what is known when a program is traced."""
+"""How experts and devices are spread over servers, as far as a traced program knows."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fastjax import scheduler_traits
-from fastjax.moe.to_experts import Over
 from fastjax.topology import Topology
-from fastjax.traced.axes import Axes, Groups
+from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.gathering import gather_counts
 from fastjax.traced.plan_spec import PlanSpec
 
 _MOST_SHARES = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class ExchangeGroup:
+    """The devices that exchange with each other.
+
+    Attributes:
+      axes: mesh axes.
+      groups: groups of their positions, or None.
+      spec: what the planner is told.
+    """
+
+    axes: Axes
+    groups: Groups
+    spec: PlanSpec
+
+    def described(self, layer: str) -> ExchangeGroup:
+        """The same; messages say of the layer what it does."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
+
+    def of_choices(self, expert_ids: jax.Array) -> ExchangeGroup:
+        """The same; statistics count these choices, shape (tokens, k)."""
+        tokens, top_k = expert_ids.shape
+        spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
+        return dataclasses.replace(self, spec=spec)
+
+    def position(self) -> jax.Array:
+        """That of this device."""
+        return position(self.axes, self.groups)
+
+    def gather(self, counts: Sequence[jax.Array]) -> list[jax.Array]:
+        """The counts of all devices, by position, by one call for all of the arrays."""
+        together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
+        gathered = gather_counts(together, self.axes, self.groups, self.spec)
+        return [gathered[:, number] for number in range(len(counts))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """The experts of devices that exchange with each other, and the room for their rows.
+
+    Attributes:
+      count: experts of these devices together.
+      rows: room of each device.
+      alignment: each expert's rows are padded to a multiple of it.
+      may_drop: whether there may be more rows than room.
+    """
+
+    count: int
+    rows: int
+    alignment: int
+    may_drop: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +114,15 @@ class Servers:
         local = self._rank_of_expert() % self.devices * here + np.arange(self.num_experts) % here
         return np.append(local, -1).astype(np.int32)
 
+    def number_type(self) -> np.dtype:
+        """The type of the numbers of a server's experts in messages."""
+        return np.min_scalar_type(self.experts)
+
     def _rank_of_expert(self) -> np.ndarray:
         here = self.num_experts // len(self.rank_of)
         return np.repeat(np.array(self.rank_of), here)
 
-    def inside(self, axes: Axes, groups: Groups, row_bytes: int) -> Over:
+    def inside(self, axes: Axes, groups: Groups, row_bytes: int) -> ExchangeGroup:
         """The devices of each server, by rank, which send each other all at once."""
         all_groups = groups or (tuple(range(jax.lax.axis_size(axes))),)
         at = self.position_at.reshape(self.count, self.devices)
@@ -73,7 +131,9 @@ class Servers:
         )
         one = dataclasses.replace(self.topology, servers=1, nic_bandwidths=None)
         direct = scheduler_traits.FALLBACK
-        return Over(axes, inner, PlanSpec(one, tuple(range(self.devices)), direct, row_bytes))
+        return ExchangeGroup(
+            axes, inner, PlanSpec(one, tuple(range(self.devices)), direct, row_bytes)
+        )
 
     def rail_shares(self) -> np.ndarray:
         """How much of what one server sends another each rail carries, in whole shares.
@@ -100,4 +160,4 @@ class Servers:
         )
 
 
-__all__ = ["Servers"]
+__all__ = ["ExchangeGroup", "Experts", "Servers"]

@@ -29,6 +29,14 @@ def real(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32 if dtype == np.complex64 else np.float64)
 
 
+def narrowed(ct: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The cotangent of a value of this type, from that of the value in a wider type."""
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    if jnp.issubdtype(ct.dtype, jnp.complexfloating) and not is_complex:
+        ct = ct.real
+    return ct.astype(dtype)
+
+
 def _at_least_32_bits(dtype: np.dtype) -> np.dtype:
     if dtype.itemsize >= 4:
         return dtype

@@ -1,18 +1,10 @@
-"""A whole layer of experts, in chunks of tokens whose exchanges and experts work side by side.
-
-While the experts of one chunk work, rows of the next chunk travel to them and rows of the one
-before travel back. All devices run one program, in which the exchanges of a chunk begin after those
-of the chunk before, forward and backward: dependencies impose that order (`ordering`). Exchanges of
-chunks are staged: otherwise XLA would keep the memory of their operands from later operations until
-rows have travelled.
-"""
+"""A whole layer of experts, in chunks of tokens whose exchanges and experts work side by side."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +13,14 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, ordering, padding, routing
-from fastjax.moe.arrangement import Arrangement, aligned, arrange
-from fastjax.moe.by_server import find_room
-from fastjax.moe.combining import combine_in_order
-from fastjax.moe.dispatching import finish_dispatch, plan_dispatches, start_dispatch
+from fastjax.moe import arguments, chunk_count, padding, pipeline, routing
+from fastjax.moe.arrangement import Arrangement, Options, aligned, arrange
+from fastjax.moe.dispatching import plan_dispatches
 from fastjax.moe.groups import grouped_map
+from fastjax.moe.pipeline import Experts, Params
+from fastjax.moe.planning import find_room
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
-
-Params = Any  # a pytree of arrays
-# Of rows, of each local expert's rows with padding and without, and of params.
-OfRows = Callable[[jax.Array, jax.Array, jax.Array, Params], jax.Array]
 
 
 @jax.named_scope("moe_layer")
@@ -101,84 +89,39 @@ def layer(
     arguments.check_chunks(chunks, tokens)
     arguments.check_seconds_per_row(seconds_per_row)
     experts = _of_rows(function, alignment)
-    whole = arrange(
-        x,
-        expert_ids,
-        weights,
-        num_experts=num_experts,
-        axis_name=axis_name,
-        axis_index_groups=axis_index_groups,
-        topology=topology,
-        scheduler=scheduler,
-        buffer_factor=buffer_factor,
-        alignment=alignment,
-        payload_dtype=payload_dtype,
-        deduplicate=deduplicate,
+    options = Options(
+        num_experts,
+        axis_name,
+        axis_index_groups,
+        topology,
+        scheduler,
+        buffer_factor,
+        alignment,
+        payload_dtype,
+        deduplicate,
     )
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], whole.over.axes)
+    whole = arrange(x, expert_ids, weights, options)
+    group = whole.group
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], group.axes)
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
     elif chunks is None:
         chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
-    over = whole.over.described(f"{whole.over.spec.layer}, chunks={chunks}")
-    whole = dataclasses.replace(whole, over=over)
-    if chunks > 1:
-        expert_ids = _for_chunks(expert_ids, whole)
+    group = group.described(f"{group.spec.layer}, chunks={chunks}")
+    whole = dataclasses.replace(whole, group=group)
+    if chunks == 1:
+        (planned,), _ = plan_dispatches([expert_ids], [whole])
+        return pipeline.one_chunk(x, weights, planned, whole, experts, params)
+    expert_ids = _for_chunks(expert_ids, whole)
+    slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks), strict=True)
     parts = [
-        _Part(x[at], expert_ids[at], None if weights is None else weights[at], arrangement)
-        for at, arrangement in _cut(whole, tokens, top_k, chunks)
+        pipeline.Chunk(x[at], expert_ids[at], None if weights is None else weights[at])
+        for at in slices
     ]
-    return _in_order(parts, experts, params, payload_dtype)
+    return jnp.concatenate(pipeline.run(parts, arrangements, experts, params))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """The tokens of a chunk, and how they go."""
-
-    x: jax.Array
-    expert_ids: jax.Array
-    weights: jax.Array | None
-    arrangement: Arrangement
-
-
-def _in_order(
-    parts: Sequence[_Part], experts: OfRows, params: Params, payload_dtype: DTypeLike | None
-) -> jax.Array:
-    chained = len(parts) > 1
-    # All chunks are planned before rows of any are sent, since the messages of planning would wait
-    # in the network behind rows: each plan as long as NICs and switches have rows in their queues.
-    planned, dependency = plan_dispatches(
-        [part.expert_ids for part in parts], [part.arrangement for part in parts]
-    )
-    if dependency is not None:
-        dependency = jax.lax.stop_gradient(dependency)
-    in_flight = []
-    for part, plan in zip(parts, planned, strict=True):
-        tokens, dependency = start_dispatch(
-            part.x, part.weights, plan, part.arrangement, dependency
-        )
-        in_flight.append(tokens)
-    # XLA runs collectives in one order, and its threads begin nothing while experts work on them.
-    # So the dispatch of all chunks starts before counts are gathered inside servers and before
-    # experts work, and the combine of one chunk starts before experts work on the next.
-    landing_dependency = experts_dependency = (
-        None if dependency is None else jax.lax.stop_gradient(dependency)
-    )
-    sums_dependency = ordering.satisfied() if chained else None
-    results = []
-    for part, tokens in zip(parts, in_flight, strict=True):
-        rows, group_sizes, handle, landing_dependency, sums_dependency = finish_dispatch(
-            tokens, part.arrangement, landing_dependency, experts_dependency, sums_dependency
-        )
-        rows = experts(rows, group_sizes, handle.group_rows, params)
-        combined, dependency, experts_dependency, sums_dependency = combine_in_order(
-            rows, handle, None, payload_dtype, dependency, sums_dependency
-        )
-        results.append(combined)
-    return jnp.concatenate(results) if chained else results[0]
-
-
-def _of_rows(function: Callable[..., jax.Array], alignment: int) -> OfRows:
+def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
     """The function of all experts of a device, to whose results padding adds nothing."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -209,11 +152,11 @@ def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
     Where an expert that there is not was chosen, the first choice is that one: the first chunk is
     refused, before an exchange of any chunk starts.
     """
-    (expert_ids,) = jax_compat.vary_together([expert_ids], whole.over.axes)
+    (expert_ids,) = jax_compat.vary_together([expert_ids], whole.group.axes)
     count = whole.experts.count
     choices = routing.check(expert_ids, count)
     if whole.experts.may_drop:
-        kept, _ = find_room(choices, whole.experts, whole.over)
+        kept, _ = find_room(choices, whole.experts, whole.group)
     else:
         kept = choices.experts < count
     going = jnp.where(kept, choices.experts, routing.UNROUTED)
@@ -227,8 +170,6 @@ def _cut(
     whole: Arrangement, tokens: int, top_k: int, chunks: int
 ) -> Iterable[tuple[slice, Arrangement]]:
     """The tokens of each chunk, as many as of the others or one more, and how they go."""
-    if chunks == 1:
-        return [(slice(None), whole)]
     ends = np.arange(chunks + 1) * tokens // chunks
     devices = len(whole.servers.rank_of)
     here = whole.experts.count // devices

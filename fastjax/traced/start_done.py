@@ -220,7 +220,7 @@ def _done_lowering(
     if _is_in_two(ctx, platform, fallback):
         # XLA gives away the memory of all else that the exchange takes; its new owner would wait.
         operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
-        return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {})]
+        return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {}, keep=True)]
 
     def wait(rows: jax.Array, *others: jax.Array) -> jax.Array:
         return after_all(rows, others, fallback=fallback)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastjax
-from fastjax.moe import landing
+from fastjax.moe import rails as landing
 from fastjax.moe.servers import Servers
 
 RATES = (0.0, 1.0, 10e9, 25e9, 50e9, 400e9)

@@ -1,12 +1,14 @@
 """`moe.layer`: what dispatch, experts and combine do one by one, in any number of chunks."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from data_flow import parts_of
 from moe_reference import equations
 from spmd import mesh_of
 
@@ -14,11 +16,22 @@ import fastjax
 from fastjax import handlers, moe
 from fastjax.errors import ArgumentError
 from fastjax.moe import chunk_count
+from fastjax.traced import contract
 from fastjax.traced.after import after
 
 P = jax.P
 DEVICES, EXPERTS, TOP_K = 8, 16, 3
 TOPOLOGY = fastjax.Topology(4, 2, scale_out_bandwidth=1e8)
+PLAN, EXCHANGE, START, DONE, AFTER = (
+    call.target
+    for call in (
+        contract.PLAN,
+        contract.EXCHANGE,
+        contract.START,
+        contract.DONE,
+        contract.AFTER,
+    )
+)
 
 
 def one_expert(rows, params):
@@ -130,6 +143,14 @@ def compiled(local, tokens=6):
     return lowered(local, tokens).compile().as_text()
 
 
+def test_chunks_have_starts_and_one_is_as_before():
+    text = compiled(functools.partial(in_chunks, {"deduplicate": True}, 2, one_expert))
+    assert text.count(f'"{START}"') == text.count(f'"{DONE}"') == text.count(f'"{EXCHANGE}"') > 0
+    whole = compiled(functools.partial(in_chunks, {"deduplicate": True}, 1, one_expert))
+    assert EXCHANGE in whole
+    assert not any(name in whole for name in (START, DONE, AFTER))
+
+
 @jax.custom_vjp
 def marked(rows, _group_sizes, _params):
     """Experts that a program shows: a callback, forward and backward."""
@@ -141,6 +162,76 @@ marked.defvjp(
     lambda *operands: (marked(*operands), None),
     lambda _, ct: (marked(ct, None, None), None, None),
 )
+
+
+def parts_of_four_chunks(deduplicate, *, gradients=False):
+    options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
+    local = functools.partial(in_chunks, options, 4, marked)
+    parts = parts_of(lowered(local, 16, gradients=gradients).compile().as_text())
+
+    def calls_of(target, *scopes):
+        return [
+            name
+            for name, part in parts.items()
+            if part.target == target and any(scope in part.scope for scope in scopes or ("",))
+        ]
+
+    return parts, calls_of
+
+
+def between_servers(deduplicate):
+    """Names that programs have for exchanges between servers."""
+    return ("moe_cross", "moe_return") if deduplicate else ("start_ragged",)
+
+
+def experts_in(parts):
+    """The callbacks in the experts of a program."""
+    return [name for name, part in parts.items() if "callback" in part.target]
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_experts_need_the_rows_of_their_chunk_alone(deduplicate):
+    """All exchanges need all plans, and plans the first."""
+    parts, calls_of = parts_of_four_chunks(deduplicate)
+    plans = [name for name in calls_of(PLAN, "plan_") if not parts[name].needs & {*calls_of(START)}]
+    assert len(plans) == 4
+    for plan in plans[1:]:
+        assert parts[plan].needs & {*plans} == {plans[0]}
+    exchanges = calls_of(EXCHANGE, *between_servers(deduplicate))
+    assert len(exchanges) == 8
+    assert all(parts[exchange].needs.issuperset(plans) for exchange in exchanges)
+    there = [name for name in exchanges if parts[name].needs.isdisjoint(exchanges)]
+    assert len(there) == 4
+    experts = experts_in(parts)
+    assert len(experts) == 4
+    for chunk, expert in enumerate(experts, 1):
+        assert len(parts[expert].needs & {*exchanges}) == chunk
+        assert len(parts[expert].needs & {*there}) == chunk
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_exchanges_between_servers_begin_one_after_the_other(deduplicate):
+    """On all devices, forward and backward."""
+    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
+    starts = calls_of(START, *between_servers(deduplicate))
+    assert len(starts) == 16  # there and back, and both gradients, of four chunks
+    in_order = sorted(starts, key=lambda name: len(parts[name].needs & {*starts}))
+    for earlier, later in itertools.pairwise(in_order):
+        # The backward pass needs the results of the forward pass, but not their order.
+        assert earlier in parts[later].needs or later == in_order[8]
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_experts_wait_for_the_start_of_earlier_ways_back(deduplicate):
+    """Threads of XLA would run experts first, and NICs would idle meanwhile."""
+    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
+    experts = experts_in(parts)
+    assert len(experts) == 8
+    starts = {*calls_of(START, *between_servers(deduplicate))}
+    for passed in (experts[:4], experts[4:]):
+        of_first = starts & parts[passed[0]].needs
+        for chunk, expert in enumerate(passed):
+            assert len((starts & parts[expert].needs) - of_first) == chunk
 
 
 @pytest.mark.parametrize("chunks", [2, 4])
@@ -155,14 +246,14 @@ def test_gradients_gather_counts_alone(chunks):
         text = lowered(local, 6, gradients=True).as_text()
         plans = chunks * (1 + deduplicate)
         gathers = 0 if handlers.emulates_gpus() else 1 + deduplicate
-        assert text.count("@fastjax_plan_v2") == plans + gathers
+        assert text.count(f"@{PLAN}") == plans + gathers
         if handlers.emulates_gpus():
             assert text.count('all_gather"') == 1 + deduplicate + chunks
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_exchanges_that_are_made_again_are_staged_again(rng, deduplicate):
-    """XLA takes calls of the same operands for one, and would give two exchanges one copy."""
+def test_exchanges_that_are_made_again(rng, deduplicate):
+    """XLA takes calls of the same operands for one, unless they have numbers of their own."""
     problem = reference.problem(rng, DEVICES, 6, EXPERTS)
     whole = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
     again = jax.checkpoint(whole, policy=moe.save_plans, prevent_cse=False)
@@ -171,6 +262,22 @@ def test_exchanges_that_are_made_again_are_staged_again(rng, deduplicate):
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), got_grads, grads
     )
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize("unneeded", ["tokens made again", "tokens", "tokens of a chunk"])
+def test_each_start_has_its_done(deduplicate, unneeded):
+    """Also where nobody needs the rows."""
+    local = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
+
+    def part(*operands):
+        tokens = local(*operands)
+        return tokens[:1] if unneeded == "tokens of a chunk" else tokens
+
+    remade = jax.checkpoint(part, prevent_cse=False)
+    of = remade if unneeded == "tokens made again" else part
+    text = lowered(of, 6, gradients=unneeded != "tokens of a chunk", power=1).compile().as_text()
+    assert text.count(f'"{START}"') == text.count(f'"{DONE}"') == text.count(f'"{EXCHANGE}"') > 0
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastjax.moe.packing import Layout
+from fastjax.moe.wire import Layout
 
 DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float32", "complex64")
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 
-from fastjax.moe import room
+from fastjax.moe import routing as room
 
 share_out, keep = jax.jit(room.share_out), jax.jit(room.keep, static_argnames="alignment")
 

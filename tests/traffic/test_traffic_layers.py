@@ -10,7 +10,7 @@ from refusals import refused
 
 import fastjax
 from fastjax.errors import ArgumentError
-from fastjax.moe import landing as traced_landing
+from fastjax.moe import rails as traced_landing
 from fastjax.moe.servers import Servers
 from fastjax.traffic import (
     Exchange,

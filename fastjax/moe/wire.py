@@ -1,4 +1,7 @@
-"""Packs rows and what travels with them into one array, so that one exchange carries both."""
+"""The type that rows have on the wire, and how they are packed.
+
+Rows and arrays beside them are packed into one array, so that one exchange carries both.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,84 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from fastjax.moe import types
+from fastjax.errors import ArgumentError
+
+_SCALE_BYTES = 4
+
+
+def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
+    """The type of rows on the wire: `dtype`, unless another is asked for."""
+    if payload_dtype is None:
+        return dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ArgumentError(f"payload_dtype is for floating-point rows; these are {dtype}.")
+    try:
+        payload = np.dtype(payload_dtype)
+    except TypeError:
+        raise ArgumentError(f"payload_dtype must be a type, got {payload_dtype!r}.") from None
+    signed = jnp.issubdtype(payload, jnp.floating) and float(jnp.finfo(payload).min) < 0
+    if not signed or jnp.finfo(payload).bits < 8:
+        raise ArgumentError(
+            "payload_dtype must be a floating-point type with a sign, of a byte or more, got "
+            f"{payload}."
+        )
+    if has_scales(payload, dtype) and dtype.itemsize > 4:
+        raise ArgumentError(
+            f"payload_dtype {payload} has scales in float32, whose range is not that of {dtype}; "
+            "make rows float32, or take a wider payload_dtype."
+        )
+    return payload
+
+
+def row_bytes(width: int, wire: np.dtype, dtype: np.dtype) -> int:
+    """Bytes that a row of `width` elements has on the wire."""
+    return width * wire.itemsize + (_SCALE_BYTES if has_scales(wire, dtype) else 0)
+
+
+def has_scales(wire: np.dtype, dtype: np.dtype) -> bool:
+    """Whether rows have to be made smaller or larger to fit."""
+    is_float = jnp.issubdtype(wire, jnp.floating)
+    return is_float and wire.itemsize == 1 and wire != dtype
+
+
+def layout(
+    width: int, wire: np.dtype, dtype: np.dtype, beside: tuple[tuple[int, np.dtype], ...] = ()
+) -> Layout:
+    """How rows of `dtype` are packed with `wire` as their type, and arrays beside them."""
+    scale = ((1, np.dtype(np.float32)),) if has_scales(wire, dtype) else ()
+    return Layout(width, wire, (*scale, *beside))
+
+
+def packed(
+    rows: jax.Array, wire: np.dtype, beside: Sequence[jax.Array] = ()
+) -> tuple[jax.Array, Layout]:
+    """Rows in type `wire`; where that is of one byte, over a scale that its largest value fits.
+
+    Returns:
+      Unsigned integers, shape (count, words), and how they are to be unpacked.
+    """
+    columns = tuple((array.shape[1], array.dtype) for array in beside)
+    how = layout(rows.shape[1], wire, rows.dtype, columns)
+    if not has_scales(wire, rows.dtype):
+        return how.pack(rows.astype(wire), beside), how
+    wide = rows.astype(jnp.float32)
+    largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
+    scale = largest / float(jnp.finfo(wire).max)
+    # Processors may take anything smaller for zero.
+    scale = jnp.maximum(scale, float(jnp.finfo(jnp.float32).tiny))
+    scale = jnp.where(jnp.isfinite(largest), scale, 1)
+    return how.pack((wide / scale).astype(wire), [scale, *beside]), how
+
+
+def unpacked(words: jax.Array, how: Layout, dtype: np.dtype) -> tuple[jax.Array, list[jax.Array]]:
+    """Rows of `dtype` that were packed, and what was beside them; zero where there was none."""
+    rows, beside = how.unpack(words)
+    if not has_scales(how.dtype, dtype):
+        return rows.astype(dtype), beside
+    scale, *beside = beside
+    return (rows.astype(jnp.float32) * scale).astype(dtype), beside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +163,7 @@ def carrier(dtype: np.dtype) -> np.dtype:
     if dtype == np.bool_:
         return np.dtype(np.uint8)
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        return types.real(dtype)
+        return np.dtype(f"f{dtype.itemsize // 2}")  # of real and imaginary parts
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:
@@ -112,4 +191,13 @@ def _values_of(words: jax.Array, dtype: np.dtype) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, dtype)
 
 
-__all__ = ["Layout", "carrier"]
+__all__ = [
+    "Layout",
+    "carrier",
+    "check",
+    "has_scales",
+    "layout",
+    "packed",
+    "row_bytes",
+    "unpacked",
+]

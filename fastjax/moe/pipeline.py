@@ -1,0 +1,422 @@
+"""A layer of experts in chunks of tokens: one pipeline, forward and backward.
+
+While the experts of one chunk work, rows of the next chunk travel to them and rows of the one
+before travel back. All devices run one program, in which the exchanges of a chunk begin after those
+of the chunk before: each is a start and an end, and the token of one start is an operand of the
+next. One derivative rule holds the whole pipeline, so no token is differentiated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+
+from fastjax import jax_compat
+from fastjax.moe import combining
+from fastjax.moe.arrangement import Arrangement
+from fastjax.moe.dispatching import plan_dispatches, send_tokens
+from fastjax.moe.linear import is_moving
+from fastjax.moe.planning_crossings import Planned
+from fastjax.moe.transit import Token, receive
+from fastjax.moe.ways import Kept, Spread, Way, way_of
+from fastjax.traced.after import after
+
+Params = Any  # a pytree of arrays
+# Of rows, of each local expert's rows with padding and without, and of params.
+Experts = Callable[[jax.Array, jax.Array, jax.Array, Params], jax.Array]
+
+
+class Chunk(NamedTuple):
+    """The tokens of a chunk."""
+
+    x: jax.Array
+    expert_ids: jax.Array
+    weights: jax.Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """What is known of a layer when it is traced: how each chunk goes, and its experts."""
+
+    arrangements: tuple[Arrangement, ...]
+    experts: Experts
+
+    def way(self, chunk: int) -> Way:
+        return way_of(self.arrangements[chunk])
+
+
+class _Values(NamedTuple):
+    """Arrays of a layer that may have derivatives: tokens and weights of each chunk, and params."""
+
+    x: tuple[jax.Array, ...]
+    weights: tuple[jax.Array, ...] | None
+    params: Params
+
+
+def run(
+    chunks: Sequence[Chunk],
+    arrangements: Sequence[Arrangement],
+    experts: Experts,
+    params: Params,
+) -> list[jax.Array]:
+    """The results of each chunk's tokens.
+
+    Args:
+      chunks: several.
+      arrangements: of each.
+      experts: of a device. May use traced values, which have derivatives as params do.
+      params: of these.
+    """
+    experts, captured = _closed(experts, params, chunks[0].x, arrangements)
+    # All chunks are planned before rows of any are sent, since the messages of planning would wait
+    # in the network behind rows: each plan as long as NICs and switches have rows in their queues.
+    planned, token = plan_dispatches([chunk.expert_ids for chunk in chunks], arrangements)
+    weights = tuple(chunk.weights for chunk in chunks if chunk.weights is not None)
+    values = _Values(tuple(chunk.x for chunk in chunks), weights or None, params)
+    leaves, structure = jax.tree.flatten((values, tuple(planned), token))
+    leaves = jax_compat.vary_together(leaves, arrangements[0].group.axes)
+    values, *rest = jax.tree.unflatten(structure, leaves)
+    # Captured values stay as the experts know them: the same on all devices, perhaps.
+    values = values._replace(params=(values.params, captured))
+    layer = _Layer(tuple(arrangements), experts)
+    made: Any = _run(layer, values, *rest)
+    return list(made)
+
+
+def _closed(
+    experts: Experts, params: Params, x: jax.Array, arrangements: Sequence[Arrangement]
+) -> tuple[Experts, Any]:
+    """Experts that take params together with the traced values that they used, and these.
+
+    A rule for derivatives would not know of the latter. There is a program for each number of rows.
+    """
+    here = arrangements[0].experts.count // len(arrangements[0].servers.rank_of)
+    sizes = jnp.zeros(here, jnp.int32)
+    programs, captured = {}, {}
+    for rows in {arrangement.experts.rows for arrangement in arrangements}:
+        example = jnp.zeros((rows, x.shape[1]), x.dtype)
+        leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
+        axes = arrangements[0].group.axes
+        *leaves, _ = jax_compat.vary_together([*leaves, x], axes)
+        programs[rows], captured[rows] = jax.closure_convert(
+            experts, *jax.tree.unflatten(structure, leaves)
+        )
+
+    def converted(rows: jax.Array, *rest: Any) -> jax.Array:
+        *sizes, (params, captured) = rest
+        return programs[len(rows)](rows, *sizes, params, *captured[len(rows)])
+
+    return converted, captured
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _run(
+    layer: _Layer, values: _Values, planned: Sequence[Planned], token: jax.Array
+) -> tuple[jax.Array, ...]:
+    results, _ = _forward(layer, values, planned, token, None)
+    return results
+
+
+def _run_forward(layer: _Layer, *primals: Any) -> Any:
+    perturbed = lambda tree: any(leaf.perturbed for leaf in jax.tree.leaves(tree))  # noqa: E731
+    wanted = _Wanted(perturbed(primals[0].x), perturbed(primals[0].weights))
+    values, planned, token = custom_vjp_primal_tree_values(primals)
+    ordered = jax.tree.map(jax.lax.stop_gradient, values)
+    results, kept = _forward(layer, ordered, planned, token, wanted)
+    return _of_values(layer, results, values, planned), (wanted, values, planned, kept)
+
+
+def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
+    wanted, values, planned, kept = residuals
+    if not any(is_moving(kept[c][0].empty.dtype, ct) for c, ct in enumerate(cts)):
+        return None, None, None
+    cts = tuple(jnp.zeros(ct.shape, ct.dtype) if isinstance(ct, SymbolicZero) else ct for ct in cts)
+    return _cotangents(layer, wanted, values, planned, kept, cts), None, None
+
+
+_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
+
+
+# An ordered pipeline has no derivatives of its own. Further ones are those of chunks one by one.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_values(
+    layer: _Layer, results: tuple[jax.Array, ...], values: _Values, planned: Sequence[Planned]
+) -> tuple[jax.Array, ...]:
+    """The results, with the derivatives that they have by `values`."""
+    del layer, values, planned
+    return results
+
+
+def _of_values_forward(layer: _Layer, *operands: Any) -> Any:
+    return _of_values(layer, *operands), operands[1:]
+
+
+def _of_values_backward(layer: _Layer, operands: Any, cts: Any) -> Any:
+    values, planned = operands
+    _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
+    return None, *vjp(cts), None
+
+
+_of_values.defvjp(_of_values_forward, _of_values_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _cotangents(
+    layer: _Layer,
+    wanted: _Wanted,
+    values: _Values,
+    planned: Sequence[Planned],
+    kept: Any,
+    cts: tuple[jax.Array, ...],
+) -> _Values:
+    del planned
+    return _backward(layer, wanted, values, kept, cts)
+
+
+def _cotangents_forward(layer: _Layer, wanted: _Wanted, *operands: Any) -> Any:
+    values, planned, _, cts = operands
+    return _cotangents(layer, wanted, *operands), (values, planned, cts)
+
+
+def _cotangents_backward(layer: _Layer, wanted: _Wanted, residuals: Any, values_ct: Any) -> Any:
+    del wanted  # as `values_ct` says
+    values, planned, cts = residuals
+
+    def cotangents(values: _Values, cts: Any) -> _Values:
+        _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
+        (made,) = vjp(cts)
+        return jax.tree.map(
+            lambda wanted, ct: None if wanted is None else ct,
+            values_ct,
+            made,
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+    _, vjp = jax.vjp(cotangents, values, cts)
+    values_ct, cts_ct = vjp(values_ct)
+    return values_ct, None, None, cts_ct
+
+
+_cotangents.defvjp(_cotangents_forward, _cotangents_backward)
+
+
+def _one_by_one(
+    layer: _Layer, values: _Values, planned: Sequence[Planned]
+) -> tuple[jax.Array, ...]:
+    """The results, by exchanges without an order, which have all derivatives."""
+    results = []
+    weights = values.weights or [None] * len(planned)
+    for x, each, plan, arrangement in zip(
+        values.x, weights, planned, layer.arrangements, strict=True
+    ):
+        results.append(one_chunk(x, each, plan, arrangement, layer.experts, values.params))
+    return tuple(results)
+
+
+def one_chunk(
+    x: jax.Array,
+    weights: jax.Array | None,
+    planned: Planned,
+    arrangement: Arrangement,
+    experts: Experts,
+    params: Params,
+) -> jax.Array:
+    """The results of tokens: dispatch, experts and combine."""
+    rows, group_sizes, handle = send_tokens(x, weights, planned, arrangement)
+    made = experts(rows, group_sizes, handle.group_rows, params)
+    return combining.combine(made, handle, payload_dtype=arrangement.payload_dtype)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """Which cotangents somebody wants."""
+
+    x: bool
+    weights: bool
+
+
+class _Work(NamedTuple):
+    """Outcome of the experts of a chunk: rows, and arrays for the backward pass."""
+
+    rows: jax.Array
+    factors: jax.Array | None
+    vjp: Any
+
+
+def in_order(
+    chunks: Sequence[int],
+    token: Token,
+    start: Callable[[int, Token], Any],
+    spread: Callable[[int, Any, Token], Spread],
+    work: Callable[[int, Spread, Token], Any],
+    start_back: Callable[[int, Spread, Any, Token], Any],
+) -> dict[int, Any]:
+    """The order of a layer's exchanges and experts, forward and backward alike.
+
+    XLA runs collectives in one order, and its threads begin nothing while experts work on them. So
+    the rows of all chunks are sent before counts are gathered inside servers and before experts
+    work, and the results of one chunk are sent before experts work on the next.
+
+    Args:
+      chunks: in order.
+      token: of the plans.
+      start: sends rows of a chunk.
+      spread: spreads rows inside servers, once they have arrived.
+      work: has experts work on the rows, after a token.
+      start_back: sends the results.
+
+    Returns:
+      The results on their way back.
+    """
+    sent = {}
+    for chunk in chunks:
+        sent[chunk] = start(chunk, token)
+        token = sent[chunk].token
+    turn = inside = token
+    returning = {}
+    for chunk in chunks:
+        rows = spread(chunk, sent[chunk], inside)
+        inside = rows.token
+        made = work(chunk, rows, turn)
+        returning[chunk] = start_back(chunk, rows, made, token)
+        if returning[chunk] is not None:
+            token = turn = returning[chunk].token
+    return returning
+
+
+def _rows(spread: Spread, turn: Token) -> jax.Array:
+    """Rows for experts that begin after `turn`, on another thread than the exchange's."""
+    rows = spread.rows(turn)
+    return rows if turn is None else after(rows, turn, detached=True)
+
+
+def _forward(
+    layer: _Layer,
+    values: _Values,
+    planned: Sequence[Planned],
+    token: jax.Array,
+    wanted: _Wanted | None,
+) -> tuple[tuple[jax.Array, ...], list[tuple[Kept, Any]]]:
+    """The results; and, where cotangents are wanted, arrays for the backward pass."""
+    weights = values.weights or [None] * len(planned)
+    worked: dict[int, tuple[Spread, _Work]] = {}
+
+    def work(chunk: int, spread: Spread, turn: Token) -> _Work:
+        rows, routed = _rows(spread, turn), spread.routed
+        factors = None if spread.weights is None else receive(spread.weights, turn)
+        floats, rebuilt = _split(values.params)
+
+        def of(rows: jax.Array, floats: Sequence[jax.Array]) -> jax.Array:
+            params = rebuilt(floats, values.params)
+            return layer.experts(rows, routed.group_sizes, routed.group_rows, params)
+
+        if wanted is None:
+            made, vjp = of(rows, floats), None
+        elif jnp.issubdtype(rows.dtype, jnp.inexact):
+            made, vjp = jax.vjp(of, rows, floats)
+        else:
+            made, vjp = jax.vjp(functools.partial(of, rows), floats)
+        made = combining.check_rows(made, routed.route.rows)
+        worked[chunk] = spread, _Work(made, factors, vjp)
+        return worked[chunk][1]
+
+    returning = in_order(
+        range(len(planned)),
+        token,
+        lambda c, token: layer.way(c).start(values.x[c], weights[c], planned[c], token),
+        lambda c, sent, token: layer.way(c).spread(sent, planned[c], token),
+        work,
+        lambda c, spread, made, token: layer.way(c).start_sums(
+            made.rows, spread, planned[c], made.factors, token
+        ),
+    )
+    results, kept = [], []
+    for chunk, sent in returning.items():
+        spread, (made, factors, vjp) = worked[chunk]
+        sums, choices = layer.way(chunk).finish_sums(sent, weights[chunk], planned[chunk])
+        results.append(sums.astype(made.dtype))
+        if wanted is None:
+            continue
+        rows = None
+        if wanted.weights:
+            rows = made if choices is None else choices
+        arrays = Kept(planned[chunk], spread.routed, weights[chunk], factors, rows, made[:0])
+        kept.append((arrays, vjp))
+    return tuple(results), kept
+
+
+def _backward(
+    layer: _Layer,
+    wanted: _Wanted,
+    values: _Values,
+    kept: Sequence[tuple[Kept, Any]],
+    cts: tuple[jax.Array, ...],
+) -> _Values:
+    """The cotangents of tokens, weights and params, the last chunk's first."""
+    x_cts: list[Any] = [None] * len(kept)
+    weights_cts: list[Any] = [None] * len(values.weights or ())
+    params_ct: list[jax.Array] = []
+
+    def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array, jax.Array | None]:
+        nonlocal params_ct
+        arrays, vjp = kept[chunk]
+        made_ct, factors_ct = layer.way(chunk).weigh(_rows(spread, turn), arrays)
+        *rows_ct, of_chunk = vjp(made_ct)
+        params_ct = list(map(jnp.add, params_ct, of_chunk)) if params_ct else of_chunk
+        nothing = jnp.zeros((len(made_ct), 0), jnp.float32)
+        return rows_ct[0] if wanted.x else nothing, factors_ct
+
+    def start_back(chunk: int, spread: Spread, made: Any, token: Token) -> Any:
+        rows, each = made
+        if rows.shape[1] == 0 and each is None:
+            return None
+        return layer.way(chunk).start_back(rows, each, kept[chunk][0], token, spread.token)
+
+    returning = in_order(
+        range(len(kept) - 1, -1, -1),
+        jnp.zeros((), jnp.float32),
+        lambda c, token: layer.way(c).start_cotangents(cts[c], kept[c][0], token),
+        lambda c, sent, token: layer.way(c).spread_cotangents(sent, kept[c][0], token),
+        work,
+        start_back,
+    )
+    for chunk, sent in returning.items():
+        way, (arrays, _) = layer.way(chunk), kept[chunk]
+        rows, each = (None, None) if sent is None else way.finish_back(sent, arrays)
+        if wanted.x:
+            x_cts[chunk] = rows.astype(values.x[chunk].dtype)
+        if wanted.weights:
+            weights_cts[chunk] = way.weights_cotangent(cts[chunk], each, arrays)
+    _, rebuilt = _split(values.params)
+    return _Values(tuple(x_cts), tuple(weights_cts) or None, rebuilt(params_ct, None))
+
+
+def _split(params: Params) -> tuple[list[jax.Array], Callable[..., Params]]:
+    """The arrays of params that have derivatives, and a function that puts others in their place.
+
+    That takes a list, and the params whose other arrays it leaves, or None for None instead.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    inexact = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
+
+    def rebuilt(arrays: Sequence[jax.Array], like: Params) -> Params:
+        others = [None] * len(leaves) if like is None else jax.tree.leaves(like)
+        left = iter(arrays)
+        filled = [
+            next(left) if moves else other for moves, other in zip(inexact, others, strict=True)
+        ]
+        return jax.tree.unflatten(structure, filled)
+
+    return [leaf for leaf, moves in zip(leaves, inexact, strict=True) if moves], rebuilt
+
+
+__all__ = ["Chunk", "Experts", "one_chunk", "run"]

@@ -1,0 +1,187 @@
+"""To which servers tokens go, on which devices they arrive, and the plan of their exchange."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fastjax.moe import checkpoint, rails, routing
+from fastjax.moe.handle import Crossing
+from fastjax.moe.planning import Routed, find_room, sizes_to_plan
+from fastjax.moe.routing import Offsets
+from fastjax.moe.servers import ExchangeGroup, Experts, Servers
+from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient, remainder
+from fastjax.traced.plan import plan_sizes
+
+
+class Wanted(NamedTuple):
+    """The tokens that are to cross, as far as a device knows it alone.
+
+    Attributes:
+      kept: which choices of this device's tokens find room at their experts.
+      dropped: how many do not.
+      experts: int32, shape (tokens, k): of the choices that are kept; num_experts for others.
+      wrong: an expert id that is out of range, or 0.
+      servers: int32, shape (tokens, k): the server of each choice; `servers.count` for none.
+      goes: bool, shape (tokens, servers): whether a token crosses to a server.
+      counts: int32, shape (servers,): how many do.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    experts: jax.Array
+    wrong: jax.Array
+    servers: jax.Array
+    goes: jax.Array
+    counts: jax.Array
+
+
+class PlannedCrossing(NamedTuple):
+    """How tokens are to cross.
+
+    Attributes:
+      kept: which choices of this device's tokens find room at their experts.
+      dropped: how many do not.
+      crossing: the way that tokens take.
+      numbers: by `_numbers_of`.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    crossing: Crossing
+    numbers: tuple[jax.Array, jax.Array]
+
+
+def count(
+    expert_ids: jax.Array, experts: Experts, servers: Servers, group: ExchangeGroup
+) -> Wanted:
+    """Counts the tokens that are to cross to each server.
+
+    Args:
+      expert_ids: see `dispatch`; varying over the axes.
+      experts: of the devices of a group.
+      servers: where they are.
+      group: those devices.
+    """
+    choices = routing.check(expert_ids, experts.count)
+    kept, dropped = find_room(choices, experts, group)
+    going = jnp.where(kept, choices.experts, experts.count)
+    here = quotient(_rank(servers, group), servers.devices)
+    chosen = look_up(jnp.asarray(servers.server_of_expert()), going)
+    every = jnp.arange(servers.count, dtype=jnp.int32)
+    goes = (chosen[:, :, None] == every[None, None]).any(1) & (every != here)[None]
+    counts = goes.sum(0, dtype=jnp.int32)
+    return Wanted(kept, dropped, going, choices.wrong, chosen, goes, counts)
+
+
+Planned = PlannedCrossing | Routed
+
+
+@jax.named_scope("moe_cross")
+def plan(
+    wanted: Wanted,
+    counts: jax.Array,
+    servers: Servers,
+    group: ExchangeGroup,
+    token: jax.Array | None,
+) -> PlannedCrossing:
+    """Where the tokens of all devices arrive, and the plan of their exchange.
+
+    Args:
+      wanted: of this device's tokens.
+      counts: of all devices, by position, shape (devices, servers).
+      servers: where experts are.
+      group: the devices.
+      token: the plan is made after it.
+    """
+    goes, counted = wanted.goes, wanted.goes.astype(jnp.int32)
+    tokens, top_k = wanted.servers.shape
+    rank = _rank(servers, group)
+    sent = rails.rows_to_devices(permuted(counts, servers.position_at), servers)
+    dispatch, combine = _offsets(sent, rank, np.array(servers.rank_of))
+    first = jnp.cumsum(wanted.counts, dtype=jnp.int32) - wanted.counts
+    entry = first[None] + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
+    entry = jnp.where(goes, entry, 0)
+    token_of, server_of = _list(goes, entry, min(top_k, servers.count - 1))
+    sizes = sizes_to_plan(dispatch.send_sizes, wanted.wrong, token)
+    found = Crossing(
+        plan=plan_sizes(sizes, group.axes, group.groups, group.spec, servers.num_experts),
+        dispatch=dispatch,
+        combine=combine,
+        token=token_of,
+        server=server_of,
+        entry=entry,
+        goes=goes,
+        chosen=wanted.servers,
+        here=quotient(rank, servers.devices),
+        room=rails.room(tokens, servers),
+    )
+    crossing = checkpoint.named(found)
+    numbers = _numbers_of(wanted.experts, crossing, servers)
+    return PlannedCrossing(wanted.kept, wanted.dropped, crossing, numbers)
+
+
+def _rank(servers: Servers, group: ExchangeGroup) -> jax.Array:
+    """The rank of this device: its number, server by server."""
+    own, rank_of = group.position(), np.array(servers.rank_of, np.int32)
+    return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
+
+
+def _offsets(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Offsets, Offsets]:
+    """Offsets and sizes of this device, by position, of the rows that are `sent`, by rank.
+
+    Rows lie in lists, by server and so by rank, and arrive by the rank that they come from.
+    """
+    listed = jnp.cumsum(sent, axis=1, dtype=sent.dtype) - sent
+    arrived = jnp.cumsum(sent, axis=0, dtype=sent.dtype) - sent
+    of_row = lambda array: permuted(look_up(array, rank), rank_of)  # noqa: E731
+    of_column = lambda array: permuted(look_up(array, slice(None), rank), rank_of)  # noqa: E731
+    to_each, from_each = of_row(sent), of_column(sent)
+    return (
+        Offsets(of_row(listed), to_each, of_row(arrived), from_each),
+        Offsets(of_column(arrived), from_each, of_column(listed), to_each),
+    )
+
+
+def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.Array]:
+    """Tokens and servers of all entries; of those that are not in use, the first of each.
+
+    Args:
+      goes: see `Crossing`.
+      entry: see `Crossing`.
+      each: the most entries of a token.
+    """
+    tokens, servers = goes.shape
+    number = jnp.arange(tokens * servers, dtype=jnp.int32).reshape(goes.shape)
+    at = jnp.where(goes, entry, tokens * each)
+    listed = jnp.zeros_like(entry, shape=tokens * each).at[at]
+    listed = listed.set(number, mode="drop", wrap_negative_indices=False)
+    return quotient(listed, servers), remainder(listed, servers)
+
+
+def _numbers_of(
+    experts: jax.Array, crossing: Crossing, servers: Servers
+) -> tuple[jax.Array, jax.Array]:
+    """The numbers that experts have in the own server, and in that of each entry; 0 for none.
+
+    One more than they are, so that rows that nobody wrote have none, in as few bytes as will do.
+
+    Args:
+      experts: int32, shape (tokens, k); num_experts where a choice goes nowhere.
+      crossing: the way.
+      servers: where experts are.
+    """
+    numbers = jnp.asarray((servers.number_in_server() + 1).astype(servers.number_type()))
+    number = look_up(numbers, experts)
+    of = lambda number, chosen, server: jnp.where(chosen == server, number, 0)  # noqa: E731
+    token = crossing.token
+    own = of(number, crossing.chosen, crossing.here)
+    chosen = look_up(crossing.chosen, token)
+    there = of(look_up(number, token), chosen, crossing.server[:, None])
+    return own.astype(number.dtype), there.astype(number.dtype)
+
+
+__all__ = ["Planned", "PlannedCrossing", "Wanted", "count", "plan"]
