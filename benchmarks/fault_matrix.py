@@ -108,7 +108,7 @@ def late(record: dict[str, Any]) -> Iterator[str]:
     """Errors that took too long."""
     for cell in record["cells"]:
         # A process that has not joined is waited for five times as long.
-        timeouts = 5 if cell["phase"] == fault_cells.BEFORE.name else 1
+        timeouts = 5 if cell["phase"].startswith("bootstrap") else 1
         if any(cell["survivors"]) and cell["seconds"] > timeouts * record["timeout_s"] + LATE:
             yield f"{cell['fault']}, {cell['phase']}: {cell['seconds']} s"
 

@@ -259,12 +259,15 @@ def in_order(
     spread: Callable[[int, Any, Token], Spread],
     work: Callable[[int, Spread, Token], Any],
     start_back: Callable[[int, Spread, Any, Token], Any],
-) -> dict[int, Any]:
+) -> tuple[dict[int, Any], Token]:
     """The order of a layer's exchanges and experts, forward and backward alike.
 
     XLA runs collectives in one order, and its threads begin nothing while experts work on them. So
     the rows of all chunks are sent before counts are gathered inside servers and before experts
     work, and the results of one chunk are sent before experts work on the next.
+
+    XLA gives the memory of what an exchange takes to others once its end has been, which wait for
+    it then. So the results are received after the returned token, when all chunks are on their way.
 
     Args:
       chunks: in order.
@@ -275,7 +278,7 @@ def in_order(
       start_back: sends the results.
 
     Returns:
-      The results on their way back.
+      The results on their way back, and the token of the last of them.
     """
     sent = {}
     for chunk in chunks:
@@ -290,7 +293,7 @@ def in_order(
         returning[chunk] = start_back(chunk, rows, made, token)
         if returning[chunk] is not None:
             token = turn = returning[chunk].token
-    return returning
+    return returning, token
 
 
 def _rows(spread: Spread, turn: Token) -> jax.Array:
@@ -329,7 +332,7 @@ def _forward(
         worked[chunk] = spread, _Work(made, factors, vjp)
         return worked[chunk][1]
 
-    returning = in_order(
+    returning, last = in_order(
         range(len(planned)),
         token,
         lambda c, token: layer.way(c).start(values.x[c], weights[c], planned[c], token),
@@ -342,7 +345,7 @@ def _forward(
     results, kept = [], []
     for chunk, sent in returning.items():
         spread, (made, factors, vjp) = worked[chunk]
-        sums, choices = layer.way(chunk).finish_sums(sent, weights[chunk], planned[chunk])
+        sums, choices = layer.way(chunk).finish_sums(sent, weights[chunk], planned[chunk], last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue
@@ -381,7 +384,7 @@ def _backward(
             return None
         return layer.way(chunk).start_back(rows, each, kept[chunk][0], token, spread.token)
 
-    returning = in_order(
+    returning, last = in_order(
         range(len(kept) - 1, -1, -1),
         jnp.zeros((), jnp.float32),
         lambda c, token: layer.way(c).start_cotangents(cts[c], kept[c][0], token),
@@ -391,7 +394,7 @@ def _backward(
     )
     for chunk, sent in returning.items():
         way, (arrays, _) = layer.way(chunk), kept[chunk]
-        rows, each = (None, None) if sent is None else way.finish_back(sent, arrays)
+        rows, each = (None, None) if sent is None else way.finish_back(sent, arrays, last)
         if wanted.x:
             x_cts[chunk] = rows.astype(values.x[chunk].dtype)
         if wanted.weights:

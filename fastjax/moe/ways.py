@@ -82,9 +82,9 @@ class Way(Protocol):
         ...
 
     def finish_sums(
-        self, sent: Any, weights: Weights, planned: Any
+        self, sent: Any, weights: Weights, planned: Any, token: Token
     ) -> tuple[jax.Array, jax.Array | None]:
-        """The sums of tokens; and the rows of their choices, unless they were summed before."""
+        """The sums of tokens, received after `token`; and the rows of choices, if they came."""
         ...
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Any:
@@ -108,7 +108,7 @@ class Way(Protocol):
         """
         ...
 
-    def finish_back(self, sent: Any, kept: Kept) -> tuple[jax.Array, Weights]:
+    def finish_back(self, sent: Any, kept: Kept, token: Token) -> tuple[jax.Array, Weights]:
         """The cotangents of tokens, and of weights if they came along."""
         ...
 
@@ -144,10 +144,10 @@ class _EachChoice:
         return each_choice.from_experts(made, planned.route, wire_dtype, token)
 
     def finish_sums(
-        self, sent: Transit, weights: Weights, planned: Routed
+        self, sent: Transit, weights: Weights, planned: Routed, token: Token
     ) -> tuple[jax.Array, jax.Array]:
         """The sums of tokens, and the rows of their choices."""
-        returned = arrive(sent)[0]
+        returned = arrive(sent, token)[0]
         choices = each_choice.by_choice(returned, planned.route)
         each = each_choice.weights_of(weights, planned.route, choices.dtype)
         return each_choice.add_up(choices, each), choices
@@ -172,8 +172,8 @@ class _EachChoice:
         wire_dtype = crossing.gradient_wire(self.arrangement.wire, rows.dtype)
         return each_choice.from_experts(rows, kept.routed.route, wire_dtype, token)
 
-    def finish_back(self, sent: Transit, kept: Kept) -> tuple[jax.Array, None]:
-        return each_choice.by_choice(arrive(sent)[0], kept.routed.route).sum(1), None
+    def finish_back(self, sent: Transit, kept: Kept, token: Token) -> tuple[jax.Array, None]:
+        return each_choice.by_choice(arrive(sent, token)[0], kept.routed.route).sum(1), None
 
     def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, None]:
         del kept
@@ -231,10 +231,10 @@ class _Deduplicated:
         return crossing.start_back(sums, _nothing(sums), planned.crossing, wire_dtype, token)
 
     def finish_sums(
-        self, sent: crossing.Sent, weights: Weights, planned: PlannedCrossing
+        self, sent: crossing.Sent, weights: Weights, planned: PlannedCrossing, token: Token
     ) -> tuple[jax.Array, None]:
         del weights
-        return crossing.finish_back(sent, planned.crossing)[0], None
+        return crossing.finish_back(sent, planned.crossing, token)[0], None
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> crossing.Sent:
         way, dtype = _crossing_of(kept), kept.empty.dtype
@@ -291,8 +291,10 @@ class _Deduplicated:
         assert each is not None
         return each.astype(kept.weights.dtype)
 
-    def finish_back(self, sent: crossing.Sent, kept: Kept) -> tuple[jax.Array, jax.Array]:
-        return crossing.finish_back(sent, _crossing_of(kept))
+    def finish_back(
+        self, sent: crossing.Sent, kept: Kept, token: Token
+    ) -> tuple[jax.Array, jax.Array]:
+        return crossing.finish_back(sent, _crossing_of(kept), token)
 
 
 def _nothing(rows: jax.Array) -> jax.Array:

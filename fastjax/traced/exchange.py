@@ -98,8 +98,6 @@ def exchange_planned(
     output: jax.Array,
     metadata: Metadata[jax.Array],
     plan: TracedPlan,
-    *,
-    staged: bool = False,  # noqa: ARG001  # means nothing any more
 ) -> jax.Array:
     """An exchange of operands that are known to fit each other and the plan.
 
@@ -108,7 +106,6 @@ def exchange_planned(
       output: what the result holds where no row arrives.
       metadata: offsets and sizes.
       plan: of the exchange.
-      staged: means nothing any more.
     """
     axes, groups = plan.axis_name, plan.axis_index_groups
     operands, restore = _operands(operand, output, [*metadata, plan.table], axes)

@@ -29,7 +29,6 @@ def indexed_exchange(
     reverse: bool = False,
     factors: jax.Array | None = None,
     entries: jax.Array | None = None,
-    staged: bool = False,  # noqa: ARG001  # means nothing any more
 ) -> jax.Array:
     """Exchanges rows `source[indices]`; in reverse, rows of the result are sums of returned rows.
 
@@ -47,7 +46,6 @@ def indexed_exchange(
       entries: int32, shape (rows of the result, count), in reverse and where each row has as many:
         the entries that have it as their index, each entry of `indices` once. The same as `indices`
         by row, which GPUs sort if this is left out. They sum in this order.
-      staged: means nothing any more.
 
     Returns:
       Of the shape and type of `base`. In reverse that is float32, float64 or complex, and `source`
