@@ -9,8 +9,8 @@
 #include "handlers/exchange_buffers.h"
 #include "handlers/handlers.h"
 #include "handlers/loopback_calls.h"
-#include "handlers/turns.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/turns.h"
 
 namespace fastjax::handlers {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "handlers/decode.h"
 #include "handlers/handlers.h"
-#include "handlers/turns.h"
+#include "rendezvous/turns.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {

@@ -1,4 +1,4 @@
-#include "handlers/turns.h"
+#include "rendezvous/turns.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include "runtime/completer.h"
 #include "runtime/process_state.h"
 
-namespace fastjax::handlers {
+namespace fastjax {
 
 struct Turns::Turn {
   Token token = 0;
@@ -186,4 +186,4 @@ std::vector<std::pair<int64_t, int32_t>> Turns::TakeRecord() {
   return std::exchange(record_, {});
 }
 
-}  // namespace fastjax::handlers
+}  // namespace fastjax

@@ -1,6 +1,6 @@
 // Declares Turns, which keeps the order of exchanges that have been started (docs/design/overview.md).
-#ifndef FASTJAX_HANDLERS_TURNS_H_
-#define FASTJAX_HANDLERS_TURNS_H_
+#ifndef FASTJAX_RENDEZVOUS_TURNS_H_
+#define FASTJAX_RENDEZVOUS_TURNS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "rendezvous/failed_launches.h"
 #include "runtime/watchdog.h"
 
-namespace fastjax::handlers {
+namespace fastjax {
 
 // A turn is the place of one exchange of one device among those of that device. The call that starts the exchange makes
 // it, and its token is the number by which the exchange finds it, and later starts find the turns before theirs. A turn
@@ -71,6 +71,6 @@ class Turns final : public Expirable {
   std::vector<std::pair<int64_t, int32_t>> record_;
 };
 
-}  // namespace fastjax::handlers
+}  // namespace fastjax
 
-#endif  // FASTJAX_HANDLERS_TURNS_H_
+#endif  // FASTJAX_RENDEZVOUS_TURNS_H_

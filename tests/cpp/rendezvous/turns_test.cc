@@ -1,5 +1,5 @@
 // Exchanges that have been started begin in their turn, or end with a reason.
-#include "handlers/turns.h"
+#include "rendezvous/turns.h"
 
 #include <chrono>
 #include <future>
@@ -12,7 +12,6 @@
 namespace fastjax::test {
 namespace {
 
-using handlers::Turns;
 using std::chrono_literals::operator""s;
 
 // What is told of one exchange. It has begun when it has been run.
