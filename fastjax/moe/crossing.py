@@ -46,8 +46,11 @@ class Sent(NamedTuple):
         """The arrays of rows that arrived, once they have and after `token`."""
         rows, beside = arrive(self.transit, token)
         left = iter(beside)
-        others = (next(left) if a.shape[1] else rows[:, :0].astype(a.dtype) for a in self.own[1:])
-        return (rows, *others)
+        empty = (len(rows), 0)
+        return rows, *(
+            next(left) if a.shape[1] else jnp.zeros_like(rows, a.dtype, shape=empty)
+            for a in self.own[1:]
+        )
 
 
 @jax.named_scope(SCOPE)

@@ -62,7 +62,8 @@ def from_experts(
 
 def by_expert(choices: jax.Array, route: Route) -> jax.Array:
     """Rows of choices, shape (tokens, k, width), in the order of their experts."""
-    return look_up(choices.reshape(-1, choices.shape[-1]), route.order, unique=True)
+    rows = choices.reshape(route.tokens * route.top_k, choices.shape[-1])
+    return look_up(rows, route.order, unique=True)
 
 
 def by_choice(rows: jax.Array, route: Route) -> jax.Array:

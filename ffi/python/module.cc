@@ -1,6 +1,7 @@
 // The extension module: host plans, and the handlers to register with XLA.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
