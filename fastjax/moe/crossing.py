@@ -116,7 +116,7 @@ def start_back(
 
 
 @jax.named_scope("moe_return")
-def finish_back(sent: Sent, crossing: Crossing, token: Token = None) -> Arrays:
+def finish_back(sent: Sent, crossing: Crossing, token: Token = None) -> tuple[jax.Array, jax.Array]:
     """For each token, the sum of its rows in a wide type; and for each choice, its value."""
     own_rows, own_each = sent.own
     rows, each = sent.arrived(token)
@@ -205,8 +205,8 @@ def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:
 
 def no_numbers(crossing: Crossing) -> tuple[jax.Array, jax.Array]:
     """Numbers of experts that are left out: of no columns."""
-    counts = crossing.goes.shape[0], crossing.token.shape[0]
-    return tuple(jnp.zeros((count, 0), jnp.uint8) for count in counts)
+    nothing = lambda count: jnp.zeros((count, 0), jnp.uint8)  # noqa: E731
+    return nothing(crossing.goes.shape[0]), nothing(crossing.token.shape[0])
 
 
 @jax.named_scope(SCOPE)

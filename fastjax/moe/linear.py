@@ -38,9 +38,13 @@ def apply(linear: Map, operands: Arrays, constants: Any, axes: Axes) -> Arrays:
     Cotangents that nobody wants, or that are known to be zero, are not sent.
     """
     leaves, structure = jax.tree.flatten((operands, constants))
-    made: Any = _apply(
-        linear, *jax.tree.unflatten(structure, jax_compat.vary_together(leaves, axes))
-    )
+    given = jax.tree.unflatten(structure, jax_compat.vary_together(leaves, axes))
+    return _compiled(linear, *given)
+
+
+def _compiled(linear: Map, operands: Arrays, constants: Any) -> Arrays:
+    """As one program, also outside of `jit`: JAX knows no symbolic zeros in an eager shard_map."""
+    made: Any = jax.jit(functools.partial(_apply, linear), inline=True)(operands, constants)
     return made
 
 
@@ -77,7 +81,7 @@ def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
         for like, ct, move in zip(likes, cts, moves, strict=False)
     )
     dtypes = tuple(like.dtype for like in likes)
-    made: Any = _apply(linear.transposed(dtypes), given, constants)
+    made = _compiled(linear.transposed(dtypes), given, constants)
     return tuple(
         ct.astype(like.dtype) if move else None
         for like, ct, move in zip(likes, made, moves, strict=False)

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fastjax import jax_compat
 from fastjax.moe import combining
@@ -85,7 +87,8 @@ def run(
     # Captured values stay as the experts know them: the same on all devices, perhaps.
     values = values._replace(params=(values.params, captured))
     layer = _Layer(tuple(arrangements), experts)
-    made: Any = _run(layer, values, *rest)
+    # As one program, also outside of `jit`: JAX knows no symbolic zeros in an eager shard_map.
+    made: Any = jax.jit(functools.partial(_run, layer), inline=True)(values, *rest)
     return list(made)
 
 
@@ -102,15 +105,20 @@ def _closed(
     for rows in {arrangement.experts.rows for arrangement in arrangements}:
         example = jnp.zeros((rows, x.shape[1]), x.dtype)
         leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
-        axes = arrangements[0].group.axes
-        *leaves, _ = jax_compat.vary_together([*leaves, x], axes)
-        programs[rows], captured[rows] = jax.closure_convert(
-            experts, *jax.tree.unflatten(structure, leaves)
-        )
+        *leaves, _ = jax_compat.vary_together([*leaves, x], arrangements[0].group.axes)
+        examples = jax.tree.unflatten(structure, leaves)
+        program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
+        programs[rows] = program, jax.tree.structure(made)
+        captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:
         *sizes, (params, captured) = rest
-        return programs[len(rows)](rows, *sizes, params, *captured[len(rows)])
+        program, structure = programs[len(rows)]
+        traced = iter(captured[len(rows)])
+        consts = [next(traced) if isinstance(v, Tracer) else v for v in program.consts]
+        leaves = jax.tree.leaves((rows, *sizes, params))
+        made = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves)
+        return jax.tree.unflatten(structure, made)
 
     return converted, captured
 
@@ -136,7 +144,10 @@ def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
     wanted, values, planned, kept = residuals
     if not any(is_moving(kept[c][0].empty.dtype, ct) for c, ct in enumerate(cts)):
         return None, None, None
-    cts = tuple(jnp.zeros(ct.shape, ct.dtype) if isinstance(ct, SymbolicZero) else ct for ct in cts)
+    cts = tuple(
+        jnp.zeros_like(arrays.empty, shape=ct.shape) if isinstance(ct, SymbolicZero) else ct
+        for (arrays, _), ct in zip(kept, cts, strict=True)
+    )
     return _cotangents(layer, wanted, values, planned, kept, cts), None, None
 
 
@@ -369,18 +380,17 @@ def _backward(
     weights_cts: list[Any] = [None] * len(values.weights or ())
     params_ct: list[jax.Array] = []
 
-    def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array, jax.Array | None]:
+    def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array | None, jax.Array | None]:
         nonlocal params_ct
         arrays, vjp = kept[chunk]
         made_ct, factors_ct = layer.way(chunk).weigh(_rows(spread, turn), arrays)
         *rows_ct, of_chunk = vjp(made_ct)
         params_ct = list(map(jnp.add, params_ct, of_chunk)) if params_ct else of_chunk
-        nothing = jnp.zeros((len(made_ct), 0), jnp.float32)
-        return rows_ct[0] if wanted.x else nothing, factors_ct
+        return rows_ct[0] if wanted.x else None, factors_ct
 
     def start_back(chunk: int, spread: Spread, made: Any, token: Token) -> Any:
         rows, each = made
-        if rows.shape[1] == 0 and each is None:
+        if rows is None and each is None:
             return None
         return layer.way(chunk).start_back(rows, each, kept[chunk][0], token, spread.token)
 
@@ -394,9 +404,10 @@ def _backward(
     )
     for chunk, sent in returning.items():
         way, (arrays, _) = layer.way(chunk), kept[chunk]
-        rows, each = (None, None) if sent is None else way.finish_back(sent, arrays, last)
-        if wanted.x:
-            x_cts[chunk] = rows.astype(values.x[chunk].dtype)
+        each = None
+        if sent is not None:
+            rows, each = way.finish_back(sent, arrays, last)
+            x_cts[chunk] = rows.astype(values.x[chunk].dtype) if wanted.x else None
         if wanted.weights:
             weights_cts[chunk] = way.weights_cotangent(cts[chunk], each, arrays)
     _, rebuilt = _split(values.params)

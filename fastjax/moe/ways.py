@@ -100,9 +100,9 @@ class Way(Protocol):
         ...
 
     def start_back(
-        self, rows: jax.Array, each: Weights, kept: Kept, token: Token, inside: Token
+        self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
     ) -> Any:
-        """Sends the cotangents of tokens, which may have no columns, and of weights.
+        """Sends the cotangents of tokens and of weights, those that are wanted.
 
         `inside` is the token of the last exchange inside servers.
         """
@@ -166,9 +166,10 @@ class _EachChoice:
         return self.spread(sent, kept.routed, token)
 
     def start_back(
-        self, rows: jax.Array, each: Weights, kept: Kept, token: Token, inside: Token
+        self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
     ) -> Transit:
         del each, inside
+        assert rows is not None
         wire_dtype = crossing.gradient_wire(self.arrangement.wire, rows.dtype)
         return each_choice.from_experts(rows, kept.routed.route, wire_dtype, token)
 
@@ -253,33 +254,33 @@ class _Deduplicated:
 
     def start_back(
         self,
-        rows: jax.Array,
+        rows: jax.Array | None,
         each: Weights,
         kept: Kept,
         token: Token,
         inside: Token,
     ) -> crossing.Sent:
-        route, dtype, wire_dtype = kept.routed.route, rows.dtype, self.arrangement.wire
-        count = route.tokens
-        values = jnp.zeros((count, 0), jnp.float32)
+        route, wire_dtype = kept.routed.route, self.arrangement.wire
+        values = jnp.zeros((route.tokens, 0), jnp.float32)
         if each is not None:
             flight = inside_servers.start_values(each, route, inside)
             values, inside = inside_servers.finish_values(flight, route), token_of(flight)
-        sums = jnp.zeros((count, 0), jnp.float32)
-        if rows.shape[1]:
-            copied = rows.astype(inside_servers.copied_type(dtype, wire_dtype))
-            summed, _, wide = inside_servers.sum_types(copied, None)
-            flight = inside_servers.start_sums(summed, None, route, wide, inside)
-            sums = receive(flight).astype(copied.dtype).astype(dtype)
-        wire_dtype = crossing.gradient_wire(wire_dtype, dtype) if rows.shape[1] else sums.dtype
+        if rows is None:
+            sums = jnp.zeros((route.tokens, 0), jnp.float32)
+            return crossing.start_back(sums, values, _crossing_of(kept), sums.dtype, token)
+        copied = rows.astype(inside_servers.copied_type(rows.dtype, wire_dtype))
+        summed, _, wide = inside_servers.sum_types(copied, None)
+        flight = inside_servers.start_sums(summed, None, route, wide, inside)
+        sums = receive(flight).astype(copied.dtype).astype(rows.dtype)
+        wire_dtype = crossing.gradient_wire(wire_dtype, rows.dtype)
         return crossing.start_back(sums, values, _crossing_of(kept), wire_dtype, token)
 
     def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, jax.Array | None]:
         dtype = kept.empty.dtype
-        if kept.factors is None:
-            return types.narrowed(copies, dtype), None
         rows = kept.empty if kept.rows is None else kept.rows
         rows, factors, wide = inside_servers.sum_types(rows, kept.factors)
+        if kept.factors is None or factors is None:
+            return types.narrowed(copies, dtype), None
         if kept.rows is None:
             return types.narrowed(copies.astype(wide) * factors[:, None].astype(wide), dtype), None
         rows_ct, factors_ct = inside_servers.weighted_cotangents(copies, rows, factors)

@@ -50,8 +50,11 @@ void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status,
     Completer::Get().Run([done = std::move(*own)] { done.promise->SetAvailable(); });
   };
   const int code = gpu.driver().CallHost(caller.stream, complete, last.get());
-  if (code == 0) static_cast<void>(last.release());
-  if (code != 0) promise->SetError(ToError(gpu.Check(code, caller.device, "call back")));
+  if (code == 0) {
+    [[maybe_unused]] const Last* const given = last.release();
+    return;
+  }
+  promise->SetError(ToError(gpu.Check(code, caller.device, "call back")));
 }
 
 }  // namespace fastjax::handlers

@@ -56,7 +56,7 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool r
 namespace {
 
 bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
-  if (!buffers.factors.has_value() || !IsWords(*buffers.indices)) return false;
+  if (!buffers.factors.has_value() || !buffers.indices.has_value() || !IsWords(*buffers.indices)) return false;
   const ffi::AnyBuffer& indices = *buffers.indices;
   const ffi::AnyBuffer& given = *buffers.factors;
   const int64_t result_bytes = RowBytes(buffers.result);

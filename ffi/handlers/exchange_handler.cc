@@ -1,6 +1,7 @@
 // The handlers of exchanges in CPU programs. What takes the form of a GPU's exchange is executed by emulated ones.
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "backends/registry.h"
@@ -16,10 +17,26 @@ namespace fastjax::handlers {
 namespace {
 
 // Tells the turns of a call site which of its devices have failed elsewhere.
-struct TurnListener final : FailureListener {
+class TurnListener final : public FailureListener {
+ public:
   void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      recent_.Note(launch);
+    }
     Turns::Get().OnFailed(this, *launch);
   }
+
+  // Returns why a device has failed, or null.
+  std::shared_ptr<const Status> Why(int64_t run_id, int32_t partition) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const FailedLaunch* const launch = recent_.Find(run_id);
+    return launch == nullptr ? nullptr : launch->Why(partition);
+  }
+
+ private:
+  std::mutex mutex_;
+  RecentFailures recent_;
 };
 
 struct ExchangeSite {
@@ -30,6 +47,7 @@ struct ExchangeSite {
   bool reverse = false;
   std::unique_ptr<fastjax::Exchange> exchange;
   std::shared_ptr<TurnListener> turns;        // where the exchange has a turn
+  std::shared_ptr<FailedLaunches> launches;   // that it hears of
   std::unique_ptr<GpuExchangeSite> emulated;  // in place of all these
 };
 
@@ -47,7 +65,8 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
   state->exchange = backend->OpenExchange(*site, std::move(*options));
   if (!state->operands.Has(Operand::kToken)) return ffi::Error::Success();
   state->turns = std::make_shared<TurnListener>();
-  FailedLaunchesOf(**site, kAllProcesses)->Add(state->turns);
+  state->launches = FailedLaunchesOf(**site, kAllProcesses);
+  state->launches->Add(state->turns);
   return ffi::Error::Success();
 }
 
@@ -71,9 +90,9 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictiona
   return state;
 }
 
-// Begins an exchange in its turn. The handler does not wait for that.
+// Begins an exchange in its turn, or refuses it then. The handler does not wait for that.
 void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_id, int32_t where,
-                 const ExchangeArgs& args, const Completion& done) {
+                 const ExchangeArgs& args, const Status& refusal, const Completion& done) {
   Turns::Token number = 0;
   if (token.element_type() == ffi::DataType::U32 && token.size_bytes() == sizeof(number)) {
     std::memcpy(&number, token.untyped_data(), sizeof(number));
@@ -84,31 +103,33 @@ void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_i
       begun();
       done(status);
     };
-    if (waited.ok()) {
+    if (waited.ok() && refusal.ok()) {
       state->exchange->Start(run_id, where, args, ended);
     } else {
-      state->exchange->Refuse(run_id, where, waited, ended);
+      state->exchange->Refuse(run_id, where, refusal.ok() ? waited : refusal, ended);
     }
     begun();
   };
   const CallSite& site = *state->site;
-  const bool taken = Turns::Get().Take(number, {state->turns.get(), run_id, where, site.channel, site.timeout_ms, run});
+  const auto failed = [turns = state->turns, run_id, where] { return turns->Why(run_id, where); };
+  const bool taken =
+      Turns::Get().Take(number, {state->turns.get(), run_id, where, site.channel, site.timeout_ms, run, failed});
   if (!taken) state->exchange->Refuse(run_id, where, Status::Invalid("its token is of no start"), done);
 }
 
 // Begins an exchange. `done` is called once, whether it succeeds or fails.
 void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
   ExchangeArgs args;
-  const int32_t where = DecodePartition(*buffers.partition, *state->site);
+  const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
   if (where < 0) return done(FailsAlone(*state->site, UnexpectedOperands()));
-  if (!DecodeExchange(buffers, *state->site, state->reverse, &args)) {
-    return state->exchange->Refuse(run_id, where, UnexpectedOperands(), std::move(done));
-  }
+  const bool fits = DecodeExchange(buffers, *state->site, state->reverse, &args);
   // XLA was asked to give result and base one buffer; it is free not to.
-  if (buffers.base.untyped_data() != args.destination) {
+  if (fits && buffers.base.untyped_data() != args.destination) {
     std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
   }
-  if (buffers.token.has_value()) return BeginInTurn(*buffers.token, state, run_id, where, args, done);
+  const Status refusal = fits ? Status::Ok() : UnexpectedOperands();
+  if (buffers.token.has_value()) return BeginInTurn(*buffers.token, state, run_id, where, args, refusal, done);
+  if (!fits) return state->exchange->Refuse(run_id, where, refusal, std::move(done));
   state->exchange->Start(run_id, where, args, std::move(done));
 }
 

@@ -43,13 +43,20 @@ std::optional<ExchangeBuffers> TakeExchange(const OperandList& operands, const f
                                             const ffi::AnyBuffer& result) {
   if (!operands.Fits(args)) return std::nullopt;
   const auto find = [&](Operand operand) { return operands.Find(operand, args); };
+  const auto source = find(Operand::kSource);
+  const auto base = find(Operand::kBase);
+  const auto input_offsets = find(Operand::kInputOffsets);
+  const auto send_sizes = find(Operand::kSendSizes);
+  const auto output_offsets = find(Operand::kOutputOffsets);
+  const auto recv_sizes = find(Operand::kRecvSizes);
+  if (!source || !base || !input_offsets || !send_sizes || !output_offsets || !recv_sizes) return std::nullopt;
   return ExchangeBuffers{result,
-                         *find(Operand::kSource),
-                         *find(Operand::kBase),
-                         *find(Operand::kInputOffsets),
-                         *find(Operand::kSendSizes),
-                         *find(Operand::kOutputOffsets),
-                         *find(Operand::kRecvSizes),
+                         *source,
+                         *base,
+                         *input_offsets,
+                         *send_sizes,
+                         *output_offsets,
+                         *recv_sizes,
                          find(Operand::kPartition),
                          find(Operand::kTable),
                          find(Operand::kIndices),
@@ -61,7 +68,9 @@ std::optional<ExchangeBuffers> TakeExchange(const OperandList& operands, const f
 std::optional<PlanBuffers> TakePlan(const OperandList& operands, const ffi::RemainingArgs& args,
                                     const ffi::AnyBuffer& result) {
   if (!operands.Fits(args) || result.element_type() != ffi::DataType::S32) return std::nullopt;
-  return PlanBuffers{result, *operands.Find(Operand::kSendSizes, args), operands.Find(Operand::kPartition, args)};
+  const auto send_sizes = operands.Find(Operand::kSendSizes, args);
+  if (!send_sizes) return std::nullopt;
+  return PlanBuffers{result, *send_sizes, operands.Find(Operand::kPartition, args)};
 }
 
 }  // namespace fastjax::handlers

@@ -40,13 +40,18 @@ std::chrono::microseconds RandomDelay() {
   return std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, 1000 * LongestDelay())(random));
 }
 
+Turns::Token FirstToken() {
+  std::random_device random;
+  return (Turns::Token{random()} << 32U) + random();
+}
+
 std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
 
 }  // namespace
 
 Turns& Turns::Get() {
   struct Watched {
-    std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+    std::shared_ptr<Turns> turns = std::make_shared<Turns>(FirstToken());
     Watched() { Watchdog::Get().Watch(turns); }
   };
   return *ProcessState<Watched>().turns;
@@ -101,6 +106,15 @@ void Turns::Hold(const Shared& turn) {
   }
   if (turn->deadline == std::chrono::steady_clock::time_point()) return Run(turn, Status::Ok());
   Watchdog::Get().Touch();
+  // The device may have failed before it was held, when nobody looked for it here.
+  const std::shared_ptr<const Status> why = turn->begin.failed == nullptr ? nullptr : turn->begin.failed();
+  if (why == nullptr) return;
+  bool found = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    found = !TakeHeld([&](const Turn& held) { return &held == turn.get(); }).empty();
+  }
+  if (found) Run(turn, *why);
 }
 
 void Turns::Run(const Shared& turn, const Status& waited) {

@@ -18,8 +18,9 @@
 namespace fastjax {
 
 // A turn is the place of one exchange of one device among those of that device. The call that starts the exchange makes
-// it, and its token is the number by which the exchange finds it, and later starts find the turns before theirs. A turn
-// that has begun, or that is no more, is known to nobody: a number that is not found is that of one that has begun.
+// it, and its token is the number by which the exchange finds it, and later starts find the turns before theirs.
+// Numbers count from a random one, so that no other array has them. A turn that has begun, or that is no more, is known
+// to nobody: a number that is not found is that of one that has begun.
 //
 // Thread-safe. Nothing is called with the lock.
 class Turns final : public Expirable {
@@ -35,7 +36,12 @@ class Turns final : public Expirable {
     int64_t timeout_ms = 0;
     // With the status of the wait. Calls `begun` once the device has arrived, or the exchange cannot take place.
     std::function<void(const Status& waited, const std::function<void()>& begun)> run;
+    // Returns why the device has failed in this run, or null.
+    std::function<std::shared_ptr<const Status>()> failed = nullptr;
   };
+
+  // `last`: the token before the first.
+  explicit Turns(Token last = 0) : last_(last) {}
 
   static Turns& Get();
 
@@ -65,7 +71,7 @@ class Turns final : public Expirable {
   std::vector<Shared> TakeHeld(Condition condition);
 
   std::mutex mutex_;
-  Token last_ = 0;
+  Token last_;
   std::unordered_map<Token, Shared> turns_;  // that have not begun
   std::vector<Shared> held_;                 // that wait for others
   std::vector<std::pair<int64_t, int32_t>> record_;

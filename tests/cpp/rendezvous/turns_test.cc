@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <future>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,16 @@ void TestADeviceThatHasFailed() {
   CHECK(!IsReady(other_run));
 }
 
+void TestADeviceThatHadFailedBefore() {
+  Turns turns;
+  Begun held;
+  auto run = held.Wait();
+  Turns::Begin begin = held.As();
+  begin.failed = [] { return std::make_shared<const Status>(Status::Invalid("no rows")); };
+  CHECK(turns.Take(turns.Add(nullptr, {turns.Add(nullptr, {})}), std::move(begin)));
+  CHECK(run.get().message == "no rows");
+}
+
 void TestTurnsThatNobodyTookAreForgotten() {
   Turns turns;
   const int owner = 0;
@@ -109,6 +120,7 @@ int main() {
   TestATurnIsTakenOnce();
   TestTimeIsUp();
   TestADeviceThatHasFailed();
+  TestADeviceThatHadFailedBefore();
   TestTurnsThatNobodyTookAreForgotten();
   return Finish("turns_test");
 }
