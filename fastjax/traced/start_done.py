@@ -271,8 +271,7 @@ def _without_rows(eqn: JaxprEqn) -> JaxprEqn:
 
 def _no_derivative(*_: object, **__: object) -> NoReturn:
     raise UnsupportedError(
-        "a layer in chunks has first derivatives only, in reverse mode; give chunks=1 where others "
-        "are wanted."
+        "an exchange in two parts has no derivatives of its own: define a rule around start and done."
     )
 
 
