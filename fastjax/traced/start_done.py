@@ -271,7 +271,7 @@ def _without_rows(eqn: JaxprEqn) -> JaxprEqn:
 
 def _no_derivative(*_: object, **__: object) -> NoReturn:
     raise UnsupportedError(
-        "an exchange in two parts has no derivatives of its own: define a rule around start and done."
+        "an exchange in two parts has no derivatives: define a rule around its start and its done."
     )
 
 
