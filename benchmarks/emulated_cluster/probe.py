@@ -54,9 +54,6 @@ class _Connection:
             left -= got
         self.done = time.monotonic()
 
-    def close_sender(self) -> None:
-        self._out.close()
-
     def close(self) -> None:
         self._out.close()
         self._in.close()

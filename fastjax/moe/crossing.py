@@ -23,7 +23,7 @@ from fastjax.moe.transit import Token, Transit, arrive, depart
 from fastjax.traced.nonnegative import look_up
 
 # In the names that statistics and profiles have for the operations of deduplicated tokens.
-SCOPE = "moe_cross"
+_SCOPE = "moe_cross"
 
 
 class Sent(NamedTuple):
@@ -53,7 +53,7 @@ class Sent(NamedTuple):
         )
 
 
-@jax.named_scope(SCOPE)
+@jax.named_scope(_SCOPE)
 def start_there(
     rows: jax.Array,
     weights: jax.Array,
@@ -81,7 +81,7 @@ def start_there(
     return Sent((rows, own_weights, own_numbers), transit)
 
 
-@jax.named_scope(SCOPE)
+@jax.named_scope(_SCOPE)
 def finish_there(sent: Sent, token: Token = None) -> Arrays:
     """Rows, weights and numbers of a server's tokens on this device: (tokens + room, ...) each.
 
@@ -209,7 +209,7 @@ def no_numbers(crossing: Crossing) -> tuple[jax.Array, jax.Array]:
     return nothing(crossing.goes.shape[0]), nothing(crossing.token.shape[0])
 
 
-@jax.named_scope(SCOPE)
+@jax.named_scope(_SCOPE)
 def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
     """Sends the weights of tokens after them: shape (tokens + room, k)."""
     nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
@@ -259,7 +259,6 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
 
 
 __all__ = [
-    "SCOPE",
     "Crossed",
     "Returned",
     "Sent",

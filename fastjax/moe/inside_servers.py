@@ -19,20 +19,16 @@ from fastjax import jax_compat
 from fastjax.moe import linear, types, wire
 from fastjax.moe.handle import Route
 from fastjax.moe.linear import Arrays
-from fastjax.moe.transit import Flight, Token, receive, send, zeros
-from fastjax.traced.indexed_exchange import indexed_exchange, summable
+from fastjax.moe.transit import Flight, Token, receive, send
+from fastjax.traced.indexed_exchange import summable
 from fastjax.traced.nonnegative import look_up, quotient
-from fastjax.traced.start_done import start
 
 
 @jax.named_scope("moe_to_experts")
 def start_copies(x: jax.Array, route: Route, token: Token = None) -> Flight:
     """Sends the rows of tokens, shape (tokens, width), to their experts: (route.rows, width)."""
-    base = zeros((route.rows, x.shape[1]), x.dtype, token)
-    operands = x, base, route.dispatch
-    if token is None:
-        return indexed_exchange(*operands, _tokens_of(route), route.plan)
-    return start(*operands, route.plan, indices=_tokens_of(route), after=[token])
+    tokens = _tokens_of(route)
+    return send(x, route.rows, route.dispatch, route.plan, token, indices=tokens)
 
 
 @jax.named_scope("moe_add_up")
@@ -40,16 +36,18 @@ def start_sums(
     rows: jax.Array, factors: jax.Array | None, route: Route, wide: np.dtype, token: Token = None
 ) -> Flight:
     """Sums the rows of each token's choices, each times its factor: shape (tokens, width), wide."""
-    base = zeros((route.tokens, rows.shape[1]), wide, token)
-    operands = rows, base, route.dispatch
-    how: dict[str, Any] = {
-        "reverse": True,
-        "factors": factors,
-        "entries": route.place.reshape(route.tokens, route.top_k),
-    }
-    if token is None:
-        return indexed_exchange(*operands, _tokens_of(route), route.plan, **how)
-    return start(*operands, route.plan, indices=_tokens_of(route), after=[token], **how)
+    return send(
+        rows,
+        route.tokens,
+        route.dispatch,
+        route.plan,
+        token,
+        wide,
+        indices=_tokens_of(route),
+        reverse=True,
+        factors=factors,
+        entries=route.place.reshape(route.tokens, route.top_k),
+    )
 
 
 def start_weights(weights: jax.Array, route: Route, token: Token = None) -> Flight:

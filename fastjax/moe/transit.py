@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from fastjax.moe import wire
 from fastjax.moe.routing import Offsets
 from fastjax.traced.after import after as wait
 from fastjax.traced.exchange import exchange_planned
+from fastjax.traced.indexed_exchange import indexed_exchange
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.start_done import InFlight, done, start
 
@@ -52,12 +53,32 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype, token: Token) -> jax.Array:
     return jnp.broadcast_to(wait(jnp.zeros((), dtype), token), shape)
 
 
-def send(rows: jax.Array, length: int, offsets: Offsets, plan: TracedPlan, token: Token) -> Flight:
-    """Exchanges rows; where none arrives the result, of `length` rows, is zero."""
-    base = zeros((length, *rows.shape[1:]), rows.dtype, token)
-    if token is None:
-        return exchange_planned(rows, base, offsets, plan)
-    return start(rows, base, offsets, plan, after=[token])
+def send(
+    rows: jax.Array,
+    length: int,
+    offsets: Offsets,
+    plan: TracedPlan,
+    token: Token,
+    dtype: np.dtype | None = None,
+    **indexing: Any,
+) -> Flight:
+    """Exchanges rows; where none arrives the result, of `length` rows, is zero.
+
+    Args:
+      rows: to send.
+      length: of the result.
+      offsets: of the exchange.
+      plan: of it.
+      token: of the exchange before; None for a plain call.
+      dtype: of the result, where rows are summed in another type than theirs.
+      **indexing: see `indexed_exchange`, where indices name the rows.
+    """
+    base = zeros((length, *rows.shape[1:]), dtype or rows.dtype, token)
+    if token is not None:
+        return start(rows, base, offsets, plan, after=[token], **indexing)
+    if indexing:
+        return indexed_exchange(rows, base, offsets, plan=plan, **indexing)
+    return exchange_planned(rows, base, offsets, plan)
 
 
 def receive(flight: Flight, token: Token = None) -> jax.Array:

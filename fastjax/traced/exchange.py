@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from fastjax import config, jax_compat
+from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import PLANNED, fast_ragged_all_to_all_p, params_now
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan import TracedPlan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
@@ -89,7 +89,13 @@ def fast_ragged_all_to_all(
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         tables = [plan.table]
     operands, restore = _operands(operand, output, [*metadata, *tables], axes)
-    params = _params(axes, groups, spec, plan)
+    params = params_now(
+        axes,
+        groups,
+        spec,
+        operands=() if plan is None else PLANNED,
+        transposed_plan=plan is not None and plan.transposed,
+    )
     return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
 
 
@@ -109,7 +115,7 @@ def exchange_planned(
     """
     axes, groups = plan.axis_name, plan.axis_index_groups
     operands, restore = _operands(operand, output, [*metadata, plan.table], axes)
-    params = _params(axes, groups, plan.spec, plan)
+    params = params_now(axes, groups, plan.spec, operands=PLANNED, transposed_plan=plan.transposed)
     return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
 
 
@@ -119,21 +125,6 @@ def _operands(
     """Returns the primitives' operands, and what gives a result the type of the operand again."""
     carried, restore = byte_sized(operand, output)
     return jax_compat.vary_together([*carried, *rest], axes), restore
-
-
-def _params(axes: Axes, groups: Groups, spec: PlanSpec, plan: TracedPlan | None) -> ExchangeParams:
-    return {
-        "operands": PLANNED if plan is not None else (),
-        "axis_name": axes,
-        "axis_index_groups": groups,
-        "spec": spec,
-        "transposed_plan": plan is not None and plan.transposed,
-        "reverse": False,
-        "timeout_ms": config.current().timeout_ms,
-        "check_overlaps": config.current().check_overlaps,
-        "fallback": config.current().fallback,
-        "gpu_stream": config.current().gpu_stream,
-    }
 
 
 def _check_data(operand: jax.Array, output: jax.Array) -> None:

@@ -131,7 +131,7 @@ def _batch_folded(
     check_batch_rows(size, largest)
     sizes = given["send_sizes"]
     for name, rows in (("input_offsets", operand_rows), ("output_offsets", output_rows)):
-        given[name] = offsets_in_batch(given[name], sizes, rows)
+        given[name] = _offsets_in_batch(given[name], sizes, rows)
     for name in Metadata._fields:
         given[name] = fold_metadata(given[name], 1)
     for name in ("source", "base"):
@@ -174,7 +174,7 @@ def check_batch_rows(size: int, rows: int) -> None:
         )
 
 
-def offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
+def _offsets_in_batch(offsets: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     """Offsets, shape (entries, batch), as rows of the stacked batch, int32.
 
     A slice that leaves its element would land in another one's rows, where nobody could tell: its
@@ -200,4 +200,4 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
     return jnp.moveaxis(value, dim, at)
 
 
-__all__ = ["batch", "batch_exchange", "offsets_in_batch"]
+__all__ = ["batch", "batch_exchange"]

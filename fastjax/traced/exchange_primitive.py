@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 
-from fastjax import handlers, jax_compat
+from fastjax import config, handlers, jax_compat
 from fastjax.traced import automatic_axes, copied_rows, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import EXCHANGE
@@ -60,6 +60,31 @@ entries, where indices name rows of operand space; in the place of entries, star
 `contract.EXCHANGE`). With `reverse`, rows travel from output space to operand space along the same
 offsets, and those that land on each other are summed: the transpose.
 """
+
+
+def params_now(
+    axes: Axes,
+    groups: Groups,
+    spec: PlanSpec,
+    *,
+    operands: tuple[str, ...],
+    transposed_plan: bool = False,
+    reverse: bool = False,
+) -> ExchangeParams:
+    """The parameters of an exchange that is traced now, by the options."""
+    now = config.current()
+    return {
+        "operands": operands,
+        "axis_name": axes,
+        "axis_index_groups": groups,
+        "spec": spec,
+        "transposed_plan": transposed_plan,
+        "reverse": reverse,
+        "timeout_ms": now.timeout_ms,
+        "check_overlaps": operands != INDEXED and now.check_overlaps,
+        "fallback": now.fallback,
+        "gpu_stream": now.gpu_stream,
+    }
 
 
 def operand_names(params: ExchangeParams) -> tuple[str, ...]:
@@ -177,4 +202,5 @@ __all__ = [
     "exchange_attributes",
     "fast_ragged_all_to_all_p",
     "operand_names",
+    "params_now",
 ]

@@ -54,17 +54,6 @@ def may_use_handlers(platform: str, fallback: str) -> bool:
     return not handlers.unusable(platform)
 
 
-def gpus_with_handlers(fallback: str) -> list[str]:
-    """The GPU platforms whose programs may use handlers of ours, by what is installed.
-
-    Loads nothing, so what is installed may turn out to be of no use.
-
-    Args:
-      fallback: the option, when the program was traced.
-    """
-    return [*_BUILT_FOR] if fallback == "never" else handlers.platforms_built()
-
-
 def _refusal(platform: str, why: str, fallback: str) -> UnsupportedError:
     instead = f"{_ADVICE}; or allow" if platform in _BUILT_FOR else "Allow"
     return UnsupportedError(
@@ -87,4 +76,4 @@ def refuse_others(platform: str, what: str) -> None:
         )
 
 
-__all__ = ["gpus_with_handlers", "may_use_handlers", "needed", "refuse_others"]
+__all__ = ["may_use_handlers", "needed", "refuse_others"]

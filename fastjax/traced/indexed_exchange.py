@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import config, jax_compat
+from fastjax import jax_compat
 from fastjax.traced.contract import Metadata
-from fastjax.traced.exchange_primitive import INDEXED, fast_ragged_all_to_all_p
+from fastjax.traced.exchange_primitive import INDEXED, fast_ragged_all_to_all_p, params_now
 from fastjax.traced.plan import TracedPlan
 
 _HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
@@ -55,19 +55,15 @@ def indexed_exchange(
     indexing = indexed_operands(indices, factors, entries)
     operands = [source, base, *way, plan.table, *indexing]
     operands = jax_compat.vary_together(operands, plan.axis_name)
-    return fast_ragged_all_to_all_p.bind(
-        *operands,
+    params = params_now(
+        plan.axis_name,
+        plan.axis_index_groups,
+        plan.spec,
         operands=INDEXED,
-        axis_name=plan.axis_name,
-        axis_index_groups=plan.axis_index_groups,
-        spec=plan.spec,
         transposed_plan=plan.transposed,
         reverse=reverse,
-        timeout_ms=config.current().timeout_ms,
-        check_overlaps=False,
-        fallback=config.current().fallback,
-        gpu_stream=config.current().gpu_stream,
     )
+    return fast_ragged_all_to_all_p.bind(*operands, **params)
 
 
 def indexed_operands(

@@ -36,6 +36,7 @@ from fastjax.traced.exchange_primitive import (
     exchange_attributes,
     fast_ragged_all_to_all_p,
     operand_names,
+    params_now,
 )
 from fastjax.traced.indexed_exchange import indexed_operands
 from fastjax.traced.narrow_types import byte_sized
@@ -100,7 +101,7 @@ def start(
     Returns:
       The exchange in flight, to pass to `done` once.
     """
-    axes, now = plan.axis_name, config.current()
+    axes = plan.axis_name
     carried, restore = byte_sized(operand, output)
     operands = [*carried, *metadata, plan.table]
     if indices is not None:
@@ -108,18 +109,15 @@ def start(
     no_token = jnp.zeros(TOKEN.shape, TOKEN.dtype)
     count = len(operands)
     values = jax_compat.vary_together([*operands, no_token, *after], axes)
-    params = ExchangeParams(
+    params = params_now(
+        axes,
+        plan.axis_index_groups,
+        plan.spec,
         operands=PLANNED if indices is None else INDEXED,
-        axis_name=axes,
-        axis_index_groups=plan.axis_index_groups,
-        spec=plan.spec,
         transposed_plan=plan.transposed,
         reverse=reverse,
-        timeout_ms=now.timeout_ms,
-        check_overlaps=indices is None and now.check_overlaps,
-        fallback=now.fallback,
-        gpu_stream=now.gpu_stream,
     )
+    params["gpu_stream"] = False
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
         return InFlight(rows, token, (values[0], *values[2:count], token))

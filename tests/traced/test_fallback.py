@@ -78,14 +78,6 @@ def layer(x, *_):
     return jax.grad(value)(x)
 
 
-def test_gpus_that_there_is_a_library_for(monkeypatch):
-    """Asked for while programs are traced, before any library is loaded."""
-    assert fallback.gpus_with_handlers("jax") == []
-    assert fallback.gpus_with_handlers("never") == ["cuda", "rocm"]
-    monkeypatch.setattr(handlers, "platforms_built", lambda: ["rocm"])
-    assert fallback.gpus_with_handlers("error") == ["rocm"]
-
-
 def lowered(f, *platforms, args=ARGS):
     mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
     return jax.jit(mapped).trace(*args).lower(lowering_platforms=platforms).as_text()
