@@ -117,7 +117,6 @@ def start(
         transposed_plan=plan.transposed,
         reverse=reverse,
     )
-    params["gpu_stream"] = False
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
         return InFlight(rows, token, (values[0], *values[2:count], token))

@@ -241,7 +241,7 @@ def test_derivatives_are_refused(rng, mesh):
     def loss(operand, output, *way):
         return jax.grad(lambda rows: in_two(rows, output, *way).sum())(operand)
 
-    with pytest.raises(fastjax.errors.UnsupportedError, match="reverse mode"):
+    with pytest.raises(fastjax.errors.UnsupportedError, match="no derivatives"):
         jax.jit(spmd(loss, mesh)).lower(operand, output, *meta.arrays())
 
 
