@@ -62,6 +62,19 @@ def our_primitives(program: ClosedJaxpr) -> set[Primitive]:
     return found
 
 
+def with_symbolic_zeros(rule: Callable[..., Any], *operands: Any) -> Any:
+    """What a `custom_vjp` that asks for symbolic zeros makes of operands.
+
+    JAX knows none in a shard_map outside of `jit`; there this is a program of its own.
+    """
+    try:
+        return rule(*operands)
+    except NotImplementedError as error:
+        if "symbolic_zeros" not in str(error):
+            raise
+    return jax.jit(rule)(*operands)
+
+
 def vma(aval: Aval) -> frozenset[Hashable]:
     """Mesh axes that a value varies over; empty where check_vma is off."""
     return aval.mat.varying
@@ -524,6 +537,7 @@ __all__ = [
     "set_lowering",
     "vary_together",
     "vma",
+    "with_symbolic_zeros",
     "with_vma",
     "zero_cotangent",
     "zero_tangent",

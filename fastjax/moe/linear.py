@@ -39,13 +39,12 @@ def apply(linear: Map, operands: Arrays, constants: Any, axes: Axes) -> Arrays:
     """
     leaves, structure = jax.tree.flatten((operands, constants))
     given = jax.tree.unflatten(structure, jax_compat.vary_together(leaves, axes))
-    return _compiled(linear, *given)
+    return _applied(linear, *given)
 
 
-def _compiled(linear: Map, operands: Arrays, constants: Any) -> Arrays:
-    """As one program, also outside of `jit`: JAX knows no symbolic zeros in an eager shard_map."""
-    made: Any = jax.jit(functools.partial(_apply, linear), inline=True)(operands, constants)
-    return made
+def _applied(linear: Map, operands: Arrays, constants: Any) -> Arrays:
+    rule = functools.partial(_apply, linear)
+    return jax_compat.with_symbolic_zeros(rule, operands, constants)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -81,7 +80,7 @@ def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
         for like, ct, move in zip(likes, cts, moves, strict=False)
     )
     dtypes = tuple(like.dtype for like in likes)
-    made = _compiled(linear.transposed(dtypes), given, constants)
+    made = _applied(linear.transposed(dtypes), given, constants)
     return tuple(
         ct.astype(like.dtype) if move else None
         for like, ct, move in zip(likes, made, moves, strict=False)

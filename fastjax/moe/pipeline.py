@@ -87,9 +87,7 @@ def run(
     # Captured values stay as the experts know them: the same on all devices, perhaps.
     values = values._replace(params=(values.params, captured))
     layer = _Layer(tuple(arrangements), experts)
-    # As one program, also outside of `jit`: JAX knows no symbolic zeros in an eager shard_map.
-    made: Any = jax.jit(functools.partial(_run, layer), inline=True)(values, *rest)
-    return list(made)
+    return list(jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest))
 
 
 def _closed(
