@@ -65,7 +65,7 @@ def our_primitives(program: ClosedJaxpr) -> set[Primitive]:
 def with_symbolic_zeros(rule: Callable[..., Any], *operands: Any) -> Any:
     """What a `custom_vjp` that asks for symbolic zeros makes of operands.
 
-    JAX knows none in a shard_map outside of `jit`; there this is a program of its own.
+    An eager `shard_map` of JAX refuses those (0.10 to 0.12); there this is a program of its own.
     """
     try:
         return rule(*operands)

@@ -389,3 +389,46 @@ def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
         if equation.primitive.name in ("plan_ragged_all_to_all", "plan_and_gather")
     ]
     assert len(made) == wanted
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_outside_of_jit(rng, chunks, deduplicate):
+    problem = operands(reference.problem(rng, DEVICES, 4, EXPERTS))
+    step = with_gradients(
+        functools.partial(in_chunks, {"deduplicate": deduplicate}, chunks, one_expert)
+    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    jax.tree.map(close, step(*problem), jax.jit(step)(*problem))
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_experts_that_use_traced_values(rng, deduplicate):
+    """Of any type, made in a loop around the layer."""
+    x, router, experts = operands(reference.problem(rng, DEVICES, 4, EXPERTS))
+    weights, ids = reference.route(x, router, TOP_K)
+
+    def gradients(chunks):
+        def local(x, weights, ids, experts, scale):
+            def body(rows, key):
+                mask = jax.random.bernoulli(key, 0.5, rows.shape[1:])
+                shift = jax.random.randint(key, (), 0, 3)
+
+                def function(rows, group_sizes, params):
+                    return all_experts(rows, group_sizes, params) * mask * scale + shift
+
+                options = {"deduplicate": deduplicate}
+                return in_chunks(options, chunks, function, rows, weights, ids, experts), None
+
+            return jax.lax.scan(body, x, jax.random.split(jax.random.key(0), 2))[0]
+
+        spread = P("x")
+        specs = (spread, spread, spread, spread, P())
+        mapped = jax.shard_map(
+            local, mesh=mesh_of(), in_specs=specs, out_specs=spread, check_vma=False
+        )
+        loss = jax.jit(jax.grad(lambda *given: (mapped(*given) ** 2).sum(), (0, 1, 3, 4)))
+        return loss(x, weights, ids, experts, np.float32(1.5))
+
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(close, gradients(2), gradients(1))
