@@ -12,7 +12,7 @@ import numpy as np
 from fastjax import scheduler_traits
 from fastjax.topology import Topology
 from fastjax.traced.axes import Axes, Groups, position
-from fastjax.traced.gathering import gather_counts
+from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import PlanSpec
 
 _MOST_SHARES = 1 << 15

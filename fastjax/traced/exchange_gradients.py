@@ -14,8 +14,7 @@ from fastjax import jax_compat
 from fastjax.errors import UnsupportedError
 from fastjax.jax_compat import Tangent
 from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
-from fastjax.traced.gathering import gather_counts
-from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
+from fastjax.traced.plan_primitive import bind_plan, gather_counts
 from fastjax.traced.slices import covered, landings_of
 
 # Gradients of rows that were sent to several devices are added up, in these types.
@@ -37,26 +36,16 @@ def jvp(
     if "indices" in params["operands"]:
         raise UnsupportedError("an exchange by indices has no derivatives of its own.")
     if not params["operands"]:
-        rest.append(_plan_now(rest[1], params))
+        # For the value and its gradient together: the way back is the same plan, backwards.
+        axes, groups = params["axis_name"], params["axis_index_groups"]
+        limits = {"timeout_ms": params["timeout_ms"], "fallback": params["fallback"]}
+        rest += bind_plan(rest[1], axes, groups, params["spec"], **limits)
         params["operands"] = PLANNED
     result = fast_ragged_all_to_all_p.bind(source, base, *rest, **params)
     result_dot = fast_ragged_all_to_all_p.bind(
         ad.instantiate_zeros(source_dot), ad.instantiate_zeros(base_dot), *rest, **params
     )
     return result, result_dot
-
-
-def _plan_now(send_sizes: jax.Array, params: ExchangeParams) -> jax.Array:
-    """Plans for the value and its gradient together: the way back is the same plan, backwards."""
-    return plan_ragged_all_to_all_p.bind(
-        send_sizes,
-        axis_name=params["axis_name"],
-        axis_index_groups=params["axis_index_groups"],
-        spec=params["spec"],
-        timeout_ms=params["timeout_ms"],
-        experts=0,
-        fallback=params["fallback"],
-    )
 
 
 def transpose(

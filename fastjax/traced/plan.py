@@ -8,12 +8,11 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 
-from fastjax import _core, jax_compat
+from fastjax import _core
 from fastjax.checks import check_row_bytes
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
-from fastjax.traced.gathering import plan_and_gather_p
-from fastjax.traced.plan_primitive import plan_params, plan_ragged_all_to_all_p
+from fastjax.traced.plan_primitive import bind_plan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
 _DEFAULT_ROW_BYTES = 4096
@@ -103,11 +102,10 @@ def plan_sizes(
       axes: mesh axes.
       groups: groups of axis positions, or None.
       spec: what the plan depends on besides.
-      experts: of an MoE layer, for messages: its sizes may be minus the number of an expert that
-        there is not.
+      experts: of an MoE layer, for messages: its sizes may be minus an expert id that is out of
+        range.
     """
-    (sizes,) = jax_compat.vary_together([send_sizes], axes)
-    table = plan_ragged_all_to_all_p.bind(sizes, **plan_params(axes, groups, spec, experts))
+    (table,) = bind_plan(send_sizes, axes, groups, spec, experts=experts)
     return TracedPlan(table, spec, axes, groups)
 
 
@@ -119,9 +117,8 @@ def plan_and_gather(
     Returns:
       The plan, and the sizes of all devices by position, shape (devices, sizes of each).
     """
-    (sizes,) = jax_compat.vary_together([send_sizes], axes)
-    table, gathered = plan_and_gather_p.bind(sizes, **plan_params(axes, groups, spec, experts))
-    return TracedPlan(table, spec, axes, groups), gathered.reshape(len(spec.rank_of), *sizes.shape)
+    table, gathered = bind_plan(send_sizes, axes, groups, spec, experts=experts, gathers=True)
+    return TracedPlan(table, spec, axes, groups), gathered.reshape(-1, *send_sizes.shape)
 
 
 def planning_count() -> int:

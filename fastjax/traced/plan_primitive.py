@@ -1,4 +1,9 @@
-"""The primitive that plans, and its rules."""
+"""The primitive that plans exchanges and gathers counts, and its rules.
+
+CPU devices have a call for either and for both, which waits as long as an exchange does, and no
+longer. On other platforms `jax.lax.all_gather` gathers, which waits for the other devices without
+limit.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad
 
-from fastjax import config, jax_compat
-from fastjax.traced import automatic_axes, custom_calls, fallback
+from fastjax import config, handlers, jax_compat
+from fastjax.traced import automatic_axes, custom_calls
+from fastjax.traced import fallback as fallbacks
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import PLAN
 from fastjax.traced.plan_spec import PlanSpec
@@ -29,6 +34,7 @@ class PlanParams(TypedDict):
       timeout_ms: how long a device waits for the others.
       experts: of an MoE layer, for messages; 0 elsewhere.
       fallback: the option: what platforms without a backend of ours get.
+      plans, gathers: which of the results there are.
     """
 
     axis_name: Axes
@@ -37,114 +43,181 @@ class PlanParams(TypedDict):
     timeout_ms: int
     experts: int
     fallback: str
-
-
-def plan_params(axes: Axes, groups: Groups, spec: PlanSpec, experts: int) -> PlanParams:
-    """The parameters of a plan that is traced now."""
-    now = config.current()
-    return {
-        "axis_name": axes,
-        "axis_index_groups": groups,
-        "spec": spec,
-        "timeout_ms": now.timeout_ms,
-        "experts": experts,
-        "fallback": now.fallback,
-    }
+    plans: bool
+    gathers: bool
 
 
 plan_ragged_all_to_all_p = Primitive("plan_ragged_all_to_all")
+"""Takes the sizes of a device, or any counts: int32, shape (counts,).
+
+Returns the device's stage table, where it plans; then, where it gathers, the counts of all devices
+by position, shape (devices * counts,).
+"""
+plan_ragged_all_to_all_p.multiple_results = True
+
+
+def bind_plan(
+    counts: jax.Array,
+    axes: Axes,
+    groups: Groups,
+    spec: PlanSpec,
+    *,
+    experts: int = 0,
+    timeout_ms: int | None = None,
+    fallback: str | None = None,
+    plans: bool = True,
+    gathers: bool = False,
+) -> list[jax.Array]:
+    """Plans and gathers; see `PlanParams`. Time-out and fallback are by default as they are now."""
+    now = config.current()
+    (counts,) = jax_compat.vary_together([counts], axes)
+    return plan_ragged_all_to_all_p.bind(
+        counts,
+        axis_name=axes,
+        axis_index_groups=groups,
+        spec=spec,
+        timeout_ms=timeout_ms or now.timeout_ms,
+        experts=experts,
+        fallback=fallback or now.fallback,
+        plans=plans,
+        gathers=gathers,
+    )
+
+
+def gather_counts(
+    counts: jax.Array, axes: Axes, groups: Groups, spec: PlanSpec, timeout_ms: int | None = None
+) -> jax.Array:
+    """The counts of all devices of a group, by position.
+
+    Args:
+      counts: int32, of any shape.
+      axes: mesh axes.
+      groups: groups of their positions, or None.
+      spec: of any plan of these devices.
+      timeout_ms: how long a device waits for the others; that of the options if left out.
+
+    Returns:
+      Shape (devices, *counts.shape).
+    """
+    (gathered,) = bind_plan(
+        *(counts.reshape(-1), axes, groups, spec),
+        timeout_ms=timeout_ms,
+        plans=False,
+        gathers=True,
+    )
+    return gathered.reshape(len(spec.rank_of), *counts.shape)
 
 
 @plan_ragged_all_to_all_p.def_impl
-def _plan_impl(*_: object, **__: object) -> NoReturn:
+def _impl(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
 @plan_ragged_all_to_all_p.def_abstract_eval
-def _plan_abstract_eval(
-    send_sizes: jax_compat.Aval, *, axis_name: Axes, spec: PlanSpec, **_: object
-) -> jax_compat.Aval:
-    table = send_sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
-    return jax_compat.with_vma(table, frozenset(axis_name))
+def _abstract_eval(
+    counts: jax_compat.Aval,
+    *,
+    axis_name: Axes,
+    spec: PlanSpec,
+    plans: bool,
+    gathers: bool,
+    **_: object,
+) -> list[jax_compat.Aval]:
+    lengths = [spec.table_words] * plans + [len(spec.rank_of) * counts.shape[0]] * gathers
+    int32 = counts.update(dtype=np.dtype(np.int32), weak_type=False)
+    results = (int32.update(shape=(length,)) for length in lengths)
+    return [jax_compat.with_vma(result, frozenset(axis_name)) for result in results]
 
 
-def _plan_lowering(
+def _lowering(
     ctx: jax_compat.LoweringContext,
-    send_sizes: jax_compat.MlirValue,
+    counts: jax_compat.MlirValue,
     *,
     platform: str,
     **params: Unpack[PlanParams],
 ) -> list[jax_compat.MlirValue]:
-    spec = params["spec"]
-    if fallback.needed(platform, params["fallback"]):
+    axes, groups, spec = params["axis_name"], params["axis_index_groups"], params["spec"]
+    if params["gathers"] and not _can_gather(platform):
+
+        def apart(counts: jax.Array) -> list[jax.Array]:
+            plans = {**params, "gathers": False}
+            made = plan_ragged_all_to_all_p.bind(counts, **plans) if params["plans"] else []
+            return [*made, jax.lax.all_gather(counts, axes, axis_index_groups=groups, tiled=True)]
+
+        return jax_compat.lower_function(ctx, apart, counts)
+    if fallbacks.needed(platform, params["fallback"]):
         # JAX's exchange, which takes its place there, reads no table.
         return jax_compat.lower_function(
-            ctx, lambda _: jnp.zeros(spec.table_words, jnp.int32), send_sizes
+            ctx, lambda _: [jnp.zeros(spec.table_words, jnp.int32)], counts
         )
     bind = functools.partial(plan_ragged_all_to_all_p.bind, **params)
-    inside = automatic_axes.lower(ctx, bind, [send_sizes], rows=0)
+    inside = automatic_axes.lower(ctx, bind, [counts], rows=0)
     if inside is not None:
         return inside
-    return [emit_plan(ctx, send_sizes, plan_attributes(ctx, platform, params))]
-
-
-def emit_plan(
-    ctx: jax_compat.LoweringContext,
-    sizes: jax_compat.MlirValue,
-    attributes: dict[str, object],
-) -> jax_compat.MlirValue:
-    """Emits a call of all devices of a mesh that plans or gathers."""
-    (operand,) = custom_calls.operands_of(ctx, [sizes])
-    operands = {"send_sizes": operand, **custom_calls.partition()}
-    return custom_calls.emit(ctx, PLAN, operands, attributes)
-
-
-def plan_attributes(
-    ctx: jax_compat.LoweringContext, platform: str, params: PlanParams
-) -> dict[str, object]:
-    """The attributes of a call that plans."""
-    spec = params["spec"]
+    operation = "plan_ragged_all_to_all" if params["plans"] else "gather_counts"
     attributes = custom_calls.mesh_call_site(
-        ctx,
-        "plan_ragged_all_to_all",
-        params["axis_name"],
-        params["axis_index_groups"],
-        spec,
-        params["timeout_ms"],
-        platform,
+        ctx, operation, axes, groups, spec, params["timeout_ms"], platform
     )
-    return attributes | custom_calls.planning(spec) | {"experts": params["experts"]}
+    if params["plans"]:
+        attributes |= custom_calls.planning(spec) | {"experts": params["experts"]}
+    return _emit(ctx, counts, attributes)
 
 
-def _plan_jvp(
-    primals: Sequence[jax.Array],
-    tangents: Sequence[jax_compat.Tangent],
-    **params: Unpack[PlanParams],
-) -> tuple[jax.Array, jax_compat.Tangent]:
-    """Sizes have no derivative; what JAX hands on for those of a custom_vjp is one in name only."""
+def _can_gather(platform: str) -> bool:
+    """Whether there is a call of ours that gathers; what emulates GPUs does as these do."""
+    usable = platform == "cpu" and not handlers.unusable(platform)
+    return usable and not handlers.emulates_gpus()
+
+
+def _emit(
+    ctx: jax_compat.LoweringContext,
+    counts: jax_compat.MlirValue,
+    attributes: dict[str, object],
+) -> list[jax_compat.MlirValue]:
+    """Emits the call. It has one result, in which the equation's follow each other."""
+    (operand,) = custom_calls.operands_of(ctx, [counts])
+    operands = {"send_sizes": operand, **custom_calls.partition()}
+    lengths = [result.shape[0] for result in ctx.avals_out]
+    joined = ctx.avals_out[0].update(shape=(sum(lengths),))
+    made = custom_calls.emit(ctx.replace(avals_out=[joined]), PLAN, operands, attributes)
+    if len(lengths) == 1:
+        return [made]
+    return jax_compat.lower_function(
+        ctx.replace(avals_in=[joined]), lambda made: jnp.split(made, lengths[:1]), made
+    )
+
+
+def _jvp(primals: Sequence[jax.Array], tangents: object, **params: Unpack[PlanParams]) -> Any:
+    """Counts have no derivative; for those of a custom_vjp, JAX hands on one in name only."""
     del tangents
-    table = plan_ragged_all_to_all_p.bind(*primals, **params)
-    return table, jax_compat.zero_tangent(table)
+    made = plan_ragged_all_to_all_p.bind(*primals, **params)
+    return made, [jax_compat.zero_tangent(result) for result in made]
 
 
-def _plan_batcher(
+def _batcher(
     axis_data: Any,
     values: Sequence[jax.Array],
     dims: Sequence[int | None],
     **params: Unpack[PlanParams],
-) -> tuple[jax.Array, None]:
+) -> tuple[list[jax.Array], list[int | None]]:
     """A batch exchanges as one: its plan is that of all sizes, laid out as the exchange does."""
     refuse_mapped_axis(axis_data, params["axis_name"])
-    (sizes,), (dim,) = values, dims
-    if dim is not None:
-        sizes = fold_metadata(sizes, dim)
+    (counts,), (dim,) = values, dims
+    plans, gathers = params["plans"], params["gathers"]
+    if dim is None:
+        made = plan_ragged_all_to_all_p.bind(counts, **params)
+        return made, [None] * len(made)
+    if plans:
         params["spec"] = params["spec"].of_batch(axis_data.size)
-    return plan_ragged_all_to_all_p.bind(sizes, **params), None
+    made = plan_ragged_all_to_all_p.bind(fold_metadata(counts, dim), **params)
+    if gathers:  # unfolded again, with the batch in the second dimension
+        made[-1] = made[-1].reshape(-1, axis_data.size)
+    return made, [None] * plans + [1] * gathers
 
 
-jax_compat.set_lowering(plan_ragged_all_to_all_p, _plan_lowering)
-jax_compat.set_batcher(plan_ragged_all_to_all_p, _plan_batcher)
-ad.primitive_jvps[plan_ragged_all_to_all_p] = _plan_jvp
+jax_compat.set_lowering(plan_ragged_all_to_all_p, _lowering)
+jax_compat.set_batcher(plan_ragged_all_to_all_p, _batcher)
+jax_compat.set_jvp(plan_ragged_all_to_all_p, _jvp)
 
 
-__all__ = ["PlanParams", "emit_plan", "plan_attributes", "plan_params", "plan_ragged_all_to_all_p"]
+__all__ = ["bind_plan", "gather_counts", "plan_ragged_all_to_all_p"]

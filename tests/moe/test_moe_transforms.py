@@ -52,8 +52,8 @@ def plannings(step, *args):
 
 def planning_equations(jaxpr):
     """How often a program plans, as it is written."""
-    planning = ("plan_ragged_all_to_all", "plan_and_gather")
-    return sum(e.primitive.name in planning for e in equations(jaxpr))
+    planning = (e for e in equations(jaxpr) if e.primitive.name == "plan_ragged_all_to_all")
+    return sum(e.params["plans"] for e in planning)
 
 
 def dense_layer(x, router, experts):

@@ -19,8 +19,8 @@ from fastjax import _core, loopback
 from fastjax.traced import contract
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, Attribute, CustomCall
-from fastjax.traced.gathering import gather_counts
 from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import make_spec
 from fastjax.traced.start_done import done, start
 

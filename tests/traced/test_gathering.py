@@ -12,8 +12,8 @@ from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax import handlers, moe
-from fastjax.traced.gathering import gather_counts
 from fastjax.traced.plan import plan_and_gather, plan_sizes
+from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import make_spec
 
 P = jax.P
