@@ -21,10 +21,8 @@ import numpy as np
 import peers
 import records
 
-from fastjax.chunking import CANDIDATES, LayerTimes, layer_time, schedule
+from fastjax.chunking import CANDIDATES, LayerTimes, deduplication, layer_time, schedule
 from fastjax.cli.simulate import layers
-from fastjax.moe import choosing
-from fastjax.moe.servers import Servers
 from fastjax.simulation import PRESETS, Fabric, simulate_transfers
 from fastjax.traffic import ROUTINGS, LayerTraffic, Routing, layer_traffic
 
@@ -68,10 +66,9 @@ class Problem:
 
     def default(self) -> bool:
         """Whether `moe.dispatch` deduplicates if nobody says so."""
-        topology = self.topology
-        servers = Servers(topology, tuple(range(topology.num_devices)), self.routing.num_experts)
-        tokens = choosing.Tokens(self.tokens, self.routing.top_k, self.size.row, self.size.crossing)
-        return choosing.crosses_once(servers, tokens, "auto")
+        routing, size = self.routing, self.size
+        tokens = deduplication.Tokens(self.tokens, routing.top_k, size.row, size.crossing)
+        return deduplication.crosses_once(self.topology, routing.num_experts, tokens, "auto")
 
     def two_tier(self, *, once: bool) -> float:
         """Seconds that the peer takes, both ways; it plans nothing."""

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax.moe import arguments, checkpoint, choosing, types, wire
+from fastjax.chunking import deduplication
+from fastjax.moe import arguments, checkpoint, types, wire
 from fastjax.moe.planning import Routed, find_route
 from fastjax.moe.servers import ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology
@@ -111,8 +112,8 @@ def arrange(
     if weights is not None:
         deduplicate = arguments.check_travelling(weights, deduplicate)
     if deduplicate is None:
-        work = choosing.Tokens(tokens, top_k, row_bytes, crossing_bytes)
-        deduplicate = choosing.crosses_once(servers, work, spec.scheduler)
+        work = deduplication.Tokens(tokens, top_k, row_bytes, crossing_bytes)
+        deduplicate = deduplication.crosses_once(spec.topology, num_experts, work, spec.scheduler)
     deduplicated = deduplicate and servers.count > 1
     described = f"deduplicate={deduplicated}, room for {rows} rows"
     return Arrangement(

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 import fastjax
+from fastjax.chunking import deduplication
 from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.shared.text import Section
 from fastjax.cli.simulate import costs, layers
 from fastjax.cli.simulate.layer_source import LayerSource
 from fastjax.cli.simulate.layers import Layer
-from fastjax.moe import choosing
-from fastjax.moe.servers import Servers
 from fastjax.simulation import Fabric, Incast
 from fastjax.traffic import LayerTraffic, layer_traffic
 
@@ -71,12 +70,10 @@ class Work:
 
     def deduplicates(self) -> bool:
         """Whether `moe.dispatch` does by default."""
-        ranks = tuple(range(self.topology.num_devices))
-        servers = Servers(self.topology, ranks, self.source.num_experts)
         _, tokens, top_k = self.source.choices.shape
         size = self.row_bytes
-        work = choosing.Tokens(tokens, top_k, size.row, size.crossing)
-        return choosing.crosses_once(servers, work, "auto")
+        work = deduplication.Tokens(tokens, top_k, size.row, size.crossing)
+        return deduplication.crosses_once(self.topology, self.source.num_experts, work, "auto")
 
 
 def simulate(work: Work, schedulers: Sequence[str]) -> list[Layer]:

@@ -8,17 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastjax
-from fastjax.chunking import prices
+from fastjax.chunking import deduplication, popularity, prices
 from fastjax.cli.simulate import layers
-from fastjax.moe import choosing, popularity
-from fastjax.moe.servers import Servers
 from fastjax.simulation import PRESETS, Fabric
 from fastjax.traffic import Routing, layer_traffic
 
 
 def chosen_by_default(topology, tokens, num_experts):
-    found = Servers(topology, tuple(range(topology.num_devices)), num_experts)
-    return choosing.crosses_once(found, tokens, "auto")
+    return deduplication.crosses_once(topology, num_experts, tokens, "auto")
 
 
 @pytest.mark.parametrize(
@@ -26,12 +23,12 @@ def chosen_by_default(topology, tokens, num_experts):
     [(1, 8, False), (4, 1, False), (2, 8, True), (4, 8, True), (64, 2, False)],
 )
 def test_where_there_is_something_to_gain(servers, top_k, wanted):
-    tokens = choosing.Tokens(4096, top_k, 4096, 4096 + 5 * top_k)
+    tokens = deduplication.Tokens(4096, top_k, 4096, 4096 + 5 * top_k)
     assert chosen_by_default(fastjax.Topology(servers, 8), tokens, 8 * servers) == wanted
 
 
 def test_nothing_to_send():
-    tokens = choosing.Tokens(0, 8, 4096, 4136)
+    tokens = deduplication.Tokens(0, 8, 4096, 4136)
     assert not chosen_by_default(fastjax.Topology(4, 8), tokens, 32)
 
 
@@ -41,10 +38,10 @@ def test_nothing_to_send():
 def test_it_must_be_faster_for_even_and_for_skewed_experts(servers, top_k, row_bytes):
     topology = PRESETS["h200"].topology(servers)
     size = prices.crossing_row_bytes(row_bytes, top_k, 256 // servers)
-    tokens = choosing.Tokens(4096, top_k, row_bytes, size)
+    tokens = deduplication.Tokens(4096, top_k, row_bytes, size)
     even, skewed = (
         predict(topology, 256, tokens, "auto")
-        for predict in (choosing.predicted_times, choosing.predicted_if_skewed)
+        for predict in (deduplication.predicted_times, deduplication.predicted_if_skewed)
     )
     wanted = even[0] < even[1] and skewed[0] < skewed[1]
     assert chosen_by_default(topology, tokens, 256) == wanted
@@ -62,7 +59,7 @@ def test_it_is_not_far_from_the_better_way(servers, top_k, exponent):
         way("auto", layer, topology, fabric, size).seconds
         for way in (layers.each_choice, layers.once)
     )
-    tokens = choosing.Tokens(1024, top_k, size.row, size.crossing)
+    tokens = deduplication.Tokens(1024, top_k, size.row, size.crossing)
     taken = once if chosen_by_default(topology, tokens, 256) else each
     assert taken <= 1.08 * min(once, each)
 

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastjax.chunking import prices
+from fastjax.chunking import popularity, prices
 from fastjax.chunking.prices import Price
-from fastjax.moe import popularity
-from fastjax.moe.servers import Servers
 from fastjax.topology import Topology
 
 
@@ -32,16 +30,16 @@ class Tokens:
     crossing_bytes: int
 
 
-def crosses_once(servers: Servers, tokens: Tokens, scheduler: str) -> bool:
+def crosses_once(topology: Topology, num_experts: int, tokens: Tokens, scheduler: str) -> bool:
     """Whether the cost model predicts that it is faster, however popular experts are.
 
     It must be faster both if each expert is as popular as any other and if they are popular by
     Zipf's law. Both ways are predicted with the scheduler that is to plan them: one exchange
     against one between servers and one inside them. The way back takes as long.
     """
-    if servers.count == 1 or tokens.top_k == 1 or tokens.count == 0:
+    if topology.servers == 1 or tokens.top_k == 1 or tokens.count == 0:
         return False
-    work = servers.topology, servers.num_experts, tokens, scheduler
+    work = topology, num_experts, tokens, scheduler
     return all(_is_less(*predict(*work)) for predict in (predicted_times, predicted_if_skewed))
 
 
