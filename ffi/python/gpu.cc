@@ -1,5 +1,3 @@
-#include "python/gpu.h"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +8,7 @@
 
 #include "backends/gpu/device/driver_library.h"
 #include "kernels/emulated_gpu.h"
+#include "python/register.h"
 
 namespace nb = nanobind;
 

@@ -1,5 +1,3 @@
-#include "python/network.h"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,6 +11,7 @@
 
 #include "backends/network/open_wire.h"
 #include "backends/registry.h"
+#include "python/register.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/job_network.h"
 

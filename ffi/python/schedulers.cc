@@ -1,5 +1,3 @@
-#include "python/schedulers.h"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -11,6 +9,7 @@
 
 #include "planner/planner.h"
 #include "planner/scheduler_info.h"
+#include "python/register.h"
 
 namespace nb = nanobind;
 

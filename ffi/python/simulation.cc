@@ -1,5 +1,3 @@
-#include "python/simulation.h"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "python/arguments.h"
+#include "python/register.h"
 #include "python/transfers.h"
 #include "simulator/messages.h"
 #include "simulator/schedule.h"

@@ -1,5 +1,3 @@
-#include "python/statistics.h"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -12,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "python/register.h"
 #include "runtime/statistics.h"
 
 namespace nb = nanobind;
