@@ -1,6 +1,6 @@
-"""How long a layer of experts takes in chunks: a model of the lanes that its parts occupy."""
+"""How long a layer of experts takes in chunks: a model of the resources that its parts occupy."""
 
-from fastjax.chunking.lanes import LANES, Parts, Piece, Schedule, schedule
+from fastjax.chunking.resources import RESOURCES, Parts, Piece, Schedule, schedule
 from fastjax.chunking.times import (
     BACKWARD,
     CANDIDATES,
@@ -15,8 +15,8 @@ __all__ = [
     "BACKWARD",
     "CANDIDATES",
     "CHUNK_OVERHEAD",
-    "LANES",
     "LEAST_GAIN",
+    "RESOURCES",
     "LayerTimes",
     "Parts",
     "Piece",

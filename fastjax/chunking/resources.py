@@ -2,8 +2,8 @@
 
 A chunk's parts follow one another: it is planned, crosses between servers, is copied inside
 servers, goes through the experts, is summed inside servers and crosses back. Each part occupies a
-lane, and a lane does one part at a time, in the order in which they are ready. All arithmetic is in
-whole picoseconds, so that every host finds the same order.
+resource, and a resource does one part at a time, in the order in which they are ready. All
+arithmetic is in whole picoseconds, so that every host finds the same order.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from fastjax.errors import ArgumentError
 
-LANES = ("planner", "network", "inside", "experts")
+RESOURCES = ("planner", "network", "inside", "experts")
 """What works at once: the host that plans, NICs, links inside servers, and the experts."""
 
-_LANE_OF = {
+_RESOURCE_OF = {
     "planning": "planner",
     "out": "network",
     "copies": "inside",
@@ -25,7 +25,7 @@ _LANE_OF = {
     "sums": "inside",
     "back": "network",
 }
-_NAMES = tuple(_LANE_OF)
+_NAMES = tuple(_RESOURCE_OF)
 _OUT = _NAMES.index("out")
 _IN_A_SECOND = 10**12
 _MOST_SECONDS = 1e6
@@ -66,14 +66,14 @@ class Piece:
 
     Attributes:
       part: a field of `Parts`.
-      lane: one of `LANES`.
+      resource: one of `RESOURCES`.
       chunk: its number.
       start: seconds after the layer began.
       end: likewise.
     """
 
     part: str
-    lane: str
+    resource: str
     chunk: int
     start: float
     end: float
@@ -91,15 +91,17 @@ class Schedule:
     pieces: tuple[Piece, ...]
     total: float
 
-    def busy(self, lane: str) -> float:
-        """Seconds that a lane works.
+    def busy(self, resource: str) -> float:
+        """Seconds that a resource works.
 
         Raises:
-          ArgumentError: there is no such lane.
+          ArgumentError: there is no such resource.
         """
-        if lane not in LANES:
-            raise ArgumentError(f"lane must be one of {', '.join(LANES)}; got {lane!r}.")
-        taken = sum(_whole(p.end) - _whole(p.start) for p in self.pieces if p.lane == lane)
+        if resource not in RESOURCES:
+            raise ArgumentError(
+                f"resource must be one of {', '.join(RESOURCES)}; got {resource!r}."
+            )
+        taken = sum(_whole(p.end) - _whole(p.start) for p in self.pieces if p.resource == resource)
         return taken / _IN_A_SECOND
 
 
@@ -107,8 +109,8 @@ def schedule(chunks: Sequence[Parts]) -> Schedule:
     """Runs the chunks of a layer, in order.
 
     Plans are made one after another from the beginning. A chunk begins to cross when it is planned
-    and the one before has left the NICs. Where two parts wait for a lane, the one that was ready
-    first goes first; if both were at once, that of the earlier chunk.
+    and the one before has left the NICs. Where two parts wait for a resource, the one that was
+    ready first goes first; if both were at once, that of the earlier chunk.
 
     Args:
       chunks: what each takes.
@@ -124,11 +126,11 @@ def _whole(seconds: float) -> int:
 
 
 class _Run:
-    """Simulates the lanes. Parts that are ready wait in a heap: (when, chunk, part)."""
+    """Simulates the resources. Parts that are ready wait in a heap: (when, chunk, part)."""
 
     def __init__(self, lasting: list[list[int]]):
         self._lasting = lasting
-        self._free: dict[str, int] = dict.fromkeys(LANES, 0)
+        self._free: dict[str, int] = dict.fromkeys(RESOURCES, 0)
         self._waiting: list[tuple[int, int, int]] = []
         self._pieces: list[Piece] = []
         self._planned = [0] * len(lasting)
@@ -153,16 +155,16 @@ class _Run:
         if end > start:
             name = _NAMES[part]
             times = start / _IN_A_SECOND, end / _IN_A_SECOND
-            self._pieces.append(Piece(name, _LANE_OF[name], chunk, *times))
+            self._pieces.append(Piece(name, _RESOURCE_OF[name], chunk, *times))
 
     def _place(self, when: int, chunk: int, part: int) -> int:
-        """Runs a part as soon as its lane is free; returns its end."""
+        """Runs a part as soon as its resource is free; returns its end."""
         lasting = self._lasting[chunk][part]
         if not lasting:
             return when
-        lane = _LANE_OF[_NAMES[part]]
-        start = max(when, self._free[lane])
-        self._free[lane] = end = start + lasting
+        resource = _RESOURCE_OF[_NAMES[part]]
+        start = max(when, self._free[resource])
+        self._free[resource] = end = start + lasting
         self._add(part, chunk, start, end)
         return end
 
@@ -178,4 +180,4 @@ class _Run:
         heapq.heappush(self._waiting, (when, chunk, part))
 
 
-__all__ = ["LANES", "Parts", "Piece", "Schedule", "schedule"]
+__all__ = ["RESOURCES", "Parts", "Piece", "Schedule", "schedule"]

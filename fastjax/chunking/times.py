@@ -11,7 +11,7 @@ import numpy as np
 
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.chunking import prices
-from fastjax.chunking.lanes import LANES, Parts, Piece, Schedule, schedule
+from fastjax.chunking.resources import RESOURCES, Parts, Piece, Schedule, schedule
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
 
@@ -63,7 +63,7 @@ class LayerTimes:
     @classmethod
     def of(cls, found: Schedule, chunks: int, *, deduplicated: bool) -> LayerTimes:
         """The times of a schedule."""
-        busy = (found.busy(lane) for lane in LANES)
+        busy = (found.busy(resource) for resource in RESOURCES)
         return cls(chunks, deduplicated, found.pieces, found.total, *busy)
 
     def then(self, other: LayerTimes) -> LayerTimes:

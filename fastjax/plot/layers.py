@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LANE_NAMES = {"network": "NICs", "inside": "links inside", "experts": "experts"}
+RESOURCE_NAMES = {"network": "NICs", "inside": "links inside", "experts": "experts"}
 _BACK = ("sums", "back")
 _PALE = 0.45  # of the colour, on the way back
-_GAP = 0.9  # between layers, in lanes
+_GAP = 0.9  # between layers, in resources
 _MOST_TEXTS = 400
 
 
@@ -40,22 +40,22 @@ def plot_layers(layers: Sequence[TimedLayer], ax: Axes | None = None) -> Figure:
     mpl = matplotlib()
     if not layers:
         raise ArgumentError("layers must be one or more, got none.")
-    used = {piece.lane for layer in layers for piece in layer.pieces}
-    lanes = [lane for lane in LANE_NAMES if lane in used]
+    used = {piece.resource for layer in layers for piece in layer.pieces}
+    resources = [resource for resource in RESOURCE_NAMES if resource in used]
     place: Any = ax
     if place is None:
-        height = 1.4 + 0.3 * len(layers) * (len(lanes) + _GAP)
+        height = 1.4 + 0.3 * len(layers) * (len(resources) + _GAP)
         figure = mpl.figure.Figure(figsize=(11, max(2.4, height)), layout="constrained")
         place = figure.add_subplot()
-    if not lanes:
+    if not resources:
         note(place, "nothing moves and no expert works")
         return place.figure
     colours = colours_of(max(layer.chunks for layer in layers))
     right = max(layer.total for layer in layers) * 1e6
-    tops = [number * (len(lanes) + _GAP) for number in range(len(layers))]
+    tops = [number * (len(resources) + _GAP) for number in range(len(layers))]
     for layer, top in zip(layers, tops, strict=True):
-        _draw(layer, lanes, top, colours, right, place)
-    _finish(lanes, tops, right, place)
+        _draw(layer, resources, top, colours, right, place)
+    _finish(resources, tops, right, place)
     return place.figure
 
 
@@ -67,11 +67,11 @@ def in_words(layer: TimedLayer) -> str:
 
 
 def _draw(
-    layer: TimedLayer, lanes: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
+    layer: TimedLayer, resources: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
 ) -> None:
-    shown = [piece for piece in layer.pieces if piece.lane in lanes]
+    shown = [piece for piece in layer.pieces if piece.resource in resources]
     start, end = (np.array([getattr(p, name) for p in shown]) * 1e6 for name in ("start", "end"))
-    y = top + np.array([lanes.index(piece.lane) for piece in shown]) + 0.07
+    y = top + np.array([resources.index(piece.resource) for piece in shown]) + 0.07
     colour = colours[[piece.chunk for piece in shown]]
     back = np.array([piece.part in _BACK for piece in shown], bool)
     colour[back, :3] = 1 - _PALE * (1 - colour[back, :3])
@@ -84,14 +84,14 @@ def _draw(
                 fontsize="x-small", color="black" if piece.part in _BACK else "white",
             )  # fmt: skip
     ax.text(0, top - 0.12, in_words(layer), fontsize="small", ha="left", va="bottom")
-    ax.vlines(layer.total * 1e6, top, top + len(lanes), color="black", lw=1)
+    ax.vlines(layer.total * 1e6, top, top + len(resources), color="black", lw=1)
 
 
-def _finish(lanes: list[str], tops: list[float], right: float, ax: Axes) -> None:
-    places = [top + row + 0.5 for top in tops for row in range(len(lanes))]
-    ax.set_yticks(places, labels=[LANE_NAMES[lane] for lane in lanes] * len(tops))
+def _finish(resources: list[str], tops: list[float], right: float, ax: Axes) -> None:
+    places = [top + row + 0.5 for top in tops for row in range(len(resources))]
+    ax.set_yticks(places, labels=[RESOURCE_NAMES[resource] for resource in resources] * len(tops))
     ax.tick_params(axis="y", length=0, labelsize="x-small")
-    ax.set_ylim(tops[-1] + len(lanes) + 0.1, -_GAP)
+    ax.set_ylim(tops[-1] + len(resources) + 0.1, -_GAP)
     ax.set_xlim(0, right * 1.01)
     ax.set_xlabel("µs; numbers and colours: chunks")
     without_frame(ax, "bottom")
@@ -105,4 +105,4 @@ def _finish(lanes: list[str], tops: list[float], right: float, ax: Axes) -> None
     )  # fmt: skip
 
 
-__all__ = ["LANE_NAMES", "in_words", "plot_layers"]
+__all__ = ["RESOURCE_NAMES", "in_words", "plot_layers"]

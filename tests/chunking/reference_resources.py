@@ -1,8 +1,8 @@
 """An independent simulation of a layer in chunks: second by second, with whole seconds."""
 
 PARTS = ("planning", "out", "copies", "experts", "sums", "back")
-LANE = {"out": "network", "back": "network", "copies": "inside", "sums": "inside"}
-LANE |= {"planning": "planner", "experts": "experts"}
+RESOURCE = {"out": "network", "back": "network", "copies": "inside", "sums": "inside"}
+RESOURCE |= {"planning": "planner", "experts": "experts"}
 
 
 def simulate(chunks):
@@ -21,8 +21,8 @@ def simulate(chunks):
             for job in newly:
                 if not chunks[job[1]][job[0]]:
                     start[job] = end[job] = now
-        for lane in set(LANE.values()):
-            jobs = [job for job in ready if LANE[job[0]] == lane]
+        for resource in set(RESOURCE.values()):
+            jobs = [job for job in ready if RESOURCE[job[0]] == resource]
             waiting = [job for job in jobs if job not in start]
             if waiting and all(end[job] <= now for job in jobs if job in start):
                 first = min(waiting, key=lambda job: (ready[job], job[1]))

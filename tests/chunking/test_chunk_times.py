@@ -11,11 +11,8 @@ from fastjax.chunking import (
     CANDIDATES,
     LEAST_GAIN,
     LayerTimes,
-    Parts,
     fewest_of,
     layer_time,
-    prices,
-    schedule,
     times,
 )
 from fastjax.errors import ArgumentError, OptionError
@@ -53,32 +50,6 @@ def test_deduplicated_by_hand():
     assert [p.part for p in found.pieces] == [
         "planning", "out", "copies", "experts", "sums", "back"
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("deduplicate", [False, True])
-@pytest.mark.parametrize("chunks", [1, 2, 3, 8])
-def test_it_is_the_schedule_of_what_chunks_are_priced_at(chunks, deduplicate):
-    topology = Topology(4, 8)
-    found = layer_time(
-        topology, 1003, 8, 4096, 64, seconds_per_row=1e-8, chunks=chunks, deduplicate=deduplicate,
-        chunk_overhead=3e-5,
-    )  # fmt: skip
-    parts = []
-    for index in range(chunks):
-        tokens = -(-(1003 - index) // chunks)
-        work = tokens * 8 * 1e-8 + 3e-5
-        if deduplicate:
-            rows = prices.crossing_rows(tokens, 4, 64, 8)
-            out = prices.of_crossing(topology, rows, "auto", 4096 + 8 * 5)
-            back = prices.of_crossing(topology, rows, "auto", 4096)
-            inside = prices.of_inside(topology, tokens * 8, 4096)
-            moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
-            parts.append(Parts(out.planning + inside.planning, *moves))
-        else:
-            each = prices.of_each_choice(topology, tokens * 8, "auto", 4096)
-            parts.append(Parts(each.planning, each.exchange, 0, work, 0, each.exchange))
-    assert found.total == schedule(parts).total
-    assert found.pieces == schedule(parts).pieces
 
 
 @pytest.mark.parametrize("chunks", [1, 4])

@@ -10,7 +10,7 @@ from pictures import bars, texts
 from fastjax import plot
 from fastjax.chunking import LayerTimes, Parts, schedule
 from fastjax.errors import ArgumentError
-from fastjax.plot.layers import LANE_NAMES, in_words
+from fastjax.plot.layers import RESOURCE_NAMES, in_words
 
 seconds = st.integers(0, 5)
 some_parts = st.lists(st.builds(Parts, *[seconds] * 6), min_size=1, max_size=5)
@@ -31,21 +31,21 @@ def drawn(ax):
 
 @given(st.lists(some_parts, min_size=1, max_size=3))
 @example([[Parts()], [Parts(back=1.0)]])  # nothing moves in one of them
-def test_lanes_show_their_pieces(chunks):
+def test_resources_show_their_pieces(chunks):
     layers = [timed(parts) for parts in chunks]
     figure = plot.plot_layers(layers)
     (ax,) = figure.axes
-    used = {piece.lane for layer in layers for piece in layer.pieces}
-    lanes = [lane for lane in LANE_NAMES if lane in used]
-    if not lanes:
+    used = {piece.resource for layer in layers for piece in layer.pieces}
+    resources = [resource for resource in RESOURCE_NAMES if resource in used]
+    if not resources:
         assert texts(ax) == ["nothing moves and no expert works"]
         return
     names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == [LANE_NAMES[lane] for lane in lanes] * len(layers)
+    assert names == [RESOURCE_NAMES[resource] for resource in resources] * len(layers)
     wanted = [
-        sorted((piece.start, piece.end) for piece in layer.pieces if piece.lane == lane)
+        sorted((piece.start, piece.end) for piece in layer.pieces if piece.resource == resource)
         for layer in layers
-        for lane in lanes
+        for resource in resources
     ]
     for line, pieces in zip(drawn(ax), wanted, strict=True):
         assert np.array(line) == pytest.approx(np.array(pieces))

@@ -34,8 +34,8 @@ _COLUMNS = (
     "experts busy",
 )
 _CAPTION = """\
-time: with planning and the experts. x best: by the least time of both ways. busy: of a lane, which
-does one chunk at a time; a row for each choice has its whole exchange on the NICs."""
+time: with planning and the experts. x best: by the least time of both ways. busy: of a resource,
+which does one chunk at a time; a row for each choice has its whole exchange on the NICs."""
 
 
 @dataclasses.dataclass(frozen=True)
