@@ -7,8 +7,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "simulator/sequence.h"
-
 namespace fastjax::simulator {
 namespace {
 
@@ -17,6 +15,54 @@ using planner::Topology;
 
 constexpr double kNanoseconds = 1e-9;
 
+// Messages of each device (or of all, as device 0), stage by stage: a message waits for all messages of the stage that
+// is `window` before its own, of the stages in which the device has any. That is flow control by credits: a device has
+// `window` stages in flight, and the end of the oldest admits the next. Instead of an edge from every message of one
+// stage to every message of the other, there is a gate, a task without bytes, that waits for the former and that the
+// latter wait for: edges grow with the messages, not with their square.
+class Sequence {
+ public:
+  Sequence(Program* program, int32_t devices, int32_t window) : program_(program), of_(static_cast<size_t>(devices)) {
+    for (Step& step : of_) step.gates.assign(static_cast<size_t>(window), -1);
+  }
+
+  // Stages must come in order.
+  void Add(int32_t device, int32_t stage, int32_t message) {
+    Step& step = of_[static_cast<size_t>(device)];
+    if (step.stage != stage) {
+      step.stage = stage;
+      std::rotate(step.gates.begin(), step.gates.begin() + 1, step.gates.end());
+      step.gates.back() = Gate(std::exchange(step.members, {}));
+    }
+    step.members.push_back(message);
+    if (step.gates.front() >= 0) program_->edges.push_back({step.gates.front(), message});
+  }
+
+ private:
+  struct Step {
+    int32_t stage = -1;
+    std::vector<int32_t> gates;  // a ring of the last `window` stages, the oldest first; -1 for none
+    std::vector<int32_t> members;
+  };
+
+  // One message is its own gate.
+  int32_t Gate(const std::vector<int32_t>& members) {
+    if (members.empty()) return -1;
+    if (members.size() == 1) return members[0];
+    const auto gate = static_cast<int32_t>(program_->tasks.size());
+    program_->tasks.emplace_back();
+    for (const int32_t member : members) program_->edges.push_back({member, gate});
+    return gate;
+  }
+
+  Program* program_;
+  std::vector<Step> of_;
+};
+
+// Makes a graph of tasks of messages: edges say what must be over before a message may start, links what it shares.
+// Edges come from rows (messages.cc: a row is sent on when it is there), from the order of stages, which this is mostly
+// about, and from posting. Tasks are numbered like messages, and gates and start-ups behind them, so the first times of
+// a result are those of messages.
 class Scheduler {
  public:
   Scheduler(const Messages& messages, const Topology& topology, int64_t row_bytes, const Fabric& fabric)
@@ -70,7 +116,9 @@ class Scheduler {
     return task;
   }
 
-  // Messages are listed by stage.
+  // Stages follow each other, by one Sequence for each party that has an order to keep: of a device's balance, of what
+  // a device sends and of what it receives (credits), or of all devices together (barrier). Messages are listed by
+  // stage.
   void KeepInStep() {
     const int32_t devices = topology_.devices();
     const int32_t window = fabric_.synchronization == Synchronization::kWindow ? kStagesInFlight : 1;
@@ -133,7 +181,9 @@ class Scheduler {
     }
   }
 
-  // What goes from one device to another flows one after the other; start-ups are over ahead.
+  // What goes from one device to another flows one after the other, while start-ups overlap. So a message that follows
+  // another of its pair becomes two tasks: its start-up, which waits for all that the message waited for (edges are led
+  // to it), and its bytes, which wait for that and for the one before.
   void GoInOrder() {
     std::unordered_map<int64_t, int32_t> last;  // of a pair of devices
     std::vector<int32_t> starts(messages_.all.size(), -1);

@@ -11,7 +11,8 @@
 namespace fastjax::simulator {
 
 // Shares links among tasks: nobody's rate can be raised without lowering that of somebody who has no more. Found by
-// progressive filling: of all links, the one that can give its tasks least settles their rates, then the next.
+// progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): of all links, the one that can give its tasks
+// least settles their rates, then the next.
 class Sharing {
  public:
   // `program` must stay.

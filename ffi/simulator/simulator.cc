@@ -12,6 +12,14 @@ namespace {
 
 constexpr double kNotYet = -1;
 constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// A fluid model: bytes flow at rates that change only when a task begins or ends, so between two such events every end
+// is known, and the next event is the least of a heap. What an event changes is confined to a pool, a connected
+// component of the graph of tasks and links; components are found by union-find over links.
+//
+// Invariant between events: every task that flows is in exactly one active pool, every link of it belongs to that pool,
+// and the pool's moment is in dues_. Moments of pools that were dissolved stay there and are known by their time.
+
 // What ends at the same time but for rounding ends together.
 constexpr double kRounding = 1e-12;
 constexpr size_t kLargePool = 1024;
