@@ -7,44 +7,32 @@
 
 #include "planner/at_once.h"
 #include "planner/pieces.h"
-#include "planner/pricing.h"
 #include "planner/rail_lists.h"
 
 namespace fastjax::planner {
 namespace {
 
-class AllPairs final : public Schedule {
+class AllPairs final : public RailSchedule {
  public:
   AllPairs(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : topology_(topology), pricing_(topology, row_bytes), tiles_(std::move(tiles)), lists_(tiles_.get()) {}
+      : RailSchedule(topology, row_bytes, std::move(tiles)) {}
 
   void Plan(const int64_t* traffic) override {
     tiles_->Plan(traffic);
     busiest_ = tiles_->FindBusiest();
     Cut();
   }
-  void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
   int32_t num_stages() const override { return pieces_.count; }
-  int64_t block_bound() const override { return tiles_->block_bound(); }
   Picoseconds PredictedTime() override;
-  int64_t StagingRows(int32_t server) const override {
-    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
-  }
-  void Append(int32_t device, TransferBuffer* out) override;
 
  private:
   void Cut();
-  void CollectSlices(int32_t device, int32_t piece);
+  void CollectSlices(int32_t piece, int32_t device, std::vector<Slice>* slices) override;
   Picoseconds InStep() const;
 
-  Topology topology_;
-  Pricing pricing_;
-  std::shared_ptr<Tiles> tiles_;
-  RailLists lists_;
   Tiles::Busiest busiest_;
   Tiles::Inside inside_;
   Pieces pieces_;
-  std::vector<Slice> slices_;
 };
 
 // Rails carry first what needs no balance and last what needs no redistribution. Rails and pairs differ, so half of it
@@ -67,8 +55,7 @@ void AllPairs::Cut() {
 
 // A piece is the same share of every pair. Every server begins with the one behind it, so that none gets all that is
 // posted first, and another nothing for as long as posting takes.
-void AllPairs::CollectSlices(int32_t device, int32_t piece) {
-  slices_.clear();
+void AllPairs::CollectSlices(int32_t piece, int32_t device, std::vector<Slice>* slices) {
   const bool every = device == kEveryDevice;
   const int32_t server = every ? 0 : topology_.server_of(device);
   const auto collect = [&](int32_t source, int32_t target) {
@@ -79,7 +66,7 @@ void AllPairs::CollectSlices(int32_t device, int32_t piece) {
     };
     // Sprayed rails carry a little more or less than their quotas, hence more units than the pair has of them.
     const int64_t end = piece + 1 == pieces_.count ? int64_t{1} << 62 : edge(piece + 1);
-    slices_.push_back({source, target, edge(piece), end});
+    slices->push_back({source, target, edge(piece), end});
   };
   const int32_t n = topology_.servers;
   for (int32_t shift = 1; shift < n; ++shift) {
@@ -89,17 +76,6 @@ void AllPairs::CollectSlices(int32_t device, int32_t piece) {
     if (source < server) collect(source, server);
     collect(server, target);
     if (source > server) collect(source, server);
-  }
-}
-
-void AllPairs::Append(int32_t device, TransferBuffer* out) {
-  AppendLocal(topology_, tiles_->traffic(), device, out);
-  lists_.Prepare(device);
-  for (int32_t piece = 0; piece < pieces_.count; ++piece) {
-    CollectSlices(device, piece);
-    for (const Slice& slice : slices_) lists_.AppendBalance(slice, piece, out);
-    for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, piece, out);
-    for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, piece, out);
   }
 }
 

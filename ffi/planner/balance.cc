@@ -5,11 +5,22 @@
 
 #include "planner/bits.h"
 
-// Why this moves the fewest rows. A row (i, j) on rail k moves [k != i] + [k != j] times. A diagonal row costs 0 on its
-// own rail and 2 elsewhere; any other costs 1 on rail i or j and 2 elsewhere. Giving a diagonal row's place away frees
-// room for one other row, which saves 1 at most and costs 2, so diagonal rows come first. What remains is to place as
-// many of the others as possible on one of their two ends: a maximum flow, found by augmenting paths from rails above
-// their quota to rails below it, along rows that may change from one end to the other.
+// FAST (arXiv 2505.09764) balances a tile in any way that makes its rails equal. This moves the fewest rows: a
+// transport problem, of minimum cost by the shape of its costs. A row (i, j) on rail k moves [k != i] + [k != j] times.
+// A diagonal row costs 0 on its own rail and 2 elsewhere; any other costs 1 on rail i or j and 2 elsewhere. Giving a
+// diagonal row's place away frees room for one other row, which saves 1 at most and costs 2, so diagonal rows come
+// first. What remains is to place as many of the others as possible on one of their two ends: a maximum flow, found by
+// augmenting paths from rails above their quota to rails below it, along rows that may change from one end to the
+// other. Rails are the nodes; the residual capacity from rail i to rail j is here_[i][j], the rows on i that could lie
+// on j.
+//
+// Short paths come first, as in the algorithms of Dinic and of Edmonds and Karp, and nearly all flow is found by them:
+// all rows on their origins (PlaceOnOrigins); paths of one step (PushToRooms); of two and three (PushThroughOthers);
+// then breadth-first searches until none finds a path (Augment). What is left over then must lie on neither end.
+//
+// Invariants. A rail's rows are its quota plus excess_ minus space_, one of which is 0. The rows of block (i, j) are,
+// in this order, those on rail i, those on rail j and the leftover, so each end has one segment of it. A rail above its
+// quota has only rows of its own above it: no path runs through it, so no path brings it any.
 
 namespace fastjax::planner {
 namespace {
@@ -38,33 +49,31 @@ Balancer::Balancer(int32_t rails)
   pieces_.reserve(static_cast<size_t>(rails) * (rails + 1));
 }
 
-int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-                       int32_t first) {
-  Assign(tile, stride, quotas);
-  for (int32_t rail = 0; rail < rails_; ++rail) first = WriteAll(rail, &rails[rail], pool, first);
-  return first;
-}
-
-int32_t Balancer::FillFor(const Viewer& viewer, const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails,
-                          Segment* pool, int32_t first) {
-  Assign(tile, stride, quotas);
-  first = WriteAll(viewer.local, &rails[viewer.local], pool, first);
-  return rails_ == 8 ? WriteOthers<8>(viewer, quotas, rails, pool, first)
-                     : WriteOthers<0>(viewer, quotas, rails, pool, first);
-}
-
-void Balancer::Assign(const int64_t* tile, int64_t stride, const int64_t* quotas) {
+int32_t Balancer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, const Viewer* viewer, Rail* rails,
+                       Segment* pool, int32_t first) {
   // Small plans spend most of their time here, hence with a number of rails that the compiler knows where it is the
   // usual one.
   if (rails_ == 8) {
-    AssignTo<8>(tile, stride, quotas);
-  } else {
-    AssignTo<0>(tile, stride, quotas);
+    Assign<8>(tile, stride, quotas);
+    return Write<8>(quotas, viewer, rails, pool, first);
   }
+  Assign<0>(tile, stride, quotas);
+  return Write<0>(quotas, viewer, rails, pool, first);
 }
 
 template <int32_t kRails>
-void Balancer::AssignTo(const int64_t* tile, int64_t stride, const int64_t* quotas) {
+int32_t Balancer::Write(const int64_t* quotas, const Viewer* viewer, Rail* rails, Segment* pool, int32_t first) const {
+  if (viewer != nullptr) {
+    first = WriteRail<kRails>(viewer->local, &rails[viewer->local], pool, first);
+    return WriteOthers<kRails>(*viewer, quotas, rails, pool, first);
+  }
+  const int32_t m = kRails == 0 ? rails_ : kRails;
+  for (int32_t rail = 0; rail < m; ++rail) first = WriteRail<kRails>(rail, &rails[rail], pool, first);
+  return first;
+}
+
+template <int32_t kRails>
+void Balancer::Assign(const int64_t* tile, int64_t stride, const int64_t* quotas) {
   const int32_t m = kRails == 0 ? rails_ : kRails;
   const int32_t words = kRails == 0 ? words_ : 1;
   PlaceOnOrigins<kRails>(tile, stride, quotas);
@@ -81,10 +90,6 @@ void Balancer::AssignTo(const int64_t* tile, int64_t stride, const int64_t* quot
     for (int32_t block = 0; block < m * m; ++block) here_[block] = Smaller(here_[block], placed_[block]);
   }
   SpreadLeftover<kRails>();
-}
-
-int32_t Balancer::WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first) const {
-  return rails_ == 8 ? WriteRail<8>(rail, out, pool, first) : WriteRail<0>(rail, out, pool, first);
 }
 
 template <int32_t kRails>
@@ -415,6 +420,15 @@ int32_t Balancer::WritePieces(int32_t rail, Wanted wanted, int64_t position, Seg
     first += wanted(pieces_[i]);
   }
   return first;
+}
+
+std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology) {
+  return std::make_shared<Tiles>(topology, std::make_unique<Balancer>(RailsOf(topology)));
+}
+
+Picoseconds BalancedTilesTime(const Topology& topology) {
+  const Wide devices = topology.devices();
+  return 1000 * (1400 + 3 * devices * devices / 5);
 }
 
 }  // namespace fastjax::planner

@@ -5,9 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "planner/rate.h"
 #include "planner/segments.h"
+#include "planner/tiles.h"
+#include "planner/topology.h"
 
 namespace fastjax::planner {
 
@@ -28,15 +32,12 @@ class Balancer final : public RailFiller {
   int64_t max_segments() const override { return 3 * int64_t{rails_} * rails_; }
 
   bool heeds_viewer() const override { return true; }
-  int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-               int32_t first) override;
-  int32_t FillFor(const Viewer& viewer, const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails,
-                  Segment* pool, int32_t first) override;
+  int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, const Viewer* viewer, Rail* rails,
+               Segment* pool, int32_t first) override;
 
  private:
-  void Assign(const int64_t* tile, int64_t stride, const int64_t* quotas);
   template <int32_t kRails>
-  void AssignTo(const int64_t* tile, int64_t stride, const int64_t* quotas);
+  void Assign(const int64_t* tile, int64_t stride, const int64_t* quotas);
   template <int32_t kRails>
   void PlaceOnOrigins(const int64_t* tile, int64_t stride, const int64_t* quotas);
   template <int32_t kRails>
@@ -65,7 +66,8 @@ class Balancer final : public RailFiller {
     const int32_t m = kRails == 0 ? rails_ : kRails;
     return i < m ? i : i - m;
   }
-  int32_t WriteAll(int32_t rail, Rail* out, Segment* pool, int32_t first) const;
+  template <int32_t kRails>
+  int32_t Write(const int64_t* quotas, const Viewer* viewer, Rail* rails, Segment* pool, int32_t first) const;
   template <int32_t kRails>
   int32_t WriteOthers(const Viewer& viewer, const int64_t* quotas, Rail* rails, Segment* pool, int32_t first) const;
   template <int32_t kRails>
@@ -101,6 +103,12 @@ class Balancer final : public RailFiller {
   std::vector<Segment> pieces_;       // leftover, ordered by rail
   std::vector<int32_t> first_piece_;  // per rail, and the end
 };
+
+// Tiles whose rows are balanced over the rails; several schedulers may have them in common.
+std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology);
+
+// The planning time of the sums of all tiles, without the rail assignment, which only tables need.
+Picoseconds BalancedTilesTime(const Topology& topology);
 
 }  // namespace fastjax::planner
 

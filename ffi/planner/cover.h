@@ -1,5 +1,6 @@
 // The greedy end of a decomposition: entries go out whole, the largest first, each in the first stage that both its
-// servers are free in.
+// servers are free in. In the words of textbooks, a greedy edge colouring of a bipartite graph, or first fit decreasing
+// for the open shop: fewer stages than a perfect decomposition, each as long as its largest entry.
 #ifndef FASTJAX_PLANNER_COVER_H_
 #define FASTJAX_PLANNER_COVER_H_
 

@@ -5,6 +5,21 @@
 
 #include "planner/bits.h"
 
+// Between servers, FAST (arXiv 2505.09764) pads the server matrix until all lines have equal sums and takes it apart by
+// Birkhoff and von Neumann: one perfect matching after another, each with the weight of its smallest entry. Here it is
+// covered instead of taken apart (docs/design/stages.md), with the padding kept as numbers beside the lines:
+//
+//   invariant    every row's and every column's units left, plus its spare, are remaining_.
+//
+// A matching of weight w takes w off every line: off the pair's units as far as they go, and what they lack off the
+// spare of both its servers. So no pair may weigh more than its Reach, and if none does, no spare goes below zero, and
+// the invariant holds. By it, the pairs that have units or time to spare always contain a perfect matching (spread the
+// spare of rows over that of columns, and Birkhoff's theorem applies), so the search ends with nothing left.
+//
+// Each matching is one of nearly the largest weight: a bottleneck matching, by the threshold method. Pairs below the
+// threshold are no edges; Kuhn's augmenting paths, found breadth-first on words of bits, match what the last matching
+// left unmatched; a search that fails proves, by Hall's theorem, that the threshold is too high, and by how much.
+
 namespace fastjax::planner {
 namespace {
 
@@ -93,16 +108,10 @@ bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) 
   uncovered_.assign(units, units + left_.size());
   for (int32_t i = 0; i < matchings.count(); ++i) {
     const int16_t* to = matchings.matching(i);
-    const int64_t weight = matchings.weights[i];
-    free_ = all_;
-    if (weight <= 0) return false;
     for (int32_t s = 0; s < servers_; ++s) {
-      const int32_t d = to[s];
-      if (d == kNone) continue;
-      if (d < 0 || d >= servers_ || (free_[d / 64] & BitOf(d)) == 0) return false;
-      ClearBit(free_.data(), d);
-      int64_t& left = uncovered_[static_cast<size_t>(s) * servers_ + d];
-      left = std::max<int64_t>(left - weight, 0);
+      if (to[s] == kNone) continue;
+      int64_t& left = uncovered_[static_cast<size_t>(s) * servers_ + to[s]];
+      left = std::max<int64_t>(left - matchings.weights[i], 0);
     }
   }
   if (*std::max_element(uncovered_.begin(), uncovered_.end()) != 0) return false;
@@ -177,7 +186,7 @@ void MatchingBuilder::PeelAll() {
     for (int32_t row = 0; row < servers_; ++row) {
       if (row_to_[row] == kNone) Augment<kOneWord>(row);
     }
-    Peel(row_to_.data(), SmallestMatched());
+    Peel(SmallestMatched());
     Refresh();
     if (remaining_ > next) continue;
     Consider();
@@ -270,7 +279,6 @@ void MatchingBuilder::BuildTail(const int64_t* units, const Look& look) {
   for (int32_t i = 0; i < look.peeled; ++i) {
     const int16_t* to = peeled_.matching(i);
     for (int32_t row = 0; row < servers_; ++row) {
-      if (to[row] == kNone) continue;
       int32_t& left = left_[static_cast<size_t>(row) * servers_ + to[row]];
       left -= static_cast<int32_t>(std::min<int64_t>(left, peeled_.weights[i]));
     }
@@ -282,7 +290,7 @@ void MatchingBuilder::BuildTail(const int64_t* units, const Look& look) {
   }
 }
 
-// No matching weighs more than any server's best pair allows.
+// The first threshold: no matching weighs more than any server's best pair allows.
 void MatchingBuilder::SetThreshold() {
   const int32_t n = servers_;
   threshold_ = remaining_;
@@ -344,10 +352,11 @@ void MatchingBuilder::Augment(int32_t root) {
   }
 }
 
-// A search that fails has reached one row more than columns, so a matching must use a pair of these rows and another
-// column: the threshold goes down to the best of them. Other rows learn of pairs that now come up to it when a search
-// that fails includes them; until then they have fewer choices, and the threshold is right all the same. Returns from
-// where in the queue to go on: no row before that has learned of a pair.
+// A search that fails has reached one row more than columns (Hall), so a matching must use a pair of these rows and
+// another column, and weighs no more than the best of those pairs: the threshold goes down to that, less the slack, and
+// every matching weighs as much as any could, less the slack. Other rows learn of pairs that now come up to it when a
+// search that fails includes them; until then they have fewer choices, and the threshold is right all the same. Returns
+// from where in the queue to go on: no row before that has learned of a pair.
 template <bool kOneWord>
 int32_t MatchingBuilder::LowerThreshold() {
   const int32_t words = kOneWord ? 1 : words_;
@@ -388,19 +397,15 @@ int32_t MatchingBuilder::SmallestMatched() const {
   return smallest;
 }
 
-// Every pair moves up to `weight` units; servers that have fewer, or no pair, spend time that they can spare.
-void MatchingBuilder::Peel(const int16_t* to, int32_t weight) {
+// Every pair moves up to `weight` units; servers that have fewer spend time that they can spare.
+void MatchingBuilder::Peel(int32_t weight) {
   const int32_t n = servers_;
-  peeled_.to.insert(peeled_.to.end(), to, to + n);
+  peeled_.to.insert(peeled_.to.end(), row_to_.begin(), row_to_.end());
   peeled_.weights.push_back(weight);
   remaining_ -= weight;
   used_ += weight;
   for (int32_t row = 0; row < n; ++row) {
-    const int32_t column = to[row];
-    if (column == kNone) {
-      row_spare_[row] -= weight;
-      continue;
-    }
+    const int32_t column = row_to_[row];
     int32_t& left = left_[static_cast<size_t>(row) * n + column];
     const int32_t waste = std::max(weight - left, 0);
     left -= weight - waste;

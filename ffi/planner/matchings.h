@@ -1,5 +1,5 @@
-// Covers what servers send to each other by weighted matchings: few of them, and together about as long as the busiest
-// server needs.
+// Covers what servers send to each other by weighted matchings (Birkhoff and von Neumann's decomposition, relaxed): few
+// of them, and together about as long as the busiest server needs.
 #ifndef FASTJAX_PLANNER_MATCHINGS_H_
 #define FASTJAX_PLANNER_MATCHINGS_H_
 
@@ -37,7 +37,8 @@ class MatchingBuilder {
   // units[s * n + d]: what s sends to d, not negative, zero on the diagonal. startup: what a matching costs, in units.
   void Build(const int64_t* units, int64_t startup);
 
-  // Takes these matchings as they are. Returns false, and takes none, if they are no cover of units.
+  // Takes these matchings as they are: one-to-one, of positive weights. Returns false, and takes none, if they are no
+  // cover of units.
   bool Take(const int64_t* units, const MatchingList& matchings);
 
   const MatchingList& matchings() const { return result_; }
@@ -87,7 +88,7 @@ class MatchingBuilder {
   void Augment(int32_t root);
   void Flip(int16_t column);
   int32_t SmallestMatched() const;
-  void Peel(const int16_t* to, int32_t weight);
+  void Peel(int32_t weight);
   void FindUsable(int32_t row);
   void Refresh();
 

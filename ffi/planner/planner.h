@@ -69,8 +69,8 @@ class Planner {
   void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
   // Does the same; `fingerprint` is that of the traffic, asked for before.
   void Plan(const int64_t* traffic, const Fingerprint& fingerprint);
-  // Takes these matchings, where the scheduler uses any and they cover the traffic. The plan depends on them, and so
-  // does its hash.
+  // Takes these matchings, where the scheduler uses any and they cover the traffic. They are one-to-one, and weights
+  // are positive. The plan depends on them, and so does its hash.
   void PlanWith(const int64_t* traffic, const MatchingList& matchings);
 
   Fingerprint FingerprintOf(const int64_t* traffic) const;

@@ -224,4 +224,16 @@ void RailLists::AppendRedistribute(const Slice& slice, int32_t stage, TransferBu
   AppendPieces(slice, 0, m_, &redistribute_, out, write);
 }
 
+void RailSchedule::Append(int32_t device, TransferBuffer* out) {
+  AppendLocal(topology_, tiles_->traffic(), device, out);
+  lists_.Prepare(device);
+  for (int32_t stage = 0; stage < num_stages(); ++stage) {
+    slices_.clear();
+    CollectSlices(stage, device, &slices_);
+    for (const Slice& slice : slices_) lists_.AppendBalance(slice, stage, out);
+    for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, stage, out);
+    for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, stage, out);
+  }
+}
+
 }  // namespace fastjax::planner

@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "planner/pricing.h"
 #include "planner/schedule.h"
 #include "planner/tiles.h"
 
@@ -80,6 +83,33 @@ class RailLists {
   std::vector<int32_t> entries_;
   int32_t all_ = 0;  // entries in their place
   int32_t used_ = 0;
+};
+
+// What schedules that carry tiles over rails have in common: stages of slices, each of which is balanced, crosses and
+// is redistributed.
+class RailSchedule : public Schedule {
+ public:
+  void Rebind(const int64_t* traffic) final { tiles_->Rebind(traffic); }
+  int64_t block_bound() const final { return tiles_->block_bound(); }
+  int64_t StagingRows(int32_t server) const final {
+    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
+  }
+  void Append(int32_t device, TransferBuffer* out) final;
+
+ protected:
+  RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
+      : topology_(topology), pricing_(topology, row_bytes), tiles_(std::move(tiles)), lists_(tiles_.get()) {}
+
+  // The slices of a stage; for one device, those that its server is part of, in the same order.
+  virtual void CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) = 0;
+
+  Topology topology_;
+  Pricing pricing_;
+  std::shared_ptr<Tiles> tiles_;
+  RailLists lists_;
+
+ private:
+  std::vector<Slice> slices_;
 };
 
 }  // namespace fastjax::planner

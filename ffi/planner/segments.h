@@ -35,19 +35,15 @@ class RailFiller {
 
   // Segments that Fill needs of the pool at most, those that it only tries included.
   virtual int64_t max_segments() const = 0;
+  // Whether Fill lists less for a viewer.
   virtual bool heeds_viewer() const { return false; }
   // Rows that a rail may get beyond its quota: 0 for those that keep to quotas.
   virtual int64_t slack_rows(int64_t /*tile_rows*/) const { return 0; }
   // tile[i * stride + j] rows go from local device i to local device j of the other server; quotas sum to theirs.
-  // Writes rails[0, m) and the segments at pool[first...]; returns the end of them.
-  virtual int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-                       int32_t first) = 0;
-  // Does the same, but rails other than the viewer's own list only what starts, or ends, at the viewer, if
-  // heeds_viewer.
-  virtual int32_t FillFor(const Viewer& /*viewer*/, const int64_t* tile, int64_t stride, const int64_t* quotas,
-                          Rail* rails, Segment* pool, int32_t first) {
-    return Fill(tile, stride, quotas, rails, pool, first);
-  }
+  // Writes rails[0, m) and the segments at pool[first...]; returns the end of them. For a viewer, rails other than its
+  // own list only what starts, or ends, at it, if heeds_viewer.
+  virtual int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, const Viewer* viewer, Rail* rails,
+                       Segment* pool, int32_t first) = 0;
 };
 
 }  // namespace fastjax::planner

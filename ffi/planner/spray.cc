@@ -19,8 +19,8 @@ int64_t Sprayer::ChunkRows(int32_t rails, int64_t row_bytes, int64_t tile_rows) 
   return std::max<int64_t>({kChunkBytes / row_bytes, 1, tile_rows / (kFullChunksPerRail * rails) + 1});
 }
 
-int32_t Sprayer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-                      int32_t first) {
+int32_t Sprayer::Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, const Viewer* /*viewer*/, Rail* rails,
+                      Segment* pool, int32_t first) {
   Cut(tile, stride);
   roomiest_.clear();
   for (int32_t rail = 0; rail < rails_; ++rail) {
@@ -58,7 +58,7 @@ int32_t Sprayer::List(Rail* rails, Segment* pool, int32_t first) {
   return first;
 }
 
-// Longest first; blocks in order where chunks are equal.
+// In the order of LPT (Graham, 1969), the longest first; blocks in order where chunks are equal.
 void Sprayer::Cut(const int64_t* tile, int64_t stride) {
   int64_t sum = 0;
   for (int32_t origin = 0; origin < rails_; ++origin) {

@@ -27,8 +27,8 @@ class Sprayer final : public RailFiller {
   int64_t slack_rows(int64_t tile_rows) const override {
     return tile_rows == 0 ? 0 : ChunkRows(rails_, row_bytes_, tile_rows) - 1;
   }
-  int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, Rail* rails, Segment* pool,
-               int32_t first) override;
+  int32_t Fill(const int64_t* tile, int64_t stride, const int64_t* quotas, const Viewer* viewer, Rail* rails,
+               Segment* pool, int32_t first) override;
 
  private:
   static constexpr int64_t kFullChunksPerRail = 4;

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+// FAST (arXiv 2505.09764) runs stage i beside the redistribution of stage i - 1, with all balance before. Here both
+// kinds of work inside servers are part of a pipeline, and the order and the size of its stages are chosen for it
+// (docs/design/stages.md, "Order and pieces"). Invariant: the pieces of a matching add up to its weight, so whatever
+// the cuts, stages carry what the matchings cover.
+
 namespace fastjax::planner {
 namespace {
 

@@ -160,19 +160,16 @@ Picoseconds Straight::PredictedTime() {
 
 void Straight::Append(int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, traffic_, device, out);
-  if (!staged_) return AppendRounds(device, out);
+  for (int32_t server = 1; !staged_ && server < topology_.servers; ++server) {
+    for (int32_t local = 0; local < topology_.devices_per_server; ++local) {
+      AppendRound(topology_, traffic_, server, local, device, out);
+    }
+  }
+  if (!staged_) return;
   int32_t stage = 0;
   for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
     if (used_[shift] == 0) continue;
     AppendShift(topology_, traffic_, shift, stage++, device, out);
-  }
-}
-
-void Straight::AppendRounds(int32_t device, TransferBuffer* out) const {
-  for (int32_t server = 1; server < topology_.servers; ++server) {
-    for (int32_t local = 0; local < topology_.devices_per_server; ++local) {
-      AppendRound(topology_, traffic_, server, local, device, out);
-    }
   }
 }
 

@@ -46,7 +46,6 @@ class Straight final : public Schedule {
   template <int32_t kSources>
   void Measure(int32_t src);
   int32_t CountDistances();
-  void AppendRounds(int32_t device, TransferBuffer* out) const;
   int64_t LongestUnits();
   void Lengthen(int32_t src, int32_t first, int32_t count, int32_t round);
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;

@@ -8,6 +8,18 @@
 
 #include "planner/rate.h"
 
+// The first step of FAST (arXiv 2505.09764): the traffic matrix of n m devices is cut into n x n tiles of m x m blocks.
+// Balance inside servers makes the rails of a pair carry what they are told, whoever sends it, so all that planning
+// between servers needs of a tile is its sum: an (n m) x (n m) problem becomes one of n x n. Everything else here is
+// one pass over the matrix, the only work whose time grows with the square of the devices:
+//
+//   quota     rows that a rail carries of a tile. A tile's quotas add up to its rows, and those of equal NICs differ by
+//             one at most.
+//   units     how long a tile takes its fullest rail, in rows of the fastest NIC: the entries of the server matrix.
+//   load      how many rows the busiest device moves inside its server before and behind the crossing, estimated from
+//             the sums over rows, columns and the diagonal, without the rail assignment, which comes later and only for
+//             the tiles of devices that are listed.
+
 namespace fastjax::planner {
 namespace {
 
@@ -223,7 +235,7 @@ void Tiles::AddLocal() {
 }
 
 // Computes as if every rail kept its own rows, up to its quota, and were filled up with rows whose target it is. The
-// balancer does so whenever there are such rows. `most` is the largest quota.
+// balancer does so whenever there are such rows, so this is its load or less. `most` is the largest quota.
 template <int32_t kRails>
 void Tiles::SetLoad(int32_t source, int32_t target, int64_t most) {
   const int32_t pair = PairOf(source, target);
@@ -241,6 +253,8 @@ void Tiles::SetLoad(int32_t source, int32_t target, int64_t most) {
   loads_[pair] = load;
 }
 
+// Of a rail: `room` rows come from other devices, `leaving - quota` (if any) go to other rails, and `delivered` are at
+// their target when they have crossed: its own straight rows, and what fills its room. No branch: lanes of a vector.
 template <typename Rows, int32_t kRails>
 TileLoad Tiles::LoadOf(int32_t source, int32_t target) {
   const int32_t m = kRails == 0 ? m_ : kRails;
@@ -269,6 +283,8 @@ TileLoad Tiles::LoadOf(int32_t source, int32_t target) {
           redistribute_units};
 }
 
+// Prefix sums of the largest quotas, over what a server sends and then over what it receives: places of two pairs never
+// overlap, and neither end of a transfer has to look at any other pair to know both.
 void Tiles::SetStaging() {
   for (int32_t server = 0; server < servers_; ++server) {
     int64_t rows = 0;
@@ -287,7 +303,8 @@ void Tiles::SetStaging() {
   }
 }
 
-// Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail.
+// Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail: a server's
+// pairs begin with each rail in turn.
 template <int32_t kRails>
 void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   if (kind_ == Quotas::kOrigins) return FillOriginQuotas(source, target, quotas);
@@ -308,8 +325,9 @@ void Tiles::FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) co
   for (int32_t rail = 0; rail < m_; ++rail, row += devices) quotas[rail] = std::accumulate(row, row + m_, int64_t{0});
 }
 
-// In proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less than one row for
-// each rail that carries any; those rows go where they are through first, one to a rail.
+// Apportionment in proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less
+// than one row for each rail that carries any; those rows go, one to a rail, where they are through first: by the least
+// (quota + 1) / rate, which is D'Hondt's rule.
 void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const int32_t pair = PairOf(source, target);
   Wide rates = 0;  // never stays so: every server has a NIC that works
@@ -431,10 +449,7 @@ void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const int64_t* tile = traffic_ + (source * devices + target) * m_;
   Rail* rails = &rails_[slot * m_];
   m_ == 8 ? FillQuotas<8>(source, target, quotas_.data()) : FillQuotas<0>(source, target, quotas_.data());
-  segments_used_ =
-      viewer == nullptr
-          ? filler_->Fill(tile, devices, quotas_.data(), rails, segments_.data(), segments_used_)
-          : filler_->FillFor(*viewer, tile, devices, quotas_.data(), rails, segments_.data(), segments_used_);
+  segments_used_ = filler_->Fill(tile, devices, quotas_.data(), viewer, rails, segments_.data(), segments_used_);
 }
 
 }  // namespace fastjax::planner

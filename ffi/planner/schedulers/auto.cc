@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/all_pairs.h"
-#include "planner/balanced_tiles.h"
+#include "planner/balance.h"
 #include "planner/scheduler_info.h"
 #include "planner/schedulers/fast.h"
 #include "planner/straight.h"

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "planner/all_pairs.h"
-#include "planner/balanced_tiles.h"
+#include "planner/balance.h"
 #include "planner/scheduler_info.h"
 
 namespace fastjax::planner {

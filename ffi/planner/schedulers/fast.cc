@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/balanced_tiles.h"
+#include "planner/balance.h"
 #include "planner/matchings.h"
 #include "planner/rail_lists.h"
 #include "planner/scheduler_info.h"
@@ -16,15 +16,10 @@
 namespace fastjax::planner {
 namespace {
 
-class Fast final : public Schedule {
+class Fast final : public RailSchedule {
  public:
   Fast(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : topology_(topology),
-        pricing_(topology, row_bytes),
-        tiles_(std::move(tiles)),
-        lists_(tiles_.get()),
-        matchings_(topology.servers),
-        stages_(topology.servers) {}
+      : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(topology.servers) {}
 
   void Plan(const int64_t* traffic) override {
     tiles_->Plan(traffic);
@@ -34,42 +29,30 @@ class Fast final : public Schedule {
     stages_.Build(*tiles_, matchings_.matchings(), pricing_);
   }
   void SetMatchings(const MatchingList* matchings) override { given_ = matchings; }
-  void Rebind(const int64_t* traffic) override { tiles_->Rebind(traffic); }
   int32_t num_stages() const override { return stages_.count(); }
-  int64_t block_bound() const override { return tiles_->block_bound(); }
   Matched matched() const override { return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()}; }
   Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
-  int64_t StagingRows(int32_t server) const override {
-    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
-  }
-  void Append(int32_t device, TransferBuffer* out) override;
 
  private:
-  void CollectSlices(int32_t stage, int32_t device);
+  void CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) override;
 
-  Topology topology_;
-  Pricing pricing_;
-  std::shared_ptr<Tiles> tiles_;
-  RailLists lists_;
   MatchingBuilder matchings_;
   StageBuilder stages_;
   const MatchingList* given_ = nullptr;
-  std::vector<Slice> slices_;
 };
 
-// The slices of a stage, by source; for one device only those its server is part of.
-void Fast::CollectSlices(int32_t stage, int32_t device) {
+// By source.
+void Fast::CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) {
   const int64_t length = stages_.length(stage);
-  slices_.clear();
   const auto collect = [&](int32_t source, int32_t target) {
     if (source == StageBuilder::kIdle || target == StageBuilder::kIdle) return;
     if (topology_.equal_nics()) {
-      slices_.push_back(lists_.Next(source, target, length));
+      slices->push_back(lists_.Next(source, target, length));
       return;
     }
     const int64_t begin = stages_.begin(stage, source);
     const int64_t units = tiles_->units()[tiles_->PairOf(source, target)];
-    slices_.push_back({source, target, begin, std::min(begin + length, units)});
+    slices->push_back({source, target, begin, std::min(begin + length, units)});
   };
   if (device == kEveryDevice) {
     for (int32_t source = 0; source < topology_.servers; ++source) collect(source, stages_.to(stage, source));
@@ -80,17 +63,6 @@ void Fast::CollectSlices(int32_t stage, int32_t device) {
   if (source < server) collect(source, server);
   collect(server, stages_.to(stage, server));
   if (source > server) collect(source, server);
-}
-
-void Fast::Append(int32_t device, TransferBuffer* out) {
-  AppendLocal(topology_, tiles_->traffic(), device, out);
-  lists_.Prepare(device);
-  for (int32_t stage = 0; stage < stages_.count(); ++stage) {
-    CollectSlices(stage, device);
-    for (const Slice& slice : slices_) lists_.AppendBalance(slice, stage, out);
-    for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, stage, out);
-    for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, stage, out);
-  }
 }
 
 std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {

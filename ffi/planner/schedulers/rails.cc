@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "planner/all_pairs.h"
-#include "planner/balanced_tiles.h"
+#include "planner/balance.h"
 #include "planner/scheduler_info.h"
 #include "planner/spray.h"
 

@@ -124,7 +124,7 @@ void CheckTile(int32_t m, const std::vector<int64_t>& tile, const std::vector<in
   std::vector<Rail> rails(m);
   constexpr int32_t kFirst = 3;  // pools are shared, so lists start anywhere
   std::vector<Segment> pool(kFirst + balancer->max_segments());
-  const int32_t end = balancer->Fill(tile.data(), m, quotas.data(), rails.data(), pool.data(), kFirst);
+  const int32_t end = balancer->Fill(tile.data(), m, quotas.data(), nullptr, rails.data(), pool.data(), kFirst);
   CHECK_LE(end, static_cast<int32_t>(pool.size()));
   std::vector<std::vector<Placed>> blocks(tile.size());
   std::vector<int32_t> as_origin(m);
