@@ -25,13 +25,12 @@ class Cover(NamedTuple):
         """Rows of all stages, one after the other."""
         return int(self.lengths.sum())
 
-    def carried(self, picked: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def carried(self) -> np.ndarray:
         """Rows that stages can carry between each two servers, shape (servers, servers)."""
-        targets, lengths = self.targets[picked], self.lengths[picked]
-        servers = targets.shape[1]
+        servers = self.targets.shape[1]
         rows = np.zeros((servers, servers), np.int64)
-        stage, source = np.nonzero(targets >= 0)
-        np.add.at(rows, (source, targets[stage, source]), lengths[stage])
+        stage, source = np.nonzero(self.targets >= 0)
+        np.add.at(rows, (source, self.targets[stage, source]), self.lengths[stage])
         return rows
 
 
