@@ -20,7 +20,6 @@
 #include "gpu_cases.h"
 #include "gpu_lists.h"
 #include "json.h"
-#include "spread.h"
 #include "support/gpu_driver/device.h"
 
 namespace fastjax::bench {

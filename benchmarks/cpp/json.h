@@ -1,13 +1,24 @@
-// Parts of the records that the programs write.
+// Parts of the records that the programs write: times summed up, and JSON.
 #ifndef FASTJAX_BENCHMARKS_CPP_JSON_H_
 #define FASTJAX_BENCHMARKS_CPP_JSON_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
-
-#include "spread.h"
+#include <vector>
 
 namespace fastjax::bench {
+
+// What several times of one thing are summed up as. In microseconds.
+struct Spread {
+  int64_t runs;
+  double min;
+  double p25;
+  double median;
+  double p75;
+  double max;
+};
+Spread MakeSpread(std::vector<double> microseconds);
 
 std::string Format(const char* format, double value);
 std::string Quoted(const std::string& text);

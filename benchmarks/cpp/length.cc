@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
-
-#include "planner/matchings.h"
 
 namespace fastjax::bench {
 namespace {
@@ -15,8 +12,6 @@ using planner::Topology;
 using planner::Transfer;
 
 constexpr int32_t kAllTransfersDevices = 320;
-// A planner keeps the tiles that it has balanced; all of a large exchange do not fit in memory.
-constexpr int32_t kServersPerPlanner = 128;
 
 int64_t Length(const Topology& topology, Planner* plan) {
   const int32_t devices = topology.devices();
@@ -37,26 +32,6 @@ int64_t Length(const Topology& topology, Planner* plan) {
   return length;
 }
 
-int64_t LengthOfFirstRail(const Settings& settings, const std::vector<int64_t>& traffic, const Planner& planned) {
-  const Topology& topology = planned.topology();
-  std::vector<int64_t> longest;
-  for (int32_t first = 0; first < topology.servers; first += kServersPerPlanner) {
-    Planner plan(topology, settings.scheduler, settings.row_bytes);
-    plan.PlanWith(traffic.data(), *planned.matchings());
-    longest.resize(plan.num_stages());
-    std::vector<int64_t> rows(longest.size());
-    for (int32_t server = first; server < std::min(first + kServersPerPlanner, topology.servers); ++server) {
-      const int32_t device = topology.device(server, 0);
-      std::fill(rows.begin(), rows.end(), 0);
-      for (const Transfer& transfer : plan.DeviceTransfers(device)) {
-        if (transfer.phase == Phase::kScaleOut && transfer.src == device) rows[transfer.stage] += transfer.rows;
-      }
-      for (size_t stage = 0; stage < rows.size(); ++stage) longest[stage] = std::max(longest[stage], rows[stage]);
-    }
-  }
-  return std::accumulate(longest.begin(), longest.end(), int64_t{0});
-}
-
 }  // namespace
 
 double RailBound(const Topology& topology, const std::vector<int64_t>& traffic) {
@@ -75,12 +50,10 @@ double RailBound(const Topology& topology, const std::vector<int64_t>& traffic) 
   return static_cast<double>(rows) / topology.devices_per_server;
 }
 
-std::optional<double> LengthByBound(const Settings& settings, const std::vector<int64_t>& traffic, Planner* plan) {
+std::optional<double> LengthByBound(const std::vector<int64_t>& traffic, Planner* plan) {
   const Topology& topology = plan->topology();
-  const double bound = RailBound(topology, traffic);
-  if (topology.devices() <= kAllTransfersDevices) return static_cast<double>(Length(topology, plan)) / bound;
-  if (settings.scheduler != planner::Scheduler::kFast) return std::nullopt;
-  return static_cast<double>(LengthOfFirstRail(settings, traffic, *plan)) / bound;
+  if (topology.devices() > kAllTransfersDevices) return std::nullopt;
+  return static_cast<double>(Length(topology, plan)) / RailBound(topology, traffic);
 }
 
 }  // namespace fastjax::bench

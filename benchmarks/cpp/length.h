@@ -7,18 +7,15 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "timing.h"
 
 namespace fastjax::bench {
 
 // Rows that the busiest server sends to, or receives from, others on each of its NICs: no schedule takes less.
 double RailBound(const planner::Topology& topology, const std::vector<int64_t>& traffic);
 
-// Rows of every stage's busiest NIC, summed over stages, by RailBound. `plan` has planned `traffic`. Of large
-// exchanges one device a server is looked at: with `fast`, the others' rails carry the same rows, within one a stage
-// and pair; of other schedulers nothing is said.
-std::optional<double> LengthByBound(const Settings& settings, const std::vector<int64_t>& traffic,
-                                    planner::Planner* plan);
+// Rows of every stage's busiest NIC, summed over stages, by RailBound. `plan` has planned `traffic`. Of exchanges of
+// more than 320 devices, whose transfers take gigabytes, nothing is said.
+std::optional<double> LengthByBound(const std::vector<int64_t>& traffic, planner::Planner* plan);
 
 }  // namespace fastjax::bench
 

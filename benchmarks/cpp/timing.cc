@@ -146,7 +146,7 @@ void Add(double value, size_t count, Range* range) {
 }
 
 // Of exchanges that take too long, the first matrix only.
-void DescribePlans(const Settings& settings, const Ring& ring, Planner* plan, PlannerResult* result) {
+void DescribePlans(const Ring& ring, Planner* plan, PlannerResult* result) {
   const bool small = plan->topology().devices() <= kDescribedDevices;
   const size_t described = small ? ring.size() : 1;
   Range lengths = {};
@@ -156,7 +156,7 @@ void DescribePlans(const Settings& settings, const Ring& ring, Planner* plan, Pl
     plan->Plan(ring[i].data());
     Add(plan->num_matchings(), described, &result->matchings);
     Add(plan->num_stages(), described, &result->stages);
-    const std::optional<double> length = LengthByBound(settings, ring[i], plan);
+    const std::optional<double> length = LengthByBound(ring[i], plan);
     lengths_known = lengths_known && length.has_value();
     Add(length.value_or(0), described, &lengths);
     if (small) predicted += plan->PredictedTime() / plan->LowerBound() / static_cast<double>(described);
@@ -182,7 +182,7 @@ Result Run(const Settings& settings, int32_t devices, Skew skew) {
   for (int32_t round = 0; round < effort.rounds; ++round) ours.Round(effort.plans);
 
   Result result = {devices, skew, effort.matrices, ours.Times()};
-  DescribePlans(settings, ring, ours.plan(), &result.planner);
+  DescribePlans(ring, ours.plan(), &result.planner);
   return result;
 }
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "json.h"
 #include "planner/planner.h"
-#include "spread.h"
 #include "workload.h"
 
 namespace fastjax::bench {
