@@ -179,15 +179,6 @@ def test_schedulers_that_cannot_go_round_failures():
         po.check_plan(make_plan(np.ones((2, 2), int), one, scheduler=scheduler))
 
 
-@hypothesis.given(problem=nic_problems())
-def test_auto_fails_over(problem):
-    topology, matrix, row_bytes = problem
-    plan = make_plan(matrix, topology, row_bytes=row_bytes)
-    if topology.failed_nics and plan.num_stages:
-        assert plan.scheduler in ("fast", "balanced")
-    assert plan.scheduler in ("fast", "balanced", "relay", "direct", "spreadout")
-
-
 FAILURES = {
     "one": (2, (50e9, 50e9, 0, 50e9) + (50e9,) * 4),
     "both ends": (2, (0, 50e9, 50e9, 25e9, 50e9, 0, 50e9, 25e9)),

@@ -25,31 +25,6 @@ def test_plans_deliver_every_row_once(scheduler, problem):
     np.testing.assert_array_equal(plan.traffic, problem[1])
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_plan_of_the_largest_blocks_that_are_allowed(scheduler):
-    traffic = np.full((6, 6), 2**62 // 36)
-    po.check_plan(make_plan(traffic, Topology(3, 2), scheduler=scheduler))
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "servers", "resolved"),
-    [
-        ("auto", 1, "direct"),
-        ("auto", 2, "direct"),
-        ("direct", 2, "direct"),
-        ("spreadout", 1, "spreadout"),
-        ("fast", 1, "fast"),
-        ("rails", 1, "rails"),
-    ],
-)
-def test_scheduler_of_a_plan(scheduler, servers, resolved):
-    """Of few rows, which are not worth a start-up of anything."""
-    topology = Topology(servers, 2)
-    plan = make_plan(np.ones((2 * servers,) * 2, int), topology, scheduler=scheduler)
-    assert plan.scheduler == resolved
-    assert plan.topology is topology
-
-
 @hypothesis.given(problem=problems())
 def test_number_of_stages(problem):
     topology, traffic, _ = problem
@@ -67,14 +42,6 @@ def test_number_of_stages(problem):
     # Birkhoff's bound, and 32 more for pipelining, which one device a server has no use for.
     chunks = 32 if topology.devices_per_server > 1 else 0
     assert fast <= n * n - 2 * n + 2 + chunks
-
-
-def test_long_stages_are_cut_where_balance_can_hide_behind_them():
-    traffic = np.kron(1 - np.eye(2, dtype=int), np.full((4, 4), 1000))
-    stages = make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=2**20).num_stages
-    assert stages > 2
-    assert make_plan(traffic[::4, ::4], Topology(2, 1), scheduler="fast").num_stages == 1
-    assert make_plan(traffic, Topology(2, 4), scheduler="fast", row_bytes=1).num_stages < stages
 
 
 def test_predicted_time_of_one_block():
@@ -173,8 +140,3 @@ def test_plan_is_not_changed_from_outside():
             array[0] = 0
     np.testing.assert_array_equal(plan.transfers, before)
     assert plan.transfers is plan.transfers
-
-
-def test_repr_of_a_plan():
-    plan = make_plan(np.full((2, 2), 3), Topology(2, 1), scheduler="spreadout")
-    assert repr(plan) == "Plan(scheduler='spreadout', devices=2, rows=12, num_stages=1)"

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import json
 import pickle
-import zipfile
 
 import hypothesis
 import hypothesis.strategies as st
@@ -68,12 +67,6 @@ def test_loaded_plans_of_unequal_nics(tmp_path):
     topology = Topology(2, 3, nic_bandwidths=(50e9, 0, 25e9, 50e9, 50e9, 1.5), incast_loss=0.75)
     plan = make_plan(traffic.pair_zipf(6, 999), topology, row_bytes=512)
     assert_same(plan, reloaded(plan, tmp_path))
-
-
-def test_the_traffic_of_a_loaded_plan_is_not_changed_from_outside(tmp_path):
-    loaded = reloaded(make_plan(np.ones((4, 4), int), Topology(2, 2)), tmp_path)
-    with pytest.raises(ValueError, match="read-only"):
-        loaded.traffic[0] = 0
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -239,23 +232,13 @@ def test_a_damaged_end(saved):
                 assert_same(plan, Plan.load(damaged))
 
 
-def test_files_are_archives_of_numpy(saved):
-    assert zipfile.is_zipfile(saved)
-    with np.load(saved, allow_pickle=False) as archive:
-        assert archive["traffic"].shape == (6, 6)
-
-
 @pytest.mark.parametrize("scheduler", ["auto", "balanced"])
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
 def test_copies_and_pickles_are_the_same(scheduler, again):
     matrix = traffic.pair_zipf(16, 1000)
     plan = make_plan(matrix, Topology(2, 8), scheduler=scheduler, row_bytes=64).transpose()
-    found = again(plan)
-    assert found is not plan
-    assert (found.scheduler, found.topology) == (plan.scheduler, plan.topology)
-    np.testing.assert_array_equal(found.traffic, plan.traffic)
-    np.testing.assert_array_equal(found.transfers, plan.transfers)
-    assert found.predicted_time() == plan.predicted_time()
+    assert again(plan) is not plan
+    assert_same(plan, again(plan))
 
 
 def test_a_pickle_of_another_version(monkeypatch):

@@ -4,7 +4,6 @@ import numpy as np
 import plan_oracle as po
 import pytest
 
-import fastjax
 from fastjax import Topology, make_plan, traffic
 
 
@@ -43,12 +42,3 @@ def test_optimal_without_rows_between_servers():
     plan = make_plan(rows, Topology(2, 4), scheduler="optimal")
     assert plan.num_stages == 0
     po.check_plan(plan)
-
-
-def test_optimal_round_trip(tmp_path):
-    rows = generated(3, "pair", 1)
-    plan = make_plan(rows, Topology(3, 8), scheduler="optimal", row_bytes=4096)
-    plan.save(tmp_path / "plan.npz")
-    again = fastjax.Plan.load(tmp_path / "plan.npz")
-    assert again.scheduler == "optimal"
-    np.testing.assert_array_equal(again.transfers, plan.transfers)

@@ -18,7 +18,6 @@ from fastjax.schedule.transfers import TRANSFER_DTYPE
 from fastjax.simulation import (
     COUNTS,
     INCAST,
-    LINKS,
     PRESETS,
     SYNCHRONIZATIONS,
     TIMED_DTYPE,
@@ -81,15 +80,6 @@ def test_senders_can_be_counted_literally(count):
     pairs = straight({(i, j): 1 for i in range(8) for j in range(8, 16)})
     timeline = simulate_transfers(pairs, fabric_of(16, 1), fabric=Fabric(incast=half))
     assert timeline.completion_time == pytest.approx({"shares": 8, "senders": 16}[count])
-
-
-@pytest.mark.parametrize("name", ["infiniband", "roce"])
-def test_literal_models_have_the_same_points(name):
-    model, literal = INCAST[name], INCAST[f"{name}-literal"]
-    assert (model.count, literal.count) == ("shares", "senders")
-    assert (literal.points, literal.source) == (model.points, model.source)
-    assert PRESETS["h200"].incast == "infiniband"
-    assert PRESETS["mi300x"].incast == "roce"
 
 
 def test_efficiency_changes_with_the_logarithm_of_senders():
@@ -274,37 +264,6 @@ def test_unequal_and_failed_nics_as_the_slow_simulator_has_them(scheduler):
     compare(make_plan(traffic, topology, scheduler=scheduler), Fabric())
 
 
-@given(
-    problem=problems(largest=40),
-    scheduler=st.sampled_from(SCHEDULERS),
-    synchronization=st.sampled_from(SYNCHRONIZATIONS),
-    transposed=st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_nothing_beats_the_lower_bound(problem, scheduler, synchronization, transposed):
-    topology, traffic, row_bytes = problem
-    plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-    plan = plan.transpose() if transposed else plan
-    timeline = simulate(plan, synchronization=synchronization)
-    assert timeline.completion_time >= plan.lower_bound() * (1 - 1e-9)
-    for link in LINKS:
-        assert timeline.busy(link).max() <= timeline.completion_time * (1 + 1e-9)
-
-
-def test_large_pools_stay_close_to_what_is_exact(monkeypatch):
-    # Above 1,024 flows that share links, several ends are put together.
-    topology = Topology(6, 8)
-    traffic = fastjax.traffic.pair_zipf(48, 5000, exponent=1.0, seed=3)
-    plan = make_plan(traffic, topology, scheduler="direct", row_bytes=4096)
-    close = simulate(plan)
-    monkeypatch.setattr(fastjax.schedule.flows, "_RESOLUTION", 0.0)
-    exact = simulate(plan)
-    assert np.any(close.messages["end"] != exact.messages["end"])
-    apart = np.abs(close.messages["end"] - exact.messages["end"])
-    assert apart.max() <= 0.005 * exact.completion_time
-    assert close.completion_time == pytest.approx(exact.completion_time, rel=0.002)
-
-
 # ---- what comes back
 
 
@@ -361,18 +320,10 @@ def test_busy_is_bytes_by_rate():
 
 
 def test_text_says_what_was_assumed():
-    plan, timeline = example(synchronization="barrier", incast="roce", oversubscription=2)
-    text = str(timeline)
-    assert text.startswith(f"fast: {timeline.completion_time * 1e3:.4g} ms")
-    assert f"{timeline.completion_time / plan.lower_bound():.3f} x the lower bound" in text
-    for part in ("stages by barrier", "incast roce", "60% with 32", "oversubscribed 2 times"):
+    text = str(example(synchronization="barrier", incast="roce-literal", oversubscription=2)[1])
+    for part in ("stages by barrier", "60% with 32, each counted as one", "oversubscribed 2 times"):
         assert part in text
     assert "incast none: meeting senders lose nothing" in str(example()[1])
-    counted = "each counted as one"
-    assert counted not in text
-    assert f"incast roce-literal: senders that meet get 97% with 8, 60% with 32, {counted} (" in (
-        str(example(incast="roce-literal")[1])
-    )
 
 
 def test_progress_rises_to_one(monkeypatch):

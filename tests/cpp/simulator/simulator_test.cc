@@ -262,26 +262,6 @@ void TestPlans() {
   }
 }
 
-// Rows that come twice, out of nothing or not to their target, or go on from there; tests/simulation has all of them.
-void TestArrivals() {
-  const auto refusal = [](const std::vector<Transfer>& transfers) -> std::string {
-    try {
-      simulator::GatherMessages(transfers);
-    } catch (const std::invalid_argument& error) {
-      return error.what();
-    }
-    return "";
-  };
-  const Transfer straight = Rows(Phase::kScaleOut, 0, 0, 2, {0, 2}, 0, 5);
-  CHECK_EQ(refusal({straight}), "");
-  CHECK_CONTAINS(refusal({straight, straight}), "rows 0 to 4 of block 0 -> 2 come to device 2 twice");
-  CHECK_CONTAINS(refusal({straight, Rows(Phase::kLocal, -1, 1, 2, {0, 2}, 4, 1)}), "row 4 of block 0 -> 2 comes to");
-  CHECK_CONTAINS(refusal({Rows(Phase::kScaleOut, 0, 1, 2, {0, 2}, 0, 5)}), "where no transfer brings them");
-  CHECK_CONTAINS(refusal({Rows(Phase::kBalance, 0, 0, 1, {0, 2}, 0, 5)}), "no transfer brings them to device 2");
-  CHECK_CONTAINS(refusal({straight, Rows(Phase::kRedistribute, 0, 2, 3, {0, 2}, 0, 5)}),
-                 "though they are at their target");
-}
-
 }  // namespace
 }  // namespace fastjax::test
 
@@ -292,6 +272,5 @@ int main() {
   fastjax::test::TestLargePools();
   fastjax::test::TestLinksWithoutCapacity();
   fastjax::test::TestPlans();
-  fastjax::test::TestArrivals();
   return fastjax::test::Finish("simulator_test");
 }

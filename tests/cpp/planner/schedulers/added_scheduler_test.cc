@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "choices.h"
 #include "plan_checks.h"
@@ -15,7 +15,6 @@
 #include "planner/table.h"
 #include "problem.h"
 #include "support/check.h"
-#include "support/table_checks.h"
 #include "support/traffic.h"
 
 namespace fastjax::test {
@@ -35,28 +34,10 @@ void TestNumbers() {
   const auto own = static_cast<size_t>(Scheduler::kFarthestFirst);
   if (!CHECK_EQ(names.size(), own + 1)) return;
   CHECK_EQ(names[own], "farthest_first");
+  CHECK_EQ(std::set<std::string_view>(names.begin(), names.end()).size(), names.size());
   if (!CHECK_GE(own, std::size(kNumbered))) return;
   CHECK(std::equal(std::begin(kNumbered), std::end(kNumbered), names.begin()));
   CHECK_EQ(planner::NumSchedulers(), static_cast<int32_t>(names.size()));
-}
-
-void TestTraits() {
-  const planner::SchedulerTraits& traits = planner::GetSchedulerInfo(Scheduler::kFarthestFirst).traits;
-  CHECK_EQ(traits.name, "farthest_first");
-  CHECK_EQ(traits.description, "blocks go straight, the farthest first");
-  CHECK_EQ(traits.order, 15);
-  std::vector<std::string_view> names;
-  for (const Scheduler scheduler : AllSchedulers()) {
-    const planner::SchedulerInfo& info = planner::GetSchedulerInfo(scheduler);
-    names.push_back(info.traits.name);
-    CHECK(!info.traits.description.empty());
-    // One that chooses has no price of its own, and all others have one.
-    const bool chooses = info.traits.choosing == planner::Choosing::kChooses;
-    CHECK_EQ(info.planning_time == nullptr, chooses);
-    CHECK_EQ(info.pricing_time == nullptr, chooses);
-  }
-  std::sort(names.begin(), names.end());
-  CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
 
 // The same checks that random plans of the product's schedulers pass.
@@ -69,22 +50,6 @@ void TestRandomPlans(Scheduler scheduler) {
     Print(problem, &text);
     const Context context(text.str());
     CHECK_EQ(CheckProblem(problem), "");
-  }
-}
-
-void TestTables() {
-  const Topology topology = MakeTopology(3, 2);
-  const Case test_case = MakeCases(topology, 1, 3).front();
-  Planner plan(topology, Scheduler::kFarthestFirst, 64);
-  plan.Plan(test_case.traffic.data());
-  TableWriter writer(&plan);
-  for (int32_t device = 0; device < topology.devices(); ++device) {
-    if (!CHECK(writer.Write(device))) return;
-    CHECK_EQ(std::string_view(planner::TableView::Check(writer.words(), writer.used(), topology.devices(), device)),
-             "");
-    const planner::TableView table(writer.words());
-    CHECK_EQ(table.header(planner::kSchedulerUsed), static_cast<int32_t>(Scheduler::kFarthestFirst));
-    CHECK(!table.stages_rows());
   }
 }
 
@@ -114,8 +79,6 @@ void TestAuto(const Topology& topology, bool usable) {
 int main() {
   namespace test = fastjax::test;
   test::TestNumbers();
-  test::TestTraits();
-  test::TestTables();
   test::TestRandomPlans(fastjax::planner::Scheduler::kFarthestFirst);
   test::TestRandomPlans(fastjax::planner::Scheduler::kAuto);
   test::TestAuto(test::MakeTopology(3, 2), true);
