@@ -400,12 +400,13 @@ int32_t MatchingBuilder::SmallestMatched() const {
 // Every pair moves up to `weight` units; servers that have fewer spend time that they can spare.
 void MatchingBuilder::Peel(int32_t weight) {
   const int32_t n = servers_;
-  peeled_.to.insert(peeled_.to.end(), row_to_.begin(), row_to_.end());
+  const int16_t* to = row_to_.data();
+  peeled_.to.insert(peeled_.to.end(), to, to + n);
   peeled_.weights.push_back(weight);
   remaining_ -= weight;
   used_ += weight;
   for (int32_t row = 0; row < n; ++row) {
-    const int32_t column = row_to_[row];
+    const int32_t column = to[row];
     int32_t& left = left_[static_cast<size_t>(row) * n + column];
     const int32_t waste = std::max(weight - left, 0);
     left -= weight - waste;
