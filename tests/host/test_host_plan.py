@@ -98,21 +98,6 @@ def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make
             assert bound <= weights.sum() <= 1.01 * bound
 
 
-@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize(("servers", "most"), [(4, 8), (8, 20), (12, 36), (40, 140)])
-def test_length_is_given_up_for_fewer_start_ups_where_that_pays(servers, most, make):
-    """With 16 MiB a device, a start-up is worth 122 rows."""
-    for seed in range(5 if servers < 40 else 2):
-        matrix = make(8 * servers, ROW, seed)
-        costs = []
-        for latency in (1e-5, 0):
-            topology = Topology(servers, 8, scale_out_latency=latency)
-            plan = make_plan(matrix, topology, scheduler="fast", row_bytes=4096)
-            assert plan.num_matchings <= most
-            costs.append(122 * plan.num_matchings + plan.matchings[1].sum())
-        assert costs[0] <= 1.01 * costs[1]
-
-
 @hypothesis.given(problem=problems(largest=10**4), data=st.data())
 def test_explanations_have_the_figures(problem, data):
     scheduler = data.draw(st.sampled_from(SCHEDULERS))

@@ -42,14 +42,6 @@ def test_one_flow_takes_a_start_up_and_its_bytes():
     assert timeline.transfers["start"] == 0.5
 
 
-def test_a_core_that_is_short_is_shared_by_all():
-    pairs = straight({(0, 1): 3, (1, 0): 3, (2, 3): 3})
-    for oversubscription, seconds in ((1, 3), (4, 9), (8, 18)):
-        fabric = Fabric(oversubscription=oversubscription)
-        timeline = simulate_transfers(pairs, fabric_of(4, 1), fabric=fabric)
-        assert timeline.completion_time == pytest.approx(seconds)
-
-
 def test_meeting_senders_lose_what_the_model_says():
     halves = Incast("half", ((2, 0.5), (4, 0.25)), "made up")
     for senders, rows, seconds in ((1, 4, 4), (2, 4, 16), (4, 4, 64), (5, 4, 80)):
@@ -89,13 +81,6 @@ def test_efficiency_changes_with_the_logarithm_of_senders():
     assert [INCAST["none"].efficiency(n) for n in (1, 1000)] == [1, 1]
 
 
-def test_messages_sent_at_once_are_posted_one_by_one():
-    topology = fabric_of(4, 1, scale_out_latency=1, transfer_overhead=0.25, scale_out_bandwidth=1e9)
-    timeline = simulate_transfers(straight({(0, 1): 1, (0, 2): 1, (0, 3): 1, (1, 0): 1}), topology)
-    start = {(m["src"], m["dst"]): m["start"] for m in timeline.messages}
-    assert start == {(0, 1): 1, (0, 2): 1.25, (0, 3): 1.5, (1, 0): 1}
-
-
 def test_rows_that_stay_in_servers_take_what_others_leave():
     # Device 0 balances 10 rows for the NIC of device 1, a second; its local rows go afterwards.
     transfers = moves(
@@ -108,19 +93,6 @@ def test_rows_that_stay_in_servers_take_what_others_leave():
     local = timeline.messages[timeline.messages["phase"] == LOCAL]
     assert local["end"] == pytest.approx(2)
     assert timeline.completion_time == pytest.approx(11)
-
-
-def test_a_row_is_sent_on_when_it_has_come():
-    transfers = moves(
-        (BALANCE, 0, 0, 1, 0, 2, 0, 10),
-        (SCALE_OUT, 0, 1, 3, 0, 2, 0, 10),
-        (REDISTRIBUTE, 0, 3, 2, 0, 2, 0, 10),
-        (SCALE_OUT, 1, 2, 0, 2, 0, 0, 1),
-    )
-    topology = fabric_of(2, 2, scale_up_latency=0.5, scale_out_latency=2)
-    timeline = simulate_transfers(transfers, topology)
-    assert timeline.transfers["start"].tolist()[:3] == pytest.approx([0.5, 3.5, 14])
-    assert timeline.completion_time == pytest.approx(15)
 
 
 def test_what_is_sent_at_once_can_be_sent_on_in_pieces():
@@ -176,15 +148,6 @@ def test_start_ups_of_four_stages_overlap(senders):
     assert timeline.completion_time == pytest.approx(32)
     if senders == 1:
         assert simulate_transfers(stages, topology).completion_time == pytest.approx(6 * 12)
-
-
-def test_between_two_devices_one_stage_flows_after_another():
-    pieces = moves(*((SCALE_OUT, k, 0, 1, 0, 1, 2 * k, 2) for k in range(6)))
-    topology = fabric_of(2, 1, scale_out_latency=10.0)
-    timeline = simulate_transfers(pieces, topology, fabric=Fabric("window"))
-    # Four have started by 10, and wait for their turns. The fifth begins when the first is over.
-    assert timeline.messages["start"].tolist() == pytest.approx([10, 12, 14, 16, 22, 24])
-    assert timeline.completion_time == pytest.approx(26)
 
 
 def test_balance_first_keeps_nics_waiting():

@@ -186,18 +186,6 @@ void TestFindRun() {
   }
 }
 
-void TestNextBegin() {
-  Random random(4);
-  AlignedMemory memory(64, &random);
-  for (int64_t end = 0; end < 64; ++end) {
-    for (int64_t phase = 0; phase < 32; ++phase) {
-      int64_t wanted = end;
-      while (wanted % kAlignment != phase % kAlignment) ++wanted;
-      CHECK_EQ(kernels::NextBegin(end, memory.data() + phase), wanted);
-    }
-  }
-}
-
 // ForEachPart gives every byte of the runs to one warp once, in parts that lie on one tile, and no warp too many.
 void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
   const auto count = static_cast<int64_t>(runs.size());
@@ -315,7 +303,6 @@ void TestSumAlignments(ElementKind kind) {
 
 int main() {
   using fastjax::kernels::ElementKind;
-  fastjax::test::TestNextBegin();
   fastjax::test::TestFindRun();
   fastjax::test::TestAlignments();
   fastjax::test::TestWrittenOnce();

@@ -37,13 +37,6 @@ Matrix Entries(const Topology& topology, Choices* choices) {
   });
 }
 
-// The rank of a pair decides, and ranks are given at random: the paper's skew.
-Matrix PairZipf(const Topology& topology, Choices* choices) {
-  const std::vector<int32_t> rank = choices->Shuffled(topology.devices() * topology.devices());
-  const int64_t largest = 1 + choices->Below(500);
-  return Fill(topology, [&](int32_t i, int32_t j) { return largest / (1 + rank[i * topology.devices() + j]); });
-}
-
 // Popular experts heat their devices, whoever sends.
 Matrix ExpertPopularity(const Topology& topology, Choices* choices) {
   const std::vector<int32_t> rank = choices->Shuffled(topology.devices());
@@ -150,31 +143,11 @@ Matrix OneGiant(const Topology& topology, Choices* choices) {
   return traffic;
 }
 
-// A hot sender and a hot receiver in one server.
-Matrix HotPair(const Topology& topology, Choices* choices) {
-  const int32_t server = static_cast<int32_t>(choices->Below(topology.servers));
-  const auto local = [&] { return static_cast<int32_t>(choices->Below(topology.devices_per_server)); };
-  const int32_t sender = topology.device(server, local());
-  const int32_t receiver = topology.device(server, local());
-  return Fill(topology, [&](int32_t i, int32_t j) {
-    return i == sender || j == receiver ? 20 + choices->Below(30) : choices->Below(2);
-  });
-}
-
 // Only servers before send to those behind: line sums differ as much as they can.
 Matrix Triangle(const Topology& topology, Choices* choices) {
   return Fill(topology, [&](int32_t i, int32_t j) {
     return topology.server_of(i) < topology.server_of(j) ? choices->Below(40) : 0;
   });
-}
-
-// One flow each way between two servers.
-Matrix TwoFlows(const Topology& topology, Choices* choices) {
-  Matrix traffic = Zeros(topology);
-  const int32_t last = topology.servers - 1;
-  AddToTile(topology, 0, last, 1 + choices->Below(2000), choices, &traffic);
-  AddToTile(topology, last, 0, 1 + choices->Below(2000), choices, &traffic);
-  return traffic;
 }
 
 struct Kind {
@@ -183,7 +156,6 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"pair zipf", PairZipf},
     {"expert popularity", ExpertPopularity},
     {"near 2^31", NearInt32},
     {"near 2^62", NearInt64},
@@ -194,9 +166,7 @@ constexpr Kind kKinds[] = {
     {"staged twice", StagedTwice},
     {"remainders", Remainders},
     {"one giant", OneGiant},
-    {"hot pair", HotPair},
     {"triangle", Triangle},
-    {"two flows", TwoFlows},
 };
 
 }  // namespace
