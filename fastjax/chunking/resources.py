@@ -33,7 +33,7 @@ _MOST_SECONDS = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds that the parts of one chunk take, each by itself; 0 for one that there is not.
+    """Seconds that the parts of one chunk take, each by itself; 0 for a missing one.
 
     Attributes:
       planning: on the host, for both ways.

@@ -74,7 +74,7 @@ def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.M
 
 
 def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
-    """The traffic matrix as int64 of our own, if it is one that the planner takes."""
+    """A copy of the traffic matrix, as int64, if it is one that the planner takes."""
     try:
         matrix = np.asarray(traffic)
     except ValueError as error:

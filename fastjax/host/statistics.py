@@ -22,7 +22,7 @@ from fastjax.topology import Topology, topology_of_words
 PlanSource = Literal["own", "given", "transposed"]
 
 MAX_ENDED_SITES: int = _core.max_ended_reports
-"""Of call sites whose programs are gone, so many are remembered: the newest."""
+"""How many call sites whose programs are gone are remembered: the newest."""
 
 
 class Times(NamedTuple):

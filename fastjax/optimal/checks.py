@@ -47,7 +47,7 @@ class Clock:
         return max(0.0, self.seconds - self.spent())
 
     def at_most(self, seconds: float) -> Clock:
-        """A clock that stops after so many seconds, or with this one."""
+        """A clock that stops after these seconds, or with this one."""
         return Clock(min(seconds, self.left()))
 
 

@@ -121,7 +121,7 @@ def _run_slots(
         line = slot * servers + pairs[pair, end]
         add([(line, member, 1.0)], -np.inf, 1, count * servers)
     step = np.arange(count - 1)
-    if count > 1:  # slots are alike, so only one order of them is worth looking at
+    if count > 1:  # slots are interchangeable, so only one order of them is worth looking at
         add([(step, step, 1.0), (step, step + 1, -1.0)], 0, np.inf, count - 1)
     slots = np.arange(count)
     within = (busiest_line(rows) / scale, longest / scale)

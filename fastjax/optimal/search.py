@@ -1,4 +1,4 @@
-"""The search for the cheapest cover: simple ones first, then parts anew, then all at once."""
+"""The search for the cheapest cover: simple ones first, then parts again, then all at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastjax.optimal.programs import shortest_cover
 # eight. Up to the first number all stages at once are solved in seconds, so that nothing else is
 # worth its time; beyond the second hardly ever, so that everything else comes first.
 _EASY, _HARD = 100, 300
-# How often in a row some stages are made anew in vain.
+# How often in a row some stages are solved again in vain.
 _PATIENCE = 200
 _PART_SECONDS = 2.0
 
@@ -105,7 +105,7 @@ def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock
 
 
 def _improve(rows: np.ndarray, cover: Cover, size: int, startup: Fraction, clock: Clock) -> Cover:
-    """Makes `size` stages anew at a time, until that no longer helps or time is up."""
+    """Solves for `size` stages at a time again, until that no longer helps or time is up."""
     rng = np.random.default_rng(0)
     failures, tried = 0, set()
     while failures < _PATIENCE and clock.left():

@@ -70,7 +70,7 @@ class Incast:
         object.__setattr__(self, "points", points)
 
     def efficiency(self, senders: int) -> float:
-        """The share of the rate that so many senders get together."""
+        """The share of the rate that this number of senders gets together."""
         points = ((1, 1.0), *self.points)
         for (few, more), (many, less) in itertools.pairwise(points):
             if senders <= many:
@@ -197,7 +197,7 @@ class Preset:
     source: str
 
     def topology(self, servers: int, **rates: Any) -> Topology:
-        """So many servers of it.
+        """The topology of a cluster of this kind.
 
         Args:
           servers: their number.

@@ -90,7 +90,7 @@ def simulate_transfers(
     planning_time: float = 0.0,
     progress: Progress | None = None,
 ) -> Timeline:
-    """Simulates transfers that no planner of ours has made, as `simulate` does a plan's.
+    """Simulates transfers that fastjax has not planned, as `simulate` does a plan's.
 
     Args:
       transfers: of `Plan.transfers`' dtype; shape (transfers,). Each row that they name has to come

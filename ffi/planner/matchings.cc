@@ -273,7 +273,7 @@ void MatchingBuilder::Finish(const int64_t* units) {
   AppendTail(&result_);
 }
 
-// Builds the tail anew, as it was when `look` was taken.
+// Builds the tail again, as it was when `look` was taken.
 void MatchingBuilder::BuildTail(const int64_t* units, const Look& look) {
   Load(units);
   for (int32_t i = 0; i < look.peeled; ++i) {
@@ -415,8 +415,8 @@ void MatchingBuilder::Peel(int32_t weight) {
   }
 }
 
-// Pairs moved units and servers spent spare time, so what comes up to the threshold is found anew; rows whose column no
-// longer does give it up.
+// Pairs moved units and servers spent spare time, so what comes up to the threshold is found again; rows whose column
+// no longer does give it up.
 void MatchingBuilder::Refresh() {
   for (int32_t row = 0; row < servers_; ++row) {
     FindUsable(row);

@@ -10,7 +10,7 @@ namespace {
 using Ticks = int64_t;
 constexpr Ticks kMostTicks = int64_t{1} << 40;
 
-// Work of a piece may come to so many eighths of its even share: a device that gets most of what crosses gets it in
+// Work of a piece may come to this many eighths of its even share: a device that gets most of what crosses gets it in
 // lumps. Few pieces suffice if none does, more if some do; the price decides, and counts on more.
 constexpr std::array<int64_t, 2> kLumps = {8, 12};
 constexpr int64_t kWorstLump = 14;

@@ -99,17 +99,17 @@ void Planner::Plan(const int64_t* traffic, const Fingerprint& fingerprint) {
     return state_->schedule->Rebind(traffic);
   }
   state_->schedule->SetMatchings(nullptr);
-  PlanAnew(traffic, fingerprint);
+  MakePlan(traffic, fingerprint);
 }
 
 void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings) {
   Fingerprint fingerprint = FingerprintOf(traffic);
   fingerprint.hash = MatchingsHash(matchings, fingerprint.hash);
   state_->schedule->SetMatchings(&matchings);
-  PlanAnew(traffic, fingerprint);
+  MakePlan(traffic, fingerprint);
 }
 
-void Planner::PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint) {
+void Planner::MakePlan(const int64_t* traffic, const Fingerprint& fingerprint) {
   State& state = *state_;
   // If memory runs out half-way, nothing has been planned.
   state.traffic = nullptr;

@@ -112,7 +112,7 @@ class Planner {
  private:
   struct State;
 
-  void PlanAnew(const int64_t* traffic, const Fingerprint& fingerprint);
+  void MakePlan(const int64_t* traffic, const Fingerprint& fingerprint);
 
   std::unique_ptr<State> state_;
 };

@@ -10,7 +10,7 @@
 namespace fastjax::planner {
 namespace {
 
-// What may go on inside servers while a stage of so many units crosses, less the start-up of that.
+// What may go on inside servers while a stage of `units` units crosses, less the start-up of that.
 Picoseconds RoomUnder(const Pricing& pricing, int64_t units) {
   const Picoseconds time = pricing.scale_out_latency + pricing.scale_out.Time(units) - pricing.scale_up_latency;
   return std::max(time, Picoseconds{0});
@@ -75,7 +75,7 @@ void StageBuilder::Order(const MatchingList& matchings) {
 
 // Cuts pieces so that each one's balance fits under the piece before it: from the first, whose balance is exposed, they
 // grow by the ratio of the two until they are as long as their matching. Where balance takes longer than scale-out they
-// would shrink; there, pieces of equal length keep both busy. For redistribution the same holds backwards.
+// would shrink; there, pieces of equal length keep both busy. For redistribution the same holds from the last piece on.
 void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
   const Picoseconds exposed = Exposure(pricing, total_units_);
   Picoseconds room = exposed;

@@ -61,7 +61,7 @@ struct DeviceSlice {
 // those of kFallback, for every device.
 class Slicer {
  public:
-  // Slices what `planner` has planned. The planner must neither plan anew nor end while slices are in use.
+  // Slices what `planner` has planned. The planner must neither plan again nor end while slices are in use.
   explicit Slicer(Planner* planner);
 
   // False where a block of the exchange has 2^31 rows or more, or where staging has and kFallback would need
@@ -109,7 +109,7 @@ inline Transfer ReadEntry(const int32_t* words) {
           words[kDstRowWord]};
 }
 
-// The transfer on the way back: of the plan read backwards, which has so many stages.
+// The transfer on the way back: of the transposed plan, which has `stages` stages, in the opposite order.
 inline Transfer Transposed(const Transfer& transfer, int32_t stages) {
   constexpr Phase kBack[] = {Phase::kLocal, Phase::kRedistribute, Phase::kScaleOut, Phase::kBalance};
   return {kBack[static_cast<size_t>(transfer.phase)],

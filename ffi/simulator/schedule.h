@@ -29,7 +29,7 @@ struct Fabric {
   Synchronization synchronization = Synchronization::kCredit;
   bool balance_first = false;        // nothing crosses before all balancing is done
   double oversubscription = 1;       // what all NICs could send over what the core carries
-  std::vector<double> efficiencies;  // of a NIC that so many send to, from one on
+  std::vector<double> efficiencies;  // of a NIC, by the number of its senders, from one on
   bool whole_senders = false;        // those who send to several at once are one at each, not a part
 };
 

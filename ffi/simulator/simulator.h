@@ -12,9 +12,9 @@
 namespace fastjax::simulator {
 
 // Tasks that share links, directly or by way of others, are a pool. When one begins or ends, the rates of its pool are
-// found anew, and no others.
+// computed again, and no others.
 //
-// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are found anew
+// In pools of 1,024 tasks and more, such as those of an exchange that sends everything at once, rates are computed
 // for several ends together: for a 64th of the pool's tasks, as far as they end within `resolution` of the time that
 // the busiest link needs. A task ends when it does; only what it leaves is given to others a little later. So are those
 // that begin together taken in, as far as they do within that time.
@@ -25,8 +25,8 @@ class Simulator {
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
 
-  // Goes on for so many events. Returns whether nothing is left to happen: everything is done, or what is left waits
-  // for itself.
+  // Goes on for up to `events` events. Returns whether nothing is left to happen: everything is done, or what is left
+  // waits for itself.
   bool Advance(int64_t events);
 
   int64_t done() const { return done_; }
@@ -40,7 +40,7 @@ class Simulator {
   struct Pool {
     std::vector<int32_t> tasks;
     double since = 0;  // when their rates began
-    double due = 0;    // when they are to be found anew
+    double due = 0;    // when they are to be computed again
     bool active = false;
   };
   using Moment = std::pair<double, int32_t>;  // and a task or a pool
