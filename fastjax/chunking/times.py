@@ -202,7 +202,7 @@ def layer_time(
 
 
 def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
-    """The best of these: one chunk if the others gain little, or the fewest of those about as fast."""
+    """The best of these: one chunk if others gain little, or the fewest of those about as fast."""
     least = min(found.total for found in times)
     for found in times:
         if found.chunks == 1 and found.total - least < LEAST_GAIN * found.total:
