@@ -39,7 +39,7 @@ class Work {
   Share none_;
 };
 
-// Tries a few hundred cuts and keeps the cheapest: for each amount of work that may lie bare, doubled from half a
+// Tries some dozens of cuts and keeps the cheapest: for each amount of work that may lie bare, doubled from half a
 // start-up on, the cut with the fewest pieces that leaves no more bare; and even cuts, which win where no sizes hide
 // the work. A cut's cost is what it adds to the time of one long crossing: start-ups, and the work that lies bare.
 class Cutter {
