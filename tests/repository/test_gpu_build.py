@@ -114,12 +114,9 @@ def ordinary() -> Path:
     return Path(spec.origin)
 
 
-def test_reader_finds_no_code_where_there_is_none(ordinary: Path):
+def test_reader_finds_names_and_no_code_where_there_is_none(ordinary: Path):
     assert cuda_code(ordinary) == []
     assert hip_code(ordinary) == []
-
-
-def test_reader_finds_names(ordinary: Path):
     assert "libc.so.6" in needed(ordinary)
     assert "PyInit__ctypes" in exported(ordinary)
 
@@ -163,17 +160,14 @@ def test_reader_tells_cuda_code_apart(tmp_path: Path):
 
 def test_bundles_of_our_bundler_are_read(tmp_path: Path):
     """The bundler by which cmake/hip_sdk.py completes a compiler."""
-    for name, content in {
-        "empty": b"",
-        "one": b"\x7fELF one",
-        "two": b"\x7fELF the second",
-    }.items():
+    contents = {"empty": b"", "one": b"\x7fELF one", "two": b"\x7fELF the second"}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     targets = ["host-x86_64-unknown-linux-gnu"]
     targets += [f"hipv4-amdgcn-amd-amdhsa--{name}" for name in ("gfx90a", "gfx942")]
     command = [sys.executable, BUNDLER, "-type=o", "-bundle-align=4096", f"-output={tmp_path}/out"]
     command += [f"-targets={','.join(targets)}"]
-    command += [f"-input={tmp_path}/{name}" for name in ("empty", "one", "two")]
+    command += [f"-input={tmp_path}/{name}" for name in contents]
     subprocess.run(command, check=True)
     bundle = (tmp_path / "out").read_bytes()
     assert bundle.index(b"\x7fELF the second") == 2 * 4096

@@ -13,14 +13,8 @@ CUDA_NAME = "_ZN7fastjax7kernels7RunBodyILi256ENS0_38_GLOBAL__N__bdabed8d_6_gpu_
     ("mangled", "name"),
     [
         ("_ZN7fastjax7kernels7RunBodyILi256ENS0_12_GLOBAL__N_18MoveBodyEEEvT0_", "MoveBody"),
-        (
-            f"{CUDA_NAME}11MoveFewBodyEEEvT0_",
-            "MoveFewBody",
-        ),
-        (
-            f"{CUDA_NAME}7SumBodyINS0_4BF16EEEEEvT0_",
-            "SumBody<BF16>",
-        ),
+        (f"{CUDA_NAME}11MoveFewBodyEEEvT0_", "MoveFewBody"),
+        (f"{CUDA_NAME}7SumBodyINS0_4BF16EEEEEvT0_", "SumBody<BF16>"),
         (f"{CUDA_NAME}14IndexedSumBodyINS0_4BF16ENS0_3F32EEEEEvT0_", "IndexedSumBody<BF16, F32>"),
         (f"{CUDA_NAME}14IndexedSumBodyINS0_3F64ES4_EEEEvT0_", "IndexedSumBody<F64, F64>"),
         ("_Z5otherv", "_Z5otherv"),

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
@@ -45,10 +46,6 @@ CPP_EXTERNAL = {
 }
 # Folders that may include the standard library only: headers whose names have no dot and no slash.
 CPP_PURE = ["planner", "planner/schedulers", "simulator"]
-# Folders of tests/cpp/ that ffi/ does not have: tests of benchmarks/cpp, and what tests of several
-# folders use.
-CPP_TESTS_BESIDE = ["benchmarks", "support"]
-
 # Modules and packages of fastjax/, lowest first. One may import those in the lines above its own;
 # those in one line know nothing of each other. A package counts as one, but for parts of it that
 # have names of their own here. What is imported for type checkers, or inside functions, counts.
@@ -72,12 +69,6 @@ PYTHON_LAYERS = [
     ["cli.bench", "cli.environment", "cli.plan", "cli.simulate"],
     ["cli"],
     ["__main__"],
-]
-# Folders of tests/ that fastjax/ does not have: tests of other folders of the repository, those of
-# no one package, and what tests of several folders use.
-PYTHON_TESTS_BESIDE = [
-    *("benchmarks", "cpp", "examples", "exchange_checks", "faults", "gpu"),
-    *("repository", "support"),
 ]
 # The only modules and packages that may import JAX: what is traced or compiled is theirs, or they
 # ask JAX for its devices, errors, options or profiler.
@@ -133,44 +124,6 @@ def cpp_violations(root: Path) -> Iterator[str]:
             yield f"{where}: names a backend: {named[0]}"
 
 
-def cpp_test_violations(root: Path) -> Iterator[str]:
-    """Yields C++ tests that lie in no folder of `root`/ffi, or include what is another's tests'."""
-    tests = root / "tests/cpp"
-    for path in sorted(tests.rglob("*")):
-        if path.suffix not in _CPP_SUFFIXES:
-            continue
-        folder = path.parent.relative_to(tests)
-        where = path.relative_to(root)
-        beside = folder.parts and folder.parts[0] in CPP_TESTS_BESIDE
-        if not beside and not (folder.parts and (root / "ffi" / folder).is_dir()):
-            yield f"{where}: ffi/ has no such folder"
-        for header in _INCLUDE.findall(path.read_text()):
-            others = header.startswith("../") or (tests / header).is_file()
-            if others and not header.startswith("support/"):
-                yield f"{where}: includes {header}, which is not in support/"
-
-
-def python_test_violations(root: Path) -> Iterator[str]:
-    """Yields Python files of `root`/tests that lie where fastjax/ has nothing, or share a name."""
-    tests = root / "tests"
-    seen: dict[str, Path] = {}
-    for path in sorted(tests.rglob("*.py")):
-        folder = path.parent.relative_to(tests)
-        where = path.relative_to(root)
-        # Helpers, and tests that a process of a job runs, are imported by their names alone.
-        if path.name != "__init__.py" and seen.setdefault(path.name, where) != where:
-            yield f"{where}: {seen[path.name]} has the same name"
-        if not folder.parts:
-            module = root / "fastjax" / path.name.removeprefix("test_")
-            of_a_module = path.name.startswith("test_") and module.is_file()
-            if path.name != "conftest.py" and not of_a_module:
-                yield f"{where}: is no test of a module in fastjax/"
-            continue
-        package = root / "fastjax" / folder / "__init__.py"
-        if folder.parts[0] not in PYTHON_TESTS_BESIDE and not package.is_file():
-            yield f"{where}: fastjax/ has no such package"
-
-
 def test_cpp_layers_have_one_direction():
     folders = {
         folder: {
@@ -179,9 +132,7 @@ def test_cpp_layers_have_one_direction():
         - {folder}
         for folder, lower in CPP_LAYERS.items()
     }
-    assert tuple(
-        graphlib.TopologicalSorter(folders).static_order()
-    )  # raises where there is a circle
+    graphlib.TopologicalSorter(folders).prepare()  # raises where there is a circle
 
 
 def _imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -282,19 +233,15 @@ def _write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
+def test_python_files_of_tests_have_names_of_their_own():
+    """Helpers, and tests that a process of a job runs, are imported by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1 and name != "__init__.py"] == []
+
+
 def test_cpp_layers():
     assert (ROOT / "ffi").is_dir()
     assert list(cpp_violations(ROOT)) == []
-
-
-def test_cpp_tests_mirror_the_sources():
-    assert list((ROOT / "tests/cpp").rglob("*_test.cc"))
-    assert list(cpp_test_violations(ROOT)) == []
-
-
-def test_python_tests_mirror_the_package():
-    assert list((ROOT / "tests/traced").glob("test_*.py"))
-    assert list(python_test_violations(ROOT)) == []
 
 
 def test_python_layers():
@@ -306,19 +253,11 @@ def test_python_layers():
     ("file", "header"),
     [
         ("planner/a.cc", '"kernels/copy.h"'),
-        ("planner/a.h", "<nanobind/nanobind.h>"),
         ("planner/a.h", "<pthread.h>"),
-        ("kernels/a.cc", '"planner/table.h"'),
         ("exchange/a.cc", '"planner/planner.h"'),
-        ("execution/a.h", '"rendezvous/rendezvous.h"'),
-        ("rendezvous/a.h", '"backends/network/runner.h"'),
         ("backends/gpu/a.cc", '"backends/network/runner.h"'),
         ("backends/network/a.cc", '"backends/network/ucx/wire.h"'),
-        ("backends/memory/a.cc", '"handlers/decode.h"'),
-        ("backends/memory/a.cc", '"xla/ffi/api/c_api.h"'),
-        ("handlers/a.cc", '"python/a.h"'),
         ("handlers/a.cc", "<Python.h>"),
-        ("handlers/a.cc", "<ucp/api/ucp.h>"),
         ("elsewhere/a.cc", "<vector>"),
     ],
 )
@@ -338,65 +277,16 @@ def test_cpp_checker_catches_names_of_backends(tmp_path: Path, folder: str):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("a_test.cc", ""),
-        ("elsewhere/a_test.cc", ""),
-        ("backends/elsewhere/a.h", ""),
-        ("kernels/a_test.cc", '#include "backends/memory/rig.h"\n'),
-        ("kernels/a_test.cc", '#include "../backends/memory/rig.h"\n'),
-        ("support/a.cc", '#include "backends/memory/rig.h"\n'),
-    ],
-)
-def test_cpp_test_checker_catches(tmp_path: Path, file: str, text: str):
-    _write(tmp_path, {"ffi/kernels/a.cc": "", "ffi/backends/memory/a.cc": ""})
-    _write(tmp_path, {"tests/cpp/backends/memory/rig.h": "", f"tests/cpp/{file}": text})
-    (found,) = cpp_test_violations(tmp_path)
-    assert found.startswith(f"tests/cpp/{file}: ")
-
-
-@pytest.mark.parametrize(
-    ("file", "why"),
-    [
-        ("test_elsewhere.py", "is no test of a module in fastjax/"),
-        ("test_host.py", "is no test of a module in fastjax/"),
-        ("config.py", "is no test of a module in fastjax/"),
-        ("elsewhere/test_a.py", "fastjax/ has no such package"),
-        ("elsewhere/helper.py", "fastjax/ has no such package"),
-        ("host/plan/test_a.py", "fastjax/ has no such package"),
-        ("host/support/test_a.py", "fastjax/ has no such package"),
-        ("support/test_plan.py", "tests/host/test_plan.py has the same name"),
-    ],
-)
-def test_python_test_checker_catches(tmp_path: Path, file: str, why: str):
-    _write(tmp_path, {"fastjax/host/__init__.py": "", "fastjax/config.py": ""})
-    _write(tmp_path, {"tests/host/test_plan.py": "", f"tests/{file}": ""})
-    assert list(python_test_violations(tmp_path)) == [f"tests/{file}: {why}"]
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
         ("errors.py", "import fastjax"),
-        ("errors.py", "import fastjax.config"),
-        ("topology.py", "from . import config"),
         ("topology.py", "from .config import options"),
         ("topology.py", "def f():\n    from fastjax.host.plan import make_plan"),
+        ("topology.py", "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan"),
         ("host/plan.py", "from fastjax.traced import exchange"),
         ("host/run.py", "from .. import cli"),
-        ("host/plan.py", "import jax._src.core"),
         ("host/plan.py", "from jax import _src"),
-        ("host/plan.py", "from jax._src import core"),
         ("host/plan.py", "import jax\nx = jax._src.core.f(1)"),
-        ("traffic/files.py", "from jax import numpy"),
         ("traffic/files.py", "def f():\n    import jax.numpy as jnp"),
-        ("topology.py", "import typing\nif typing.TYPE_CHECKING:\n    from .host.plan import Plan"),
-        (
-            "topology.py",
-            "import typing\nif typing.TYPE_CHECKING:\n    from .topology import Topology",
-        ),
-        ("topology.py", "import jax"),
-        ("schedule/flows.py", "from fastjax.host.plan import Plan"),
         ("cli/bench/command.py", "from fastjax.cli.plan import record"),
-        ("cli/shared/units.py", "from fastjax.cli.bench import command"),
         ("cli/shared/units.py", "import fastjax.cli"),
         ("unknown.py", "import numpy"),
         ("host/plan.py", "from ..unknown import x"),
@@ -410,7 +300,6 @@ def test_python_checker_catches(tmp_path: Path, file: str, text: str):
 @pytest.mark.parametrize(
     "files",
     [
-        {"plot/a.py": "from fastjax.plot import b", "plot/b.py": "from .a import x"},
         {
             "plot/a.py": "import typing\nif typing.TYPE_CHECKING:\n    from .b import x",
             "plot/b.py": "import fastjax.plot.c",
@@ -423,7 +312,6 @@ def test_python_checker_catches_circles(tmp_path: Path, files: dict[str, str]):
     _write(tmp_path, {f"fastjax/{name}": text for name, text in files.items()})
     (found,) = python_violations(tmp_path)
     assert found.endswith("imports in a circle")
-    assert {name.removesuffix(".py").replace("/", ".") for name in files} >= {"plot.a"}
     assert "plot.a" in found
 
 
@@ -467,13 +355,9 @@ def test_state_is_in_runtime():
 @pytest.mark.parametrize(
     "line",
     [
-        "  static std::mutex mutex;",
         "  static auto* const loaded = new std::map<int, int>;",
-        "  static auto& mutex = *new std::mutex;",
-        "  static std::atomic<int64_t> calls{0};",
         "  inline static std::atomic<bool> collecting_{false};",
         "  static int calls = 0;",
-        "std::mutex mutex;",
         "std::atomic<int64_t> made{0};",
         "thread_local int device = 0;",
     ],

@@ -50,15 +50,6 @@ def test_examples_run(page: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
-def test_there_are_examples():
-    assert {relative(page) for page in WITH_EXAMPLES} >= {
-        "README.md",
-        "docs/how_to.md",
-        "docs/how_to/moe.md",
-        "docs/tutorial.md",
-    }
-
-
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):

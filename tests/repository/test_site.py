@@ -171,15 +171,3 @@ def test_modules_that_pages_name_have_a_reference(pages):
     # Those that have a function's name, too, are meant by it.
     for module in modules - set(public_names("")) | MODULES:
         assert SITE / "api" / f"{module}.html" in pages, module
-
-
-def test_sections_of_docstrings_are_understood(pages):
-    """What the parser does not take for a section stays in the text as it stands."""
-    reference = [page for path, page in pages.items() if path.parent == SITE / "api"]
-    text = "\n".join("\n".join(page.said.values()) for page in reference)
-    assert "Parameters:" in text
-    for section in ("Args:", "Arguments:", ":param", "::: "):
-        assert section not in text
-    dispatch = pages[SITE / "api/moe.html"].said["fastjax.moe.dispatch"]
-    assert "as a multiple of tokens * k" in dispatch
-    assert "num_experts is no multiple of the devices" in dispatch
