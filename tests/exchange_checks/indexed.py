@@ -45,17 +45,4 @@ def rows_that_indices_name(backend: Backend, rng: np.random.Generator) -> None:
         copies = np.take_along_axis(source, indices[..., None], 1)
         arrived = reference.exchange(copies, base, meta)
         same(there, arrived)
-        same(back, _summed(arrived * factors[..., None], source, indices, meta))
-
-
-def _summed(
-    rows: np.ndarray, base: np.ndarray, indices: np.ndarray, meta: reference.Metadata
-) -> np.ndarray:
-    """What comes back, added up by index; `base` where nothing does."""
-    sums = np.zeros_like(base)
-    returned = np.zeros(base.shape[:2], bool)
-    for sender, first, receiver, landing, count in reference.moves(meta):
-        at = indices[sender, first : first + count]
-        np.add.at(sums[sender], at, rows[receiver, landing : landing + count])
-        returned[sender, at] = True
-    return np.where(returned[..., None], sums, base)
+        same(back, reference.returned(arrived, source, meta, indices, factors))

@@ -104,10 +104,7 @@ def planned_reused_and_transposed(backend: Backend, rng: np.random.Generator) ->
         same(first, expected)
         expected = reference.exchange(2 * case.operand, expected, case.meta)
         same(again, expected)
-        sent = np.zeros(base.shape[:2], bool)
-        for i, start, _, _, rows in reference.moves(case.meta):
-            sent[i, start : start + rows] = True
-        same(returned, np.where(sent[..., None], 2 * case.operand, base))
+        same(returned, reference.returned(expected, base, case.meta))
 
 
 @check(needs=lambda backend: backend.size > 1)

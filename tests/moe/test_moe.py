@@ -8,7 +8,7 @@ import moe_reference as reference
 import numpy as np
 import pytest
 from moe_reference import equations, same
-from spmd import mesh_of
+from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax import moe
@@ -318,13 +318,32 @@ def added_up(equation):
     return equation.primitive.name.startswith("scatter") and floating
 
 
-def test_no_tokens():
+def test_weights_of_choices_that_go_nowhere_may_be_anything(rng):
+    x = rng.normal(size=(8, 6, 4)).astype(np.float32)
+    ids = rng.integers(0, 8, (8, 6, 2)).astype(np.int32)
+    ids[:, 0], ids[:, 1, 1] = -1, -1
+    weights = np.where(ids < 0, np.nan, 0.5).astype(np.float32)
+
+    def local(x, weights, ids):
+        def loss(x, weights):
+            rows, _, handle = moe.dispatch(x, ids, num_experts=8, axis_name="x")
+            result = moe.combine(rows, handle, weights)
+            return result.sum(), result
+
+        return jax.grad(loss, (0, 1), has_aux=True)(x, weights)
+
+    gradients, result = spmd(local)(x, weights, ids)
+    np.testing.assert_allclose(result, x * (0.5 * (ids >= 0).sum(-1, keepdims=True)), rtol=1e-6)
+    assert all(np.isfinite(each).all() for each in gradients)
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(0, 3), (6, 0)])
+def test_no_tokens_or_of_no_width(tokens, width):
     def local(x, ids):
         rows, sizes, handle = moe.dispatch(x, ids, num_experts=8, axis_name="x")
-        return rows, sizes, moe.combine(rows, handle)
+        return sizes, moe.combine(rows, handle)
 
-    spec = P("x")
-    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=spec, out_specs=spec))
-    rows, sizes, result = mapped(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
-    assert (rows.shape, result.shape) == ((0, 3), (0, 3))
-    assert not sizes.any()
+    x = np.zeros((8, tokens, width), np.float32)
+    ids = np.arange(8 * tokens * 2, dtype=np.int32).reshape(8, tokens, 2) % 8
+    sizes, result = spmd(local)(x, ids)
+    assert (sizes.sum(), result.shape) == (ids.size, x.shape)

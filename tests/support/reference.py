@@ -125,3 +125,26 @@ def data(
     operand = rng.normal(size=(devices, n + spare, *trailing)).astype(np.float32)
     output = rng.normal(size=(devices, m + spare, *trailing)).astype(np.float32)
     return operand, output
+
+
+def returned(
+    rows: np.ndarray,
+    output: np.ndarray,
+    meta: Metadata,
+    indices: np.ndarray | None = None,
+    factors: np.ndarray | None = None,
+) -> np.ndarray:
+    """The way back: sums of what is returned, times its factors, by row or by the row's index.
+
+    Rows of the output that nothing returns to stay.
+    """
+    sums, any_returned = np.zeros_like(output), np.zeros(output.shape[:2], bool)
+    for sender, start, receiver, landing, count in moves(meta):
+        back = rows[receiver, landing : landing + count]
+        if factors is not None:
+            back = back * factors[receiver, landing : landing + count, None]
+        at = np.arange(start, start + count)
+        at = at if indices is None else indices[sender, at]
+        np.add.at(sums[sender], at, back)
+        any_returned[sender, at] = True
+    return np.where(any_returned[..., None], sums, output)

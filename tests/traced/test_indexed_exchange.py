@@ -42,34 +42,6 @@ def drawn(rng, rows=7, updates=2):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("scheduler", ["direct", "fast", "rails"])
-def test_there(rng, scheduler):
-    meta, indices, source, base = drawn(rng)
-    got = spmd(program(scheduler=scheduler))(source, base, indices, *meta.arrays())
-    copies = np.take_along_axis(source, indices[..., None], 1)
-    np.testing.assert_array_equal(got, reference.exchange(copies, base, meta))
-
-
-def summed(arriving, indices, meta, rows):
-    """What is returned for each entry that is in a slice, added up by index."""
-    returned = np.zeros((*indices.shape, arriving.shape[-1]), np.float32)
-    size = 8
-    per_peer = meta.send_sizes.shape[1] // size
-    total = np.zeros((size, rows, arriving.shape[-1]), np.float32)
-    for device, update in np.ndindex(meta.send_sizes.shape):
-        first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
-        there = meta.output_offsets[device, update]
-        peer = update // per_peer
-        returned[device, first : first + count] = arriving[peer, there : there + count]
-        np.add.at(
-            total[device],
-            indices[device, first : first + count],
-            returned[device, first : first + count],
-        )
-    return total
-
-
-@pytest.mark.sanitize
 @pytest.mark.parametrize(
     ("dtype", "wide"),
     [
@@ -88,7 +60,8 @@ def test_home_again_and_summed(rng, dtype, wide):
     got = run(there.astype(dtype), base, indices, *meta.arrays())
     assert got.dtype == wide
     np.testing.assert_array_equal(
-        np.asarray(got).astype(np.complex64), summed(there, indices, meta, rows)
+        np.asarray(got).astype(np.complex64),
+        reference.returned(there, np.zeros_like(source), meta, indices),
     )
 
 
@@ -101,11 +74,8 @@ def scaled(*operands):
 def in_order(there, factors, indices, meta, rows):
     """Sums of products in float32, one operation after the other, by sender and update."""
     total = np.zeros((8, rows, there.shape[-1]), np.float32)
-    per_peer = meta.send_sizes.shape[1] // 8
-    for device, update in np.ndindex(meta.send_sizes.shape):
-        first, at = meta.input_offsets[device, update], meta.output_offsets[device, update]
-        for i in range(meta.send_sizes[device, update]):
-            peer = update // per_peer
+    for device, first, peer, at, count in reference.moves(meta):
+        for i in range(count):
             product = there[peer, at + i].astype(np.float32) * factors[peer, at + i]
             total[device, indices[device, first + i]] += product
     return total
@@ -127,53 +97,44 @@ def test_factors(rng, dtype):
         np.testing.assert_array_equal(other, one)
 
 
-@pytest.mark.parametrize("batched", ["all", "rows", "factors"])
-def test_factors_in_a_batch(rng, batched):
+@pytest.mark.parametrize(
+    ("names", "mapped"),
+    [
+        ("there", range(7)),
+        ("there", (0, 1)),
+        ("back", range(7)),
+        ("back", (0, 1)),
+        ("factors", range(8)),
+        ("factors", (0, 1)),
+        ("factors", (7,)),
+    ],
+    ids=str,
+)
+def test_in_a_batch(rng, names, mapped):
+    """Operands that are batched differ between its elements."""
     meta, indices, source, there = drawn(rng)
-    there = rng.normal(size=there.shape).astype(jnp.bfloat16)
-    factors = rng.normal(size=there.shape[:2]).astype(np.float32)
-    base = np.zeros_like(source)
-    elements = []
-    for number in range(2):
-        operands = [there, base, indices, factors, *meta.arrays()]
-        if batched in ("all", "rows"):
-            operands[0] = there * (number + 1)
-        if batched in ("all", "factors"):
-            operands[3] = factors * np.float32(0.3 * number + 1)
-        if batched == "all":
-            operands[2] = (indices + number) % source.shape[1]
-        elements.append(operands)
-    mapped = {"all": range(8), "rows": (0, 1), "factors": (3,)}[batched]
-    axes = tuple(0 if n in mapped else None for n in range(8))
+    rows = (source, there) if names == "there" else (there, np.zeros_like(source))
+    operands = [*rows, indices, *meta.arrays()]
+    if names == "factors":
+        operands.append(rng.normal(size=there.shape[:2]).astype(np.float32))
+    others = list(operands)
+    for number in mapped:
+        if number in (0, 1, 7):
+            others[number] = np.float32(1.3) * operands[number]
+        elif number == 2:
+            others[2] = (indices + 1) % source.shape[1]
+
+    def run(moved, base, indices, *rest):
+        meta, factors = rest[:4], rest[4] if names == "factors" else None
+        return program(reverse=names != "there")(moved, base, indices, *meta, factors=factors)
+
+    axes = tuple(0 if n in mapped else None for n in range(len(operands)))
     stacked = [
-        np.stack(parts, 1) if n in mapped else parts[0]
-        for n, parts in enumerate(zip(*elements, strict=True))
+        np.stack(pair, 1) if n in mapped else pair[0]
+        for n, pair in enumerate(zip(operands, others, strict=True))
     ]
-    got = np.asarray(spmd(jax.vmap(scaled, in_axes=axes))(*stacked))
-    for number, element in enumerate(elements):
-        np.testing.assert_array_equal(got[:, number], spmd(scaled)(*element))
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("batched", ["all", "rows"])
-def test_in_a_batch(rng, batched, reverse):
-    meta, indices, source, there = drawn(rng)
-    elements = []
-    for number in range(2):
-        if batched == "all":
-            indices = (indices + number) % source.shape[1]
-        scale = np.float32(number + 1)
-        base = np.zeros_like(source) if reverse else there
-        moved = there * scale if reverse else source * scale
-        elements.append((moved, base, indices, *meta.arrays()))
-    stacked = [np.stack(parts, 1) for parts in zip(*elements, strict=True)]
-    axes = (0, 0, *([None] * 5)) if batched == "rows" else 0
-    if batched == "rows":
-        stacked[2:] = [array[:, 0] for array in stacked[2:]]
-    run = spmd(jax.vmap(program(reverse=reverse), in_axes=axes))
-    got = np.asarray(run(*stacked))
-    one = spmd(program(reverse=reverse))
-    for number, element in enumerate(elements):
+    got, one = np.asarray(spmd(jax.vmap(run, axes))(*stacked)), spmd(run)
+    for number, element in enumerate((operands, others)):
         np.testing.assert_array_equal(got[:, number], one(*element))
 
 
@@ -207,11 +168,8 @@ def test_entries_by_row(rng, indexed_as, batched):
             np.testing.assert_array_equal(got[:, number], spmd(run)(*element))
         return
     got = np.asarray(spmd(run)(*operands))
-    by_entry = np.zeros((8, 14, 40), np.float32)
-    returned = np.zeros((8, 14), bool)
-    for sender, first, receiver, landing, count in reference.moves(meta):
-        by_entry[sender, first : first + count] = there[receiver, landing : landing + count]
-        returned[sender, first : first + count] = True
+    by_entry = reference.returned(there, np.zeros((8, 14, 40), np.float32), meta)
+    returned = by_entry.any(2)
     devices = np.arange(8)[:, None]
     wanted = np.zeros_like(base)
     for choice in range(2):
@@ -243,7 +201,10 @@ def test_an_index_of_no_row(rng, indexed_as, wrong, reverse):
         got = np.asarray(run(bad, *meta.arrays()))
         if reverse:
             with_row_for_it = np.where((bad < 0) | (bad > 6), 7, bad)
-            np.testing.assert_array_equal(got, summed(there, with_row_for_it, meta, 8)[:, :7])
+            wanted = reference.returned(
+                there, np.zeros((8, 8, 3), np.float32), meta, with_row_for_it
+            )
+            np.testing.assert_array_equal(got, wanted[:, :7])
         else:
             rows = np.concatenate([source, np.zeros((8, 1, 3), np.float32)], 1)
             copies = np.take_along_axis(rows, np.where(bad < 0, 7, bad)[..., None], 1)

@@ -1,6 +1,5 @@
 """Exchanges in two parts: values, transformations, and the order in which they begin."""
 
-import functools
 import threading
 
 import jax
@@ -16,22 +15,15 @@ from fastjax.traced.after import after
 from fastjax.traced.contract import Metadata
 from fastjax.traced.start_done import done, start
 
-DEVICES, BATCH = 4, 3
+DEVICES = 4
 
 
-def in_two(operand, output, *way, plan=None, after=(), **given):
+def in_two(operand, output, *way, **given):
     """The rows of an exchange in two parts, with work between them that is part of neither."""
-    if plan is None:
-        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
-    begun = start(operand, output, Metadata(*way), plan, after=after, **given)
+    plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
+    begun = start(operand, output, Metadata(*way), plan, **given)
     beside = jnp.sin(jnp.arange(8.0))
     return done(begun, after=[beside])
-
-
-def problem_of(rng, trailing=(3,), updates=1):
-    meta = reference.packed(reference.random_sizes(rng, DEVICES, DEVICES * updates))
-    operand, output = reference.data(rng, meta, trailing)
-    return meta, operand, output
 
 
 @pytest.fixture
@@ -39,14 +31,13 @@ def mesh():
     return mesh_of((DEVICES,))
 
 
-def test_rows_come(rng, mesh):
-    meta, operand, output = problem_of(rng, updates=2)
-    got = jax.jit(spmd(in_two, mesh))(operand, output, *meta.arrays())
-    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
+def problem_of(rng, updates=1):
+    meta = reference.packed(reference.random_sizes(rng, DEVICES, DEVICES * updates))
+    return meta, *reference.data(rng, meta)
 
 
 def test_rows_narrower_than_a_byte_come(rng, mesh):
-    meta, operand, output = problem_of(rng)
+    meta, operand, output = problem_of(rng, updates=2)
     operand, output = (a.astype(np.int8) % 7 for a in (operand, output))
 
     def narrow(operand, output, *way):
@@ -58,133 +49,44 @@ def test_rows_narrower_than_a_byte_come(rng, mesh):
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
 
 
-def test_in_reverse_rows_are_summed(rng, mesh):
-    """The sum of each row is that of one slice here: slices do not overlap."""
-    meta, operand, output = problem_of(rng)
-    there = reference.exchange(operand, output, meta)
-
-    def back(there, zeros, *way):
-        return in_two(there, zeros, *way, reverse=True)
-
-    got = jax.jit(spmd(back, mesh))(there, np.zeros_like(operand), *meta.arrays())
-    sent = np.zeros(operand.shape[:2], bool)
-    for device, update in np.ndindex(meta.send_sizes.shape):
-        first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
-        sent[device, first : first + count] = True
-    np.testing.assert_array_equal(got, np.where(sent[..., None], operand, 0))
-
-
-def indexed_problem(rng, rows=7):
-    meta = reference.packed(reference.random_sizes(rng, DEVICES, DEVICES))
-    entries, room = (a.shape[1] for a in reference.data(rng, meta))
-    indices = rng.integers(0, rows, (DEVICES, entries)).astype(np.int32)
-    source = rng.integers(-9, 9, (DEVICES, rows, 3)).astype(np.float32)
-    there = rng.integers(-9, 9, (DEVICES, room, 3)).astype(np.float32)
-    return meta, indices, source, there
-
-
-def test_indices_name_the_rows(rng, mesh):
-    meta, indices, source, base = indexed_problem(rng)
-
-    def indexed(source, base, indices, *way):
-        return in_two(source, base, *way, indices=indices)
-
-    got = jax.jit(spmd(indexed, mesh))(source, base, indices, *meta.arrays())
-    copies = np.take_along_axis(source, indices[..., None], 1)
-    np.testing.assert_array_equal(got, reference.exchange(copies, base, meta))
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_indexed_rows_return_summed(rng, mesh, scaled):
-    meta, indices, source, there = indexed_problem(rng)
+@pytest.mark.parametrize(
+    ("reverse", "names"),
+    [(False, ["indices"]), (True, []), (True, ["indices"]), (True, ["indices", "factors"])],
+    ids=str,
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_rows_that_indices_name_and_sums(rng, mesh, reverse, names, batched):
+    meta, copies, there = problem_of(rng)
+    source = rng.integers(-9, 9, (DEVICES, 7, 3)).astype(np.float32)
+    indices = rng.integers(0, 7, copies.shape[:2]).astype(np.int32)
+    there = rng.integers(-9, 9, there.shape).astype(np.float32)
     factors = rng.integers(1, 4, there.shape[:2]).astype(np.float32)
-    total = np.zeros_like(source)
-    for device, update in np.ndindex(meta.send_sizes.shape):
-        first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
-        landed = meta.output_offsets[device, update]
-        rows = there[update, landed : landed + count]
-        if scaled:
-            rows = rows * factors[update, landed : landed + count, None]
-        np.add.at(total[device], indices[device, first : first + count], rows)
+    if "indices" not in names:
+        source = np.zeros_like(copies)
+    both = {"indices": indices, "factors": factors}
+    given = {name: both[name] for name in names}
+    if reverse:
+        rows, expected = (there, source), reference.returned(there, source, meta, **given)
+    else:
+        copies = np.take_along_axis(source, indices[..., None], 1)
+        rows, expected = (source, there), reference.exchange(copies, there, meta)
 
-    def back(there, zeros, indices, factors, *way):
-        scale = factors if scaled else None
-        return in_two(there, zeros, *way, reverse=True, indices=indices, factors=scale)
+    def local(rows, given, way):
+        return in_two(*rows, *way, reverse=reverse, **given)
 
-    operands = (there, np.zeros_like(source), indices, factors, *meta.arrays())
-    np.testing.assert_array_equal(jax.jit(spmd(back, mesh))(*operands), total)
-
-
-@pytest.mark.parametrize("batched", ["rows", "offsets", "everything"])
-def test_batches(rng, mesh, batched):
-    meta, operand, output = problem_of(rng, (BATCH, 4))
-    way, expected = meta.arrays(), reference.exchange(operand, output, meta)
-    again = lambda a: np.stack([a] * BATCH, 1)  # noqa: E731
-    if batched == "rows":
-        mapped = jax.vmap(in_two, (1, 1, None, None, None, None), 1)
-        got = jax.jit(spmd(mapped, mesh))(operand, output, *way)
-        np.testing.assert_array_equal(got, expected)
-        return
-    if batched == "everything":
-        arrays = map(again, (operand, output, *way))
-        got = jax.jit(spmd(jax.vmap(in_two), mesh))(*arrays)
-        np.testing.assert_array_equal(got, again(expected))
-        return
-
-    def of_one_plan(operand, output, starts, sizes, landings, received):
-        plan = fastjax.plan_ragged_all_to_all(sizes, axis_name="x")
-        of = functools.partial(in_two, plan=plan)
-        return jax.vmap(of, (None, None, 0, None, None, None))(
-            operand, output, starts, sizes, landings, received
-        )
-
-    starts, *others = way
-    got = jax.jit(spmd(of_one_plan, mesh))(operand, output, again(starts), *others)
-    np.testing.assert_array_equal(got, again(expected))
-
-
-def test_batches_of_indexed_exchanges(rng, mesh):
-    meta, indices, source, base = indexed_problem(rng)
-    copies = np.take_along_axis(source, indices[..., None], 1)
-    expected = reference.exchange(copies, base, meta)
-    again = lambda a: np.stack([a] * BATCH, 1)  # noqa: E731
-
-    def indexed(source, base, indices, *way):
-        return in_two(source, base, *way, indices=indices)
-
-    arrays = map(again, (source, base, indices, *meta.arrays()))
-    got = jax.jit(spmd(jax.vmap(indexed), mesh))(*arrays)
-    np.testing.assert_array_equal(got, again(expected))
-
-
-def chain(rows, output, *way, length=3):
-    """Each exchange sends what the one before it brought, and begins after that one."""
-    plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
-    token = ()
-    for _ in range(length):
-        begun = start(rows, output, Metadata(*way), plan, after=token)
-        rows, token = done(begun), (begun.token,)
-    return rows
-
-
-def chained(operand, output, meta, length=3):
-    for _ in range(length):
-        operand = reference.exchange(operand, output, meta)
-    return operand
+    arguments = rows, given, meta.arrays()
+    if batched:
+        again = lambda a: np.stack([a, a], 1)  # noqa: E731
+        arguments, expected = jax.tree.map(again, (arguments, expected))
+    run = jax.jit(spmd(jax.vmap(local) if batched else local, mesh))
+    np.testing.assert_array_equal(run(*arguments), expected)
 
 
 def square(rng):
     """An exchange of operand and output of one shape."""
     meta, operand, output = problem_of(rng)
-    rows = max(operand.shape[1], output.shape[1])
-    shape = (DEVICES, rows, 3)
+    shape = (DEVICES, max(operand.shape[1], output.shape[1]), 3)
     return meta, rng.normal(size=shape).astype(np.float32), np.zeros(shape, np.float32)
-
-
-def test_one_after_another(rng, mesh):
-    meta, operand, output = square(rng)
-    got = jax.jit(spmd(chain, mesh))(operand, output, *meta.arrays())
-    np.testing.assert_array_equal(got, chained(operand, output, meta))
 
 
 def test_tokens_go_through_loops(rng, mesh):
@@ -202,10 +104,12 @@ def test_tokens_go_through_loops(rng, mesh):
         return jax.lax.scan(step, (rows, token), None, length=3)[0][0]
 
     got = jax.jit(spmd(loop, mesh))(operand, output, *meta.arrays())
-    np.testing.assert_array_equal(got, chained(operand, output, meta))
+    for _ in range(3):
+        operand = reference.exchange(operand, output, meta)
+    np.testing.assert_array_equal(got, operand)
 
 
-def test_what_has_derivatives_of_its_own_is_made_of_both_parts(rng, mesh):
+def test_functions_with_derivatives_of_their_own_are_made_of_both_parts(rng, mesh):
     """In checkpoints too, which make the exchange again where its rows are needed."""
     meta, operand, output = square(rng)
 
@@ -227,11 +131,9 @@ def test_what_has_derivatives_of_its_own_is_made_of_both_parts(rng, mesh):
         return jax.grad(loss)(operand)
 
     got = jax.jit(spmd(gradient, mesh))(operand, output, *meta.arrays())
-    sent = np.zeros(operand.shape[:2], bool)
-    for device, update in np.ndindex(meta.send_sizes.shape):
-        first, count = meta.input_offsets[device, update], meta.send_sizes[device, update]
-        sent[device, first : first + count] = True
-    expected = np.where(sent[..., None], 8 * np.sin(operand) * np.cos(operand), 0)
+    derivative = 8 * np.sin(operand) * np.cos(operand)
+    moved = reference.exchange(derivative, output, meta)
+    expected = reference.returned(moved, np.zeros_like(operand), meta)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -271,7 +173,7 @@ def test_platforms_without_a_backend(rng, mesh, platforms):
     assert ("fastjax_exchange" in text) == ("cpu" in platforms)
 
 
-def test_what_is_between_runs_beside_the_exchange(rng, mesh):
+def test_work_between_the_parts_runs_beside_the_exchange(rng, mesh):
     """One device brings its rows when the others have done what is between start and done."""
     meta, operand, output = problem_of(rng)
     reached = [threading.Event() for _ in range(DEVICES)]

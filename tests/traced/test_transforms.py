@@ -1,4 +1,4 @@
-"""Gradients, batches, loops and rematerialisation, against one-device jax.numpy."""
+"""Gradients, loops and rematerialisation, against one-device jax.numpy."""
 
 import functools
 
@@ -7,41 +7,43 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from exchanges import exchange
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
 import fastjax
 
 STAGED = fastjax.Topology(2, 4)
-GROUPS = [[0, 2, 5, 7], [1, 3, 4, 6]]
 
 
-def exchange(*args, **options):
-    return fastjax.fast_ragged_all_to_all(*args, axis_name="x", **options)
-
-
-def case(rng, entries=8, groups=None, most=5):
-    meta = reference.packed(reference.random_sizes(rng, 8, entries, most), groups)
+def case(rng):
+    meta = reference.packed(reference.random_sizes(rng, 8, 8))
     operand, output = reference.data(rng, meta)
     return meta, operand, output
 
 
-def gradients(run_local, operand, output, arrays, weights, **spmd_options):
-    """Gradients of sum(weights * exchange) with respect to operand and output."""
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("jit", [True, False])
+def test_kinds_of_axes(rng, explicit, check_vma, jit):
+    meta, operand, output = case(rng)
+    run = spmd(exchange, mesh_of(explicit=explicit), check_vma=check_vma, jit=jit)
+    got = run(operand, output, *meta.arrays())
+    np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
 
-    def local(operand, output, weights, *arrays):
-        return jax.grad(
-            lambda a, b: jnp.sum(weights * jnp.sin(run_local(a, b, *arrays))), argnums=(0, 1)
-        )(operand, output)
 
-    return spmd(local, **spmd_options)(operand, output, weights, *arrays)
+def test_where_types_and_ranks_are_not_promoted(rng):
+    meta, operand, output = case(rng)
 
+    def local(operand, output, *arrays):
+        loss = lambda *rows: (jax.vmap(exchange)(*rows, *arrays) ** 2).sum()  # noqa: E731
+        return jax.grad(loss, (0, 1))(operand, output)
 
-def expected_gradients(operand, output, meta, weights, groups=None):
-    return jax.grad(
-        lambda a, b: jnp.sum(weights * jnp.sin(reference.exchange_in_jax(a, b, meta, groups))),
-        argnums=(0, 1),
-    )(jnp.asarray(operand), jnp.asarray(output))
+    twice = [np.stack([a, a], 1) for a in (operand, output, *meta.arrays())]
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        strict = spmd(local)(*twice)
+    for one, other in zip(strict, spmd(local)(*twice), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_gradient_with_a_fresh_output_under_check_vma(rng):
@@ -49,12 +51,17 @@ def test_gradient_with_a_fresh_output_under_check_vma(rng):
     meta, operand, output = case(rng)
     weights = rng.normal(size=output.shape).astype(np.float32)
 
-    def fresh(operand, _, *arrays):
-        return exchange(operand, jnp.zeros(output.shape[1:], operand.dtype), *arrays)
+    def local(operand, weights, *arrays):
+        zeros = jnp.zeros(output.shape[1:], operand.dtype)
+        loss = lambda a: jnp.sum(weights * jnp.sin(exchange(a, zeros, *arrays)))  # noqa: E731
+        return jax.grad(loss)(operand)
 
-    got, _ = gradients(fresh, operand, output, meta.arrays(), weights, check_vma=True)
-    expected, _ = expected_gradients(operand, np.zeros_like(output), meta, weights)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    def expected(operand):
+        rows = reference.exchange_in_jax(operand, np.zeros_like(output), meta)
+        return jnp.sum(weights * jnp.sin(rows))
+
+    got = spmd(local)(operand, weights, *meta.arrays())
+    np.testing.assert_allclose(got, jax.grad(expected)(jnp.asarray(operand)), rtol=1e-6)
 
 
 def test_result_varies_over_the_axis(rng):
@@ -137,143 +144,6 @@ def test_transposed_twice_is_the_exchange(rng):
     np.testing.assert_array_equal(got, reference.exchange(operand, np.zeros_like(output), meta))
 
 
-def batch(rng, size=3, groups=None):
-    metas = [reference.packed(reference.random_sizes(rng, 8, 8), groups) for _ in range(size)]
-    n, m = np.max([reference.rows_needed(meta) for meta in metas], axis=0)
-    operand = rng.normal(size=(8, size, n, 3)).astype(np.float32)
-    output = rng.normal(size=(8, size, m, 3)).astype(np.float32)
-    return metas, operand, output
-
-
-def stacked(metas, dtype=np.int32):
-    return [
-        np.stack(parts, axis=1) for parts in zip(*(m.arrays(dtype) for m in metas), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("groups", [None, GROUPS], ids=["all", "groups"])
-@pytest.mark.parametrize("dtype", [np.int32, np.int8])
-def test_vmap_of_everything(rng, groups, dtype):
-    metas, operand, output = batch(rng, groups=groups)
-    f = functools.partial(exchange, axis_index_groups=groups, topology=STAGED)
-    got = spmd(jax.vmap(f))(operand, output, *stacked(metas, dtype))
-    for b, meta in enumerate(metas):
-        expected = reference.exchange(operand[:, b], output[:, b], meta, groups)
-        np.testing.assert_array_equal(got[:, b], expected)
-
-
-@pytest.mark.parametrize("axes", [(0, 0), (1, 1), (0, None), (None, 1), (2, 0)])
-def test_vmap_of_the_data_only(rng, axes):
-    """jax.lax fails an assertion here."""
-    meta, operand, output = case(rng)
-    size = 4
-    args, in_axes = [], []
-    for x, axis in zip((operand, output), axes, strict=True):
-        stack = np.stack([x + i for i in range(size)], axis=1)
-        args.append(x if axis is None else np.moveaxis(stack, 1, axis + 1))
-        in_axes.append(axis)
-    run = spmd(jax.vmap(exchange, in_axes=(*in_axes, None, None, None, None)))
-    got = run(*args, *meta.arrays())
-    for b in range(size):
-        parts = [
-            x if axis is None else np.take(x, b, axis=axis + 1)
-            for x, axis in zip(args, axes, strict=True)
-        ]
-        np.testing.assert_array_equal(got[:, b], reference.exchange(*parts, meta))
-
-
-def test_vmap_of_the_metadata_only(rng):
-    metas, operand, output = batch(rng)
-    run = spmd(jax.vmap(exchange, in_axes=(None, None, 0, 0, 0, 0)))
-    got = run(operand[:, 0], output[:, 0], *stacked(metas))
-    for b, meta in enumerate(metas):
-        expected = reference.exchange(operand[:, 0], output[:, 0], meta)
-        np.testing.assert_array_equal(got[:, b], expected)
-
-
-def test_vmap_of_one_offset_only(rng):
-    meta, operand, output = case(rng)
-    shifts = np.arange(3)
-    arrays = list(meta.arrays())
-    operand = np.concatenate([operand, operand], axis=1)
-    arrays[0] = arrays[0][:, None] + shifts[None, :, None].astype(np.int32)
-    got = spmd(jax.vmap(exchange, in_axes=(None, None, 0, None, None, None)))(
-        operand, output, *arrays
-    )
-    for b in shifts:
-        moved = reference.Metadata(arrays[0][:, b], *meta.arrays()[1:])
-        np.testing.assert_array_equal(got[:, b], reference.exchange(operand, output, moved))
-
-
-def test_vmap_twice_and_under_grad(rng):
-    meta, operand, output = case(rng)
-    operand = np.stack([operand * i for i in range(1, 5)], axis=1).reshape(8, 2, 2, -1, 3)
-    f = jax.vmap(jax.vmap(exchange, (0, None, *[None] * 4)), (0, None, *[None] * 4))
-    weights = rng.normal(size=(8, 2, 2, *output.shape[1:])).astype(np.float32)
-
-    def local(operand, output, weights, *arrays):
-        return jax.grad(lambda a: jnp.sum(weights * f(a, output, *arrays) ** 2))(operand)
-
-    got = spmd(local)(operand, output, weights, *meta.arrays())
-    reference_f = lambda a: reference.exchange_in_jax(a, output, meta)  # noqa: E731
-    every = jax.vmap(jax.vmap(reference_f, 1, 1), 1, 1)
-    loss = lambda a: jnp.sum(weights * every(a) ** 2)  # noqa: E731
-    np.testing.assert_allclose(got, jax.grad(loss)(jnp.asarray(operand)), rtol=1e-5)
-
-
-def test_gradient_under_vmap_of_everything(rng):
-    metas, operand, output = batch(rng)
-    weights = rng.normal(size=output.shape).astype(np.float32)
-
-    def local(operand, output, weights, *arrays):
-        def one(a, b, w, *m):
-            return jax.grad(lambda a, b: jnp.sum(w * exchange(a, b, *m) ** 2), (0, 1))(a, b)
-
-        return jax.vmap(one)(operand, output, weights, *arrays)
-
-    got = spmd(local)(operand, output, weights, *stacked(metas))
-    for b, meta in enumerate(metas):
-        loss = lambda x, y: jnp.sum(  # noqa: E731
-            weights[:, b] * reference.exchange_in_jax(x, y, meta) ** 2  # noqa: B023
-        )
-        parts = (jnp.asarray(operand[:, b]), jnp.asarray(output[:, b]))
-        for g, e in zip(got, jax.grad(loss, (0, 1))(*parts), strict=True):
-            np.testing.assert_allclose(g[:, b], e, rtol=1e-5)
-
-
-def test_vmap_looks_for_overlaps_in_each_element(rng):
-    """Elements of a batch land at the same offsets, each in its own output."""
-    meta = reference.packed(rng.integers(1, 6, (8, 8)), gap=5)
-    operand, output = reference.data(rng, meta)
-    good = reference.packed(meta.send_sizes)
-    # The last row that device 6 has for device 2 lands on the first one of device 1.
-    meta.output_offsets[6, 2] = meta.output_offsets[1, 2] - meta.send_sizes[6, 2] + 1
-    text = "device 6 and device 1 both write row"
-
-    def batched(*args):
-        return jax.vmap(exchange)(*(jnp.stack([a, a]) for a in args))
-
-    with fastjax.options(check_overlaps=True):
-        got = spmd(batched)(operand, output, *good.arrays())
-        with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-            jax.block_until_ready(spmd(batched)(operand, output, *meta.arrays()))
-    expected = reference.exchange(operand, output, good)
-    np.testing.assert_array_equal(got, np.stack([expected, expected], 1))
-
-
-def rounds(operand, output, arrays, step):
-    """The same exchange again and again, each time on what the last one left."""
-    rows = operand.shape[0]
-    return step(lambda x: exchange(x, output, *arrays, topology=STAGED)[:rows] + 1.0)
-
-
-def expected_rounds(operand, output, meta, count):
-    x = operand
-    for _ in range(count):
-        x = reference.exchange(x, output, meta)[:, : operand.shape[1]] + 1.0
-    return x
-
-
 def loop_case(rng):
     meta = reference.packed(reference.random_sizes(rng, 8, 8, 4))
     operand, output = reference.data(rng, meta)
@@ -282,30 +152,35 @@ def loop_case(rng):
     return meta, *(rng.normal(size=shape).astype(np.float32) for _ in range(2))
 
 
+LOOPS = {
+    "scan": lambda step, x: jax.lax.scan(lambda c, _: (step(c), None), x, length=6)[0],
+    "unrolled": lambda step, x: jax.lax.scan(lambda c, _: (step(c), None), x, length=6, unroll=3)[
+        0
+    ],
+    "while": lambda step, x: jax.lax.while_loop(
+        lambda c: c[0] < 6, lambda c: (c[0] + 1, step(c[1])), (0, x)
+    )[1],
+}
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("kind", ["scan", "fori", "while", "unrolled scan"])
+@pytest.mark.parametrize("kind", LOOPS)
 def test_loops(rng, kind, check_vma):
+    """The same exchange again and again, each time of the rows that the last one left."""
     meta, operand, output = loop_case(rng)
 
     def local(operand, output, *arrays):
-        def step(once):
-            if kind in ("scan", "unrolled scan"):
-                unroll = 1 if kind == "scan" else 3
-                body = lambda c, _: (once(c), None)  # noqa: E731
-                return jax.lax.scan(body, operand, None, length=6, unroll=unroll)[0]
-            if kind == "fori":
-                return jax.lax.fori_loop(0, 6, lambda _, c: once(c), operand)
-            return jax.lax.while_loop(
-                lambda c: c[0] < 6, lambda c: (c[0] + 1, once(c[1])), (0, operand)
-            )[1]
-
-        return rounds(operand, output, arrays, step)
+        step = lambda x: exchange(x, output, *arrays, topology=STAGED) + 1.0  # noqa: E731
+        return LOOPS[kind](step, operand)
 
     got = spmd(local, check_vma=check_vma)(operand, output, *meta.arrays())
-    np.testing.assert_allclose(got, expected_rounds(operand, output, meta, 6), rtol=1e-6)
+    expected = operand
+    for _ in range(6):
+        expected = reference.exchange(expected, output, meta) + 1.0
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-def test_cond_that_all_devices_take_alike(rng):
+def test_cond_that_is_the_same_on_all_devices(rng):
     meta, operand, output = loop_case(rng)
 
     def local(flag, operand, output, *arrays):
@@ -322,8 +197,9 @@ def test_cond_that_all_devices_take_alike(rng):
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("policy", [None, "dots_saveable", "everything_saveable"])
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "check_vma"), [(None, True), (None, False), ("everything_saveable", True)]
+)
 def test_gradient_through_rematerialised_scan(rng, policy, check_vma):
     """Layers under scan and remat, as trainers have them."""
     meta, operand, output = loop_case(rng)
@@ -345,15 +221,14 @@ def test_gradient_through_rematerialised_scan(rng, policy, check_vma):
 
 def test_the_same_function_called_twice_in_one_program(rng):
     """Both calls share one lowered function; their devices must not be mixed up."""
-    metas, operand, output = batch(rng, 2)
+    meta, operand, output = case(rng)
     inner = jax.jit(exchange)
 
     def local(operand, output, *arrays):
-        return [inner(operand[b], output[b], *(a[b] for a in arrays)) for b in range(2)]
+        return inner(operand, output, *arrays), inner(2 * operand, output, *arrays)
 
     run = spmd(local)
+    expected = [reference.exchange(times * operand, output, meta) for times in (1, 2)]
     for _ in range(20):
-        got = run(operand, output, *stacked(metas))
-        for b, meta in enumerate(metas):
-            expected = reference.exchange(operand[:, b], output[:, b], meta)
-            np.testing.assert_array_equal(got[b], expected)
+        for got, wanted in zip(run(operand, output, *meta.arrays()), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
