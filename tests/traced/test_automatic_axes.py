@@ -1,7 +1,7 @@
 """Exchanges inside a shard_map that leaves mesh axes to XLA, or inside a second one."""
 
 import contextlib
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import reference
 from deduplicated import values_and_slopes
+from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
 
 import fastjax
-from fastjax.traced.automatic_axes import spec_of
 
 MESHES = {
     "before": ((2, 4), ("d", "x")),
@@ -33,22 +33,12 @@ def flat(arrays):
     return [a.reshape(-1, *a.shape[2:]) for a in arrays]
 
 
-def value_and_gradients(operand, output, weights, *arrays):
-    def exchange(*data):
-        return fastjax.fast_ragged_all_to_all(*data, *arrays, axis_name="x")
-
-    value, back = jax.vjp(exchange, operand, output)
+def gradients_of(send, operand, output, weights, *arrays):
+    value, back = jax.vjp(lambda *data: send(*data, *arrays), operand, output)
     return value, *back(weights)
 
 
-def planned(operand, output, weights, *arrays):
-    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-
-    def exchange(*data):
-        return fastjax.fast_ragged_all_to_all(*data, *arrays, axis_name="x", plan=plan)
-
-    value, back = jax.vjp(exchange, operand, output)
-    return value, *back(weights)
+value_and_gradients, with_a_plan = (partial(gradients_of, send) for send in (exchange, planned))
 
 
 def check(got, meta, operand, output, weights):
@@ -67,7 +57,7 @@ def test_values_and_gradients(rng, where, width, check_vma):
     mesh = mesh_of(*MESHES[where])
     meta, *data = problem(rng, mesh.shape["x"], width)
     f = jax.shard_map(
-        value_and_gradients if width else planned,
+        value_and_gradients if width else with_a_plan,
         mesh=mesh,
         axis_names={"x"},
         in_specs=P("x"),
@@ -77,7 +67,7 @@ def test_values_and_gradients(rng, where, width, check_vma):
     check(jax.jit(f)(*flat((*data, *meta.arrays()))), meta, *data)
 
 
-@pytest.mark.parametrize("f", [value_and_gradients, planned])
+@pytest.mark.parametrize("f", [value_and_gradients, with_a_plan], ids=["alone", "planned"])
 @pytest.mark.parametrize("spec", [P("x", "d"), P(("x", "d")), P("x")], ids=str)
 def test_however_rows_lie(rng, spec, f):
     """What XLA has divided by the width stays so: nothing is gathered."""
@@ -113,11 +103,7 @@ def test_values_with_gspmd(rng, where, width):
     mesh = mesh_of(*MESHES[where])
     meta, operand, output, _ = problem(rng, 4, width)
 
-    def local(operand, output, *arrays):
-        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-        return fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
-
-    f = jax.shard_map(local, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
+    f = jax.shard_map(planned, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
     got = jax.jit(f)(*flat((operand, output, *meta.arrays())))
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta).reshape(got.shape))
 
@@ -128,23 +114,16 @@ def test_explicit_axes(rng, spec):
     meta, operand, output, _ = problem(rng, 4, (8,))
     # As many rows on each device as axes divide.
     operand, output = (np.pad(a, ((0, 0), (0, a.shape[1] % 2), (0, 0))) for a in (operand, output))
-    f = jax.shard_map(
-        lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"),
-        mesh=mesh,
-        axis_names={"x"},
-        in_specs=P("x"),
-        out_specs=P("x"),
-    )
+    f = jax.shard_map(exchange, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
     with jax.set_mesh(mesh):
-        rows = [jax.device_put(a, jax.NamedSharding(mesh, spec)) for a in flat((operand, output))]
+        rows = jax.device_put(flat((operand, output)), jax.NamedSharding(mesh, spec))
         way = jax.device_put(flat(meta.arrays()), jax.NamedSharding(mesh, P("x")))
         got = jax.jit(f)(*rows, *way)
     expected = reference.exchange(operand, output, meta)
     np.testing.assert_array_equal(got, expected.reshape(got.shape))
 
 
-@pytest.mark.parametrize("set_mesh", [False, True])
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("set_mesh", "check_vma"), [(False, True), (True, False)])
 def test_inside_a_second_shard_map(rng, set_mesh, check_vma):
     """The outer one makes the exchanged axis manual, the inner one another."""
     mesh = mesh_of((4, 2), ("x", "d"))
@@ -168,42 +147,21 @@ def test_inside_a_second_shard_map(rng, set_mesh, check_vma):
         check(jax.jit(f)(*flat((*data, *meta.arrays()))), meta, *data)
 
 
-@pytest.mark.parametrize("deduplicate", [False, True])
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(("deduplicate", "check_vma"), [(False, False), (True, True)])
 def test_moe(rng, deduplicate, check_vma):
     """A layer computes what it does where all axes are manual."""
     ids = rng.integers(-1, 8, (4 * 6, 3)).astype(np.int32)
     x = rng.normal(size=(4 * 6, 8)).astype(np.float32)
     weights = rng.random((4 * 6, 3)).astype(np.float32)
 
-    layer = functools.partial(
-        values_and_slopes,
-        num_experts=8,
-        topology=fastjax.Topology(2, 2),
-        deduplicate=deduplicate,
-    )
+    options = {"num_experts": 8, "topology": fastjax.Topology(2, 2), "deduplicate": deduplicate}
+    layer = partial(values_and_slopes, **options)
 
     def run(mesh, names):
-        f = jax.shard_map(
-            layer,
-            mesh=mesh,
-            axis_names=names,
-            in_specs=P("x"),
-            out_specs=P("x"),
-            check_vma=check_vma,
-        )
+        specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": check_vma}
+        f = jax.shard_map(layer, mesh=mesh, axis_names=names, **specs)
         return jax.jit(f)(x, ids, weights)
 
     wanted = run(mesh_of((4,), ("x",)), {"x"})
     got = run(mesh_of((4, 2), ("x", "d")), {"x"})
-    for g, w in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
-
-
-def test_how_rows_are_divided():
-    axes = {"d": 2, "e": 4}
-    assert spec_of((7, 16), axes) == P(None, ("d", "e"))
-    assert spec_of((8, 4, 2), axes) == P(None, ("e",), ("d",))
-    assert spec_of((8, 6), axes) == P(None, ("d",))
-    assert spec_of((8,), axes) == P(None)
-    assert spec_of((8, 0), axes) == P(None, None)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, wanted)

@@ -7,16 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from exchanges import exchange
 from spmd import mesh_of, spmd
 
 import fastjax
 
 EXCHANGES = 8
 STAGED = fastjax.Topology(2, 4)
-
-
-def exchange(*args, **options):
-    return fastjax.fast_ragged_all_to_all(*args, axis_name="x", **options)
 
 
 def cases(rng, count=EXCHANGES, rows=6):

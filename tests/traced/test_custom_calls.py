@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
 from refusals import refused
 from spmd import mesh_of
@@ -28,15 +29,6 @@ ROWS = jax.ShapeDtypeStruct((32, 4), jnp.float32)
 ROWS_OF_ONE = jnp.ones((2, 1))
 SIZES = jax.ShapeDtypeStruct((64,), jnp.int32)
 TOPOLOGY = fastjax.Topology(2, 4, nic_bandwidths=[1e9] * 7 + [2e9])
-
-
-def exchanged(*operands, **options):
-    return fastjax.fast_ragged_all_to_all(*operands, axis_name="x", **options)
-
-
-def planned(operand, output, *arrays):
-    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-    return exchanged(operand, output, *arrays, plan=plan)
 
 
 def indexed(operand, output, *arrays):
@@ -75,7 +67,7 @@ def program(f, arguments, platform="cpu"):
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    for f in (exchanged, planned, indexed, in_two, gathered):
+    for f in (exchange, planned, indexed, in_two, gathered):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
 from moe_reference import same
 from spmd import mesh_of
@@ -44,10 +45,7 @@ def test_one_export_for_several_platforms(rng, tmp_path):
     flat = [a.reshape(-1, *a.shape[2:]) for a in (operand, output, *meta.arrays())]
 
     def local(operand, output, *arrays):
-        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-        once = fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
-        more = fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x")
-        return once + more
+        return planned(operand, output, *arrays) + exchange(operand, output, *arrays)
 
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
     args = jax.device_put(flat, jax.NamedSharding(mesh_of(), P("x")))

@@ -1,8 +1,8 @@
 """Platforms on which fastjax has no backend: `jax.lax.ragged_all_to_all` takes its place."""
 
-import functools
 import re
 import warnings
+from functools import partial
 
 import emulated_jax
 import jax
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import reference
 from deduplicated import dispatched, values_and_slopes
+from exchanges import exchange
 from jax.sharding import PartitionSpec as P
-from refusals import refused
+from refusals import refusals
 from spmd import mesh_of, spmd
 
 import fastjax
@@ -43,28 +44,20 @@ def on_cpu(monkeypatch):
         yield
 
 
-def exchanged(*operands, **options):
-    return fastjax.fast_ragged_all_to_all(*operands, axis_name="x", **options)
-
-
 def planned(operand, output, *arrays):
     plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-    there = exchanged(operand, output, *arrays, plan=plan)
-    return exchanged(there, output, *arrays, plan=plan.transpose())
-
-
-def grouped(*operands):
-    return exchanged(*operands, axis_index_groups=GROUPS)
+    there = exchange(operand, output, *arrays, plan=plan)
+    return exchange(there, output, *arrays, plan=plan.transpose())
 
 
 def gradient(operand, output, *arrays):
-    back = jax.vjp(lambda *data: exchanged(*data, *arrays), operand, output)[1]
+    back = jax.vjp(lambda *data: exchange(*data, *arrays), operand, output)[1]
     return back(output)
 
 
 def batched(operand, output, *arrays):
     stacked = [jnp.stack([a, a]) for a in (operand, output, *arrays)]
-    return jax.vmap(exchanged)(*stacked)[0]
+    return jax.vmap(exchange)(*stacked)[0]
 
 
 def layer(x, *_):
@@ -79,12 +72,11 @@ def layer(x, *_):
 
 
 def lowered(f, *platforms, args=ARGS):
-    mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    return jax.jit(mapped).trace(*args).lower(lowering_platforms=platforms).as_text()
+    return jax.jit(mapped(f)).trace(*args).lower(lowering_platforms=platforms).as_text()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("f", [exchanged, planned, grouped, gradient, batched, layer])
+@pytest.mark.parametrize("f", [planned, gradient, batched, layer])
 def test_lowering(platform, f):
     text = lowered(f, platform)
     assert "custom_call @ragged_all_to_all" in text
@@ -103,7 +95,7 @@ def test_a_program_is_the_same_as_by_jax(platform, groups):
     assert by(fastjax.fast_ragged_all_to_all) == by(jax.lax.ragged_all_to_all)
 
 
-@pytest.mark.parametrize("f", [exchanged, planned, gradient, layer])
+@pytest.mark.parametrize("f", [exchange, planned, gradient, layer])
 def test_several_platforms_at_once(f):
     text = lowered(f, "cpu", *PLATFORMS)
     assert "custom_call @ragged_all_to_all" in text
@@ -124,7 +116,7 @@ def test_one_warning_for_each_platform():
         warnings.simplefilter("always")
         for _ in range(2):
             for platform in PLATFORMS:
-                lowered(lambda *a: exchanged(*a) + 1, platform)
+                lowered(lambda *a: exchange(*a) + 1, platform)
     texts = [str(w.message) for w in caught if w.category is FallbackWarning]
     assert [re.findall(r"programs for (\w+)", t)[0] for t in texts] == ["cuda", "rocm"]
     assert all("library for it is not installed" in text for text in texts)
@@ -141,40 +133,46 @@ def test_a_library_that_cannot_be_loaded(monkeypatch, tmp_path):
     _core.set_gpu_options("rocm", str(tmp_path / "wrong.so"), 0, [])
     try:
         with pytest.warns(FallbackWarning, match="cannot load fastjax's GPU library.*wrong.so"):
-            lowered(exchanged, "rocm")
+            lowered(exchange, "rocm")
     finally:
         _core.set_gpu_options("rocm", usual, 0, [])
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_option_refuses(platform):
-    with fastjax.options(fallback="error"):
-        told = f"cannot exchange on {platform}", "fallback='error'", "options(fallback='jax')"
-        refused(UnsupportedError, lambda: lowered(exchanged, platform), *told)
-        refused(UnsupportedError, lambda: lowered(planned, platform), *told)
-        assert "fastjax_exchange" in lowered(exchanged, "cpu")
+def lowering(f, platform, fallback, args=ARGS):
+    """Traces under the option, which counts there, and lowers without it."""
+
+    def call():
+        with fastjax.options(fallback=fallback):
+            traced = jax.jit(f).trace(*args)
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+
+    return call
 
 
-def test_never_is_refused_where_there_is_no_backend_at_all():
-    with fastjax.options(fallback="never"):
-        refused(UnsupportedError, lambda: lowered(exchanged, "tpu"), "cannot exchange on tpu")
+def mapped(f):
+    return jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
 
 
-def test_the_option_counts_where_a_program_is_traced():
-    mapped = jax.shard_map(exchanged, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    with fastjax.options(fallback="error"):
-        traced = jax.jit(mapped).trace(*ARGS)
-    lower = lambda: traced.lower(lowering_platforms=("tpu",))  # noqa: E731
-    refused(UnsupportedError, lower, "cannot exchange on tpu")
+RANKS = (
+    *[jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)] * 2,
+    *[jax.ShapeDtypeStruct((8, 8), "i4")] * 4,
+)
+play = partial(loopback.loopback_ragged_all_to_all, topology=fastjax.Topology(2, 4))
+
+test_refused = refusals(
+    UnsupportedError,
+    *(
+        (lowering(mapped(f), platform, "error"), f"cannot exchange on {platform}", "'error'")
+        for platform in PLATFORMS
+        for f in (exchange, planned)
+    ),
+    (lowering(mapped(exchange), "tpu", "never"), "cannot exchange on tpu"),
+    (lowering(play, "tpu", "jax", RANKS), "fastjax.loopback cannot run on tpu"),
+)
 
 
-def test_loopback_is_refused():
-    data, integers = jnp.zeros((8, 4, 2)), jnp.zeros((8, 8), jnp.int32)
-    topology = fastjax.Topology(2, 4)
-    played = lambda *a: loopback.loopback_ragged_all_to_all(*a, topology=topology)  # noqa: E731
-    jitted = jax.jit(played).trace(data, data, *[integers] * 4)
-    lower = lambda: jitted.lower(lowering_platforms=("tpu",))  # noqa: E731
-    refused(UnsupportedError, lower, "fastjax.loopback cannot run on tpu")
+def test_cpu_devices_are_never_refused():
+    assert "fastjax_exchange" in lowering(mapped(exchange), "cpu", "error")()
 
 
 def problem(rng, groups=None, updates=1, shared=False):
@@ -203,10 +201,8 @@ def test_values_and_gradients(rng, groups, updates, shared, check_vma):
     weights = rng.normal(size=output.shape).astype(np.float32)
 
     def local(operand, output, weights, *arrays):
-        def exchange(*data):
-            return exchanged(*data, *arrays, axis_index_groups=groups)
-
-        value, back = jax.vjp(exchange, operand, output)
+        one = lambda *data: exchange(*data, *arrays, axis_index_groups=groups)  # noqa: E731
+        value, back = jax.vjp(one, operand, output)
         # The derivative of the way back is the way there.
         _, again = jax.vjp(lambda w: back(w)[0], weights)
         return value, *back(weights), *again(operand)
@@ -237,7 +233,7 @@ def test_vmap(rng, axes):
     stacked = [np.asarray(s, v.dtype) for s, v in zip(stacked, values, strict=True)]
 
     def value(*values):
-        return jax.vmap(exchanged, in_axes=axes)(*values)
+        return jax.vmap(exchange, in_axes=axes)(*values)
 
     def local(operand, *rest):
         return value(operand, *rest), jax.grad(lambda o: (value(o, *rest) ** 2).sum())(operand)
@@ -265,7 +261,7 @@ def test_metadata_of_several_types(rng):
     meta, operand, output = problem(rng)
     kinds = np.uint8, np.int16, np.int32, np.uint32
     arrays = [a.astype(kind) for a, kind in zip(meta.arrays(), kinds, strict=True)]
-    got = spmd(exchanged)(operand, output, *arrays)
+    got = spmd(exchange)(operand, output, *arrays)
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
 
 
@@ -275,12 +271,12 @@ def test_moe(rng, monkeypatch, deduplicate):
     x = rng.normal(size=(8, 6, 4)).astype(np.float32)
     ids = rng.integers(-1, 16, (8, 6, 3)).astype(np.int32)
     weights = rng.random((8, 6, 3)).astype(np.float32)
-    layer = functools.partial(values_and_slopes, deduplicate=deduplicate)
-    anew = functools.partial(layer)  # what has been traced before is not traced again
+    layer = partial(values_and_slopes, deduplicate=deduplicate)
+    again = partial(layer)  # a function that was traced before is not traced again
     wanted = spmd(layer)(x, ids, weights)
     with emulated_jax.installed():
         monkeypatch.setattr(handlers, "unusable", "none on {}, for a test".format)
-        run = spmd(anew)
+        run = spmd(again)
         text = run.mapped.lower(*jax.device_put((x, ids, weights), run.sharding)).as_text()
         assert "@fastjax" not in text
         for got, want in zip(run(x, ids, weights), wanted, strict=True):

@@ -10,6 +10,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from exchanges import exchange, planned
 from spmd import mesh_of
 
 import fastjax
@@ -34,7 +35,7 @@ def exchanges(text):
     """How many exchanges have a stream of their own, and how many have not.
 
     The former are alone in a function, and all calls of it say where it runs. They themselves say
-    so too, so that the handler leaves XLA's memory alone.
+    so too, so that the handler leaves XLA's memory exchange.
     """
     apart = together = 0
     for function in re.split(r"\n(?= *func\.func )", text):
@@ -54,33 +55,24 @@ def exchanges(text):
     return apart, together
 
 
-def alone(operand, output, *arrays):
-    return fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x")
-
-
-def planned(operand, output, *arrays):
-    plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
-    return fastjax.fast_ragged_all_to_all(operand, output, *arrays, axis_name="x", plan=plan)
-
-
 def gradient(operand, output, *arrays):
-    result, back = jax.vjp(lambda rows: alone(rows, output, *arrays), operand)
+    result, back = jax.vjp(lambda rows: exchange(rows, output, *arrays), operand)
     return back(result)[0]
 
 
 def batched(operand, output, *arrays):
     every = (jnp.stack([a, 2 * a]) for a in (operand, output))
-    return jax.vmap(lambda *rows: alone(*rows, *arrays))(*every)[0]
+    return jax.vmap(lambda *rows: exchange(*rows, *arrays))(*every)[0]
 
 
 def repeated(operand, output, *arrays):
-    step = lambda rows, _: (alone(operand, rows, *arrays), None)  # noqa: E731
+    step = lambda rows, _: (exchange(operand, rows, *arrays), None)  # noqa: E731
     return jax.lax.scan(step, output, length=3)[0]
 
 
 @pytest.mark.parametrize("platform", GPUS)
 @pytest.mark.parametrize(
-    ("f", "count"), [(alone, 1), (planned, 1), (gradient, 2), (batched, 1), (repeated, 1)]
+    ("f", "count"), [(exchange, 1), (planned, 1), (gradient, 2), (batched, 1), (repeated, 1)]
 )
 def test_every_exchange_of_gpus(platform, f, count):
     args = (ROWS, ROWS, *[SIZES] * 4)
@@ -126,7 +118,7 @@ def test_every_exchange_of_a_layer_in_chunks(platform, deduplicate):
 
 def test_no_effect_on_cpus():
     args = (ROWS, ROWS, *[SIZES] * 4)
-    for f in (alone, planned, gradient):
+    for f in (exchange, planned, gradient):
         text = lowered(f, args, "cpu", gpu_stream=True)
         assert text == lowered(f, args, "cpu")
         assert exchanges(text)[0] == 0
@@ -134,6 +126,6 @@ def test_no_effect_on_cpus():
 
 def test_several_platforms_at_once():
     """What is for one platform is not in the function that another one calls."""
-    text = lowered(alone, (ROWS, ROWS, *[SIZES] * 4), "cpu", *GPUS, gpu_stream=True)
+    text = lowered(exchange, (ROWS, ROWS, *[SIZES] * 4), "cpu", *GPUS, gpu_stream=True)
     assert exchanges(text) == (2, 1)
     assert sorted(re.findall(r'platform = "(\w+)"', text)) == ["cpu", "cuda", "rocm"]

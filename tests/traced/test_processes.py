@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 import reference
 from exchange_checks.backends import same, spread
+from exchanges import exchange
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax.traced import plan_spec
-
-# (processes, devices of each). One process needs no network, and shows that the checks are right.
-
 
 GROUPS = {"all": [[0, 1, 2, 3]], "halves": [[0, 1], [2, 3]], "strided": [[0, 2], [1, 3]]}
 
@@ -34,10 +32,8 @@ def lowered(order):
     args = (*[jax.ShapeDtypeStruct((32, 4), jnp.float32)] * 2, *[sizes] * 4)
     texts, opened = {}, {}
     for name, groups in GROUPS.items():
-        exchange = functools.partial(
-            fastjax.fast_ragged_all_to_all, axis_name="x", axis_index_groups=groups
-        )
-        f = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        local = functools.partial(exchange, axis_index_groups=groups)
+        f = jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
         with mock.patch.object(fastjax.network, "ensure_open") as ensure_open:
             texts[name] = jax.jit(f).lower(*args).as_text()
         opened[name] = ensure_open.call_count
@@ -92,7 +88,6 @@ def test_processes_of_any_numbers_of_devices_plan_alike(counts, sizes, wanted, m
 def nested():
     """Runs in a job: a shard_map inside another has no devices to ask."""
     mesh = mesh_of((4, 1), ("x", "y"))
-    exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
     inner = jax.shard_map(
         exchange, axis_names={"x", "y"}, in_specs=P("x"), out_specs=P("x"), check_vma=False
     )
@@ -122,7 +117,6 @@ def partly_automatic():
         flat = [a.reshape(-1, *a.shape[2:]) for a in (*data, *meta.arrays())]
         sharding = jax.NamedSharding(mesh, P("x"))
         args = [jax.make_array_from_callback(a.shape, sharding, lambda i, a=a: a[i]) for a in flat]
-        exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
         wide = P(None, "d")
         second = jax.shard_map(
             exchange, axis_names={"d"}, in_specs=(wide, wide, *[P()] * 4), out_specs=wide
@@ -149,7 +143,7 @@ def over_all_devices():
     mesh = mesh_of((jax.device_count(),))
     meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
     data = reference.data(rng, meta)
-    run = spmd(lambda *a: fastjax.fast_ragged_all_to_all(*a, axis_name="x"), mesh).mapped
+    run = spmd(exchange, mesh).mapped
     args = spread(mesh, (*data, *meta.arrays()))
     return run, args, reference.exchange(*data, meta)
 
@@ -159,7 +153,7 @@ def compiled_differently():
     run, args, expected = over_all_devices()
     failed = {}
 
-    def exchange(name):
+    def run_all(name):
         multihost_utils.sync_global_devices(name)
         try:
             same(run(*args), expected)
@@ -172,13 +166,13 @@ def compiled_differently():
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if jax.process_index() == 0:
         run.lower(*args).compile()
-    exchange("compiled twice in process 0")
+    run_all("compiled twice in process 0")
     # JAX writes its cache in process 0 only, so from here on that one has the program there.
     jax.clear_caches()
-    exchange("from process 0's cache")
+    run_all("from process 0's cache")
     if jax.process_index() == 0:
         jax.clear_caches()
-    exchange("forgotten in process 0")
+    run_all("forgotten in process 0")
     return {"failed": failed, "cached": len(list(cache.glob("*-cache")))}
 
 

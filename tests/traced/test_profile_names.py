@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import reference
+from exchanges import exchange
 from spmd import spmd
 
 import fastjax
@@ -19,10 +20,6 @@ def collecting():
         fastjax.reset_stats()
         yield
     fastjax.reset_stats()
-
-
-def exchange(*args):
-    return fastjax.fast_ragged_all_to_all(*args, axis_name="x")
 
 
 def arguments(rng):
