@@ -61,14 +61,16 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
     assert "table,indices,factors,partition" in together
 
 
-def test_no_row_is_added_up_by_scattering(rng):
+@pytest.mark.parametrize("once", [True, False])
+def test_no_row_is_added_up_by_scattering(rng, once):
     """So sums come out the same, on any platform, every time."""
     x = rng.normal(size=(32, 3)).astype(np.float32)
     ids = rng.integers(0, 8, (32, 2)).astype(np.int32)
 
     def local(x, ids, weights):
         def loss(x, weights):
-            rows, _, handle = dispatched(x, ids, num_experts=8, weights=weights)
+            options = {"num_experts": 8, "weights": weights, "deduplicate": once}
+            rows, _, handle = dispatched(x, ids, **options)
             return (moe.combine(jnp.sin(rows), handle) ** 2).sum()
 
         return jax.grad(loss, (0, 1))(x, weights)

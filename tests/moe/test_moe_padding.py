@@ -7,15 +7,13 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from deduplicated import DEVICES, EXPERTS, SPREAD, P, dispatched, layer_on_devices
 from moe_reference import same, with_gradients
 from spmd import mesh_of
 
-import fastjax
 from fastjax import moe
 
-P = jax.P
-DEVICES, EXPERTS, TOP_K = 8, 16, 3
-TOPOLOGY = fastjax.Topology(4, 2)
+TOP_K = 3
 
 
 def expert(rows, params):
@@ -50,18 +48,13 @@ def dense(x, router, params, kept, rounding=None):
     return (chosen * (weights * kept)[..., None]).sum(1)
 
 
-def on_devices(local):
-    return jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P(), P("x")), out_specs=P("x"))
-
-
 def kept_by(options, x, router):
     """Which choices find room."""
 
     def local(x, router):
         _, ids = reference.route(x, router, TOP_K)
-        how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
         only = {k: v for k, v in options.items() if k != "chunks"}
-        return moe.dispatch(x, ids, **how, **only)[2].kept
+        return dispatched(x, ids, **only)[2].kept
 
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P()), out_specs=P("x"))
     return jax.jit(mapped)(x, router)
@@ -85,13 +78,7 @@ def test_padding_reaches_neither_values_nor_gradients(rng, options, function):
     options = {"alignment": 8, **options}
     kept = np.asarray(kept_by(options, x, router))
     assert kept.all() == ("buffer_factor" not in options)
-
-    def local(x, router, params):
-        weights, ids = reference.route(x, router, TOP_K)
-        how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
-        return moe.layer(function, x, ids, weights, params, **how, **options)
-
-    got = jax.jit(with_gradients(on_devices(local)))(x, router, params)
+    got = jax.jit(with_gradients(layer_on_devices(function, **options)))(x, router, params)
     narrow = options.get("payload_dtype")
     wanted = jax.jit(with_gradients(functools.partial(dense, kept=kept, rounding=narrow)))(
         x, router, params
@@ -105,15 +92,15 @@ def test_steps(rng):
 
     def local(x, router, params):
         weights, ids = reference.route(x, router, TOP_K)
-        rows, sizes, handle = moe.dispatch(
-            x, ids, num_experts=EXPERTS, axis_name="x", topology=TOPOLOGY, alignment=8
-        )
+        rows, sizes, handle = dispatched(x, ids, deduplicate=False, alignment=8)
         rows = moe.grouped_map(expert, rows, params, sizes, handle.group_rows)
         return moe.combine(rows, handle, weights)
 
+    specs = (SPREAD, P(), SPREAD)
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)
     every = functools.partial(dense, kept=np.ones((len(x), TOP_K), bool))
     same(
-        jax.jit(with_gradients(on_devices(local)))(x, router, params),
+        jax.jit(with_gradients(mapped))(x, router, params),
         jax.jit(with_gradients(every))(x, router, params),
         1e-4,
     )

@@ -7,14 +7,11 @@ import jax
 import jax.numpy as jnp
 import moe_reference as reference
 import pytest
+from deduplicated import DEVICES, EXPERTS, flat, layer_on_devices
 from moe_reference import same, with_gradients
-from spmd import mesh_of
 
 import fastjax
-from fastjax import moe
 
-P = jax.P
-DEVICES, EXPERTS, TOP_K = 8, 16, 3
 NICS = tuple(1e9 if nic % 3 else 5e8 for nic in range(DEVICES))
 TOPOLOGY = fastjax.Topology(4, 2, nic_bandwidths=NICS)
 OPTIONS = [
@@ -28,23 +25,8 @@ all_options = pytest.mark.parametrize(
 )
 
 
-def expert(rows, params):
-    return jnp.tanh(rows @ params[0]) @ params[1]
-
-
 def on_devices(options):
-    def local(x, router, experts):
-        weights, ids = reference.route(x, router, TOP_K)
-        how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
-        return moe.layer(expert, x, ids, weights, experts, **how, **options)
-
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P(), P("x")), out_specs=P("x"))
-    return jax.jit(with_gradients(mapped))
-
-
-def problem(rng):
-    x, *others = reference.problem(rng, DEVICES, 7, EXPERTS)
-    return x.reshape(-1, x.shape[-1]), *others
+    return jax.jit(with_gradients(layer_on_devices(topology=TOPOLOGY, **options)))
 
 
 @pytest.fixture(
@@ -64,9 +46,9 @@ def mode(request):
 
 @all_options
 def test_values_and_gradients(rng, mode, options):
-    arrays = problem(rng)
+    arrays = flat(reference.problem(rng, DEVICES, 7, EXPERTS))
     rounding = (options.get("payload_dtype"),) * 2
-    dense = functools.partial(reference.dense, top_k=TOP_K, rounding=rounding)
+    dense = functools.partial(reference.dense, top_k=3, rounding=rounding)
     tolerance = 1e-5 if rounding == (None, None) else 0.1
     same(on_devices(options)(*arrays), jax.jit(with_gradients(dense))(*arrays), tolerance)
 
@@ -74,5 +56,5 @@ def test_values_and_gradients(rng, mode, options):
 @all_options
 def test_programs_for_a_platform_without_our_handlers(rng, options):
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        traced = on_devices(options).trace(*problem(rng))
+        traced = on_devices(options).trace(*flat(reference.problem(rng, DEVICES, 7, EXPERTS)))
         assert "ragged_all_to_all" in traced.lower(lowering_platforms=("tpu",)).as_text()

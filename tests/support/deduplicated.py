@@ -1,4 +1,4 @@
-"""Layers whose tokens cross once to each server, on eight devices, and what they are checked by."""
+"""Layers on eight devices, most of whose tokens cross once to each server, and their checks."""
 
 import functools
 
@@ -42,6 +42,28 @@ def values_and_slopes(x, ids, weights, **options):
     return result, *slopes
 
 
+def one_expert(rows, params):
+    return jnp.tanh(rows @ params[0]) @ params[1]
+
+
+def layer_on_devices(function=one_expert, **options):
+    """`moe.layer` of tokens, router and experts, three of which each token chooses."""
+
+    def local(x, router, experts):
+        weights, ids = reference.route(x, router, 3)
+        how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY} | options
+        return moe.layer(function, x, ids, weights, experts, **how)
+
+    specs = (SPREAD, P(), SPREAD)
+    return jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)
+
+
+def flat(problem):
+    """A problem whose tokens are in one dimension."""
+    x, *others = problem
+    return x.reshape(-1, x.shape[-1]), *others
+
+
 def spread(local):
     """A function of all devices: each has its part of all arrays."""
     return jax.shard_map(local, mesh=mesh_of(), in_specs=SPREAD, out_specs=SPREAD)
@@ -61,8 +83,9 @@ def layer_of(
     def local(x, router, experts):
         weights, ids = reference.route(x, router, top_k)
         given_at = {"weights": weights} if at == "dispatch" else {}
+        num_experts = len(experts[0]) * jax.lax.axis_size(axis)
         rows, sizes, handle = moe.dispatch(
-            x, ids, num_experts=len(experts[0]) * DEVICES, axis_name=axis, **given_at, **options
+            x, ids, num_experts=num_experts, axis_name=axis, **given_at, **options
         )
         rows = dot(jnp.tanh(dot(rows, experts[0], sizes)), experts[1], sizes)
         late = weights if at == "combine" else None
@@ -110,10 +133,10 @@ def expected(problem, top_k, kept=None, rounding=(None, None)):
 
 
 def check(problem, top_k, mesh=None, *, tolerance=1e-5, rounding=(None, None), **options):
-    """A deduplicated layer is the dense one, but for what it says that it dropped."""
+    """A layer, deduplicated by default, is the dense one but for the choices that it dropped."""
     vma = options.pop("check_vma", True)
-    options = {"topology": fastjax.Topology(2, 4)} | options
-    local = layer_of(top_k, deduplicate=True, **options)
+    options = {"topology": fastjax.Topology(2, 4), "deduplicate": True} | options
+    local = layer_of(top_k, **options)
     result, kept, dropped, grads = run(problem, local, mesh, check_vma=vma)
     assert dropped.sum() == (~kept).sum()
     same((result, grads), expected(problem, top_k, kept, rounding), tolerance)
