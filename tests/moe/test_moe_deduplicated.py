@@ -70,28 +70,6 @@ def test_where_no_backend_takes_indices(rng, monkeypatch):
 
 
 @pytest.mark.usefixtures("indexed_as")
-def test_second_derivatives(rng):
-    x = rng.normal(size=(8 * 4, 3)).astype(np.float32)
-    ids = rng.integers(0, EXPERTS, (8 * 4, 3)).astype(np.int32)
-    weights = rng.random((8 * 4, 3)).astype(np.float32)
-
-    def second(deduplicate):
-        def local(x, weights, ids):
-            rows, _, handle = dispatched(x, ids, weights=weights, deduplicate=deduplicate)
-            return moe.combine(jnp.sin(rows), handle)
-
-        mapped = spread(local)
-        first = jax.grad(lambda *a: jnp.sum(mapped(*a, ids) ** 2), (0, 1))
-
-        def along(x, weights):
-            return sum(jnp.sum(g * jnp.cos(g)) for g in first(x, weights))
-
-        return jax.jit(jax.grad(along, (0, 1)))(x, weights)
-
-    same(second(True), second(False))
-
-
-@pytest.mark.usefixtures("indexed_as")
 def test_an_explicit_mesh(rng):
     check(reference.problem(rng, 8, 12, EXPERTS), 3, mesh_of(explicit=True))
 

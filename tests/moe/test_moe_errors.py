@@ -147,7 +147,7 @@ def with_expert(number, dtype="int32"):
         *(("int64", number) for number in (2**40, -(2**40))),
     ],
 )
-def test_an_expert_that_there_is_not(dtype, wrong):
+def test_an_expert_id_out_of_range(dtype, wrong):
     with jax.enable_x64(dtype == "int64"):
         call = partial(dispatched, ids=with_expert(wrong, dtype))
         refused(jax.errors.JaxRuntimeError, call, told_of(wrong))

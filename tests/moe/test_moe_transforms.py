@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import moe_reference as reference
 import numpy as np
 import pytest
+from deduplicated import flat
 from moe_reference import equations, same
 from spmd import mesh_of
 
@@ -30,11 +31,6 @@ def sharded(local, mesh=None, tokens=SPEC, experts=SPEC):
     mesh = mesh or mesh_of()
     mapped = jax.shard_map(local, mesh=mesh, in_specs=(tokens, P(), experts), out_specs=tokens)
     return reference.with_gradients(mapped)
-
-
-def flat(problem):
-    x, router, experts = problem
-    return x.reshape(-1, x.shape[-1]), router, experts
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""Where rows land that cross to another server: balanced, with the fewest moves, whole numbers."""
+"""Which rails rows cross by to another server: balanced, with the fewest moves, whole numbers."""
 
 import functools
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastjax
-from fastjax.moe import rails as landing
+from fastjax.moe import rails
 from fastjax.moe.servers import Servers
 
 RATES = (0.0, 1.0, 10e9, 25e9, 50e9, 400e9)
@@ -26,7 +26,7 @@ def servers_of(n, m, nics):
         rates = tuple(rates.ravel())
     topology = fastjax.Topology(n, m, nic_bandwidths=rates)
     servers = Servers(topology, tuple(range(n * m)), n * m)
-    return servers, jax.jit(functools.partial(landing.rows_to_devices, servers=servers))
+    return servers, jax.jit(functools.partial(rails.rows_to_devices, servers=servers))
 
 
 @st.composite
@@ -51,24 +51,24 @@ def test_rows_are_balanced_with_the_fewest_moves(problem):
     blocks = sent.reshape(n, m, n, m)
     assert sent.min(initial=0) >= 0
     np.testing.assert_array_equal(blocks.sum(3).reshape(n * m, n), wanted * apart)
-    rails = blocks.sum(1)  # (source, target, rail)
+    carried = blocks.sum(1)  # (source, target, rail)
     shares = servers.rail_shares().astype(np.float64)
-    quota = shares / shares.sum(2, keepdims=True) * rails.sum(2, keepdims=True)
-    assert np.abs(rails - quota).max(initial=0) < 1
+    quota = shares / shares.sum(2, keepdims=True) * carried.sum(2, keepdims=True)
+    assert np.abs(carried - quota).max(initial=0) < 1
     # No more leave their own rail than must.
     have = blocks.sum(3).transpose(0, 2, 1)
     stay = np.einsum("sktk->stk", blocks)
-    np.testing.assert_array_equal(stay, np.minimum(have, rails))
+    np.testing.assert_array_equal(stay, np.minimum(have, carried))
 
 
 @settings(max_examples=100)
 @given(problems())
-def test_there_is_room_for_what_lands(problem):
+def test_there_is_room_for_all_rows(problem):
     servers, rows_to_devices, wanted = problem
     tokens = int(wanted.max(initial=0))
     sent = np.asarray(rows_to_devices(wanted), np.int64)
     full = np.asarray(rows_to_devices(np.full_like(wanted, tokens)), np.int64)
-    room = landing.room(tokens, servers)
+    room = rails.room(tokens, servers)
     assert max(sent.sum(0).max(), full.sum(0).max()) <= room
     assert servers.topology.nic_bandwidths or room == (servers.count - 1) * tokens
 
@@ -76,13 +76,11 @@ def test_there_is_room_for_what_lands(problem):
 def test_failed_nics_carry_nothing_as_long_as_another_works():
     topology = fastjax.Topology(2, 2, nic_bandwidths=(0, 50e9, 50e9, 50e9))
     servers = Servers(topology, (0, 1, 2, 3), 4)
-    sent = np.asarray(landing.rows_to_devices(jnp.full((4, 2), 6, jnp.int32), servers))
+    sent = np.asarray(rails.rows_to_devices(jnp.full((4, 2), 6, jnp.int32), servers))
     np.testing.assert_array_equal(sent[:2, 2:].sum(0), [0, 12])
     # Where each rail has a NIC that failed, rows go round them all the same.
     crossed = fastjax.Topology(2, 2, nic_bandwidths=(0, 50e9, 50e9, 0))
-    sent = landing.rows_to_devices(
-        jnp.full((4, 2), 6, jnp.int32), Servers(crossed, (0, 1, 2, 3), 4)
-    )
+    sent = rails.rows_to_devices(jnp.full((4, 2), 6, jnp.int32), Servers(crossed, (0, 1, 2, 3), 4))
     np.testing.assert_array_equal(np.asarray(sent)[:2, 2:], 6 * np.eye(2))
 
 
