@@ -1,9 +1,7 @@
-"""That what the package knows of schedulers is what the extension says, and stands nowhere else."""
+"""What the package knows of schedulers is what the extension says."""
 
-import ast
 import re
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from fastjax import Topology, _core, make_plan, scheduler_traits
 from fastjax.errors import OptionError
 from fastjax.scheduling import check_scheduler_fits
 
-ROOT = Path(__file__).parents[1]
 FIELDS = [field for field in dir(_core.SchedulerTraits) if not field.startswith("_")]
 # Copies: nanobind complains of objects of its own that outlive the interpreter.
 COMPILED = {
@@ -96,43 +93,3 @@ def test_fallback_is_the_least_of_all():
     assert its.single_stage
     words = [_core.table_words(Topology(3, 2).words, number) for number in range(len(COMPILED))]
     assert min(words) == words[_core.fallback_scheduler]
-
-
-def _strings(path: Path) -> set[str]:
-    """Strings that stand alone in a file's code; comments are none, and docstrings say more."""
-    text = path.read_text()
-    if path.suffix == ".py":
-        found = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-        return {value for value in found if isinstance(value, str)}
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    return set(re.findall(r'"([a-z_]+)"', code))
-
-
-# "auto" is the default that signatures show, and "rails" an attribute of custom calls.
-NAMES = set(fastjax.schedulers()) - {"auto", "rails"}
-
-
-def test_names_stand_in_registrations_only():
-    found = {}
-    for folder, suffixes in (("ffi", {".cc", ".h", ".cu"}), ("fastjax", {".py"})):
-        paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-        assert paths
-        for path in paths:
-            if names := _strings(path) & NAMES:
-                found[str(path.relative_to(ROOT))] = names
-    own = {f"ffi/planner/schedulers/{name}.cc": {name} for name in set(COMPILED) & NAMES}
-    # The solver is registered there, and has "fast" make its plans.
-    assert found == {**own, "fastjax/scheduler_traits.py": {"fast", "optimal"}}
-
-
-def test_enumerators_stand_in_auto_only():
-    """But for one that says which is the fallback."""
-    named = {
-        str(path.relative_to(ROOT)): set(re.findall(r"Scheduler::k([A-Z]\w*)", path.read_text()))
-        for path in (ROOT / "ffi").rglob("*")
-        if path.suffix in {".cc", ".h", ".cu"}
-    }
-    named = {path: names for path, names in named.items() if names}
-    auto = named.pop("ffi/planner/schedulers/auto.cc")
-    assert auto == {"Balanced", "Fast", "Relay", "Direct", "Spreadout"}
-    assert named == {"ffi/planner/planner.h": {"Direct"}}

@@ -72,18 +72,13 @@ test_refused_nics = refusals(
 )
 
 
+def with_rates(servers, per_server, *rates, **others):
+    return Topology(servers, per_server, **dict(zip(RATES, rates, strict=True)), **others)
+
+
 def test_words():
     assert Topology(3, 4).words == (3, 4, 450 * 10**9, 50 * 10**9, 2000, 10000, 1000, 500_000)
-    topology = Topology(
-        1,
-        1,
-        scale_up_bandwidth=2.9,
-        scale_out_bandwidth=7e9,
-        scale_up_latency=1.6e-9,
-        scale_out_latency=1,
-        transfer_overhead=0,
-        incast_loss=1 / 3,
-    )
+    topology = with_rates(1, 1, 2.9, 7e9, 1.6e-9, 1, 0, 1 / 3)
     assert topology.words == (1, 1, 2, 7 * 10**9, 2, 10**9, 0, 333_333)
     assert all(type(word) is int for word in Topology(np.int32(2), np.float64(3)).words)
 
@@ -204,15 +199,17 @@ def test_the_usual_topology_is_that_of_a_mesh_in_the_usual_order(data):
     assert usual_topology(sizes, axes, processes) == Topology.from_mesh(mesh, axes)
 
 
-def test_rows_of_a_mesh_that_lie_alike():
-    mesh = fake_mesh([[0, 0, 1, 1], [3, 3, 2, 2]], ("y", "x"))
-    assert shape_of(Topology.from_mesh(mesh, "x")) == (2, 2, None)
-
-
-@pytest.mark.parametrize("processes", [[[0, 0, 1, 1], [0, 1, 0, 1]], [[0, 0, 0, 0], [0, 0, 1, 1]]])
-def test_rows_of_a_mesh_that_lie_differently(processes):
-    mesh = fake_mesh(processes, ("y", "x"))
-    assert shape_of(Topology.from_mesh(mesh, "x")) == (4, 1, None)
+@pytest.mark.parametrize(
+    ("processes", "wanted"),
+    [
+        ([[0, 0, 1, 1], [3, 3, 2, 2]], (2, 2, None)),
+        ([[0, 0, 1, 1], [0, 1, 0, 1]], (4, 1, None)),
+        ([[0, 0, 0, 0], [0, 0, 1, 1]], (4, 1, None)),
+    ],
+)
+def test_rows_of_a_mesh(processes, wanted):
+    """They have servers where all rows have the same."""
+    assert shape_of(Topology.from_mesh(fake_mesh(processes, ("y", "x")), "x")) == wanted
 
 
 @pytest.mark.parametrize("processes", [[0, 1, 0, 1], [0, 0, 0, 1], [[0, 0], [0, 1]]])
@@ -281,16 +278,6 @@ def test_groups(placement, groups, servers, per_server, rank_of):
 
 @pytest.mark.parametrize("nics", [None, (3e9, 0.0, 5e9, 7e9, 11e9, 13e9)])
 def test_words_have_every_field(nics):
-    topology = Topology(
-        2,
-        3,
-        scale_up_bandwidth=4e9,
-        scale_out_bandwidth=5e9,
-        scale_up_latency=6e-9,
-        scale_out_latency=7e-9,
-        transfer_overhead=8e-9,
-        incast_loss=9e-6,
-        nic_bandwidths=nics,
-    )
+    topology = with_rates(2, 3, 4e9, 5e9, 6e-9, 7e-9, 8e-9, 9e-6, nic_bandwidths=nics)
     assert topology.words == (2, 3, 4 * 10**9, 5 * 10**9, 6, 7, 8, 9, *map(int, nics or ()))
     assert topology_of_words(topology.words) == topology
