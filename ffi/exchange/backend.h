@@ -61,15 +61,6 @@ struct CountsArgs {
   int32_t* gathered = nullptr;
 };
 
-// Brings every device's counts together and has them planned, or only gathers them.
-class Counts {
- public:
-  virtual ~Counts() = default;
-  virtual void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) = 0;
-  // The device cannot take part. It comes all the same, so that all devices of its group are told why, it among them.
-  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
-};
-
 struct ExchangeOptions {
   // Rows travel from output space to operand space, along the same offsets: what gradients need. Rows that land on
   // each other are summed.
@@ -130,21 +121,27 @@ struct ExchangeArgs {
   int64_t result_rows() const { return indices == nullptr ? destination_rows : indexed_rows; }
 };
 
-// Moves rows as the stage tables say.
-class Exchange {
+// What the devices of a group do together at one call site. It may be dropped while devices wait: they are still told.
+template <typename Args>
+class Operation {
  public:
-  virtual ~Exchange() = default;
-  virtual void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) = 0;
-  // Works as Refuse of Counts does.
+  virtual ~Operation() = default;
+  virtual void Start(int64_t run_id, int32_t partition, Args args, Completion done) = 0;
+  // The device cannot take part. It comes all the same, so that all devices of its group are told why, it among them.
   virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
+
+// Brings every device's counts together and has them planned, or only gathers them.
+using Counts = Operation<CountsArgs>;
+// Moves rows as the stage tables say.
+using Exchange = Operation<ExchangeArgs>;
 
 class Backend {
  public:
   virtual ~Backend() = default;
   // Without a plan, counts may be any integers, and are only gathered.
-  virtual std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
-  virtual std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
+  virtual std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
+  virtual std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
 };
 
 }  // namespace fastjax

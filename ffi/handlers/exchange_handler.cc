@@ -45,7 +45,7 @@ struct ExchangeSite {
   OperandList operands;
   std::shared_ptr<const CallSite> site;
   bool reverse = false;
-  std::unique_ptr<fastjax::Exchange> exchange;
+  std::shared_ptr<fastjax::Exchange> exchange;
   std::shared_ptr<TurnListener> turns;        // where the exchange has a turn
   std::shared_ptr<FailedLaunches> launches;   // that it hears of
   std::unique_ptr<GpuExchangeSite> emulated;  // in place of all these

@@ -55,11 +55,11 @@ struct GpuSite {
 
 struct GpuExchangeSite : GpuSite {
   bool reverse = false;
-  std::unique_ptr<fastjax::Exchange> exchange;
+  std::shared_ptr<fastjax::Exchange> exchange;
 };
 
 struct GpuPlanSite : GpuSite {
-  std::unique_ptr<Counts> counts;  // where each rank has its device
+  std::shared_ptr<Counts> counts;  // where each rank has its device
   PlanFunction plan;               // where one device has all ranks,
   int32_t rank = 0;                // and the table of this one is wanted
   int64_t table_words = 0;

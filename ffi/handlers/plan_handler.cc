@@ -21,7 +21,7 @@ struct PlanSite {
   OperandList operands;
   std::shared_ptr<const CallSite> site;
   int64_t table_words = 0;
-  std::unique_ptr<Counts> counts;
+  std::shared_ptr<Counts> counts;
   std::unique_ptr<GpuPlanSite> emulated;  // in place of all these
 };
 

@@ -1,7 +1,7 @@
 #include "exchange/counts.h"
 
 #include <memory>
-#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,8 +18,8 @@ namespace {
 // Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
 class CountsLaunch final : public ProcessLaunch<CountsArgs> {
  public:
-  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const PlanFunction* plan)
-      : ProcessLaunch(std::move(site), std::move(meter)), plan_(plan) {}
+  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, std::shared_ptr<const PlanFunction> plan)
+      : ProcessLaunch(std::move(site), std::move(meter)), plan_(std::move(plan)) {}
 
   void OnMet() override {
     FaultPoints::Get().AtMet(order());
@@ -58,41 +58,20 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
     return planned.ok() ? HandOverTables(args()) : planned;
   }
 
-  const PlanFunction* plan_;
+  const std::shared_ptr<const PlanFunction> plan_;
   std::vector<int64_t> traffic_;
   std::vector<int64_t> scratch_;
   std::vector<LocalTable> tables_;
 };
 
-class ProcessCounts final : public Counts {
- public:
-  ProcessCounts(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& site,
-                PlanFunction plan)
-      : plan_(std::make_shared<PlanFunction>(std::move(plan))),
-        launches_(std::move(process_group), site, *plan_ ? "planning" : "gathering",
-                  std::make_shared<Meter>(*plan_ ? site : nullptr, SiteKind{}),
-                  [plan = plan_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
-                    return std::make_unique<CountsLaunch>(std::move(at), std::move(meter), plan.get());
-                  }) {}
-
-  void Start(int64_t run_id, int32_t partition, CountsArgs args, Completion done) override {
-    launches_.Arrive(run_id, partition, args, std::move(done));
-  }
-
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    launches_.Refuse(run_id, partition, why, std::move(done));
-  }
-
- private:
-  std::shared_ptr<PlanFunction> plan_;
-  ProcessLaunches<CountsArgs, CountsLaunch> launches_;
-};
-
 }  // namespace
 
-std::unique_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
+std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
-  return std::make_unique<ProcessCounts>(std::move(process_group), site, std::move(plan));
+  const std::string what = plan ? "planning" : "gathering";
+  auto meter = std::make_shared<Meter>(plan ? site : nullptr, SiteKind{});
+  return OpenRendezvous<ProcessOperation<CountsLaunch, std::shared_ptr<const PlanFunction>>>(
+      std::move(process_group), site, what, std::move(meter), std::make_shared<const PlanFunction>(std::move(plan)));
 }
 
 }  // namespace fastjax

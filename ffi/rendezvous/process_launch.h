@@ -22,9 +22,10 @@
 namespace fastjax {
 
 // One launch, which takes part in the session of the processes. Later launches of the same call site reuse it.
-template <typename Args>
+template <typename LaunchArgs>
 class ProcessLaunch : public Participant {
  public:
+  using Args = LaunchArgs;
   using Session = typename Rendezvous<Args>::Session;
 
   ProcessLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter)
@@ -140,100 +141,82 @@ class ProcessLaunch : public Participant {
   std::function<void()> done_;
 };
 
-// The operation of a call site in this process: its devices arrive here, and each time that all have, a launch begins.
-template <typename Args, typename OneLaunch>
-class ProcessLaunches {
+// The operation of a call site in this process: each time that its devices have arrived, a launch begins, which is made
+// of `Shared`, or taken over from an earlier one.
+template <typename OneLaunch, typename Shared>
+class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
  public:
-  using Make = std::function<std::unique_ptr<OneLaunch>(std::shared_ptr<const Site>, std::shared_ptr<Meter>)>;
+  using typename Rendezvous<typename OneLaunch::Args>::Session;
 
-  ProcessLaunches(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
-                  const std::string& what, std::shared_ptr<Meter> meter, Make make)
-      : state_(std::make_shared<State>(std::make_shared<const Site>(std::move(process_group), call_site, what),
-                                       std::move(meter), std::move(make))),
-        rendezvous_(Rendezvous<Args>::Create(
-            call_site, [state = state_](auto* session, int32_t) { state->Begin(state, session); },
-            state_->site->process(),
-            [state = state_](const auto& session, const Status& why) { state->StayAway(session, why); },
-            [state = state_](int64_t run_id, int32_t group, const Status& why) {
-              state->BeAbsent(run_id, group, why);
-            })) {}
-
-  void Arrive(int64_t run_id, int32_t partition, Args args, Completion done) {
-    const CallSite& site = state_->site->call_site();
-    rendezvous_->Arrive(run_id, site.group_of[partition], site.position_of[partition], std::move(args),
-                        std::move(done));
-  }
-
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) {
-    const CallSite& site = state_->site->call_site();
-    rendezvous_->Refuse(run_id, site.group_of[partition], site.position_of[partition], why, std::move(done));
-  }
+  ProcessOperation(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
+                   const std::string& what, std::shared_ptr<Meter> meter, Shared shared)
+      : Rendezvous<typename OneLaunch::Args>(call_site, process_group->wire->process()),
+        site_(std::make_shared<const Site>(std::move(process_group), call_site, what)),
+        meter_(std::move(meter)),
+        shared_(std::move(shared)) {}
 
  private:
-  struct State {
-    State(std::shared_ptr<const Site> s, std::shared_ptr<Meter> f, Make m)
-        : site(std::move(s)), meter(std::move(f)), make(std::move(m)) {}
+  using Tell = void (ProcessRendezvous::*)(const ProcessSession& session, const Status& why);
 
-    void Begin(const std::shared_ptr<State>& self, typename ProcessLaunch<Args>::Session* session) {
-      OneLaunch* launch = nullptr;
-      const Status taken = Guarded([&] {
-        launch = Take();
-        return Status::Ok();
-      });
-      if (!taken.ok()) {
-        static_cast<void>(Guarded([&] {
-          StayAway(*session, taken);
-          return Status::Ok();
-        }));
-        return session->Finish(taken);
-      }
-      launch->Begin(session, [self, launch] { self->Return(launch); });
+  void Execute(Session* session, int32_t /*last*/) override {
+    OneLaunch* launch = nullptr;
+    const Status taken = Guarded([&] {
+      launch = Take();
+      return Status::Ok();
+    });
+    if (taken.ok()) {
+      // It is needed until the launch has been returned, which is after the end of the session.
+      return launch->Begin(session, [this, self = this->shared_from_this(), launch] { Return(launch); });
     }
+    static_cast<void>(Guarded([&] {
+      OnFailed(*session, taken);
+      return Status::Ok();
+    }));
+    session->Finish(taken);
+  }
 
-    // The other processes are told, so that they need not wait for their time-out.
-    void StayAway(const typename ProcessLaunch<Args>::Session& session, const Status& why) const {
-      meter->Fail();
-      auto process_session = std::make_shared<ProcessSession>();
-      site->Begin(session.run_id(), session.group(), process_session.get());
-      site->process_group().wire->Post(
-          [at = site, process_session, why] { at->process_group().rendezvous.StayAway(*process_session, why); });
+  // The other processes are told, so that they need not wait for their time-out.
+  void OnFailed(const Session& session, const Status& why) override {
+    meter_->Fail();
+    Post(&ProcessRendezvous::StayAway, session.run_id(), session.group(), why);
+  }
+
+  // The other processes are told if they come.
+  void OnAbsent(int64_t run_id, int32_t group, const Status& why) override {
+    Post(&ProcessRendezvous::BeAbsent, run_id, group, why);
+  }
+
+  void Post(Tell tell, int64_t run_id, int32_t group, const Status& why) const {
+    auto process_session = std::make_shared<ProcessSession>();
+    site_->Begin(run_id, group, process_session.get());
+    site_->process_group().wire->Post([site = site_, tell, process_session, why] {
+      (site->process_group().rendezvous.*tell)(*process_session, why);
+    });
+  }
+
+  OneLaunch* Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(launches_.size() + 1);  // so that giving one back need not allocate
+      launches_.push_back(std::make_unique<OneLaunch>(site_, meter_, shared_));
+      return launches_.back().get();
     }
+    OneLaunch* launch = free_.back();
+    free_.pop_back();
+    return launch;
+  }
 
-    // The other processes are told if they come.
-    void BeAbsent(int64_t run_id, int32_t group, const Status& why) const {
-      auto process_session = std::make_shared<ProcessSession>();
-      site->Begin(run_id, group, process_session.get());
-      site->process_group().wire->Post(
-          [at = site, process_session, why] { at->process_group().rendezvous.BeAbsent(*process_session, why); });
-    }
+  void Return(OneLaunch* launch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(launch);
+  }
 
-    OneLaunch* Take() {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (free.empty()) {
-        free.reserve(launches.size() + 1);  // so that giving one back need not allocate
-        launches.push_back(make(site, meter));
-        return launches.back().get();
-      }
-      OneLaunch* launch = free.back();
-      free.pop_back();
-      return launch;
-    }
-
-    void Return(OneLaunch* launch) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      free.push_back(launch);
-    }
-
-    const std::shared_ptr<const Site> site;
-    const std::shared_ptr<Meter> meter;
-    const Make make;
-    std::mutex mutex;
-    std::vector<std::unique_ptr<OneLaunch>> launches;
-    std::vector<OneLaunch*> free;
-  };
-
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Rendezvous<Args>> rendezvous_;
+  const std::shared_ptr<const Site> site_;
+  const std::shared_ptr<Meter> meter_;
+  const Shared shared_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<OneLaunch>> launches_;
+  std::vector<OneLaunch*> free_;
 };
 
 }  // namespace fastjax

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/status.h"
 #include "rendezvous/failed_launches.h"
@@ -47,17 +48,20 @@ std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t p
 // are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
 // that it is not part of yet, and every device runs the repetitions of one call site in the same order.
 //
-// No thread blocks: Arrive returns at once, and the thread of the last device to arrive runs `action` for all.
+// No thread blocks: Start returns at once, and the thread of the last device to arrive executes the operation for all.
 //
 // A device that cannot take part arrives as well, and gives the reason. It fails together with the others, when all
 // have arrived: XLA may end the process if one device's program fails long before another's.
 //
 // A device that has failed, here or at another call site, begins no more calls in this run. Devices that wait for it,
 // and those that come later, fail at once with the first error of that device.
+//
+// What is executed is a subclass. OpenRendezvous makes it; it lives as long as it has sessions.
 template <typename Args>
-class Rendezvous final : public Expirable,
-                         public FailureListener,
-                         public std::enable_shared_from_this<Rendezvous<Args>> {
+class Rendezvous : public Operation<Args>,
+                   public Expirable,
+                   public FailureListener,
+                   public std::enable_shared_from_this<Rendezvous<Args>> {
  public:
   class Session {
    public:
@@ -86,32 +90,22 @@ class Rendezvous final : public Expirable,
     std::vector<Completion> completions_;
   };
 
-  // Called on the thread of the last device to arrive, with that device's position.
-  using Action = std::function<void(Session*, int32_t last)>;
-  // Called instead of the action where devices do not arrive, or cannot take part, before they are told.
-  using Failed = std::function<void(const Session&, const Status&)>;
-  // Called once for a run and group that had no session when devices failed elsewhere: no more is to come here.
-  using Absent = std::function<void(int64_t run_id, int32_t group, const Status&)>;
+  const CallSite& site() const { return *site_; }
 
-  static std::shared_ptr<Rendezvous> Create(std::shared_ptr<const CallSite> site, Action action,
-                                            int32_t process = kAllProcesses, Failed failed = nullptr,
-                                            Absent absent = nullptr) {
-    auto rendezvous = std::shared_ptr<Rendezvous>(new Rendezvous(std::move(site), std::move(action), process));
-    rendezvous->failed_ = std::move(failed);
-    rendezvous->absent_ = std::move(absent);
-    rendezvous->launches_->Add(rendezvous);
-    Watchdog::Get().Watch(rendezvous);
-    return rendezvous;
+  void Start(int64_t run_id, int32_t partition, Args args, Completion done) final {
+    Enter(run_id, partition, std::move(args), Status::Ok(), std::move(done));
   }
 
-  void Arrive(int64_t run_id, int32_t group, int32_t position, Args args, Completion done) {
-    Enter(run_id, group, position, std::move(args), Status::Ok(), std::move(done));
+  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) final {
+    const std::string who = site_->DeviceName(site_->group_of[partition], site_->position_of[partition]);
+    Enter(run_id, partition, Args{}, {why.code, site_->Prefix() + who + " cannot take part: " + why.message},
+          std::move(done));
   }
 
-  // To be called for a device that has arrived and cannot take part: all devices of the group fail with the reason.
-  void Refuse(int64_t run_id, int32_t group, int32_t position, const Status& why, Completion done) {
-    const std::string who = site_->Prefix() + site_->DeviceName(group, position) + " cannot take part: ";
-    Enter(run_id, group, position, Args{}, {why.code, who + why.message}, std::move(done));
+  // From now on it hears of time, and of launches that fail elsewhere.
+  void Watch() {
+    launches_->Add(this->weak_from_this());
+    Watchdog::Get().Watch(this->shared_from_this());
   }
 
   bool Expire(std::chrono::steady_clock::time_point now) override {
@@ -142,7 +136,7 @@ class Rendezvous final : public Expirable,
       in_vain = TakeOpen([&](const Session& session) {
         return session.run_id_ == launch->run_id && WhyInVain(session.group_, &session, *launch) != nullptr;
       });
-      for (int32_t group = 0; group < site_->groups() && absent_ != nullptr; ++group) {
+      for (int32_t group = 0; group < site_->groups() && between_processes_; ++group) {
         if (WhyInVain(group, nullptr, *launch) == nullptr || IsOpen(launch->run_id, group)) continue;
         if (NoteEnded(launch->run_id, group)) absent.push_back(group);
       }
@@ -150,25 +144,37 @@ class Rendezvous final : public Expirable,
     for (Session* session : in_vain) Fail(session, *WhyInVain(session->group_, session, *launch), -1);
     for (const int32_t group : absent) {
       static_cast<void>(Guarded([&] {
-        absent_(launch->run_id, group, *WhyInVain(group, nullptr, *launch));
+        OnAbsent(launch->run_id, group, *WhyInVain(group, nullptr, *launch));
         return Status::Ok();
       }));
     }
   }
 
- private:
-  static constexpr size_t kEndedKept = 256;
-
-  Rendezvous(std::shared_ptr<const CallSite> site, Action action, int32_t process)
+ protected:
+  // `process`: whose devices meet here; others tell the other processes of what fails.
+  explicit Rendezvous(std::shared_ptr<const CallSite> site, int32_t process = kAllProcesses)
       : site_(std::move(site)),
-        action_(std::move(action)),
+        between_processes_(process != kAllProcesses),
         members_(MembersOf(*site_, process)),
         launches_(FailedLaunchesOf(*site_, process)) {
     expected_.resize(site_->groups());
     for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
   }
 
-  void Enter(int64_t run_id, int32_t group, int32_t position, Args args, Status refusal, Completion done) {
+  // Called on the thread of the last device to arrive, whose position is `last`. Finishes the session, then or later.
+  virtual void Execute(Session* session, int32_t last) = 0;
+  // Called in its place where devices do not arrive, or cannot take part, before they are told.
+  virtual void OnFailed(const Session& session, const Status& why) = 0;
+  // Called, between processes, once for a run and group that had no session when devices failed elsewhere: no more is
+  // to come here.
+  virtual void OnAbsent(int64_t /*run_id*/, int32_t /*group*/, const Status& /*why*/) {}
+
+ private:
+  static constexpr size_t kEndedKept = 256;
+
+  void Enter(int64_t run_id, int32_t partition, Args args, Status refusal, Completion done) {
+    const int32_t group = site_->group_of[partition];
+    const int32_t position = site_->position_of[partition];
     Session* session = nullptr;
     std::shared_ptr<const Status> in_vain;
     Completion refused;
@@ -202,23 +208,23 @@ class Rendezvous final : public Expirable,
     }
     if (opened) Watchdog::Get().Touch();
     if (in_vain != nullptr) {
-      launches_->Fail(this->weak_from_this(), run_id, {site_->partition(group, position)}, *in_vain);
+      launches_->Fail(this->weak_from_this(), run_id, {partition}, *in_vain);
       refused(*in_vain);
     } else if (session != nullptr) {
-      // The action may complete the device that holds the last other reference.
+      // The operation may complete the device that holds the last other reference.
       const auto alive = this->shared_from_this();
       if (session->refusal_.ok()) {
-        action_(session, position);
+        Execute(session, position);
       } else {
         Fail(session, Status(session->refusal_), position);
       }
     }
   }
 
-  // Ends the operation of a session that is not open any more, of which the action has not been called.
+  // Ends the operation of a session that is not open any more and has not been executed.
   void Fail(Session* session, const Status& why, int32_t here) {
     static_cast<void>(Guarded([&] {
-      if (failed_ != nullptr) failed_(*session, why);
+      OnFailed(*session, why);
       return Status::Ok();
     }));
     session->Finish(why, here);
@@ -370,9 +376,7 @@ class Rendezvous final : public Expirable,
   }
 
   const std::shared_ptr<const CallSite> site_;
-  const Action action_;
-  Failed failed_;
-  Absent absent_;
+  const bool between_processes_;
   const std::vector<bool> members_;  // by partition
   const std::shared_ptr<FailedLaunches> launches_;
   std::vector<int32_t> expected_;  // by group: the number of members
@@ -382,6 +386,13 @@ class Rendezvous final : public Expirable,
   RecentFailures failures_;
   std::deque<std::pair<int64_t, int32_t>> ended_;  // runs and groups of which the other processes have been told
 };
+
+template <typename Operation, typename... Arguments>
+std::shared_ptr<Operation> OpenRendezvous(Arguments&&... arguments) {
+  auto rendezvous = std::make_shared<Operation>(std::forward<Arguments>(arguments)...);
+  rendezvous->Watch();
+  return rendezvous;
+}
 
 }  // namespace fastjax
 

@@ -8,7 +8,6 @@
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
-#include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/meter.h"
 
@@ -25,19 +24,22 @@ bool IsOneCall(const Session& session) {
 }
 
 // The device that arrives last puts everybody's work on the streams.
-struct ExchangeState {
-  ExchangeState(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, std::shared_ptr<const CallSite> s, ExchangeOptions o)
-      : gpu(std::move(g)),
+struct GpuExchange final : Rendezvous<ExchangeArgs> {
+  GpuExchange(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, const std::shared_ptr<const CallSite>& s,
+              ExchangeOptions o)
+      : Rendezvous(s),
+        gpu(std::move(g)),
         fabric(std::move(f)),
-        site(std::move(s)),
         options(std::move(o)),
-        meter(site, options, true),
-        ranks(static_cast<size_t>(site->group_size)),
+        meter(s, options, true),
+        ranks(static_cast<size_t>(s->group_size)),
         work(gpu.get(), fabric.get(), &channels) {
     std::iota(ranks.begin(), ranks.end(), 0);
   }
 
-  void Execute(const std::shared_ptr<ExchangeState>& /*self*/, Session* session, int32_t last) {
+  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { meter.Fail(); }
+
+  void Execute(Session* session, int32_t last) override {
     const bool one_call = IsOneCall(*session);
     const Status status = Execute(*session);
     one_call ? session->FinishHere(status) : session->Finish(status, last);
@@ -54,13 +56,12 @@ struct ExchangeState {
 
   Status PrepareAndLaunch(const Session& session, Launch* launch) {
     bool alike = true;  // there are no other processes
-    Status status = work.Prepare(*site, session.group(), session.args(), options, ranks, &alike, launch);
-    return status.ok() ? work.Launch(*site, session.group()) : status;
+    Status status = work.Prepare(site(), session.group(), session.args(), options, ranks, &alike, launch);
+    return status.ok() ? work.Launch(site(), session.group()) : status;
   }
 
   const std::shared_ptr<Gpu> gpu;
   const std::shared_ptr<Fabric> fabric;
-  const std::shared_ptr<const CallSite> site;
   const ExchangeOptions options;
   Meter meter;
   std::vector<int32_t> ranks;  // all
@@ -71,13 +72,12 @@ struct ExchangeState {
 
 }  // namespace
 
-std::unique_ptr<Counts> GpuBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+std::shared_ptr<Counts> GpuBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
   return OpenDeviceCounts(std::move(site), std::move(plan));
 }
 
-std::unique_ptr<Exchange> GpuBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return std::make_unique<DeviceOperation<Exchange, ExchangeArgs, ExchangeState>>(
-      std::make_shared<ExchangeState>(gpu_, fabric_, std::move(site), std::move(options)));
+std::shared_ptr<Exchange> GpuBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+  return OpenRendezvous<GpuExchange>(gpu_, fabric_, std::move(site), std::move(options));
 }
 
 }  // namespace fastjax::gpu

@@ -18,10 +18,10 @@ class GpuBackend final : public Backend {
       : gpu_(std::move(gpu)), fabric_(std::move(fabric)) {}
 
   // Counts and tables are in pinned memory of the host.
-  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
   // Offsets and sizes, and tables, are in pinned memory of the host; rows are in that of the caller's device. A
   // completion says that all has been put on streams, not that it has happened.
-  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+  std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
  private:
   const std::shared_ptr<Gpu> gpu_;

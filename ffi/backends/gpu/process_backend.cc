@@ -95,38 +95,18 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
   Status failure_;
 };
 
-class GpuNetworkExchange final : public Exchange {
- public:
-  GpuNetworkExchange(const std::shared_ptr<ProcessGroup>& process_group, const std::shared_ptr<const CallSite>& site,
-                     const std::shared_ptr<Shared>& shared)
-      : launches_(process_group, site, "on GPUs, " + Describe(shared->options),
-                  std::make_shared<Meter>(site, shared->options, true),
-                  [shared](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
-                    return std::make_unique<GpuLaunch>(std::move(at), std::move(meter), shared);
-                  }) {}
-
-  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    launches_.Arrive(run_id, partition, args, std::move(done));
-  }
-
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    launches_.Refuse(run_id, partition, why, std::move(done));
-  }
-
- private:
-  ProcessLaunches<ExchangeArgs, GpuLaunch> launches_;
-};
-
 }  // namespace
 
-std::unique_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
+std::shared_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
   return OpenProcessCounts(process_group_, site, std::move(plan));
 }
 
-std::unique_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
+std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
                                                           ExchangeOptions options) {
-  return std::make_unique<GpuNetworkExchange>(process_group_, site,
-                                              std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
+  auto meter = std::make_shared<Meter>(site, options, true);
+  const std::string what = "on GPUs, " + Describe(options);
+  return OpenRendezvous<ProcessOperation<GpuLaunch, std::shared_ptr<Shared>>>(
+      process_group_, site, what, std::move(meter), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
 }
 
 }  // namespace fastjax::gpu

@@ -20,8 +20,8 @@ class GpuProcessBackend final : public Backend {
       : gpu_(std::move(gpu)), fabric_(std::move(fabric)), process_group_(std::move(process_group)) {}
 
   // Counts and tables are where those of GpuBackend are.
-  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
-  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+  std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override;
+  std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
  private:
   const std::shared_ptr<Gpu> gpu_;

@@ -9,7 +9,6 @@
 #include "backends/memory/memory_backend.h"
 #include "execution/prepared.h"
 #include "execution/sum_job.h"
-#include "rendezvous/device_operation.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/launch_order.h"
 #include "runtime/meter.h"
@@ -17,53 +16,59 @@
 namespace fastjax::memory {
 namespace {
 
-using Session = Rendezvous<ExchangeArgs>::Session;
-
 // Below this, waking the pool costs more than it saves.
 constexpr int64_t kInlineBytes = 128 << 10;
 
 // What one running exchange works in.
 struct Work {
   Launch launch;
+  Rendezvous<ExchangeArgs>::Session* session = nullptr;
   Prepared prepared;
   JobBuilder builder;
   SumJob sum;
   PoolJob* job = nullptr;  // of the two, what is to be done
 };
 
-struct ExchangeState {
-  ExchangeState(std::shared_ptr<const CallSite> s, ExchangeOptions o)
-      : site(std::move(s)),
-        options(std::move(o)),
-        meter(site, options, false),
-        ranks(static_cast<size_t>(site->group_size)) {
-    std::iota(ranks.begin(), ranks.end(), 0);
+class MemoryExchange final : public Rendezvous<ExchangeArgs> {
+ public:
+  MemoryExchange(const std::shared_ptr<const CallSite>& call_site, ExchangeOptions options)
+      : Rendezvous(call_site),
+        options_(std::move(options)),
+        meter_(call_site, options_, false),
+        ranks_(static_cast<size_t>(call_site->group_size)) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
   }
 
-  void Execute(const std::shared_ptr<ExchangeState>& self, Session* session, int32_t last) {
-    const Launch launch = meter.Begin();
+ private:
+  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { meter_.Fail(); }
+
+  void Execute(Session* session, int32_t last) override {
+    const Launch launch = meter_.Begin();
     const int64_t order = NextLaunch();
     std::unique_ptr<Work> work;
     const Status status = Guarded([&] {
       work = TakeWork();
       work->launch = launch;
-      return Prepare(work.get(), session);
+      work->session = session;
+      return Prepare(work.get());
     });
-    if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(self, session, order, &work)) return;
+    if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, &work)) return;
     if (status.ok()) work->job->RunInline();
-    status.ok() ? Note(*work) : meter.End(launch, status, {});
+    meter_.End(launch, status, status.ok() ? work->prepared.seen() : Seen{});
     ReturnWork(std::move(work));
     session->Finish(status, last);
   }
 
   // Has the pool do the work and end the session; false where the pool cannot take it.
-  bool HandOver(const std::shared_ptr<ExchangeState>& self, Session* session, int64_t order,
-                std::unique_ptr<Work>* work) {
+  bool HandOver(int64_t order, std::unique_ptr<Work>* work) {
     Work* const raw = work->release();
     const Status taken = Guarded([&] {
-      CopyPool::Get().Run(raw->job, order, [self, session, raw] {
-        self->Note(*raw);
-        self->ReturnWork(std::unique_ptr<Work>(raw));
+      // The captures are small enough for std::function to hold without allocating. Until it ends, the session keeps
+      // this alive.
+      CopyPool::Get().Run(raw->job, order, [this, raw] {
+        meter_.End(raw->launch, Status::Ok(), raw->prepared.seen());
+        Session* const session = raw->session;
+        ReturnWork(std::unique_ptr<Work>(raw));
         session->Finish(Status::Ok());
       });
       return Status::Ok();
@@ -72,65 +77,61 @@ struct ExchangeState {
     return taken.ok();
   }
 
-  void Note(const Work& work) { meter.End(work.launch, Status::Ok(), work.prepared.seen()); }
-
-  Status Prepare(Work* work, Session* session) const {
-    const auto& args = session->args();
+  Status Prepare(Work* work) const {
+    const auto& args = work->session->args();
     bool alike = true;  // there are no other processes
-    Status status = work->prepared.Load(*site, session->group(), args, options, ranks, &alike, &work->launch);
+    Status status = work->prepared.Load(site(), work->session->group(), args, options_, ranks_, &alike, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
-    if (options.reverse && (options.indexed || traffic.LandingsOverlap())) return Sum(work, args);
+    if (options_.reverse && (options_.indexed || traffic.LandingsOverlap())) return Sum(work, args);
     work->job = work->builder.job();
-    return work->builder.Build(*site, args, work->prepared.plans(), traffic);
+    return work->builder.Build(site(), args, work->prepared.plans(), traffic);
   }
 
   // Rows come straight from their origins, without staging.
   Status Sum(Work* work, const std::vector<ExchangeArgs>& args) const {
-    if (Status status = CheckSummable(*site, args.front()); !status.ok()) return status;
+    if (Status status = CheckSummable(site(), args.front()); !status.ok()) return status;
     work->job = &work->sum;
     work->sum.Begin(args.front());
-    for (int32_t target = 0; target < site->group_size; ++target) {
+    for (int32_t target = 0; target < site().group_size; ++target) {
       const auto source = [&](int32_t origin, const Run& run, int64_t) -> kernels::Summand {
-        return args[site->position_at[origin]].SummandAt(run.source_row);
+        return args[site().position_at[origin]].SummandAt(run.source_row);
       };
-      work->sum.Add(work->prepared.traffic(), site->group_size, target, args[site->position_at[target]], source);
+      work->sum.Add(work->prepared.traffic(), site().group_size, target, args[site().position_at[target]], source);
     }
     return Status::Ok();
   }
 
   std::unique_ptr<Work> TakeWork() {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (free.empty()) {
-      free.reserve(++works);  // returning one must not want memory: devices wait for what comes after it
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(++works_);  // returning one must not want memory: devices wait for what comes after it
       return std::make_unique<Work>();
     }
-    auto work = std::move(free.back());
-    free.pop_back();
+    auto work = std::move(free_.back());
+    free_.pop_back();
     return work;
   }
 
   void ReturnWork(std::unique_ptr<Work> work) {
     if (work == nullptr) return;
     work->builder.Release();
-    const std::lock_guard<std::mutex> lock(mutex);
-    free.push_back(std::move(work));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(work));
   }
 
-  const std::shared_ptr<const CallSite> site;
-  const ExchangeOptions options;
-  Meter meter;
-  std::vector<int32_t> ranks;  // all
-  std::mutex mutex;
-  size_t works = 0;  // made so far
-  std::vector<std::unique_ptr<Work>> free;
+  const ExchangeOptions options_;
+  Meter meter_;
+  std::vector<int32_t> ranks_;  // all
+  std::mutex mutex_;
+  size_t works_ = 0;  // made so far
+  std::vector<std::unique_ptr<Work>> free_;
 };
 
 }  // namespace
 
-std::unique_ptr<Exchange> MemoryBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return std::make_unique<DeviceOperation<Exchange, ExchangeArgs, ExchangeState>>(
-      std::make_shared<ExchangeState>(std::move(site), std::move(options)));
+std::shared_ptr<Exchange> MemoryBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+  return OpenRendezvous<MemoryExchange>(std::move(site), std::move(options));
 }
 
 }  // namespace fastjax::memory

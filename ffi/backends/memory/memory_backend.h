@@ -13,10 +13,10 @@ namespace fastjax::memory {
 class MemoryBackend final : public Backend {
  public:
   // Neither has state: any number of them is one.
-  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
+  std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
     return OpenDeviceCounts(std::move(site), std::move(plan));
   }
-  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+  std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 };
 
 }  // namespace fastjax::memory

@@ -21,8 +21,9 @@ constexpr int kRunnerBits = 16;
 
 class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, const ExchangeOptions* options)
-      : ProcessLaunch(std::move(site), std::move(meter)), options_(options) {}
+  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter,
+                 std::shared_ptr<const ExchangeOptions> options)
+      : ProcessLaunch(std::move(site), std::move(meter)), options_(std::move(options)) {}
 
   void OnMet() override {
     launch()->Restart();
@@ -132,7 +133,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     return wire.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 
-  const ExchangeOptions* options_;
+  const std::shared_ptr<const ExchangeOptions> options_;
   Prepared prepared_;
   bool alike_ = true;  // of a mistake that Prepare finds: whether every process finds the same
   std::vector<int32_t> ranks_;
@@ -140,33 +141,13 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   Runner runner_;
 };
 
-class NetworkExchange final : public Exchange {
- public:
-  NetworkExchange(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& site,
-                  ExchangeOptions options)
-      : options_(std::make_shared<const ExchangeOptions>(std::move(options))),
-        launches_(std::move(process_group), site, Describe(*options_), std::make_shared<Meter>(site, *options_, false),
-                  [own = options_](std::shared_ptr<const Site> at, std::shared_ptr<Meter> meter) {
-                    return std::make_unique<ExchangeLaunch>(std::move(at), std::move(meter), own.get());
-                  }) {}
-
-  void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
-    launches_.Arrive(run_id, partition, args, std::move(done));
-  }
-
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    launches_.Refuse(run_id, partition, why, std::move(done));
-  }
-
- private:
-  std::shared_ptr<const ExchangeOptions> options_;
-  ProcessLaunches<ExchangeArgs, ExchangeLaunch> launches_;
-};
-
 }  // namespace
 
-std::unique_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return std::make_unique<NetworkExchange>(process_group_, std::move(site), std::move(options));
+std::shared_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+  auto meter = std::make_shared<Meter>(site, options, false);
+  const std::string what = Describe(options);
+  return OpenRendezvous<ProcessOperation<ExchangeLaunch, std::shared_ptr<const ExchangeOptions>>>(
+      process_group_, site, what, std::move(meter), std::make_shared<const ExchangeOptions>(std::move(options)));
 }
 
 }  // namespace fastjax::network

@@ -17,10 +17,10 @@ class NetworkBackend final : public Backend {
   // The process group must outlive the wire's thread.
   explicit NetworkBackend(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
-  std::unique_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
+  std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
     return OpenProcessCounts(process_group_, site, std::move(plan));
   }
-  std::unique_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
+  std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 
  private:
   const std::shared_ptr<ProcessGroup> process_group_;

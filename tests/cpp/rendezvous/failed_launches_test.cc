@@ -27,9 +27,12 @@ std::shared_ptr<CallSite> SiteOf(const std::string& program, int32_t groups, int
   return site;
 }
 
-std::shared_ptr<ProcessSession> MakeFailing(const std::shared_ptr<CallSite>& site, const std::string& why) {
-  return ProcessSession::Create(
-      site, [why](ProcessSession::Session* session, int32_t) { session->Finish(Status::Invalid(why)); });
+std::shared_ptr<TestRendezvous> MakeFailing(const std::shared_ptr<CallSite>& site, const std::string& why,
+                                            int32_t process = kAllProcesses) {
+  site->process_of.assign(site->group_of.size(), 0);
+  return Create(
+      site, [why](TestSession* session, int32_t) { session->Finish(Status::Invalid(why)); }, process, nullptr,
+      [](int64_t, int32_t, const Status&) {});
 }
 
 // Whoever waits at another call of the launch for a device that has failed is told why, at once.
@@ -93,7 +96,7 @@ void TestFailuresGoOn() {
   constexpr int32_t kDevices = 20;
   std::atomic<int64_t> met{0};
   const auto failing = MakeFailing(SiteOf("go on", kDevices, 1), "failed");
-  std::vector<std::shared_ptr<ProcessSession>> chain;
+  std::vector<std::shared_ptr<TestRendezvous>> chain;
   for (int32_t i = 0; i + 1 < kDevices; ++i) {
     // Each call joins two neighbours; other devices are groups by themselves there.
     const auto site = SiteOf("go on", kDevices / 2, 2);
@@ -133,7 +136,7 @@ void TestFailuresOfOtherExecutables() {
       outcomes.WaitAll();
       for (int32_t i = 0; i < 3; ++i) CHECK_EQ(outcomes.status(i).message, "failed");
     }
-    std::shared_ptr<ProcessSession> failing, waiting;
+    std::shared_ptr<TestRendezvous> failing, waiting;
   };
   std::atomic<int64_t> met{0};
   const Program first("first", &met);
@@ -153,12 +156,13 @@ void TestFailuresOfOtherExecutables() {
 
 // Other processes are told once of each group that waits here for devices that have failed, or would.
 void TestAbsence() {
-  const auto failing = MakeFailing(SiteOf("absence", 4, 1), "failed");
+  const auto failing = MakeFailing(SiteOf("absence", 4, 1), "failed", 0);
   std::vector<std::string> told;
   const auto site = SiteOf("absence", 2, 2);
-  const auto waiting = ProcessSession::Create(
-      site, [](ProcessSession::Session* session, int32_t last) { session->Finish(Status::Ok(), last); }, kAllProcesses,
-      [&](const ProcessSession::Session& session, const Status& why) {
+  site->process_of.assign(4, 0);
+  const auto waiting = Create(
+      site, [](TestSession* session, int32_t last) { session->Finish(Status::Ok(), last); }, 0,
+      [&](const TestSession& session, const Status& why) {
         told.push_back("in vain " + std::to_string(session.group()) + " " + why.message);
       },
       [&](int64_t run_id, int32_t group, const Status& why) {
@@ -204,7 +208,7 @@ void TestFailuresWhileOthersArrive() {
   for (int64_t round = 0; round < 100; ++round) {
     const std::string program = "round " + std::to_string(round);
     std::atomic<int64_t> met{0};
-    std::vector<std::shared_ptr<ProcessSession>> calls;
+    std::vector<std::shared_ptr<TestRendezvous>> calls;
     for (int32_t i = 0; i < kCalls; ++i) {
       calls.push_back(i == 2 ? MakeFailing(SiteOf(program, 1, kDevices), "failed")
                              : MakeRendezvous(SiteOf(program, 1, kDevices), &met));

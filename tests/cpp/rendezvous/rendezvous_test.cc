@@ -115,9 +115,8 @@ void CheckBlockedCompletions(bool complete_here) {
 void TestFinishLater() {
   std::mt19937_64 random(3);
   const auto site = MakeSite(2, 3);
-  std::vector<ProcessSession::Session*> sessions;
-  const auto session =
-      ProcessSession::Create(site, [&](ProcessSession::Session* session, int32_t) { sessions.push_back(session); });
+  std::vector<TestSession*> sessions;
+  const auto session = Create(site, [&](TestSession* session, int32_t) { sessions.push_back(session); });
   const Outcomes outcomes(2 * 6);
   for (int32_t repetition = 0; repetition < 2; ++repetition) {
     for (int32_t partition = 0; partition < 6; ++partition) {
@@ -264,8 +263,8 @@ void TestExpiryOfRepetitions() {
 // Ranks that one device executes need no threads.
 void TestFinishHere() {
   const auto site = MakeSite(1, 4);
-  const auto session = ProcessSession::Create(
-      site, [](ProcessSession::Session* session, int32_t) { session->FinishHere(Status::Internal("all")); });
+  const auto session =
+      Create(site, [](TestSession* session, int32_t) { session->FinishHere(Status::Internal("all")); });
   for (int64_t run = 0; run < 3; ++run) {
     const Outcomes outcomes(4);
     for (int32_t p = 0; p < 4; ++p) {
@@ -288,14 +287,14 @@ void TestRefusals() {
       std::atomic<int64_t> met{0};
       int32_t failed = 0;
       std::string why;
-      const auto session = ProcessSession::Create(
+      const auto session = Create(
           site,
-          [&](ProcessSession::Session* session, int32_t last) {
+          [&](TestSession* session, int32_t last) {
             ++met;
             session->Finish(Status::Ok(), last);
           },
           kAllProcesses,
-          [&](const ProcessSession::Session&, const Status& status) {
+          [&](const TestSession&, const Status& status) {
             ++failed;
             why = status.message;
             throw std::bad_alloc();  // nobody waits in vain for that
@@ -304,7 +303,8 @@ void TestRefusals() {
       for (int32_t p = 0; p < 3; ++p) {
         for (int32_t i = 0; i < p; ++i) CHECK(!outcomes.called(i));
         if (p == first || (second && p > first)) {
-          session->Refuse(1, 1, p, Status::Unavailable("no room " + std::to_string(p)), outcomes.For(p));
+          session->Refuse(1, site->partition(1, p), Status::Unavailable("no room " + std::to_string(p)),
+                          outcomes.For(p));
         } else {
           Arrive(session, {1, 0, 1, p}, outcomes.For(p));
         }
@@ -330,7 +330,7 @@ void TestExpiryAfterARefusal() {
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(2);
-  session->Refuse(1, 0, 2, Status::Internal("no room."), outcomes.For(0));
+  session->Refuse(1, 2, Status::Internal("no room."), outcomes.For(0));
   Arrive(session, {1, 0, 0, 0}, outcomes.For(1));
   CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   outcomes.WaitAll();
@@ -391,7 +391,7 @@ void TestManyTimeouts() {
   constexpr int32_t kSites = 20;
   Barrier all(kSites);
   const Outcomes outcomes(kSites);
-  std::vector<std::shared_ptr<ProcessSession>> rendezvous;
+  std::vector<std::shared_ptr<TestRendezvous>> rendezvous;
   std::atomic<int64_t> met{0};
   for (int32_t i = 0; i < kSites; ++i) rendezvous.push_back(MakeRendezvous(MakeSite(1, 2, 100 + 10 * i), &met));
   RunThreads(kSites, [&](int32_t i) {
@@ -409,9 +409,8 @@ void TestManyTimeouts() {
 void TestDroppedWhileWaiting() {
   auto held = std::make_shared<int>(0);
   const auto site = MakeSite(1, 2);
-  auto session = ProcessSession::Create(
-      site, [held](ProcessSession::Session* session, int32_t) { session->Finish(Status::Ok()); });
-  const std::weak_ptr<ProcessSession> left = session;
+  auto session = Create(site, [held](TestSession* session, int32_t) { session->Finish(Status::Ok()); });
+  const std::weak_ptr<TestRendezvous> left = session;
   const Outcomes outcome(1);
   Arrive(session, {1, 0, 0, 0}, outcome.For(0));
   session.reset();
@@ -425,16 +424,15 @@ void TestDroppedWhileWaiting() {
 // The last owner may even be a completion.
 void TestDroppedByACompletion() {
   for (const bool here : {true, false}) {
-    auto owner = std::make_shared<std::shared_ptr<ProcessSession>>();
+    auto owner = std::make_shared<std::shared_ptr<TestRendezvous>>();
     const auto site = MakeSite(1, 2);
-    *owner = ProcessSession::Create(site, [here](ProcessSession::Session* session, int32_t last) {
-      session->Finish(Status::Ok(), here ? last : -1);
-    });
-    const std::weak_ptr<ProcessSession> left = *owner;
-    ProcessSession* session = owner->get();
+    *owner =
+        Create(site, [here](TestSession* session, int32_t last) { session->Finish(Status::Ok(), here ? last : -1); });
+    const std::weak_ptr<TestRendezvous> left = *owner;
+    TestRendezvous* session = owner->get();
     const Outcomes outcomes(2);
-    session->Arrive(1, 0, 0, {}, outcomes.For(0));
-    session->Arrive(1, 0, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
+    session->Start(1, 0, {}, outcomes.For(0));
+    session->Start(1, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
       owner->reset();
       done(status);
     });

@@ -64,7 +64,7 @@ class Everywhere final : public Exchange {
 
  private:
   std::shared_ptr<const CallSite> site_;
-  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<std::shared_ptr<Exchange>> exchanges_;
 };
 
 }  // namespace fastjax::test

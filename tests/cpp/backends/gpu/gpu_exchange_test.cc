@@ -354,7 +354,7 @@ void TestLoopbackOfSeveralStreams() {
 // Ranks that one call of a device executes.
 class OneCall final : public Exchange {
  public:
-  OneCall(std::unique_ptr<Exchange> exchange, const gpu::Caller* caller)
+  OneCall(std::shared_ptr<Exchange> exchange, const gpu::Caller* caller)
       : exchange_(std::move(exchange)), caller_(caller) {}
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     args.context = caller_;
@@ -365,7 +365,7 @@ class OneCall final : public Exchange {
   }
 
  private:
-  const std::unique_ptr<Exchange> exchange_;
+  const std::shared_ptr<Exchange> exchange_;
   const gpu::Caller* const caller_;
 };
 

@@ -45,7 +45,7 @@ struct Setting {
   std::mt19937_64 random;
   std::shared_ptr<CallSite> site;
   RigOptions options;
-  std::unique_ptr<Exchange> exchange;
+  std::shared_ptr<Exchange> exchange;
   std::unique_ptr<Rig> rig;
 };
 
@@ -232,7 +232,7 @@ void TestDroppedWhileCopying() {
       for (uint64_t round = 0; round < 10; ++round) {
         Setting setting(row_bytes, 9 + round);
         Exchange* exchange = setting.exchange.get();
-        auto owner = std::make_shared<std::unique_ptr<Exchange>>(std::move(setting.exchange));
+        auto owner = std::make_shared<std::shared_ptr<Exchange>>(std::move(setting.exchange));
         const Outcomes outcomes(8);
         for (int32_t partition = 0; partition < 8; ++partition) {
           const auto drop = partition == dropped_by ? owner : nullptr;

@@ -95,7 +95,7 @@ void TestLoops(const ExchangeOptions& exchange_options, bool overlap) {
 void TestManySites() {
   constexpr int32_t kSites = 6;
   std::mt19937_64 random(5);
-  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<std::shared_ptr<Exchange>> exchanges;
   std::vector<std::unique_ptr<Rig>> rigs;
   for (int32_t i = 0; i < kSites; ++i) {
     RigOptions options;

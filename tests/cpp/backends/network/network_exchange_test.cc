@@ -125,7 +125,7 @@ struct PlanCalls {
   }
 
   const CallSite& site;
-  std::vector<std::unique_ptr<fastjax::Counts>> counts;
+  std::vector<std::shared_ptr<fastjax::Counts>> counts;
 };
 
 // Every device gets the sizes of all, with its table or alone. Alone, they may be any integers.
@@ -193,7 +193,10 @@ void TestRefusedPlanning() {
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
 void TestNothingToTell() {
   struct OneLaunch final : ProcessLaunch<CountsArgs> {
-    using ProcessLaunch::ProcessLaunch;
+    OneLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, int)
+        : ProcessLaunch(std::move(site), std::move(meter)) {
+      throw std::bad_alloc();
+    }
     void OnMet() override {}
     void OnFailed(const Status&) override {}
     void OnTick(std::chrono::steady_clock::time_point) override {}
@@ -202,7 +205,7 @@ void TestNothingToTell() {
   Setting setting;
   const std::vector<int64_t> sizes(6, 1);
   const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
-  std::vector<std::unique_ptr<fastjax::Counts>> counts;
+  std::vector<std::shared_ptr<fastjax::Counts>> counts;
   for (const auto& transport : setting.processes->transports)
     counts.push_back(transport->OpenCounts(setting.site, plan));
   const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
@@ -222,15 +225,12 @@ void TestNothingToTell() {
   counts[1] = nullptr;
   for (const int32_t process : {0, 2})
     counts[process] = setting.processes->transports[process]->OpenCounts(setting.site, plan);
-  ProcessLaunches<CountsArgs, OneLaunch> entrance(
-      setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}),
-      [](std::shared_ptr<const Site>, std::shared_ptr<Meter>) -> std::unique_ptr<OneLaunch> {
-        throw std::bad_alloc();
-      });
+  const auto entrance = OpenRendezvous<ProcessOperation<OneLaunch, int>>(
+      setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}), 0);
   const Outcomes without(6);
   for (const int32_t process : {0, 2}) start(2, without, process, 6);
   for (int32_t p = 0; p < 6; ++p) {
-    if (setting.site->process_of[p] == 1) entrance.Arrive(2, p, {}, without.For(p));
+    if (setting.site->process_of[p] == 1) entrance->Start(2, p, {}, without.For(p));
   }
   without.WaitAll();
   for (int32_t p = 0; p < 6; ++p) CHECK_CONTAINS(without.status(p).message, "bad_alloc");

@@ -261,7 +261,7 @@ struct SlowPlan {
   const std::shared_ptr<std::atomic<int>> begun = std::make_shared<std::atomic<int>>(0);  // in so many processes
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
-  std::vector<std::unique_ptr<Exchange>> exchanges;  // by process
+  std::vector<std::shared_ptr<Exchange>> exchanges;  // by process
 };
 
 // A large group is planned for while rows of another exchange move. Meanwhile a process may be lost.

@@ -163,7 +163,7 @@ struct StreamedExchange::Call {
   }
 };
 
-StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange,
+StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::shared_ptr<Exchange> exchange,
                                    int32_t partitions, bool one_stream)
     : gpu_(std::move(gpu)), exchange_(std::move(exchange)), one_stream_(one_stream) {
   for (int32_t i = 0; i < partitions; ++i) {

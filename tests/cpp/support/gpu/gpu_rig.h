@@ -71,7 +71,7 @@ class Computation {
 // is not ordered by the stream goes wrong.
 class StreamedExchange final : public Exchange {
  public:
-  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::unique_ptr<Exchange> exchange, int32_t partitions,
+  StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::shared_ptr<Exchange> exchange, int32_t partitions,
                    bool one_stream);
   ~StreamedExchange() override;
 
@@ -97,7 +97,7 @@ class StreamedExchange final : public Exchange {
   struct Call;
 
   const std::shared_ptr<gpu::Gpu> gpu_;
-  const std::unique_ptr<Exchange> exchange_;
+  const std::shared_ptr<Exchange> exchange_;
   std::vector<kernels::Stream> streams_;  // by partition
   std::vector<std::shared_ptr<Computation>> computations_;
   const std::shared_ptr<std::atomic<int64_t>> enqueued_ = std::make_shared<std::atomic<int64_t>>(0);
