@@ -39,11 +39,10 @@ struct LocalTable {
 // planned, or a plan of it had been kept.
 using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
 
-// Does the same for an exchange that plans itself: calls `take` with the slice of each of the ranks, while the plan is
-// kept from others who plan. What is not copied then is gone.
-using TakeSlice = std::function<void(const planner::DeviceSlice& slice)>;
-using SliceFunction =
-    std::function<Status(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew)>;
+// Does the same for an exchange that plans itself: calls `take` with the plan while that is kept from others who plan.
+// What is not copied then is gone.
+using TakeSlices = std::function<void(planner::Slicer* plan)>;
+using SliceFunction = std::function<Status(const int64_t* traffic, const TakeSlices& take, bool* anew)>;
 
 // Whoever takes a table to where it is wanted.
 class TableTaker {

@@ -2,7 +2,6 @@
 
 namespace fastjax {
 
-// Slices have rows that int32 can number.
 void DevicePlan::Take(const planner::DeviceSlice& slice, bool backwards) {
   here = true;
   stages = slice.stages;
@@ -11,12 +10,7 @@ void DevicePlan::Take(const planner::DeviceSlice& slice, bool backwards) {
   table_ = nullptr;
   count_ = slice.transfers.size();
   backwards_ = backwards;
-  own_words_.resize(static_cast<size_t>(planner::kEntryWords * count_));
-  int32_t* entry = own_words_.data();
-  for (const planner::Transfer& transfer : slice.transfers) {
-    planner::WriteEntry(transfer, entry);
-    entry += planner::kEntryWords;
-  }
+  own_.assign(slice.transfers.begin(), slice.transfers.end());
 }
 
 void DevicePlan::View(const int32_t* words, bool backwards) {

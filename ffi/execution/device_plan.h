@@ -25,8 +25,7 @@ class DevicePlan {
   bool stages_rows() const { return planner::StagesRows(scheduler); }
   int64_t transfers() const { return count_; }
   // Calls visit(transfer) for its transfers in the order of the plan, as rows travel in this exchange, until visit
-  // returns false. Returns whether it never did. Transfers are decoded as they are visited: a decoded plan would be
-  // larger than caches are, and half of it is of no use where both ends of most transfers are here.
+  // returns false. Returns whether it never did.
   template <typename Visit>
   bool ForEachTransfer(Visit visit) const;
 
@@ -36,24 +35,19 @@ class DevicePlan {
   void View(const int32_t* words, bool backwards);
 
  private:
-  const int32_t* table_ = nullptr;  // the entries of the table; null: they are in own_words_
-  std::vector<int32_t> own_words_;
-  int64_t count_ = 0;  // of entries
+  // Entries of a table are decoded as they are visited: half of them are of no use where both ends are here.
+  const int32_t* table_ = nullptr;  // the entries of the table; null: transfers are in own_
+  std::vector<planner::Transfer> own_;
+  int64_t count_ = 0;
   bool backwards_ = false;
 };
 
 template <typename Visit>
 bool DevicePlan::ForEachTransfer(Visit visit) const {
-  const int32_t* entry = table_ != nullptr ? table_ : own_words_.data();
-  const int32_t* const end = entry + planner::kEntryWords * count_;
-  if (backwards_) {
-    for (; entry != end; entry += planner::kEntryWords) {
-      if (!visit(planner::Transposed(planner::ReadEntry(entry), stages))) return false;
-    }
-  } else {
-    for (; entry != end; entry += planner::kEntryWords) {
-      if (!visit(planner::ReadEntry(entry))) return false;
-    }
+  for (int64_t i = 0; i < count_; ++i) {
+    const planner::Transfer transfer =
+        table_ == nullptr ? own_[static_cast<size_t>(i)] : planner::ReadEntry(table_ + planner::kEntryWords * i);
+    if (!visit(backwards_ ? planner::Transposed(transfer, stages) : transfer)) return false;
   }
   return true;
 }

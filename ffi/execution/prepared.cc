@@ -1,6 +1,7 @@
 #include "execution/prepared.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace fastjax {
 
@@ -25,11 +26,16 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
 }
 
 Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch) {
-  // The captures are small enough for std::function to hold without allocating.
-  const TakeSlice take = [this, backwards = options.backwards()](const planner::DeviceSlice& slice) {
-    plans_[static_cast<size_t>(slice.device)].Take(slice, backwards);
+  const auto take_all = [&](planner::Slicer* plan) {
+    for (const int32_t rank : ranks) {
+      planner::DeviceSlice slice = once_ ? plan->Head(rank) : plan->Of(rank);
+      if (once_ && rank == ranks.front()) slice.transfers = plan->All();
+      plans_[static_cast<size_t>(rank)].Take(slice, options.backwards());
+    }
   };
-  return PlanMetered([&](bool* anew) { return options.plan(traffic_.sent(), ranks, take, anew); }, launch);
+  // A reference is small enough for std::function to hold without allocating.
+  const TakeSlices take = std::ref(take_all);
+  return PlanMetered([&](bool* anew) { return options.plan(traffic_.sent(), take, anew); }, launch);
 }
 
 Seen Prepared::seen() const {

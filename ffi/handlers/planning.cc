@@ -34,8 +34,9 @@ ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::sh
   planning.tables = [cache, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
     return told(cache->Write(traffic, tables, anew));
   };
-  planning.slices = [cache, told](const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take,
-                                  bool* anew) { return told(cache->Slice(traffic, ranks, take, anew)); };
+  planning.slices = [cache, told](const int64_t* traffic, const TakeSlices& take, bool* anew) {
+    return told(cache->Slice(traffic, take, anew));
+  };
   planning.table_words = planner::TableWords(*topology, kind);
   return planning;
 }

@@ -24,6 +24,9 @@ enum class Scheduler : int32_t {
 // would stage. It stages none, and no table is smaller than its.
 inline constexpr Scheduler kFallback = Scheduler::kDirect;
 
+// In place of a device's number.
+inline constexpr int32_t kEveryDevice = -1;
+
 struct MatchingList;
 
 // What tells a matrix, planned with the same settings, from others.

@@ -14,8 +14,6 @@
 
 namespace fastjax::planner {
 
-inline constexpr int32_t kEveryDevice = -1;
-
 // Transfers in memory that is kept from plan to plan.
 class TransferBuffer {
  public:

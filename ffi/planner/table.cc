@@ -93,10 +93,15 @@ Slicer::Slicer(Planner* planner) : planner_(planner) {
   }
 }
 
+DeviceSlice Slicer::Head(int32_t device) const {
+  return {device, planner_->num_stages(), planner_->StagingRows(device), planner_->chosen(), planner_->hash(), {}};
+}
+
 DeviceSlice Slicer::Of(int32_t device) {
   const TransferRange transfers = planner_->DeviceTransfers(device);
-  return {device,   planner_->num_stages(), planner_->StagingRows(device), planner_->chosen(), planner_->hash(),
-          transfers};
+  DeviceSlice slice = Head(device);
+  slice.transfers = transfers;
+  return slice;
 }
 
 bool WriteTable(Planner* planner, int32_t device, int32_t* words) {

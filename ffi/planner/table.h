@@ -69,6 +69,10 @@ class Slicer {
   bool possible() const { return planner_ != nullptr; }
   // Valid until the next call.
   DeviceSlice Of(int32_t device);
+  // The transfers of all devices, each once. Valid until the next call.
+  TransferRange All() { return planner_->DeviceTransfers(kEveryDevice); }
+  // A device's slice without its transfers.
+  DeviceSlice Head(int32_t device) const;
 
  private:
   Planner* planner_;

@@ -61,13 +61,12 @@ const char* PlanCache::Write(const int64_t* traffic, const std::vector<LocalTabl
   return "";
 }
 
-const char* PlanCache::Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take,
-                             bool* anew) {
+const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, bool* anew) {
   const std::lock_guard<std::mutex> lock(mutex_);
   planner::Planner& planner = Planned(traffic, anew);
   planner::Slicer slicer(&planner);
   if (!slicer.possible()) return Refusal(planner);
-  for (const int32_t rank : ranks) take(slicer.Of(rank));
+  take(&slicer);
   return "";
 }
 

@@ -28,7 +28,7 @@ class PlanCache {
 
   // Both return an error, or an empty string. `anew`: as in PlanFunction.
   const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew);
-  const char* Slice(const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew);
+  const char* Slice(const int64_t* traffic, const TakeSlices& take, bool* anew);
 
  private:
   // Returns the planner that has the plan of this traffic, as the first of the list. Requires mutex_.

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "backends/memory/job_builder.h"
 #include "backends/memory/memory_backend.h"
+#include "execution/numbering.h"
+#include "execution/pipeline.h"
+#include "execution/placement.h"
 #include "execution/prepared.h"
 #include "execution/sum_job.h"
 #include "rendezvous/rendezvous.h"
@@ -23,8 +25,11 @@ constexpr int64_t kInlineBytes = 128 << 10;
 struct Work {
   Launch launch;
   Rendezvous<ExchangeArgs>::Session* session = nullptr;
-  Prepared prepared;
-  JobBuilder builder;
+  Prepared prepared{true};
+  Placement placement;
+  std::vector<CopyJob::OfStep> copies;  // in the order of the plans
+  Numbering pipeline_steps;             // those that have copies
+  CopyJob copy;
   SumJob sum;
   PoolJob* job = nullptr;  // of the two, what is to be done
 };
@@ -84,8 +89,35 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
     if (options_.reverse && (options_.indexed || traffic.LandingsOverlap())) return Sum(work, args);
-    work->job = work->builder.job();
-    return work->builder.Build(site(), args, work->prepared.plans(), traffic);
+    return Copy(work, args);
+  }
+
+  // All devices share one memory, so everything is copied, in a step of the job for each pipeline step. Nothing needs
+  // to know which copies are of one Step: no gates are waited for, and no messages sent.
+  Status Copy(Work* work, const std::vector<ExchangeArgs>& args) const {
+    work->job = &work->copy;
+    work->copy.Clear();
+    work->copies.clear();
+    work->pipeline_steps.Clear();
+    const DevicePlans& plans = work->prepared.plans();
+    Placement& placement = work->placement;
+    placement.Begin(site(), args, args.front().row_bytes, work->prepared.traffic());
+    const Pipeline pipeline(plans);
+    if (!pipeline.possible()) return placement.Refuse();
+    if (Status status = placement.TakeStaging(plans); !status.ok()) return status;
+    const bool fits = work->prepared.ForEachTransfer(options_, [&](const planner::Transfer& transfer) {
+      const int64_t pipeline_step = pipeline.StepOf(transfer.phase, transfer.stage);
+      if (pipeline_step >= Pipeline::kMaxSteps || !placement.Allows(transfer)) return false;
+      const auto step = static_cast<int32_t>(pipeline_step);
+      work->pipeline_steps.Add(step);
+      placement.ForEachCopy(transfer, [&](const CopyOp& op) { work->copies.emplace_back() = {step, op}; });
+      return true;
+    });
+    if (!fits) return placement.Refuse();
+    work->pipeline_steps.Number();
+    for (CopyJob::OfStep& copy : work->copies) copy.step = work->pipeline_steps.NumberOf(copy.step);
+    work->copy.AddSteps(work->copies, work->pipeline_steps.count());
+    return Status::Ok();
   }
 
   // Rows come straight from their origins, without staging.
@@ -115,7 +147,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
 
   void ReturnWork(std::unique_ptr<Work> work) {
     if (work == nullptr) return;
-    work->builder.Release();
+    work->placement.Release();
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(std::move(work));
   }

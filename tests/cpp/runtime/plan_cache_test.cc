@@ -87,7 +87,7 @@ void TestTablesAndSlices() {
       CHECK_EQ(std::string(cache.Write(test_case.traffic.data(), local, &anew)), "");
       CHECK(tables == expected);
       std::vector<int32_t> seen;
-      const auto take = [&](const planner::DeviceSlice& slice) {
+      const auto check = [&](const planner::DeviceSlice& slice) {
         seen.push_back(slice.device);
         const planner::TableView view(expected[slice.device].data());
         CHECK_EQ(slice.plan_hash, view.plan_hash());
@@ -99,7 +99,10 @@ void TestTablesAndSlices() {
         }
         CHECK_EQ(entry, view.entries());
       };
-      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), {4, 1}, take, &anew)), "");
+      const auto take = [&](planner::Slicer* plan) {
+        for (const int32_t rank : {4, 1}) check(plan->Of(rank));
+      };
+      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), take, &anew)), "");
       CHECK(!anew);
       CHECK(seen == std::vector<int32_t>({4, 1}));
     }
@@ -115,7 +118,7 @@ void TestRefusals() {
     std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(topology, Scheduler::kFast)));
     const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &anew);
     int64_t slices = 0;
-    CHECK_EQ(cache.Slice(traffic.data(), {0}, [&](const planner::DeviceSlice&) { ++slices; }, &anew), said);
+    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Slicer*) { ++slices; }, &anew), said);
     CHECK_EQ(slices, said.empty() ? 1 : 0);
     return said;
   };

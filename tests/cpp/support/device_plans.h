@@ -52,16 +52,15 @@ inline PlanFunction PlanTables(const planner::Topology& topology, planner::Sched
 inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();
-  return
-      [planner, mutex](const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew) {
-        const std::lock_guard<std::mutex> lock(*mutex);
-        *anew = !planner->planned(planner->FingerprintOf(traffic));
-        planner->Plan(traffic);
-        planner::Slicer slicer(planner.get());
-        if (!slicer.possible()) return Status::Internal("no slices");
-        for (const int32_t rank : ranks) take(slicer.Of(rank));
-        return Status::Ok();
-      };
+  return [planner, mutex](const int64_t* traffic, const TakeSlices& take, bool* anew) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    *anew = !planner->planned(planner->FingerprintOf(traffic));
+    planner->Plan(traffic);
+    planner::Slicer slicer(planner.get());
+    if (!slicer.possible()) return Status::Internal("no slices");
+    take(&slicer);
+    return Status::Ok();
+  };
 }
 
 }  // namespace fastjax::test

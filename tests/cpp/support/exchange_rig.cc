@@ -378,7 +378,7 @@ std::vector<RigOptions> IndexedSums() {
 }
 
 SliceFunction PlansItself() {
-  return [](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) { return Status::Ok(); };
+  return [](const int64_t*, const TakeSlices&, bool*) { return Status::Ok(); };
 }
 
 RigOptions DrawOptions(std::mt19937_64* random) {

@@ -15,6 +15,7 @@
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "support/check.h"
+#include "support/device_plans.h"
 #include "support/exchange_rig.h"
 #include "support/outcomes.h"
 #include "support/replay.h"
@@ -39,7 +40,7 @@ void TestPlanningFails() {
   options.topology = MakeTopology(2, 2);
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   for (const bool throws : {false, true}) {
-    options.exchange.plan = [throws](const int64_t*, const std::vector<int32_t>&, const TakeSlice&, bool*) {
+    options.exchange.plan = [throws](const int64_t*, const TakeSlices&, bool*) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };
@@ -67,11 +68,17 @@ void TestLarge() {
         options.exchange = exchange_options;
         const Context context(Name(options));
         const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
+        // By tables, which list a transfer at both its ends, and by plans of its own, which list it once.
+        ExchangeOptions planning = exchange_options;
+        if (!planning.transposed_table) planning.plan = PlanSlices(options.topology, scheduler, row_bytes);
         const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
+        const auto planned = MemoryBackend().OpenExchange(site, planning);
         Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
         for (int64_t run_id = 0; run_id < 2; ++run_id) {
           rig.Reset();
           rig.CheckRun(exchange.get(), run_id, true);
+          rig.Reset();
+          rig.CheckRun(planned.get(), run_id, true);
         }
       }
     }

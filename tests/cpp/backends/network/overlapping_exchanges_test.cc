@@ -243,10 +243,10 @@ struct SlowPlan {
       ExchangeOptions own = options.exchange;
       own.plan = [going = going, begun = begun,
                   plan = PlanSlices(options.topology, options.scheduler, options.row_bytes)](
-                     const int64_t* traffic, const std::vector<int32_t>& ranks, const TakeSlice& take, bool* anew) {
+                     const int64_t* traffic, const TakeSlices& take, bool* anew) {
         ++*begun;
         going.wait();
-        return plan(traffic, ranks, take, anew);
+        return plan(traffic, take, anew);
       };
       exchanges.push_back(transport->OpenExchange(site, own));
     }
