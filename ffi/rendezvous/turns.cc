@@ -121,6 +121,7 @@ void Turns::Run(const Shared& turn, const Status& waited) {
   if (LongestDelay() > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     record_.emplace_back(turn->begin.channel, turn->begin.partition);
+    if (record_.size() > kMostRecorded) record_.pop_front();
   }
   const auto run = std::move(turn->begin.run);
   run(waited, [this, turn] { End(turn); });
@@ -197,7 +198,8 @@ void Turns::Forget(const void* owner) {
 
 std::vector<std::pair<int64_t, int32_t>> Turns::TakeRecord() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(record_, {});
+  const auto record = std::exchange(record_, {});
+  return {record.begin(), record.end()};
 }
 
 }  // namespace fastjax

@@ -3,7 +3,9 @@
 #define FASTJAX_RENDEZVOUS_TURNS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,6 +28,7 @@ namespace fastjax {
 class Turns final : public Expirable {
  public:
   using Token = uint64_t;
+  static constexpr size_t kMostRecorded = 1024;
 
   // How an exchange begins, or ends since it must not begin.
   struct Begin {
@@ -57,7 +60,8 @@ class Turns final : public Expirable {
 
   bool Expire(std::chrono::steady_clock::time_point now) override;
 
-  // For tests: (channel, partition) of each exchange since this was last called, in the order in which they began.
+  // For tests: (channel, partition) of the exchanges since this was last called, in the order in which they began; of
+  // the last kMostRecorded.
   std::vector<std::pair<int64_t, int32_t>> TakeRecord();
 
  private:
@@ -74,7 +78,7 @@ class Turns final : public Expirable {
   Token last_;
   std::unordered_map<Token, Shared> turns_;  // that have not begun
   std::vector<Shared> held_;                 // that wait for others
-  std::vector<std::pair<int64_t, int32_t>> record_;
+  std::deque<std::pair<int64_t, int32_t>> record_;
 };
 
 }  // namespace fastjax
