@@ -126,8 +126,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
   virtual void Start(int64_t run_id, int32_t partition, Args args, Completion done) = 0;
-  // The device cannot take part. It comes all the same, so that all devices of its group are told why, it among them.
-  virtual void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
+  // The device comes, but cannot take part: all devices of its group are told why, it among them.
+  virtual void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 
 // Brings every device's counts together and has them planned, or only gathers them.

@@ -187,12 +187,12 @@ bool GroupTraffic::LandingsOverlap() {
 Status GroupTraffic::CheckLandings(int32_t group) {
   for (int32_t target = 0; target < devices_; ++target) {
     const Landing* later = FindOverlap(target);
-    if (later != nullptr) return Refuse(*(later - 1), *later, group, target);
+    if (later != nullptr) return OverlapError(*(later - 1), *later, group, target);
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::Refuse(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const {
+Status GroupTraffic::OverlapError(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const {
   const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
   const int64_t last = std::min(earlier.end, later.end) - 1;
   const bool twice = earlier.origin == later.origin;

@@ -57,7 +57,7 @@ class GroupTraffic {
 
   // The later of two landings on a device of which it is one, the other right before it; null where none overlap.
   const Landing* FindOverlap(int32_t target);
-  Status Refuse(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const;
+  Status OverlapError(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const;
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;

@@ -36,13 +36,13 @@ void Lowering::Begin(const Reach& reach) {
 Status Lowering::Lower(const Reach& reach, const DevicePlans& plans, const Placement& placement) {
   Begin(reach);
   pipeline_ = Pipeline(plans);
-  if (!pipeline_.possible()) return placement.Refuse();
+  if (!pipeline_.possible()) return placement.WrongPlan();
   for (const int32_t rank : devices_) {
     const DevicePlan& plan = plans[static_cast<size_t>(rank)];
-    if (!Take(reach, plan, rank, placement)) return placement.Refuse();
+    if (!Take(reach, plan, rank, placement)) return placement.WrongPlan();
     device_end_.push_back(entries_.size());
   }
-  if (plan_pipeline_steps_ > Pipeline::kMaxSteps) return placement.Refuse();
+  if (plan_pipeline_steps_ > Pipeline::kMaxSteps) return placement.WrongPlan();
   if (placement.row_bytes() == 0) {  // nothing to move
     stages_.Clear();
     return Status::Ok();

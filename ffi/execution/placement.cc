@@ -11,7 +11,7 @@ constexpr int64_t kStreamBytes = 8 << 20;
 
 }  // namespace
 
-Status Placement::Refuse() const {
+Status Placement::WrongPlan() const {
   return Status::Invalid(site_->Prefix() +
                          "the plan moves rows that the exchange does not have. "
                          "Pass what plan_ragged_all_to_all returned, unchanged.");

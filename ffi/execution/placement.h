@@ -41,7 +41,7 @@ class Placement {
   // below take transfers that have been accepted.
   bool Allows(const planner::Transfer& transfer) const;
   // Returns the error for a plan that is not this exchange's.
-  Status Refuse() const;
+  Status WrongPlan() const;
 
   // Calls visit(CopyOp) for a transfer of which both ends are local.
   template <typename Visit>

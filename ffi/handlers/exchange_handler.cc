@@ -106,7 +106,7 @@ void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_i
     if (waited.ok() && refusal.ok()) {
       state->exchange->Start(run_id, where, args, ended);
     } else {
-      state->exchange->Refuse(run_id, where, refusal.ok() ? waited : refusal, ended);
+      state->exchange->FailGroup(run_id, where, refusal.ok() ? waited : refusal, ended);
     }
     begun();
   };
@@ -114,7 +114,7 @@ void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_i
   const auto failed = [turns = state->turns, run_id, where] { return turns->Why(run_id, where); };
   const bool taken =
       Turns::Get().Take(number, {state->turns.get(), run_id, where, site.channel, site.timeout_ms, run, failed});
-  if (!taken) state->exchange->Refuse(run_id, where, Status::Invalid("its token is of no start"), done);
+  if (!taken) state->exchange->FailGroup(run_id, where, Status::Invalid("its token is of no start"), done);
 }
 
 // Begins an exchange. `done` is called once, whether it succeeds or fails.
@@ -129,7 +129,7 @@ void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, 
   }
   const Status refusal = fits ? Status::Ok() : UnexpectedOperands();
   if (buffers.token.has_value()) return BeginInTurn(*buffers.token, state, run_id, where, args, refusal, done);
-  if (!fits) return state->exchange->Refuse(run_id, where, refusal, std::move(done));
+  if (!fits) return state->exchange->FailGroup(run_id, where, refusal, std::move(done));
   state->exchange->Start(run_id, where, args, std::move(done));
 }
 

@@ -140,7 +140,7 @@ void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion don
   if (loaded.ok()) return state_.exchange->Start(run_id, lookup_.partition(), args_, std::move(done));
   const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
-  state_.exchange->Refuse(run_id, partition, loaded, std::move(done));
+  state_.exchange->FailGroup(run_id, partition, loaded, std::move(done));
 }
 
 Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base, std::byte* result) {
@@ -181,7 +181,7 @@ void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
   if (loaded.ok()) return state_.counts->Start(run_id, lookup_.partition(), args_, std::move(done));
   const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
-  state_.counts->Refuse(run_id, partition, loaded, std::move(done));
+  state_.counts->FailGroup(run_id, partition, loaded, std::move(done));
 }
 
 Status GpuPlanCall::TakeTable() {

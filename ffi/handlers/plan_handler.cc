@@ -93,7 +93,7 @@ ffi::Future Execute(PlanSite* state, ffi::RunId run, int32_t ordinal, ffi::Remai
   ffi::Future future(promise);
   const auto args = DecodeCounts(*buffers, *state);
   if (!args.has_value()) {
-    state->counts->Refuse(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
+    state->counts->FailGroup(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
     return future;
   }
   state->counts->Start(run.run_id, where, *args, Completing(std::move(promise)));

@@ -63,8 +63,8 @@ FailedLaunches::Failed* FailedLaunches::FindOrAdd(const std::weak_ptr<FailureLis
   return &failed_.back();
 }
 
-void FailedLaunches::Fail(const std::weak_ptr<FailureListener>& call_site, int64_t run_id,
-                          const std::vector<int32_t>& partitions, const Status& why) {
+void FailedLaunches::TellCallSites(const std::weak_ptr<FailureListener>& call_site, int64_t run_id,
+                                   const std::vector<int32_t>& partitions, const Status& why) {
   std::shared_ptr<const FailedLaunch> launch;
   Listeners listeners;
   {

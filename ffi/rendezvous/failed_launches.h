@@ -65,10 +65,10 @@ class FailedLaunches {
   // executables.
   void Add(const std::weak_ptr<FailureListener>& listener);
 
-  // These devices of a launch fail at a call site. Tells the listeners, if that is new. To be called without any lock,
-  // before the devices are told.
-  void Fail(const std::weak_ptr<FailureListener>& call_site, int64_t run_id, const std::vector<int32_t>& partitions,
-            const Status& why);
+  // These devices of a launch fail at a call site. Tells the others of the program, if that is new. To be called
+  // without any lock, before the devices are told.
+  void TellCallSites(const std::weak_ptr<FailureListener>& call_site, int64_t run_id,
+                     const std::vector<int32_t>& partitions, const Status& why);
 
  private:
   using Listeners = std::vector<std::weak_ptr<FailureListener>>;

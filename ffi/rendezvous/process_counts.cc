@@ -37,8 +37,8 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
     if (status.ok()) return Finish(status);
     // Every process finds the same mistake, but a lack of memory is one process's own.
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
-    status.code == Code::kInvalidArgument ? rendezvous.FailAlike(&process_session(), status)
-                                          : rendezvous.GiveUp(&process_session(), status);
+    status.code == Code::kInvalidArgument ? rendezvous.FailHere(&process_session(), status)
+                                          : rendezvous.FailEverywhere(&process_session(), status);
   }
   Seen seen() const override {
     return SeenOf(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);

@@ -113,7 +113,7 @@ class ProcessLaunch : public Participant {
   // Ends a launch that the other processes have not been told of yet. They are told now, if the launch has an id.
   void EndAlone(const Status& why, bool named) {
     const bool posted = named && site_->process_group().wire->Post([this, why] {
-      site_->process_group().rendezvous.StayAway(process_session_, why);
+      site_->process_group().rendezvous.TellAll(process_session_, why);
       End(why);
     });
     if (!posted) End(why);
@@ -156,8 +156,6 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
         shared_(std::move(shared)) {}
 
  private:
-  using Tell = void (ProcessRendezvous::*)(const ProcessSession& session, const Status& why);
-
   void Execute(Session* session, int32_t /*last*/) override {
     OneLaunch* launch = nullptr;
     const Status taken = Guarded([&] {
@@ -178,20 +176,22 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   // The other processes are told, so that they need not wait for their time-out.
   void OnFailed(const Session& session, const Status& why) override {
     meter_->Fail();
-    Post(&ProcessRendezvous::StayAway, session.run_id(), session.group(), why);
+    Post(session.run_id(), session.group(),
+         [why](ProcessRendezvous* rendezvous, const ProcessSession& untold) { rendezvous->TellAll(untold, why); });
   }
 
   // The other processes are told if they come.
   void OnAbsent(int64_t run_id, int32_t group, const Status& why) override {
-    Post(&ProcessRendezvous::BeAbsent, run_id, group, why);
+    Post(run_id, group,
+         [why](ProcessRendezvous* rendezvous, const ProcessSession& untold) { rendezvous->TellComers(untold, why); });
   }
 
-  void Post(Tell tell, int64_t run_id, int32_t group, const Status& why) const {
+  template <typename Tell>
+  void Post(int64_t run_id, int32_t group, Tell tell) const {
     auto process_session = std::make_shared<ProcessSession>();
     site_->Begin(run_id, group, process_session.get());
-    site_->process_group().wire->Post([site = site_, tell, process_session, why] {
-      (site->process_group().rendezvous.*tell)(*process_session, why);
-    });
+    site_->process_group().wire->Post(
+        [site = site_, process_session, tell] { tell(&site->process_group().rendezvous, *process_session); });
   }
 
   OneLaunch* Take() {

@@ -54,7 +54,7 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
   const GivenUp* old = Recall(session->key, session->launch_id);
   if (old == nullptr) old = RecallIncomparable(session->key, session->launch_id);
-  if (old != nullptr) return FailQuietly(session, GaveUp(*session, *old));
+  if (old != nullptr) return FailHere(session, GaveUp(*session, *old));
   for (const int32_t process : session->others) {
     wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
   }
@@ -71,7 +71,7 @@ void ProcessRendezvous::Join(ProcessSession* session) {
         return AreIncomparable(*session, message->metadata);
       });
       if (unlike == messages.end()) continue;
-      return Fail(session, Incomparable(*session, session->others[place], (*unlike)->metadata));
+      return FailEverywhere(session, Incomparable(*session, session->others[place], (*unlike)->metadata));
     }
     std::unique_ptr<ReceivedMessage> message = std::move(*found);
     messages.erase(found);
@@ -97,25 +97,17 @@ bool ProcessRendezvous::OthersHaveMet(const ProcessSession& session) const {
                      [&](const ProcessSession* other) { return other != &session && other->met; });
 }
 
-void ProcessRendezvous::GiveUp(ProcessSession* session, const Status& why) { Fail(session, why); }
-
-void ProcessRendezvous::FailAlike(ProcessSession* session, const Status& why) {
-  if (!session->failed) FailQuietly(session, why);
-}
-
-void ProcessRendezvous::StayAway(const ProcessSession& session, const Status& why) { TellAll(session, why); }
-
-void ProcessRendezvous::BeAbsent(const ProcessSession& session, const Status& why) {
+void ProcessRendezvous::TellComers(const ProcessSession& session, const Status& why) {
   if (session.others.empty()) return;
   Remember({session.key, session.launch_id, why.message, wire_->process()});
   const GivenUp& given_up = given_up_.back();
   for (const auto& [process, theirs] : given_up.came) Tell(process, given_up);
 }
 
-void ProcessRendezvous::Fail(ProcessSession* session, const Status& why, int32_t lost) {
+void ProcessRendezvous::FailEverywhere(ProcessSession* session, const Status& why, int32_t lost) {
   if (session->failed) return;
   TellAll(*session, why, lost);
-  FailQuietly(session, why);
+  FailHere(session, why);
 }
 
 void ProcessRendezvous::TellAll(const ProcessSession& session, const Status& why, int32_t lost) {
@@ -127,7 +119,8 @@ void ProcessRendezvous::TellAll(const ProcessSession& session, const Status& why
 }
 
 // A connection that was cut off recovers slowly: the next exchange begins with another.
-void ProcessRendezvous::FailQuietly(ProcessSession* session, const Status& why) {
+void ProcessRendezvous::FailHere(ProcessSession* session, const Status& why) {
+  if (session->failed) return;
   session->failed = true;
   ForEachMissing(*session, [this](int32_t process) {
     if (wire_->Silent(process)) wire_->Disconnect(process);
@@ -263,7 +256,7 @@ void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata&
   };
   if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
   ForEachJoined([&](ProcessSession* session) {
-    if (waits(session)) Fail(session, why(*session));
+    if (waits(session)) FailEverywhere(session, why(*session));
   });
 }
 
@@ -302,7 +295,7 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
   const ProcessMetadata& theirs = message->metadata;
   const auto who = [&] { return wire_->Describe(session->others[place]); };
   const auto refuse = [&](const Status& why) {
-    Fail(session, why);
+    FailEverywhere(session, why);
     return false;
   };
   if (theirs.text != session->text) {
@@ -337,7 +330,7 @@ void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message
     FailIncomparable(process, message, [&](const ProcessSession& untold) { return GaveUp(untold, given_up); });
   }
   Remember(std::move(given_up));
-  if (session != nullptr) FailQuietly(session, why);
+  if (session != nullptr) FailHere(session, why);
 }
 
 Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& given_up) const {
@@ -354,7 +347,7 @@ void ProcessRendezvous::OnLost(int32_t process, const Status& status) {
 
 void ProcessRendezvous::LoseFrom(ProcessSession* session, int32_t process, const Status& status) {
   const Status why{status.code, session->prefix + status.message};
-  Fail(session, session->met ? session->participant->Explain(why) : why, process);
+  FailEverywhere(session, session->met ? session->participant->Explain(why) : why, process);
 }
 
 void ProcessRendezvous::OnRenewed(int32_t process, const Status& why) {
@@ -418,7 +411,7 @@ void ProcessRendezvous::WaitForNewcomers(ProcessSession* session, std::chrono::s
 
 void ProcessRendezvous::Await(ProcessSession* session, std::chrono::steady_clock::time_point now) {
   WaitForNewcomers(session, now);
-  if (now >= session->deadline) return Fail(session, Status::Deadline(session->prefix + Missing(*session)));
+  if (now >= session->deadline) return FailEverywhere(session, Status::Deadline(session->prefix + Missing(*session)));
   if (session->probed || now < session->deadline - session->timeout / 2) return;
   session->probed = true;
   ForEachMissing(*session, [this](int32_t process) { wire_->Probe(process); });

@@ -71,15 +71,17 @@ class ProcessRendezvous final : public Handler {
 
   void Join(ProcessSession* session);
   void Leave(ProcessSession* session);
-  // Fails a session, or the launch after it has met, in all processes. On return the session may have been left and
-  // destroyed, as after every method that calls a participant.
-  void GiveUp(ProcessSession* session, const Status& why);
-  // Fails the session in this process only, where every process finds the same mistake.
-  void FailAlike(ProcessSession* session, const Status& why);
-  // Tells the others that this process will not come: its own devices did not all reach the call.
-  void StayAway(const ProcessSession& session, const Status& why);
-  // Tells only those of the others that have come, or come later: none of this process's devices reached the call.
-  void BeAbsent(const ProcessSession& session, const Status& why);
+  // Failures, by whom they tell (docs/design/network.md). The first failure of a session counts. On return the session
+  // may have been left and destroyed, as after every method that calls a participant.
+  //
+  // Fails a session, or the launch after it has met, here and in all other processes but `lost`.
+  void FailEverywhere(ProcessSession* session, const Status& why, int32_t lost = kNobody);
+  // Fails it here only: the others find the same mistake, or know.
+  void FailHere(ProcessSession* session, const Status& why);
+  // Tells the others, but `lost`, that this process does not come: not all of its devices reached the call.
+  void TellAll(const ProcessSession& session, const Status& why, int32_t lost = kNobody);
+  // Tells those of the others that have come, or come later: none of this process's devices reached the call.
+  void TellComers(const ProcessSession& session, const Status& why);
   // Whether rows of other sessions may be in flight.
   bool OthersHaveMet(const ProcessSession& session) const;
   // Whether a process has given the session up already, so that joining it would fail at once.
@@ -112,9 +114,6 @@ class ProcessRendezvous final : public Handler {
     std::function<void(const LaunchId&)> use = {};        // and what to call with it
   };
 
-  // Tells all processes but `lost`.
-  void Fail(ProcessSession* session, const Status& why, int32_t lost = kNobody);
-  void FailQuietly(ProcessSession* session, const Status& why);
   void WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
   static bool AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs);
@@ -128,7 +127,6 @@ class ProcessRendezvous final : public Handler {
   Status GaveUp(const ProcessSession& session, const GivenUp& given_up) const;
   template <typename Function>
   void ForEachJoined(Function function);
-  void TellAll(const ProcessSession& session, const Status& why, int32_t lost = kNobody);
   void Tell(int32_t process, const GivenUp& given_up);
   void Remember(GivenUp given_up);
   void NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up);

@@ -96,7 +96,7 @@ class Rendezvous : public Operation<Args>,
     Enter(run_id, partition, std::move(args), Status::Ok(), std::move(done));
   }
 
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) final {
+  void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) final {
     const std::string who = site_->DeviceName(site_->group_of[partition], site_->position_of[partition]);
     Enter(run_id, partition, Args{}, {why.code, site_->Prefix() + who + " cannot take part: " + why.message},
           std::move(done));
@@ -122,7 +122,7 @@ class Rendezvous : public Operation<Args>,
         missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
       }
     }
-    for (Session* session : due) Fail(session, Late(*session), -1);
+    for (Session* session : due) FailSession(session, Late(*session), -1);
     for (const std::string& text : missing) Say(text);
     return waiting;
   }
@@ -141,7 +141,7 @@ class Rendezvous : public Operation<Args>,
         if (NoteEnded(launch->run_id, group)) absent.push_back(group);
       }
     }
-    for (Session* session : in_vain) Fail(session, *WhyInVain(session->group_, session, *launch), -1);
+    for (Session* session : in_vain) FailSession(session, *WhyInVain(session->group_, session, *launch), -1);
     for (const int32_t group : absent) {
       static_cast<void>(Guarded([&] {
         OnAbsent(launch->run_id, group, *WhyInVain(group, nullptr, *launch));
@@ -208,7 +208,7 @@ class Rendezvous : public Operation<Args>,
     }
     if (opened) Watchdog::Get().Touch();
     if (in_vain != nullptr) {
-      launches_->Fail(this->weak_from_this(), run_id, {partition}, *in_vain);
+      launches_->TellCallSites(this->weak_from_this(), run_id, {partition}, *in_vain);
       refused(*in_vain);
     } else if (session != nullptr) {
       // The operation may complete the device that holds the last other reference.
@@ -216,13 +216,13 @@ class Rendezvous : public Operation<Args>,
       if (session->refusal_.ok()) {
         Execute(session, position);
       } else {
-        Fail(session, Status(session->refusal_), position);
+        FailSession(session, Status(session->refusal_), position);
       }
     }
   }
 
   // Ends the operation of a session that is not open any more and has not been executed.
-  void Fail(Session* session, const Status& why, int32_t here) {
+  void FailSession(Session* session, const Status& why, int32_t here) {
     static_cast<void>(Guarded([&] {
       OnFailed(*session, why);
       return Status::Ok();
@@ -328,7 +328,7 @@ class Rendezvous : public Operation<Args>,
       for (int32_t position = 0; position < site_->group_size; ++position) {
         if (session.completions_[position] != nullptr) partitions.push_back(site_->partition(session.group_, position));
       }
-      launches_->Fail(this->weak_from_this(), session.run_id_, partitions, why);
+      launches_->TellCallSites(this->weak_from_this(), session.run_id_, partitions, why);
       return Status::Ok();
     }));
   }

@@ -76,7 +76,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     if (process_session().failed) return Finish(FailureBeside(launched));
     if (launched.ok()) return Finish(launched);
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
-    alike ? rendezvous.FailAlike(&process_session(), launched) : rendezvous.GiveUp(&process_session(), launched);
+    alike ? rendezvous.FailHere(&process_session(), launched) : rendezvous.FailEverywhere(&process_session(), launched);
   }
 
   // Returns the failure of the process session, and what went wrong here in the meantime if that is something else.

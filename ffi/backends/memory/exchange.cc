@@ -103,7 +103,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     Placement& placement = work->placement;
     placement.Begin(site(), args, args.front().row_bytes, work->prepared.traffic());
     const Pipeline pipeline(plans);
-    if (!pipeline.possible()) return placement.Refuse();
+    if (!pipeline.possible()) return placement.WrongPlan();
     if (Status status = placement.TakeStaging(plans); !status.ok()) return status;
     const bool fits = work->prepared.ForEachTransfer(options_, [&](const planner::Transfer& transfer) {
       const int64_t pipeline_step = pipeline.StepOf(transfer.phase, transfer.stage);
@@ -113,7 +113,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
       placement.ForEachCopy(transfer, [&](const CopyOp& op) { work->copies.emplace_back() = {step, op}; });
       return true;
     });
-    if (!fits) return placement.Refuse();
+    if (!fits) return placement.WrongPlan();
     work->pipeline_steps.Number();
     for (CopyJob::OfStep& copy : work->copies) copy.step = work->pipeline_steps.NumberOf(copy.step);
     work->copy.AddSteps(work->copies, work->pipeline_steps.count());

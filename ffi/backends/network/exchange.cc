@@ -35,13 +35,14 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
     if (process_session().failed) {
       schedule_.Release();
-      return StayOut(deferred());
+      return FinishAndDrop(deferred());
     }
     if (!status.ok()) {
       schedule_.Release();
       // All processes find the same mistakes, but a lack of memory is one process's own.
       const bool alike = alike_ && status.code == Code::kInvalidArgument;
-      return alike ? rendezvous.FailAlike(&process_session(), status) : rendezvous.GiveUp(&process_session(), status);
+      return alike ? rendezvous.FailHere(&process_session(), status)
+                   : rendezvous.FailEverywhere(&process_session(), status);
     }
     Wire* const wire = site().process_group().wire.get();
     const uint64_t tag = TagOf(*wire, process_session().key, *FirstId());
@@ -52,19 +53,20 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
         return Finish(ended);
       }
       // If a request failed, the other processes must be told; otherwise they know already.
-      if (!process_session().failed) return site().process_group().rendezvous.GiveUp(&process_session(), ended);
+      if (!process_session().failed) return site().process_group().rendezvous.FailEverywhere(&process_session(), ended);
       Finish(ended);
     });
   }
 
   void OnFailed(const Status& why) override {
     if (runner_.running()) return runner_.Fail(why);
-    if (!Defers(why)) StayOut(why);
+    if (!Defers(why)) FinishAndDrop(why);
   }
 
-  // Gives up before any row has moved. A process that met all others before may send already. Its sends are taken and
-  // thrown away, since it could end them only with the connection, and so with everything else that uses it.
-  void StayOut(const Status& why) {
+  // Ends a launch that fails before any row has moved. A process that met all others before may send already. Its sends
+  // are taken and thrown away, since it could end them only with the connection, and so with everything else that uses
+  // it.
+  void FinishAndDrop(const Status& why) {
     const auto drop = [wire = site().process_group().wire.get(), call = site().shared_call_site(),
                        key = process_session().key](const LaunchId& first) {
       Runner::DropRows(wire, *call, TagOf(*wire, key, first));
@@ -87,12 +89,13 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     runner_.Tick(now);
     if (process_session().failed || planning()) return;
     // Called before the requests that are still open have ended, so that the other processes end theirs.
-    if (!runner_.failure().ok()) return site().process_group().rendezvous.GiveUp(&process_session(), runner_.failure());
+    if (!runner_.failure().ok())
+      return site().process_group().rendezvous.FailEverywhere(&process_session(), runner_.failure());
     const auto still = now - runner_.last_progress();
     if (still >= process_session().timeout / 2) runner_.Probe();
     if (still < process_session().timeout) return;
     const auto seconds = std::chrono::duration<double>(process_session().timeout).count();
-    site().process_group().rendezvous.GiveUp(
+    site().process_group().rendezvous.FailEverywhere(
         &process_session(), Status::Deadline(process_session().prefix + "nothing has moved for " +
                                              std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
                                              " s. Waiting for " + runner_.Waiting()));

@@ -127,7 +127,7 @@ void Runner::OnDone(int64_t cookie, const Status& status) {
   --begun_[process];
   Moved();
   if (!status.ok()) {
-    Break(step, status);
+    FailStep(step, status);
   } else if (failure_.ok()) {
     EndStep(step_index);
     Copy();
@@ -213,12 +213,12 @@ void Runner::Return(const std::function<void()>& task) {
 
 void Runner::Fail(Status why) {
   if (!running_ || !failure_.ok()) return;
-  Stop(std::move(why));
+  EndRequests(std::move(why));
   SettleLater();
 }
 
 // The caller must call Settle afterwards.
-void Runner::Stop(Status why) {
+void Runner::EndRequests(Status why) {
   failure_ = std::move(why);
   failed_at_ = steady_clock::now();
   wire_->Cancel(this);
@@ -241,13 +241,13 @@ void Runner::DisconnectFromSilent() {
   }
 }
 
-void Runner::Break(const Step& step, const Status& status) {
+void Runner::FailStep(const Step& step, const Status& status) {
   if (!failure_.ok()) return;
   const bool receives = step.action == Action::kReceive;
   std::string text = site_->Prefix() + StageName(step) + ": " + DeviceName(step.here) +
                      (receives ? " could not receive from " : " could not send to ") + DeviceName(step.peer) + " of " +
                      wire_->Describe(ProcessOf(step)) + ": " + status.message;
-  Stop({status.code, std::move(text)});
+  EndRequests({status.code, std::move(text)});
 }
 
 void Runner::Tick(steady_clock::time_point now) {

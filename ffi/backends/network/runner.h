@@ -100,12 +100,12 @@ class Runner final : public Listener {
   void StartSum();
   void Settle();
   void SettleLater();
-  void Stop(Status why);
+  void EndRequests(Status why);
   void DisconnectFromSilent();
   void Moved();
   // Runs the task on the wire's thread, or on the calling thread if the wire's has ended. For other threads.
   void Return(const std::function<void()>& task);
-  void Break(const Step& step, const Status& status);
+  void FailStep(const Step& step, const Status& status);
   std::string StageName(const Step& step) const;
   std::string DeviceName(int32_t rank) const;
   int32_t ProcessOf(const Step& step) const;

@@ -157,7 +157,7 @@ void TestIncomparableAgain() {
     CHECK(b.failed == 1 && a.failed == 0);
     job.queue.sent.clear();
     if (gives_up) {
-      job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+      job.rendezvous[1]->TellAll(b.session(), Status::Deadline("waited for device 3"));
     } else {
       job.rendezvous[0]->OnRenewed(1, Status::Ok());
     }
@@ -252,25 +252,25 @@ void TestManyGivenUp() {
 }
 
 // A process whose own devices do not all come.
-void TestStayAway() {
+void TestDevicesThatDoNotCome() {
   Job job(2);
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
   TestParticipant b(&job, 1, At(In(1)), {1});
-  job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+  job.rendezvous[1]->TellAll(b.session(), Status::Deadline("waited for device 3"));
   job.DeliverAll();
   CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
 }
 
 // A process none of whose devices come: those that wait for it hear of it, before or after, and nobody else.
-void TestBeAbsent() {
+void TestAProcessNoneOfWhoseDevicesCome() {
   Job job(4);
   TestParticipant before(&job, 0, At(In(1)), {1});
   TestParticipant absent(&job, 1, At(In(1)), {1});
   TestParticipant after(&job, 2, At(In(1)), {1});
   before.Join();
   job.DeliverAll();
-  job.rendezvous[1]->BeAbsent(absent.session(), Status::Invalid("a size must be 0 or more"));
+  job.rendezvous[1]->TellComers(absent.session(), Status::Invalid("a size must be 0 or more"));
   CHECK_EQ(job.queue.sent.size(), 1U);
   job.DeliverAll();
   after.Join();
@@ -295,7 +295,7 @@ void TestTrouble() {
     TestParticipant a(&job, 0, At(In(1)), {1});
     TestParticipant b(&job, 1, At(In(1)), {1});
     a.Join();
-    if (told) job.rendezvous[1]->StayAway(b.session(), Status::Deadline("waited for device 3"));
+    if (told) job.rendezvous[1]->TellAll(b.session(), Status::Deadline("waited for device 3"));
     job.DeliverAll();
     job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
     CHECK_EQ(a.failed, 1);
@@ -334,9 +334,9 @@ void TestNameOfGivenUp() {
       }
       const Status why = Status::Deadline("waited for device 3");
       if (joined) {
-        job.rendezvous[1]->GiveUp(&b.session(), why);
+        job.rendezvous[1]->FailEverywhere(&b.session(), why);
       } else {
-        job.rendezvous[1]->StayAway(b.session(), why);
+        job.rendezvous[1]->TellAll(b.session(), why);
       }
       int64_t known = 0;
       const auto use = [&](const LaunchId& theirs) {
@@ -405,8 +405,8 @@ int main() {
   fastjax::test::TestLate();
   fastjax::test::TestSilence();
   fastjax::test::TestManyGivenUp();
-  fastjax::test::TestStayAway();
-  fastjax::test::TestBeAbsent();
+  fastjax::test::TestDevicesThatDoNotCome();
+  fastjax::test::TestAProcessNoneOfWhoseDevicesCome();
   fastjax::test::TestTrouble();
   fastjax::test::TestLateMessage();
   fastjax::test::TestNameOfGivenUp();

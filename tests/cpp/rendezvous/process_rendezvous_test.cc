@@ -189,7 +189,7 @@ void TestMistakes() {
   TestParticipant d(&alike, 0, At(In(1)), {1});
   d.Join();
   alike.queue.sent.clear();
-  alike.rendezvous[0]->FailAlike(&d.session(), Status::Invalid("sizes"));
+  alike.rendezvous[0]->FailHere(&d.session(), Status::Invalid("sizes"));
   CHECK(d.failed == 1 && alike.queue.sent.empty());
 }
 

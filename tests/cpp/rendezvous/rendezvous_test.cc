@@ -303,8 +303,8 @@ void TestRefusals() {
       for (int32_t p = 0; p < 3; ++p) {
         for (int32_t i = 0; i < p; ++i) CHECK(!outcomes.called(i));
         if (p == first || (second && p > first)) {
-          session->Refuse(1, site->partition(1, p), Status::Unavailable("no room " + std::to_string(p)),
-                          outcomes.For(p));
+          session->FailGroup(1, site->partition(1, p), Status::Unavailable("no room " + std::to_string(p)),
+                             outcomes.For(p));
         } else {
           Arrive(session, {1, 0, 1, p}, outcomes.For(p));
         }
@@ -330,7 +330,7 @@ void TestExpiryAfterARefusal() {
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(2);
-  session->Refuse(1, 2, Status::Internal("no room."), outcomes.For(0));
+  session->FailGroup(1, 2, Status::Internal("no room."), outcomes.For(0));
   Arrive(session, {1, 0, 0, 0}, outcomes.For(1));
   CHECK(!session->Expire(steady_clock::now() + 2 * milliseconds(kNoTimeoutMs)));
   outcomes.WaitAll();

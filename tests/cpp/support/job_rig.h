@@ -58,8 +58,8 @@ class Everywhere final : public Exchange {
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {
     exchanges_[site_->process_of[partition]]->Start(run_id, partition, args, std::move(done));
   }
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    exchanges_[site_->process_of[partition]]->Refuse(run_id, partition, why, std::move(done));
+  void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchanges_[site_->process_of[partition]]->FailGroup(run_id, partition, why, std::move(done));
   }
 
  private:

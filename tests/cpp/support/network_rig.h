@@ -46,7 +46,7 @@ class NetworkExchange final : public Exchange {
   // Begins when all devices of the group have come.
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
   // Nobody does, of those who use it.
-  void Refuse(int64_t /*run_id*/, int32_t /*partition*/, const Status& /*why*/, Completion /*done*/) override {
+  void FailGroup(int64_t /*run_id*/, int32_t /*partition*/, const Status& /*why*/, Completion /*done*/) override {
     std::abort();
   }
 

@@ -360,8 +360,8 @@ class OneCall final : public Exchange {
     args.context = caller_;
     exchange_->Start(run_id, partition, args, std::move(done));
   }
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    exchange_->Refuse(run_id, partition, why, std::move(done));
+  void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchange_->FailGroup(run_id, partition, why, std::move(done));
   }
 
  private:

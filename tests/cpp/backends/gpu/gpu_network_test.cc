@@ -203,7 +203,7 @@ void TestMistakes() {
 void TestRefusal() {
   TwoProcesses two(28);
   const Outcomes outcomes(4);
-  two.job.exchange->Refuse(1, 2, Status::Internal("no room"), outcomes.For(2));
+  two.job.exchange->FailGroup(1, 2, Status::Internal("no room"), outcomes.For(2));
   for (const int32_t p : {0, 1, 3}) two.rig.Start(two.job.exchange.get(), 1, p, outcomes.For(p));
   outcomes.WaitAll();
   for (int32_t p = 0; p < 4; ++p) {

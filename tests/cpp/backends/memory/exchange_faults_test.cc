@@ -202,7 +202,7 @@ void TestRefusal() {
     if (partition != 5) {
       rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
     } else {
-      setting.exchange->Refuse(1, partition, Status::Internal("no room"), outcomes.For(partition));
+      setting.exchange->FailGroup(1, partition, Status::Internal("no room"), outcomes.For(partition));
     }
   }
   outcomes.WaitAll();
@@ -336,7 +336,7 @@ void TestTablesNotTaken() {
     CHECK_EQ(broken.taken, planned ? 1 : 0);
     const Outcomes refused(3);
     fine.taken = 0;
-    counts->Refuse(2, 0, Status::Unavailable("no sizes"), refused.For(0));
+    counts->FailGroup(2, 0, Status::Unavailable("no sizes"), refused.For(0));
     for (int32_t p = 1; p < 3; ++p) start(2, p, &fine, refused.For(p));
     refused.WaitAll();
     CHECK_EQ(CheckAllTold(refused).message, kPrefix + std::string("device 0 cannot take part: no sizes"));

@@ -90,7 +90,7 @@ void TestRefusal() {
       for (int32_t p = 0; p < 6; ++p) {
         if (setting.site->process_of[p] != process) continue;
         if (process == 1 && std::exchange(first, false)) {
-          setting.exchange->Refuse(1, p, Status::Internal("no room"), outcomes.For(p));
+          setting.exchange->FailGroup(1, p, Status::Internal("no room"), outcomes.For(p));
         } else {
           rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
         }

@@ -77,8 +77,8 @@ class StreamedExchange final : public Exchange {
 
   // The completion is called when the device's stream has come to its end.
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override;
-  void Refuse(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
-    exchange_->Refuse(run_id, partition, why, std::move(done));
+  void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) override {
+    exchange_->FailGroup(run_id, partition, why, std::move(done));
   }
 
   // From now on memory is got as calls beside XLA's computation get it, and given back when the handler would return.
