@@ -32,7 +32,7 @@ void CheckExact(IntKind kind) {
   if (std::numeric_limits<T>::is_signed) CheckKind<T>(kind, {static_cast<T>(-1), static_cast<T>(-100)}, {-1, -100});
 }
 
-void TestKinds() {
+TEST(Kinds) {
   CheckExact<int8_t>(IntKind::kS8);
   CheckExact<int16_t>(IntKind::kS16);
   CheckExact<int32_t>(IntKind::kS32);
@@ -45,7 +45,7 @@ void TestKinds() {
                       {0, 1, kMax, kMax, kMax, kMax});
 }
 
-void TestNothing() {
+TEST(Nothing) {
   int64_t out = kGuard;
   IntView{}.CopyTo(&out);
   CHECK_EQ(out, kGuard);
@@ -53,9 +53,3 @@ void TestNothing() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestKinds();
-  fastjax::test::TestNothing();
-  return fastjax::test::Finish("int_view_test");
-}

@@ -111,7 +111,7 @@ void CheckLayout(const CallSite& site, const Layout& layout, const Matrix& matri
   CHECK_EQ(traffic->CheckLandings(0).ok(), !overlap);
 }
 
-void TestRuns() {
+TEST(Runs) {
   std::mt19937_64 random(1);
   GroupTraffic traffic;  // one for all of it, as an exchange uses it
   for (const int32_t devices : {1, 2, 5, 8}) {
@@ -132,7 +132,7 @@ void TestRuns() {
   }
 }
 
-void TestNoUpdates() {
+TEST(NoUpdates) {
   const auto site = MakeSite(1, 3);
   GroupTraffic traffic;
   CHECK(traffic.Load(*site, 0, Args(Layout(3)), false).ok());
@@ -163,7 +163,7 @@ std::shared_ptr<CallSite> PlainSite(int32_t groups) {
   return site;
 }
 
-void TestRefusedMetadata() {
+TEST(RefusedMetadata) {
   constexpr int64_t kLargest = INT64_MAX;
   const std::string two_output_rows =
       " reach beyond the output of device 1, which has 14 rows. output_offsets count rows of the receiver's output, as "
@@ -228,7 +228,7 @@ void CheckRefusal(int32_t groups, const Damage& damage, const std::string& messa
   CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + message);
 }
 
-void TestRefusedPairs() {
+TEST(RefusedPairs) {
   const auto refused = [](int32_t groups, int32_t group, const std::string& what, const Damage& damage) {
     CheckRefusal(groups, damage,
                  what +
@@ -248,7 +248,7 @@ void TestRefusedPairs() {
 }
 
 // Of the entries that slices have, and of no others.
-void TestRefusedIndices() {
+TEST(RefusedIndices) {
   const auto site = PlainSite(1);
   Layout layout = PlainLayout();
   layout[2].operand_rows = 14;  // slices have twelve of them
@@ -273,7 +273,7 @@ void TestRefusedIndices() {
 }
 
 // Send sizes of an MoE layer that name an expert there is not.
-void TestRefusedExperts() {
+TEST(RefusedExperts) {
   const auto refusal = [](int64_t size) {
     const auto site = MakeSite(1, 2);
     site->experts = 8;
@@ -294,7 +294,7 @@ void TestRefusedExperts() {
   CHECK_EQ(refusal(-2'147'483'647), words("2147483647 or more (or -2147483647 or less)"));
 }
 
-void TestUncheckedOffsets() {
+TEST(UncheckedOffsets) {
   const auto site = PlainSite(1);
   Layout layout = PlainLayout();
   layout[1].send_sizes[2] = 0;
@@ -306,7 +306,7 @@ void TestUncheckedOffsets() {
   CHECK_EQ(traffic.rows(site->rank_of[1], site->rank_of[1]), 2);
 }
 
-void TestRefusedLandings() {
+TEST(RefusedLandings) {
   const auto refused = [](int32_t groups, int32_t group, const std::string& what, const Damage& damage) {
     CheckRefusal(
         groups, damage,
@@ -355,7 +355,7 @@ class TableChecks {
   Matrix matrix_ = Fill(topology_, [](int32_t i, int32_t j) { return 10 * i + j; });
 };
 
-void TestTables() {
+TEST(Tables) {
   const std::string prefix = "exchange over axis 'x' (channel 7): ";
   const std::string unchanged = ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.";
   for (const int32_t groups : {1, 2}) {
@@ -410,16 +410,3 @@ void TestTables() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestRuns();
-  fastjax::test::TestNoUpdates();
-  fastjax::test::TestRefusedMetadata();
-  fastjax::test::TestRefusedPairs();
-  fastjax::test::TestRefusedIndices();
-  fastjax::test::TestRefusedExperts();
-  fastjax::test::TestUncheckedOffsets();
-  fastjax::test::TestRefusedLandings();
-  fastjax::test::TestTables();
-  return fastjax::test::Finish("traffic_test");
-}

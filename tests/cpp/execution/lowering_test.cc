@@ -84,7 +84,7 @@ void CheckMessages(const Sides& sides, int64_t* messages) {
   *messages += static_cast<int64_t>(all.size());
 }
 
-void TestAllRowsArrive() {
+TEST(AllRowsArrive) {
   std::mt19937_64 random(1);
   int64_t messages = 0;
   const std::pair<int32_t, int32_t> kShapes[] = {{2, 4}, {4, 2}, {3, 3}, {1, 4}, {5, 1}};
@@ -108,7 +108,7 @@ void TestAllRowsArrive() {
 }
 
 // Where nothing rests on the way, nothing waits.
-void TestUnstagedPlans() {
+TEST(UnstagedPlans) {
   const planner::Topology topology = MakeTopology(3, 2);
   const Matrix rows = Fill(topology, [](int32_t i, int32_t j) { return 1 + i + j; });
   for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast}) {
@@ -128,7 +128,7 @@ void TestUnstagedPlans() {
 }
 
 // What an exchange that plans itself takes from the planner is what others find in tables.
-void TestSlicesAndTables() {
+TEST(SlicesAndTables) {
   std::mt19937_64 random(3);
   for (const Scheduler scheduler : AllSchedulers()) {
     const planner::Topology topology = MakeTopology(3, 3);
@@ -161,7 +161,7 @@ void TestSlicesAndTables() {
 }
 
 // Blocks that have to arrive before they are summed: those that come from another domain, and no others.
-void TestBlocks() {
+TEST(Blocks) {
   std::mt19937_64 random(4);
   for (uint64_t round = 0; round < 60; ++round) {
     const planner::Topology topology = MakeTopology(2, 3);
@@ -212,7 +212,7 @@ constexpr char kRefusal[] =
     "exchange over axis 'x' (channel 7): the plan moves rows that the exchange does not have. Pass what "
     "plan_ragged_all_to_all returned, unchanged.";
 
-void TestHostilePlans() {
+TEST(HostilePlans) {
   const planner::Topology topology = MakeTopology(2, 4);
   const Matrix rows = Fill(topology, [](int32_t i, int32_t j) { return 3 + (5 * i + j) % 9; });
   Setting setting(topology, Scheduler::kFast, rows, false, 5);
@@ -282,7 +282,7 @@ void TestHostilePlans() {
 }
 
 // Rows of no bytes: nothing to do, but plans are still looked at.
-void TestNothing() {
+TEST(Nothing) {
   const planner::Topology topology = MakeTopology(2, 2);
   const Matrix rows = Fill(topology, [](int32_t, int32_t) { return 5; });
   Setting setting(topology, Scheduler::kFast, rows, false, 6, 0);
@@ -301,7 +301,7 @@ void TestNothing() {
 }
 
 // Numbers of more values than the table of those seen last has places.
-void TestNumbering() {
+TEST(Numbering) {
   std::mt19937_64 random(7);
   Numbering numbering;
   for (const uint64_t most : {uint64_t{20}, uint64_t{100'000}, uint64_t{1} << 31}) {
@@ -320,7 +320,7 @@ void TestNumbering() {
 }
 
 // Once it has seen the largest exchange, the next is lowered without allocating.
-void TestWarm() {
+TEST(Warm) {
   const planner::Topology topology = MakeTopology(4, 2);
   const Matrix rows = Fill(topology, [](int32_t i, int32_t j) { return 2 + (i + 3 * j) % 7; });
   Setting setting(topology, Scheduler::kFast, rows, true, 8);
@@ -346,15 +346,3 @@ void TestWarm() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestAllRowsArrive();
-  fastjax::test::TestUnstagedPlans();
-  fastjax::test::TestSlicesAndTables();
-  fastjax::test::TestBlocks();
-  fastjax::test::TestHostilePlans();
-  fastjax::test::TestNothing();
-  fastjax::test::TestNumbering();
-  fastjax::test::TestWarm();
-  return fastjax::test::Finish("lowering_test");
-}

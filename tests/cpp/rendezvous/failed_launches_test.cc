@@ -36,7 +36,7 @@ std::shared_ptr<TestRendezvous> MakeFailing(const std::shared_ptr<CallSite>& sit
 }
 
 // Whoever waits at another call of the launch for a device that has failed is told why, at once.
-void TestFailuresAreToldElsewhere() {
+TEST(FailuresAreToldElsewhere) {
   std::atomic<int64_t> met{0};
   const auto failing = MakeFailing(SiteOf("told elsewhere", 2, 3), "the first");
   const auto also_failing = MakeFailing(SiteOf("told elsewhere", 2, 3), "the second");
@@ -73,7 +73,7 @@ void TestFailuresAreToldElsewhere() {
 }
 
 // A device that has failed may have come to another call before: nobody waits for it there.
-void TestFailedDevicesThatHaveArrived() {
+TEST(FailedDevicesThatHaveArrived) {
   std::atomic<int64_t> met{0};
   const auto failing = MakeFailing(SiteOf("arrived", 3, 1), "failed");
   const auto waiting = MakeRendezvous(SiteOf("arrived", 1, 3), &met);
@@ -92,7 +92,7 @@ void TestFailedDevicesThatHaveArrived() {
 }
 
 // Failures go from group to group, as far as devices wait for each other.
-void TestFailuresGoOn() {
+TEST(FailuresGoOn) {
   constexpr int32_t kDevices = 20;
   std::atomic<int64_t> met{0};
   const auto failing = MakeFailing(SiteOf("go on", kDevices, 1), "failed");
@@ -122,7 +122,7 @@ void TestFailuresGoOn() {
 }
 
 // Programs of other names know nothing of each other's failures, nor does what is compiled later of earlier ones.
-void TestFailuresOfOtherExecutables() {
+TEST(FailuresOfOtherExecutables) {
   struct Program {
     Program(const std::string& name, std::atomic<int64_t>* met) {
       const auto site = SiteOf(name, 1, 2);
@@ -155,7 +155,7 @@ void TestFailuresOfOtherExecutables() {
 }
 
 // Other processes are told once of each group that waits here for devices that have failed, or would.
-void TestAbsence() {
+TEST(Absence) {
   const auto failing = MakeFailing(SiteOf("absence", 4, 1), "failed", 0);
   std::vector<std::string> told;
   const auto site = SiteOf("absence", 2, 2);
@@ -202,7 +202,7 @@ void TestAbsence() {
 }
 
 // Devices fail on their threads while others come: nobody is left waiting, and nothing of the next launch fails.
-void TestFailuresWhileOthersArrive() {
+TEST(FailuresWhileOthersArrive) {
   constexpr int32_t kDevices = 4;
   constexpr int32_t kCalls = 6;
   for (int64_t round = 0; round < 100; ++round) {
@@ -241,14 +241,3 @@ void TestFailuresWhileOthersArrive() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestFailuresAreToldElsewhere();
-  fastjax::test::TestFailedDevicesThatHaveArrived();
-  fastjax::test::TestFailuresGoOn();
-  fastjax::test::TestFailuresOfOtherExecutables();
-  fastjax::test::TestAbsence();
-  fastjax::test::TestFailuresWhileOthersArrive();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("failed_launches_test");
-}

@@ -13,7 +13,7 @@
 namespace fastjax::test {
 namespace {
 
-void TestMessages() {
+TEST(Messages) {
   std::mt19937_64 random(1);
   std::vector<std::byte> bytes;
   for (int length = 0; length < 40; ++length) {
@@ -78,7 +78,7 @@ std::vector<LaunchId> Launch(LaunchIds* launch_ids, int64_t site, uint32_t start
 
 // The same launches of a program in two processes, in any order, wherever each counts from: where it wraps around,
 // where the sign changes. What is alike in all processes is part of run ids, and not of starts.
-void TestStarts() {
+TEST(Starts) {
   constexpr uint32_t kAlike = 0x1f6ba42f;
   for (const uint32_t start : {900u, 0u, 0xfffffffeu - kAlike, 0x7fffffffu - kAlike}) {
     LaunchIds a;
@@ -92,7 +92,7 @@ void TestStarts() {
 }
 
 // Launches that a process left out, the first among them, are those that nobody meets.
-void TestMissed() {
+TEST(Missed) {
   LaunchIds a;
   LaunchIds b;
   const int64_t site_a = a.Open(kCall, kModule);
@@ -107,7 +107,7 @@ void TestMissed() {
 }
 
 // Nothing says from where executables count that JAX did not make. Equal starts are seen, others are not compared.
-void TestUnknownStarts() {
+TEST(UnknownStarts) {
   LaunchIds a;
   LaunchIds b;
   const int64_t site_a = a.Open(kCall, kModule);
@@ -127,7 +127,7 @@ void TestUnknownStarts() {
 }
 
 // Copies of a call site, and sites of executables that were made later, are others, also when the first are gone.
-void TestCopies() {
+TEST(Copies) {
   LaunchIds a;
   LaunchIds b;
   std::vector<LaunchId> all[2];
@@ -145,7 +145,7 @@ void TestCopies() {
 }
 
 // Whatever the numbers are, nothing overflows.
-void TestAnyNumbers() {
+TEST(AnyNumbers) {
   std::mt19937_64 random(7);
   LaunchId a;
   LaunchId b;
@@ -157,7 +157,7 @@ void TestAnyNumbers() {
 }
 
 // Groups count for themselves, and old runs are forgotten, new ones are not.
-void TestRounds() {
+TEST(Rounds) {
   LaunchIds a;
   const int64_t site = a.Open(kCall, kModule);
   CHECK_EQ(a.Count(site, 0, 1).round, 0);
@@ -170,14 +170,3 @@ void TestRounds() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestMessages();
-  fastjax::test::TestStarts();
-  fastjax::test::TestMissed();
-  fastjax::test::TestUnknownStarts();
-  fastjax::test::TestCopies();
-  fastjax::test::TestAnyNumbers();
-  fastjax::test::TestRounds();
-  return fastjax::test::Finish("launch_ids_test");
-}

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // The one that is elsewhere has waited a little longer, and gives up first.
-void TestTimeoutOfBoth() {
+TEST(TimeoutOfBoth) {
   Job job(2);
   TestParticipant a(&job, 0, At(In(1)), {1});
   TestParticipant b(&job, 1, AtAnotherCall(), {1});
@@ -35,7 +35,7 @@ void TestTimeoutOfBoth() {
 }
 
 // Programs of one name: whether they plan otherwise, or are lowered otherwise.
-void TestTimeoutAtProgramsOfOneName() {
+TEST(TimeoutAtProgramsOfOneName) {
   for (const bool gave_up : {false, true}) {
     for (const bool plans : {false, true}) {
       Job job(2);
@@ -61,7 +61,7 @@ void TestTimeoutAtProgramsOfOneName() {
   }
 }
 
-void TestTimeout() {
+TEST(Timeout) {
   Job job(3);
   TestParticipant a(&job, 0, At(In(1)), {1});
   TestParticipant b(&job, 1, At(In(1)), {1});
@@ -111,7 +111,7 @@ LaunchId FromCache() {
 
 // Launches of one call of which nothing says whether they are one: whoever comes last, both learn it at once, and so
 // does who comes when the other has given up.
-void TestIncomparable() {
+TEST(Incomparable) {
   for (const bool early : {false, true}) {
     Job job(2);
     LaunchId from_cache = FromCache();
@@ -145,7 +145,7 @@ void TestIncomparable() {
 }
 
 // The same where messages are lost with a connection: whoever hears of the other next says so once more.
-void TestIncomparableAgain() {
+TEST(IncomparableAgain) {
   for (const bool gives_up : {false, true}) {
     Job job(2);
     LaunchId from_cache = FromCache();
@@ -167,7 +167,7 @@ void TestIncomparableAgain() {
 }
 
 // The time-out counts from when the process that is missing could have come: not while it is at an earlier launch.
-void TestLate() {
+TEST(Late) {
   Job job(3);
   TestParticipant a(&job, 0, At(In(1)), {1});
   TestParticipant b(&job, 1, At(In(1)), {1});
@@ -204,7 +204,7 @@ void TestLate() {
 
 // Those who do not come are asked, once, when half of the time is up. Who does not answer needs another connection,
 // whoever gives up first.
-void TestSilence() {
+TEST(Silence) {
   for (const bool answers : {true, false}) {
     Job job(4);
     TestParticipant a(&job, 0, At(In(1)), {1});
@@ -231,7 +231,7 @@ void TestSilence() {
 }
 
 // However many rendezvous were given up, and whoever was early to them.
-void TestManyGivenUp() {
+TEST(ManyGivenUp) {
   Job job(3);
   for (int64_t run = 0; run < 300; ++run) {
     TestParticipant a(&job, 0, At(In(run)), {1});
@@ -252,7 +252,7 @@ void TestManyGivenUp() {
 }
 
 // A process whose own devices do not all come.
-void TestDevicesThatDoNotCome() {
+TEST(DevicesThatDoNotCome) {
   Job job(2);
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
@@ -263,7 +263,7 @@ void TestDevicesThatDoNotCome() {
 }
 
 // A process none of whose devices come: those that wait for it hear of it, before or after, and nobody else.
-void TestAProcessNoneOfWhoseDevicesCome() {
+TEST(AProcessNoneOfWhoseDevicesCome) {
   Job job(4);
   TestParticipant before(&job, 0, At(In(1)), {1});
   TestParticipant absent(&job, 1, At(In(1)), {1});
@@ -288,7 +288,7 @@ void TestAProcessNoneOfWhoseDevicesCome() {
 }
 
 // The state of a connection is told of a process that is waited for, and not where that process's reason is.
-void TestTrouble() {
+TEST(Trouble) {
   for (const bool told : {false, true}) {
     Job job(2);
     job.wires[0]->troubled = 1;
@@ -305,7 +305,7 @@ void TestTrouble() {
 }
 
 // A message to a session that was given up is answered, however late it arrives.
-void TestLateMessage() {
+TEST(LateMessage) {
   Job job(2);
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
@@ -320,7 +320,7 @@ void TestLateMessage() {
 
 // Whoever hears that a launch was given up may still want to know what another process calls it: whether that process's
 // message has come before, or comes after, and whether anybody here had joined.
-void TestNameOfGivenUp() {
+TEST(NameOfGivenUp) {
   for (const bool joined : {false, true}) {
     for (const bool before : {false, true}) {
       Job job(2);
@@ -352,7 +352,7 @@ void TestNameOfGivenUp() {
   }
 }
 
-void TestLost() {
+TEST(Lost) {
   Job job(3);
   TestParticipant a(&job, 0, At(In(1)), {1});
   TestParticipant b(&job, 1, At(In(1)), {1});
@@ -369,7 +369,7 @@ void TestLost() {
 }
 
 // Whoever has not joined may take five times as long, and the time-out runs once it has.
-void TestNewcomers() {
+TEST(Newcomers) {
   Job job(2);
   job.wires[0]->newcomer = 1;
   TestParticipant a(&job, 0, At(In(1)), {1});
@@ -395,22 +395,3 @@ void TestNewcomers() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestTimeout();
-  fastjax::test::TestTimeoutOfBoth();
-  fastjax::test::TestTimeoutAtProgramsOfOneName();
-  fastjax::test::TestIncomparable();
-  fastjax::test::TestIncomparableAgain();
-  fastjax::test::TestLate();
-  fastjax::test::TestSilence();
-  fastjax::test::TestManyGivenUp();
-  fastjax::test::TestDevicesThatDoNotCome();
-  fastjax::test::TestAProcessNoneOfWhoseDevicesCome();
-  fastjax::test::TestTrouble();
-  fastjax::test::TestLateMessage();
-  fastjax::test::TestNameOfGivenUp();
-  fastjax::test::TestLost();
-  fastjax::test::TestNewcomers();
-  return fastjax::test::Finish("process_give_up_test");
-}

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void TestMeet() {
+TEST(Meet) {
   Job job(3);
   TestParticipant a(&job, 0, At(In(1)), {10});
   TestParticipant b(&job, 1, At(In(1)), {11});
@@ -42,7 +42,7 @@ void TestMeet() {
 }
 
 // Runs, rounds and copies in any order never mix.
-void TestOrder() {
+TEST(Order) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 200; ++trial) {
     Job job(2);
@@ -76,7 +76,7 @@ void TestOrder() {
   }
 }
 
-void TestDifferentPrograms() {
+TEST(DifferentPrograms) {
   Job job(2);
   ProcessSession other = At(In(1));
   other.text = "exchange over axis 'y'";
@@ -98,7 +98,7 @@ void TestDifferentPrograms() {
   CHECK(c.met == 1 && d.met == 1);
 }
 
-void TestDifferentSettings() {
+TEST(DifferentSettings) {
   Job job(2);
   ProcessSession other = At(In(1));
   other.settings = 5;
@@ -114,7 +114,7 @@ void TestDifferentSettings() {
 }
 
 // Messages that are lost with a connection are sent again, whichever of them were.
-void TestRenewed() {
+TEST(Renewed) {
   for (const bool first_lost : {false, true}) {
     for (const bool second_lost : {false, true}) {
       Job job(2);
@@ -165,7 +165,7 @@ void TestRenewed() {
   CHECK(d.failed == 1 && Contains(d.status.message, "exchange: process 1 (test) gave up the connection"));
 }
 
-void TestMistakes() {
+TEST(Mistakes) {
   Job job(2);
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
@@ -195,13 +195,3 @@ void TestMistakes() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestMeet();
-  fastjax::test::TestOrder();
-  fastjax::test::TestDifferentPrograms();
-  fastjax::test::TestDifferentSettings();
-  fastjax::test::TestRenewed();
-  fastjax::test::TestMistakes();
-  return fastjax::test::Finish("process_rendezvous_test");
-}

@@ -57,7 +57,7 @@ void CheckArrivals(int32_t groups, int32_t group_size, int32_t runs, int32_t rep
   CHECK_EQ(met.load(), int64_t{runs} * groups * repetitions);
 }
 
-void TestArrivals() {
+TEST(Arrivals) {
   for (const bool wait : {true, false}) {
     CheckArrivals(1, 1, 3, 50, wait);
     CheckArrivals(1, 8, 1, 200, wait);
@@ -68,7 +68,7 @@ void TestArrivals() {
 }
 
 // One thread is enough to bring everyone, in any order: arriving never blocks.
-void TestOrders() {
+TEST(Orders) {
   std::mt19937_64 random(2);
   const auto site = MakeSite(3, 4, kNoTimeoutMs, &random);
   std::atomic<int64_t> met{0};
@@ -111,8 +111,12 @@ void CheckBlockedCompletions(bool complete_here) {
   }
 }
 
+TEST(BlockedCompletions) {
+  for (const bool complete_here : {true, false}) CheckBlockedCompletions(complete_here);
+}
+
 // An action that ends its session later, from elsewhere.
-void TestFinishLater() {
+TEST(FinishLater) {
   std::mt19937_64 random(3);
   const auto site = MakeSite(2, 3);
   std::vector<TestSession*> sessions;
@@ -147,7 +151,7 @@ bool IsTimeout(const Status& status, const std::string& message) {
 }
 
 // With the clock in hand.
-void TestExpiry() {
+TEST(Expiry) {
   const auto site = MakeSite(2, 4);
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(site, &met);
@@ -196,7 +200,7 @@ std::string Said(const std::function<void()>& work) {
   return text;
 }
 
-void TestHalfOfTheTime() {
+TEST(HalfOfTheTime) {
   for (const int64_t limit : {kNoTimeoutMs, int64_t{10'000}, int64_t{9'999}}) {
     const auto site = MakeSite(1, 3);
     site->timeout_ms = limit;
@@ -224,7 +228,7 @@ void TestHalfOfTheTime() {
 }
 
 // Only clients for CPU devices run out of threads.
-void TestQueuedLaunchesAreNamed() {
+TEST(QueuedLaunchesAreNamed) {
   const auto site = MakeSite(1, 3);
   for (const std::string platform : {"cpu", "cuda"}) {
     site->platform = platform;
@@ -237,7 +241,7 @@ void TestQueuedLaunchesAreNamed() {
 }
 
 // Two repetitions of a loop time out while device 1 has seen neither.
-void TestExpiryOfRepetitions() {
+TEST(ExpiryOfRepetitions) {
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(4);
@@ -261,7 +265,7 @@ void TestExpiryOfRepetitions() {
 }
 
 // Ranks that one device executes need no threads.
-void TestFinishHere() {
+TEST(FinishHere) {
   const auto site = MakeSite(1, 4);
   const auto session =
       Create(site, [](TestSession* session, int32_t) { session->FinishHere(Status::Internal("all")); });
@@ -280,7 +284,7 @@ void TestFinishHere() {
 }
 
 // A device that cannot take part comes, whenever that is, and says why: all are told, when all have come.
-void TestRefusals() {
+TEST(Refusals) {
   for (int32_t first = 0; first < 3; ++first) {
     for (const bool second : {false, true}) {
       const auto site = MakeSite(2, 3);
@@ -326,7 +330,7 @@ void TestRefusals() {
 }
 
 // Of one that cannot take part those are told too who waited in vain for others, and those who come late.
-void TestExpiryAfterARefusal() {
+TEST(ExpiryAfterARefusal) {
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(MakeSite(1, 3), &met);
   const Outcomes outcomes(2);
@@ -345,7 +349,7 @@ void TestExpiryAfterARefusal() {
 }
 
 // Time-outs that nobody came late for are not kept for ever.
-void TestOldFailuresAreForgotten() {
+TEST(OldFailuresAreForgotten) {
   std::atomic<int64_t> met{0};
   const auto session = MakeRendezvous(MakeSite(1, 2), &met);
   constexpr int64_t kMany = 200;
@@ -365,7 +369,7 @@ void TestOldFailuresAreForgotten() {
 }
 
 // By the watchdog's clock, which nothing but this may depend on.
-void TestWatchdog() {
+TEST(Watchdog) {
   std::atomic<int64_t> met{0};
   const auto site = MakeSite(1, 3, 150);
   const auto session = MakeRendezvous(site, &met);
@@ -387,7 +391,7 @@ void TestWatchdog() {
 }
 
 // Many call sites that wait at once, each for its own time; all are told, some completions block others.
-void TestManyTimeouts() {
+TEST(ManyTimeouts) {
   constexpr int32_t kSites = 20;
   Barrier all(kSites);
   const Outcomes outcomes(kSites);
@@ -406,7 +410,7 @@ void TestManyTimeouts() {
 }
 
 // A program may be thrown away while devices wait: they are still told, and then nothing is left.
-void TestDroppedWhileWaiting() {
+TEST(DroppedWhileWaiting) {
   auto held = std::make_shared<int>(0);
   const auto site = MakeSite(1, 2);
   auto session = Create(site, [held](TestSession* session, int32_t) { session->Finish(Status::Ok()); });
@@ -422,7 +426,7 @@ void TestDroppedWhileWaiting() {
 }
 
 // The last owner may even be a completion.
-void TestDroppedByACompletion() {
+TEST(DroppedByACompletion) {
   for (const bool here : {true, false}) {
     auto owner = std::make_shared<std::shared_ptr<TestRendezvous>>();
     const auto site = MakeSite(1, 2);
@@ -443,7 +447,7 @@ void TestDroppedByACompletion() {
 }
 
 // Tasks that all wait for each other, started from one another as well.
-void TestCompleter() {
+TEST(Completer) {
   for (int32_t round = 0; round < 10; ++round) {
     constexpr int32_t kTasks = 40;
     Barrier all(kTasks);
@@ -466,7 +470,7 @@ void TestCompleter() {
 }
 
 // What a task holds is let go without a lock: its destructor may have more to run.
-void TestTasksAreDestroyedFreely() {
+TEST(TasksAreDestroyedFreely) {
   const Outcomes outcomes(20);
   for (int32_t i = 0; i < outcomes.count(); ++i) {
     const auto run_another = [done = outcomes.For(i)](void*) { Completer::Get().Run([done] { done(Status::Ok()); }); };
@@ -478,27 +482,3 @@ void TestTasksAreDestroyedFreely() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestArrivals();
-  fastjax::test::TestOrders();
-  fastjax::test::CheckBlockedCompletions(true);
-  fastjax::test::CheckBlockedCompletions(false);
-  fastjax::test::TestFinishLater();
-  fastjax::test::TestExpiry();
-  fastjax::test::TestHalfOfTheTime();
-  fastjax::test::TestQueuedLaunchesAreNamed();
-  fastjax::test::TestExpiryOfRepetitions();
-  fastjax::test::TestFinishHere();
-  fastjax::test::TestRefusals();
-  fastjax::test::TestExpiryAfterARefusal();
-  fastjax::test::TestOldFailuresAreForgotten();
-  fastjax::test::TestWatchdog();
-  fastjax::test::TestManyTimeouts();
-  fastjax::test::TestDroppedWhileWaiting();
-  fastjax::test::TestDroppedByACompletion();
-  fastjax::test::TestCompleter();
-  fastjax::test::TestTasksAreDestroyedFreely();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("rendezvous_test");
-}

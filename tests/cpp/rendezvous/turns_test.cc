@@ -36,7 +36,30 @@ struct Begun {
 
 bool IsReady(const std::future<Status>& status) { return status.wait_for(0s) == std::future_status::ready; }
 
-void TestALaterOneWaits() {
+// While starts are delayed, the order in which they begin is recorded: of the last ones. In a process of its own, since
+// the variable is read once.
+// First: there are no threads yet.
+TEST(TheRecordIsBounded) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("FASTJAX_DELAY_STARTS", "1", 1);  // NOLINT(concurrency-mt-unsafe)
+    Turns turns;
+    for (int32_t i = 0; i < static_cast<int32_t>(Turns::kMostRecorded) + 5; ++i) {
+      Begun begun;
+      auto run = begun.Wait();
+      turns.Take(turns.Add(nullptr, {}), begun.As(i));
+      run.wait();
+    }
+    const auto record = turns.TakeRecord();
+    const bool bounded = record.size() == Turns::kMostRecorded && record.front() == std::pair<int64_t, int32_t>(7, 5);
+    _exit(bounded && turns.TakeRecord().empty() ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+}
+
+TEST(ALaterOneWaits) {
   Turns turns;
   Begun first, second, third;
   auto first_run = first.Wait(), second_run = second.Wait(), third_run = third.Wait();
@@ -57,7 +80,7 @@ void TestALaterOneWaits() {
   CHECK(IsReady(last_run));
 }
 
-void TestATurnIsTakenOnce() {
+TEST(ATurnIsTakenOnce) {
   Turns turns;
   Begun first, again;
   const Turns::Token token = turns.Add(nullptr, {});
@@ -66,7 +89,7 @@ void TestATurnIsTakenOnce() {
   CHECK(!turns.Take(token, again.As()));
 }
 
-void TestTimeIsUp() {
+TEST(TimeIsUp) {
   Turns turns;
   Begun held;
   auto run = held.Wait();
@@ -79,7 +102,7 @@ void TestTimeIsUp() {
   CHECK(status.message.find("60.0 s for its turn") != std::string::npos);
 }
 
-void TestADeviceThatHasFailed() {
+TEST(ADeviceThatHasFailed) {
   Turns turns;
   Begun held, other;
   auto run = held.Wait(), other_run = other.Wait();
@@ -97,7 +120,7 @@ void TestADeviceThatHasFailed() {
   CHECK(!IsReady(other_run));
 }
 
-void TestADeviceThatHadFailedBefore() {
+TEST(ADeviceThatHadFailedBefore) {
   Turns turns;
   Begun held;
   auto run = held.Wait();
@@ -107,7 +130,7 @@ void TestADeviceThatHadFailedBefore() {
   CHECK(run.get().message == "no rows");
 }
 
-void TestTurnsThatNobodyTookAreForgotten() {
+TEST(TurnsThatNobodyTookAreForgotten) {
   Turns turns;
   const int owner = 0;
   Begun begun;
@@ -116,39 +139,5 @@ void TestTurnsThatNobodyTookAreForgotten() {
   CHECK(!turns.Take(token, begun.As()));
 }
 
-// While starts are delayed, the order in which they begin is recorded: of the last ones. In a process of its own, since
-// the variable is read once.
-void TestTheRecordIsBounded() {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("FASTJAX_DELAY_STARTS", "1", 1);  // NOLINT(concurrency-mt-unsafe)
-    Turns turns;
-    for (int32_t i = 0; i < static_cast<int32_t>(Turns::kMostRecorded) + 5; ++i) {
-      Begun begun;
-      auto run = begun.Wait();
-      turns.Take(turns.Add(nullptr, {}), begun.As(i));
-      run.wait();
-    }
-    const auto record = turns.TakeRecord();
-    const bool bounded = record.size() == Turns::kMostRecorded && record.front() == std::pair<int64_t, int32_t>(7, 5);
-    _exit(bounded && turns.TakeRecord().empty() ? 0 : 1);
-  }
-  int status = -1;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
-}
-
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;  // NOLINT(google-build-using-namespace)
-  TestTheRecordIsBounded();       // first: there are no threads yet
-  TestALaterOneWaits();
-  TestATurnIsTakenOnce();
-  TestTimeIsUp();
-  TestADeviceThatHasFailed();
-  TestADeviceThatHadFailedBefore();
-  TestTurnsThatNobodyTookAreForgotten();
-  return Finish("turns_test");
-}

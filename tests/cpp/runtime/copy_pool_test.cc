@@ -112,7 +112,7 @@ constexpr Size kSizes[] = {
     {70'000, 20, 70'000},
 };
 
-void TestInline() {
+TEST(Inline) {
   for (size_t i = 0; i < 2 * std::size(kSizes); ++i) {
     const Size& size = kSizes[i / 2];
     const Context context(std::to_string(size.bytes) + " bytes in " + std::to_string(size.steps) + " steps");
@@ -126,7 +126,7 @@ void TestInline() {
 }
 
 // What `done` finds counts: by then all must be there.
-void TestPool() {
+TEST(Pool) {
   constexpr int32_t kStarters = 6;
   constexpr auto kCount = static_cast<int32_t>(std::size(kSizes));
   std::vector<std::unique_ptr<Chain>> chains;
@@ -155,7 +155,7 @@ void TestPool() {
 }
 
 // Jobs that are run again by the thread that finished them, and that are gone by the time it returns.
-void TestFromDone() {
+TEST(FromDone) {
   constexpr int32_t kJobs = 10;
   constexpr int32_t kRounds = 20;
   const Outcomes outcomes(kJobs);
@@ -190,7 +190,7 @@ void TestFromDone() {
 }
 
 // Jobs of earlier launches go first whenever they come, with all of their steps.
-void TestOrder() {
+TEST(Order) {
   const int32_t threads = CopyPool::Get().threads();
   std::promise<void> one, others;
   const std::shared_future<void> go_one = one.get_future().share(), go_others = others.get_future().share();
@@ -226,7 +226,7 @@ void TestOrder() {
   for (const auto& chain : chains) CHECK(chain->IsRight());
 }
 
-void TestFill() {
+TEST(Fill) {
   CopyJob job;
   CHECK_EQ(job.steps(), 0);
   bool called = false;
@@ -262,13 +262,3 @@ void TestFill() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestInline();
-  fastjax::test::TestFill();
-  fastjax::test::TestPool();
-  fastjax::test::TestFromDone();
-  fastjax::test::TestOrder();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("copy_pool_test");
-}

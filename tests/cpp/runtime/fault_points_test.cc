@@ -38,7 +38,7 @@ void CheckStops(const char* wanted, int64_t first, int64_t second, int64_t third
   }
 }
 
-void TestStops() {
+TEST(Stops) {
   CheckStops("", 0, 0, 0);
   for (const char* place : {"meet", "met", "balance", "stage 1", "stage 2", "redistribution", "end"}) {
     const std::string name(place);
@@ -49,7 +49,7 @@ void TestStops() {
   CheckStops("met@0,stage 2@0,end@2", 2, 0, 1);
 }
 
-void TestWhatMeansNothing() {
+TEST(WhatMeansNothing) {
   for (const char* wanted :
        {"met", "met@", "@0", "met@x", "stage 3@0", "stage@0", "local@0", ",", "MET@0", "met@-1", "*@*"}) {
     CheckStops(wanted, 0, 0, 0);
@@ -57,7 +57,7 @@ void TestWhatMeansNothing() {
 }
 
 // Each stops at its own places, whichever began last.
-void TestLaunchesInFlightAtOnce() {
+TEST(LaunchesInFlightAtOnce) {
   FaultPoints points("stage 1@0", &Stop);
   stops = 0;
   for (const int64_t launch : {0, 1}) points.AtMet(launch);
@@ -69,10 +69,3 @@ void TestLaunchesInFlightAtOnce() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestStops();
-  fastjax::test::TestWhatMeansNothing();
-  fastjax::test::TestLaunchesInFlightAtOnce();
-  return fastjax::test::Finish("fault_points_test");
-}

@@ -20,7 +20,7 @@ constexpr const char* kNotOpen = "fastjax's network is not open in this process"
 constexpr const char* kOpenAlready = "fastjax's network is open already";
 constexpr std::chrono::milliseconds kLimit{5};
 
-void TestNoneIsOpen() {
+TEST(NoneIsOpen) {
   WireState state;
   CHECK(TheWire() == nullptr);
   CHECK(!StateOfTheWire(&state));
@@ -29,7 +29,7 @@ void TestNoneIsOpen() {
   CHECK(CloseTheWire(kLimit));
 }
 
-void TestRefusedToOpen() {
+TEST(RefusedToOpen) {
   const WireOpener refuses = [](const WireOptions&, std::string* wrong) -> std::shared_ptr<JobWire> {
     *wrong = "no NIC";
     return nullptr;
@@ -40,7 +40,7 @@ void TestRefusedToOpen() {
   CHECK(TheWire() == nullptr);
 }
 
-void TestOpen() {
+TEST(Open) {
   std::shared_ptr<DeadJobWire> wire, second;
   std::string addresses;
   WireOptions options;
@@ -60,7 +60,7 @@ void TestOpen() {
 }
 
 // Somebody else opens one meanwhile: one of the two stays, and the other is closed.
-void TestOpenedAtOnce() {
+TEST(OpenedAtOnce) {
   CHECK(CloseTheWire(kLimit));
   std::shared_ptr<DeadJobWire> wire, late;
   std::string addresses;
@@ -74,7 +74,7 @@ void TestOpenedAtOnce() {
 }
 
 // The wire is the parent's: a child that was forked has none, and may open its own.
-void TestForked() {
+TEST(Forked) {
   const auto parents = TheWire();
   const pid_t child = fork();
   if (child == 0) {
@@ -91,7 +91,7 @@ void TestForked() {
 }
 
 // Whether or not its thread ends in time, the wire is gone.
-void TestClosed() {
+TEST(Closed) {
   for (const bool closes : {true, false}) {
     CHECK(CloseTheWire(kLimit));
     std::shared_ptr<DeadJobWire> wire;
@@ -106,13 +106,3 @@ void TestClosed() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestNoneIsOpen();
-  fastjax::test::TestRefusedToOpen();
-  fastjax::test::TestOpen();
-  fastjax::test::TestOpenedAtOnce();
-  fastjax::test::TestForked();
-  fastjax::test::TestClosed();
-  return fastjax::test::Finish("job_network_test");
-}

@@ -19,7 +19,7 @@ constexpr Vector kVectors[] = {
     {7, 0xab0200f58b01d137}, {8, 0x93f5f5799a932462}, {15, 0xa129ca6149be45e5},
 };
 
-void TestVectors() {
+TEST(Vectors) {
   Secret secret{};
   std::iota(secret.begin(), secret.end(), uint8_t{0});
   std::vector<uint8_t> input(64);
@@ -27,7 +27,7 @@ void TestVectors() {
   for (const Vector& vector : kVectors) CHECK_EQ(KeyedHash(secret, input.data(), vector.bytes), vector.hash);
 }
 
-void TestEveryBitCounts() {
+TEST(EveryBitCounts) {
   Secret secret{};
   std::vector<uint8_t> input(29, 7);
   const uint64_t hash = KeyedHash(secret, input.data(), input.size());
@@ -45,9 +45,3 @@ void TestEveryBitCounts() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestVectors();
-  fastjax::test::TestEveryBitCounts();
-  return fastjax::test::Finish("keyed_hash_test");
-}

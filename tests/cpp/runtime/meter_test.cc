@@ -32,7 +32,7 @@ struct Collecting {
   Collecting& operator=(const Collecting&) = delete;
 };
 
-void TestSkew() {
+TEST(Skew) {
   std::vector<int64_t> scratch;
   const auto skew = [&](const std::vector<int64_t>& traffic, int32_t ranks) {
     return SkewOf(traffic, ranks, &scratch);
@@ -47,7 +47,7 @@ void TestSkew() {
   CHECK_EQ(skew({1, 0, 0, 0, 1, 1, 3, 3, 3}, 3), 2.25);
 }
 
-void TestTimes() {
+TEST(Times) {
   Times times;
   for (const int64_t time : {5, 9, 1}) times.Add(time);
   CHECK_EQ(times.count, 3);
@@ -57,7 +57,7 @@ void TestTimes() {
 }
 
 // By hand: what one launch leaves, the way there and back.
-void TestNotes() {
+TEST(Notes) {
   const Collecting collecting;
   const std::vector<int64_t> sent = {1, 7, 2, 0};
   std::vector<int32_t> table(planner::kHeaderWords);
@@ -100,7 +100,7 @@ void TestNotes() {
 }
 
 // Launches that began while nothing was collected leave nothing, whenever they end; and the other way round.
-void TestSwitch() {
+TEST(Switch) {
   Records::Get().Reset();
   Meter meter(MakeSite(1, 1), SiteKind{});
   const int64_t sent = 4;
@@ -124,7 +124,7 @@ void TestSwitch() {
 
 // Of call sites that are gone the newest are kept, those that are there whatever their number; order is that of
 // creation.
-void TestEnded() {
+TEST(Ended) {
   const Collecting collecting;
   constexpr size_t kMore = 5;
   Meter first(MakeSite(1, 1), SiteKind{});
@@ -153,7 +153,7 @@ void TestEnded() {
   CHECK_EQ(after.front().statistics.failures, 1);
 }
 
-void TestTimeoutIsAFailure() {
+TEST(TimeoutIsAFailure) {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
   const auto exchange = MemoryBackend().OpenExchange(site, {});
@@ -172,7 +172,7 @@ void TestTimeoutIsAFailure() {
 }
 
 // Every process of a job has statistics of its own, of the same traffic.
-void TestExchangesBetweenProcesses() {
+TEST(ExchangesBetweenProcesses) {
   const Collecting collecting;
   std::mt19937_64 random(2);
   RigOptions options;
@@ -200,14 +200,3 @@ void TestExchangesBetweenProcesses() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestSkew();
-  fastjax::test::TestTimes();
-  fastjax::test::TestNotes();
-  fastjax::test::TestSwitch();
-  fastjax::test::TestEnded();
-  fastjax::test::TestTimeoutIsAFailure();
-  fastjax::test::TestExchangesBetweenProcesses();
-  return fastjax::test::Finish("meter_test");
-}

@@ -34,7 +34,7 @@ bool PlansAnew(PlanCache* cache, const Topology& topology, int64_t rows) {
   return anew;
 }
 
-void TestSharing() {
+TEST(Sharing) {
   const Topology topology = MakeTopology(2, 2);
   const std::vector<int64_t> words = {2, 2};
   auto cache = PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes);
@@ -53,7 +53,7 @@ void TestSharing() {
 }
 
 // Four are kept, those that were used last; of more than 512 devices, one.
-void TestWhatIsKept() {
+TEST(WhatIsKept) {
   const Topology topology = MakeTopology(2, 2);
   PlanCache cache(topology, Scheduler::kFast, kRowBytes);
   for (int64_t rows = 1; rows <= 4; ++rows) CHECK(PlansAnew(&cache, topology, rows));
@@ -70,7 +70,7 @@ void TestWhatIsKept() {
 }
 
 // The same as without a cache, whether the plan had been kept or not.
-void TestTablesAndSlices() {
+TEST(TablesAndSlices) {
   const Topology topology = MakeTopology(3, 2);
   PlanCache cache(topology, Scheduler::kFast, kRowBytes);
   for (const bool kept : {false, true}) {
@@ -110,7 +110,7 @@ void TestTablesAndSlices() {
 }
 
 // Rows that int32 cannot number are refused, in words for the user.
-void TestRefusals() {
+TEST(Refusals) {
   constexpr int64_t kMost = INT32_MAX;
   const auto refusal = [](const Topology& topology, const Matrix& traffic) {
     PlanCache cache(topology, Scheduler::kFast, kRowBytes);
@@ -134,11 +134,3 @@ void TestRefusals() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestSharing();
-  fastjax::test::TestWhatIsKept();
-  fastjax::test::TestTablesAndSlices();
-  fastjax::test::TestRefusals();
-  return fastjax::test::Finish("plan_cache_test");
-}

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace fastjax::test {
 
@@ -134,7 +135,28 @@ inline int Finish(const char* name) {
   return checks > 0 && failures == 0 ? 0 : 1;
 }
 
+// A test of the program that it is in.
+struct Test {
+  const char* name;
+  void (*run)();
+};
+
+inline std::vector<Test>& AllTests() {
+  static std::vector<Test> tests;
+  return tests;
+}
+
+struct Registered {
+  Registered(const char* name, void (*run)()) { AllTests().push_back({name, run}); }
+};
+
 }  // namespace fastjax::test
+
+// Defines a test, which test_main.cc runs: those of a file in their order.
+#define TEST(Name)                                                                                          \
+  void Test##Name();                                                                                        \
+  const ::fastjax::test::Registered k##Name##IsRegistered(#Name, &Test##Name); /* NOLINT(cert-err58-cpp) */ \
+  void Test##Name()
 
 #define FASTJAX_CHECK_COMPARE(a, op, b)                                          \
   ::fastjax::test::CheckCompare(__FILE__, __LINE__, #a " " #op " " #b, (a), (b), \

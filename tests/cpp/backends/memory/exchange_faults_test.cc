@@ -58,8 +58,24 @@ Status CheckAllTold(const Outcomes& outcomes) {
   return outcomes.status(0);
 }
 
+// First: there is no staging memory from before.
+TEST(NoMemory) {
+  Setting setting(1000, 6);
+  Rig& rig = *setting.rig;
+  int64_t staged = 0;
+  for (int32_t p = 0; p < 8; ++p) staged += TableView(rig.table(p).data()).staging_rows();
+  auto no_memory = std::make_unique<NoStagingMemory>();
+  const Status status = CheckAllTold(rig.Run(setting.exchange.get(), 1, false));
+  no_memory = nullptr;
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + std::string("no memory for ") + std::to_string(1000 * staged) +
+                               " bytes of staging; use scheduler=\"direct\", which needs none.");
+  CHECK(rig.IsUntouched());
+  rig.CheckRun(setting.exchange.get(), 2, false);
+}
+
 // Any bit that changes on the way is noticed, and nothing is moved.
-void TestDamagedTables() {
+TEST(DamagedTables) {
   Setting setting(8, 1);
   Rig& rig = *setting.rig;
   int64_t run_id = 0;
@@ -78,7 +94,7 @@ void TestDamagedTables() {
 }
 
 // Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is touched.
-void TestWrongTables() {
+TEST(WrongTables) {
   int64_t refused = 0;
   constexpr int32_t kRounds = 2000;
   for (const bool backwards : {false, true}) {
@@ -115,7 +131,7 @@ void TestWrongTables() {
 }
 
 // What only those who know all of the exchange can notice.
-void TestWrongRows() {
+TEST(WrongRows) {
   Setting setting(8, 3);
   Rig& rig = *setting.rig;
   int64_t run_id = 0;
@@ -160,23 +176,8 @@ void TestWrongRows() {
   refused([&](auto* words) { (*words)[planner::kStages] = INT32_MAX; });
 }
 
-void TestNoMemory() {
-  Setting setting(1000, 6);
-  Rig& rig = *setting.rig;
-  int64_t staged = 0;
-  for (int32_t p = 0; p < 8; ++p) staged += TableView(rig.table(p).data()).staging_rows();
-  auto no_memory = std::make_unique<NoStagingMemory>();
-  const Status status = CheckAllTold(rig.Run(setting.exchange.get(), 1, false));
-  no_memory = nullptr;
-  CHECK(status.code == Code::kInternal);
-  CHECK_EQ(status.message, kPrefix + std::string("no memory for ") + std::to_string(1000 * staged) +
-                               " bytes of staging; use scheduler=\"direct\", which needs none.");
-  CHECK(rig.IsUntouched());
-  rig.CheckRun(setting.exchange.get(), 2, false);
-}
-
 // Devices missing from an exchange: nothing moves, the late ones are told, and the next exchange is not disturbed.
-void TestMissingDevice() {
+TEST(MissingDevice) {
   Setting setting(10'000, 7, 100);
   Rig& rig = *setting.rig;
   const Outcomes outcomes(8);
@@ -194,7 +195,7 @@ void TestMissingDevice() {
 }
 
 // A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
-void TestRefusal() {
+TEST(Refusal) {
   Setting setting(10'000, 11);
   Rig& rig = *setting.rig;
   const Outcomes outcomes(8);
@@ -215,7 +216,7 @@ void TestRefusal() {
 }
 
 // The program is thrown away while one device waits: that device is still told.
-void TestDroppedWhileWaiting() {
+TEST(DroppedWhileWaiting) {
   Setting setting(8, 8, 100);
   const Outcomes outcome(1);
   setting.rig->Start(setting.exchange.get(), 1, 2, outcome.For(0));
@@ -226,7 +227,7 @@ void TestDroppedWhileWaiting() {
 }
 
 // It is thrown away while the pool copies, or by the first completion: what was started is finished.
-void TestDroppedWhileCopying() {
+TEST(DroppedWhileCopying) {
   for (const int64_t row_bytes : {8, 5'000}) {
     for (const int32_t dropped_by : {-1, 0, 7}) {
       for (uint64_t round = 0; round < 10; ++round) {
@@ -267,7 +268,7 @@ Status Count(const PlanFunction& plan, const std::vector<int64_t>& sizes, const 
   return CheckAllTold(outcomes);
 }
 
-void TestRefusedCounts() {
+TEST(RefusedCounts) {
   int64_t planned = 0;
   int64_t seen = 0;
   const auto plan = [&](const int64_t* traffic, const std::vector<LocalTable>& tables, bool*) {
@@ -315,7 +316,7 @@ struct Taker final : TableTaker {
 };
 
 // A table that cannot be taken to one device fails the planning of all; so does a device that cannot take part.
-void TestTablesNotTaken() {
+TEST(TablesNotTaken) {
   const auto site = MakeSite(1, 3);
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
@@ -349,7 +350,7 @@ void TestTablesNotTaken() {
   }
 }
 
-void TestCountsDroppedWhileWaiting() {
+TEST(CountsDroppedWhileWaiting) {
   const auto site = MakeSite(1, 2, 100);
   auto counts = MemoryBackend().OpenCounts(
       site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
@@ -362,19 +363,3 @@ void TestCountsDroppedWhileWaiting() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestNoMemory();  // first: there is no staging memory from before
-  fastjax::test::TestDamagedTables();
-  fastjax::test::TestWrongTables();
-  fastjax::test::TestWrongRows();
-  fastjax::test::TestMissingDevice();
-  fastjax::test::TestRefusal();
-  fastjax::test::TestDroppedWhileWaiting();
-  fastjax::test::TestDroppedWhileCopying();
-  fastjax::test::TestRefusedCounts();
-  fastjax::test::TestTablesNotTaken();
-  fastjax::test::TestCountsDroppedWhileWaiting();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("exchange_faults_test");
-}

@@ -116,7 +116,38 @@ void AddMessages(const MessageSchedule& schedule, int32_t process, Messages* sen
   }
 }
 
-void TestBothEndsAgree() {
+// First: there is no staging memory from before.
+TEST(NoMemory) {
+  Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 4, 100'000);
+  const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
+  int64_t staged = 0;
+  int64_t arriving = 0;
+  for (int32_t p = 0; p < 4; ++p) {
+    if (setting.site->process_of[setting.site->partition(0, p)] != process) continue;
+    staged += planner::TableView(setting.tables[p].data()).staging_rows();
+    for (int32_t q = 0; q < 4; ++q) {
+      const bool elsewhere = setting.site->process_of[setting.site->partition(0, q)] != process;
+      if (elsewhere) arriving += setting.traffic.rows(setting.site->rank_of[q], setting.site->rank_of[p]);
+    }
+  }
+  MessageSchedule schedule;
+  auto no_memory = std::make_unique<NoStagingMemory>();
+  Status status = setting.Build(process, &schedule);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * staged) +
+                               " bytes of staging; use scheduler=\"direct\", which needs none.");
+  schedule.Release();
+  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
+  CHECK(status.code == Code::kInternal);
+  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * arriving) +
+                               " bytes of rows to be summed; exchange fewer rows at a time.");
+  schedule.Release();
+  no_memory = nullptr;
+  CHECK(setting.Build(process, &schedule).ok());
+  schedule.Release();
+}
+
+TEST(BothEndsAgree) {
   int64_t messages = 0;
   for (uint64_t round = 0; round < 60; ++round) {
     const auto schedulers = AllSchedulers();
@@ -140,7 +171,7 @@ void TestBothEndsAgree() {
 }
 
 // Rows that lie together are one piece, however many transfers they were.
-void TestPiecesAreJoined() {
+TEST(PiecesAreJoined) {
   Setting setting(MakeTopology(2, 1), Scheduler::kFast, Owners::kServers, 1, 8, 3);
   for (int32_t p = 0; p < 2; ++p) {
     Metadata& mine = setting.layout[p];
@@ -160,7 +191,7 @@ void TestPiecesAreJoined() {
 }
 
 // Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is named.
-void TestWrongTables() {
+TEST(WrongTables) {
   constexpr int32_t kRounds = 2000;
   int64_t refused = 0;
   Setting setting(MakeTopology(2, 4), Scheduler::kFast, Owners::kHalves, 2);
@@ -211,7 +242,7 @@ void WidenAll(std::vector<int32_t>* table) {
   }
 }
 
-void TestRefusals() {
+TEST(Refusals) {
   Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 3, 4, 2, true);
   std::vector<int32_t>& table = setting.tables[0];
   const std::vector<int32_t> good = table;
@@ -236,38 +267,8 @@ void TestRefusals() {
   schedule.Release();
 }
 
-void TestNoMemory() {
-  Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 4, 100'000);
-  const int32_t process = setting.site->process_of[setting.site->partition(0, 0)];
-  int64_t staged = 0;
-  int64_t arriving = 0;
-  for (int32_t p = 0; p < 4; ++p) {
-    if (setting.site->process_of[setting.site->partition(0, p)] != process) continue;
-    staged += planner::TableView(setting.tables[p].data()).staging_rows();
-    for (int32_t q = 0; q < 4; ++q) {
-      const bool elsewhere = setting.site->process_of[setting.site->partition(0, q)] != process;
-      if (elsewhere) arriving += setting.traffic.rows(setting.site->rank_of[q], setting.site->rank_of[p]);
-    }
-  }
-  MessageSchedule schedule;
-  auto no_memory = std::make_unique<NoStagingMemory>();
-  Status status = setting.Build(process, &schedule);
-  CHECK(status.code == Code::kInternal);
-  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * staged) +
-                               " bytes of staging; use scheduler=\"direct\", which needs none.");
-  schedule.Release();
-  status = schedule.BuildSum(*setting.site, 0, process, setting.args, setting.traffic);
-  CHECK(status.code == Code::kInternal);
-  CHECK_EQ(status.message, kPrefix + "no memory for " + std::to_string(100'000 * arriving) +
-                               " bytes of rows to be summed; exchange fewer rows at a time.");
-  schedule.Release();
-  no_memory = nullptr;
-  CHECK(setting.Build(process, &schedule).ok());
-  schedule.Release();
-}
-
 // A schedule that has seen its largest exchange builds the next without allocating.
-void TestWarm() {
+TEST(Warm) {
   for (const bool reverse : {false, true}) {
     Setting setting(MakeTopology(4, 2), Scheduler::kFast, Owners::kServers, 5, 4, 2, reverse);
     MessageSchedule schedule;
@@ -287,7 +288,7 @@ void TestWarm() {
 }
 
 // Processes that have no device in the group, and rows of no bytes: nothing to do, but tables are still looked at.
-void TestNothing() {
+TEST(Nothing) {
   Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 6, 0);
   MessageSchedule schedule;
   CHECK(setting.Build(0, &schedule).ok());
@@ -306,14 +307,3 @@ void TestNothing() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestNoMemory();  // first: there is no staging memory from before
-  fastjax::test::TestBothEndsAgree();
-  fastjax::test::TestPiecesAreJoined();
-  fastjax::test::TestWrongTables();
-  fastjax::test::TestRefusals();
-  fastjax::test::TestWarm();
-  fastjax::test::TestNothing();
-  return fastjax::test::Finish("message_schedule_test");
-}

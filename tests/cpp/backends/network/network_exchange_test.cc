@@ -32,7 +32,7 @@ namespace {
 
 using planner::Scheduler;
 
-void TestExchanges() {
+TEST(Exchanges) {
   std::mt19937_64 random(11);
   int64_t spread = 0;
   for (int trial = 0; trial < 60; ++trial) {
@@ -80,7 +80,7 @@ struct Setting {
 
 // A device that cannot take part: those of its process, and of the others, need not wait for the time-out. Before its
 // process knows of it, the others have come, or come later.
-void TestRefusal() {
+TEST(Refusal) {
   for (const int32_t last : {0, 1, 2}) {
     Setting setting;
     auto rig = setting.MakeRig();
@@ -129,7 +129,7 @@ struct PlanCalls {
 };
 
 // Every device gets the sizes of all, with its table or alone. Alone, they may be any integers.
-void TestGathering() {
+TEST(Gathering) {
   Setting setting;
   const CallSite& site = *setting.site;
   const planner::Topology& topology = setting.options.topology;
@@ -156,7 +156,7 @@ void TestGathering() {
 
 // Counts that are wrong are found by every process, in the same words. What goes wrong while one of them plans is its
 // own: the others hear of it, or have planned before they could.
-void TestRefusedPlanning() {
+TEST(RefusedPlanning) {
   Setting setting;
   const std::vector<int64_t> fine(6, 1), negative = {1, 1, -3, 1, 1, 1};
   PlanCalls calls(setting, [](int32_t process) {
@@ -191,7 +191,7 @@ void TestRefusedPlanning() {
 }
 
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
-void TestNothingToTell() {
+TEST(NothingToTell) {
   struct OneLaunch final : ProcessLaunch<CountsArgs> {
     OneLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, int)
         : ProcessLaunch(std::move(site), std::move(meter)) {
@@ -237,7 +237,7 @@ void TestNothingToTell() {
 }
 
 // A program with other shapes in one process: nothing lands where there is no room for it.
-void TestOtherShapes() {
+TEST(OtherShapes) {
   Setting setting;
   RigOptions larger = setting.options;
   larger.row_bytes *= 2;
@@ -258,7 +258,7 @@ void TestOtherShapes() {
 }
 
 // What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
-void TestDescriptions() {
+TEST(Descriptions) {
   ExchangeOptions options;
   CHECK_EQ(Describe(options), "forwards by a plan made before");
   options.check_overlaps = true;
@@ -266,7 +266,7 @@ void TestDescriptions() {
 }
 
 // One process does not come: the others wait no longer than they were told to, and say whom they miss.
-void TestAbsent() {
+TEST(Absent) {
   Setting setting(300);
   auto rig = setting.MakeRig();
   const Outcomes outcomes(6);
@@ -284,7 +284,7 @@ void TestAbsent() {
 }
 
 // One that is late is there all the same, and keeps its connections; one that is cut off will need others.
-void TestCutOff() {
+TEST(CutOff) {
   for (const bool cut : {false, true}) {
     Setting setting(1000);
     LoopbackNetwork& network = setting.processes->network;
@@ -303,7 +303,7 @@ void TestCutOff() {
 }
 
 // Rows stop in flight: the error says for whom, and after it nothing is written any more.
-void TestStuck() {
+TEST(Stuck) {
   Setting setting(1000);
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
@@ -321,7 +321,7 @@ void TestStuck() {
 }
 
 // Rows that take longer than the time-out are not stuck while they move.
-void TestSlow() {
+TEST(Slow) {
   Setting setting(1000);
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
@@ -336,7 +336,7 @@ void TestSlow() {
   CHECK(rig->IsRight());
 }
 
-void TestKilled() {
+TEST(Killed) {
   Setting setting;
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
@@ -352,7 +352,7 @@ void TestKilled() {
 
 // A process ends while it waits for the others: its devices are told, whose program could not end otherwise, and so are
 // the others, whether they had come or come later; and whoever comes afterwards.
-void TestClosedBeforeMet() {
+TEST(ClosedBeforeMet) {
   Setting setting;
   auto rig = setting.MakeRig();
   const Outcomes outcomes(6);
@@ -385,7 +385,7 @@ void TestClosedBeforeMet() {
 }
 
 // The same while rows move.
-void TestClosedInFlight() {
+TEST(ClosedInFlight) {
   Setting setting;
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
@@ -402,7 +402,7 @@ void TestClosedInFlight() {
 }
 
 // Messages are lost with the connection that one side gives up, for rows of another exchange.
-void TestLettersLost() {
+TEST(LettersLost) {
   for (int32_t quits = 0; quits < 2; ++quits) {
     Setting setting(5000);
     LoopbackNetwork& network = setting.processes->network;
@@ -428,22 +428,3 @@ void TestLettersLost() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestExchanges();
-  fastjax::test::TestRefusal();
-  fastjax::test::TestGathering();
-  fastjax::test::TestRefusedPlanning();
-  fastjax::test::TestNothingToTell();
-  fastjax::test::TestOtherShapes();
-  fastjax::test::TestDescriptions();
-  fastjax::test::TestAbsent();
-  fastjax::test::TestCutOff();
-  fastjax::test::TestStuck();
-  fastjax::test::TestSlow();
-  fastjax::test::TestKilled();
-  fastjax::test::TestClosedBeforeMet();
-  fastjax::test::TestClosedInFlight();
-  fastjax::test::TestLettersLost();
-  return fastjax::test::Finish("network_exchange_test");
-}

@@ -94,7 +94,7 @@ bool AnyCalled(const Outcomes& outcomes) {
 }
 
 // An exchange whose rows do not arrive holds up no other: of another call site, or another launch of its own.
-void TestLaterEndsFirst() {
+TEST(LaterEndsFirst) {
   for (const bool same_site : {false, true}) {
     Program program(2);
     Call& first = program.all[0];
@@ -116,7 +116,7 @@ void TestLaterEndsFirst() {
 }
 
 // Devices come to four exchanges in orders of their own, each of a process as another.
-void TestOrders() {
+TEST(Orders) {
   Program program(4);
   for (int64_t run_id = 1; run_id <= 25; ++run_id) {
     std::vector<std::unique_ptr<Rig>> rigs;
@@ -143,7 +143,7 @@ void TestOrders() {
 }
 
 // A mistake of one exchange is its own: errors name its call site, and the other goes on.
-void TestMistakeOfOne() {
+TEST(MistakeOfOne) {
   Program program(2);
   auto slow = program.all[0].MakeRig();
   const Outcomes outcomes(kDevices);
@@ -163,7 +163,7 @@ void TestMistakeOfOne() {
 }
 
 // A message of one exchange that is too long ends that one, where not all is there yet, and leaves the connection.
-void TestDamageOfOne() {
+TEST(DamageOfOne) {
   Program program(2);
   auto slow = program.all[0].MakeRig();
   const Outcomes outcomes(kDevices);
@@ -188,7 +188,7 @@ void TestDamageOfOne() {
 }
 
 // A process that is lost takes both with it, at once, and each error is about its own exchange.
-void TestKilled() {
+TEST(Killed) {
   Program program(2);
   std::vector<std::unique_ptr<Rig>> rigs;
   std::vector<Outcomes> outcomes;
@@ -214,7 +214,7 @@ void TestKilled() {
 }
 
 // Time runs out for the one that nothing moves of. The one beside it ends well, and so does the next of either.
-void TestOneTimesOut() {
+TEST(OneTimesOut) {
   Program program(2, 1000);
   auto stuck = program.all[0].MakeRig();
   const Outcomes outcomes(kDevices);
@@ -265,7 +265,7 @@ struct SlowPlan {
 };
 
 // A large group is planned for while rows of another exchange move. Meanwhile a process may be lost.
-void TestPlanningBeside() {
+TEST(PlanningBeside) {
   constexpr int32_t kMany = 96;
   for (const bool killed : {false, true}) {
     std::mt19937_64 random(17);
@@ -305,7 +305,7 @@ void TestPlanningBeside() {
 }
 
 // Statistics of each are its own: a failure of one, and what the other moved.
-void TestStatistics() {
+TEST(Statistics) {
   Records::Get().Reset();
   Records::Collect(true);
   {
@@ -342,16 +342,3 @@ void TestStatistics() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestLaterEndsFirst();
-  fastjax::test::TestOrders();
-  fastjax::test::TestMistakeOfOne();
-  fastjax::test::TestDamageOfOne();
-  fastjax::test::TestKilled();
-  fastjax::test::TestOneTimesOut();
-  fastjax::test::TestPlanningBeside();
-  fastjax::test::TestStatistics();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("overlapping_exchanges_test");
-}

@@ -87,7 +87,7 @@ struct Setting {
 };
 
 // Everybody gives up, after any number of steps, while rows are about to move.
-void TestGiveUpAtAnyMoment() {
+TEST(GiveUpAtAnyMoment) {
   for (uint64_t round = 0; round < 60; ++round) {
     Setting setting(3, 2, round % 2 == 0 ? Scheduler::kFast : Scheduler::kDirect, round);
     setting.exchange->SetTicking(false);  // else whoever gives up first might disconnect from those who have not yet
@@ -113,7 +113,7 @@ void TestGiveUpAtAnyMoment() {
 }
 
 // In the same task that started it, before any request ends; also while the pool copies.
-void TestGiveUpAtOnce() {
+TEST(GiveUpAtOnce) {
   for (const int64_t row_bytes : {8, 20'000}) {
     Setting setting(2, 4, Scheduler::kFast, 1, row_bytes);
     setting.exchange->SetStarted([&](int32_t process) { setting.exchange->FailHere(process, kWhy); });
@@ -144,7 +144,7 @@ void WaitUntilOneIsMissed(Setting* setting) {
 
 // A process that is silent: the others know whom they wait for, and get their memory back only when they have
 // disconnected from it.
-void TestSilence() {
+TEST(Silence) {
   Setting setting(3, 1, Scheduler::kDirect, 2, 8, 1, true);
   setting.exchange->SetTicking(false);
   setting.network->Cut(1);
@@ -165,7 +165,7 @@ void TestSilence() {
 }
 
 // The same, with a question before: what does not answer is left with the exchange, what answers is kept.
-void TestProbes() {
+TEST(Probes) {
   Setting setting(3, 1, Scheduler::kDirect, 2, 8, 1, true);
   setting.exchange->SetTicking(false);
   setting.network->Cut(1);
@@ -197,7 +197,7 @@ void TestProbes() {
 }
 
 // A process that dies: those that wait for it are told at once, and end without anybody's help.
-void TestDeath() {
+TEST(Death) {
   for (uint64_t round = 0; round < 20; ++round) {
     Setting setting(3, 2, round % 2 == 0 ? Scheduler::kFast : Scheduler::kSpreadout, 10 + round);
     setting.network->Hold(round % 4 < 2);
@@ -225,7 +225,7 @@ void TestDeath() {
 }
 
 // A message that is not as long as the plan says.
-void TestWrongLength() {
+TEST(WrongLength) {
   for (const int64_t damage : {-3, 5}) {
     Setting setting(2, 1, Scheduler::kFast, 4, 8, 1, true);
     setting.network->DamageNext(1, damage);
@@ -244,7 +244,7 @@ void TestWrongLength() {
 }
 
 // One process gives up and throws away what comes for it: its senders need not be disconnected.
-void TestDroppedRows() {
+TEST(DroppedRows) {
   Setting setting(2, 2, Scheduler::kDirect, 5, 8, 1, true);
   const Matrix one_way = Fill(setting.options.topology, [](int32_t i, int32_t j) { return i >= 2 && j < 2 ? 7 : 0; });
   setting.rig = std::make_unique<Rig>(setting.site, setting.options, one_way, &setting.random);
@@ -261,7 +261,7 @@ void TestDroppedRows() {
   CHECK_EQ(setting.network->disconnects(), 0);
 }
 
-void TestWaiting() {
+TEST(Waiting) {
   CHECK_EQ(network::Runner().Waiting(), "nothing");
   {
     Setting setting(8, 1, Scheduler::kDirect, 6, 8, 1, true);
@@ -304,7 +304,7 @@ void TestWaiting() {
 }
 
 // Where every device is a process of its own, rows that are balanced, redistributed or local are messages, too.
-void TestStageNames() {
+TEST(StageNames) {
   Setting setting(2, 2, Scheduler::kFast, 9, 8, 1, true, Owners::kHalves);
   // Device 0 sends across alone, so that device 1 takes half of it on, to device 3.
   Matrix traffic(16, 0);
@@ -327,17 +327,3 @@ void TestStageNames() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestGiveUpAtAnyMoment();
-  fastjax::test::TestGiveUpAtOnce();
-  fastjax::test::TestSilence();
-  fastjax::test::TestProbes();
-  fastjax::test::TestDeath();
-  fastjax::test::TestWrongLength();
-  fastjax::test::TestDroppedRows();
-  fastjax::test::TestWaiting();
-  fastjax::test::TestStageNames();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("runner_faults_test");
-}

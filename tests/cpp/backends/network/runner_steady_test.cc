@@ -202,7 +202,7 @@ struct Job : GroupExchange {
   std::vector<std::unique_ptr<MessageSchedule>> schedules;
 };
 
-void TestNoAllocations() {
+TEST(NoAllocations) {
   const planner::Topology topology = MakeTopology(3, 2);
   for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
     Job job(topology, scheduler, Fill(topology, [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 40; }), 1);
@@ -213,7 +213,7 @@ void TestNoAllocations() {
 
 // Also when some tags need more bits than are theirs, no two pairs of devices share one, and all of them can be
 // dropped.
-void TestManyPairs() {
+TEST(ManyPairs) {
   const planner::Topology topology = MakeTopology(2, 150);
   const uint64_t tag = uint64_t{0xABCDEF} << 16;
   Job job(topology, Scheduler::kDirect,
@@ -237,9 +237,3 @@ void TestManyPairs() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestNoAllocations();
-  fastjax::test::TestManyPairs();
-  return fastjax::test::Finish("runner_steady_test");
-}

@@ -49,7 +49,7 @@ void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, st
   CHECK_EQ(network.disconnects(), 0);
 }
 
-void TestIndexedSums() {
+TEST(IndexedSums) {
   std::mt19937_64 random(6);
   int64_t summed = 0;
   for (const RigOptions& options : IndexedSums()) {
@@ -61,7 +61,7 @@ void TestIndexedSums() {
 }
 
 // What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
-void TestLarge() {
+TEST(Large) {
   std::mt19937_64 random(3);
   int64_t sums = 0;
   for (const int64_t row_bytes : {2'000, 28'000}) {
@@ -91,7 +91,7 @@ void TestLarge() {
 }
 
 // Loops of two groups: processes take their exchanges up in orders of their own.
-void TestManyAtOnce() {
+TEST(ManyAtOnce) {
   std::mt19937_64 random(4);
   RigOptions options;
   options.topology = MakeTopology(3, 2);
@@ -104,7 +104,7 @@ void TestManyAtOnce() {
   CHECK_EQ(network.OpenRequests(), 0);
 }
 
-void TestBytesAhead() {
+TEST(BytesAhead) {
   CallSite site;
   CHECK_EQ(network::WindowOf(site), std::numeric_limits<int64_t>::max());
   site.nic_bandwidth = 1'000'000;
@@ -116,7 +116,7 @@ void TestBytesAhead() {
 }
 
 // Any windows do, also different ones at the two ends; and nobody has more begun than its own.
-void TestWindows() {
+TEST(Windows) {
   std::mt19937_64 random(5);
   using network::Limits;
   // What is simulated is what there is.
@@ -150,13 +150,3 @@ void TestWindows() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestIndexedSums();
-  fastjax::test::TestLarge();
-  fastjax::test::TestManyAtOnce();
-  fastjax::test::TestBytesAhead();
-  fastjax::test::TestWindows();
-  CHECK_EQ(fastjax::test::RepeatedCompletions().load(), 0);
-  return fastjax::test::Finish("runner_test");
-}

@@ -65,7 +65,7 @@ class OtherProcess {
   pid_t pid_ = 0;
 };
 
-void TestReading() {
+TEST(Reading) {
   OtherMemory memory;
   std::vector<Piece> pieces;
   for (size_t i = 0; i < 100; ++i) pieces.push_back({memory.rows.data() + 500 * i, 4 * (i % 7 == 0 ? 0 : 5 * i)});
@@ -108,7 +108,7 @@ void TestReading() {
   CHECK(into == std::vector<int>(into.size(), -1));
 }
 
-void TestWhatIsGenuine() {
+TEST(WhatIsGenuine) {
   const ValidityWord validity;
   std::vector<std::byte> rows(100);
   const auto words = Written(validity, {{rows.data(), 60}, {rows.data() + 60, 40}});
@@ -129,7 +129,7 @@ void TestWhatIsGenuine() {
   CHECK(!Reading::Genuine(kSecret, too_many.data(), too_many.size(), many.size()));
 }
 
-void TestReadProbes() {
+TEST(ReadProbes) {
   OtherMemory memory;
   const ReadProbe own = ReadProbeAt(kSecret, &memory.read_probe);
   CHECK(CanRead(own, own));
@@ -154,19 +154,10 @@ void TestReadProbes() {
   CHECK(!CanRead(own, other));
 }
 
-void TestTransports() {
+TEST(Transports) {
   for (const char* const those : {"", "all", "tcp,sm,self", "shm", "cma,tcp"}) CHECK(MayUseMemory(those));
   for (const char* const those : {"tcp", "tcp,self", "^sm", "small,tcp", "rc"}) CHECK(!MayUseMemory(those));
 }
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  TestReading();
-  TestWhatIsGenuine();
-  TestReadProbes();
-  TestTransports();
-  return Finish("memory_read_test");
-}

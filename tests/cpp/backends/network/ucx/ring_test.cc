@@ -73,7 +73,7 @@ bool Next(RingReader* reader, Message* message) {
   return true;
 }
 
-void TestInOrder() {
+TEST(InOrder) {
   const Bell doorbell;
   RingReader reader;
   RingWriter writer;
@@ -112,7 +112,7 @@ void TestInOrder() {
   CHECK(!Send(&writer, {0, 0, {}}));
 }
 
-void TestBell() {
+TEST(Bell) {
   const Bell doorbell;
   RingReader reader;
   RingWriter writer;
@@ -141,7 +141,7 @@ void TestBell() {
   CHECK_EQ(doorbell.Rung(), 0);
 }
 
-void TestFromAnotherProcess() {
+TEST(FromAnotherProcess) {
   const Bell doorbell;
   RingReader reader;
   CHECK(reader.Open(kProof, doorbell.ends[0]));
@@ -167,7 +167,7 @@ void TestFromAnotherProcess() {
   CHECK(!Next(&reader, &message));
 }
 
-void TestWhatIsNoRing() {
+TEST(WhatIsNoRing) {
   Bell doorbell;
   RingReader reader;
   RingWriter writer;
@@ -198,7 +198,7 @@ void TestWhatIsNoRing() {
   CHECK(!writer.connected());
 }
 
-void TestScribbles() {
+TEST(Scribbles) {
   const Bell doorbell;
   std::mt19937_64 random(11);
   for (int round = 0; round < 300; ++round) {
@@ -228,7 +228,7 @@ void TestScribbles() {
 }
 
 // What cannot be a message ends the ring, and its writer finds no room in it.
-void TestTheEnd() {
+TEST(TheEnd) {
   const Bell doorbell;
   RingReader reader;
   RingWriter writer;
@@ -245,14 +245,3 @@ void TestTheEnd() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  TestInOrder();
-  TestBell();
-  TestFromAnotherProcess();
-  TestWhatIsNoRing();
-  TestScribbles();
-  TestTheEnd();
-  return Finish("ring_test");
-}
