@@ -105,16 +105,6 @@ def test_a_warning_that_is_an_error_leaves_the_network_open(job, core, monkeypat
     assert len(core.opened) == len(job.at_exit) == 1
 
 
-def test_secrets_differ_between_jobs(job, client, core, monkeypatch):
-    network.ensure_open()
-    bootstrap._outcome.stop(60)
-    first = client.values.pop(f"{PREFIX}/secret")
-    del client.values[f"{PREFIX}/process/1"]
-    monkeypatch.setattr(bootstrap, "_outcome", None)
-    network.ensure_open()
-    assert client.values[f"{PREFIX}/secret"] != first
-
-
 def test_the_secret_of_whoever_came_first_is_taken(job, client, core):
     client.values[f"{PREFIX}/secret"] = b"0123456789abcdef"
     network.ensure_open()
@@ -205,10 +195,6 @@ def test_without_a_job(job, core, monkeypatch):
     assert core.opened == []
 
 
-def test_this_process_has_no_job():
-    assert jax_compat.job() is None
-
-
 def test_a_network_that_does_not_open_is_reported_to_all(job, client, core, monkeypatch):
     monkeypatch.setenv("FASTJAX_UCX_NICS", "broken")
     told = "cannot be opened: no device broken", f"is {job.library} (", "FASTJAX_UCX_NICS: broken"
@@ -295,16 +281,6 @@ def unfinished(monkeypatch):
     """An array that is never there."""
     array = types.SimpleNamespace(is_deleted=lambda: False, is_ready=lambda: False)
     monkeypatch.setattr(jax, "live_arrays", lambda _: [array])
-
-
-def test_what_never_finishes_does_not_keep_the_process(job, core, monkeypatch, caplog):
-    monkeypatch.delattr(sys, "last_value", raising=False)
-    unfinished(monkeypatch)
-    network.ensure_open()
-    with fastjax.options(timeout=1e-3):
-        leave(job)
-    assert core.closed == [2.0]
-    assert "leaving the job with unfinished programs, after 0.001 s" in caplog.text
 
 
 def test_after_an_exception_nothing_is_waited_for(job, core, monkeypatch, caplog):

@@ -47,15 +47,6 @@ TEST(Skew) {
   CHECK_EQ(skew({1, 0, 0, 0, 1, 1, 3, 3, 3}, 3), 2.25);
 }
 
-TEST(Times) {
-  Times times;
-  for (const int64_t time : {5, 9, 1}) times.Add(time);
-  CHECK_EQ(times.count, 3);
-  CHECK_EQ(times.last, 1);
-  CHECK_EQ(times.total, 15);
-  CHECK_EQ(times.most, 9);
-}
-
 // By hand: what one launch leaves, the way there and back.
 TEST(Notes) {
   const Collecting collecting;
@@ -168,33 +159,6 @@ TEST(TimeoutIsAFailure) {
   for (const SiteReport& report : reports) {
     CHECK_EQ(report.statistics.failures, 1);
     CHECK_EQ(report.statistics.exchanges, 0);
-  }
-}
-
-// Every process of a job has statistics of its own, of the same traffic.
-TEST(ExchangesBetweenProcesses) {
-  const Collecting collecting;
-  std::mt19937_64 random(2);
-  RigOptions options;
-  options.topology = MakeTopology(2, 2);
-  options.exchange.plan = PlansItself();
-  const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
-  const int32_t count = Deal(Owners::kServers, 2, &random, site.get());
-  CHECK_EQ(count, 2);
-  const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return 1 + random() % 9; });
-  Processes processes(count, 3);
-  Everywhere everywhere(&processes, site, options);
-  Rig rig(site, options, traffic, &random);
-  for (int64_t run = 0; run < 3; ++run) CHECK(rig.Run(&everywhere, run, true).all_ok());
-  const std::vector<SiteReport> reports = Records::Get().Report();
-  CHECK_EQ(reports.size(), 2U);
-  for (const SiteReport& report : reports) {
-    CHECK(report.kind.plan == PlanSource::kSelf);
-    CHECK(!report.kind.queues);
-    CHECK(report.statistics.traffic == traffic);
-    CHECK_EQ(report.statistics.exchanges, 3);
-    CHECK_EQ(report.statistics.plans_made, 1);
-    CHECK_EQ(report.statistics.plans_reused, 2);
   }
 }
 

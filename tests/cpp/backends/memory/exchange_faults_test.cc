@@ -130,102 +130,6 @@ TEST(WrongTables) {
   CHECK_LT(refused, 2 * kRounds);  // some are not noticed, and they are what this is about
 }
 
-// What only those who know all of the exchange can notice.
-TEST(WrongRows) {
-  Setting setting(8, 3);
-  Rig& rig = *setting.rig;
-  int64_t run_id = 0;
-  const auto refused = [&](const std::function<void(std::vector<int32_t>*)>& damage) {
-    std::vector<int32_t>& table = rig.table(3);
-    const std::vector<int32_t> good = table;
-    damage(&table);
-    Reseal(&table);
-    const Status status = CheckAllTold(rig.Run(setting.exchange.get(), ++run_id, false));
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, kPrefix + std::string("the plan moves rows that the exchange does not have. Pass what "
-                                                   "plan_ragged_all_to_all returned, unchanged."));
-    CHECK(rig.IsUntouched());
-    table = good;
-  };
-  const int32_t rank = setting.site->rank_of[setting.site->position_of[3]];
-  const TableView view(rig.table(3).data());
-  const auto find = [&](auto matches) {
-    int32_t i = 0;
-    while (i < view.entries() && !(view.entry(i).src == rank && matches(view.entry(i)))) ++i;
-    CHECK_LT(i, view.entries());
-    return static_cast<size_t>(planner::kHeaderWords + 16 + planner::kEntryWords * i);
-  };
-  const size_t scale_out = find([](const auto& t) { return t.phase == planner::Phase::kScaleOut && t.dst_row >= 0; });
-  const size_t local = find([](const auto& t) { return t.phase == planner::Phase::kLocal; });
-  refused([&](auto* words) { (*words)[local + 6] += 1; });  // behind the block
-  refused([&](auto* words) { (*words)[local + 7] = 1 << 30; });
-  refused([&](auto* words) { (*words)[local + 4] = 7 - rank; });                         // another's operand
-  refused([&](auto* words) { (*words)[scale_out + 9] = planner::Transfer::kInPlace; });  // another's output
-  refused([&](auto* words) { (*words)[scale_out + 9] = 1 << 30; });  // staging that the receiver does not have
-  // One row beyond what there is.
-  const planner::Transfer sent =
-      view.entry(static_cast<int32_t>(scale_out - planner::kHeaderWords - 16) / planner::kEntryWords);
-  const int32_t receiver = PartitionOf(*setting.site, 0, setting.site->position_at[sent.dst]);
-  const int64_t room = TableView(rig.table(receiver).data()).staging_rows();
-  refused([&](auto* words) { (*words)[scale_out + 9] = static_cast<int32_t>(room - sent.rows + 1); });
-  // Stages that no plan of so few entries can have.
-  refused([&](auto* words) {
-    (*words)[planner::kStages] = INT32_MAX;
-    (*words)[scale_out + 1] = INT32_MAX - 1;
-  });
-  refused([&](auto* words) { (*words)[planner::kStages] = INT32_MAX; });
-}
-
-// Devices missing from an exchange: nothing moves, the late ones are told, and the next exchange is not disturbed.
-TEST(MissingDevice) {
-  Setting setting(10'000, 7, 100);
-  Rig& rig = *setting.rig;
-  const Outcomes outcomes(8);
-  rig.Start(setting.exchange.get(), 1, 5, outcomes.For(5));
-  outcomes.Wait(5);
-  for (int32_t partition = 0; partition < 8; ++partition) {
-    if (partition == 5) continue;
-    rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
-    CHECK(outcomes.called(partition));
-  }
-  CHECK(CheckAllTold(outcomes).code == Code::kDeadlineExceeded);
-  CHECK(rig.IsUntouched());
-  setting.site->timeout_ms = kNoTimeoutMs;
-  rig.CheckRun(setting.exchange.get(), 2, true);
-}
-
-// A device that cannot take part: all are told at once, nothing moves, and the next exchange is not disturbed.
-TEST(Refusal) {
-  Setting setting(10'000, 11);
-  Rig& rig = *setting.rig;
-  const Outcomes outcomes(8);
-  for (int32_t partition = 0; partition < 8; ++partition) {
-    if (partition != 5) {
-      rig.Start(setting.exchange.get(), 1, partition, outcomes.For(partition));
-    } else {
-      setting.exchange->FailGroup(1, partition, Status::Internal("no room"), outcomes.For(partition));
-    }
-  }
-  outcomes.WaitAll();
-  const Status status = CheckAllTold(outcomes);
-  CHECK(status.code == Code::kInternal);
-  CHECK_EQ(status.message, kPrefix + std::string("device ") + std::to_string(setting.site->position_of[5]) +
-                               " cannot take part: no room");
-  CHECK(rig.IsUntouched());
-  rig.CheckRun(setting.exchange.get(), 2, true);
-}
-
-// The program is thrown away while one device waits: that device is still told.
-TEST(DroppedWhileWaiting) {
-  Setting setting(8, 8, 100);
-  const Outcomes outcome(1);
-  setting.rig->Start(setting.exchange.get(), 1, 2, outcome.For(0));
-  setting.exchange.reset();
-  outcome.WaitAll();
-  CHECK(outcome.status(0).code == Code::kDeadlineExceeded);
-  CHECK(setting.rig->IsUntouched());
-}
-
 // It is thrown away while the pool copies, or by the first completion: what was started is finished.
 TEST(DroppedWhileCopying) {
   for (const int64_t row_bytes : {8, 5'000}) {
@@ -348,17 +252,6 @@ TEST(TablesNotTaken) {
     CHECK_EQ(CheckAllTold(good).message, planned ? "" : "no plan");
     CHECK_EQ(fine.taken, planned ? 3 : 0);
   }
-}
-
-TEST(CountsDroppedWhileWaiting) {
-  const auto site = MakeSite(1, 2, 100);
-  auto counts = MemoryBackend().OpenCounts(
-      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
-  const Outcomes outcome(1);
-  counts->Start(1, 0, {}, outcome.For(0));
-  counts.reset();
-  outcome.WaitAll();
-  CHECK(outcome.status(0).code == Code::kDeadlineExceeded);
 }
 
 }  // namespace

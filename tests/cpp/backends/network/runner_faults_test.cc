@@ -303,27 +303,5 @@ TEST(Waiting) {
   }
 }
 
-// Where every device is a process of its own, rows that are balanced, redistributed or local are messages, too.
-TEST(StageNames) {
-  Setting setting(2, 2, Scheduler::kFast, 9, 8, 1, true, Owners::kHalves);
-  // Device 0 sends across alone, so that device 1 takes half of it on, to device 3.
-  Matrix traffic(16, 0);
-  traffic[0 * 4 + 2] = 200;
-  traffic[1 * 4 + 0] = 5;
-  setting.rig = std::make_unique<Rig>(setting.site, setting.options, traffic, &setting.random);
-  setting.network->Hold(true);
-  const Outcomes outcomes = setting.Start(1);
-  setting.network->WaitQuiet();
-  CHECK_EQ(setting.exchange->Waiting(0),
-           "inside a server: 1 message to receive from process 1 (host b): device 1; balance before stage 1 of 1: 1 "
-           "message to send to process 1 (host b): device 1; stage 1 of 1: 1 message to send to process 2 (host c): "
-           "device 2");
-  CHECK_CONTAINS(setting.exchange->Waiting(2),
-                 "redistribution after stage 1 of 1: 1 message to receive from process 3 (host d): device 3");
-  setting.network->Hold(false);
-  outcomes.WaitAll();
-  CHECK(outcomes.all_ok());
-}
-
 }  // namespace
 }  // namespace fastjax::test

@@ -1,19 +1,15 @@
 // Wires over UCX whose peers die, are given up, come back, or are not who they should be.
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <future>
 #include <iostream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -406,51 +402,6 @@ std::set<std::string> Sockets() {
   return sockets;
 }
 
-// The TCP ports that this process listens on: the address and port of each, as the kernel lists them.
-std::vector<sockaddr_in> Listening() {
-  const std::set<std::string> sockets = Sockets();
-  std::vector<sockaddr_in> ports;
-  std::ifstream table("/proc/self/net/tcp");
-  for (std::string line; std::getline(table, line);) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state, skip, inode;
-    fields >> slot >> local >> remote >> state >> skip >> skip >> skip >> skip >> skip >> inode;
-    if (state != "0A" || sockets.count(inode) == 0) continue;
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = static_cast<uint32_t>(std::stoul(local.substr(0, 8), nullptr, 16));
-    address.sin_port = htons(static_cast<uint16_t>(std::stoul(local.substr(9), nullptr, 16)));
-    ports.push_back(address);
-  }
-  return ports;
-}
-
-void TestGarbage() {
-  ConnectedRig rig(2, "tcp");
-  Exchange(&rig, 0, 1, 1);
-  const auto ports = Listening();
-  CHECK_GE(ports.size(), 2u);
-  std::vector<int> open;
-  for (const sockaddr_in& port : ports) {
-    for (const size_t bytes : {size_t{0}, size_t{3}, size_t{8}, size_t{100}, size_t{100000}}) {
-      const int stranger = socket(AF_INET, SOCK_STREAM, 0);
-      if (connect(stranger, reinterpret_cast<const sockaddr*>(&port), sizeof(port)) == 0 && bytes > 0) {
-        const auto garbage = Pattern(bytes, static_cast<uint32_t>(bytes));
-        const ssize_t sent = send(stranger, garbage.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-        static_cast<void>(sent);  // it may be hung up on before
-      }
-      open.push_back(stranger);
-    }
-  }
-  for (uint64_t tag = 2; tag < 6; ++tag) Exchange(&rig, 1, 0, tag);
-  for (const int stranger : open) close(stranger);
-  Exchange(&rig, 0, 1, 7);
-  for (int process = 0; process < 2; ++process) {
-    CHECK(rig.handler(process).messages().empty());
-    CHECK(rig.handler(process).lost().empty());
-  }
-}
-
 // After each time that something is given up there are other connections, and old ones do not pile up.
 void TestNewConnections() {
   ConnectedRig rig(2, "tcp", 2);  // of whose NIC workers one pair is used
@@ -570,7 +521,6 @@ int main(int argc, char** argv) {
   run("new connections", TestNewConnections);
   run("declared", TestDeclaredLost);
   run("restarted", TestRestarted);
-  run("garbage", TestGarbage);
   run("refusals", TestRefusals);
   return Finish("wire_faults_test");
 }

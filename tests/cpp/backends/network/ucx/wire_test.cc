@@ -14,34 +14,6 @@
 namespace fastjax::test {
 namespace {
 
-// What is given up ends at both sides, both hear of it without another word, and go on.
-void TestRenewed(const std::string& transports) {
-  ConnectedRig rig(2, transports);
-  rig.Message(0, 1, "before");
-  rig.handler(1).WaitMessages(1);
-  Ends ends;
-  auto data = Pattern(100000, 1);
-  std::vector<std::byte> into(100000);
-  rig.Send(0, 1, 1, Cut(&data, 100000, 1), &ends, 0);     // nobody wants it
-  rig.Receive(1, 0, 2, Cut(&into, 100000, 1), &ends, 1);  // nobody sends it
-  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
-  rig.handler(0).WaitRenewed(1);
-  rig.handler(1).WaitRenewed(1);
-  ends.Wait(0);
-  CHECK(ends.Of(0).code == Code::kUnavailable);
-  ends.Wait(1);
-  CHECK(ends.Of(1).code == Code::kUnavailable);
-  CHECK(rig.handler(0).renewed()[0].second.ok());
-  CHECK_CONTAINS(rig.handler(1).renewed()[0].second.message, "lost or gave up the connection");
-  rig.Message(0, 1, "after");
-  rig.Message(1, 0, "after");
-  rig.handler(1).WaitMessages(2);
-  rig.handler(0).WaitMessages(1);
-  CHECK(rig.handler(0).lost().empty() && rig.handler(1).lost().empty());
-  // Nothing more is said of what is over.
-  CHECK_EQ(rig.wire(1).Trouble(0), "");
-}
-
 void TestMessagesInOrder(const std::string& transports) {
   WireRig rig(3, transports);
   std::vector<std::string> texts;
@@ -371,7 +343,6 @@ int main() {
     TestBesideEachOther(transports);
     TestLengths(transports);
     TestCancelAndDrop(transports);
-    TestRenewed(transports);
     TestFullRings(transports);
   }
   TestDescriptions();
