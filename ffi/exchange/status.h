@@ -24,6 +24,11 @@ struct [[nodiscard]] Status {
   static Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
 };
 
+// "1.5 s", for errors.
+inline std::string Seconds(int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
 // Runs work() on behalf of all devices of a group: what it throws (memory is all that can run out) becomes their
 // status, where an exception would reach one of them and leave the others waiting.
 template <typename Work>

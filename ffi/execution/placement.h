@@ -9,7 +9,7 @@
 #include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
 #include "planner/transfer.h"
-#include "runtime/copy_op.h"
+#include "runtime/copy_pool.h"
 #include "runtime/staging_pool.h"
 
 namespace fastjax {

@@ -4,10 +4,10 @@
 
 namespace fastjax {
 
-void SumJob::Begin(const ExchangeArgs& alike) {
-  types_ = alike.sum_types();
-  row_bytes_ = alike.row_bytes;
-  factor_bytes_ = alike.factor_bytes();
+void SumJob::Begin(const ExchangeArgs& any) {
+  types_ = any.sum_types();
+  row_bytes_ = any.row_bytes;
+  factor_bytes_ = any.factor_bytes();
   elements_ = static_cast<size_t>(row_bytes_) / kernels::ElementBytes(types_.element);
   rows_.clear();
   summands_.clear();

@@ -7,20 +7,41 @@
 #include <vector>
 
 #include "exchange/backend.h"
+#include "exchange/call_site.h"
 #include "exchange/group_traffic.h"
-#include "execution/sum.h"
+#include "exchange/status.h"
 #include "kernels/sum.h"
 #include "runtime/copy_pool.h"
 
 namespace fastjax {
+
+// Refuses types of elements that cannot be summed. Every device has the same type.
+inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
+  if (kernels::CanSum(args.sum_types())) return Status::Ok();
+  return Status::Invalid(site.Prefix() + "input slices overlap, and gradients of this element type cannot be summed.");
+}
+
+// Calls visit(origin, run, done) for all that lands on rank `target`, in the order in which it is to be summed: by rank
+// of its origin, and of one origin in the order of its runs. The result then does not depend on what came first. `done`
+// rows of the run's block came before it.
+template <typename Visit>
+void ForEachLanding(const GroupTraffic& traffic, int32_t devices, int32_t target, Visit visit) {
+  for (int32_t origin = 0; origin < devices; ++origin) {
+    int64_t done = 0;
+    traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
+      visit(origin, run, done);
+      done += run.rows;
+    });
+  }
+}
 
 // Each row of the results is summed by one thread, in the order of ForEachLanding: so the bits are the same with any
 // number of threads. Reused by later exchanges; it does not allocate once it has seen the largest. Units are rows that
 // are summed.
 class SumJob final : public PoolJob {
  public:
-  // Begins a job for devices whose types and row sizes are those of `args`.
-  void Begin(const ExchangeArgs& alike);
+  // Begins a job for devices whose types and row sizes are those of `any`.
+  void Begin(const ExchangeArgs& any);
   // Adds what lands on rank `target`, whose arguments are `to`. source(origin, run, done) is the first row of a run, as
   // kernels::Summand; those behind it, and their factors, follow it without gaps. All of it must stay until the job has
   // been run.

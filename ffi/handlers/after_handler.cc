@@ -58,6 +58,8 @@ ffi::Error PassOnStream(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi
   return ToError(gpu->Check(code, ordinal, "copy rows that come after others"));
 }
 
+ffi::Error DoNothing(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
+
 template <typename Binding>
 auto BindValue(Binding binding) {
   return std::move(binding).template Arg<ffi::AnyBuffer>().RemainingArgs().template Ret<ffi::AnyBuffer>().Attrs();
@@ -65,6 +67,7 @@ auto BindValue(Binding binding) {
 
 auto BindStream() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>(); }
 
+XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 XLA_FFI_DEFINE_HANDLER(kPass, Pass, BindValue(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kPassLater, PassLater, BindValue(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kCudaPass, PassOnStream<kCuda>, BindValue(BindStream()));
@@ -72,6 +75,7 @@ XLA_FFI_DEFINE_HANDLER(kRocmPass, PassOnStream<kRocm>, BindValue(BindStream()));
 
 }  // namespace
 
+XLA_FFI_Error* EmptyExecute(XLA_FFI_CallFrame* frame) { return kEmpty(frame); }
 XLA_FFI_Error* DoneExecute(XLA_FFI_CallFrame* frame) { return kPass(frame); }
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame) { return kPassLater(frame); }
 XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame) { return kCudaPass(frame); }

@@ -1,6 +1,7 @@
 #include "handlers/decode.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -103,26 +104,12 @@ ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttribute
 }
 
 std::optional<IntKind> DecodeIntKind(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::S8:
-      return IntKind::kS8;
-    case ffi::DataType::S16:
-      return IntKind::kS16;
-    case ffi::DataType::S32:
-      return IntKind::kS32;
-    case ffi::DataType::S64:
-      return IntKind::kS64;
-    case ffi::DataType::U8:
-      return IntKind::kU8;
-    case ffi::DataType::U16:
-      return IntKind::kU16;
-    case ffi::DataType::U32:
-      return IntKind::kU32;
-    case ffi::DataType::U64:
-      return IntKind::kU64;
-    default:
-      return std::nullopt;
-  }
+  // In the order of IntKind.
+  constexpr ffi::DataType kTypes[] = {ffi::DataType::S8, ffi::DataType::S16, ffi::DataType::S32, ffi::DataType::S64,
+                                      ffi::DataType::U8, ffi::DataType::U16, ffi::DataType::U32, ffi::DataType::U64};
+  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), type);
+  if (found == std::end(kTypes)) return std::nullopt;
+  return static_cast<IntKind>(found - std::begin(kTypes));
 }
 
 std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer) {

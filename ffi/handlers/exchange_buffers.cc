@@ -18,43 +18,6 @@ bool IsWords(const ffi::AnyBuffer& buffer) {
 // Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
 // as there are indices. In reverse, rows are summed, and the result may have a wider type. On GPUs, indices
 // stay on the device. False if shapes do not fit.
-bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args);
-
-}  // namespace
-
-bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
-  const auto in = DecodeInts(buffers.input_offsets);
-  const auto send = DecodeInts(buffers.send_sizes);
-  const auto out = DecodeInts(buffers.output_offsets);
-  const auto recv = DecodeInts(buffers.recv_sizes);
-  const ffi::AnyBuffer& source = buffers.source;
-  const ffi::AnyBuffer& result = buffers.result;
-  if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
-      send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
-      (!buffers.indices.has_value() && RowBytes(source) != RowBytes(result)) ||
-      buffers.base.size_bytes() != result.size_bytes()) {
-    return false;
-  }
-  args->source = static_cast<const std::byte*>(source.untyped_data());
-  args->source_rows = source.dimensions().front();
-  args->destination = static_cast<std::byte*>(result.untyped_data());
-  args->destination_rows = result.dimensions().front();
-  args->row_bytes = RowBytes(source);
-  args->element = DecodeElement(source.element_type());
-  args->input_offsets = *in;
-  args->send_sizes = *send;
-  args->output_offsets = *out;
-  args->recv_sizes = *recv;
-  if (buffers.table.has_value()) {
-    if (!IsWords(*buffers.table)) return false;
-    args->table = static_cast<const int32_t*>(buffers.table->untyped_data());
-    args->table_words = Count(*buffers.table);
-  }
-  return !buffers.indices.has_value() || DecodeIndexed(buffers, reverse, args);
-}
-
-namespace {
-
 bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
   if (!buffers.factors.has_value() || !buffers.indices.has_value() || !IsWords(*buffers.indices)) return false;
   const ffi::AnyBuffer& indices = *buffers.indices;
@@ -92,6 +55,37 @@ bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* a
 }
 
 }  // namespace
+
+bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
+  const auto in = DecodeInts(buffers.input_offsets);
+  const auto send = DecodeInts(buffers.send_sizes);
+  const auto out = DecodeInts(buffers.output_offsets);
+  const auto recv = DecodeInts(buffers.recv_sizes);
+  const ffi::AnyBuffer& source = buffers.source;
+  const ffi::AnyBuffer& result = buffers.result;
+  if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
+      send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
+      (!buffers.indices.has_value() && RowBytes(source) != RowBytes(result)) ||
+      buffers.base.size_bytes() != result.size_bytes()) {
+    return false;
+  }
+  args->source = static_cast<const std::byte*>(source.untyped_data());
+  args->source_rows = source.dimensions().front();
+  args->destination = static_cast<std::byte*>(result.untyped_data());
+  args->destination_rows = result.dimensions().front();
+  args->row_bytes = RowBytes(source);
+  args->element = DecodeElement(source.element_type());
+  args->input_offsets = *in;
+  args->send_sizes = *send;
+  args->output_offsets = *out;
+  args->recv_sizes = *recv;
+  if (buffers.table.has_value()) {
+    if (!IsWords(*buffers.table)) return false;
+    args->table = static_cast<const int32_t*>(buffers.table->untyped_data());
+    args->table_words = Count(*buffers.table);
+  }
+  return !buffers.indices.has_value() || DecodeIndexed(buffers, reverse, args);
+}
 
 ffi::ErrorOr<OperandList> DecodeExchangeOperands(const CallAttributes& attrs) {
   auto operands = DecodeOperands(GetContract().exchange, attrs);

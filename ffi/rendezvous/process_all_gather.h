@@ -2,7 +2,6 @@
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_ALL_GATHER_H_
 
-#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -29,7 +28,6 @@ class ProcessAllGather final : public Participant {
 
   void OnMet() override;
   void OnFailed(const Status& why) override { End(why); }
-  void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
 
  private:
   void Join();

@@ -22,14 +22,13 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
       : ProcessLaunch(std::move(site), std::move(meter)), plan_(std::move(plan)) {}
 
   void OnMet() override {
-    FaultPoints::Get().AtMet(order());
+    FaultPoints::Get().At(order(), "met");
     launch()->Restart();
     PlanBesideOthers([this] { return Plan(); }, [this](const Status& status) { OnPlanned(status); });
   }
   void OnFailed(const Status& why) override {
     if (!Defers(why)) Finish(why);
   }
-  void OnTick(std::chrono::steady_clock::time_point) override {}
 
  private:
   void OnPlanned(const Status& status) {

@@ -57,7 +57,7 @@ class ProcessLaunch : public Participant {
     });
     if (!written.ok()) return EndAlone(written, named);
     const bool posted = site_->process_group().wire->Post([this] {
-      FaultPoints::Get().AtMeet(order_);
+      FaultPoints::Get().At(order_, "meet");
       site_->process_group().rendezvous.Join(&process_session_);
     });
     if (!posted) End(Status::Unavailable(process_session_.prefix + "the network of this process has been closed."));

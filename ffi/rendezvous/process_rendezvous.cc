@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -18,10 +19,6 @@ constexpr size_t kMostGivenUp = 4096;
 
 constexpr size_t kMessagesKept = 256;
 constexpr size_t kWordsKept = 4096;
-
-std::string Seconds(std::chrono::milliseconds time) {
-  return std::to_string(time.count() / 1000) + "." + std::to_string(time.count() % 1000 / 100) + " s";
-}
 
 constexpr char kOtherPlans[] =
     " plans with another topology, scheduler or row size; fastjax.options and FASTJAX_SCHEDULER must be the same "
@@ -40,6 +37,13 @@ std::string Distance(const LaunchId& theirs, const LaunchId& own) {
   if (distance == 0) return "at another copy of it";
   const int64_t far = distance < 0 ? -distance : distance;
   return std::to_string(far) + " " + (far == 1 ? unit : units) + (distance < 0 ? " behind" : " further");
+}
+
+// Returns the place of a process among the others of a session, if it is one of them.
+std::optional<size_t> PlaceOf(int32_t process, const ProcessSession& session) {
+  const auto found = std::find(session.others.begin(), session.others.end(), process);
+  if (found == session.others.end()) return std::nullopt;
+  return static_cast<size_t>(found - session.others.begin());
 }
 
 }  // namespace
@@ -160,19 +164,19 @@ void ProcessRendezvous::Remember(GivenUp given_up) {
 }
 
 ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const LaunchId& launch_id) {
-  const auto found = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
-    return old.key == key && SameLaunch(old.launch_id, launch_id);
-  });
-  return found == given_up_.end() ? nullptr : &*found;
+  for (GivenUp& old : given_up_) {
+    if (old.key == key && SameLaunch(old.launch_id, launch_id)) return &old;
+  }
+  return nullptr;
 }
 
 // Returns one of which nothing says whether it is this launch.
 const ProcessRendezvous::GivenUp* ProcessRendezvous::RecallIncomparable(const CallKey& key,
                                                                         const LaunchId& launch_id) const {
-  const auto found = std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) {
-    return old.key == key && !Comparable(old.launch_id, launch_id);
-  });
-  return found == given_up_.end() ? nullptr : &*found;
+  for (const GivenUp& old : given_up_) {
+    if (old.key == key && !Comparable(old.launch_id, launch_id)) return &old;
+  }
+  return nullptr;
 }
 
 void ProcessRendezvous::WhenKnown(const ProcessSession& session, int32_t process,
@@ -223,7 +227,7 @@ ProcessSession* ProcessRendezvous::Find(int32_t process, const ProcessMetadata& 
   for (ProcessSession* session : joined_) {
     if (session->failed || !(session->key == message.key) || !SameLaunch(session->launch_id, message.launch_id))
       continue;
-    if (std::find(session->others.begin(), session->others.end(), process) != session->others.end()) return session;
+    if (PlaceOf(process, *session).has_value()) return session;
   }
   return nullptr;
 }
@@ -252,7 +256,7 @@ template <typename Why>
 void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata& theirs, Why why) {
   const auto waits = [&](const ProcessSession* session) {
     if (session->failed || session->met || !AreIncomparable(*session, theirs)) return false;
-    return std::find(session->others.begin(), session->others.end(), process) != session->others.end();
+    return PlaceOf(process, *session).has_value();
   };
   if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
   ForEachJoined([&](ProcessSession* session) {
@@ -262,8 +266,7 @@ void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata&
 
 void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
   if (ProcessSession* session = Find(process, message->metadata); session != nullptr) {
-    const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
-    if (Accept(session, static_cast<size_t>(place), std::move(message))) BeginIfMet(session);
+    if (Accept(session, *PlaceOf(process, *session), std::move(message))) BeginIfMet(session);
     return;
   }
   // The process that gave up has told all others, except the one that had told it.
@@ -315,9 +318,9 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
 }
 
 void ProcessRendezvous::BeginIfMet(ProcessSession* session) {
-  for (const auto& message : session->messages) {
-    if (message == nullptr) return;
-  }
+  bool met = true;
+  ForEachMissing(*session, [&](int32_t) { met = false; });
+  if (!met) return;
   session->met = true;
   session->participant->OnMet();
 }
@@ -340,8 +343,7 @@ Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& g
 void ProcessRendezvous::OnLost(int32_t process, const Status& status) {
   if (static_cast<size_t>(process) < early_.size()) early_[static_cast<size_t>(process)].clear();
   ForEachJoined([&](ProcessSession* session) {
-    if (std::find(session->others.begin(), session->others.end(), process) == session->others.end()) return;
-    LoseFrom(session, process, status);
+    if (PlaceOf(process, *session).has_value()) LoseFrom(session, process, status);
   });
 }
 
@@ -352,9 +354,9 @@ void ProcessRendezvous::LoseFrom(ProcessSession* session, int32_t process, const
 
 void ProcessRendezvous::OnRenewed(int32_t process, const Status& why) {
   ForEachJoined([&](ProcessSession* session) {
-    const auto place = std::find(session->others.begin(), session->others.end(), process) - session->others.begin();
-    if (session->failed || static_cast<size_t>(place) == session->others.size()) return;
-    if (session->messages[static_cast<size_t>(place)] == nullptr) return SendAgain(*session, process, Kind::kMeetAgain);
+    const auto place = PlaceOf(process, *session);
+    if (session->failed || !place.has_value()) return;
+    if (session->messages[*place] == nullptr) return SendAgain(*session, process, Kind::kMeetAgain);
     // The process gave up rows, which may be of this exchange.
     if (session->met && !why.ok()) LoseFrom(session, process, why);
   });
@@ -369,8 +371,8 @@ void ProcessRendezvous::SendAgain(const ProcessSession& session, int32_t process
 // Whether the processes that have not come to a session are all at an earlier one, at which this process is too.
 bool ProcessRendezvous::AreAt(const ProcessSession& earlier, const ProcessSession& session) {
   const auto is_there = [&](int32_t process) {
-    const auto place = std::find(earlier.others.begin(), earlier.others.end(), process);
-    return place != earlier.others.end() && earlier.messages[place - earlier.others.begin()] != nullptr;
+    const auto place = PlaceOf(process, earlier);
+    return place.has_value() && earlier.messages[*place] != nullptr;
   };
   bool all = true;
   ForEachMissing(session, [&](int32_t process) { all = all && is_there(process); });
@@ -467,9 +469,10 @@ std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t
 
 // Returns which processes did not come, and what is known of them.
 std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
-  std::string text = "waited " +
-                     Seconds(std::chrono::duration_cast<std::chrono::milliseconds>(session.deadline - session.since)) +
-                     " for ";
+  std::string text =
+      "waited " +
+      Seconds(std::chrono::duration_cast<std::chrono::milliseconds>(session.deadline - session.since).count()) +
+      " for ";
   bool elsewhere = false;
   bool first = true;
   for (size_t place = 0; place < session.others.size(); ++place) {

@@ -32,7 +32,7 @@ class Participant {
   // Returns what the participant waits for, for the error when another process is lost after OnMet.
   virtual Status Explain(const Status& why) const { return why; }
   // Called about ten times a second after OnMet, until the participant leaves.
-  virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
+  virtual void OnTick(std::chrono::steady_clock::time_point /*now*/) {}
 };
 
 // A message, and the memory that its metadata are views into.

@@ -8,8 +8,6 @@
 namespace fastjax {
 namespace {
 
-std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
-
 // "waited 60.0 s for device(s) 1, 2 of group 0, which did not arrive; device(s) 0, 3 did."
 std::string Waited(const CallSite& site, const std::vector<bool>& members, int32_t group,
                    const std::vector<bool>& arrived, int64_t ms) {

@@ -45,8 +45,6 @@ Turns::Token FirstToken() {
   return (Turns::Token{random()} << 32U) + random();
 }
 
-std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
-
 }  // namespace
 
 Turns& Turns::Get() {

@@ -6,11 +6,6 @@
 
 namespace fastjax {
 
-Completer& Completer::Get() {
-  static auto* completer = new Completer;
-  return *completer;
-}
-
 void Completer::Run(std::function<void()> task) {
   if (!Queue(&task)) task();
 }

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/process_state.h"
+
 namespace fastjax {
 
 // Runs each task on a thread that no other unfinished task occupies. Completing one device's future runs the rest
@@ -17,7 +19,7 @@ namespace fastjax {
 class Completer {
  public:
   // The process's completer. Never destroyed: its threads may outlive static destructors.
-  static Completer& Get();
+  static Completer& Get() { return ProcessState<Completer>(); }
 
   void Run(std::function<void()> task);
 

@@ -12,10 +12,18 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/copy_op.h"
+#include "kernels/copy.h"
 #include "runtime/process_memory.h"
 
 namespace fastjax {
+
+// One copy between two pieces of memory that this process can address.
+struct CopyOp {
+  std::byte* dst;
+  const std::byte* src;
+  int64_t bytes;
+  kernels::Destination destination;
+};
 
 // A job of several steps, each of so many units, which threads claim in pieces. Threads do the units of one step in any
 // order and at once; all of them are done before the next step starts. A job is run once, and may then be filled again.

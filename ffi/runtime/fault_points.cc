@@ -34,20 +34,20 @@ FaultPoints& FaultPoints::Get() {
   return *points;
 }
 
-void FaultPoints::AtStepOf(int64_t launch, planner::Phase phase, int32_t stage) {
+void FaultPoints::ReachStep(int64_t launch, planner::Phase phase, int32_t stage) {
   switch (phase) {
     case planner::Phase::kBalance:
-      return At(launch, "balance");
+      return Reach(launch, "balance");
     case planner::Phase::kScaleOut:
-      return At(launch, "stage " + std::to_string(stage));
+      return Reach(launch, "stage " + std::to_string(stage));
     case planner::Phase::kRedistribute:
-      return At(launch, "redistribution");
+      return Reach(launch, "redistribution");
     case planner::Phase::kLocal:
       return;
   }
 }
 
-void FaultPoints::At(int64_t launch, std::string_view place) {
+void FaultPoints::Reach(int64_t launch, std::string_view place) {
   for (const auto& point : points_) {
     const bool here = (point->launch == launch || point->launch == kAny) && point->place == place;
     if (here && !point->reached.exchange(true)) stop_();

@@ -29,21 +29,14 @@ class FaultPoints {
   // Returns the places that the environment named when this was first called. They stop the process.
   static FaultPoints& Get();
 
-  // "meet": before the other processes are told that this one has come.
-  void AtMeet(int64_t launch) {
-    if (!points_.empty()) At(launch, "meet");
-  }
-  // "met": all processes have come, and nothing is planned yet.
-  void AtMet(int64_t launch) {
-    if (!points_.empty()) At(launch, "met");
+  // Places are "meet": before the other processes are told that this one has come; "met": all processes have come, and
+  // nothing is planned yet; "end": all of this process's rows have moved, and its program has not gone on.
+  void At(int64_t launch, std::string_view place) {
+    if (!points_.empty()) Reach(launch, place);
   }
   // "balance", "stage N", "redistribution": before the first send or copy of that phase or stage.
   void AtStep(int64_t launch, planner::Phase phase, int32_t stage) {
-    if (!points_.empty()) AtStepOf(launch, phase, stage);
-  }
-  // "end": all of this process's rows have moved, and its program has not gone on.
-  void AtEnd(int64_t launch) {
-    if (!points_.empty()) At(launch, "end");
+    if (!points_.empty()) ReachStep(launch, phase, stage);
   }
 
  private:
@@ -57,8 +50,8 @@ class FaultPoints {
 
   static constexpr int64_t kAny = -1;
 
-  void At(int64_t launch, std::string_view place);
-  void AtStepOf(int64_t launch, planner::Phase phase, int32_t stage);
+  void Reach(int64_t launch, std::string_view place);
+  void ReachStep(int64_t launch, planner::Phase phase, int32_t stage);
 
   std::vector<std::unique_ptr<Point>> points_;
   void (*stop_)();

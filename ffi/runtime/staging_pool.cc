@@ -11,11 +11,6 @@ constexpr size_t kBuffersKept = 8;
 
 }  // namespace
 
-StagingPool& StagingPool::Get() {
-  static auto* pool = new StagingPool;
-  return *pool;
-}
-
 StagingPool::Buffer StagingPool::Take(int64_t bytes) {
   Buffer best;
   {

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/process_state.h"
+
 namespace fastjax {
 
 // Buffers are kept and shared by all call sites, so a program of many layers holds as many as it has exchanges in
@@ -26,7 +28,7 @@ class StagingPool {
     int64_t bytes_ = 0;
   };
 
-  static StagingPool& Get();
+  static StagingPool& Get() { return ProcessState<StagingPool>(); }
 
   // Returns a buffer of at least `bytes`; an empty one if there is no memory.
   Buffer Take(int64_t bytes);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "execution/sum.h"
+#include "execution/sum_job.h"
 
 namespace fastjax::gpu {
 namespace {

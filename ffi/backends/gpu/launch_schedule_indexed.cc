@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backends/gpu/launch_schedule.h"
-#include "execution/sum.h"
+#include "execution/sum_job.h"
 
 namespace fastjax::gpu {
 

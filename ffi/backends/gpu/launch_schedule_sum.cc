@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "backends/gpu/launch_schedule.h"
-#include "execution/sum.h"
+#include "execution/sum_job.h"
 
 namespace fastjax::gpu {
 namespace {

@@ -1,6 +1,5 @@
 #include "backends/gpu/process_backend.h"
 
-#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -53,8 +52,6 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     if (!launching_) return Finish(why);
     failure_ = why;  // memory of the devices is in use until that has ended
   }
-
-  void OnTick(std::chrono::steady_clock::time_point /*now*/) override {}
 
  private:
   Seen seen() const override { return work_.seen(); }

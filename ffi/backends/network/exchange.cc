@@ -27,7 +27,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void OnMet() override {
     launch()->Restart();
-    FaultPoints::Get().AtMet(order());
+    FaultPoints::Get().At(order(), "met");
     PlanBesideOthers([this] { return Prepare(); }, [this](const Status& status) { OnPrepared(status); });
   }
 
@@ -49,7 +49,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     runner_.Start(wire, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
       schedule_.Release();
       if (ended.ok()) {
-        FaultPoints::Get().AtEnd(order());
+        FaultPoints::Get().At(order(), "end");
         return Finish(ended);
       }
       // If a request failed, the other processes must be told; otherwise they know already.

@@ -11,7 +11,7 @@
 #include "execution/lowering.h"
 #include "execution/placement.h"
 #include "execution/sum_job.h"
-#include "runtime/copy_op.h"
+#include "runtime/copy_pool.h"
 #include "runtime/staging_pool.h"
 #include "runtime/wire.h"
 

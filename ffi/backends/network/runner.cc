@@ -193,14 +193,7 @@ void Runner::Settle() {
 
 // Settles in a posted task, for callers that the listener to be told has called.
 void Runner::SettleLater() {
-  ++outstanding_;
-  const bool posted = wire_->Post([this] {
-    --outstanding_;
-    Settle();
-  });
-  if (posted) return;
-  --outstanding_;
-  Settle();
+  if (!PostCounted([] {})) Settle();
 }
 
 void Runner::Return(const std::function<void()>& task) {

@@ -100,6 +100,18 @@ class Runner final : public Listener {
   void StartSum();
   void Settle();
   void SettleLater();
+  // Posts a task, which is outstanding until it has been run, and settles then. False if the wire takes none.
+  template <typename Task>
+  bool PostCounted(Task task) {
+    ++outstanding_;
+    const bool posted = wire_->Post([this, task] {
+      --outstanding_;
+      task();
+      Settle();
+    });
+    if (!posted) --outstanding_;
+    return posted;
+  }
   void EndRequests(Status why);
   void DisconnectFromSilent();
   void Moved();

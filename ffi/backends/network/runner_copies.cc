@@ -69,13 +69,10 @@ void Runner::Copy() {
     const bool pooled = (local ? ready_last_ : schedule_->rows()[first].bytes) >= kPooledBytes;
     if (pooled && copies_on_pool_ >= kJobsPerThread * std::max(1, CopyPool::Get().threads())) return;
     if (!pooled && copied >= kSliceBytes) {
-      copies_later_ = wire_->Post([this] {
+      copies_later_ = PostCounted([this] {
         copies_later_ = false;
-        --outstanding_;
         Copy();
-        Settle();
       });
-      if (copies_later_) ++outstanding_;
       if (copies_later_) return;
       copied = 0;
     }

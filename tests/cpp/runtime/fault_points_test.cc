@@ -16,15 +16,15 @@ void Stop() { ++stops; }
 
 // What one launch passes.
 void Exchange(FaultPoints* points, int64_t launch) {
-  points->AtMeet(launch);
-  points->AtMet(launch);
+  points->At(launch, "meet");
+  points->At(launch, "met");
   for (int32_t stage = 1; stage <= 2; ++stage) {
     for (const Phase phase : {Phase::kLocal, Phase::kBalance, Phase::kScaleOut, Phase::kRedistribute}) {
       points->AtStep(launch, phase, stage);
       points->AtStep(launch, phase, stage);
     }
   }
-  points->AtEnd(launch);
+  points->At(launch, "end");
 }
 
 // Stops in each of three exchanges.
@@ -60,7 +60,7 @@ TEST(WhatMeansNothing) {
 TEST(LaunchesInFlightAtOnce) {
   FaultPoints points("stage 1@0", &Stop);
   stops = 0;
-  for (const int64_t launch : {0, 1}) points.AtMet(launch);
+  for (const int64_t launch : {0, 1}) points.At(launch, "met");
   points.AtStep(1, Phase::kScaleOut, 1);
   CHECK_EQ(stops, 0);
   points.AtStep(0, Phase::kScaleOut, 1);

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/wire_options.h"
 #include "support/check.h"
 #include "support/job_wire.h"
 

@@ -12,7 +12,6 @@
 
 #include "runtime/job_network.h"
 #include "runtime/wire.h"
-#include "runtime/wire_options.h"
 
 namespace fastjax::test {
 

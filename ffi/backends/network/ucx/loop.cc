@@ -6,11 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <system_error>
 #include <utility>
-
-#include "backends/network/ucx/signals.h"
 
 namespace fastjax::network::ucx {
 namespace {

@@ -2,10 +2,13 @@
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -15,6 +18,22 @@
 namespace fastjax::network::ucx {
 
 using Clock = std::chrono::steady_clock;
+
+// Threads that are started while one lives, ours or UCX's, get no signals: those are for the program's own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 // The owner of the loop. All methods are called on the wire's thread.
 class Driven {

@@ -10,8 +10,8 @@
 #include <random>
 #include <utility>
 
+#include "backends/network/open_wire.h"
 #include "backends/network/ucx/nics.h"
-#include "backends/network/ucx/signals.h"
 #include "runtime/process_state.h"
 
 namespace fastjax::network::ucx {
@@ -129,7 +129,7 @@ void UcxWire::Note(int32_t process, const std::string& name, const std::string& 
 }
 
 std::string UcxWire::Describe(int32_t process) const {
-  if (process < 0 || process >= processes()) return "process " + std::to_string(process) + ", which does not exist";
+  if (!IsProcess(process)) return "process " + std::to_string(process) + ", which does not exist";
   const std::lock_guard<std::mutex> lock(mutex_);
   const Known& known = known_[static_cast<size_t>(process)];
   if (known.name.empty()) return "process " + std::to_string(process) + ", which has not joined";
@@ -137,21 +137,19 @@ std::string UcxWire::Describe(int32_t process) const {
 }
 
 bool UcxWire::HasJoined(int32_t process) const {
-  if (process < 0 || process >= processes()) return true;
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !known_[static_cast<size_t>(process)].name.empty();
+  return !IsProcess(process) || !known_[static_cast<size_t>(process)].name.empty();
 }
 
 std::string UcxWire::Trouble(int32_t process) const {
-  if (process < 0 || process >= processes()) return {};
   const std::lock_guard<std::mutex> lock(mutex_);
-  return known_[static_cast<size_t>(process)].trouble;
+  return IsProcess(process) ? known_[static_cast<size_t>(process)].trouble : "";
 }
 
 std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
   Addresses decoded;
   std::string wrong = Decode(addresses, &decoded);
-  if (wrong.empty() && (process < 0 || process >= processes() || decoded.process != process)) {
+  if (wrong.empty() && (!IsProcess(process) || decoded.process != process)) {
     wrong = "addresses of process " + std::to_string(decoded.process) + ", of " + std::to_string(processes());
   }
   if (!wrong.empty()) return "process " + std::to_string(process) + " sent " + wrong;
@@ -161,10 +159,9 @@ std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
 }
 
 void UcxWire::PeerLost(int32_t process, const std::string& why) {
-  if (process < 0 || process >= processes() || process == parts_.process) return;
   Post([this, process, why] {
-    Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
-    if (peer->gone) return;
+    Peer* const peer = PeerOf(process);
+    if (peer == nullptr || process == parts_.process || peer->gone) return;
     peer->gone = true;
     peer->told = false;
     Lose(peer, Status::Unavailable(parts_.Name(*peer) + " cannot take part: " + why), peer->generation + 1);
@@ -237,12 +234,12 @@ WireState UcxWire::StateNow() {
 // A ring is memory that a process holds: only those get one with which there is something to say. If the system refuses
 // it, or a broken one was closed, the network serves as well: not tried again with every message.
 void UcxWire::Contact(int32_t process) {
-  if (process < 0 || process >= processes()) return;
-  Peer& peer = parts_.peers[static_cast<size_t>(process)];
-  peer.contacted = true;
-  if (!peer.joined || !peer.readable || peer.ring_tried) return;
-  peer.ring_tried = true;
-  peer.from.Open(RingProof(process, peer), loop_.doorbell());
+  Peer* const peer = PeerOf(process);
+  if (peer == nullptr) return;
+  peer->contacted = true;
+  if (!peer->joined || !peer->readable || peer->ring_tried) return;
+  peer->ring_tried = true;
+  peer->from.Open(RingProof(process, *peer), loop_.doorbell());
 }
 
 void UcxWire::SendMessage(int32_t process, const void* data, size_t bytes) {
@@ -267,8 +264,8 @@ void UcxWire::Cancel(Listener* listener) { rows_.Cancel(listener); }
 void UcxWire::Drop(uint64_t tag, uint64_t mask) { rows_.Drop(tag, mask); }
 
 void UcxWire::Disconnect(int32_t process) {
-  if (process < 0 || process >= processes() || process == parts_.process) return;
-  Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
+  Peer* const peer = PeerOf(process);
+  if (peer == nullptr || process == parts_.process) return;
   End(peer, Status::Unavailable("the connection to " + parts_.Name(*peer) + " was given up"), peer->generation + 1);
   if (!peer->joined || peer->gone) return;
   control_messages_.Hello(peer);  // so that it gives up what it has with us, now and not by our next exchange
@@ -276,8 +273,8 @@ void UcxWire::Disconnect(int32_t process) {
 }
 
 void UcxWire::Probe(int32_t process) {
-  if (process < 0 || process >= processes()) return;
-  Peer* const peer = &parts_.peers[static_cast<size_t>(process)];
+  Peer* const peer = PeerOf(process);
+  if (peer == nullptr) return;
   for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
     if (endpoint->handle == nullptr) continue;
     if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
@@ -294,7 +291,7 @@ void UcxWire::Answer(Peer* peer, const Arrival& probe) {
 }
 
 bool UcxWire::Silent(int32_t process) const {
-  if (process < 0 || process >= processes()) return false;
+  if (!IsProcess(process)) return false;
   const Peer& peer = parts_.peers[static_cast<size_t>(process)];
   const Clock::time_point before = Clock::now() - kAnswersWithin;
   return std::any_of(peer.endpoints.begin(), peer.endpoints.end(), [before](const std::shared_ptr<Endpoint>& endpoint) {
@@ -481,3 +478,7 @@ void UcxWire::LeaveAll() {
 }
 
 }  // namespace fastjax::network::ucx
+
+std::shared_ptr<fastjax::JobWire> fastjax::network::OpenWire(const WireOptions& options, std::string* wrong) {
+  return ucx::UcxWire::Open(options, wrong);
+}

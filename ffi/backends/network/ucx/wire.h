@@ -73,6 +73,9 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
                                       size_t length, const ucp_am_recv_param_t* param);
   bool Genuine(const Header& header, size_t length) const;
   uint64_t RingProof(int32_t writer, const Peer& peer) const;
+  bool IsProcess(int32_t process) const { return process >= 0 && process < processes(); }
+  // Null: there is no such process.
+  Peer* PeerOf(int32_t process) { return IsProcess(process) ? &parts_.peers[static_cast<size_t>(process)] : nullptr; }
   void Contact(int32_t process);
   void TakeFromRings();
   bool TakeArrivals();

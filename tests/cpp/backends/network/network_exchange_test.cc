@@ -199,7 +199,6 @@ TEST(NothingToTell) {
     }
     void OnMet() override {}
     void OnFailed(const Status&) override {}
-    void OnTick(std::chrono::steady_clock::time_point) override {}
     Seen seen() const override { return {}; }
   };
   Setting setting;
@@ -257,69 +256,6 @@ TEST(OtherShapes) {
   CHECK(other.IsUntouched());
 }
 
-// What processes hold against each other: that one looks for overlaps and another does not is a mistake of its own.
-TEST(Descriptions) {
-  ExchangeOptions options;
-  CHECK_EQ(Describe(options), "forwards by a plan made before");
-  options.check_overlaps = true;
-  CHECK_EQ(Describe(options), "forwards by a plan made before, looking for output slices that overlap");
-}
-
-// One process does not come: the others wait no longer than they were told to, and say whom they miss.
-TEST(Absent) {
-  Setting setting(300);
-  auto rig = setting.MakeRig();
-  const Outcomes outcomes(6);
-  for (int32_t p = 0; p < 6; ++p) {
-    if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-  }
-  for (int32_t p = 0; p < 6; ++p) {
-    if (setting.site->process_of[p] == 1) continue;
-    outcomes.Wait(p);
-    const Status status = outcomes.status(p);
-    CHECK(status.code == Code::kDeadlineExceeded || status.code == Code::kUnavailable);
-    CHECK_CONTAINS(status.message, "waited 0.3 s for " + setting.processes->network.wire(0)->Describe(1));
-  }
-  CHECK(rig->IsUntouched());
-}
-
-// One that is late is there all the same, and keeps its connections; one that is cut off will need others.
-TEST(CutOff) {
-  for (const bool cut : {false, true}) {
-    Setting setting(1000);
-    LoopbackNetwork& network = setting.processes->network;
-    if (cut) network.Cut(1);
-    auto rig = setting.MakeRig();
-    const Outcomes outcomes(6);
-    for (int32_t p = 0; p < 6; ++p) {
-      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-    }
-    for (int32_t p = 0; p < 6; ++p) {
-      if (setting.site->process_of[p] != 1) outcomes.Wait(p);
-    }
-    CHECK_GE(network.probes(), 1);
-    CHECK_EQ(network.disconnects() > 0, cut);
-  }
-}
-
-// Rows stop in flight: the error says for whom, and after it nothing is written any more.
-TEST(Stuck) {
-  Setting setting(1000);
-  auto rig = setting.MakeRig();
-  setting.processes->network.Hold(true);
-  const Outcomes outcomes = rig->Run(setting.exchange.get(), 1, true);
-  int64_t named = 0;
-  for (int32_t p = 0; p < 6; ++p) {
-    CHECK(!outcomes.status(p).ok());
-    named += Contains(outcomes.status(p).message, "nothing has moved for 1.0 s. Waiting for stage") ? 1 : 0;
-  }
-  CHECK_GE(named, 2);
-  CHECK_EQ(setting.processes->network.OpenRequests(), 0);
-  setting.processes->network.Hold(false);
-  auto next = setting.MakeRig();
-  next->CheckRun(setting.exchange.get(), 2, true);
-}
-
 // Rows that take longer than the time-out are not stuck while they move.
 TEST(Slow) {
   Setting setting(1000);
@@ -334,20 +270,6 @@ TEST(Slow) {
   outcomes.WaitAll();
   for (int32_t p = 0; p < 6; ++p) CHECK_EQ(outcomes.status(p).message, "");
   CHECK(rig->IsRight());
-}
-
-TEST(Killed) {
-  Setting setting;
-  auto rig = setting.MakeRig();
-  setting.processes->network.Hold(true);
-  const Outcomes outcomes(6);
-  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-  setting.processes->network.Kill(2);
-  for (int32_t p = 0; p < 6; ++p) {
-    if (setting.site->process_of[p] == 2) continue;
-    outcomes.Wait(p);
-    CHECK(outcomes.status(p).code == Code::kUnavailable);
-  }
 }
 
 // A process ends while it waits for the others: its devices are told, whose program could not end otherwise, and so are
@@ -399,31 +321,6 @@ TEST(ClosedInFlight) {
     CHECK_CONTAINS(outcomes.status(p).message, "(host c) closes its network. Waiting for");
   }
   CHECK_EQ(setting.processes->network.OpenRequests(), 0);
-}
-
-// Messages are lost with the connection that one side gives up, for rows of another exchange.
-TEST(LettersLost) {
-  for (int32_t quits = 0; quits < 2; ++quits) {
-    Setting setting(5000);
-    LoopbackNetwork& network = setting.processes->network;
-    auto rig = setting.MakeRig();
-    const Outcomes outcomes(6);
-    network.HoldMessages(true);
-    for (int32_t p = 0; p < 6; ++p) {
-      if (setting.site->process_of[p] != 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-    }
-    network.RunOn(0, [] {});
-    network.RunOn(quits, [&] { network.wire(quits)->Disconnect(1 - quits); });
-    network.HoldMessages(false);
-    for (int32_t p = 0; p < 6; ++p) {
-      if (setting.site->process_of[p] == 1) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-    }
-    for (int32_t p = 0; p < 6; ++p) {
-      outcomes.Wait(p);
-      CHECK_EQ(outcomes.status(p).message, "");
-    }
-    CHECK(rig->IsRight());
-  }
 }
 
 }  // namespace
