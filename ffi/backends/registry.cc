@@ -10,10 +10,10 @@
 namespace fastjax {
 namespace {
 
-// A wire's process group lives as long as call sites use it, or the wire itself.
+// A transport's process group lives as long as call sites use it, or the transport itself.
 struct OpenProcessGroup {
   std::mutex mutex;
-  std::shared_ptr<Wire> wire;
+  std::shared_ptr<Transport> transport;
   std::shared_ptr<ProcessGroup> process_group;
 };
 
@@ -22,13 +22,13 @@ struct OpenProcessGroup {
 Status FindProcessGroup(const CallSite& site, std::shared_ptr<ProcessGroup>* process_group) {
   auto& open = ProcessState<OpenProcessGroup>();
   const std::lock_guard<std::mutex> lock(open.mutex);
-  const auto current = TheWire();
+  const auto current = TheTransport();
   if (current == nullptr) {
     return Status::Internal(site.Prefix() +
                             "devices of other processes take part, and this process has opened no network.");
   }
-  if (current != open.wire) {
-    open.wire = current;
+  if (current != open.transport) {
+    open.transport = current;
     open.process_group = std::make_shared<ProcessGroup>(current);
   }
   *process_group = open.process_group;

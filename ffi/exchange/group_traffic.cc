@@ -161,38 +161,39 @@ Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t p
   return Status::Ok();
 }
 
-const GroupTraffic::Landing* GroupTraffic::FindOverlap(int32_t target) {
-  landings_.clear();
+const GroupTraffic::DestinationRange* GroupTraffic::FindOverlap(int32_t target) {
+  ranges_.clear();
   for (int32_t origin = 0; origin < devices_; ++origin) {
     ForEachRun(origin, target, 0, rows(origin, target), [&](const Run& run) {
-      landings_.push_back({run.destination_row, run.destination_row + run.rows, origin});
+      ranges_.push_back({run.destination_row, run.destination_row + run.rows, origin});
     });
   }
-  std::sort(landings_.begin(), landings_.end(), [](const Landing& a, const Landing& b) {
+  std::sort(ranges_.begin(), ranges_.end(), [](const DestinationRange& a, const DestinationRange& b) {
     return std::tie(a.first, a.end, a.origin) < std::tie(b.first, b.end, b.origin);
   });
-  for (size_t i = 1; i < landings_.size(); ++i) {
-    if (landings_[i].first < landings_[i - 1].end) return &landings_[i];
+  for (size_t i = 1; i < ranges_.size(); ++i) {
+    if (ranges_[i].first < ranges_[i - 1].end) return &ranges_[i];
   }
   return nullptr;
 }
 
-bool GroupTraffic::LandingsOverlap() {
+bool GroupTraffic::DestinationsOverlap() {
   for (int32_t target = 0; target < devices_; ++target) {
     if (FindOverlap(target) != nullptr) return true;
   }
   return false;
 }
 
-Status GroupTraffic::CheckLandings(int32_t group) {
+Status GroupTraffic::CheckDestinations(int32_t group) {
   for (int32_t target = 0; target < devices_; ++target) {
-    const Landing* later = FindOverlap(target);
+    const DestinationRange* later = FindOverlap(target);
     if (later != nullptr) return OverlapError(*(later - 1), *later, group, target);
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::OverlapError(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const {
+Status GroupTraffic::OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t group,
+                                  int32_t target) const {
   const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
   const int64_t last = std::min(earlier.end, later.end) - 1;
   const bool twice = earlier.origin == later.origin;

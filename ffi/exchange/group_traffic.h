@@ -44,20 +44,21 @@ class GroupTraffic {
   void ForEachRun(int32_t origin, int32_t target, int64_t first, int64_t rows, Visit visit) const;
 
   // Whether rows of different runs land on each other on some device.
-  bool LandingsOverlap();
+  bool DestinationsOverlap();
   // Returns an error that says which rows land on each other, if any do.
-  Status CheckLandings(int32_t group);
+  Status CheckDestinations(int32_t group);
 
  private:
-  struct Landing {
+  struct DestinationRange {
     int64_t first;
     int64_t end;
     int32_t origin;
   };
 
-  // The later of two landings on a device of which it is one, the other right before it; null where none overlap.
-  const Landing* FindOverlap(int32_t target);
-  Status OverlapError(const Landing& earlier, const Landing& later, int32_t group, int32_t target) const;
+  // The later of two ranges on a device of which it is one, the other right before it; null where none overlap.
+  const DestinationRange* FindOverlap(int32_t target);
+  Status OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t group,
+                      int32_t target) const;
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
@@ -78,9 +79,9 @@ class GroupTraffic {
   std::vector<int64_t> send_sizes_;
   std::vector<int64_t> output_offsets_;
   std::vector<int64_t> recv_sizes_;
-  std::vector<int64_t> sent_;            // rank x rank
-  std::vector<const int32_t*> indices_;  // by rank; null where there are none, or in another process
-  std::vector<Landing> landings_;        // on one device, in order
+  std::vector<int64_t> sent_;             // rank x rank
+  std::vector<const int32_t*> indices_;   // by rank; null where there are none, or in another process
+  std::vector<DestinationRange> ranges_;  // on one device, in order
 };
 
 template <typename Visit>

@@ -6,13 +6,13 @@ namespace fastjax {
 
 void Numbering::Clear() {
   values_.clear();
-  ++round_;
+  ++use_;
 }
 
 void Numbering::Add(int32_t value) {
   Known& known = known_[PlaceOf(value)];
-  if (known.round == round_ && known.value == value) return;
-  known = {value, 0, round_};
+  if (known.use == use_ && known.value == value) return;
+  known = {value, 0, use_};
   values_.push_back(value);
 }
 
@@ -20,7 +20,7 @@ void Numbering::Number() {
   std::sort(values_.begin(), values_.end());
   values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
   for (size_t i = 0; i < values_.size(); ++i) {
-    known_[PlaceOf(values_[i])] = {values_[i], static_cast<int32_t>(i), round_};
+    known_[PlaceOf(values_[i])] = {values_[i], static_cast<int32_t>(i), use_};
   }
 }
 

@@ -28,12 +28,12 @@ class Numbering {
   struct Known {
     int32_t value = 0;
     int32_t number = 0;
-    uint64_t round = 0;  // that it is of: what is left from earlier ones does not count
+    uint64_t use = 0;  // that it is of: what is left from earlier ones does not count
   };
   static constexpr size_t kPlaces = 1024;
   static size_t PlaceOf(int32_t value) { return static_cast<uint32_t>(value) % kPlaces; }
 
-  uint64_t round_ = 1;  // Each Clear begins one.
+  uint64_t use_ = 1;  // Each Clear begins one.
   std::vector<int32_t> values_;
   std::array<Known, kPlaces> known_;
 };

@@ -6,7 +6,7 @@
 namespace fastjax {
 namespace {
 
-// Rows that land in memory larger than the caches are written with non-temporal stores, which is faster.
+// Rows that are written to memory larger than the caches are written with non-temporal stores, which is faster.
 constexpr int64_t kStreamBytes = 8 << 20;
 
 }  // namespace
@@ -23,22 +23,22 @@ void Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& arg
   args_ = &args;
   traffic_ = &traffic;
   row_bytes_ = row_bytes;
-  landing_ = kernels::Destination::kCached;
+  output_stores_ = kernels::Destination::kCached;
   staging_rows_.assign(static_cast<size_t>(site.group_size), -1);
   staging_at_.assign(static_cast<size_t>(site.group_size), nullptr);
 }
 
 Status Placement::TakeStaging(const DevicePlans& plans, StagingMemory* memory) {
-  int64_t landing = 0;
+  int64_t arriving_rows = 0;
   int64_t rows = 0;
   for (int32_t rank = 0; rank < site_->group_size; ++rank) {
     const DevicePlan& plan = plans[static_cast<size_t>(rank)];
     if (!plan.here) continue;
     staging_rows_[static_cast<size_t>(rank)] = plan.staging_rows;
     rows += plan.staging_rows;
-    for (int32_t origin = 0; origin < site_->group_size; ++origin) landing += traffic_->rows(origin, rank);
+    for (int32_t origin = 0; origin < site_->group_size; ++origin) arriving_rows += traffic_->rows(origin, rank);
   }
-  if (landing * row_bytes_ >= kStreamBytes) landing_ = kernels::Destination::kStreamed;
+  if (arriving_rows * row_bytes_ >= kStreamBytes) output_stores_ = kernels::Destination::kStreamed;
   if (rows * row_bytes_ == 0) return Status::Ok();
   if (memory == nullptr) staging_ = StagingPool::Get().Take(rows * row_bytes_);
   std::byte* next = staging_.data();

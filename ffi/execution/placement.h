@@ -71,7 +71,7 @@ class Placement {
   const std::vector<ExchangeArgs>* args_ = nullptr;
   const GroupTraffic* traffic_ = nullptr;
   int64_t row_bytes_ = 0;
-  kernels::Destination landing_ = kernels::Destination::kCached;
+  kernels::Destination output_stores_ = kernels::Destination::kCached;
   StagingPool::Buffer staging_;
   std::vector<int64_t> staging_rows_;   // by rank; -1: not of this process
   std::vector<std::byte*> staging_at_;  // by rank
@@ -98,7 +98,7 @@ void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
         CopyOp{Staged(t.dst, t.dst_row), Staged(t.src, t.src_row), t.rows * row_bytes_, kernels::Destination::kCached});
     return;
   }
-  const kernels::Destination use = to_output ? landing_ : kernels::Destination::kCached;
+  const kernels::Destination use = to_output ? output_stores_ : kernels::Destination::kCached;
   int64_t done = 0;
   traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
     const std::byte* src = from_operand ? Operand(t.origin, run.source_row) : Staged(t.src, t.src_row + done);

@@ -11,7 +11,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
   if (Status status = traffic_.Load(site, group, args, options.reverse); !status.ok()) return status;
   if (options.check_overlaps && !options.reverse) {
-    if (Status status = traffic_.CheckLandings(group); !status.ok()) return status;
+    if (Status status = traffic_.CheckDestinations(group); !status.ok()) return status;
   }
   plans_.resize(static_cast<size_t>(site.group_size));
   for (DevicePlan& plan : plans_) plan.here = false;
@@ -38,7 +38,7 @@ Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>
   return PlanMetered([&](bool* anew) { return options.plan(traffic_.sent(), take, anew); }, launch);
 }
 
-Seen Prepared::seen() const {
+LaunchSummary Prepared::summary() const {
   const auto own = std::find_if(plans_.begin(), plans_.end(), [](const DevicePlan& plan) { return plan.here; });
   if (own == plans_.end()) return {traffic_.sent(), row_bytes_};
   return {traffic_.sent(), row_bytes_, own->stages, static_cast<int32_t>(own->scheduler)};

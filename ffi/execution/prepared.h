@@ -41,7 +41,7 @@ class Prepared {
     return true;
   }
   // Returns what statistics are made of. To be called after a load.
-  Seen seen() const;
+  LaunchSummary summary() const;
 
  private:
   Status Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch);

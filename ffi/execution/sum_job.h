@@ -25,7 +25,7 @@ inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
 // of its origin, and of one origin in the order of its runs. The result then does not depend on what came first. `done`
 // rows of the run's block came before it.
 template <typename Visit>
-void ForEachLanding(const GroupTraffic& traffic, int32_t devices, int32_t target, Visit visit) {
+void ForEachSummed(const GroupTraffic& traffic, int32_t devices, int32_t target, Visit visit) {
   for (int32_t origin = 0; origin < devices; ++origin) {
     int64_t done = 0;
     traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
@@ -35,7 +35,7 @@ void ForEachLanding(const GroupTraffic& traffic, int32_t devices, int32_t target
   }
 }
 
-// Each row of the results is summed by one thread, in the order of ForEachLanding: so the bits are the same with any
+// Each row of the results is summed by one thread, in the order of ForEachSummed: so the bits are the same with any
 // number of threads. Reused by later exchanges; it does not allocate once it has seen the largest. Units are rows that
 // are summed.
 class SumJob final : public PoolJob {
@@ -75,11 +75,11 @@ template <typename Source>
 void SumJob::Add(const GroupTraffic& traffic, int32_t devices, int32_t target, const ExchangeArgs& to, Source source) {
   if (row_bytes_ == 0) return;  // buffers without bytes may have no address
   next_.assign(static_cast<size_t>(to.result_rows()), 0);
-  ForEachLanding(traffic, devices, target, [this](int32_t, const Run& run, int64_t) {
+  ForEachSummed(traffic, devices, target, [this](int32_t, const Run& run, int64_t) {
     for (int64_t i = 0; i < run.rows; ++i) ++next_[static_cast<size_t>(run.destination_row + i)];
   });
   Place(to);
-  ForEachLanding(traffic, devices, target, [&](int32_t origin, const Run& run, int64_t done) {
+  ForEachSummed(traffic, devices, target, [&](int32_t origin, const Run& run, int64_t done) {
     kernels::Summand summand = source(origin, run, done);
     for (int64_t i = 0; i < run.rows; ++i) {
       summands_[next_[static_cast<size_t>(run.destination_row + i)]++] = summand;

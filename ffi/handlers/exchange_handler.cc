@@ -22,7 +22,7 @@ class TurnListener final : public FailureListener {
   void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      recent_.Note(launch);
+      recent_.Add(launch);
     }
     Turns::Get().OnFailed(this, *launch);
   }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/network/open_wire.h"
+#include "backends/network/open_transport.h"
 #include "backends/registry.h"
 #include "python/register.h"
 #include "rendezvous/rendezvous.h"
@@ -28,7 +28,7 @@ std::string ToString(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size
 
 nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std::string library,
                std::vector<std::string> nics, std::string transports) {
-  WireOptions options;
+  TransportOptions options;
   options.process = process;
   options.processes = processes;
   if (secret.size() != options.secret.size()) throw std::invalid_argument("the secret must have 16 bytes");
@@ -39,7 +39,7 @@ nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std:
   std::string addresses;
   {
     const nb::gil_scoped_release release;
-    Check(OpenTheWire(network::OpenWire, options, &addresses));
+    Check(OpenTheTransport(network::OpenTransport, options, &addresses));
   }
   return nb::bytes(addresses.data(), addresses.size());
 }
@@ -52,15 +52,15 @@ bool Close(double seconds) {
   constexpr double kLongest = 86400;
   const double limit = std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kLongest);
   const nb::gil_scoped_release release;
-  return CloseTheWire(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
+  return CloseTheTransport(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(limit)));
 }
 
 nb::dict State() {
-  WireState state;
+  TransportState state;
   bool open = false;
   {
     const nb::gil_scoped_release release;
-    open = StateOfTheWire(&state);
+    open = StateOfTheTransport(&state);
   }
   nb::dict dict;
   dict["open"] = open;

@@ -27,8 +27,9 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
     Launch launch = meter_.Begin();
     Status status = Guarded([&] { return Plan(session, &launch); });
     const int32_t* const table = session.args().front().table_words;
-    meter_.End(launch, status,
-               status.ok() && launch.metered ? SeenOf(traffic_.data(), site().plan_row_bytes, table) : Seen{});
+    meter_.End(
+        launch, status,
+        status.ok() && launch.metered ? SummaryOfPlan(traffic_.data(), site().plan_row_bytes, table) : LaunchSummary{});
     return status;
   }
 

@@ -24,7 +24,7 @@ void EraseIf(Container* container, Condition condition) {
 }  // namespace
 
 // Two threads may tell of devices of one launch in any order.
-void RecentFailures::Note(const std::shared_ptr<const FailedLaunch>& launch) {
+void RecentFailures::Add(const std::shared_ptr<const FailedLaunch>& launch) {
   for (auto& [run_id, known] : launches_) {
     if (run_id != launch->run_id) continue;
     if (known->failed < launch->failed) known = launch;

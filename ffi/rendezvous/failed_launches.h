@@ -35,7 +35,7 @@ class RecentFailures {
  public:
   static constexpr size_t kKept = 64;  // more launches than are in flight
 
-  void Note(const std::shared_ptr<const FailedLaunch>& launch);
+  void Add(const std::shared_ptr<const FailedLaunch>& launch);
   const FailedLaunch* Find(int64_t run_id) const {
     for (const auto& [failed, launch] : launches_) {
       if (failed == run_id) return launch.get();

@@ -47,22 +47,22 @@ void LaunchIds::CountFrom(const std::string& module, uint32_t start) {
 LaunchId LaunchIds::Count(int64_t site, int32_t group, int64_t run_id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Site& of = sites_.at(site);
-  std::map<int64_t, int32_t>& rounds = of.rounds[group];
+  std::map<int64_t, int32_t>& repetitions = of.repetitions[group];
   LaunchId launch_id;
   launch_id.run_id = run_id;
   launch_id.start = of.start;
   launch_id.copy = of.copy;
-  launch_id.round = rounds[run_id]++;
+  launch_id.repetition = repetitions[run_id]++;
   // Forgets the youngest run: run ids may start anew, and a run older than all others would be forgotten at once.
-  if (rounds.size() > kRunsKept) {
-    const auto oldest = rounds.begin();
-    rounds.erase(oldest->first == run_id ? std::prev(rounds.end()) : oldest);
+  if (repetitions.size() > kRunsKept) {
+    const auto oldest = repetitions.begin();
+    repetitions.erase(oldest->first == run_id ? std::prev(repetitions.end()) : oldest);
   }
   return launch_id;
 }
 
 bool SameLaunch(const LaunchId& a, const LaunchId& b) {
-  if (a.copy != b.copy || a.round != b.round) return false;
+  if (a.copy != b.copy || a.repetition != b.repetition) return false;
   return KnowStarts(a, b) ? Minus(a.run_id, a.start) == Minus(b.run_id, b.start) : a.run_id == b.run_id;
 }
 

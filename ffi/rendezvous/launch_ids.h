@@ -32,7 +32,7 @@ class LaunchIds {
     std::string module;
     int64_t start = kUnknownStart;
     int32_t copy = 0;
-    std::map<int32_t, std::map<int64_t, int32_t>> rounds;  // by group and run
+    std::map<int32_t, std::map<int64_t, int32_t>> repetitions;  // by group and run
   };
 
   std::mutex mutex_;

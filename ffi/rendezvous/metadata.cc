@@ -41,7 +41,7 @@ Status ForEachDevice(const Site& site, int32_t group, const ProcessSession& sess
       at += words_each;
     }
     if (!fits || at != message.num_words) {
-      return Status::Internal(session.prefix + site.process_group().wire->Describe(process) +
+      return Status::Internal(session.prefix + site.process_group().transport->Describe(process) +
                               " describes other devices than it has, or other numbers of slices.");
     }
   }

@@ -6,7 +6,7 @@ namespace fastjax {
 
 Status ProcessAllGather::Run(std::vector<std::vector<int64_t>>* answers) {
   std::future<Status> ended = told_->get_future();
-  if (!process_group_->wire->Post([this] { Join(); })) {
+  if (!process_group_->transport->Post([this] { Join(); })) {
     return Status::Unavailable(process_session_.prefix + "the network of this process has been closed.");
   }
   Status status = ended.get();  // bounded by the time-out of the process session
@@ -16,7 +16,7 @@ Status ProcessAllGather::Run(std::vector<std::vector<int64_t>>* answers) {
 
 void ProcessAllGather::Join() {
   while (process_group_->rendezvous.IsGivenUp(process_session_.key, process_session_.launch_id))
-    ++process_session_.launch_id.round;
+    ++process_session_.launch_id.repetition;
   ProcessMetadata message;
   message.key = process_session_.key;
   message.launch_id = process_session_.launch_id;

@@ -23,7 +23,7 @@ class ProcessAllGather final : public Participant {
   // The caller sets key, launch id, text, others, timeout and prefix before Run.
   ProcessSession& process_session() { return process_session_; }
   // Gathers. `answers` are the words of the others, in their order. Waits no longer than the process session does. Must
-  // not be called on the wire's thread.
+  // not be called on the transport's thread.
   Status Run(std::vector<std::vector<int64_t>>* answers);
 
   void OnMet() override;

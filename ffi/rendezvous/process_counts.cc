@@ -39,8 +39,8 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
     status.code == Code::kInvalidArgument ? rendezvous.FailHere(&process_session(), status)
                                           : rendezvous.FailEverywhere(&process_session(), status);
   }
-  Seen seen() const override {
-    return SeenOf(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
+  LaunchSummary summary() const override {
+    return SummaryOfPlan(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
   }
 
   Status Plan() {

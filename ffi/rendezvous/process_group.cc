@@ -17,7 +17,7 @@ Site::Site(std::shared_ptr<ProcessGroup> process_group, std::shared_ptr<const Ca
           call.program + ") between " + std::to_string(call.group_size) + " devices, " + what + ", of " + call.shapes;
   if (!call.module.empty()) text_ += kInModule + call.module.substr(0, kModuleShown);
   const std::string named = text_ + call.module;
-  call_ = process_group_->wire->KeyedHash(named.data(), named.size());
+  call_ = process_group_->transport->KeyedHash(named.data(), named.size());
   number_ = process_group_->launch_ids.Open(call_, call.module);
   others_.resize(call.groups());
   local_.resize(call.groups());

@@ -1,4 +1,4 @@
-// Declares ProcessGroup, the wire of a job with its users, and Site, a call site whose devices are spread over
+// Declares ProcessGroup, the transport of a job with its users, and Site, a call site whose devices are spread over
 // processes.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_GROUP_H_
@@ -12,17 +12,17 @@
 #include "exchange/call_site.h"
 #include "rendezvous/launch_ids.h"
 #include "rendezvous/process_rendezvous.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax {
 
-// The wire of a job, and the objects that use it.
+// The transport of a job, and the objects that use it.
 struct ProcessGroup {
-  explicit ProcessGroup(std::shared_ptr<Wire> w) : wire(std::move(w)), rendezvous(wire.get()) {
-    wire->SetHandler(&rendezvous);
+  explicit ProcessGroup(std::shared_ptr<Transport> w) : transport(std::move(w)), rendezvous(transport.get()) {
+    transport->SetHandler(&rendezvous);
   }
 
-  const std::shared_ptr<Wire> wire;
+  const std::shared_ptr<Transport> transport;
   ProcessRendezvous rendezvous;
   LaunchIds launch_ids;
 };
@@ -41,7 +41,7 @@ class Site {
   const CallSite& call_site() const { return *call_site_; }
   const std::shared_ptr<const CallSite>& shared_call_site() const { return call_site_; }
   ProcessGroup& process_group() const { return *process_group_; }
-  int32_t process() const { return process_group_->wire->process(); }
+  int32_t process() const { return process_group_->transport->process(); }
   int32_t process_of(int32_t group, int32_t position) const {
     return call_site_->process_of[call_site_->partition(group, position)];
   }

@@ -39,8 +39,8 @@ class ProcessLaunch : public Participant {
   ProcessSession& process_session() { return process_session_; }
   std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
 
-  // On the thread of the last device to arrive: joins the process session. `done` is called on the wire's thread when
-  // the launch is over, and the object may then be reused.
+  // On the thread of the last device to arrive: joins the process session. `done` is called on the transport's thread
+  // when the launch is over, and the object may then be reused.
   void Begin(Session* session, std::function<void()> done) {
     session_ = session;
     done_ = std::move(done);
@@ -56,7 +56,7 @@ class ProcessLaunch : public Participant {
       return Status::Ok();
     });
     if (!written.ok()) return EndAlone(written, named);
-    const bool posted = site_->process_group().wire->Post([this] {
+    const bool posted = site_->process_group().transport->Post([this] {
       FaultPoints::Get().At(order_, "meet");
       site_->process_group().rendezvous.Join(&process_session_);
     });
@@ -64,15 +64,15 @@ class ProcessLaunch : public Participant {
   }
 
  protected:
-  // Calls `plan` and then, on the wire's thread, `then` with its status. To be called in OnMet. While rows of other
-  // exchanges move, which need the wire's thread, another thread plans for large groups. If the session fails
-  // meanwhile, Defers keeps the failure for `then`.
+  // Calls `plan` and then, on the transport's thread, `then` with its status. To be called in OnMet. While rows of
+  // other exchanges move, which need the transport's thread, another thread plans for large groups. If the session
+  // fails meanwhile, Defers keeps the failure for `then`.
   template <typename Plan, typename Then>
   void PlanBesideOthers(Plan plan, Then then) {
     const auto work = [this, plan, then] {
       const Status status = Guarded(plan);
-      // The wire lives as long as there is a process session.
-      static_cast<void>(site_->process_group().wire->Post([this, then, status] {
+      // The transport lives as long as there is a process session.
+      static_cast<void>(site_->process_group().transport->Post([this, then, status] {
         planning_ = false;
         then(status);
       }));
@@ -99,7 +99,7 @@ class ProcessLaunch : public Participant {
   // The launch's measurements, which begin again once the processes have met.
   Launch* launch() { return &launch_; }
   // Returns what the launch moved, if it succeeded.
-  virtual Seen seen() const = 0;
+  virtual LaunchSummary summary() const = 0;
   // Leaves the process session and completes the devices.
   void Finish(const Status& status) {
     site_->process_group().rendezvous.Leave(&process_session_);
@@ -112,7 +112,7 @@ class ProcessLaunch : public Participant {
 
   // Ends a launch that the other processes have not been told of yet. They are told now, if the launch has an id.
   void EndAlone(const Status& why, bool named) {
-    const bool posted = named && site_->process_group().wire->Post([this, why] {
+    const bool posted = named && site_->process_group().transport->Post([this, why] {
       site_->process_group().rendezvous.TellAll(process_session_, why);
       End(why);
     });
@@ -120,7 +120,7 @@ class ProcessLaunch : public Participant {
   }
 
   void End(const Status& status) {
-    meter_->End(launch_, status, status.ok() && launch_.metered ? seen() : Seen{});
+    meter_->End(launch_, status, status.ok() && launch_.metered ? summary() : LaunchSummary{});
     Session* session = std::exchange(session_, nullptr);
     const auto done = std::move(done_);
     done_ = nullptr;
@@ -150,7 +150,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
 
   ProcessOperation(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
                    const std::string& what, std::shared_ptr<Meter> meter, Shared shared)
-      : Rendezvous<typename OneLaunch::Args>(call_site, process_group->wire->process()),
+      : Rendezvous<typename OneLaunch::Args>(call_site, process_group->transport->process()),
         site_(std::make_shared<const Site>(std::move(process_group), call_site, what)),
         meter_(std::move(meter)),
         shared_(std::move(shared)) {}
@@ -190,7 +190,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   void Post(int64_t run_id, int32_t group, Tell tell) const {
     auto process_session = std::make_shared<ProcessSession>();
     site_->Begin(run_id, group, process_session.get());
-    site_->process_group().wire->Post(
+    site_->process_group().transport->Post(
         [site = site_, process_session, tell] { tell(&site->process_group().rendezvous, *process_session); });
   }
 

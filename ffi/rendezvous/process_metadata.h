@@ -26,7 +26,7 @@ struct LaunchId {
   int64_t run_id = 0;             // XLA's number of the launch, in this process
   int64_t start = kUnknownStart;  // from where XLA counts them, in this process
   int32_t copy = 0;               // of the call site, in the order in which they were made
-  int32_t round = 0;              // of this copy, in this run
+  int32_t repetition = 0;         // of this copy, in this run
 };
 
 // The last two are sent after a connection was renewed. kMeetAgain is the message of kMeet once more, from a process

@@ -30,7 +30,7 @@ std::string Distance(const LaunchId& theirs, const LaunchId& own) {
   const char* unit = "launch";
   const char* units = "launches";
   if (distance == 0) {
-    distance = int64_t{theirs.round} - own.round;
+    distance = int64_t{theirs.repetition} - own.repetition;
     unit = "repetition in a loop";
     units = "repetitions in a loop";
   }
@@ -60,7 +60,7 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   if (old == nullptr) old = RecallIncomparable(session->key, session->launch_id);
   if (old != nullptr) return FailHere(session, GaveUp(*session, *old));
   for (const int32_t process : session->others) {
-    wire_->SendMessage(process, session->bytes.data(), session->bytes.size());
+    transport_->SendMessage(process, session->bytes.data(), session->bytes.size());
   }
   for (size_t place = 0; place < session->others.size(); ++place) {
     const auto process = static_cast<size_t>(session->others[place]);
@@ -103,7 +103,7 @@ bool ProcessRendezvous::OthersHaveMet(const ProcessSession& session) const {
 
 void ProcessRendezvous::TellComers(const ProcessSession& session, const Status& why) {
   if (session.others.empty()) return;
-  Remember({session.key, session.launch_id, why.message, wire_->process()});
+  Remember({session.key, session.launch_id, why.message, transport_->process()});
   const GivenUp& given_up = given_up_.back();
   for (const auto& [process, theirs] : given_up.came) Tell(process, given_up);
 }
@@ -115,7 +115,7 @@ void ProcessRendezvous::FailEverywhere(ProcessSession* session, const Status& wh
 }
 
 void ProcessRendezvous::TellAll(const ProcessSession& session, const Status& why, int32_t lost) {
-  GivenUp given_up{session.key, session.launch_id, why.message, wire_->process()};
+  GivenUp given_up{session.key, session.launch_id, why.message, transport_->process()};
   for (const int32_t process : session.others) {
     if (process != lost) Tell(process, given_up);
   }
@@ -127,7 +127,7 @@ void ProcessRendezvous::FailHere(ProcessSession* session, const Status& why) {
   if (session->failed) return;
   session->failed = true;
   ForEachMissing(*session, [this](int32_t process) {
-    if (wire_->Silent(process)) wire_->Disconnect(process);
+    if (transport_->Silent(process)) transport_->Disconnect(process);
   });
   session->participant->OnFailed(why);
 }
@@ -139,7 +139,7 @@ void ProcessRendezvous::Tell(int32_t process, const GivenUp& given_up) {
   message.launch_id = given_up.launch_id;
   message.text = given_up.text;
   Encode(message, &scratch_);
-  wire_->SendMessage(process, scratch_.data(), scratch_.size());
+  transport_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
 // Remembers a launch that was given up, and forgets the messages that had arrived for it.
@@ -190,7 +190,7 @@ void ProcessRendezvous::WhenKnown(const ProcessSession& session, int32_t process
   given_up->use = std::move(use);
 }
 
-void ProcessRendezvous::NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up) {
+void ProcessRendezvous::AddLateComer(int32_t process, const LaunchId& theirs, GivenUp* given_up) {
   const auto same = [&](const auto& known) { return known.first == process; };
   if (std::any_of(given_up->came.begin(), given_up->came.end(), same)) return;
   given_up->came.emplace_back(process, theirs);
@@ -215,8 +215,9 @@ void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t
   message->memory.resize((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (bytes > 0) std::memcpy(message->memory.data(), data, bytes);
   if (!Decode(reinterpret_cast<const std::byte*>(message->memory.data()), bytes, &message->metadata)) {
-    return OnLost(process, Status::Internal(wire_->Describe(process) + " sent a message that is none of fastjax's; "
-                                                                       "do all processes run the same version?"));
+    return OnLost(process,
+                  Status::Internal(transport_->Describe(process) + " sent a message that is none of fastjax's; "
+                                                                   "do all processes run the same version?"));
   }
   if (message->metadata.kind != Kind::kGiveUp) return Receive(process, std::move(message));
   OnGiveUp(process, message->metadata);
@@ -245,7 +246,7 @@ Status ProcessRendezvous::Incomparable(const ProcessSession& session, int32_t pr
                                         "nothing says from which number it counts"
                                       : ", counted from " + std::to_string(id.start));
   };
-  return Status::Invalid(session.prefix + "this launch and that of " + wire_->Describe(process) +
+  return Status::Invalid(session.prefix + "this launch and that of " + transport_->Describe(process) +
                          " cannot be told to be the same: here, " + session.text + ", " + launch(session.launch_id) +
                          "; there, " + std::string(theirs.text) + ", " + launch(theirs.launch_id) +
                          ". Compile the program in every process, or load the same serialized executable in each.");
@@ -271,8 +272,8 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
   }
   // The process that gave up has told all others, except the one that had told it.
   if (GivenUp* const old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
-    if (old->by == wire_->process()) Tell(process, *old);
-    NoteLate(process, message->metadata.launch_id, old);
+    if (old->by == transport_->process()) Tell(process, *old);
+    AddLateComer(process, message->metadata.launch_id, old);
     return PutAway(std::move(message));
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
@@ -296,7 +297,7 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
 
 bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message) {
   const ProcessMetadata& theirs = message->metadata;
-  const auto who = [&] { return wire_->Describe(session->others[place]); };
+  const auto who = [&] { return transport_->Describe(session->others[place]); };
   const auto refuse = [&](const Status& why) {
     FailEverywhere(session, why);
     return false;
@@ -337,7 +338,7 @@ void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message
 }
 
 Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& given_up) const {
-  return Status::Unavailable(session.prefix + wire_->Describe(given_up.by) + " gave up: " + given_up.text);
+  return Status::Unavailable(session.prefix + transport_->Describe(given_up.by) + " gave up: " + given_up.text);
 }
 
 void ProcessRendezvous::OnLost(int32_t process, const Status& status) {
@@ -365,7 +366,7 @@ void ProcessRendezvous::OnRenewed(int32_t process, const Status& why) {
 void ProcessRendezvous::SendAgain(const ProcessSession& session, int32_t process, Kind kind) {
   scratch_ = session.bytes;
   SetKind(kind, &scratch_);
-  wire_->SendMessage(process, scratch_.data(), scratch_.size());
+  transport_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
 // Whether the processes that have not come to a session are all at an earlier one, at which this process is too.
@@ -405,7 +406,7 @@ void ProcessRendezvous::OnTick(std::chrono::steady_clock::time_point now) {
 // Others may read data or compile long before their first launch.
 void ProcessRendezvous::WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now) {
   bool newcomers = false;
-  ForEachMissing(*session, [&](int32_t process) { newcomers = newcomers || !wire_->HasJoined(process); });
+  ForEachMissing(*session, [&](int32_t process) { newcomers = newcomers || !transport_->HasJoined(process); });
   if (!newcomers) return;
   const auto limit = opened_ + kTimeoutsToJoin * session->timeout;
   session->deadline = std::max(session->deadline, std::min(now + session->timeout, limit));
@@ -416,7 +417,7 @@ void ProcessRendezvous::Await(ProcessSession* session, std::chrono::steady_clock
   if (now >= session->deadline) return FailEverywhere(session, Status::Deadline(session->prefix + Missing(*session)));
   if (session->probed || now < session->deadline - session->timeout / 2) return;
   session->probed = true;
-  ForEachMissing(*session, [this](int32_t process) { wire_->Probe(process); });
+  ForEachMissing(*session, [this](int32_t process) { transport_->Probe(process); });
 }
 
 void ProcessRendezvous::OnClosed(const Status& why) {
@@ -478,9 +479,9 @@ std::string ProcessRendezvous::Missing(const ProcessSession& session) const {
   for (size_t place = 0; place < session.others.size(); ++place) {
     if (session.messages[place] != nullptr) continue;
     const auto process = static_cast<size_t>(session.others[place]);
-    text += (first ? "" : ", ") + wire_->Describe(session.others[place]);
+    text += (first ? "" : ", ") + transport_->Describe(session.others[place]);
     first = false;
-    if (const std::string trouble = wire_->Trouble(session.others[place]); !trouble.empty()) {
+    if (const std::string trouble = transport_->Trouble(session.others[place]); !trouble.empty()) {
       text += " (" + trouble + ")";
     }
     const std::string where = Whereabouts(session, process);

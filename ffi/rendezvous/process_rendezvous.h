@@ -1,5 +1,5 @@
 // Declares ProcessRendezvous, where the processes of a launch meet before rows move: each sends the others its process
-// metadata. It runs on the wire's thread.
+// metadata. It runs on the transport's thread.
 #ifndef FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 #define FASTJAX_RENDEZVOUS_PROCESS_RENDEZVOUS_H_
 
@@ -16,11 +16,11 @@
 
 #include "exchange/status.h"
 #include "rendezvous/process_metadata.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax {
 
-// The owner of a session. It is called on the wire's thread.
+// The owner of a session. It is called on the transport's thread.
 class Participant {
  public:
   virtual ~Participant() = default;
@@ -64,10 +64,10 @@ struct ProcessSession {
   std::chrono::steady_clock::time_point deadline;
 };
 
-// All methods are called on the wire's thread.
+// All methods are called on the transport's thread.
 class ProcessRendezvous final : public Handler {
  public:
-  explicit ProcessRendezvous(Wire* wire) : wire_(wire) {}
+  explicit ProcessRendezvous(Transport* transport) : transport_(transport) {}
 
   void Join(ProcessSession* session);
   void Leave(ProcessSession* session);
@@ -129,7 +129,7 @@ class ProcessRendezvous final : public Handler {
   void ForEachJoined(Function function);
   void Tell(int32_t process, const GivenUp& given_up);
   void Remember(GivenUp given_up);
-  void NoteLate(int32_t process, const LaunchId& theirs, GivenUp* given_up);
+  void AddLateComer(int32_t process, const LaunchId& theirs, GivenUp* given_up);
   GivenUp* Recall(const CallKey& key, const LaunchId& launch_id);
   const GivenUp* RecallIncomparable(const CallKey& key, const LaunchId& launch_id) const;
   void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
@@ -148,7 +148,7 @@ class ProcessRendezvous final : public Handler {
   std::unique_ptr<ReceivedMessage> TakeMessage();
   void PutAway(std::unique_ptr<ReceivedMessage> message);
 
-  Wire* wire_;
+  Transport* transport_;
   const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
   Status closed_;  // why no session is accepted any more
   std::vector<ProcessSession*> joined_;

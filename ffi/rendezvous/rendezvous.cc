@@ -51,8 +51,8 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
 
 std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t process) {
   // A program may have call sites between processes and others inside of each.
-  const auto wire = process == kAllProcesses ? TheWire() : nullptr;
-  return FailedLaunches::Of(site.program, wire == nullptr ? process : wire->process());
+  const auto transport = process == kAllProcesses ? TheTransport() : nullptr;
+  return FailedLaunches::Of(site.program, transport == nullptr ? process : transport->process());
 }
 
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,
@@ -72,6 +72,6 @@ std::string StillMissing(const CallSite& site, const std::vector<bool>& members,
          " in all" + (launches.empty() ? "." : "; " + launches + ".");
 }
 
-void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
+void PrintToStderr(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
 
 }  // namespace fastjax

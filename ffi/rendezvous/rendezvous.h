@@ -31,7 +31,7 @@ std::string MissingDevices(const CallSite& site, const std::vector<bool>& member
 // XLA's, which may end the process before the error is seen. It is not written where the time-out is short.
 std::string StillMissing(const CallSite& site, const std::vector<bool>& members, int32_t group,
                          const std::vector<bool>& arrived);
-void Say(const std::string& text);
+void PrintToStderr(const std::string& text);
 constexpr int64_t kLongTimeoutMs = 10'000;
 
 // Counts devices, of all call sites, that have arrived at a rendezvous and have not been completed. A device still
@@ -83,8 +83,8 @@ class Rendezvous : public Operation<Args>,
     int32_t group_ = 0;
     int32_t missing_ = 0;
     std::chrono::steady_clock::time_point deadline_;
-    bool said_ = false;  // whether the text for stderr has been written
-    Status refusal_;     // of the first device that cannot take part
+    bool warned_ = false;  // whether the text for stderr has been written
+    Status refusal_;       // of the first device that cannot take part
     std::vector<Args> args_;
     std::vector<bool> arrived_;
     std::vector<Completion> completions_;
@@ -118,12 +118,12 @@ class Rendezvous : public Operation<Args>,
       waiting = !open_.empty();
       for (Session* session : open_) {
         if (!IsHalfWay(*session, now)) continue;
-        session->said_ = true;
+        session->warned_ = true;
         missing.push_back(StillMissing(*site_, members_, session->group_, session->arrived_));
       }
     }
     for (Session* session : due) FailSession(session, Late(*session), -1);
-    for (const std::string& text : missing) Say(text);
+    for (const std::string& text : missing) PrintToStderr(text);
     return waiting;
   }
 
@@ -132,13 +132,13 @@ class Rendezvous : public Operation<Args>,
     std::vector<int32_t> absent;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      failures_.Note(launch);
+      failures_.Add(launch);
       in_vain = TakeOpen([&](const Session& session) {
         return session.run_id_ == launch->run_id && WhyInVain(session.group_, &session, *launch) != nullptr;
       });
       for (int32_t group = 0; group < site_->groups() && between_processes_; ++group) {
         if (WhyInVain(group, nullptr, *launch) == nullptr || IsOpen(launch->run_id, group)) continue;
-        if (NoteEnded(launch->run_id, group)) absent.push_back(group);
+        if (AddEnded(launch->run_id, group)) absent.push_back(group);
       }
     }
     for (Session* session : in_vain) FailSession(session, *WhyInVain(session->group_, session, *launch), -1);
@@ -239,7 +239,7 @@ class Rendezvous : public Operation<Args>,
   }
 
   bool IsHalfWay(const Session& session, std::chrono::steady_clock::time_point now) const {
-    return site_->timeout_ms >= kLongTimeoutMs && !session.said_ &&
+    return site_->timeout_ms >= kLongTimeoutMs && !session.warned_ &&
            session.deadline_ - now <= std::chrono::milliseconds(site_->timeout_ms / 2);
   }
 
@@ -262,7 +262,7 @@ class Rendezvous : public Operation<Args>,
   }
 
   // The other processes are told that no more of the group is to come in this run. False if they have been told.
-  bool NoteEnded(int64_t run_id, int32_t group) {
+  bool AddEnded(int64_t run_id, int32_t group) {
     if (HasEnded(run_id, group)) return false;
     ended_.emplace_back(run_id, group);
     if (ended_.size() > kEndedKept) ended_.pop_front();
@@ -277,7 +277,7 @@ class Rendezvous : public Operation<Args>,
         std::stable_partition(open_.begin(), open_.end(), [&](const Session* session) { return !condition(*session); });
     taken.assign(left, open_.end());
     open_.erase(left, open_.end());
-    for (const Session* session : taken) NoteEnded(session->run_id_, session->group_);
+    for (const Session* session : taken) AddEnded(session->run_id_, session->group_);
     return taken;
   }
 
@@ -302,7 +302,7 @@ class Rendezvous : public Operation<Args>,
     session->run_id_ = run_id;
     session->group_ = group;
     session->missing_ = expected_[group];
-    session->said_ = false;
+    session->warned_ = false;
     session->refusal_ = Status::Ok();
     session->deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(site_->timeout_ms);
     session->args_.assign(site_->group_size, Args{});
@@ -322,7 +322,7 @@ class Rendezvous : public Operation<Args>,
   }
 
   // Devices of the session fail: whoever waits for them elsewhere need not.
-  void NoteFailed(const Session& session, const Status& why) {
+  void TellCallSites(const Session& session, const Status& why) {
     static_cast<void>(Guarded([&] {
       std::vector<int32_t> partitions;
       for (int32_t position = 0; position < site_->group_size; ++position) {
@@ -335,7 +335,7 @@ class Rendezvous : public Operation<Args>,
 
   void FinishSession(Session* session, const Status& status, int32_t here) {
     const auto keep_alive = std::move(session->owner_);
-    if (!status.ok()) NoteFailed(*session, status);
+    if (!status.ok()) TellCallSites(*session, status);
     const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
     Completion own;
     for (int32_t p = 0; p < site_->group_size; ++p) {

@@ -180,16 +180,16 @@ void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
   wake_.notify_all();
 }
 
-// Requires the lock, as NoteFirst does.
+// Requires the lock, as UpdateFirstOrder does.
 void CopyPool::Insert(PoolJob* job, bool before_equals) {
   const auto at = std::find_if(jobs_.begin(), jobs_.end(), [&](const PoolJob* other) {
     return before_equals ? other->order_ >= job->order_ : other->order_ > job->order_;
   });
   jobs_.insert(at, job);
-  NoteFirst();
+  UpdateFirstOrder();
 }
 
-void CopyPool::NoteFirst() {
+void CopyPool::UpdateFirstOrder() {
   first_order_.store(jobs_.empty() ? kNobody : jobs_.front()->order_, std::memory_order_relaxed);
 }
 
@@ -213,7 +213,7 @@ void CopyPool::Work(PoolJob* job, std::unique_lock<std::mutex>* lock) {
   const bool claimable = more && queued != jobs_.end();  // as far as anybody has found out
   if (!more && queued != jobs_.end()) {
     jobs_.erase(queued);
-    NoteFirst();
+    UpdateFirstOrder();
   }
   if (--job->references_ > 0 || claimable) return;
   // Nothing is left to claim and no worker is inside, so everything is done.

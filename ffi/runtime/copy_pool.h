@@ -141,7 +141,7 @@ class CopyPool {
   void Loop();
   void Work(PoolJob* job, std::unique_lock<std::mutex>* lock);
   void Insert(PoolJob* job, bool before_equals);
-  void NoteFirst();
+  void UpdateFirstOrder();
   bool AnyBefore(const PoolJob& job) const { return first_order_.load(std::memory_order_relaxed) < job.order_; }
 
   int threads_ = 0;  // set once, by the constructor

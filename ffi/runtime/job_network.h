@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "runtime/keyed_hash.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax {
 
-struct WireOptions {
+struct TransportOptions {
   int32_t process = 0;
   int32_t processes = 1;
   Secret secret{};
   std::string library = "libucp.so.0";  // path or name of UCX's libucp
   std::vector<std::string> nics;        // one NIC worker each; none: one NIC worker with what UCX chooses
-  std::string transports;               // UCX_TLS for this wire; empty: UCX's choice
+  std::string transports;               // UCX_TLS for this transport; empty: UCX's choice
 };
 
 struct NicWorkerState {
@@ -28,7 +28,7 @@ struct NicWorkerState {
   std::vector<std::string> transports;  // in use
 };
 
-struct WireState {
+struct TransportState {
   std::string library, version;
   std::vector<NicWorkerState> nic_workers;
   std::vector<std::string> peers;
@@ -37,8 +37,8 @@ struct WireState {
   int64_t refused = 0;                         // what came without proof that it belongs to the job, and was dropped
 };
 
-// A wire that processes join and leave. All of its methods may be called from any thread.
-class JobWire : public Wire {
+// A transport that processes join and leave. All of its methods may be called from any thread.
+class JobTransport : public Transport {
  public:
   // Returns what other processes need to reach this one.
   virtual const std::string& addresses() const = 0;
@@ -47,35 +47,36 @@ class JobWire : public Wire {
   virtual std::string AddPeer(int32_t process, const std::string& addresses) = 0;
   // To be called when a process is gone, until it is added again.
   virtual void PeerLost(int32_t process, const std::string& why) = 0;
-  // Ends all requests, tells the handler, sends what is in flight for at most that long, and ends the wire's thread
-  // once the handler is idle. False if the thread does not end: then it is left running, and the wire is never
-  // destroyed.
+  // Ends all requests, tells the handler, sends what is in flight for at most that long, and ends the transport's
+  // thread once the handler is idle. False if the thread does not end: then it is left running, and the transport is
+  // never destroyed.
   virtual bool Close(std::chrono::milliseconds limit) = 0;
-  // Stops the wire's thread where it is, before the process exits. Waits a moment for that.
+  // Stops the transport's thread where it is, before the process exits. Waits a moment for that.
   virtual void Halt() = 0;
-  virtual WireState State() = 0;
+  virtual TransportState State() = 0;
 };
 
-// Opens a wire. Returns null, with the reason, if that cannot be done.
-using WireOpener = std::function<std::shared_ptr<JobWire>(const WireOptions& options, std::string* wrong)>;
+// Opens a transport. Returns null, with the reason, if that cannot be done.
+using TransportOpener =
+    std::function<std::shared_ptr<JobTransport>(const TransportOptions& options, std::string* wrong)>;
 
 // All of these functions may be called from any thread.
 
-// Returns the wire, or null while none is open. Messages that arrive before it has a handler are kept.
-std::shared_ptr<Wire> TheWire();
+// Returns the transport, or null while none is open. Messages that arrive before it has a handler are kept.
+std::shared_ptr<Transport> TheTransport();
 
-// Opens the wire, and gives what other processes need to reach it. Returns what is wrong, or an empty string.
-std::string OpenTheWire(const WireOpener& open, const WireOptions& options, std::string* addresses);
+// Opens the transport, and gives what other processes need to reach it. Returns what is wrong, or an empty string.
+std::string OpenTheTransport(const TransportOpener& open, const TransportOptions& options, std::string* addresses);
 // To be called when a process has joined, or was restarted, with these addresses. Returns what is wrong, or an empty
 // string.
 std::string AddPeer(int32_t process, const std::string& addresses);
-// To be called when a process is found to be gone for good by other means than the wire.
+// To be called when a process is found to be gone for good by other means than the transport.
 std::string PeerLost(int32_t process, const std::string& why);
-// Sends what is in flight, for at most that long, and closes the wire. False if it had to give up; true if none is
+// Sends what is in flight, for at most that long, and closes the transport. False if it had to give up; true if none is
 // open.
-bool CloseTheWire(std::chrono::milliseconds limit);
+bool CloseTheTransport(std::chrono::milliseconds limit);
 // Returns false if none is open.
-bool StateOfTheWire(WireState* state);
+bool StateOfTheTransport(TransportState* state);
 
 }  // namespace fastjax
 

@@ -29,7 +29,7 @@ void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<in
 
 }  // namespace
 
-Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
+LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
   const planner::TableView view(table);
   return {sent, row_bytes, view.stages(), static_cast<int32_t>(view.scheduler())};
 }
@@ -44,16 +44,16 @@ Meter::~Meter() {
   if (record_ != nullptr) Records::Get().Close(record_);
 }
 
-void Meter::End(const Launch& launch, const Status& status, const Seen& seen) {
+void Meter::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
   if (!launch.metered) return;
   const int64_t elapsed = NanosecondsSince(launch.start);
   static_cast<void>(Guarded([&] {
-    Note(launch, status, seen, elapsed);
+    Add(launch, status, summary, elapsed);
     return Status::Ok();
   }));
 }
 
-void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns) {
+void Meter::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
   std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
   record_->Update([&](Statistics* statistics) {
     if (!status.ok()) {
@@ -61,16 +61,16 @@ void Meter::Note(const Launch& launch, const Status& status, const Seen& seen, i
       return;
     }
     const auto ranks = static_cast<size_t>(site_->group_size);
-    CopyTraffic(seen.sent, ranks, kind_.reverse, &statistics->traffic);
+    CopyTraffic(summary.sent, ranks, kind_.reverse, &statistics->traffic);
     ++statistics->exchanges;
     statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
     statistics->total_rows += statistics->rows;
-    statistics->row_bytes = seen.row_bytes;
-    statistics->total_bytes += statistics->rows * seen.row_bytes;
+    statistics->row_bytes = summary.row_bytes;
+    statistics->total_bytes += statistics->rows * summary.row_bytes;
     statistics->skew = SkewOf(statistics->traffic, site_->group_size, &statistics->scratch);
     statistics->total_skew += statistics->skew;
-    statistics->stages = seen.stages;
-    statistics->scheduler = seen.scheduler;
+    statistics->stages = summary.stages;
+    statistics->scheduler = summary.scheduler;
     if (launch.planned) {
       ++(launch.anew ? statistics->plans_made : statistics->plans_reused);
       statistics->planning.Add(launch.planning_ns);

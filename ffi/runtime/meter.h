@@ -30,7 +30,7 @@ struct Launch {
 };
 
 // What a launch moved, given when it has succeeded.
-struct Seen {
+struct LaunchSummary {
   const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
   int64_t row_bytes = 0;
   int32_t stages = 0;
@@ -38,7 +38,7 @@ struct Seen {
 };
 
 // Returns what a launch that only planned has planned, from the stage table of any rank.
-Seen SeenOf(const int64_t* sent, int64_t row_bytes, const int32_t* table);
+LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table);
 
 // Returns plan(bool* anew), and records in `launch` how long it took.
 template <typename Plan>
@@ -70,12 +70,12 @@ class Meter {
   }
   // To be called once for each launch that has begun, before its devices are told. The first call allocates memory;
   // without memory, nothing is recorded.
-  void End(const Launch& launch, const Status& status, const Seen& seen);
+  void End(const Launch& launch, const Status& status, const LaunchSummary& summary);
   // Counts a launch that failed before it began.
   void Fail() { End(Begin(), Status::Internal(""), {}); }
 
  private:
-  void Note(const Launch& launch, const Status& status, const Seen& seen, int64_t elapsed_ns);
+  void Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns);
 
   const std::shared_ptr<const CallSite> site_;
   const SiteKind kind_;

@@ -256,7 +256,7 @@ def test_python_layers():
         ("planner/a.h", "<pthread.h>"),
         ("exchange/a.cc", '"planner/planner.h"'),
         ("backends/gpu/a.cc", '"backends/network/runner.h"'),
-        ("backends/network/a.cc", '"backends/network/ucx/wire.h"'),
+        ("backends/network/a.cc", '"backends/network/ucx/transport.h"'),
         ("handlers/a.cc", "<Python.h>"),
         ("elsewhere/a.cc", "<vector>"),
     ],

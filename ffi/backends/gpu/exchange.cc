@@ -50,7 +50,7 @@ struct GpuExchange final : Rendezvous<ExchangeArgs> {
     const std::lock_guard<std::mutex> lock(mutex);
     Launch launch = meter.Begin();
     Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
-    meter.End(launch, status, status.ok() ? work.seen() : Seen{});
+    meter.End(launch, status, status.ok() ? work.summary() : LaunchSummary{});
     return status;
   }
 

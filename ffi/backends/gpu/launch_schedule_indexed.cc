@@ -20,7 +20,7 @@ void LaunchSchedule::AddIndexedSum(int32_t target) {
   const ExchangeArgs& to = ArgsOf(target);
   SumList& list = sum_[static_cast<size_t>(layout_->call_of[static_cast<size_t>(target)])];
   const size_t first = list.slices.size();
-  ForEachLanding(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
+  ForEachSummed(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
     list.slices.push_back(SliceOf(target, origin, run, done));
   });
   if (list.slices.size() == first) return;

@@ -78,7 +78,7 @@ void LaunchSchedule::AddSums(int32_t target) {
   const ExchangeArgs& to = ArgsOf(target);
   const int32_t call = layout_->call_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;
-  ForEachLanding(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
+  ForEachSummed(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
     const ExchangeArgs& from = ArgsOf(origin);
     const int32_t arrival = lowering_.ArrivalOf(origin, target);
     const std::byte* const source =

@@ -33,7 +33,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
   // What follows takes memory of devices, and the first time processes make a communicator together, which takes
-  // seconds and messages: not for the wire's thread.
+  // seconds and messages: not for the transport's thread.
   void OnMet() override {
     failure_ = Status::Ok();
     launching_ = true;
@@ -43,8 +43,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
       const Status status = Guarded([&] { return PrepareAndLaunch(&alike); });
       // All processes find the same mistakes, but a lack of memory is one process's own.
       alike = alike && status.code == Code::kInvalidArgument;
-      // The wire lives as long as somebody is in a process session.
-      static_cast<void>(site().process_group().wire->Post([this, status, alike] { OnLaunched(status, alike); }));
+      // The transport lives as long as somebody is in a process session.
+      static_cast<void>(site().process_group().transport->Post([this, status, alike] { OnLaunched(status, alike); }));
     });
   }
 
@@ -54,7 +54,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
   }
 
  private:
-  Seen seen() const override { return work_.seen(); }
+  LaunchSummary summary() const override { return work_.summary(); }
 
   Status PrepareAndLaunch(bool* alike) {
     const CallSite& call = site().call_site();
@@ -87,7 +87,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
   const std::shared_ptr<Shared> shared_;
   std::vector<int32_t> ranks_;
   Work work_;
-  // The wire's thread's.
+  // The transport's thread's.
   bool launching_ = false;
   Status failure_;
 };

@@ -35,12 +35,13 @@ Status ProcessIdExchange::Share(const CallSite& site, int32_t group, const std::
   fastjax::ProcessAllGather all_gather(process_group_.get(), std::move(words));
   ProcessSession& process_session = all_gather.process_session();
   process_session.text = "the communicators of " + name;
-  process_session.key = {process_group_->wire->KeyedHash(process_session.text.data(), process_session.text.size()), 0};
+  process_session.key = {process_group_->transport->KeyedHash(process_session.text.data(), process_session.text.size()),
+                         0};
   process_session.launch_id.run_id = generation;
   process_session.timeout = std::chrono::milliseconds(site.timeout_ms);
   for (int32_t position = 0; position < site.group_size; ++position) {
     const int32_t owner = site.process_of[static_cast<size_t>(site.partition(group, position))];
-    if (owner != process_group_->wire->process()) process_session.others.push_back(owner);
+    if (owner != process_group_->transport->process()) process_session.others.push_back(owner);
   }
   std::sort(process_session.others.begin(), process_session.others.end());
   process_session.others.erase(std::unique(process_session.others.begin(), process_session.others.end()),

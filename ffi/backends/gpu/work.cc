@@ -20,7 +20,7 @@ Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<Exch
                      fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
   GroupTraffic& traffic = prepared_.traffic();
-  const bool overlap = options.reverse && traffic.LandingsOverlap();
+  const bool overlap = options.reverse && traffic.DestinationsOverlap();
   *alike = options.indexed && overlap;
   if (*alike) return OverlappingSlices(site);
   FindCalls(site, args, &layout_);

@@ -49,7 +49,7 @@ class Work {
                  fastjax::Launch* launch);
   // Puts all of it on the callers' streams.
   Status Launch(const CallSite& site, int32_t group);
-  Seen seen() const { return prepared_.seen(); }
+  LaunchSummary summary() const { return prepared_.summary(); }
 
  private:
   bool MayHaveMessages(const CallSite& site);

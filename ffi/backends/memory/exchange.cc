@@ -59,7 +59,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     });
     if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, &work)) return;
     if (status.ok()) work->job->RunInline();
-    meter_.End(launch, status, status.ok() ? work->prepared.seen() : Seen{});
+    meter_.End(launch, status, status.ok() ? work->prepared.summary() : LaunchSummary{});
     ReturnWork(std::move(work));
     session->Finish(status, last);
   }
@@ -71,7 +71,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
       // The captures are small enough for std::function to hold without allocating. Until it ends, the session keeps
       // this alive.
       CopyPool::Get().Run(raw->job, order, [this, raw] {
-        meter_.End(raw->launch, Status::Ok(), raw->prepared.seen());
+        meter_.End(raw->launch, Status::Ok(), raw->prepared.summary());
         Session* const session = raw->session;
         ReturnWork(std::unique_ptr<Work>(raw));
         session->Finish(Status::Ok());
@@ -88,7 +88,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     Status status = work->prepared.Load(site(), work->session->group(), args, options_, ranks_, &alike, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
-    if (options_.reverse && (options_.indexed || traffic.LandingsOverlap())) return Sum(work, args);
+    if (options_.reverse && (options_.indexed || traffic.DestinationsOverlap())) return Sum(work, args);
     return Copy(work, args);
   }
 

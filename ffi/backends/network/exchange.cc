@@ -44,9 +44,9 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
       return alike ? rendezvous.FailHere(&process_session(), status)
                    : rendezvous.FailEverywhere(&process_session(), status);
     }
-    Wire* const wire = site().process_group().wire.get();
-    const uint64_t tag = TagOf(*wire, process_session().key, *FirstId());
-    runner_.Start(wire, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
+    Transport* const transport = site().process_group().transport.get();
+    const uint64_t tag = TagOf(*transport, process_session().key, *FirstId());
+    runner_.Start(transport, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
       schedule_.Release();
       if (ended.ok()) {
         FaultPoints::Get().At(order(), "end");
@@ -67,9 +67,9 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   // are taken and thrown away, since it could end them only with the connection, and so with everything else that uses
   // it.
   void FinishAndDrop(const Status& why) {
-    const auto drop = [wire = site().process_group().wire.get(), call = site().shared_call_site(),
+    const auto drop = [transport = site().process_group().transport.get(), call = site().shared_call_site(),
                        key = process_session().key](const LaunchId& first) {
-      Runner::DropRows(wire, *call, TagOf(*wire, key, first));
+      Runner::DropRows(transport, *call, TagOf(*transport, key, first));
     };
     if (const LaunchId* first = FirstId(); first != nullptr) {
       drop(*first);
@@ -102,7 +102,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   }
 
  private:
-  Seen seen() const override { return prepared_.seen(); }
+  LaunchSummary summary() const override { return prepared_.summary(); }
 
   Status Prepare() {
     const CallSite& call = site().call_site();
@@ -116,7 +116,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     alike_ = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
-    if (options_->reverse && (options_->indexed || traffic.LandingsOverlap())) {
+    if (options_->reverse && (options_->indexed || traffic.DestinationsOverlap())) {
       return schedule_.BuildSum(call, group(), process, args(), traffic);
     }
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
@@ -130,10 +130,10 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   }
 
   // Returns the tag of a launch. Every process makes it from the id that the first of them gave to the launch.
-  static uint64_t TagOf(const Wire& wire, const CallKey& key, const LaunchId& first) {
+  static uint64_t TagOf(const Transport& transport, const CallKey& key, const LaunchId& first) {
     const int64_t words[] = {
-        static_cast<int64_t>(key.call), key.group, first.run_id, first.start, first.copy, first.round};
-    return wire.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+        static_cast<int64_t>(key.call), key.group, first.run_id, first.start, first.copy, first.repetition};
+    return transport.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 
   const std::shared_ptr<const ExchangeOptions> options_;

@@ -13,7 +13,7 @@
 #include "execution/sum_job.h"
 #include "runtime/copy_pool.h"
 #include "runtime/staging_pool.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::network {
 

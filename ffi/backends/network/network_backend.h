@@ -1,5 +1,5 @@
 // Declares the backend for devices of several processes. The processes meet by messages and make the same plan. Each
-// sends and receives the rows of its devices over a wire.
+// sends and receives the rows of its devices over a transport.
 #ifndef FASTJAX_BACKENDS_NETWORK_NETWORK_BACKEND_H_
 #define FASTJAX_BACKENDS_NETWORK_NETWORK_BACKEND_H_
 
@@ -14,7 +14,7 @@ namespace fastjax::network {
 
 class NetworkBackend final : public Backend {
  public:
-  // The process group must outlive the wire's thread.
+  // The process group must outlive the transport's thread.
   explicit NetworkBackend(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
   std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {

@@ -1,9 +1,9 @@
 // Takes the place of ucx/ in a build without UCX.
-#include "backends/network/open_wire.h"
+#include "backends/network/open_transport.h"
 
 namespace fastjax::network {
 
-std::shared_ptr<JobWire> OpenWire(const WireOptions& /*options*/, std::string* wrong) {
+std::shared_ptr<JobTransport> OpenTransport(const TransportOptions& /*options*/, std::string* wrong) {
   *wrong =
       "this fastjax was built without UCX (FASTJAX_UCX=OFF), and exchanges between processes need it. "
       "Install a fastjax that was built with UCX's headers, or run in one process.";

@@ -3,9 +3,9 @@
 // step that has not ended anywhere, by phase (local, balance, scale-out, redistribute) and then by stage. What it hands
 // on came by steps of an earlier phase, which have ended, so its gate is open at the sender. All earlier stages of its
 // phase have ended, so both ends have room for it in their windows, and nothing before it in their queues: both have
-// begun it, and it ends, whether or not it waits for its receiver: the wire may have it wait for others of its tag that
-// receivers have asked for, of which the first always moves. So there is no such step. This asks nothing of the windows
-// but that they are 1 or more, and they may differ between processes.
+// begun it, and it ends, whether or not it waits for its receiver: the transport may have it wait for others of its tag
+// that receivers have asked for, of which the first always moves. So there is no such step. This asks nothing of the
+// windows but that they are 1 or more, and they may differ between processes.
 #include "backends/network/runner.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// Serializes the tasks of all runners once the wire's thread, on which they would run, has ended.
-struct WireEnded {
+// Serializes the tasks of all runners once the transport's thread, on which they would run, has ended.
+struct TransportEnded {
   std::mutex mutex;
 };
 
@@ -41,9 +41,9 @@ int64_t WindowOf(const CallSite& site) {
   return kLeast + static_cast<int64_t>(std::min(seconds * static_cast<double>(site.nic_bandwidth), kMost));
 }
 
-void Runner::Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
-                   int64_t order, std::function<void(Status)> done) {
-  wire_ = wire;
+void Runner::Start(Transport* transport, const CallSite* site, int32_t group, MessageSchedule* schedule,
+                   uint64_t exchange_tag, int64_t order, std::function<void(Status)> done) {
+  transport_ = transport;
   site_ = site;
   group_ = group;
   schedule_ = schedule;
@@ -72,7 +72,7 @@ void Runner::Start(Wire* wire, const CallSite* site, int32_t group, MessageSched
 
 void Runner::Prepare() {
   const std::vector<Step>& steps = schedule_->steps();
-  begun_.assign(wire_->processes(), 0);
+  begun_.assign(transport_->processes(), 0);
   steps_left_ = static_cast<int64_t>(steps.size());
   states_.assign(steps.size(), State::kToCome);
   round_left_.clear();
@@ -112,9 +112,9 @@ void Runner::Begin(int32_t step_index) {
   ++outstanding_;
   ++begun_[route.process];
   if (step.action == Action::kSend) {
-    wire_->Send(route, tag, pieces, rows.count, this, step_index);
+    transport_->Send(route, tag, pieces, rows.count, this, step_index);
   } else {
-    wire_->Receive(route, tag, pieces, rows.count, this, step_index);
+    transport_->Receive(route, tag, pieces, rows.count, this, step_index);
   }
 }
 
@@ -161,7 +161,7 @@ void Runner::OpenGate(const Gate& gate) {
   if (gate.copies >= 0) AddCopies(gate.copies);
 }
 
-// Sums on the copy pool, since other exchanges need the wire's thread.
+// Sums on the copy pool, since other exchanges need the transport's thread.
 void Runner::StartSum() {
   summed_ = true;
   ++outstanding_;
@@ -197,9 +197,9 @@ void Runner::SettleLater() {
 }
 
 void Runner::Return(const std::function<void()>& task) {
-  if (wire_->Post(task)) return;
+  if (transport_->Post(task)) return;
   // Copies and sums come back from any thread, and to several runners. Nothing new may begin.
-  const std::lock_guard<std::mutex> lock(ProcessState<WireEnded>().mutex);
+  const std::lock_guard<std::mutex> lock(ProcessState<TransportEnded>().mutex);
   if (failure_.ok()) failure_ = Status::Unavailable(site_->Prefix() + "the network of this process has been closed.");
   task();
 }
@@ -214,8 +214,8 @@ void Runner::Fail(Status why) {
 void Runner::EndRequests(Status why) {
   failure_ = std::move(why);
   failed_at_ = steady_clock::now();
-  wire_->Cancel(this);
-  DropRows(wire_, *site_, tag_);
+  transport_->Cancel(this);
+  DropRows(transport_, *site_, tag_);
   DisconnectFromSilent();
 }
 
@@ -223,14 +223,14 @@ void Runner::Probe() {
   if (!running_ || probed_) return;
   probed_ = true;
   for (size_t process = 0; process < begun_.size(); ++process) {
-    if (begun_[process] > 0) wire_->Probe(static_cast<int32_t>(process));
+    if (begun_[process] > 0) transport_->Probe(static_cast<int32_t>(process));
   }
 }
 
 void Runner::DisconnectFromSilent() {
   for (size_t process = 0; process < begun_.size(); ++process) {
-    if (begun_[process] == 0 || !wire_->Silent(static_cast<int32_t>(process))) continue;
-    wire_->Disconnect(static_cast<int32_t>(process));
+    if (begun_[process] == 0 || !transport_->Silent(static_cast<int32_t>(process))) continue;
+    transport_->Disconnect(static_cast<int32_t>(process));
   }
 }
 
@@ -239,7 +239,7 @@ void Runner::FailStep(const Step& step, const Status& status) {
   const bool receives = step.action == Action::kReceive;
   std::string text = site_->Prefix() + StageName(step) + ": " + DeviceName(step.here) +
                      (receives ? " could not receive from " : " could not send to ") + DeviceName(step.peer) + " of " +
-                     wire_->Describe(ProcessOf(step)) + ": " + status.message;
+                     transport_->Describe(ProcessOf(step)) + ": " + status.message;
   EndRequests({status.code, std::move(text)});
 }
 
@@ -247,7 +247,7 @@ void Runner::Tick(steady_clock::time_point now) {
   if (!running_ || failure_.ok() || disconnected_ || now - failed_at_ < limits_.grace) return;
   disconnected_ = true;
   for (size_t process = 0; process < begun_.size(); ++process) {
-    if (begun_[process] > 0) wire_->Disconnect(static_cast<int32_t>(process));
+    if (begun_[process] > 0) transport_->Disconnect(static_cast<int32_t>(process));
   }
 }
 
@@ -273,13 +273,13 @@ std::string Runner::StageName(const Step& step) const {
   return stage;
 }
 
-void Runner::DropRows(Wire* wire, const CallSite& site, uint64_t exchange_tag) {
+void Runner::DropRows(Transport* transport, const CallSite& site, uint64_t exchange_tag) {
   constexpr uint64_t kMask = ~uint64_t{0xFFFF};
   constexpr uint64_t kPhases = 4;
   const auto devices = static_cast<uint64_t>(site.group_size);
   // Groups of more than 2^14 pairs that one process receives take more than the 16 bits.
   for (uint64_t at = 0; at < devices * devices * kPhases; at += uint64_t{1} << 16) {
-    wire->Drop((exchange_tag + at) & kMask, kMask);
+    transport->Drop((exchange_tag + at) & kMask, kMask);
   }
 }
 

@@ -1,4 +1,4 @@
-// Declares Runner, which executes a message schedule over a wire, on the wire's thread.
+// Declares Runner, which executes a message schedule over a transport, on the transport's thread.
 #ifndef FASTJAX_BACKENDS_NETWORK_RUNNER_H_
 #define FASTJAX_BACKENDS_NETWORK_RUNNER_H_
 
@@ -12,7 +12,7 @@
 
 #include "backends/network/message_schedule.h"
 #include "runtime/copy_pool.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::network {
 
@@ -29,18 +29,18 @@ struct Limits {
 // Returns the window of a call site's sends (Listener::window).
 int64_t WindowOf(const CallSite& site);
 
-// All methods are called on the wire's thread. Later exchanges reuse a runner. It must not be destroyed between Start
-// and `done`.
+// All methods are called on the transport's thread. Later exchanges reuse a runner. It must not be destroyed between
+// Start and `done`.
 class Runner final : public Listener {
  public:
   explicit Runner(Limits limits = {}) : limits_(limits) {}
 
   // `exchange_tag` makes the upper 48 bits of all tags. Runners of a lower `order` go first. `done` is called exactly
-  // once, on the wire's thread, from within no call of the runner's, when nothing reads or writes the schedule's memory
-  // any more; the runner may then be started again or destroyed. A request that fails is reported with the peer, the
-  // stage and the direction.
-  void Start(Wire* wire, const CallSite* site, int32_t group, MessageSchedule* schedule, uint64_t exchange_tag,
-             int64_t order, std::function<void(Status)> done);
+  // once, on the transport's thread, from within no call of the runner's, when nothing reads or writes the schedule's
+  // memory any more; the runner may then be started again or destroyed. A request that fails is reported with the peer,
+  // the stage and the direction.
+  void Start(Transport* transport, const CallSite* site, int32_t group, MessageSchedule* schedule,
+             uint64_t exchange_tag, int64_t order, std::function<void(Status)> done);
 
   // Gives up: begins nothing new, asks what has begun to end, throws away what still comes, and calls done(why) when
   // everything has ended. The first reason counts; without anything running it does nothing.
@@ -70,7 +70,7 @@ class Runner final : public Listener {
 
   // Throws away what arrives for an exchange that was given up, so that its senders need not wait. Also for exchanges
   // that others began and this process did not.
-  static void DropRows(Wire* wire, const CallSite& site, uint64_t exchange_tag);
+  static void DropRows(Transport* transport, const CallSite& site, uint64_t exchange_tag);
 
  private:
   enum class State : uint8_t { kToCome, kBegun, kEnded };
@@ -100,11 +100,11 @@ class Runner final : public Listener {
   void StartSum();
   void Settle();
   void SettleLater();
-  // Posts a task, which is outstanding until it has been run, and settles then. False if the wire takes none.
+  // Posts a task, which is outstanding until it has been run, and settles then. False if the transport takes none.
   template <typename Task>
   bool PostCounted(Task task) {
     ++outstanding_;
-    const bool posted = wire_->Post([this, task] {
+    const bool posted = transport_->Post([this, task] {
       --outstanding_;
       task();
       Settle();
@@ -115,7 +115,7 @@ class Runner final : public Listener {
   void EndRequests(Status why);
   void DisconnectFromSilent();
   void Moved();
-  // Runs the task on the wire's thread, or on the calling thread if the wire's has ended. For other threads.
+  // Runs the task on the transport's thread, or on the calling thread if the transport's has ended. For other threads.
   void Return(const std::function<void()>& task);
   void FailStep(const Step& step, const Status& status);
   std::string StageName(const Step& step) const;
@@ -123,7 +123,7 @@ class Runner final : public Listener {
   int32_t ProcessOf(const Step& step) const;
 
   const Limits limits_;
-  Wire* wire_ = nullptr;
+  Transport* transport_ = nullptr;
   const CallSite* site_ = nullptr;
   int32_t group_ = 0;
   MessageSchedule* schedule_ = nullptr;

@@ -12,11 +12,12 @@ using planner::Phase;
 using std::chrono::steady_clock;
 
 constexpr int64_t kLast = int64_t{1} << 41;
-// Copies that nothing waits for share jobs of about so many bytes, since the end of each job wakes the wire's thread.
+// Copies that nothing waits for share jobs of about so many bytes, since the end of each job wakes the transport's
+// thread.
 constexpr int64_t kJobBytes = 1 << 20;
 // Below this, waking the pool costs more than it saves.
 constexpr int64_t kPooledBytes = 64 << 10;
-// The wire's thread copies up to so many bytes before it looks at the network again.
+// The transport's thread copies up to so many bytes before it looks at the network again.
 constexpr int64_t kSliceBytes = 256 << 10;
 // The most jobs of a runner in the pool, for each thread. The pool runs jobs in order; with more, copies that the
 // network waits for would be queued after others.

@@ -59,7 +59,7 @@ std::string Runner::Waiting() const {
     const bool receives = std::get<Action>(key) == Action::kReceive;
     if (!text.empty()) text += "; ";
     text += StageName(*waited.first) + ": " + Plural(waited.messages, "message") +
-            (receives ? " to receive from " : " to send to ") + wire_->Describe(std::get<int32_t>(key)) + ": " +
+            (receives ? " to receive from " : " to send to ") + transport_->Describe(std::get<int32_t>(key)) + ": " +
             DeviceList(waited.positions);
   }
   if (all.size() > kNamed) text += "; and " + std::to_string(all.size() - kNamed) + " more";

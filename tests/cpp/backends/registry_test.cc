@@ -13,7 +13,7 @@
 #include "backends/network/network_backend.h"
 #include "runtime/job_network.h"
 #include "support/check.h"
-#include "support/job_wire.h"
+#include "support/job_transport.h"
 #include "support/sites.h"
 
 namespace fastjax::test {
@@ -35,12 +35,12 @@ bool Holds(const std::shared_ptr<Base>& backend) {
 }
 
 void Open() {
-  static std::shared_ptr<DeadJobWire> wire;
+  static std::shared_ptr<DeadJobTransport> transport;
   std::string addresses;
-  CHECK_EQ(OpenTheWire(OpenDead(&wire), {}, &addresses), "");
+  CHECK_EQ(OpenTheTransport(OpenDead(&transport), {}, &addresses), "");
 }
 
-void Close() { CHECK(CloseTheWire(std::chrono::milliseconds{0})); }
+void Close() { CHECK(CloseTheTransport(std::chrono::milliseconds{0})); }
 
 void TestWithoutNetwork() {
   std::shared_ptr<Backend> backend;
@@ -65,12 +65,12 @@ void TestWithNetwork() {
   CHECK(FindProcessGroup(*SiteOfProcesses(), &first).ok());
   CHECK(FindProcessGroup(*SiteOfProcesses(), &again).ok());
   CHECK(first == again);
-  CHECK(first->wire == TheWire());
+  CHECK(first->transport == TheTransport());
   Close();
   Open();
   CHECK(FindProcessGroup(*SiteOfProcesses(), &renewed).ok());
   CHECK(renewed != first);
-  CHECK(renewed->wire == TheWire());
+  CHECK(renewed->transport == TheTransport());
   Close();
 }
 

@@ -107,8 +107,8 @@ void CheckLayout(const CallSite& site, const Layout& layout, const Matrix& matri
     }
     overlap = overlap || RowsLandTwice(blocks, args.front().destination_rows);
   }
-  CHECK_EQ(traffic->LandingsOverlap(), overlap);
-  CHECK_EQ(traffic->CheckLandings(0).ok(), !overlap);
+  CHECK_EQ(traffic->DestinationsOverlap(), overlap);
+  CHECK_EQ(traffic->CheckDestinations(0).ok(), !overlap);
 }
 
 TEST(Runs) {
@@ -137,7 +137,7 @@ TEST(NoUpdates) {
   GroupTraffic traffic;
   CHECK(traffic.Load(*site, 0, Args(Layout(3)), false).ok());
   for (int32_t origin = 0; origin < 3; ++origin) CHECK_EQ(traffic.rows(origin, 1), 0);
-  CHECK(!traffic.LandingsOverlap());
+  CHECK(!traffic.DestinationsOverlap());
 }
 
 // Three devices, ranks in the order 2, 0, 1; everyone sends two updates of two rows to everyone, in the order of peers.
@@ -313,7 +313,7 @@ TEST(RefusedLandings) {
         what + ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of its own.",
         [&](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
           CHECK_EQ(traffic->Load(site, group, Args(layout), false).message, "");
-          return traffic->CheckLandings(group);
+          return traffic->CheckDestinations(group);
         });
   };
   // In order of rows, then of ranks; device 2 is rank 1, device 0 rank 2.

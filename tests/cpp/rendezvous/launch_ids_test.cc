@@ -33,7 +33,7 @@ TEST(Messages) {
     CHECK(Decode(bytes.data(), bytes.size(), &read));
     CHECK(read.kind == message.kind && read.key == message.key && read.settings == message.settings);
     CHECK(read.launch_id.run_id == 1 && read.launch_id.start == 2);
-    CHECK(read.launch_id.copy == 3 && read.launch_id.round == 4);
+    CHECK(read.launch_id.copy == 3 && read.launch_id.repetition == 4);
     CHECK(read.text == text);
     CHECK(std::vector<int64_t>(read.words, read.words + read.num_words) == words);
     // Nothing shorter or longer is a message.
@@ -135,7 +135,7 @@ TEST(Copies) {
     for (int made = 0; made < 3; ++made) {
       const int64_t sites[] = {ids->Open(kCall, kModule), ids->Open(kCall, kModule)};
       static_cast<void>(ids->Open(kCall + 1, kModule));
-      for (int round = 0; round < 3; ++round) {
+      for (int repetition = 0; repetition < 3; ++repetition) {
         for (const int64_t site : sites) all[ids == &b].push_back(ids->Count(site, 0, 10));
       }
       if (made == 1) ids->Close(sites[0]);
@@ -160,12 +160,12 @@ TEST(AnyNumbers) {
 TEST(Rounds) {
   LaunchIds a;
   const int64_t site = a.Open(kCall, kModule);
-  CHECK_EQ(a.Count(site, 0, 1).round, 0);
-  CHECK_EQ(a.Count(site, 1, 1).round, 0);
-  for (int64_t run_id = 2; run_id < 20'000; ++run_id) CHECK_EQ(a.Count(site, 0, run_id).round, 0);
-  CHECK_EQ(a.Count(site, 0, 19'999).round, 1);
-  CHECK_EQ(a.Count(site, 0, 1).round, 0);
-  CHECK_EQ(a.Count(site, 0, 1).round, 1);
+  CHECK_EQ(a.Count(site, 0, 1).repetition, 0);
+  CHECK_EQ(a.Count(site, 1, 1).repetition, 0);
+  for (int64_t run_id = 2; run_id < 20'000; ++run_id) CHECK_EQ(a.Count(site, 0, run_id).repetition, 0);
+  CHECK_EQ(a.Count(site, 0, 19'999).repetition, 1);
+  CHECK_EQ(a.Count(site, 0, 1).repetition, 0);
+  CHECK_EQ(a.Count(site, 0, 1).repetition, 1);
 }
 
 }  // namespace

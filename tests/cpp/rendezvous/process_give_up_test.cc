@@ -215,18 +215,18 @@ TEST(Silence) {
     const auto now = std::chrono::steady_clock::now();
     for (const auto after : {300s, 1000s, 1200s}) {
       for (const int32_t process : {0, 1}) job.rendezvous[process]->OnTick(now + after);
-      if (after == 300s) CHECK(job.wires[0]->probed.empty());
+      if (after == 300s) CHECK(job.transports[0]->probed.empty());
     }
     for (const int32_t process : {0, 1}) {
-      CHECK((job.wires[process]->probed == std::vector<int32_t>{2, 3}));
-      if (!answers) job.wires[process]->silent = {2};
+      CHECK((job.transports[process]->probed == std::vector<int32_t>{2, 3}));
+      if (!answers) job.transports[process]->silent = {2};
     }
     CHECK_EQ(a.failed + b.failed, 0);
     job.rendezvous[0]->OnTick(now + 2000s);
     job.DeliverAll();
     CHECK(a.failed == 1 && b.failed == 1);
     const std::vector<int32_t> left = answers ? std::vector<int32_t>{} : std::vector<int32_t>{2};
-    CHECK(job.wires[0]->disconnected == left && job.wires[1]->disconnected == left);
+    CHECK(job.transports[0]->disconnected == left && job.transports[1]->disconnected == left);
   }
 }
 
@@ -291,7 +291,7 @@ TEST(AProcessNoneOfWhoseDevicesCome) {
 TEST(Trouble) {
   for (const bool told : {false, true}) {
     Job job(2);
-    job.wires[0]->troubled = 1;
+    job.transports[0]->troubled = 1;
     TestParticipant a(&job, 0, At(In(1)), {1});
     TestParticipant b(&job, 1, At(In(1)), {1});
     a.Join();
@@ -371,19 +371,19 @@ TEST(Lost) {
 // Whoever has not joined may take five times as long, and the time-out runs once it has.
 TEST(Newcomers) {
   Job job(2);
-  job.wires[0]->newcomer = 1;
+  job.transports[0]->newcomer = 1;
   TestParticipant a(&job, 0, At(In(1)), {1});
   a.Join();
   const auto begun = std::chrono::steady_clock::now();
   for (const auto at : {1600s, 3000s, 4400s}) job.rendezvous[0]->OnTick(begun + at);
   CHECK_EQ(a.failed, 0);
-  job.wires[0]->newcomer = -1;
+  job.transports[0]->newcomer = -1;
   job.rendezvous[0]->OnTick(begun + 5800s);
   CHECK_EQ(a.failed, 0);
   job.rendezvous[0]->OnTick(begun + 6000s);
   CHECK(a.failed == 1 && Contains(a.status.message, "waited 5900.0 s for process 1"));
   Job empty(2);
-  empty.wires[0]->newcomer = 1;
+  empty.transports[0]->newcomer = 1;
   TestParticipant alone(&empty, 0, At(In(1)), {1});
   alone.Join();
   const auto opened = std::chrono::steady_clock::now();

@@ -16,7 +16,7 @@
 #include "exchange/status.h"
 #include "rendezvous/process_metadata.h"
 #include "rendezvous/process_rendezvous.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::test {
 
@@ -30,9 +30,9 @@ struct MessageQueue {
   std::deque<Sent> sent;
 };
 
-class QueueWire final : public Wire {
+class QueueTransport final : public Transport {
  public:
-  QueueWire(MessageQueue* queue, int32_t process, int32_t processes)
+  QueueTransport(MessageQueue* queue, int32_t process, int32_t processes)
       : queue_(queue), process_(process), processes_(processes) {}
 
   int32_t process() const override { return process_; }
@@ -74,8 +74,8 @@ class QueueWire final : public Wire {
 struct Job {
   explicit Job(int32_t processes) {
     for (int32_t p = 0; p < processes; ++p) {
-      wires.push_back(std::make_unique<QueueWire>(&queue, p, processes));
-      rendezvous.push_back(std::make_unique<ProcessRendezvous>(wires.back().get()));
+      transports.push_back(std::make_unique<QueueTransport>(&queue, p, processes));
+      rendezvous.push_back(std::make_unique<ProcessRendezvous>(transports.back().get()));
     }
   }
   // Until no process sends anything more.
@@ -89,7 +89,7 @@ struct Job {
   }
 
   MessageQueue queue;
-  std::vector<std::unique_ptr<QueueWire>> wires;
+  std::vector<std::unique_ptr<QueueTransport>> transports;
   std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
 };
 
@@ -98,7 +98,7 @@ class TestParticipant final : public Participant {
   TestParticipant(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
       : job_(job), process_(process), process_session_(std::move(session)) {
     process_session_.participant = this;
-    for (int32_t other = 0; other < static_cast<int32_t>(job->wires.size()); ++other) {
+    for (int32_t other = 0; other < static_cast<int32_t>(job->transports.size()); ++other) {
       if (other != process) process_session_.others.push_back(other);
     }
     ProcessMetadata message;
@@ -138,11 +138,11 @@ class TestParticipant final : public Participant {
   ProcessSession process_session_;
 };
 
-inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t round = 0) {
+inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t repetition = 0) {
   LaunchId launch_id;
   launch_id.run_id = run_id;
   launch_id.copy = copy;
-  launch_id.round = round;
+  launch_id.repetition = repetition;
   return launch_id;
 }
 

@@ -41,7 +41,7 @@ TEST(Meet) {
   CHECK_EQ(a.failed + b.failed + c.failed, 0);
 }
 
-// Runs, rounds and copies in any order never mix.
+// Runs, repetitions and copies in any order never mix.
 TEST(Order) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 200; ++trial) {
@@ -51,9 +51,10 @@ TEST(Order) {
     for (int32_t process = 0; process < 2; ++process) {
       for (int64_t run = 0; run < 3; ++run) {
         for (int32_t copy = 0; copy < 2; ++copy) {
-          for (int32_t round = 0; round < 2; ++round) {
-            all.push_back(std::make_unique<TestParticipant>(
-                &job, process, At(In(run, copy, round)), std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + round}));
+          for (int32_t repetition = 0; repetition < 2; ++repetition) {
+            all.push_back(
+                std::make_unique<TestParticipant>(&job, process, At(In(run, copy, repetition)),
+                                                  std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + repetition}));
             order[process].push_back(all.back().get());
           }
         }
@@ -70,8 +71,9 @@ TEST(Order) {
     for (const auto& participant : all) {
       const ProcessSession& session = participant->session();
       CHECK_EQ(participant->met, 1);
-      CHECK(participant->heard == std::vector<int64_t>{session.launch_id.run_id * 100 +
-                                                       int64_t{session.launch_id.copy} * 10 + session.launch_id.round});
+      CHECK(participant->heard ==
+            std::vector<int64_t>{session.launch_id.run_id * 100 + int64_t{session.launch_id.copy} * 10 +
+                                 session.launch_id.repetition});
     }
   }
 }

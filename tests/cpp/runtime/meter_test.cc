@@ -65,7 +65,7 @@ TEST(Notes) {
         return Status::Ok();
       };
       CHECK(PlanMetered(plan, &launch).ok());
-      meter.End(launch, Status::Ok(), SeenOf(sent.data(), 16, table.data()));
+      meter.End(launch, Status::Ok(), SummaryOfPlan(sent.data(), 16, table.data()));
     }
     meter.End(meter.Begin(), Status::Internal("no"), {});
     meter.Fail();
@@ -95,7 +95,7 @@ TEST(Switch) {
   Records::Get().Reset();
   Meter meter(MakeSite(1, 1), SiteKind{});
   const int64_t sent = 4;
-  const Seen seen{&sent, 1};
+  const LaunchSummary seen{&sent, 1};
   const Launch before = meter.Begin();
   CHECK(!before.metered);
   Records::Collect(true);

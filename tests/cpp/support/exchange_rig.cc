@@ -91,7 +91,7 @@ void AddElements(kernels::SumTypes types, std::byte* dst, const std::byte* src, 
 }
 
 // Rows that land together. In positions.
-struct Landing {
+struct RowMove {
   int32_t origin;
   int32_t target;
   int64_t source_row;
@@ -112,11 +112,11 @@ void SortByIndex(const std::vector<int32_t>& indices, int64_t rows, std::vector<
   starts->push_back(static_cast<int32_t>(entries->size()));
 }
 
-bool Overlap(const std::vector<Landing>& landings) {
-  for (size_t i = 0; i < landings.size(); ++i) {
+bool Overlap(const std::vector<RowMove>& moves) {
+  for (size_t i = 0; i < moves.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      const Landing& a = landings[i];
-      const Landing& b = landings[j];
+      const RowMove& a = moves[i];
+      const RowMove& b = moves[j];
       if (a.target == b.target && a.destination_row < b.destination_row + b.rows &&
           b.destination_row < a.destination_row + a.rows) {
         return true;
@@ -207,7 +207,7 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
 // Plain loops over what callers pass: no plan, no ranks but for the order of sums.
 void Rig::Expect(int32_t group, const Layout& layout) {
   const bool reverse = options_.exchange.reverse;
-  std::vector<Landing> landings;
+  std::vector<RowMove> moves;
   for (const Update& update : Updates(layout)) {
     if (update.rows == 0) continue;
     bytes_ += update.rows * options_.row_bytes;
@@ -217,45 +217,45 @@ void Rig::Expect(int32_t group, const Layout& layout) {
         const int64_t entry = update.input_offset + i;
         const int64_t there = update.output_offset + i;
         const int64_t row = indices[static_cast<size_t>(entry)];
-        landings.push_back(reverse ? Landing{update.receiver, update.sender, there, row, 1, entry}
-                                   : Landing{update.sender, update.receiver, row, there, 1, entry});
+        moves.push_back(reverse ? RowMove{update.receiver, update.sender, there, row, 1, entry}
+                                : RowMove{update.sender, update.receiver, row, there, 1, entry});
       }
     } else if (reverse) {
-      landings.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
+      moves.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
     } else {
-      landings.push_back({update.sender, update.receiver, update.input_offset, update.output_offset, update.rows});
+      moves.push_back({update.sender, update.receiver, update.input_offset, update.output_offset, update.rows});
     }
   }
-  std::stable_sort(landings.begin(), landings.end(), [&](const Landing& a, const Landing& b) {
+  std::stable_sort(moves.begin(), moves.end(), [&](const RowMove& a, const RowMove& b) {
     if (options_.on_device) return a.entry < b.entry;
     return site_->rank_of[a.origin] < site_->rank_of[b.origin];
   });
-  const bool sums = reverse && (options_.exchange.indexed || Overlap(landings));
+  const bool sums = reverse && (options_.exchange.indexed || Overlap(moves));
   sums_ = sums_ || sums;
   const auto each = [&](auto visit) {
-    for (const Landing& landing : landings) {
-      Device& to = devices_[PartitionOf(*site_, group, landing.target)];
-      const Device& from = devices_[PartitionOf(*site_, group, landing.origin)];
-      visit(to.expected.data() + landing.destination_row * ResultBytes(), from, landing);
+    for (const RowMove& move : moves) {
+      Device& to = devices_[PartitionOf(*site_, group, move.target)];
+      const Device& from = devices_[PartitionOf(*site_, group, move.origin)];
+      visit(to.expected.data() + move.destination_row * ResultBytes(), from, move);
     }
   };
   const auto source = [&](const Device& from, int64_t row) { return from.source.data() + row * options_.row_bytes; };
   if (!sums) {
-    each([&](std::byte* dst, const Device& from, const Landing& landing) {
-      std::copy_n(source(from, landing.source_row), landing.rows * options_.row_bytes, dst);
+    each([&](std::byte* dst, const Device& from, const RowMove& move) {
+      std::copy_n(source(from, move.source_row), move.rows * options_.row_bytes, dst);
     });
     return;
   }
-  each([&](std::byte* dst, const Device&, const Landing& landing) {
-    std::fill_n(dst, landing.rows * ResultBytes(), std::byte{0});
+  each([&](std::byte* dst, const Device&, const RowMove& move) {
+    std::fill_n(dst, move.rows * ResultBytes(), std::byte{0});
   });
-  each([&](std::byte* dst, const Device& from, const Landing& landing) {
-    for (int64_t i = 0; i < landing.rows; ++i) {
+  each([&](std::byte* dst, const Device& from, const RowMove& move) {
+    for (int64_t i = 0; i < move.rows; ++i) {
       const kernels::SumTypes types = from.args.sum_types();
       const auto factor_bytes = static_cast<int64_t>(kernels::ElementBytes(types.sum));
       const std::byte* const factor =
-          options_.factors ? from.factors.data() + (landing.source_row + i) * factor_bytes : nullptr;
-      AddElements(types, dst + i * ResultBytes(), source(from, landing.source_row + i), options_.row_bytes, factor);
+          options_.factors ? from.factors.data() + (move.source_row + i) * factor_bytes : nullptr;
+      AddElements(types, dst + i * ResultBytes(), source(from, move.source_row + i), options_.row_bytes, factor);
     }
   });
 }

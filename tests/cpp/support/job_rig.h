@@ -1,4 +1,4 @@
-// The processes of a job, all in this one: wires, transports and call sites of each.
+// The processes of a job, all in this one: transports, backends and call sites of each.
 #ifndef FASTJAX_TESTS_CPP_SUPPORT_JOB_RIG_H_
 #define FASTJAX_TESTS_CPP_SUPPORT_JOB_RIG_H_
 
@@ -12,34 +12,34 @@
 #include "exchange/backend.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 
 namespace fastjax::test {
 
-// The transports of all processes of a job.
+// The backends of all processes of a job.
 struct Processes {
   using Make = std::function<std::shared_ptr<Backend>(std::shared_ptr<ProcessGroup>)>;
 
-  // `make`: what a process uses instead of its network transport alone.
+  // `make`: what a process uses instead of its network backend alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
       : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
     for (int32_t p = 0; p < count; ++p) {
-      // The network owns its wires.
+      // The network owns its transports.
       auto process_group =
-          std::make_shared<ProcessGroup>(std::shared_ptr<Wire>(std::shared_ptr<void>(), network.wire(p)));
+          std::make_shared<ProcessGroup>(std::shared_ptr<Transport>(std::shared_ptr<void>(), network.transport(p)));
       stations.push_back(process_group);
-      transports.push_back(make == nullptr ? std::make_shared<network::NetworkBackend>(process_group)
-                                           : make(process_group));
+      backends.push_back(make == nullptr ? std::make_shared<network::NetworkBackend>(process_group)
+                                         : make(process_group));
     }
   }
 
-  // Ends the wires' threads before what they call.
+  // Ends the transports' threads before what they call.
   ~Processes() { own.reset(); }
 
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
   std::vector<std::shared_ptr<ProcessGroup>> stations;  // by process
-  std::vector<std::shared_ptr<Backend>> transports;
+  std::vector<std::shared_ptr<Backend>> backends;
 };
 
 // One call site of a program, in every process: each has planned for itself.
@@ -47,12 +47,12 @@ class Everywhere final : public Exchange {
  public:
   Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
       : site_(std::move(site)) {
-    for (auto& transport : processes->transports) {
+    for (auto& backend : processes->backends) {
       ExchangeOptions options = rig.exchange;
       if (rig.exchange.plan) {
         options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
       }
-      exchanges_.push_back(transport->OpenExchange(site_, options));
+      exchanges_.push_back(backend->OpenExchange(site_, options));
     }
   }
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {

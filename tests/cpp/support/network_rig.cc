@@ -60,19 +60,19 @@ struct NetworkExchange::Side final : Handler {
 
   NetworkExchange* owner = nullptr;
   int32_t process = 0;
-  std::vector<std::unique_ptr<Part>> parts;  // all below on the wire's thread
+  std::vector<std::unique_ptr<Part>> parts;  // all below on the transport's thread
   std::vector<Part*> free;
 };
 
 NetworkExchange::NetworkExchange(LoopbackNetwork* network, std::shared_ptr<const CallSite> site,
                                  ExchangeOptions options, network::Limits even, network::Limits odd)
     : network_(*network), site_(std::move(site)), options_(std::move(options)), limits_{even, odd} {
-  const int32_t processes = network_.wire(0)->processes();
+  const int32_t processes = network_.transport(0)->processes();
   for (int32_t process = 0; process < processes; ++process) {
     sides_.push_back(std::make_unique<Side>());
     sides_.back()->owner = this;
     sides_.back()->process = process;
-    network_.wire(process)->SetHandler(sides_.back().get());
+    network_.transport(process)->SetHandler(sides_.back().get());
   }
 }
 
@@ -80,7 +80,7 @@ NetworkExchange::~NetworkExchange() {
   for (const auto& side : sides_) {
     network_.RunOn(side->process, [&] {
       CHECK_EQ(side->free.size(), side->parts.size());
-      network_.wire(side->process)->SetHandler(nullptr);
+      network_.transport(side->process)->SetHandler(nullptr);
     });
   }
 }
@@ -114,7 +114,7 @@ void NetworkExchange::Launch(int32_t group, std::shared_ptr<Gathering> all) {
     tag = ++exchanges_ << 20;
   }
   for (const auto& side : sides_) {
-    network_.wire(side->process)->Post([this, at = side.get(), group, all, tag] { Begin(at, group, all, tag); });
+    network_.transport(side->process)->Post([this, at = side.get(), group, all, tag] { Begin(at, group, all, tag); });
   }
 }
 
@@ -155,13 +155,13 @@ void NetworkExchange::Begin(Side* side, int32_t group, const std::shared_ptr<Gat
   GroupTraffic& traffic = part->traffic;
   Status status = traffic.Load(*site_, group, part->args, options_.reverse);
   if (status.ok()) {
-    status = options_.reverse && (options_.indexed || traffic.LandingsOverlap())
+    status = options_.reverse && (options_.indexed || traffic.DestinationsOverlap())
                  ? part->schedule.BuildSum(*site_, group, side->process, part->args, traffic)
                  : part->schedule.Build(*site_, group, side->process, part->args, part->plans, traffic);
   }
   if (!status.ok()) return finish(status);
-  part->runner.Start(network_.wire(side->process), site_.get(), group, &part->schedule, tag, static_cast<int64_t>(tag),
-                     finish);
+  part->runner.Start(network_.transport(side->process), site_.get(), group, &part->schedule, tag,
+                     static_cast<int64_t>(tag), finish);
   if (started_) started_(side->process);
 }
 

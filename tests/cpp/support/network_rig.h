@@ -20,7 +20,7 @@
 #include "exchange/call_site.h"
 #include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 
 namespace fastjax::test {
 
@@ -50,7 +50,7 @@ class NetworkExchange final : public Exchange {
     std::abort();
   }
 
-  // Of what is running there. The first two are for the wire's thread, the others for any.
+  // Of what is running there. The first two are for the transport's thread, the others for any.
   void FailHere(int32_t process, const Status& why);
   std::string WaitingHere(int32_t process);
   void Fail(int32_t process, const Status& why);
@@ -58,9 +58,9 @@ class NetworkExchange final : public Exchange {
   std::string Waiting(int32_t process);
   int64_t Running(int32_t process);
   std::string Failure(int32_t process);
-  // Lets the ticks of the wire reach the runners, which they do unless told otherwise.
+  // Lets the ticks of the transport reach the runners, which they do unless told otherwise.
   void SetTicking(bool ticking) { ticking_ = ticking; }
-  // Called on the wire's thread right after an exchange was started there.
+  // Called on the transport's thread right after an exchange was started there.
   void SetStarted(std::function<void(int32_t process)> started) { started_ = std::move(started); }
 
  private:

@@ -17,27 +17,27 @@ void ControlMessages::Send(int32_t process, const void* data, size_t bytes) {
   }
   if (peer->gone) return Lost(peer, peer->why);
   peer->told = false;
-  Outgoing* const message = links_->Compose(Kind::kMessage, bytes);
+  Outgoing* const message = connections_->Compose(Kind::kMessage, bytes);
   if (bytes > 0) std::memcpy(message->data.data(), data, bytes);
   if (peer->joined) {
     if (peer->readable && !peer->greeted) Hello(peer);
-    links_->Send(peer, 0, 0, message);
+    connections_->Send(peer, 0, 0, message);
   } else {
-    links_->Keep(message, &peer->outbox);
+    connections_->Keep(message, &peer->outbox);
   }
 }
 
 void ControlMessages::Hello(Peer* peer) {
   peer->greeted = true;
-  Outgoing* const message = links_->Compose(Kind::kHello, 0);
+  Outgoing* const message = connections_->Compose(Kind::kHello, 0);
   message->header.tag = peer->readable ? 1 : 0;
   message->header.number = static_cast<uint64_t>(peer->from.descriptor()) + 1;
-  links_->Send(peer, 0, 0, message);
+  connections_->Send(peer, 0, 0, message);
 }
 
 void ControlMessages::OnJoined(Peer* peer) {
   if (!peer->outbox.empty() && peer->readable && !peer->greeted) Hello(peer);
-  while (!peer->outbox.empty()) links_->Send(peer, 0, 0, links_->TakeBack(&peer->outbox));
+  while (!peer->outbox.empty()) connections_->Send(peer, 0, 0, connections_->TakeBack(&peer->outbox));
 }
 
 Incoming* ControlMessages::Add(Peer* peer) {
@@ -105,7 +105,7 @@ void ControlMessages::EndAll(Peer* peer) {
     --incoming_;
     Move(&given_up_, &peer->inbox, incoming->self);
   }
-  links_->Discard(&peer->outbox);
+  connections_->Discard(&peer->outbox);
 }
 
 void ControlMessages::Lost(Peer* peer, const Status& why) {

@@ -1,17 +1,17 @@
-// Declares ControlMessages, which sends and delivers the control messages of a wire, and reports lost processes.
+// Declares ControlMessages, which sends and delivers the control messages of a transport, and reports lost processes.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_CONTROL_MESSAGES_H_
 
 #include <list>
 
-#include "backends/network/ucx/links.h"
+#include "backends/network/ucx/connections.h"
 #include "backends/network/ucx/peer.h"
 
 namespace fastjax::network::ucx {
 
 class ControlMessages {
  public:
-  ControlMessages(WireParts* parts, Links* links) : parts_(parts), links_(links) {}
+  ControlMessages(TransportParts* parts, Connections* connections) : parts_(parts), connections_(connections) {}
 
   void Send(int32_t process, const void* data, size_t bytes);
   // Sends the peer the present generation, and whether this process can read its memory.
@@ -33,8 +33,8 @@ class ControlMessages {
   void Fetch(Incoming* incoming, const Arrival& arrival);
   void Fetched(Incoming* incoming, ucs_status_t status);
 
-  WireParts* const parts_;
-  Links* const links_;
+  TransportParts* const parts_;
+  Connections* const connections_;
   std::list<Incoming> free_incoming_, given_up_;
   int64_t incoming_ = 0;  // in all inboxes
 };

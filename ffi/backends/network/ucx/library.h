@@ -1,4 +1,4 @@
-// Loads UCX at run time: fastjax neither needs it to be installed nor links against it.
+// Loads UCX at run time: fastjax neither needs it to be installed nor connections against it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LIBRARY_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LIBRARY_H_
 

@@ -94,7 +94,7 @@ bool Loop::RunTasks() {
 }
 
 void Loop::Run() {
-  pthread_setname_np(pthread_self(), "fastjax-wire");
+  pthread_setname_np(pthread_self(), "fastjax-network");
   Clock::time_point next_tick = Clock::now();
   Clock::time_point last_work = next_tick;
   while (!halted_.load()) {

@@ -1,4 +1,4 @@
-// Declares Loop, the wire's thread. It polls its owner, runs posted tasks, and sleeps when there is nothing to do.
+// Declares Loop, the transport's thread. It polls its owner, runs posted tasks, and sleeps when there is nothing to do.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 
@@ -35,7 +35,7 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-// The owner of the loop. All methods are called on the wire's thread.
+// The owner of the loop. All methods are called on the transport's thread.
 class Driven {
  public:
   virtual ~Driven() = default;
@@ -61,8 +61,8 @@ class Loop {
 
   // Starts the thread. Returns what the system refused, or an empty string.
   std::string Start(const std::vector<int>& descriptors);
-  // Runs the task on the wire's thread, tasks in order. False, and the task is not run, once the loop has ended. From
-  // any thread.
+  // Runs the task on the transport's thread, tasks in order. False, and the task is not run, once the loop has ended.
+  // From any thread.
   bool Post(std::function<void()> task);
   // Asks the thread to stop where it is, without calling the owner again.
   void Halt();

@@ -13,7 +13,7 @@
 namespace fastjax::network::ucx {
 namespace {
 
-// An offer, in words: hash of the others, number, address of the validity word, number of pieces, address and bytes of
+// An offer, in words: hash of the others, number, address of the lease, number of pieces, address and bytes of
 // each.
 constexpr size_t kHead = OfferWords(0);
 
@@ -71,18 +71,18 @@ bool MayUseMemory(const std::string& transports) {
   return false;
 }
 
-void ValidityWord::Clear() {
+void Lease::Clear() {
   if (number_.load(std::memory_order_relaxed) == 0) return;
   number_.store(0, std::memory_order_relaxed);
   Fence();  // before anything is written where the rows were
 }
 
-void WriteOffer(const Secret& secret, uint64_t number, const ValidityWord& validity, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Piece* pieces, int32_t count,
                 std::byte* words) {
   size_t at = 1;
   const auto put = [&](uint64_t word) { std::memcpy(words + sizeof(word) * at++, &word, sizeof(word)); };
   put(number);
-  put(AddressOf(validity.at()));
+  put(AddressOf(lease.at()));
   put(static_cast<uint64_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     put(AddressOf(pieces[i].data));
@@ -108,24 +108,24 @@ bool Reading::Genuine(const Secret& secret, const void* words, size_t length, ui
 void Reading::Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count) {
   pid_ = from.pid;
   number_ = WordAt(words, 1);
-  validity_at_ = WordAt(words, 2);
+  lease_at_ = WordAt(words, 2);
   job_.Clear();
   job_.ReadFrom(pid_);
   const uint64_t sources = WordAt(words, 3);
-  uint64_t source = 0, source_done = 0, landed = 0;
+  uint64_t source = 0, source_done = 0, unpacked = 0;
   for (int32_t i = 0; i < count && source < sources;) {
     const uint64_t at = WordAt(words, kHead + 2 * source);
     const uint64_t left = WordAt(words, kHead + 2 * source + 1) - source_done;
-    const uint64_t bytes = std::min<uint64_t>(left, pieces[i].bytes - landed);
+    const uint64_t bytes = std::min<uint64_t>(left, pieces[i].bytes - unpacked);
     // An address of the other process, held as a pointer of this one: the job hands it to the system.
     const auto* const there =
         reinterpret_cast<const std::byte*>(at + source_done);  // NOLINT(performance-no-int-to-ptr)
-    job_.Add({static_cast<std::byte*>(pieces[i].data) + landed, there, static_cast<int64_t>(bytes),
+    job_.Add({static_cast<std::byte*>(pieces[i].data) + unpacked, there, static_cast<int64_t>(bytes),
               kernels::Destination::kCached});
     source_done += bytes;
-    landed += bytes;
+    unpacked += bytes;
     if (bytes == left) ++source, source_done = 0;
-    if (landed == pieces[i].bytes) ++i, landed = 0;
+    if (unpacked == pieces[i].bytes) ++i, unpacked = 0;
   }
   job_.EndStep();
 }
@@ -141,20 +141,20 @@ void Reading::Run(Reading* const* readings, size_t count) {
 }
 
 void Reading::Check(Reading* const* readings, size_t count) {
-  Fence();  // the rows first, then the validity words
+  Fence();  // the rows first, then the leases
   for (size_t i = 0; i < count;) {
     const size_t first = i;
     ProcessReader reader(readings[first]->pid_);
     for (; i < count && readings[i]->pid_ == readings[first]->pid_; ++i) {
       Reading* const reading = readings[i];
       reading->found_ = ~reading->number_;
-      reader.Add(&reading->found_, reading->validity_at_, sizeof(reading->found_));
+      reader.Add(&reading->found_, reading->lease_at_, sizeof(reading->found_));
     }
     const bool all = reader.Finish();
     for (size_t k = first; k < i; ++k) {
       Reading* const reading = readings[k];
       ProcessReader alone(reading->pid_);
-      if (!all) alone.Add(&reading->found_, reading->validity_at_, sizeof(reading->found_));
+      if (!all) alone.Add(&reading->found_, reading->lease_at_, sizeof(reading->found_));
       reading->good_ = alone.Finish() && !reading->job_.failed() && reading->found_ == reading->number_;
     }
   }

@@ -1,7 +1,7 @@
 // Declares how a receiver reads rows out of the memory of another process of this host, by one copy.
 //
 // UCX would do this too, but not where peers may fail: a receiver that is late could read, without anybody noticing,
-// memory that its sender has given back. So the sender sets a validity word that the receiver can read, and clears it
+// memory that its sender has given back. So the sender sets a lease that the receiver can read, and clears it
 // before it gives back the memory. If the word is still set after the receiver has read, what it has read are the rows.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_MEMORY_READ_H_
@@ -15,7 +15,7 @@
 #include "backends/network/ucx/addresses.h"
 #include "runtime/copy_pool.h"
 #include "runtime/keyed_hash.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::network::ucx {
 
@@ -26,8 +26,8 @@ bool CanRead(const ReadProbe& own, const ReadProbe& other);
 bool MayUseMemory(const std::string& transports);
 
 // A word in the sender's memory: the number of a send while its rows may be read, else 0. It stays at its address for
-// as long as there is a wire.
-class ValidityWord {
+// as long as there is a transport.
+class Lease {
  public:
   void Set(uint64_t number) { number_.store(number, std::memory_order_release); }
   // A receiver that reads from now on notices.
@@ -41,7 +41,7 @@ class ValidityWord {
 // An offer is a message of so many words, for so many pieces.
 constexpr int32_t kMostPieces = 3800;
 constexpr size_t OfferWords(int32_t count) { return 4 + 2 * static_cast<size_t>(count); }
-void WriteOffer(const Secret& secret, uint64_t number, const ValidityWord& validity, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Piece* pieces, int32_t count,
                 std::byte* words);
 
 // What a receiver reads of one offer.
@@ -63,7 +63,7 @@ class Reading {
   int64_t pid_ = 0;
   uint64_t found_ = 0;
   bool good_ = false;
-  uint64_t number_ = 0, validity_at_ = 0;
+  uint64_t number_ = 0, lease_at_ = 0;
   CopyJob job_;
 };
 

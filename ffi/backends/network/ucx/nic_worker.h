@@ -1,4 +1,4 @@
-// Declares NicWorker: UCX for one NIC, a context and the worker that drives it. The wire's thread uses it.
+// Declares NicWorker: UCX for one NIC, a context and the worker that drives it. The transport's thread uses it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 

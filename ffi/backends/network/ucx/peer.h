@@ -1,5 +1,5 @@
-// Declares Peer: what a wire knows of each other process. It is plain data: links, rows and control messages each work
-// on their part of it.
+// Declares Peer: what a transport knows of each other process. It is plain data: connections, rows and control messages
+// each work on their part of it.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 
@@ -17,11 +17,11 @@
 #include "backends/network/ucx/memory_read.h"
 #include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::network::ucx {
 
-class Links;
+class Connections;
 class ControlMessages;
 struct Peer;
 
@@ -73,15 +73,15 @@ struct Request {
   int32_t passed_by = 0;  // ticks for which sends of a lower order went first
   int64_t cookie = 0;
   std::list<Request>::iterator self;
-  ValidityWord validity;  // of a send whose rows the receiver may read from where they are
-  Arrival offer;          // the offer that a receive has met
-  Reading reading;        // what a receive reads of the offer
-  Status given_up;        // why it was given up, while it is read
+  Lease lease;      // of a send whose rows the receiver may read from where they are
+  Arrival offer;    // the offer that a receive has met
+  Reading reading;  // what a receive reads of the offer
+  Status given_up;  // why it was given up, while it is read
 };
 
 // A connection from one of this process's NIC workers to one of the peer's: one of the two.
 struct Endpoint {
-  Links* links = nullptr;
+  Connections* connections = nullptr;
   Peer* peer = nullptr;
   int32_t nic_worker = 0, their_nic_worker = 0;
   Connection connection = Connection::kControl;
@@ -93,18 +93,18 @@ struct Endpoint {
   std::chrono::steady_clock::time_point asked;  // for an answer, first since the last arrival; zero: not asked
   uint64_t sent = 0;
   uint64_t arrived = 0;
-  int64_t in_flight = 0;     // messages that UCX has and has not completed
-  int64_t chunk_bytes = 0;   // of the chunks that were sent
-  int64_t marked = 0;        // of those, what is to be acknowledged
-  int64_t acknowledged = 0;  // of that, what has been
-  int32_t still = 0;         // ticks in a row at which it was full, or not acknowledged, and nothing had come of it
-  std::list<Arrival> held;   // messages that arrived out of order
+  int64_t in_flight = 0;      // messages that UCX has and has not completed
+  int64_t chunk_bytes = 0;    // of the chunks that were sent
+  int64_t marked = 0;         // of those, what is to be acknowledged
+  int64_t acknowledged = 0;   // of that, what has been
+  int32_t stalled_ticks = 0;  // ticks in a row at which it was full, or not acknowledged, and nothing had come of it
+  std::list<Arrival> held;    // messages that arrived out of order
 };
 
 // A message to send, in memory of its own. UCX never has memory of the caller, who owns it again as soon as a request
 // is given up.
 struct Outgoing {
-  Links* links = nullptr;
+  Connections* connections = nullptr;
   Peer* peer = nullptr;
   std::shared_ptr<Endpoint> endpoint;
   Header header{};
@@ -170,8 +170,8 @@ struct Counters {
   std::atomic<int64_t> messages_sent{0}, messages_received{0}, bytes_sent{0}, bytes_received{0}, refused{0};
 };
 
-// A wire's state that its parts share.
-struct WireParts {
+// A transport's state that its parts share.
+struct TransportParts {
   const Library* library = nullptr;
   Secret secret{};
   int32_t process = 0;

@@ -1,5 +1,5 @@
-// Exchanges between GPUs of several processes, all of them emulated: processes meet over wires inside this one, and
-// messages go by the fake NCCL.
+// Exchanges between GPUs of several processes, all of them emulated: processes meet over transports inside this one,
+// and messages go by the fake NCCL.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// The network transport whole, over wires inside one process: processes meet, plan, move rows, and hear of failures.
+// The network backend whole, over transports inside one process: processes meet, plan, move rows, and hear of failures.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "support/exchange_rig.h"
 #include "support/job_rig.h"
 #include "support/layout.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 #include "support/network_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"
@@ -111,8 +111,8 @@ TEST(Refusal) {
 // The plan calls of a job: every process brings its devices' counts, and gets their tables.
 struct PlanCalls {
   PlanCalls(const Setting& setting, const std::function<PlanFunction(int32_t process)>& plan) : site(*setting.site) {
-    for (const auto& transport : setting.processes->transports) {
-      counts.push_back(transport->OpenCounts(setting.site, plan(static_cast<int32_t>(counts.size()))));
+    for (const auto& backend : setting.processes->backends) {
+      counts.push_back(backend->OpenCounts(setting.site, plan(static_cast<int32_t>(counts.size()))));
     }
   }
   Outcomes Run(int64_t run, const std::function<CountsArgs(int32_t partition)>& args) {
@@ -199,14 +199,13 @@ TEST(NothingToTell) {
     }
     void OnMet() override {}
     void OnFailed(const Status&) override {}
-    Seen seen() const override { return {}; }
+    LaunchSummary summary() const override { return {}; }
   };
   Setting setting;
   const std::vector<int64_t> sizes(6, 1);
   const auto plan = [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); };
   std::vector<std::shared_ptr<fastjax::Counts>> counts;
-  for (const auto& transport : setting.processes->transports)
-    counts.push_back(transport->OpenCounts(setting.site, plan));
+  for (const auto& backend : setting.processes->backends) counts.push_back(backend->OpenCounts(setting.site, plan));
   const auto start = [&](int64_t run, const Outcomes& outcomes, int32_t process, int64_t length) {
     for (int32_t p = 0; p < 6; ++p) {
       if (setting.site->process_of[p] != process) continue;
@@ -223,7 +222,7 @@ TEST(NothingToTell) {
   // As in a job, all processes have made the call site once more.
   counts[1] = nullptr;
   for (const int32_t process : {0, 2})
-    counts[process] = setting.processes->transports[process]->OpenCounts(setting.site, plan);
+    counts[process] = setting.processes->backends[process]->OpenCounts(setting.site, plan);
   const auto entrance = OpenRendezvous<ProcessOperation<OneLaunch, int>>(
       setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}), 0);
   const Outcomes without(6);

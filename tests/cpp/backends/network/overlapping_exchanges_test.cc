@@ -1,4 +1,4 @@
-// Several exchanges of one program that are in flight at once, over wires inside one process.
+// Several exchanges of one program that are in flight at once, over transports inside one process.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -17,7 +17,7 @@
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
 #include "support/job_rig.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 #include "support/network_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"
@@ -239,7 +239,7 @@ TEST(OneTimesOut) {
 // What plans until it is let go, in all processes.
 struct SlowPlan {
   SlowPlan(Processes* processes, const std::shared_ptr<const CallSite>& at, const RigOptions& options) : site(at) {
-    for (const auto& transport : processes->transports) {
+    for (const auto& backend : processes->backends) {
       ExchangeOptions own = options.exchange;
       own.plan = [going = going, begun = begun,
                   plan = PlanSlices(options.topology, options.scheduler, options.row_bytes)](
@@ -248,7 +248,7 @@ struct SlowPlan {
         going.wait();
         return plan(traffic, take, anew);
       };
-      exchanges.push_back(transport->OpenExchange(site, own));
+      exchanges.push_back(backend->OpenExchange(site, own));
     }
   }
   void Start(Rig* rig, int64_t run_id, const Outcomes& outcomes) {

@@ -13,7 +13,7 @@
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 #include "support/network_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"
@@ -291,7 +291,7 @@ TEST(Waiting) {
     outcomes.WaitAll();
   }
   {
-    // What the pool copies is known to have ended on the wire's thread only, which is here.
+    // What the pool copies is known to have ended on the transport's thread only, which is here.
     Setting setting(2, 2, Scheduler::kFast, 8, 60'000, 1, true);
     std::string text;
     setting.exchange->SetStarted([&](int32_t process) {

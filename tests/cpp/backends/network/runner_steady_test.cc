@@ -1,5 +1,5 @@
 // What runners cost when nothing is new to them, and groups with more pairs of devices than 16 bits of a tag can tell
-// apart. On wires without threads: every call is this test's.
+// apart. On transports without threads: every call is this test's.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -37,15 +37,15 @@ struct Request {
   int64_t cookie;
 };
 
-// Requests of all wires, oldest first.
+// Requests of all transports, oldest first.
 struct Hub {
   std::vector<Request> sends;
   std::vector<Request> receives;
 };
 
-class QueueWire final : public Wire {
+class QueueTransport final : public Transport {
  public:
-  QueueWire(Hub* hub, int32_t process, int32_t processes) : hub_(*hub), process_(process), processes_(processes) {
+  QueueTransport(Hub* hub, int32_t process, int32_t processes) : hub_(*hub), process_(process), processes_(processes) {
     for (auto* tasks : {&tasks_, &running_}) tasks->reserve(1000);
   }
 
@@ -153,7 +153,7 @@ struct Job : GroupExchange {
     hub.sends.reserve(10'000);
     hub.receives.reserve(10'000);
     for (int32_t process = 0; process < processes; ++process) {
-      wires.push_back(std::make_unique<QueueWire>(&hub, process, processes));
+      transports.push_back(std::make_unique<QueueTransport>(&hub, process, processes));
       runners.push_back(std::make_unique<Runner>());
       schedules.push_back(std::make_unique<MessageSchedule>());
       plans.emplace_back();
@@ -170,7 +170,7 @@ struct Job : GroupExchange {
     const long before = Allocations();
     int32_t ended = 0;
     for (int32_t p = 0; p < processes; ++p) {
-      runners[p]->Start(wires[p].get(), site.get(), 0, schedules[p].get(), tag, 0, [&ended](const Status& status) {
+      runners[p]->Start(transports[p].get(), site.get(), 0, schedules[p].get(), tag, 0, [&ended](const Status& status) {
         CHECK(status.ok());
         ++ended;
       });
@@ -178,7 +178,7 @@ struct Job : GroupExchange {
     bool busy = true;
     while (busy) {
       busy = MoveOne(&hub);
-      for (const auto& wire : wires) busy = wire->RunTasks() || busy;
+      for (const auto& transport : transports) busy = transport->RunTasks() || busy;
     }
     const long allocations = Allocations() - before;
     CHECK_EQ(ended, processes);
@@ -196,7 +196,7 @@ struct Job : GroupExchange {
   std::vector<std::vector<int64_t>> sources;
   std::vector<std::vector<int64_t>> outputs;
   Hub hub;
-  std::vector<std::unique_ptr<QueueWire>> wires;
+  std::vector<std::unique_ptr<QueueTransport>> transports;
   std::vector<std::unique_ptr<Runner>> runners;
   std::list<DevicePlans> plans;  // by process
   std::vector<std::unique_ptr<MessageSchedule>> schedules;
@@ -219,20 +219,20 @@ TEST(ManyPairs) {
   Job job(topology, Scheduler::kDirect,
           Fill(topology, [](int32_t i, int32_t j) { return (i * 7 + j) % 40 == 0 ? 1 + (i + j) % 3 : 0; }), 2);
   job.Run(tag);
-  QueueWire* const wire = job.wires[0].get();
-  Runner::DropRows(wire, *job.site, tag);
+  QueueTransport* const transport = job.transports[0].get();
+  Runner::DropRows(transport, *job.site, tag);
   uint64_t largest = 0;
   for (const auto& schedule : job.schedules) {
     for (const auto& step : schedule->steps()) {
       if (step.action == Action::kCopy) continue;
       const uint64_t of_step = tag + schedule->TagOf(step);
       largest = std::max(largest, schedule->TagOf(step));
-      CHECK(std::any_of(wire->dropped.begin(), wire->dropped.end(),
+      CHECK(std::any_of(transport->dropped.begin(), transport->dropped.end(),
                         [&](const auto& dropped) { return ((of_step ^ dropped.first) & dropped.second) == 0; }));
     }
   }
   CHECK_GT(largest, 0xFFFFU);
-  for (const auto& [value, mask] : wire->dropped) CHECK_EQ(mask, ~uint64_t{0xFFFF});
+  for (const auto& [value, mask] : transport->dropped) CHECK_EQ(mask, ~uint64_t{0xFFFF});
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "simulator/schedule.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 #include "support/network_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"

@@ -1,4 +1,4 @@
-// Rows in the memory of other processes: what is offered, what is believed of an offer, and what a validity word tells.
+// Rows in the memory of other processes: what is offered, what is believed of an offer, and what a lease tells.
 #include "backends/network/ucx/memory_read.h"
 
 #include <sys/mman.h>
@@ -22,16 +22,16 @@ using namespace network::ucx;
 constexpr Secret kSecret = {1, 2, 3};
 constexpr Secret kOther = {3, 2, 1};
 
-std::vector<std::byte> Written(const ValidityWord& validity, const std::vector<Piece>& pieces, uint64_t number = 7) {
+std::vector<std::byte> Written(const Lease& lease, const std::vector<Piece>& pieces, uint64_t number = 7) {
   const auto count = static_cast<int32_t>(pieces.size());
   std::vector<std::byte> words(OfferWords(count) * sizeof(uint64_t));
-  WriteOffer(kSecret, number, validity, pieces.data(), count, words.data());
+  WriteOffer(kSecret, number, lease, pieces.data(), count, words.data());
   return words;
 }
 
 // What another process has in its memory, which has the same addresses there as here.
 struct OtherMemory {
-  ValidityWord validity;
+  Lease lease;
   uint64_t read_probe = 11;
   std::vector<int> rows = std::vector<int>(50000);
 };
@@ -43,9 +43,9 @@ class OtherProcess {
     if (pid_ > 0) return;
     for (size_t i = 0; i < memory->rows.size(); ++i) memory->rows[i] = static_cast<int>(i);
     memory->read_probe = 12;
-    memory->validity.Set(7);
+    memory->lease.Set(7);
     raise(SIGSTOP);
-    memory->validity.Clear();
+    memory->lease.Clear();
     raise(SIGSTOP);
     _exit(0);
   }
@@ -75,7 +75,7 @@ TEST(Reading) {
     bytes += pieces[i].bytes;
     for (size_t k = 0; k < pieces[i].bytes / 4; ++k) expected.push_back(static_cast<int>(500 * i + k));
   }
-  const auto words = Written(memory.validity, pieces);
+  const auto words = Written(memory.lease, pieces);
   CHECK(Reading::Genuine(kSecret, words.data(), words.size(), bytes));
   OtherProcess process(&memory);
   process.WaitUntilStopped();
@@ -109,9 +109,9 @@ TEST(Reading) {
 }
 
 TEST(WhatIsGenuine) {
-  const ValidityWord validity;
+  const Lease lease;
   std::vector<std::byte> rows(100);
-  const auto words = Written(validity, {{rows.data(), 60}, {rows.data() + 60, 40}});
+  const auto words = Written(lease, {{rows.data(), 60}, {rows.data() + 60, 40}});
   CHECK(Reading::Genuine(kSecret, words.data(), words.size(), 100));
   CHECK(!Reading::Genuine(kOther, words.data(), words.size(), 100));
   CHECK(!Reading::Genuine(kSecret, nullptr, words.size(), 100));
@@ -125,7 +125,7 @@ TEST(WhatIsGenuine) {
     CHECK(!Reading::Genuine(kSecret, damaged.data(), damaged.size(), 100));
   }
   const std::vector<Piece> many(kMostPieces + 1, Piece{rows.data(), 1});
-  const auto too_many = Written(validity, many);
+  const auto too_many = Written(lease, many);
   CHECK(!Reading::Genuine(kSecret, too_many.data(), too_many.size(), many.size()));
 }
 

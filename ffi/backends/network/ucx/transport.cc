@@ -1,4 +1,4 @@
-#include "backends/network/ucx/wire.h"
+#include "backends/network/ucx/transport.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "backends/network/open_wire.h"
+#include "backends/network/open_transport.h"
 #include "backends/network/ucx/nics.h"
 #include "runtime/process_state.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kPolls = 16;
 constexpr std::chrono::milliseconds kPatience{1000};      // with UCX, when it has been told to end something
-constexpr std::chrono::milliseconds kAnswersWithin{400};  // a wire that is there, however busy its machine
+constexpr std::chrono::milliseconds kAnswersWithin{400};  // a transport that is there, however busy its machine
 
 // How often the process, or one that it comes from, has been forked: counted in the child.
 struct Forks {
@@ -44,19 +44,19 @@ std::string HostName() {
 
 }  // namespace
 
-std::shared_ptr<UcxWire> UcxWire::Open(const WireOptions& options, std::string* wrong) {
-  std::shared_ptr<UcxWire> wire(new UcxWire);
-  *wrong = wire->Start(options);
-  return wrong->empty() ? wire : nullptr;
+std::shared_ptr<UcxTransport> UcxTransport::Open(const TransportOptions& options, std::string* wrong) {
+  std::shared_ptr<UcxTransport> transport(new UcxTransport);
+  *wrong = transport->Start(options);
+  return wrong->empty() ? transport : nullptr;
 }
 
-UcxWire::UcxWire()
-    : links_(&parts_),
-      rows_(&parts_, &links_, &control_messages_, [this] { loop_.Wake(); }),
-      control_messages_(&parts_, &links_),
+UcxTransport::UcxTransport()
+    : connections_(&parts_),
+      row_transfers_(&parts_, &connections_, &control_messages_, [this] { loop_.Wake(); }),
+      control_messages_(&parts_, &connections_),
       loop_(this) {}
 
-std::string UcxWire::Start(const WireOptions& options) {
+std::string UcxTransport::Start(const TransportOptions& options) {
   if (options.processes < 1 || options.process < 0 || options.process >= options.processes) {
     return "process " + std::to_string(options.process) + " of " + std::to_string(options.processes) +
            " does not exist";
@@ -103,32 +103,33 @@ std::string UcxWire::Start(const WireOptions& options) {
   }
   addresses_ = Encode(addresses);
   parts_.peers[static_cast<size_t>(parts_.process)].addresses = addresses;
-  Note(parts_.process, "process " + std::to_string(parts_.process) + " (" + addresses.host + ", this one)", "");
+  SetDescription(parts_.process, "process " + std::to_string(parts_.process) + " (" + addresses.host + ", this one)",
+                 "");
   return loop_.Start(descriptors);
 }
 
-UcxWire::~UcxWire() = default;
+UcxTransport::~UcxTransport() = default;
 
-bool UcxWire::Foreign() const { return forks_ != ProcessState<Forks>().count.load(); }
+bool UcxTransport::Foreign() const { return forks_ != ProcessState<Forks>().count.load(); }
 
 // ---- from any thread
 
-void UcxWire::SetHandler(Handler* handler) { handler_.store(handler); }
+void UcxTransport::SetHandler(Handler* handler) { handler_.store(handler); }
 
-bool UcxWire::Post(std::function<void()> task) { return !Foreign() && loop_.Post(std::move(task)); }
+bool UcxTransport::Post(std::function<void()> task) { return !Foreign() && loop_.Post(std::move(task)); }
 
-uint64_t UcxWire::KeyedHash(const void* data, size_t bytes) const {
+uint64_t UcxTransport::KeyedHash(const void* data, size_t bytes) const {
   return fastjax::KeyedHash(parts_.secret, data, bytes);
 }
 
-void UcxWire::Note(int32_t process, const std::string& name, const std::string& trouble) {
+void UcxTransport::SetDescription(int32_t process, const std::string& name, const std::string& trouble) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known& known = known_[static_cast<size_t>(process)];
   if (!name.empty()) known.name = name;
   known.trouble = trouble;
 }
 
-std::string UcxWire::Describe(int32_t process) const {
+std::string UcxTransport::Describe(int32_t process) const {
   if (!IsProcess(process)) return "process " + std::to_string(process) + ", which does not exist";
   const std::lock_guard<std::mutex> lock(mutex_);
   const Known& known = known_[static_cast<size_t>(process)];
@@ -136,17 +137,17 @@ std::string UcxWire::Describe(int32_t process) const {
   return known.name;
 }
 
-bool UcxWire::HasJoined(int32_t process) const {
+bool UcxTransport::HasJoined(int32_t process) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return !IsProcess(process) || !known_[static_cast<size_t>(process)].name.empty();
 }
 
-std::string UcxWire::Trouble(int32_t process) const {
+std::string UcxTransport::Trouble(int32_t process) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return IsProcess(process) ? known_[static_cast<size_t>(process)].trouble : "";
 }
 
-std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
+std::string UcxTransport::AddPeer(int32_t process, const std::string& addresses) {
   Addresses decoded;
   std::string wrong = Decode(addresses, &decoded);
   if (wrong.empty() && (!IsProcess(process) || decoded.process != process)) {
@@ -158,7 +159,7 @@ std::string UcxWire::AddPeer(int32_t process, const std::string& addresses) {
   return "";
 }
 
-void UcxWire::PeerLost(int32_t process, const std::string& why) {
+void UcxTransport::PeerLost(int32_t process, const std::string& why) {
   Post([this, process, why] {
     Peer* const peer = PeerOf(process);
     if (peer == nullptr || process == parts_.process || peer->gone) return;
@@ -168,7 +169,7 @@ void UcxWire::PeerLost(int32_t process, const std::string& why) {
   });
 }
 
-bool UcxWire::Close(std::chrono::milliseconds limit) {
+bool UcxTransport::Close(std::chrono::milliseconds limit) {
   if (Foreign()) return true;
   Post([this, limit] { BeginClosing(limit); });
   if (!loop_.OnThread() && loop_.Join(limit + 3 * kPatience)) return true;
@@ -176,19 +177,19 @@ bool UcxWire::Close(std::chrono::milliseconds limit) {
   return false;
 }
 
-void UcxWire::Halt() {
+void UcxTransport::Halt() {
   if (Foreign()) return;
   loop_.Halt();
   if (!loop_.OnThread()) loop_.Join(kPatience);
 }
 
-WireState UcxWire::State() {
-  auto promise = std::make_shared<std::promise<WireState>>();
-  std::future<WireState> state = promise->get_future();
+TransportState UcxTransport::State() {
+  auto promise = std::make_shared<std::promise<TransportState>>();
+  std::future<TransportState> state = promise->get_future();
   Post([this, promise] { promise->set_value(StateNow()); });
   promise = nullptr;
   const bool told = !Foreign() && state.wait_for(kPatience) == std::future_status::ready;
-  WireState unknown;
+  TransportState unknown;
   unknown.library = parts_.library->path;
   unknown.version = parts_.library->version;
   try {
@@ -198,10 +199,10 @@ WireState UcxWire::State() {
   }
 }
 
-// ---- on the wire's thread
+// ---- on the transport's thread
 
-WireState UcxWire::StateNow() {
-  WireState state;
+TransportState UcxTransport::StateNow() {
+  TransportState state;
   state.library = parts_.library->path;
   state.version = parts_.library->version;
   for (const auto& nic_worker : parts_.nic_workers) {
@@ -233,7 +234,7 @@ WireState UcxWire::StateNow() {
 
 // A ring is memory that a process holds: only those get one with which there is something to say. If the system refuses
 // it, or a broken one was closed, the network serves as well: not tried again with every message.
-void UcxWire::Contact(int32_t process) {
+void UcxTransport::Contact(int32_t process) {
   Peer* const peer = PeerOf(process);
   if (peer == nullptr) return;
   peer->contacted = true;
@@ -242,28 +243,28 @@ void UcxWire::Contact(int32_t process) {
   peer->from.Open(RingProof(process, *peer), loop_.doorbell());
 }
 
-void UcxWire::SendMessage(int32_t process, const void* data, size_t bytes) {
+void UcxTransport::SendMessage(int32_t process, const void* data, size_t bytes) {
   Contact(process);
   control_messages_.Send(process, data, bytes);
 }
 
-void UcxWire::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
-                   int64_t cookie) {
+void UcxTransport::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                        int64_t cookie) {
   Contact(route.process);
-  rows_.Send(route, tag, pieces, count, listener, cookie);
+  row_transfers_.Send(route, tag, pieces, count, listener, cookie);
 }
 
-void UcxWire::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
-                      int64_t cookie) {
+void UcxTransport::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                           int64_t cookie) {
   Contact(route.process);
-  rows_.Receive(route, tag, pieces, count, listener, cookie);
+  row_transfers_.Receive(route, tag, pieces, count, listener, cookie);
 }
 
-void UcxWire::Cancel(Listener* listener) { rows_.Cancel(listener); }
+void UcxTransport::Cancel(Listener* listener) { row_transfers_.Cancel(listener); }
 
-void UcxWire::Drop(uint64_t tag, uint64_t mask) { rows_.Drop(tag, mask); }
+void UcxTransport::Drop(uint64_t tag, uint64_t mask) { row_transfers_.Drop(tag, mask); }
 
-void UcxWire::Disconnect(int32_t process) {
+void UcxTransport::Disconnect(int32_t process) {
   Peer* const peer = PeerOf(process);
   if (peer == nullptr || process == parts_.process) return;
   End(peer, Status::Unavailable("the connection to " + parts_.Name(*peer) + " was given up"), peer->generation + 1);
@@ -272,25 +273,25 @@ void UcxWire::Disconnect(int32_t process) {
   control_messages_.Renewed(peer, Status::Ok());
 }
 
-void UcxWire::Probe(int32_t process) {
+void UcxTransport::Probe(int32_t process) {
   Peer* const peer = PeerOf(process);
   if (peer == nullptr) return;
   for (const std::shared_ptr<Endpoint>& endpoint : peer->endpoints) {
     if (endpoint->handle == nullptr) continue;
     if (endpoint->asked == Clock::time_point{}) endpoint->asked = Clock::now();
-    Outgoing* const probe = links_.Compose(Kind::kProbe, 0);
+    Outgoing* const probe = connections_.Compose(Kind::kProbe, 0);
     probe->header.connection = endpoint->connection;
-    links_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, probe);
+    connections_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, probe);
   }
 }
 
-void UcxWire::Answer(Peer* peer, const Arrival& probe) {
-  Outgoing* const answer = links_.Compose(Kind::kHere, 0);
+void UcxTransport::Answer(Peer* peer, const Arrival& probe) {
+  Outgoing* const answer = connections_.Compose(Kind::kHere, 0);
   answer->header.connection = probe.header.connection;
-  links_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker), answer);
+  connections_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker), answer);
 }
 
-bool UcxWire::Silent(int32_t process) const {
+bool UcxTransport::Silent(int32_t process) const {
   if (!IsProcess(process)) return false;
   const Peer& peer = parts_.peers[static_cast<size_t>(process)];
   const Clock::time_point before = Clock::now() - kAnswersWithin;
@@ -299,24 +300,24 @@ bool UcxWire::Silent(int32_t process) const {
   });
 }
 
-void UcxWire::End(Peer* peer, const Status& why, uint32_t generation) {
-  rows_.EndAll(peer, why);
+void UcxTransport::End(Peer* peer, const Status& why, uint32_t generation) {
+  row_transfers_.EndAll(peer, why);
   control_messages_.EndAll(peer);
   parts_.ReleaseAll(&peer->early);
-  links_.Begin(peer, generation);
+  connections_.Begin(peer, generation);
 }
 
-void UcxWire::Lose(Peer* peer, const Status& why, uint32_t generation) {
+void UcxTransport::Lose(Peer* peer, const Status& why, uint32_t generation) {
   End(peer, why, generation);
   peer->to.Close();  // nobody may be left who reads it; if somebody is, a greeting follows
   peer->why = why;
   if (peer->told) return;
   peer->told = true;
-  Note(peer->process, "", why.message);
+  SetDescription(peer->process, "", why.message);
   control_messages_.Lost(peer, why);
 }
 
-void UcxWire::MakeEndpoints(Peer* peer) const {
+void UcxTransport::MakeEndpoints(Peer* peer) const {
   const auto theirs = static_cast<int32_t>(peer->addresses.nic_workers.size());
   for (int32_t pair = 0; pair < static_cast<int32_t>(parts_.nic_workers.size()) * theirs; ++pair) {
     for (const Connection connection : kConnections) {
@@ -330,7 +331,7 @@ void UcxWire::MakeEndpoints(Peer* peer) const {
   }
 }
 
-void UcxWire::Join(Peer* peer, Addresses addresses) {
+void UcxTransport::Join(Peer* peer, Addresses addresses) {
   if (phase_ >= Phase::kLeaving) return;
   const bool same = peer->joined && peer->addresses.incarnation == addresses.incarnation;
   if (same && !peer->gone) return;
@@ -351,23 +352,23 @@ void UcxWire::Join(Peer* peer, Addresses addresses) {
   peer->joined = true;
   peer->gone = false;
   if (peer->contacted) Contact(peer->process);
-  Note(peer->process, parts_.Name(*peer), "");
+  SetDescription(peer->process, parts_.Name(*peer), "");
   if (same) control_messages_.Hello(peer);  // it does not know what we gave up meanwhile
   control_messages_.OnJoined(peer);
-  rows_.OnJoined(peer);
+  row_transfers_.OnJoined(peer);
   std::list<Arrival> early;
   early.swap(peer->early);
   for (const Arrival& arrival : early) Dispatch(arrival);
 }
 
-void UcxWire::Disarm() {
+void UcxTransport::Disarm() {
   if (!armed_) return;
   armed_ = false;
   for (Peer& peer : parts_.peers) peer.from.Disarm();
 }
 
 // The process may be alive and not know of the loss. If it is dead, the greeting fails, and nothing follows.
-void UcxWire::OnFailure(const Links::Failure& failure) {
+void UcxTransport::OnFailure(const Connections::Failure& failure) {
   Peer* const peer = failure.peer;
   const Status why = Status::Unavailable("the connection to " + parts_.Name(*peer) +
                                          " failed: " + parts_.library->ucs_status_string(failure.status));
@@ -376,11 +377,11 @@ void UcxWire::OnFailure(const Links::Failure& failure) {
   if (heard && phase_ == Phase::kOpen) control_messages_.Hello(peer);
 }
 
-bool UcxWire::Poll() {
+bool UcxTransport::Poll() {
   bool worked = false;
   Disarm();
   if (phase_ == Phase::kClosed) {
-    worked |= rows_.Deliver();
+    worked |= row_transfers_.Deliver();
     worked |= control_messages_.Deliver(handler_.load());
     return worked;
   }
@@ -389,24 +390,24 @@ bool UcxWire::Poll() {
   }
   TakeFromRings();
   worked |= TakeArrivals();
-  for (const Links::Failure& failure : links_.TakeFailures()) {
+  for (const Connections::Failure& failure : connections_.TakeFailures()) {
     OnFailure(failure);
     worked = true;
   }
-  worked |= rows_.TakeRead();
-  worked |= rows_.Pump();
-  worked |= rows_.Deliver();
+  worked |= row_transfers_.TakeRead();
+  worked |= row_transfers_.Pump();
+  worked |= row_transfers_.Deliver();
   worked |= control_messages_.Deliver(handler_.load());
   for (Peer& peer : parts_.peers) peer.to.Ring();
   return worked;
 }
 
-bool UcxWire::Expecting() const {
+bool UcxTransport::Expecting() const {
   if (phase_ == Phase::kClosed) return false;
-  return parts_.in_flight > 0 || rows_.busy() || phase_ != Phase::kOpen;
+  return parts_.in_flight > 0 || row_transfers_.busy() || phase_ != Phase::kOpen;
 }
 
-bool UcxWire::Arm() {
+bool UcxTransport::Arm() {
   if (phase_ == Phase::kOpen) {
     armed_ = true;
     for (Peer& peer : parts_.peers) {
@@ -416,44 +417,44 @@ bool UcxWire::Arm() {
   for (const auto& nic_worker : parts_.nic_workers) {
     if (!nic_worker->Arm()) return false;
   }
-  return (phase_ == Phase::kOpen || phase_ == Phase::kClosed) && !rows_.HasRead();
+  return (phase_ == Phase::kOpen || phase_ == Phase::kClosed) && !row_transfers_.HasRead();
 }
 
-void UcxWire::Tick(Clock::time_point now) {
+void UcxTransport::Tick(Clock::time_point now) {
   Handler* const handler = handler_.load();
-  links_.Tick();
+  connections_.Tick();
   if (phase_ != Phase::kOpen) return;
-  rows_.Expire(now);
-  rows_.FindStill();
+  row_transfers_.Expire(now);
+  row_transfers_.FindStalled();
   if (handler != nullptr) handler->OnTick(now);
   for (Peer& peer : parts_.peers) peer.to.Ring();
 }
 
-void UcxWire::BeginClosing(std::chrono::milliseconds limit) {
+void UcxTransport::BeginClosing(std::chrono::milliseconds limit) {
   if (phase_ != Phase::kOpen) return;
   deadline_ = Clock::now() + limit;
   phase_ = Phase::kClosing;
   const Status why = Status::Unavailable("the program of " + parts_.Name(parts_.peers[static_cast<size_t>(process())]) +
                                          " has closed its network");
   if (Handler* const handler = handler_.load()) handler->OnClosed(why);
-  for (Peer& peer : parts_.peers) rows_.EndAll(&peer, why);
+  for (Peer& peer : parts_.peers) row_transfers_.EndAll(&peer, why);
 }
 
-bool UcxWire::Ended() {
+bool UcxTransport::Ended() {
   if (phase_ == Phase::kOpen) return false;
   const Handler* const handler = handler_.load();
   const bool busy = handler != nullptr && handler->Busy();
   const bool late = Clock::now() >= deadline_;
   if (phase_ == Phase::kClosing && (!busy || late)) {
     phase_ = Phase::kFlushing;
-    links_.Flush();
+    connections_.Flush();
   }
-  if (phase_ == Phase::kFlushing && (links_.flushing() == 0 || late)) {
+  if (phase_ == Phase::kFlushing && (connections_.flushing() == 0 || late)) {
     phase_ = Phase::kLeaving;
     LeaveAll();
   }
   // What the pool reads into memory of others' takes no other process, so it ends.
-  if (phase_ == Phase::kLeaving && !rows_.reading()) {
+  if (phase_ == Phase::kLeaving && !row_transfers_.reading()) {
     phase_ = Phase::kClosed;
     for (const Arrival& arrival : arrivals_) parts_.Release(arrival);
     for (const Arrival& arrival : from_rings_) parts_.Release(arrival);
@@ -461,13 +462,13 @@ bool UcxWire::Ended() {
     from_rings_.clear();
     parts_.nic_workers.clear();  // and with them all connections
     for (Peer& peer : parts_.peers) peer.retired.clear();
-    rows_.Deliver();
+    row_transfers_.Deliver();
   }
   return phase_ == Phase::kClosed && !busy;
 }
 
 // Ends all requests. From now on every request fails at once.
-void UcxWire::LeaveAll() {
+void UcxTransport::LeaveAll() {
   for (Peer& peer : parts_.peers) {
     if (peer.process == parts_.process) continue;
     peer.gone = true;
@@ -479,6 +480,7 @@ void UcxWire::LeaveAll() {
 
 }  // namespace fastjax::network::ucx
 
-std::shared_ptr<fastjax::JobWire> fastjax::network::OpenWire(const WireOptions& options, std::string* wrong) {
-  return ucx::UcxWire::Open(options, wrong);
+std::shared_ptr<fastjax::JobTransport> fastjax::network::OpenTransport(const TransportOptions& options,
+                                                                       std::string* wrong) {
+  return ucx::UcxTransport::Open(options, wrong);
 }

@@ -1,4 +1,4 @@
-// Wires over UCX: which rows go first, and how far ahead of their receivers.
+// Transports over UCX: which rows go first, and how far ahead of their receivers.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "support/check.h"
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 namespace fastjax::test {
 namespace {
 
-// What a launch asks of a wire.
+// What a launch asks of a transport.
 struct Terms {
   int64_t order = 0;
   int32_t stage = 0;
@@ -38,7 +38,7 @@ class Launch : public Ends {
  private:
   const int64_t name_;
   const Terms terms_;
-  std::vector<int64_t>* const went_;  // by the wire's thread
+  std::vector<int64_t>* const went_;  // by the transport's thread
 };
 
 // What earlier and later launches send from process 0: a long one to process 2, and to process 1. Of so many pieces,
@@ -71,11 +71,11 @@ struct TwoLaunches {
   void ReceiveBoth() {
     std::promise<void> go;
     std::shared_future<void> gone = go.get_future().share();
-    rig.wire(0).Post([gone] { gone.wait(); });
+    rig.transport(0).Post([gone] { gone.wait(); });
     ReceiveLater();
     ReceiveEarlier();
-    rig.On(1, [](UcxWire*) {});
-    rig.On(2, [](UcxWire*) {});
+    rig.On(1, [](UcxTransport*) {});
+    rig.On(2, [](UcxTransport*) {});
     go.set_value();
   }
   void CheckArrived() {
@@ -133,15 +133,15 @@ void TestLaunchesOfOtherNics(const std::string& transports) {
   CHECK(beside);
 }
 
-// And where the one that is asked for cannot be sent: its receiver stands still. (Here, a later one goes on after some
-// ticks of the wire.)
-void TestLaunchesThatStandStill(const std::string& transports) {
+// And where the one that is asked for cannot be sent: its receiver is stalled. (Here, a later one goes on after some
+// ticks of the transport.)
+void TestLaunchesThatAreStalled(const std::string& transports) {
   TwoLaunches both(transports, 20000000, 4000000);
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
   both.ReceiveEarlier();
-  both.rig.On(2, [](UcxWire*) {});
-  both.rig.wire(2).Post([gone] { gone.wait(); });
+  both.rig.On(2, [](UcxTransport*) {});
+  both.rig.transport(2).Post([gone] { gone.wait(); });
   both.ReceiveLater();
   both.later.Wait(0);
   both.receives.Wait(1);
@@ -154,7 +154,7 @@ void TestLaunchesThatStandStill(const std::string& transports) {
 constexpr int64_t kSmallWindow = 64 << 10;
 
 // Of one launch, the send of the earlier stage ends first, whoever was asked first, where a NIC has no room for a
-// window of both: though it has five times as many bytes. (A receiver that gets no processor for long stands still, and
+// window of both: though it has five times as many bytes. (A receiver that gets no processor for long is stalled, and
 // others go on: so not every chunk need be in order.)
 void TestEarlierStagesFirst(const std::string& transports) {
   TwoLaunches both(transports, 10000000, 2000000, 0, {0, 0, kSmallWindow}, {0, 1, kSmallWindow / 2});
@@ -220,7 +220,7 @@ void TestOverdue(const std::string& transports) {
   TwoLaunches both(transports, 12000000, 200000, 0, {3, 0, kSmallWindow}, {4, 0, 1});
   Slow slow;
   both.rig.Receive(2, 0, 1, Whole(&both.into_earlier), &slow, 0);
-  both.rig.On(2, [](UcxWire*) {});
+  both.rig.On(2, [](UcxTransport*) {});
   both.ReceiveLater();
   slow.Wait(0);
   both.earlier.Wait(0);
@@ -236,7 +236,7 @@ void TestOverdue(const std::string& transports) {
 int main() {
   using namespace fastjax::test;
   if (UcxLibrary().empty()) {
-    std::cout << "wire_order_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    std::cout << "transport_order_test: SKIPPED, there is no UCX beside the headers it was built with\n";
     return 77;
   }
   for (const std::string transports : {"tcp", ""}) {
@@ -248,7 +248,7 @@ int main() {
     TestOneStageSideBySide(transports);
     TestWindows(transports);
     TestOverdue(transports);
-    TestLaunchesThatStandStill(transports);
+    TestLaunchesThatAreStalled(transports);
   }
-  return Finish("wire_order_test");
+  return Finish("transport_order_test");
 }

@@ -1,6 +1,6 @@
-// A job's wire that goes nowhere, and remembers what it is told.
-#ifndef FASTJAX_TESTS_CPP_SUPPORT_JOB_WIRE_H_
-#define FASTJAX_TESTS_CPP_SUPPORT_JOB_WIRE_H_
+// A job's transport that goes nowhere, and remembers what it is told.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_JOB_TRANSPORT_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_JOB_TRANSPORT_H_
 
 #include <chrono>
 #include <cstddef>
@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "runtime/job_network.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::test {
 
-class DeadJobWire final : public JobWire {
+class DeadJobTransport final : public JobTransport {
  public:
-  explicit DeadJobWire(const WireOptions& options) : options_(options) {}
+  explicit DeadJobTransport(const TransportOptions& options) : options_(options) {}
 
   const std::string& addresses() const override { return addresses_; }
   std::string AddPeer(int32_t process, const std::string& addresses) override {
@@ -32,8 +32,8 @@ class DeadJobWire final : public JobWire {
     return closes;
   }
   void Halt() override {}
-  WireState State() override {
-    WireState state;
+  TransportState State() override {
+    TransportState state;
     state.library = options_.library;
     return state;
   }
@@ -57,15 +57,17 @@ class DeadJobWire final : public JobWire {
   bool closes = true;
 
  private:
-  const WireOptions options_;
+  const TransportOptions options_;
   const std::string addresses_ = "nowhere";
 };
 
-// Opens one; `wire` then has it, too.
-inline WireOpener OpenDead(std::shared_ptr<DeadJobWire>* wire) {
-  return [wire](const WireOptions& options, std::string*) { return *wire = std::make_shared<DeadJobWire>(options); };
+// Opens one; `transport` then has it, too.
+inline TransportOpener OpenDead(std::shared_ptr<DeadJobTransport>* transport) {
+  return [transport](const TransportOptions& options, std::string*) {
+    return *transport = std::make_shared<DeadJobTransport>(options);
+  };
 }
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_CPP_SUPPORT_JOB_WIRE_H_
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_JOB_TRANSPORT_H_

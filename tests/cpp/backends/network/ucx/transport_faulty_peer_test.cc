@@ -1,4 +1,4 @@
-// A wire and a process of the same job that sends wrong messages.
+// A transport and a process of the same job that sends wrong messages.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,9 +16,9 @@
 #include "backends/network/ucx/memory_read.h"
 #include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
-#include "backends/network/ucx/rows.h"
+#include "backends/network/ucx/row_transfers.h"
 #include "support/check.h"
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
@@ -144,18 +144,18 @@ class FaultyPeer {
 struct Victim {
   explicit Victim(const std::string& transports = "tcp") {
     std::string wrong;
-    wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
+    transport = UcxTransport::Open(OptionsOf(0, 2, transports), &wrong);
     CHECK_EQ(wrong, "");
-    wire->SetHandler(&handler);
+    transport->SetHandler(&handler);
   }
-  ~Victim() { CHECK(wire->Close(kToClose)); }
+  ~Victim() { CHECK(transport->Close(kToClose)); }
 
   RecordingHandler handler;
-  std::shared_ptr<UcxWire> wire;
+  std::shared_ptr<UcxTransport> transport;
 };
 
 struct Acquainted {
-  Acquainted() : peer(victim.wire->addresses()) { CHECK_EQ(victim.wire->AddPeer(1, peer.addresses()), ""); }
+  Acquainted() : peer(victim.transport->addresses()) { CHECK_EQ(victim.transport->AddPeer(1, peer.addresses()), ""); }
   void DriveUntilHeard(size_t messages, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     peer.DriveUntil([&] { return victim.handler.messages().size() == messages; }, file, line);
   }
@@ -174,7 +174,7 @@ void TestGenerations() {
   both.peer.Send(after, 0, 1);
   both.DriveUntilHeard(2);
   CHECK_EQ(both.victim.handler.messages().back().second, after);
-  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
+  CHECK_EQ(StateOf(both.victim.transport.get()).refused, 1);
   CHECK(both.victim.handler.renewed().empty());
   // As many as a process may count while this one is stopped.
   both.peer.Send(again, 1000, 0);
@@ -191,7 +191,7 @@ void TestSequences() {
   both.peer.Send(second, 0, 1);
   both.DriveUntilHeard(2);
   CHECK_EQ(both.victim.handler.messages().back().second, second);
-  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
+  CHECK_EQ(StateOf(both.victim.transport.get()).refused, 1);
 }
 
 // Each of the two connections has an order of its own, and there is no third one.
@@ -206,7 +206,7 @@ void TestConnections() {
   both.peer.Send(third, 0, 0, ucx::Connection::kChunks);
   both.DriveUntilHeard(3);
   CHECK(both.victim.handler.messages()[1].second == third && both.victim.handler.messages()[2].second == second);
-  CHECK_EQ(StateOf(both.victim.wire.get()).refused, 1);
+  CHECK_EQ(StateOf(both.victim.transport.get()).refused, 1);
 }
 
 // A process that ends closes one connection before another. What it sent by the other one is heard, and then, when no
@@ -245,9 +245,9 @@ void TestOneConnectionFailsAndTheOtherIsBusy() {
 // What comes through a ring is believed no more than what comes over the network.
 void TestRings() {
   Victim victim("");
-  FaultyPeer peer(victim.wire->addresses());
-  CHECK_EQ(victim.wire->AddPeer(1, peer.addresses(true)), "");
-  victim.wire->Post([&] { victim.wire->SendMessage(1, "", 0); });
+  FaultyPeer peer(victim.transport->addresses());
+  CHECK_EQ(victim.transport->AddPeer(1, peer.addresses(true)), "");
+  victim.transport->Post([&] { victim.transport->SendMessage(1, "", 0); });
   peer.DriveUntil([&] { return peer.ring() >= 0; });
   CHECK(peer.OpenRing());
   const std::string first = "first", second = "second", third = "third";
@@ -264,7 +264,7 @@ void TestRings() {
   peer.DriveUntil([&] { return victim.handler.messages().size() == 3; });
   const auto messages = victim.handler.messages();
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
-  CHECK_EQ(StateOf(victim.wire.get()).refused, 4);
+  CHECK_EQ(StateOf(victim.transport.get()).refused, 4);
   CHECK(victim.handler.lost().empty() && victim.handler.renewed().empty());
   // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
   ucx::Header broken = peer.HeaderOf(first, 0, 3);
@@ -275,11 +275,11 @@ void TestRings() {
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
 void TestUnmetRowsExpire() {
-  ucx::WireParts parts;
+  ucx::TransportParts parts;
   parts.peers = std::vector<ucx::Peer>(2);
-  ucx::Links links(&parts);
-  ucx::ControlMessages control_messages(&parts, &links);
-  ucx::Rows rows(&parts, &links, &control_messages, [] {});
+  ucx::Connections connections(&parts);
+  ucx::ControlMessages control_messages(&parts, &connections);
+  ucx::RowTransfers rows(&parts, &connections, &control_messages, [] {});
   ucx::Arrival arrival;
   arrival.header.kind = ucx::Kind::kRows;
   arrival.header.tag = 5;
@@ -293,7 +293,7 @@ void TestUnmetRowsExpire() {
 
 // An acknowledgement of what there is not, or of what was not sent, says nothing.
 void TestAcknowledgements() {
-  ucx::WireParts parts;
+  ucx::TransportParts parts;
   parts.nic_workers.resize(1);
   parts.peers = std::vector<ucx::Peer>(2);
   ucx::Peer& peer = parts.peers[1];
@@ -302,10 +302,10 @@ void TestAcknowledgements() {
   ucx::Endpoint& chunks = *peer.endpoint(0, 0, ucx::Connection::kChunks);
   chunks.chunk_bytes = 120;
   chunks.marked = 100;
-  chunks.still = 2;
-  ucx::Links links(&parts);
-  ucx::ControlMessages control_messages(&parts, &links);
-  ucx::Rows rows(&parts, &links, &control_messages, [] {});
+  chunks.stalled_ticks = 2;
+  ucx::Connections connections(&parts);
+  ucx::ControlMessages control_messages(&parts, &connections);
+  ucx::RowTransfers rows(&parts, &connections, &control_messages, [] {});
   const auto acknowledge = [&](uint64_t bytes, uint64_t ours, uint16_t theirs) {
     ucx::Arrival arrival;
     arrival.header.kind = ucx::Kind::kAck;
@@ -320,9 +320,9 @@ void TestAcknowledgements() {
   CHECK_EQ(acknowledge(50, 0, 1), 0);
   CHECK_EQ(acknowledge(110, 0, 0), 0);
   CHECK_EQ(acknowledge(~uint64_t{0}, 0, 0), 0);
-  CHECK_EQ(chunks.still, 2);
+  CHECK_EQ(chunks.stalled_ticks, 2);
   CHECK_EQ(acknowledge(50, 0, 0), 50);
-  CHECK_EQ(chunks.still, 0);
+  CHECK_EQ(chunks.stalled_ticks, 0);
   CHECK_EQ(acknowledge(40, 0, 0), 50);
   CHECK_EQ(acknowledge(100, 0, 0), 100);
 }
@@ -346,5 +346,5 @@ int main() {
   TestOneConnectionFails();
   TestOneConnectionFailsAndTheOtherIsBusy();
   TestRings();
-  return Finish("wire_faulty_peer_test");
+  return Finish("transport_faulty_peer_test");
 }

@@ -1,4 +1,4 @@
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -111,9 +111,9 @@ std::vector<std::pair<int32_t, Status>> RecordingHandler::renewed() {
   return renewed_;
 }
 
-WireState StateOf(UcxWire* wire) {
-  WireState state;
-  while (state.nic_workers.empty()) state = wire->State();
+TransportState StateOf(UcxTransport* transport) {
+  TransportState state;
+  while (state.nic_workers.empty()) state = transport->State();
   return state;
 }
 
@@ -122,8 +122,8 @@ std::string UcxLibrary() {
   return set != nullptr ? set : FASTJAX_UCX_TEST_LIBRARY;
 }
 
-WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports) {
-  WireOptions options;
+TransportOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports) {
+  TransportOptions options;
   options.process = process;
   options.processes = processes;
   options.secret = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -132,67 +132,67 @@ WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& tra
   return options;
 }
 
-WireRig::WireRig(int32_t processes, const std::string& transports, size_t nic_workers) {
+TransportRig::TransportRig(int32_t processes, const std::string& transports, size_t nic_workers) {
   for (int32_t process = 0; process < processes; ++process) {
-    WireOptions options = OptionsOf(process, processes, transports);
+    TransportOptions options = OptionsOf(process, processes, transports);
     if (nic_workers > 1) options.nics.assign(nic_workers, "lo");
     std::string wrong;
-    wires_.push_back(UcxWire::Open(options, &wrong));
-    if (wires_.back() == nullptr) {
-      std::cerr << "no wire: " << wrong << "\n";
+    transports_.push_back(UcxTransport::Open(options, &wrong));
+    if (transports_.back() == nullptr) {
+      std::cerr << "no transport: " << wrong << "\n";
       std::abort();
     }
     handlers_.push_back(std::make_unique<RecordingHandler>());
-    wires_.back()->SetHandler(handlers_.back().get());
+    transports_.back()->SetHandler(handlers_.back().get());
   }
 }
 
-WireRig::~WireRig() {
-  for (size_t i = 0; i < wires_.size(); ++i) Close(static_cast<int32_t>(i));
+TransportRig::~TransportRig() {
+  for (size_t i = 0; i < transports_.size(); ++i) Close(static_cast<int32_t>(i));
 }
 
-void WireRig::Close(int32_t process) {
-  if (!wire(process).Close(kToClose)) {
-    std::cerr << "wire " << process << " does not close\n";
+void TransportRig::Close(int32_t process) {
+  if (!transport(process).Close(kToClose)) {
+    std::cerr << "transport " << process << " does not close\n";
     std::abort();
   }
 }
 
-void WireRig::Introduce() {
-  for (auto& wire : wires_) {
-    for (auto& other : wires_) {
-      const std::string wrong = wire->AddPeer(other->process(), other->addresses());
+void TransportRig::Introduce() {
+  for (auto& transport : transports_) {
+    for (auto& other : transports_) {
+      const std::string wrong = transport->AddPeer(other->process(), other->addresses());
       if (!wrong.empty()) std::cerr << wrong << "\n";
     }
   }
 }
 
-void WireRig::On(int32_t process, const std::function<void(UcxWire*)>& work) {
+void TransportRig::On(int32_t process, const std::function<void(UcxTransport*)>& work) {
   std::promise<void> done;
-  wire(process).Post([&] {
-    work(&wire(process));
+  transport(process).Post([&] {
+    work(&transport(process));
     done.set_value();
   });
   done.get_future().wait();
 }
 
-void WireRig::Message(int32_t from, int32_t to, const std::string& text) {
-  On(from, [&](UcxWire* wire) { wire->SendMessage(to, text.data(), text.size()); });
+void TransportRig::Message(int32_t from, int32_t to, const std::string& text) {
+  On(from, [&](UcxTransport* transport) { transport->SendMessage(to, text.data(), text.size()); });
 }
 
-void WireRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
-                   int32_t rail) {
-  On(from, [&](UcxWire* wire) {
+void TransportRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
+                        int64_t cookie, int32_t rail) {
+  On(from, [&](UcxTransport* transport) {
     const std::vector<Piece>& kept = Keep(pieces);
-    wire->Send({to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+    transport->Send({to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
   });
 }
 
-void WireRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
-                      int64_t cookie, int32_t rail) {
-  On(to, [&](UcxWire* wire) {
+void TransportRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
+                           int64_t cookie, int32_t rail) {
+  On(to, [&](UcxTransport* transport) {
     const std::vector<Piece>& kept = Keep(pieces);
-    wire->Receive({from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+    transport->Receive({from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
   });
 }
 
@@ -229,7 +229,7 @@ std::string Joined(const std::vector<Piece>& pieces) {
   return joined;
 }
 
-void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail) {
+void Exchange(TransportRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail) {
   Ends ends;
   auto data = Pattern(100000, static_cast<uint32_t>(tag));
   std::vector<std::byte> into(data.size());

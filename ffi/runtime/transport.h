@@ -1,6 +1,6 @@
-// Declares Wire: what backends ask of a network, which carries bytes between the processes of a job.
-#ifndef FASTJAX_RUNTIME_WIRE_H_
-#define FASTJAX_RUNTIME_WIRE_H_
+// Declares Transport: what backends ask of a network, which carries bytes between the processes of a job.
+#ifndef FASTJAX_RUNTIME_TRANSPORT_H_
+#define FASTJAX_RUNTIME_TRANSPORT_H_
 
 #include <chrono>
 #include <cstddef>
@@ -27,7 +27,8 @@ struct Route {
   int32_t remote_rail;
 };
 
-// Owner of sends and receives. The wire calls it on the wire's thread, and never from within a call of the wire's.
+// Owner of sends and receives. The transport calls it on the transport's thread, and never from within a call of the
+// transport's.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -44,7 +45,8 @@ class Listener {
   virtual int64_t window() const { return std::numeric_limits<int64_t>::max(); }
 };
 
-// Handles what other processes do. The wire calls it on the wire's thread, and never from within a call of the wire's.
+// Handles what other processes do. The transport calls it on the transport's thread, and never from within a call of
+// the transport's.
 class Handler {
  public:
   virtual ~Handler() = default;
@@ -58,25 +60,26 @@ class Handler {
   virtual void OnRenewed(int32_t process, const Status& why) = 0;
   // Called about ten times a second.
   virtual void OnTick(std::chrono::steady_clock::time_point now) = 0;
-  // Called when the wire closes. All requests end soon, with this status. Messages that the handler sends in this call
-  // still go out.
+  // Called when the transport closes. All requests end soon, with this status. Messages that the handler sends in this
+  // call still go out.
   virtual void OnClosed(const Status& why) = 0;
-  // Whether the handler still needs the wire's thread. A closed wire runs posted tasks as long as it does.
+  // Whether the handler still needs the transport's thread. A closed transport runs posted tasks as long as it does.
   virtual bool Busy() const = 0;
 };
 
-// One thread drives a wire: the handler, listeners and posted tasks all run there, and all but the first group of
+// One thread drives a transport: the handler, listeners and posted tasks all run there, and all but the first group of
 // methods may be called there only.
-class Wire {
+class Transport {
  public:
-  virtual ~Wire() = default;
+  virtual ~Transport() = default;
 
   // These may be called from any thread.
   virtual int32_t process() const = 0;    // this one's number in the job
   virtual int32_t processes() const = 0;  // of the job
-  // To be called before the first message. The handler must outlive the wire.
+  // To be called before the first message. The handler must outlive the transport.
   virtual void SetHandler(Handler* handler) = 0;
-  // Runs `task` on the wire's thread, tasks in order. False if it never will: the wire is closed, and its handler idle.
+  // Runs `task` on the transport's thread, tasks in order. False if it never will: the transport is closed, and its
+  // handler idle.
   virtual bool Post(std::function<void()> task) = 0;
   // Returns a hash of the bytes that only processes can compute that know the job's secret.
   virtual uint64_t KeyedHash(const void* data, size_t bytes) const = 0;
@@ -106,7 +109,8 @@ class Wire {
   // Ends all requests with a process at once. The next message or request connects anew. Both handlers are told
   // (OnRenewed), since messages may be lost.
   virtual void Disconnect(int32_t process) = 0;
-  // Asks the process over each connection made to it whether it is there: its wire answers, whatever its program does.
+  // Asks the process over each connection made to it whether it is there: its transport answers, whatever its program
+  // does.
   virtual void Probe(int32_t process) = 0;
   // Whether nothing has come over one of these connections since, for longer than an answer takes.
   virtual bool Silent(int32_t process) const = 0;
@@ -116,4 +120,4 @@ class Wire {
 
 }  // namespace fastjax
 
-#endif  // FASTJAX_RUNTIME_WIRE_H_
+#endif  // FASTJAX_RUNTIME_TRANSPORT_H_

@@ -1,6 +1,6 @@
-// Wires between processes that are all in this one, with faults on demand.
-#ifndef FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_WIRE_H_
-#define FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_WIRE_H_
+// Transports between processes that are all in this one, with faults on demand.
+#ifndef FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_TRANSPORT_H_
+#define FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_TRANSPORT_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -17,18 +17,18 @@
 #include <vector>
 
 #include "exchange/status.h"
-#include "runtime/wire.h"
+#include "runtime/transport.h"
 
 namespace fastjax::test {
 
 struct LoopbackOptions {
   int32_t processes = 2;
   size_t eager_bytes = 64;  // a send of more waits for its receive
-  bool reorder = true;      // whatever wire.h does not order happens in any order
+  bool reorder = true;      // whatever transport.h does not order happens in any order
   uint64_t seed = 1;
 };
 
-// Behaves as wire.h says; in what that leaves open, as unkindly as it can: tags alone match, rows move long after
+// Behaves as transport.h says; in what that leaves open, as unkindly as it can: tags alone match, rows move long after
 // sends and receives have met, requests end in any order.
 class LoopbackNetwork {
  public:
@@ -37,15 +37,15 @@ class LoopbackNetwork {
   LoopbackNetwork(const LoopbackNetwork&) = delete;
   LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
 
-  Wire* wire(int32_t process);
-  // Runs `task` on that wire's thread and waits for it.
+  Transport* transport(int32_t process);
+  // Runs `task` on that transport's thread and waits for it.
   void RunOn(int32_t process, const std::function<void()>& task);
 
   // From any thread. Nothing moves to or from the process any more, and nobody is told.
   void Cut(int32_t process);
   // The same, and everybody is told.
   void Kill(int32_t process);
-  // As the wire does when its process ends; returns when nothing can be posted there any more.
+  // As the transport does when its process ends; returns when nothing can be posted there any more.
   void Close(int32_t process);
   // Messages stay where they are, and are lost if their connection is given up.
   void HoldMessages(bool hold);
@@ -71,7 +71,7 @@ class LoopbackNetwork {
   int64_t most_receives() const { return most_[0]; }
 
  private:
-  class LoopbackWire;
+  class LoopbackTransport;
   struct Request;
   struct Flight;
   struct Node;
@@ -79,7 +79,7 @@ class LoopbackNetwork {
   void Loop(int32_t process);
   bool LoopOnce(Node* node, std::unique_lock<std::mutex>* lock);
   void Meet(Node* node);
-  void Land(Node* node, size_t index);
+  void Unpack(Node* node, size_t index);
   void TellMoved(int32_t process, std::unique_lock<std::mutex>* lock);
   void End(const std::shared_ptr<Request>& request, Status status);
   void Tell(Node* node, int32_t process, Status news, bool renewed);
@@ -102,4 +102,4 @@ class LoopbackNetwork {
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_WIRE_H_
+#endif  // FASTJAX_TESTS_CPP_SUPPORT_LOOPBACK_TRANSPORT_H_

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/network/ucx/wire.h"
+#include "backends/network/ucx/transport.h"
 
 namespace fastjax::network::ucx {
 namespace {
@@ -15,13 +15,13 @@ constexpr uint32_t kMostAhead = 1 << 16;
 
 }  // namespace
 
-ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t header_length, void* data,
-                                      size_t length, const ucp_am_recv_param_t* param) {
+ucs_status_t UcxTransport::OnActiveMessage(void* argument, const void* header, size_t header_length, void* data,
+                                           size_t length, const ucp_am_recv_param_t* param) {
   const auto* const target = static_cast<MessageTarget*>(argument);
   Arrival arrival;
   if (header_length == sizeof(Header)) std::memcpy(&arrival.header, header, sizeof(Header));
-  if (header_length != sizeof(Header) || !target->wire->Genuine(arrival.header, length)) {
-    ++target->wire->parts_.counters.refused;
+  if (header_length != sizeof(Header) || !target->transport->Genuine(arrival.header, length)) {
+    ++target->transport->parts_.counters.refused;
     return UCS_OK;  // UCX drops it
   }
   arrival.nic_worker = target->nic_worker;
@@ -29,11 +29,11 @@ ucs_status_t UcxWire::OnActiveMessage(void* argument, const void* header, size_t
   arrival.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const bool kept = arrival.rendezvous || (length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
   if (kept) arrival.data = data;
-  target->wire->arrivals_.push_back(arrival);
+  target->transport->arrivals_.push_back(arrival);
   return kept ? UCS_INPROGRESS : UCS_OK;
 }
 
-bool UcxWire::Genuine(const Header& header, size_t length) const {
+bool UcxTransport::Genuine(const Header& header, size_t length) const {
   return header.magic == kHeaderMagic && header.version == kHeaderVersion && header.to == parts_.process &&
          header.receiver == parts_.incarnation && header.from >= 0 && header.from < processes() &&
          header.from != parts_.process && header.bytes == length && header.hash == HashOf(parts_.secret, header);
@@ -41,7 +41,7 @@ bool UcxWire::Genuine(const Header& header, size_t length) const {
 
 // Returns the proof that is in the ring that process `writer` writes, of the two rings between this process and the
 // peer.
-uint64_t UcxWire::RingProof(int32_t writer, const Peer& peer) const {
+uint64_t UcxTransport::RingProof(int32_t writer, const Peer& peer) const {
   const bool ours = writer == parts_.process;
   const uint64_t words[] = {static_cast<uint64_t>(writer), ours ? parts_.incarnation : peer.addresses.incarnation,
                             ours ? peer.addresses.incarnation : parts_.incarnation};
@@ -49,7 +49,7 @@ uint64_t UcxWire::RingProof(int32_t writer, const Peer& peer) const {
 }
 
 // Before failures are looked at, so that what a process wrote before it ended counts.
-void UcxWire::TakeFromRings() {
+void UcxTransport::TakeFromRings() {
   for (Peer& peer : parts_.peers) {
     const bool open = peer.from.descriptor() >= 0;
     Arrival arrival;
@@ -78,7 +78,7 @@ void UcxWire::TakeFromRings() {
 
 // What is in a ring was written before any greeting that has arrived: it may be of the generation that the greeting
 // ends.
-bool UcxWire::TakeArrivals() {
+bool UcxTransport::TakeArrivals() {
   if (arrivals_.empty() && from_rings_.empty()) return false;
   std::vector<Arrival> now, after;
   now.swap(from_rings_);
@@ -88,7 +88,7 @@ bool UcxWire::TakeArrivals() {
   return true;
 }
 
-void UcxWire::Dispatch(const Arrival& arrival) {
+void UcxTransport::Dispatch(const Arrival& arrival) {
   const Header header = arrival.header;
   Peer* const peer = &parts_.peers[static_cast<size_t>(header.from)];
   if (!peer->joined && !peer->gone) return peer->early.push_back(arrival);
@@ -115,15 +115,15 @@ void UcxWire::Dispatch(const Arrival& arrival) {
   if (!peer->heard) {
     peer->heard = true;
     peer->told = false;
-    Note(peer->process, "", "");
+    SetDescription(peer->process, "", "");
     // With an endpoint of our own there, we are told if it dies, though we may have nothing to say to it.
-    links_.Connect(*peer, arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker));
+    connections_.Connect(*peer, arrival.nic_worker->index(), static_cast<int32_t>(header.nic_worker));
   }
   peer->heard_lately = true;
   InOrder(peer, arrival);
 }
 
-void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
+void UcxTransport::InOrder(Peer* peer, const Arrival& arrival) {
   Endpoint& endpoint = *peer->endpoint(arrival.nic_worker->index(), static_cast<int32_t>(arrival.header.nic_worker),
                                        arrival.header.connection);
   if (arrival.header.sequence < endpoint.arrived) {  // a second time
@@ -147,7 +147,7 @@ void UcxWire::InOrder(Peer* peer, const Arrival& arrival) {
   }
 }
 
-void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
+void UcxTransport::Deliver(Peer* peer, const Arrival& arrival) {
   switch (arrival.header.kind) {
     case Kind::kMessage:
       return control_messages_.OnArrival(peer, arrival);
@@ -169,7 +169,7 @@ void UcxWire::Deliver(Peer* peer, const Arrival& arrival) {
     case Kind::kTaken:
     case Kind::kChunk:
     case Kind::kAck:
-      return rows_.OnArrival(peer, arrival);
+      return row_transfers_.OnArrival(peer, arrival);
     default:
       ++parts_.counters.refused;
       return parts_.Release(arrival);

@@ -1,4 +1,4 @@
-// Wires over UCX that close: what is in flight ends, what was said is still heard, and nothing is left.
+// Transports over UCX that close: what is in flight ends, what was said is still heard, and nothing is left.
 #include <dirent.h>
 
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/check.h"
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
@@ -35,7 +35,7 @@ void TestNothingIsLeft() {
     }
     ConnectedRig rig(2, round % 2 == 0 ? "tcp" : "");
     Exchange(&rig, 0, 1, 1);
-    if (round % 5 == 0) rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+    if (round % 5 == 0) rig.On(0, [](UcxTransport* transport) { transport->Disconnect(1); });
   }
   CHECK_EQ(Entries("/proc/self/fd"), descriptors);
   // One that has been joined is listed until the kernel has done with it.
@@ -51,8 +51,8 @@ void TestClosing() {
     rig.Close(0);
     rig.handler(1).WaitMessages(20);  // all that was in flight
     rig.handler(1).WaitLost(1);
-    CHECK(rig.wire(0).Close(std::chrono::milliseconds{0}));
-    rig.wire(0).Post([] { std::abort(); });
+    CHECK(rig.transport(0).Close(std::chrono::milliseconds{0}));
+    rig.transport(0).Post([] { std::abort(); });
     rig.Receive(1, 0, 3, Whole(&data), &ends, 0);
     rig.Send(1, 0, 3, Whole(&data), &ends, 1);
   }
@@ -62,7 +62,7 @@ void TestClosing() {
   CHECK(ends.Of(0).code == Code::kUnavailable && ends.Of(1).code == Code::kUnavailable);
 }
 
-// The handler is told that the wire closes, and may go on until it is idle.
+// The handler is told that the transport closes, and may go on until it is idle.
 void TestClosingWaitsForTheHandler() {
   ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
@@ -70,7 +70,7 @@ void TestClosingWaitsForTheHandler() {
   std::vector<std::byte> data(100000);
   rig.Receive(0, 1, 2, Whole(&data), &ends, 0);
   rig.handler(0).SetBusy(true);
-  std::future<bool> closed = std::async(std::launch::async, [&] { return rig.wire(0).Close(kToClose); });
+  std::future<bool> closed = std::async(std::launch::async, [&] { return rig.transport(0).Close(kToClose); });
   rig.handler(0).WaitClosed();
   CHECK(rig.handler(0).closed().code == Code::kUnavailable);
   CHECK_CONTAINS(rig.handler(0).closed().message, "has closed its network");
@@ -79,11 +79,11 @@ void TestClosingWaitsForTheHandler() {
   rig.Message(0, 1, "last words");
   rig.handler(1).WaitMessages(1);
   std::promise<void> ran;
-  CHECK(rig.wire(0).Post([&] { ran.set_value(); }));
+  CHECK(rig.transport(0).Post([&] { ran.set_value(); }));
   ran.get_future().wait();
   rig.handler(0).SetBusy(false);
   CHECK(closed.get());
-  CHECK(!rig.wire(0).Post([] { std::abort(); }));
+  CHECK(!rig.transport(0).Post([] { std::abort(); }));
 }
 
 // Also where the time is up: the connections are closed, but what comes back is still taken.
@@ -92,7 +92,7 @@ void TestClosingOutlastsItsTime() {
   Exchange(&rig, 0, 1, 1);
   rig.handler(0).SetBusy(true);
   std::future<bool> closed =
-      std::async(std::launch::async, [&] { return rig.wire(0).Close(std::chrono::milliseconds{0}); });
+      std::async(std::launch::async, [&] { return rig.transport(0).Close(std::chrono::milliseconds{0}); });
   rig.handler(1).WaitLost(1);  // it is closed
   Ends ends;
   std::vector<std::byte> data(10);
@@ -114,12 +114,12 @@ void TestClosingOutlastsItsTime() {
 int main() {
   using namespace fastjax::test;
   if (UcxLibrary().empty()) {
-    std::cout << "wire_closing_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    std::cout << "transport_closing_test: SKIPPED, there is no UCX beside the headers it was built with\n";
     return 77;
   }
   TestClosing();
   TestClosingOutlastsItsTime();
   TestClosingWaitsForTheHandler();
   TestNothingIsLeft();
-  return Finish("wire_closing_test");
+  return Finish("transport_closing_test");
 }

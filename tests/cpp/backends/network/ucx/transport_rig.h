@@ -1,6 +1,6 @@
-// Wires of one test process that talk to each other, and handler for what they say.
-#ifndef FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
-#define FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
+// Transports of one test process that talk to each other, and handler for what they say.
+#ifndef FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_TRANSPORT_RIG_H_
+#define FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_TRANSPORT_RIG_H_
 
 #include <atomic>
 #include <chrono>
@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/network/ucx/wire.h"
+#include "backends/network/ucx/transport.h"
 
 namespace fastjax::test {
 
-using network::ucx::UcxWire;
+using network::ucx::UcxTransport;
 
 // A test waits for other threads as long as that takes; one that hangs is killed from outside. So that it is known
 // where, it says after each time of this length that it still waits.
@@ -107,30 +107,30 @@ class RecordingHandler : public Handler, public Watched {
   std::atomic<bool> busy_{false};
 };
 
-// What a wire is given to send what is on its way before it closes, where that is not what is tested: it needs a
+// What a transport is given to send what is on its way before it closes, where that is not what is tested: it needs a
 // moment.
 constexpr std::chrono::minutes kToClose{1};
 
-// The state of a wire that is open, once its thread has told it: State() asks for a second.
-WireState StateOf(UcxWire* wire);
+// The state of a transport that is open, once its thread has told it: State() asks for a second.
+TransportState StateOf(UcxTransport* transport);
 
 // The library that the tests are run with; empty if there is none.
 std::string UcxLibrary();
-WireOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports);
+TransportOptions OptionsOf(int32_t process, int32_t processes, const std::string& transports);
 
-class WireRig {
+class TransportRig {
  public:
   // `nic_workers` unnamed NICs each.
-  WireRig(int32_t processes, const std::string& transports, size_t nic_workers = 1);
-  ~WireRig();
+  TransportRig(int32_t processes, const std::string& transports, size_t nic_workers = 1);
+  ~TransportRig();
 
-  UcxWire& wire(int32_t process) { return *wires_[static_cast<size_t>(process)]; }
+  UcxTransport& transport(int32_t process) { return *transports_[static_cast<size_t>(process)]; }
   RecordingHandler& handler(int32_t process) { return *handlers_[static_cast<size_t>(process)]; }
   void Introduce();
   void Close(int32_t process);
 
-  // On the wire's thread, and waits for it.
-  void On(int32_t process, const std::function<void(UcxWire*)>& work);
+  // On the transport's thread, and waits for it.
+  void On(int32_t process, const std::function<void(UcxTransport*)>& work);
   void Message(int32_t from, int32_t to, const std::string& text);
   void Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
             int32_t rail = 0);
@@ -142,14 +142,14 @@ class WireRig {
 
   std::deque<std::vector<Piece>> kept_;  // until the last request has ended
   std::vector<std::unique_ptr<RecordingHandler>> handlers_;
-  std::vector<std::shared_ptr<UcxWire>> wires_;
+  std::vector<std::shared_ptr<UcxTransport>> transports_;
 };
 
-// One whose wires know each other.
-class ConnectedRig : public WireRig {
+// One whose transports know each other.
+class ConnectedRig : public TransportRig {
  public:
   ConnectedRig(int32_t processes, const std::string& transports, size_t nic_workers = 1)
-      : WireRig(processes, transports, nic_workers) {
+      : TransportRig(processes, transports, nic_workers) {
     Introduce();
   }
 };
@@ -162,8 +162,8 @@ std::vector<Piece> Whole(std::vector<std::byte>* data);
 std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count);
 std::string Joined(const std::vector<Piece>& pieces);
 // Rows that go from one to the other, and arrive as they were.
-void Exchange(WireRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
+void Exchange(TransportRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
 
 }  // namespace fastjax::test
 
-#endif  // FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_WIRE_RIG_H_
+#endif  // FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_TRANSPORT_RIG_H_

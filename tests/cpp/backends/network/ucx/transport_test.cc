@@ -1,4 +1,4 @@
-// Wires over UCX: messages, sends and receives, where nothing fails.
+// Transports over UCX: messages, sends and receives, where nothing fails.
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "support/check.h"
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 namespace fastjax::test {
 namespace {
 
 void TestMessagesInOrder(const std::string& transports) {
-  WireRig rig(3, transports);
+  TransportRig rig(3, transports);
   std::vector<std::string> texts;
   for (int i = 0; i < 60; ++i) {
     // Of all ways to travel, mixed.
@@ -64,7 +64,7 @@ void TestRows(const std::string& transports) {
     }
   }
   CHECK_EQ(ends.count(), cookie);
-  CHECK_EQ(StateOf(&rig.wire(1)).refused, 0);
+  CHECK_EQ(StateOf(&rig.transport(1)).refused, 0);
 }
 
 // What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
@@ -122,7 +122,7 @@ void TestReceiverSetsThePace(const std::string& transports) {
   rig.handler(1).WaitMessages(1);
   rig.handler(0).WaitTicks(3);
   CHECK(!ends.Has(1));
-  CHECK_LT(StateOf(&rig.wire(0)).bytes_sent, 9000);
+  CHECK_LT(StateOf(&rig.transport(0)).bytes_sent, 9000);
   rig.Receive(1, 0, 1, Whole(&into_large), &ends, 3);
   rig.Receive(1, 0, 2, Whole(&into_small), &ends, 4);
   ends.Wait(1);
@@ -143,7 +143,7 @@ class Journal : public Ends {
   const std::vector<int64_t>& written() const { return written_; }
 
  private:
-  std::vector<int64_t> written_;  // by the wire's thread
+  std::vector<int64_t> written_;  // by the transport's thread
 };
 
 // Several of one tag that are asked for at once go one after the other. Of so many pieces, what goes between processes
@@ -164,8 +164,8 @@ void TestOneAfterTheOther(const std::string& transports) {
   rig.handler(1).WaitMessages(1);
   std::vector<Piece> to;
   for (auto& each : into) to.push_back({each.data(), kBytes});
-  rig.On(1, [&](UcxWire* wire) {
-    for (size_t i = 0; i < kSends; ++i) wire->Receive({0, 0, 0}, 7, &to[i], 1, &journal, static_cast<int64_t>(i));
+  rig.On(1, [&](UcxTransport* transport) {
+    for (size_t i = 0; i < kSends; ++i) transport->Receive({0, 0, 0}, 7, &to[i], 1, &journal, static_cast<int64_t>(i));
   });
   for (size_t i = 0; i < kSends; ++i) {
     const auto cookie = static_cast<int64_t>(i);
@@ -193,9 +193,9 @@ void TestBesideEachOther(const std::string& transports) {
     rig.Message(0, 1, "after the offers");
     rig.handler(1).WaitMessages(1);
     const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
-    rig.On(1, [&](UcxWire* wire) {
-      wire->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
-      wire->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
+    rig.On(1, [&](UcxTransport* transport) {
+      transport->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
+      transport->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);
     });
     journal.Wait(0);
     journal.Wait(1);
@@ -236,7 +236,7 @@ void TestCancelAndDrop(const std::string& transports) {
   auto data = Pattern(10000, 1);
   rig.Receive(1, 0, 5, Whole(&into), &ends, 0);
   rig.Receive(1, 0, 6, Whole(&into), &others, 0);
-  rig.On(1, [&](UcxWire* wire) { wire->Cancel(&ends); });
+  rig.On(1, [&](UcxTransport* transport) { transport->Cancel(&ends); });
   ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
   rig.Send(0, 1, 6, Whole(&data), &others, 1);
@@ -249,7 +249,7 @@ void TestCancelAndDrop(const std::string& transports) {
   rig.Message(0, 1, "sent after it");
   rig.handler(1).WaitMessages(1);
   CHECK(!ends.Has(1));
-  rig.On(1, [&](UcxWire* wire) { wire->Drop(0x100000000, 0xffffffff00000000); });
+  rig.On(1, [&](UcxTransport* transport) { transport->Drop(0x100000000, 0xffffffff00000000); });
   ends.Wait(1);
   rig.Send(0, 1, 0x100000002, Whole(&data), &ends, 2);
   ends.Wait(2);
@@ -262,8 +262,8 @@ void TestCancelAndDrop(const std::string& transports) {
 }
 
 // Whether messages to the other process go through memory.
-bool HasRing(WireRig* rig, int32_t process) {
-  const std::vector<std::string> transports = StateOf(&rig->wire(process)).nic_workers[0].transports;
+bool HasRing(TransportRig* rig, int32_t process) {
+  const std::vector<std::string> transports = StateOf(&rig->transport(process)).nic_workers[0].transports;
   return std::find(transports.begin(), transports.end(), "memory") != transports.end();
 }
 
@@ -277,12 +277,12 @@ void TestFullRings(const std::string& transports) {
   for (const int32_t process : {0, 1}) CHECK_EQ(HasRing(&rig, process), transports.empty());
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
-  rig.wire(1).Post([gone] { gone.wait(); });
+  rig.transport(1).Post([gone] { gone.wait(); });
   constexpr size_t kMessages = 2000;
-  rig.On(0, [](UcxWire* wire) {
+  rig.On(0, [](UcxTransport* transport) {
     for (size_t i = 0; i < kMessages; ++i) {
       const std::string text = std::to_string(i) + std::string(i % 500 == 0 ? 100000 : 700, '.');
-      wire->SendMessage(1, text.data(), text.size());
+      transport->SendMessage(1, text.data(), text.size());
     }
   });
   go.set_value();
@@ -292,23 +292,23 @@ void TestFullRings(const std::string& transports) {
 }
 
 void TestDescriptions() {
-  WireRig rig(2, "tcp");
-  CHECK_CONTAINS(rig.wire(0).Describe(1), "has not joined");
-  CHECK_CONTAINS(rig.wire(0).Describe(2), "does not exist");
-  CHECK_CONTAINS(rig.wire(0).Describe(-1), "does not exist");
-  CHECK_CONTAINS(rig.wire(0).Describe(0), "this one");
-  CHECK_CONTAINS(rig.wire(0).AddPeer(1, "garbage"), "process 1");
-  const std::string good = rig.wire(1).addresses();
+  TransportRig rig(2, "tcp");
+  CHECK_CONTAINS(rig.transport(0).Describe(1), "has not joined");
+  CHECK_CONTAINS(rig.transport(0).Describe(2), "does not exist");
+  CHECK_CONTAINS(rig.transport(0).Describe(-1), "does not exist");
+  CHECK_CONTAINS(rig.transport(0).Describe(0), "this one");
+  CHECK_CONTAINS(rig.transport(0).AddPeer(1, "garbage"), "process 1");
+  const std::string good = rig.transport(1).addresses();
   for (size_t length = 0; length < good.size(); ++length)
-    CHECK(!rig.wire(0).AddPeer(1, good.substr(0, length)).empty());
-  CHECK(!rig.wire(0).AddPeer(1, good + "x").empty());
-  CHECK(!rig.wire(0).AddPeer(0, good).empty());
+    CHECK(!rig.transport(0).AddPeer(1, good.substr(0, length)).empty());
+  CHECK(!rig.transport(0).AddPeer(1, good + "x").empty());
+  CHECK(!rig.transport(0).AddPeer(0, good).empty());
   rig.Introduce();
   rig.Message(0, 1, "hello");
   rig.handler(1).WaitMessages(1);
-  CHECK(rig.wire(0).Describe(1).find("process 1 (") == 0);
-  CHECK_CONTAINS(rig.wire(0).Describe(1), "pid " + std::to_string(getpid()));
-  const auto state = StateOf(&rig.wire(0));
+  CHECK(rig.transport(0).Describe(1).find("process 1 (") == 0);
+  CHECK_CONTAINS(rig.transport(0).Describe(1), "pid " + std::to_string(getpid()));
+  const auto state = StateOf(&rig.transport(0));
   CHECK_EQ(state.messages_sent, 1);
   CHECK_EQ(state.bytes_sent, 5);
   CHECK_EQ(state.nic_workers.size(), 1u);
@@ -329,7 +329,7 @@ void TestDescriptions() {
 int main() {
   using namespace fastjax::test;
   if (UcxLibrary().empty()) {
-    std::cout << "wire_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    std::cout << "transport_test: SKIPPED, there is no UCX beside the headers it was built with\n";
     return 77;
   }
   for (const std::string transports : {"tcp", ""}) {
@@ -346,5 +346,5 @@ int main() {
     TestFullRings(transports);
   }
   TestDescriptions();
-  return Finish("wire_test");
+  return Finish("transport_test");
 }

@@ -1,6 +1,6 @@
-// Declares the wire over UCX: TCP or RDMA between hosts.
-#ifndef FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
-#define FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
+// Declares the transport over UCX: TCP or RDMA between hosts.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_TRANSPORT_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_TRANSPORT_H_
 
 #include <atomic>
 #include <chrono>
@@ -9,27 +9,27 @@
 #include <string>
 #include <vector>
 
+#include "backends/network/ucx/connections.h"
 #include "backends/network/ucx/control_messages.h"
-#include "backends/network/ucx/links.h"
 #include "backends/network/ucx/loop.h"
 #include "backends/network/ucx/peer.h"
-#include "backends/network/ucx/rows.h"
+#include "backends/network/ucx/row_transfers.h"
 #include "runtime/job_network.h"
 
 namespace fastjax::network::ucx {
 
-class UcxWire final : public JobWire, private Driven, public std::enable_shared_from_this<UcxWire> {
+class UcxTransport final : public JobTransport, private Driven, public std::enable_shared_from_this<UcxTransport> {
  public:
-  // Opens a wire. Returns null, with the reason, if UCX cannot.
-  static std::shared_ptr<UcxWire> Open(const WireOptions& options, std::string* wrong);
-  ~UcxWire() override;
+  // Opens a transport. Returns null, with the reason, if UCX cannot.
+  static std::shared_ptr<UcxTransport> Open(const TransportOptions& options, std::string* wrong);
+  ~UcxTransport() override;
 
   const std::string& addresses() const override { return addresses_; }
   std::string AddPeer(int32_t process, const std::string& addresses) override;
   void PeerLost(int32_t process, const std::string& why) override;
   bool Close(std::chrono::milliseconds limit) override;
   void Halt() override;
-  WireState State() override;
+  TransportState State() override;
 
   int32_t process() const override { return parts_.process; }
   int32_t processes() const override { return static_cast<int32_t>(parts_.peers.size()); }
@@ -54,13 +54,13 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
  private:
   // Receives the active messages of a NIC worker.
   struct MessageTarget {
-    UcxWire* wire;
+    UcxTransport* transport;
     NicWorker* nic_worker;
   };
   enum class Phase { kOpen, kClosing, kFlushing, kLeaving, kClosed };
 
-  UcxWire();
-  std::string Start(const WireOptions& options);
+  UcxTransport();
+  std::string Start(const TransportOptions& options);
 
   bool Poll() override;
   bool Expecting() const override;
@@ -90,15 +90,15 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   void End(Peer* peer, const Status& why, uint32_t generation);
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler
   void Answer(Peer* peer, const Arrival& probe);
-  void OnFailure(const Links::Failure& failure);
-  void Note(int32_t process, const std::string& name, const std::string& trouble);
+  void OnFailure(const Connections::Failure& failure);
+  void SetDescription(int32_t process, const std::string& name, const std::string& trouble);
   void LeaveAll();
-  bool Foreign() const;  // whether this is a forked child, which has no thread of the wire's
-  WireState StateNow();
+  bool Foreign() const;  // whether this is a forked child, which has no thread of the transport's
+  TransportState StateNow();
 
-  WireParts parts_;
-  Links links_;
-  Rows rows_;
+  TransportParts parts_;
+  Connections connections_;
+  RowTransfers row_transfers_;
   ControlMessages control_messages_;
   Loop loop_;
   std::string addresses_;
@@ -109,7 +109,7 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
   bool armed_ = false;
   Clock::time_point deadline_;
   int forks_ = 0;
-  std::shared_ptr<UcxWire> behind_;  // itself, if it stays behind
+  std::shared_ptr<UcxTransport> behind_;  // itself, if it stays behind
 
   mutable std::mutex mutex_;
   struct Known {
@@ -120,4 +120,4 @@ class UcxWire final : public JobWire, private Driven, public std::enable_shared_
 
 }  // namespace fastjax::network::ucx
 
-#endif  // FASTJAX_BACKENDS_NETWORK_UCX_WIRE_H_
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_TRANSPORT_H_

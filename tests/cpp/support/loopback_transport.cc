@@ -1,4 +1,4 @@
-#include "support/loopback_wire.h"
+#include "support/loopback_transport.h"
 
 #include <algorithm>
 #include <chrono>
@@ -79,7 +79,7 @@ struct LoopbackNetwork::Node {
     Status news;
   };
   int32_t process = 0;
-  std::unique_ptr<LoopbackWire> wire;
+  std::unique_ptr<LoopbackTransport> transport;
   std::thread thread;
   std::condition_variable wake;
   std::deque<std::function<void()>> tasks;
@@ -99,9 +99,9 @@ struct LoopbackNetwork::Node {
   steady_clock::time_point ticked = steady_clock::now();
 };
 
-class LoopbackNetwork::LoopbackWire final : public Wire {
+class LoopbackNetwork::LoopbackTransport final : public Transport {
  public:
-  LoopbackWire(LoopbackNetwork* network, int32_t process) : network_(*network), process_(process) {}
+  LoopbackTransport(LoopbackNetwork* network, int32_t process) : network_(*network), process_(process) {}
 
   int32_t process() const override { return process_; }
   int32_t processes() const override { return network_.options_.processes; }
@@ -250,7 +250,7 @@ LoopbackNetwork::LoopbackNetwork(const LoopbackOptions& options)
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->process = process;
     nodes_.back()->silent.resize(static_cast<size_t>(options.processes), false);
-    nodes_.back()->wire = std::make_unique<LoopbackWire>(this, process);
+    nodes_.back()->transport = std::make_unique<LoopbackTransport>(this, process);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& node : nodes_) node->thread = std::thread([this, at = node->process] { Loop(at); });
@@ -265,13 +265,13 @@ LoopbackNetwork::~LoopbackNetwork() {
   for (const auto& node : nodes_) node->thread.join();
 }
 
-Wire* LoopbackNetwork::wire(int32_t process) { return nodes_[process]->wire.get(); }
+Transport* LoopbackNetwork::transport(int32_t process) { return nodes_[process]->transport.get(); }
 
 void LoopbackNetwork::RunOn(int32_t process, const std::function<void()>& task) {
   std::mutex mutex;
   std::condition_variable changed;
   bool ran = false;
-  const bool posted = wire(process)->Post([&] {
+  const bool posted = transport(process)->Post([&] {
     task();
     const std::lock_guard<std::mutex> lock(mutex);
     ran = true;
@@ -304,12 +304,12 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
       lock->lock();
     }
   }
-  std::vector<size_t> landing;
+  std::vector<size_t> arriving;
   for (size_t i = 0; i < node->met.size() && !hold_; ++i) {
-    if (Reaches(node->met[i].send->process, node->process) && !IsFrozen(node->met[i])) landing.push_back(i);
-    if (!options_.reorder && !landing.empty()) break;
+    if (Reaches(node->met[i].send->process, node->process) && !IsFrozen(node->met[i])) arriving.push_back(i);
+    if (!options_.reorder && !arriving.empty()) break;
   }
-  const size_t kinds[] = {landing.size(), node->ended.size(), node->tasks.size(),
+  const size_t kinds[] = {arriving.size(), node->ended.size(), node->tasks.size(),
                           node->handler == nullptr || hold_messages_ ? 0 : node->messages.size()};
   size_t kind = random_() % 4;
   for (size_t tries = 0; tries < 4 && kinds[kind] == 0; ++tries) kind = (kind + 1) % 4;
@@ -318,7 +318,7 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
     return false;
   }
   if (kind == 0) {
-    Land(node, landing[random_() % landing.size()]);
+    Unpack(node, arriving[random_() % arriving.size()]);
     return true;
   }
   std::function<void()> task;
@@ -384,7 +384,7 @@ void LoopbackNetwork::Meet(Node* node) {
   }
 }
 
-void LoopbackNetwork::Land(Node* node, size_t index) {
+void LoopbackNetwork::Unpack(Node* node, size_t index) {
   Flight flight = std::move(node->met[index]);
   node->met.erase(node->met.begin() + static_cast<std::ptrdiff_t>(index));
   const Request& send = *flight.send;
@@ -434,7 +434,7 @@ void LoopbackNetwork::EndAllBetween(int32_t a, int32_t b, const std::string& why
     for (const auto& request : open) {
       if (request->route.process != there) continue;
       node.receives.remove(request);
-      End(request, Status::Unavailable(nodes_[here]->wire->Describe(there) + " is gone: " + why));
+      End(request, Status::Unavailable(nodes_[here]->transport->Describe(there) + " is gone: " + why));
     }
   }
 }
@@ -450,13 +450,13 @@ void LoopbackNetwork::Kill(int32_t process) {
   for (const auto& node : nodes_) {
     if (node->process == process) continue;
     EndAllBetween(node->process, process, "killed", false);
-    Tell(node.get(), process, Status::Unavailable(node->wire->Describe(process) + " is gone: killed"), false);
+    Tell(node.get(), process, Status::Unavailable(node->transport->Describe(process) + " is gone: killed"), false);
   }
 }
 
 void LoopbackNetwork::Close(int32_t process) {
   Node& node = *nodes_[process];
-  const Status why = Status::Unavailable(node.wire->Describe(process) + " closes its network");
+  const Status why = Status::Unavailable(node.transport->Describe(process) + " closes its network");
   RunOn(process, [&] {
     if (node.handler != nullptr) node.handler->OnClosed(why);
   });

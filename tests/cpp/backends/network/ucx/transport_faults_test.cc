@@ -1,4 +1,4 @@
-// Wires over UCX whose peers die, are given up, come back, or are not who they should be.
+// Transports over UCX whose peers die, are given up, come back, or are not who they should be.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "backends/network/open_wire.h"
+#include "backends/network/open_transport.h"
 #include "runtime/job_network.h"
 #include "support/check.h"
-#include "wire_rig.h"
+#include "transport_rig.h"
 
 // What UCX keeps until the process ends is not for the address sanitizer to report.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
@@ -56,12 +56,12 @@ class Mapping {
   void* data_;
 };
 
-// Holds a wire's thread, as if its process were stopped.
+// Holds a transport's thread, as if its process were stopped.
 class Stopped {
  public:
-  Stopped(WireRig* rig, int32_t process) {
+  Stopped(TransportRig* rig, int32_t process) {
     std::promise<void> holds;
-    rig->wire(process).Post([this, &holds] {
+    rig->transport(process).Post([this, &holds] {
       holds.set_value();
       go_.get_future().wait();
     });
@@ -94,9 +94,9 @@ bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t 
   bool in_flight = false;
   {
     const Stopped stopped(&rig, 1 - quits);
-    rig.On(quits, [&](UcxWire* wire) {
+    rig.On(quits, [&](UcxTransport* transport) {
       in_flight = !ends.Has(0) && !ends.Has(1);
-      if (in_flight) wire->Disconnect(1 - quits);
+      if (in_flight) transport->Disconnect(1 - quits);
     });
     if (in_flight) {
       ends.Wait(quits);  // though the other is stopped
@@ -129,12 +129,12 @@ void TestGiveUpInFlight(const std::string& transports, bool sender_gives_up, siz
 
 // Requests that nothing has met, on both sides, and what has arrived without a receive.
 void TestGiveUpWaiting(const std::string& transports) {
-  WireRig rig(2, transports);
+  TransportRig rig(2, transports);
   Ends ends;
   auto data = Pattern(50000, 1);
   std::vector<std::byte> into(50000);
   rig.Send(0, 1, 8, Whole(&data), &ends, 0);  // has not joined
-  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  rig.On(0, [](UcxTransport* transport) { transport->Disconnect(1); });
   ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
   rig.Introduce();
@@ -142,7 +142,7 @@ void TestGiveUpWaiting(const std::string& transports) {
   rig.Receive(0, 1, 9, Whole(&into), &ends, 2);
   rig.Message(0, 1, "after them");
   rig.handler(1).WaitMessages(1);
-  rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+  rig.On(0, [](UcxTransport* transport) { transport->Disconnect(1); });
   ends.Wait(1);
   ends.Wait(2);
   CHECK(ends.Of(1).code == Code::kUnavailable && ends.Of(2).code == Code::kUnavailable);
@@ -163,8 +163,8 @@ void TestManyReconnections(const std::string& transports) {
   for (int round = 0; round < 30; ++round) {
     const int32_t quits = round % 3 == 0 ? 0 : 1;
     Exchange(&rig, 0, 2, static_cast<uint64_t>(round));  // others are not concerned
-    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
-    if (round % 4 == 0) rig.On(1 - quits, [&](UcxWire* wire) { wire->Disconnect(quits); });
+    rig.On(quits, [&](UcxTransport* transport) { transport->Disconnect(1 - quits); });
+    if (round % 4 == 0) rig.On(1 - quits, [&](UcxTransport* transport) { transport->Disconnect(quits); });
     // What is sent before the other side has heard of it is lost, and that is told.
     for (const int32_t from : {0, 1}) {
       const std::string text = "round " + std::to_string(round);
@@ -212,21 +212,22 @@ void WriteText(int descriptor, const std::string& text) {
 [[noreturn]] void ChildMain(int in, int out, const std::string& transports) {
   if (ReadText(in) != "start") _exit(0);
   std::string addresses;
-  if (TheWire() != nullptr || !OpenTheWire(network::OpenWire, OptionsOf(1, 2, transports), &addresses).empty())
+  if (TheTransport() != nullptr ||
+      !OpenTheTransport(network::OpenTransport, OptionsOf(1, 2, transports), &addresses).empty())
     _exit(1);
-  const auto wire = TheWire();
+  const auto transport = TheTransport();
   WriteText(out, addresses);
   if (!AddPeer(0, ReadText(in)).empty()) _exit(2);
-  // Not destroyed, as the wire's thread may still be at work when static destructors run.
+  // Not destroyed, as the transport's thread may still be at work when static destructors run.
   static auto& data = *new std::vector<std::byte>(kLarge, std::byte{5});
   static const auto& pieces = *new std::vector<Piece>(Whole(&data));
   static auto& ends = *new Ends;
-  wire->Post([&] {
-    wire->SendMessage(0, "here", 4);
-    wire->Send({0, 0, 0}, 1, pieces.data(), 1, &ends, 0);
-    wire->Send({0, 0, 0}, 2, pieces.data(), 1, &ends, 1);
+  transport->Post([&] {
+    transport->SendMessage(0, "here", 4);
+    transport->Send({0, 0, 0}, 1, pieces.data(), 1, &ends, 0);
+    transport->Send({0, 0, 0}, 2, pieces.data(), 1, &ends, 1);
   });
-  if (ReadText(in) == "exit") std::exit(0);  // with the wire open
+  if (ReadText(in) == "exit") std::exit(0);  // with the transport open
   while (true) pause();
 }
 
@@ -265,21 +266,21 @@ class KillsSender final : public Ends {
 void TestKilled(const std::string& transports, const Child& child, const Child& again) {
   std::string wrong;
   RecordingHandler handler;
-  const auto wire = UcxWire::Open(OptionsOf(0, 2, transports), &wrong);
+  const auto transport = UcxTransport::Open(OptionsOf(0, 2, transports), &wrong);
   CHECK_EQ(wrong, "");
-  wire->SetHandler(&handler);
+  transport->SetHandler(&handler);
   WriteText(child.to, "start");
-  WriteText(child.to, wire->addresses());
-  CHECK_EQ(wire->AddPeer(1, ReadText(child.from)), "");
+  WriteText(child.to, transport->addresses());
+  CHECK_EQ(transport->AddPeer(1, ReadText(child.from)), "");
   handler.WaitMessages(1);
   Mapping into(kLarge), other(kLarge);
   std::vector<std::byte> data(100000);
   const auto first = into.Pieces(1), second = other.Pieces(1), third = Whole(&data);
   KillsSender ends(child.pid);
-  wire->Post([&] {
-    wire->Receive({1, 0, 0}, 1, first.data(), 1, &ends, 0);
-    wire->Receive({1, 0, 0}, 3, second.data(), 1, &ends, 1);
-    wire->Send({1, 0, 0}, 4, third.data(), 1, &ends, 2);
+  transport->Post([&] {
+    transport->Receive({1, 0, 0}, 1, first.data(), 1, &ends, 0);
+    transport->Receive({1, 0, 0}, 3, second.data(), 1, &ends, 1);
+    transport->Send({1, 0, 0}, 4, third.data(), 1, &ends, 2);
   });
   handler.WaitLost(1);
   for (int i = 0; i < 3; ++i) {
@@ -288,22 +289,22 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
     CHECK_CONTAINS(ends.Of(i).message, "process 1 (");
   }
   into.Forbid();
-  CHECK_CONTAINS(wire->Trouble(1), "failed");
-  CHECK(!Contains(wire->Describe(1), "failed"));
+  CHECK_CONTAINS(transport->Trouble(1), "failed");
+  CHECK(!Contains(transport->Describe(1), "failed"));
   // Nobody is there any more, and that is said, too.
-  wire->Post([&] { wire->SendMessage(1, "hello?", 6); });
+  transport->Post([&] { transport->SendMessage(1, "hello?", 6); });
   handler.WaitLost(2);
   waitpid(child.pid, nullptr, 0);
   // Started again, with other addresses.
   WriteText(again.to, "start");
-  WriteText(again.to, wire->addresses());
-  CHECK_EQ(wire->AddPeer(1, ReadText(again.from)), "");
+  WriteText(again.to, transport->addresses());
+  CHECK_EQ(transport->AddPeer(1, ReadText(again.from)), "");
   handler.WaitMessages(2);
   WriteText(again.to, "exit");
   int status = -1;
   waitpid(again.pid, &status, 0);
   CHECK_EQ(status, 0);
-  CHECK(wire->Close(kToClose));
+  CHECK(transport->Close(kToClose));
 }
 
 void TestDeclaredLost() {
@@ -312,19 +313,19 @@ void TestDeclaredLost() {
   Ends ends;
   std::vector<std::byte> into(10);
   rig.Receive(0, 1, 2, Whole(&into), &ends, 0);
-  rig.wire(0).PeerLost(1, "its heart stopped");
+  rig.transport(0).PeerLost(1, "its heart stopped");
   ends.Wait(0);
   CHECK(ends.Of(0).code == Code::kUnavailable);
   CHECK_CONTAINS(ends.Of(0).message, " cannot take part: its heart stopped");
   rig.handler(0).WaitLost(1);
-  CHECK_CONTAINS(rig.wire(0).Trouble(1), "its heart stopped");
+  CHECK_CONTAINS(rig.transport(0).Trouble(1), "its heart stopped");
   rig.Send(0, 1, 3, Whole(&into), &ends, 1);
   ends.Wait(1);
   CHECK(ends.Of(1).code == Code::kUnavailable);
   rig.Message(0, 1, "x");
   rig.handler(0).WaitLost(2);
   // It was not.
-  CHECK_EQ(rig.wire(0).AddPeer(1, rig.wire(1).addresses()), "");
+  CHECK_EQ(rig.transport(0).AddPeer(1, rig.transport(1).addresses()), "");
   rig.handler(1).WaitRenewed(1);
   Exchange(&rig, 0, 1, 4);
 }
@@ -337,14 +338,14 @@ void TestRestarted() {
   rig.Receive(0, 1, 2, Whole(&into), &ends, 0);
   std::string wrong;
   RecordingHandler handler;
-  const auto other = UcxWire::Open(OptionsOf(1, 2, "tcp"), &wrong);
+  const auto other = UcxTransport::Open(OptionsOf(1, 2, "tcp"), &wrong);
   other->SetHandler(&handler);
-  CHECK_EQ(rig.wire(0).AddPeer(1, other->addresses()), "");
+  CHECK_EQ(rig.transport(0).AddPeer(1, other->addresses()), "");
   ends.Wait(0);
   rig.handler(0).WaitLost(1);
   CHECK_CONTAINS(ends.Of(0).message, "was restarted");
   rig.Message(0, 1, "to the new one");
-  CHECK_EQ(other->AddPeer(0, rig.wire(0).addresses()), "");
+  CHECK_EQ(other->AddPeer(0, rig.transport(0).addresses()), "");
   handler.WaitMessages(1);
   // The old one is a stranger now.
   rig.Message(1, 0, "from the old one");
@@ -356,11 +357,11 @@ void TestRestarted() {
 
 void TestWrongSecret(const std::string& transports) {
   ConnectedRig rig(2, transports);
-  WireOptions options = OptionsOf(1, 2, transports);
+  TransportOptions options = OptionsOf(1, 2, transports);
   options.secret[7] ^= 1;
   std::string wrong;
-  const auto stranger = UcxWire::Open(options, &wrong);
-  CHECK_EQ(stranger->AddPeer(0, rig.wire(0).addresses()), "");
+  const auto stranger = UcxTransport::Open(options, &wrong);
+  CHECK_EQ(stranger->AddPeer(0, rig.transport(0).addresses()), "");
   std::vector<std::byte> rows(100000), few(100), into(100);
   const std::string text(1 << 20, 'x');
   const auto large = Whole(&rows), small = Whole(&few);
@@ -373,7 +374,7 @@ void TestWrongSecret(const std::string& transports) {
     stranger->Send({0, 0, 0}, 6, small.data(), 1, &ends, 1);
   });
   ends.Wait(1);
-  WaitUntil([&] { return rig.wire(0).State().refused >= 4; });
+  WaitUntil([&] { return rig.transport(0).State().refused >= 4; });
   CHECK(!mine.Has(0));
   auto data = Pattern(100, 3);
   rig.Send(1, 0, 6, Whole(&data), &mine, 1);
@@ -412,7 +413,7 @@ void TestNewConnections() {
     const std::set<std::string> old = Sockets();
     const auto quits = static_cast<int32_t>(round % 2);
     const size_t told = rig.handler(1 - quits).renewed().size();
-    rig.On(quits, [&](UcxWire* wire) { wire->Disconnect(1 - quits); });
+    rig.On(quits, [&](UcxTransport* transport) { transport->Disconnect(1 - quits); });
     rig.handler(1 - quits).WaitRenewed(told + 1);
     Exchange(&rig, 0, 1, 100 + round);
     Exchange(&rig, 1, 0, 200 + round);
@@ -424,19 +425,19 @@ void TestNewConnections() {
   CHECK(rig.handler(0).lost().empty() && rig.handler(1).lost().empty());
 }
 
-// A wire answers whatever its program does; one that is stopped does not, until it is given up.
+// A transport answers whatever its program does; one that is stopped does not, until it is given up.
 void TestSilence(const std::string& transports) {
   ConnectedRig rig(3, transports);
   Exchange(&rig, 0, 1, 1);
   Exchange(&rig, 0, 2, 1);
   const auto probe = [&] {
-    rig.On(0, [](UcxWire* wire) {
-      for (const int32_t process : {-1, 0, 1, 2, 3}) wire->Probe(process);
+    rig.On(0, [](UcxTransport* transport) {
+      for (const int32_t process : {-1, 0, 1, 2, 3}) transport->Probe(process);
     });
   };
   const auto silent = [&](int32_t process) {
     bool is = false;
-    rig.On(0, [&](UcxWire* wire) { is = wire->Silent(process); });
+    rig.On(0, [&](UcxTransport* transport) { is = transport->Silent(process); });
     return is;
   };
   for (const int32_t process : {-1, 0, 1, 2, 3}) CHECK(!silent(process));
@@ -446,7 +447,7 @@ void TestSilence(const std::string& transports) {
     rig.handler(0).WaitTicks(6);
     while (silent(2)) rig.handler(0).WaitTicks(1);  // a slow machine
     CHECK(silent(1) && !silent(0) && !silent(2) && !silent(-1) && !silent(3));
-    rig.On(0, [](UcxWire* wire) { wire->Disconnect(1); });
+    rig.On(0, [](UcxTransport* transport) { transport->Disconnect(1); });
     CHECK(!silent(1));
   }
   rig.handler(1).WaitRenewed(1);
@@ -459,26 +460,26 @@ void TestSilence(const std::string& transports) {
 
 void TestRefusals() {
   std::string wrong;
-  WireOptions options = OptionsOf(0, 2, "");
+  TransportOptions options = OptionsOf(0, 2, "");
   options.library = "/nonexistent/libucp.so";
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK(wrong.find("cannot load UCX: /nonexistent/libucp.so") == 0);
   options.library = "libm.so.6";
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK(wrong.find("libm.so.6 is not UCX's libucp") == 0);
   options.library = FASTJAX_OLD_UCX;
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK_CONTAINS(wrong, "is UCX 1.12.3; fastjax needs 1.13");
   options = OptionsOf(0, 2, "nonsense");
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK_CONTAINS(wrong, "with transports 'nonsense'");
   options = OptionsOf(0, 2, "");
   options.nics = {"lo", "nosuchnic"};
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK_CONTAINS(wrong, "'nosuchnic'");
   CHECK_CONTAINS(wrong, "lo");  // what there is
   options = OptionsOf(2, 2, "");
-  CHECK(UcxWire::Open(options, &wrong) == nullptr);
+  CHECK(UcxTransport::Open(options, &wrong) == nullptr);
   CHECK_EQ(wrong, "process 2 of 2 does not exist");
 }
 
@@ -488,7 +489,7 @@ void TestRefusals() {
 int main(int argc, char** argv) {
   using namespace fastjax::test;
   if (UcxLibrary().empty()) {
-    std::cout << "wire_faults_test: SKIPPED, there is no UCX beside the headers it was built with\n";
+    std::cout << "transport_faults_test: SKIPPED, there is no UCX beside the headers it was built with\n";
     return 77;
   }
   const std::string only = argc > 1 ? argv[1] : "";
@@ -522,5 +523,5 @@ int main(int argc, char** argv) {
   run("declared", TestDeclaredLost);
   run("restarted", TestRestarted);
   run("refusals", TestRefusals);
-  return Finish("wire_faults_test");
+  return Finish("transport_faults_test");
 }

@@ -1,4 +1,4 @@
-#include "backends/network/ucx/links.h"
+#include "backends/network/ucx/connections.h"
 
 #include <algorithm>
 #include <chrono>
@@ -50,9 +50,9 @@ void Count(const Library& library, int64_t* count, uint32_t flags, Ended ended, 
 
 }  // namespace
 
-Outgoing* Links::Compose(Kind kind, size_t length) {
+Outgoing* Connections::Compose(Kind kind, size_t length) {
   Outgoing* const outgoing = Take(&composing_, &free_);
-  outgoing->links = this;
+  outgoing->connections = this;
   outgoing->header = Header{};
   outgoing->header.kind = kind;
   outgoing->header.connection = kind == Kind::kChunk ? Connection::kChunks : Connection::kControl;
@@ -61,17 +61,17 @@ Outgoing* Links::Compose(Kind kind, size_t length) {
   return outgoing;
 }
 
-void Links::Connect(const Peer& peer, int32_t nic_worker, int32_t their_nic_worker) {
+void Connections::Connect(const Peer& peer, int32_t nic_worker, int32_t their_nic_worker) {
   for (const Connection connection : kConnections)
     Connect(peer.endpoint(nic_worker, their_nic_worker, connection).get());
 }
 
-void Links::Connect(Endpoint* endpoint) {
+void Connections::Connect(Endpoint* endpoint) {
   if (endpoint->handle != nullptr || endpoint->failed) return;
-  endpoint->links = this;
+  endpoint->connections = this;
   const auto failed = [](void* argument, ucp_ep_h, ucs_status_t status) {
     auto* const at = static_cast<Endpoint*>(argument);
-    at->links->Fail(at, status);
+    at->connections->Fail(at, status);
   };
   const std::string& address = endpoint->peer->addresses.nic_workers[static_cast<size_t>(endpoint->their_nic_worker)];
   const ucs_status_t status = parts_->nic_workers[static_cast<size_t>(endpoint->nic_worker)]->Connect(
@@ -81,7 +81,7 @@ void Links::Connect(Endpoint* endpoint) {
   Fail(endpoint, status);
 }
 
-void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
+void Connections::Fail(Endpoint* endpoint, ucs_status_t status) {
   if (endpoint->failed) return;
   endpoint->failed = true;
   broken_ = broken_ || endpoint->retired;
@@ -90,7 +90,7 @@ void Links::Fail(Endpoint* endpoint, ucs_status_t status) {
       {endpoint->peer->endpoint(endpoint->nic_worker, endpoint->their_nic_worker, endpoint->connection), status, 0, 0});
 }
 
-void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing) {
+void Connections::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing) {
   outgoing->peer = peer;
   outgoing->endpoint = peer->endpoint(nic_worker, their_nic_worker, outgoing->header.connection);
   Endpoint* const endpoint = outgoing->endpoint.get();
@@ -121,9 +121,9 @@ void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgo
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = [](void* request, ucs_status_t status, void* argument) {
     auto* const sent = static_cast<Outgoing*>(argument);
-    sent->links->parts_->library->ucp_request_free(request);
-    --sent->links->parts_->in_flight;
-    sent->links->Finish(sent, status);
+    sent->connections->parts_->library->ucp_request_free(request);
+    --sent->connections->parts_->in_flight;
+    sent->connections->Finish(sent, status);
   };
   param.user_data = outgoing;
   param.flags = static_cast<uint32_t>(outgoing->length > kMostAtOnce ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
@@ -137,10 +137,10 @@ void Links::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgo
   }
 }
 
-void Links::Finish(Outgoing* outgoing, ucs_status_t status) {
+void Connections::Finish(Outgoing* outgoing, ucs_status_t status) {
   Endpoint* const endpoint = outgoing->endpoint.get();
   --endpoint->in_flight;
-  endpoint->still = 0;
+  endpoint->stalled_ticks = 0;
   const bool message = outgoing->header.kind == Kind::kMessage;
   if (status != UCS_OK) {
     Fail(endpoint, status);
@@ -152,7 +152,7 @@ void Links::Finish(Outgoing* outgoing, ucs_status_t status) {
   Move(&free_, &sent_, outgoing->self);
 }
 
-void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
+void Connections::Retire(const std::shared_ptr<Endpoint>& endpoint) {
   endpoint->retired = true;
   if (endpoint->handle == nullptr) return;
   if (endpoint->failed) return Close(endpoint);
@@ -163,7 +163,7 @@ void Links::Retire(const std::shared_ptr<Endpoint>& endpoint) {
 }
 
 // One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
-void Links::CloseOld(Peer* peer) {
+void Connections::CloseOld(Peer* peer) {
   for (auto it = peer->retired.begin(); it != peer->retired.end();) {
     if (!(*it)->flushed || peer->generation - (*it)->generation <= kRetired) {
       ++it;
@@ -174,7 +174,7 @@ void Links::CloseOld(Peer* peer) {
   }
 }
 
-void Links::CloseBroken() {
+void Connections::CloseBroken() {
   if (!broken_) return;
   broken_ = false;
   for (Peer& peer : parts_->peers) {
@@ -190,7 +190,7 @@ void Links::CloseBroken() {
 }
 
 // UCX may still tell of the endpoint until it is closed: it is kept so long.
-void Links::Close(const std::shared_ptr<Endpoint>& endpoint) {
+void Connections::Close(const std::shared_ptr<Endpoint>& endpoint) {
   const ucp_ep_h handle = endpoint->handle;
   endpoint->handle = nullptr;
   Count(
@@ -198,7 +198,7 @@ void Links::Close(const std::shared_ptr<Endpoint>& endpoint) {
       [&](const ucp_request_param_t* param) { return parts_->library->ucp_ep_close_nbx(handle, param); });
 }
 
-void Links::Begin(Peer* peer, uint32_t generation) {
+void Connections::Begin(Peer* peer, uint32_t generation) {
   peer->generation = generation;
   peer->heard = false;
   peer->greeted = false;
@@ -216,7 +216,7 @@ void Links::Begin(Peer* peer, uint32_t generation) {
   CloseOld(peer);
 }
 
-std::vector<Links::Failure> Links::TakeFailures() {
+std::vector<Connections::Failure> Connections::TakeFailures() {
   std::vector<Failure> failures;
   CloseBroken();
   if (failed_.empty()) return failures;
@@ -236,7 +236,7 @@ std::vector<Links::Failure> Links::TakeFailures() {
   return failures;
 }
 
-void Links::Tick() {
+void Connections::Tick() {
   for (Failed& each : failed_) {
     each.quiet = each.endpoint->peer->heard_lately ? 0 : each.quiet + 1;
     ++each.age;
@@ -244,7 +244,7 @@ void Links::Tick() {
   for (Peer& peer : parts_->peers) peer.heard_lately = false;
 }
 
-void Links::Flush() {
+void Connections::Flush() {
   for (const Peer& peer : parts_->peers) {
     for (const auto& endpoint : peer.endpoints) {
       if (endpoint->handle == nullptr || endpoint->failed) continue;

@@ -1,7 +1,7 @@
-// Declares Links, the connections of a wire. A connection is made when it is first used, and made anew when it fails or
-// when requests that use it are given up.
-#ifndef FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
-#define FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
+// Declares Connections, the connections of a transport. A connection is made when it is first used, and made anew when
+// it fails or when requests that use it are given up.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_CONNECTIONS_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_CONNECTIONS_H_
 
 #include <cstdint>
 #include <list>
@@ -20,14 +20,14 @@ namespace fastjax::network::ucx {
 // each has made, to share connections: the peer's present one may be the pair of an old one of ours, and would fail
 // with it. And in UCX 1.22, an endpoint that is closed while TCP has something of it to send is used after it has been
 // freed.
-class Links {
+class Connections {
  public:
   struct Failure {
     Peer* peer;
     ucs_status_t status;
   };
 
-  explicit Links(WireParts* parts) : parts_(parts) {}
+  explicit Connections(TransportParts* parts) : parts_(parts) {}
 
   // Returns a message for the caller to fill in: tag, rows and number of the header, and the data. It goes by the
   // connection of its kind, unless the caller says another one.
@@ -67,7 +67,7 @@ class Links {
   void Close(const std::shared_ptr<Endpoint>& endpoint);
   void Finish(Outgoing* outgoing, ucs_status_t status);
 
-  WireParts* const parts_;
+  TransportParts* const parts_;
   std::list<Outgoing> free_, composing_, sent_;
   struct Failed {
     std::shared_ptr<Endpoint> endpoint;
@@ -82,4 +82,4 @@ class Links {
 
 }  // namespace fastjax::network::ucx
 
-#endif  // FASTJAX_BACKENDS_NETWORK_UCX_LINKS_H_
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_CONNECTIONS_H_

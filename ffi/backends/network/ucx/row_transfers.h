@@ -1,6 +1,6 @@
-// Declares the sends and receives of rows of a wire, and how they are matched.
-#ifndef FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
-#define FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
+// Declares the sends and receives of rows of a transport, and how they are matched.
+#ifndef FASTJAX_BACKENDS_NETWORK_UCX_ROW_TRANSFERS_H_
+#define FASTJAX_BACKENDS_NETWORK_UCX_ROW_TRANSFERS_H_
 
 #include <deque>
 #include <functional>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/network/ucx/connections.h"
 #include "backends/network/ucx/control_messages.h"
-#include "backends/network/ucx/links.h"
 #include "backends/network/ucx/loop.h"
 #include "backends/network/ucx/peer.h"
 
@@ -19,20 +19,21 @@ namespace fastjax::network::ucx {
 
 // A short send goes as it is. A longer one is offered, asked for by the receive that it meets, and then sent in chunks.
 // UCX has all that, with tags and a rendezvous of its own, but a rendezvous can be ended only together with its
-// endpoint (see Links); and here rows meet by process and tag, only what proves to come from the job meets anything,
-// and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in chunks shares
-// a connection, but for sends of one listener and tag, which go one after the other; and listeners of a lower order go
-// before others at each NIC, as do earlier stages of one listener.
+// endpoint (see Connections); and here rows meet by process and tag, only what proves to come from the job meets
+// anything, and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in
+// chunks shares a connection, but for sends of one listener and tag, which go one after the other; and listeners of a
+// lower order go before others at each NIC, as do earlier stages of one listener.
 //
 // UCX and TCP take megabytes before they leave, and nothing that comes later can pass them. So no more chunks are sent
 // by a connection while as many bytes of it as a window has are not acknowledged, nor through a NIC while twice as many
 // are not for each send of the earliest stage. Then few stages meet at a NIC, and one that is slow to receive holds up
 // nobody else.
-class Rows {
+class RowTransfers {
  public:
   // `wake` is called on other threads when there is something to do.
-  Rows(WireParts* parts, Links* links, ControlMessages* control_messages, std::function<void()> wake)
-      : parts_(parts), links_(links), control_messages_(control_messages), wake_(std::move(wake)) {}
+  RowTransfers(TransportParts* parts, Connections* connections, ControlMessages* control_messages,
+               std::function<void()> wake)
+      : parts_(parts), connections_(connections), control_messages_(control_messages), wake_(std::move(wake)) {}
 
   void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener, int64_t cookie);
   void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
@@ -50,9 +51,9 @@ class Rows {
   void Expire(Clock::time_point now);
   // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
-  // Finds connections that stand still, which do not hold up other launches, and lets sends that have been held up for
+  // Finds connections that are stalled, which do not hold up other launches, and lets sends that have been held up for
   // long send a little. To be called about ten times a second.
-  void FindStill();
+  void FindStalled();
   // Reads what is short, and ends what has been read; returns whether there was anything.
   bool TakeRead();
   // Whether there is something for TakeRead, and whether anything is being read.
@@ -116,15 +117,15 @@ class Rows {
   void End(Request* request, Status status);
   bool Dropped(uint64_t tag);
 
-  WireParts* const parts_;
-  Links* const links_;
+  TransportParts* const parts_;
+  Connections* const connections_;
   ControlMessages* const control_messages_;
   const std::function<void()> wake_;
   std::list<Request> free_;
   std::vector<Request*> slots_;          // by the low bits of their numbers
   std::vector<Nic> nics_;                // by NIC worker
   std::vector<Request*> next_;           // that may be sent
-  std::vector<int64_t> unacknowledged_;  // by NIC worker: bytes, without what stands still
+  std::vector<int64_t> unacknowledged_;  // by NIC worker: bytes, without those that are stalled
   uint64_t turns_ = 0;
   uint64_t made_ = 0;
   int64_t busy_ = 0;
@@ -133,7 +134,7 @@ class Rows {
   std::vector<Request*> read_;   // by the pool
   int64_t unread_ = 0;           // that the pool has not read yet
   int64_t unread_large_ = 0;     // of those, such as take long
-  size_t read_in_peace_ = 0;     // bytes since the thread was woken
+  size_t read_since_wake_ = 0;   // bytes since the thread was woken
   std::vector<Request*> taken_;  // the thread's own, as are these
   std::vector<Request*> short_;  // that it reads itself
   std::vector<Reading*> readings_;
@@ -143,4 +144,4 @@ class Rows {
 
 }  // namespace fastjax::network::ucx
 
-#endif  // FASTJAX_BACKENDS_NETWORK_UCX_ROWS_H_
+#endif  // FASTJAX_BACKENDS_NETWORK_UCX_ROW_TRANSFERS_H_

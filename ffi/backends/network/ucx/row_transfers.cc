@@ -1,4 +1,4 @@
-#include "backends/network/ucx/rows.h"
+#include "backends/network/ucx/row_transfers.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,8 +25,8 @@ constexpr size_t kPooledBytes = 64 << 10;
 
 constexpr size_t kWakeBytes = 1 << 20;
 
-// A connection that nothing has gone through for so many ticks stands still.
-constexpr int32_t kStillTicks = 3;
+// A connection that nothing has gone through for so many ticks is stalled.
+constexpr int32_t kStalledTicks = 3;
 
 // Ticks after which a send that others go before sends a chunk all the same: both sides then see that it moves.
 constexpr int32_t kPatientTicks = 20;
@@ -52,7 +52,7 @@ void Walk(Request* request, size_t bytes, Copy copy) {
 // Some chunks to a window: the receiver acknowledges the first while the last is on its way.
 size_t ChunkOf(int64_t window) { return std::clamp(static_cast<size_t>(window / kMarks), kLeastChunk, kChunk); }
 
-bool StandsStill(const Endpoint& endpoint) { return endpoint.failed || endpoint.still >= kStillTicks; }
+bool IsStalled(const Endpoint& endpoint) { return endpoint.failed || endpoint.stalled_ticks >= kStalledTicks; }
 
 bool InOneLine(const Request& one, const Request& other) {
   return one.listener == other.listener && one.tag == other.tag;
@@ -69,8 +69,8 @@ void Scatter(Request* request, const void* from, size_t bytes) {
 
 }  // namespace
 
-Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces, int32_t count,
-                    Listener* listener, int64_t cookie) {
+Request* RowTransfers::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces,
+                            int32_t count, Listener* listener, int64_t cookie) {
   uint64_t slot = slots_.size();
   if (!free_.empty()) slot = free_.front().number & ((uint64_t{1} << kSlotBits) - 1);
   Request* const request = Take(list, &free_);
@@ -100,14 +100,14 @@ Request* Rows::Make(std::list<Request>* list, const Route& route, uint64_t tag, 
 }
 
 // Finds a request by the number that another process has sent. The request may have ended, or never have existed.
-Request* Rows::Find(uint64_t number, const std::list<Request>* list) const {
+Request* RowTransfers::Find(uint64_t number, const std::list<Request>* list) const {
   const uint64_t slot = number & ((uint64_t{1} << kSlotBits) - 1);
   if (slot >= slots_.size()) return nullptr;
   Request* const request = slots_[slot];
   return request->number == number && request->list == list ? request : nullptr;
 }
 
-Status Rows::Unreachable(int32_t process) const {
+Status RowTransfers::Unreachable(int32_t process) const {
   if (process < 0 || static_cast<size_t>(process) >= parts_->peers.size() || process == parts_->process) {
     return Status::Invalid("no other process " + std::to_string(process) + ": there are " +
                            std::to_string(parts_->peers.size()) + ", and this one is " +
@@ -117,7 +117,7 @@ Status Rows::Unreachable(int32_t process) const {
   return peer.gone ? peer.why : Status::Ok();
 }
 
-Endpoint* Rows::EndpointOf(const Request& request) const {
+Endpoint* RowTransfers::EndpointOf(const Request& request) const {
   const Peer& peer = *request.peer;
   return peer
       .endpoint(request.route.local_rail % static_cast<int32_t>(parts_->nic_workers.size()),
@@ -126,18 +126,18 @@ Endpoint* Rows::EndpointOf(const Request& request) const {
       .get();
 }
 
-void Rows::Connect(const Request& request) {
+void RowTransfers::Connect(const Request& request) {
   const Endpoint* const endpoint = EndpointOf(request);
-  links_->Connect(*request.peer, endpoint->nic_worker, endpoint->their_nic_worker);
+  connections_->Connect(*request.peer, endpoint->nic_worker, endpoint->their_nic_worker);
 }
 
-void Rows::Advance(Request* request, std::list<Request>* to) {
+void RowTransfers::Advance(Request* request, std::list<Request>* to) {
   Move(to, request->list, request->self);
   request->list = to;
 }
 
-void Rows::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
-                int64_t cookie) {
+void RowTransfers::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                        int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
@@ -145,31 +145,31 @@ void Rows::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t c
   if (peer.joined) Start(request);
 }
 
-void Rows::Start(Request* send) {
+void RowTransfers::Start(Request* send) {
   Peer* const peer = send->peer;
   const Endpoint* const endpoint = EndpointOf(*send);
   const bool whole = send->bytes <= kShort;
   const bool readable = !whole && peer->reads && send->count <= kMostPieces;
   const size_t words = readable ? OfferWords(send->count) * sizeof(uint64_t) : 0;
-  Outgoing* const message = links_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
+  Outgoing* const message = connections_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
   message->header.tag = send->tag;
   message->header.rows = send->bytes;
   message->header.number = send->number;
   if (whole) Gather(send, message->data.data(), send->bytes);
   if (readable) {
     const uint64_t number = parts_->incarnation ^ send->number;
-    WriteOffer(parts_->secret, number, send->validity, send->pieces, send->count, message->data.data());
-    send->validity.Set(number);
+    WriteOffer(parts_->secret, number, send->lease, send->pieces, send->count, message->data.data());
+    send->lease.Set(number);
   }
   Advance(send, &peer->offered);
-  links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
+  connections_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
   if (!whole) return;
   parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
 }
 
-void Rows::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
-                   int64_t cookie) {
+void RowTransfers::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+                           int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
@@ -184,7 +184,7 @@ void Rows::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_
   Meet(request, arrival);
 }
 
-void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
+void RowTransfers::OnArrival(Peer* peer, const Arrival& arrival) {
   switch (arrival.header.kind) {
     case Kind::kGrant:
       OnGrant(peer, arrival.header);
@@ -218,7 +218,7 @@ void Rows::OnArrival(Peer* peer, const Arrival& arrival) {
   parts_->Release(arrival);
 }
 
-void Rows::Meet(Request* receive, const Arrival& arrival) {
+void RowTransfers::Meet(Request* receive, const Arrival& arrival) {
   Peer* const peer = receive->peer;
   const Header& header = arrival.header;
   const bool whole = header.kind == Kind::kRows;
@@ -240,7 +240,7 @@ void Rows::Meet(Request* receive, const Arrival& arrival) {
 }
 
 // The sender's memory, by the pool where there is much of it.
-void Rows::Read(Request* receive, const Arrival& arrival) {
+void RowTransfers::Read(Request* receive, const Arrival& arrival) {
   Peer* const peer = receive->peer;
   Advance(receive, &peer->reading);
   receive->reading.Prepare(peer->addresses.read_probe, arrival.data, receive->pieces, receive->count);
@@ -258,25 +258,25 @@ void Rows::Read(Request* receive, const Arrival& arrival) {
   CopyPool::Get().Run(receive->reading.job(), receive->order, [this, receive] { WasRead(receive); });
 }
 
-// On a thread of the pool. The wire's would take the processor from it each time: not for each of many short reads, of
-// which the last is soon there.
-void Rows::WasRead(Request* receive) {
+// On a thread of the pool. The transport's would take the processor from it each time: not for each of many short
+// reads, of which the last is soon there.
+void RowTransfers::WasRead(Request* receive) {
   const std::lock_guard<std::mutex> lock(mutex_);
   read_.push_back(receive);
-  read_in_peace_ += receive->bytes;
+  read_since_wake_ += receive->bytes;
   unread_large_ -= receive->bytes >= kWakeBytes ? 1 : 0;
-  if (--unread_ > 0 && unread_large_ == 0 && read_in_peace_ < kWakeBytes) return;
-  read_in_peace_ = 0;
-  wake_();  // with the lock: until it is given back, the wire is there
+  if (--unread_ > 0 && unread_large_ == 0 && read_since_wake_ < kWakeBytes) return;
+  read_since_wake_ = 0;
+  wake_();  // with the lock: until it is given back, the transport is there
 }
 
-bool Rows::HasRead() {
+bool RowTransfers::HasRead() {
   if (!short_.empty()) return true;
   const std::lock_guard<std::mutex> lock(mutex_);
   return !read_.empty();
 }
 
-bool Rows::TakeRead() {
+bool RowTransfers::TakeRead() {
   if (reading_ == 0) return false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -298,7 +298,7 @@ bool Rows::TakeRead() {
   return any;
 }
 
-void Rows::ReadDone(Request* receive) {
+void RowTransfers::ReadDone(Request* receive) {
   Peer* const peer = receive->peer;
   if (!receive->given_up.ok()) return End(receive, std::move(receive->given_up));
   if (!receive->reading.good()) {
@@ -309,21 +309,21 @@ void Rows::ReadDone(Request* receive) {
   End(receive, Status::Ok());
 }
 
-void Rows::Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag) {
-  Outgoing* const message = links_->Compose(kind, 0);
+void RowTransfers::Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag) {
+  Outgoing* const message = connections_->Compose(kind, 0);
   message->header.tag = tag;
   message->header.number = answered.header.number;
   message->header.rows = answered.header.nic_worker;
-  links_->Send(peer, answered.nic_worker->index(), static_cast<int32_t>(answered.header.nic_worker), message);
+  connections_->Send(peer, answered.nic_worker->index(), static_cast<int32_t>(answered.header.nic_worker), message);
 }
 
 // Refuses an offer, so that its sender need not wait.
-void Rows::TurnAway(Peer* peer, const Arrival& arrival) {
+void RowTransfers::TurnAway(Peer* peer, const Arrival& arrival) {
   if (arrival.header.kind == Kind::kOffer) Answer(peer, arrival, Kind::kTaken, 0);
   parts_->Release(arrival);
 }
 
-void Rows::OnGrant(Peer* peer, const Header& header) {
+void RowTransfers::OnGrant(Peer* peer, const Header& header) {
   Request* const send = Find(header.number, &peer->offered);
   if (send == nullptr) return;
   send->granted = header.tag;
@@ -333,14 +333,14 @@ void Rows::OnGrant(Peer* peer, const Header& header) {
   ++busy_;
 }
 
-void Rows::OnTaken(Peer* peer, const Header& header) {
+void RowTransfers::OnTaken(Peer* peer, const Header& header) {
   Request* const send = Find(header.number, &peer->offered);
   if (send == nullptr) return;
   if (header.tag == 1) parts_->counters.bytes_sent += static_cast<int64_t>(send->bytes);
   End(send, Status::Ok());
 }
 
-void Rows::OnChunk(Peer* peer, const Arrival& arrival) {
+void RowTransfers::OnChunk(Peer* peer, const Arrival& arrival) {
   Request* const receive = Find(arrival.header.number, &peer->filling);
   if (receive == nullptr) return;
   if (arrival.header.rows != receive->moved || arrival.length > receive->bytes - receive->moved) {
@@ -355,49 +355,49 @@ void Rows::OnChunk(Peer* peer, const Arrival& arrival) {
   End(receive, Status::Ok());
 }
 
-void Rows::OnAck(const Peer& peer, const Arrival& arrival) {
+void RowTransfers::OnAck(const Peer& peer, const Arrival& arrival) {
   const Header& header = arrival.header;
   if (header.rows >= parts_->nic_workers.size() || header.nic_worker >= peer.addresses.nic_workers.size()) return;
   Endpoint* const endpoint =
       peer.endpoint(static_cast<int32_t>(header.rows), header.nic_worker, Connection::kChunks).get();
   const auto bytes = static_cast<int64_t>(header.tag);
   if (bytes > endpoint->marked || bytes <= endpoint->acknowledged) return;
-  const bool counts = !StandsStill(*endpoint) && unacknowledged_.size() == parts_->nic_workers.size();
+  const bool counts = !IsStalled(*endpoint) && unacknowledged_.size() == parts_->nic_workers.size();
   if (counts) unacknowledged_[static_cast<size_t>(endpoint->nic_worker)] -= bytes - endpoint->acknowledged;
   endpoint->acknowledged = bytes;
-  endpoint->still = 0;
+  endpoint->stalled_ticks = 0;
   if (!counts) CountUnacknowledged();
 }
 
-void Rows::CountUnacknowledged() {
+void RowTransfers::CountUnacknowledged() {
   unacknowledged_.assign(parts_->nic_workers.size(), 0);
   for (const Peer& peer : parts_->peers) {
     for (const auto& endpoint : peer.endpoints) {
-      if (StandsStill(*endpoint)) continue;
+      if (IsStalled(*endpoint)) continue;
       unacknowledged_[static_cast<size_t>(endpoint->nic_worker)] += endpoint->marked - endpoint->acknowledged;
     }
   }
 }
 
-bool Rows::IsFree(const Request& send) const {
+bool RowTransfers::IsFree(const Request& send) const {
   const Endpoint* const endpoint = EndpointOf(send);
   return endpoint->in_flight < kInFlight && !endpoint->failed;
 }
 
-bool Rows::CanSend(const Request& send) const {
+bool RowTransfers::CanSend(const Request& send) const {
   const Endpoint* const endpoint = EndpointOf(send);
   const auto nic = static_cast<size_t>(endpoint->nic_worker);
   const int64_t share = unacknowledged_[nic] / std::max(nics_[nic].sends, 1) / kWindows;
   return IsFree(send) && share < send.window && endpoint->marked - endpoint->acknowledged < send.window;
 }
 
-void Rows::SendChunk(Request* send) {
+void RowTransfers::SendChunk(Request* send) {
   Peer* const peer = send->peer;
   Endpoint* const endpoint = EndpointOf(*send);
   send->passed_by = 0;
   send->turn = ++turns_;
   const size_t length = std::min(ChunkOf(send->window), send->bytes - send->moved);
-  Outgoing* const message = links_->Compose(Kind::kChunk, length);
+  Outgoing* const message = connections_->Compose(Kind::kChunk, length);
   endpoint->chunk_bytes += static_cast<int64_t>(length);
   const int64_t unmarked = endpoint->chunk_bytes - endpoint->marked;
   if (unmarked >= send->window / kMarks) {
@@ -408,7 +408,7 @@ void Rows::SendChunk(Request* send) {
   message->header.rows = send->moved;
   message->header.number = send->granted;
   Gather(send, message->data.data(), length);
-  links_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
+  connections_->Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, message);
   if (send->moved < send->bytes) {
     return send->listener->OnMoved(send->cookie);
   }
@@ -416,24 +416,26 @@ void Rows::SendChunk(Request* send) {
   End(send, Status::Ok());
 }
 
-// What was sent, or is to be sent, by a connection that stands still, or has failed, does not count.
-void Rows::FindFirst() {
+// What was sent, or is to be sent, by a connection that is stalled, or has failed, does not count.
+void RowTransfers::FindFirst() {
   nics_.assign(parts_->nic_workers.size(), Nic{});
   if (unacknowledged_.size() != nics_.size()) CountUnacknowledged();
   for (const Peer& peer : parts_->peers) {
     for (const Request& send : peer.streaming) {
       const Endpoint* const endpoint = EndpointOf(send);
-      if (send.held || StandsStill(*endpoint)) continue;
+      if (send.held || IsStalled(*endpoint)) continue;
       int64_t& first = NicOf(send).first;
       first = std::min(first, send.order);
     }
   }
 }
 
-Rows::Nic& Rows::NicOf(const Request& send) { return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)]; }
+RowTransfers::Nic& RowTransfers::NicOf(const Request& send) {
+  return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)];
+}
 
 // Those that may go on, by stage. Within a stage, the one whose last chunk is the longest ago comes first.
-void Rows::FindNext() {
+void RowTransfers::FindNext() {
   next_.clear();
   for (Peer& peer : parts_->peers) {
     for (Request& send : peer.streaming) {
@@ -445,7 +447,7 @@ void Rows::FindNext() {
   });
   for (const Request* const send : next_) {
     Nic& nic = NicOf(*send);
-    if (StandsStill(*EndpointOf(*send))) continue;
+    if (IsStalled(*EndpointOf(*send))) continue;
     if (nic.sends == 0) nic.stage = send->stage;
     if (nic.stage == send->stage) ++nic.sends;
   }
@@ -453,7 +455,7 @@ void Rows::FindNext() {
 
 // A later launch's sends wait for those of an earlier one through the same NIC. Nothing waits in a cycle, whatever the
 // orders of different processes are: what is asked for waits for this process's NICs only, and moves in their order.
-bool Rows::Pump() {
+bool RowTransfers::Pump() {
   if (busy_ == 0) return false;
   FindFirst();
   bool any = SendOverdue();
@@ -471,7 +473,7 @@ bool Rows::Pump() {
   return any;
 }
 
-bool Rows::SendOverdue() {
+bool RowTransfers::SendOverdue() {
   bool any = false;
   for (Peer& peer : parts_->peers) {
     for (auto it = peer.streaming.begin(); it != peer.streaming.end();) {
@@ -484,22 +486,22 @@ bool Rows::SendOverdue() {
   return any;
 }
 
-bool Rows::GoesFirst(const Request& send) const { return send.order <= NicOf(send).first; }
+bool RowTransfers::GoesFirst(const Request& send) const { return send.order <= NicOf(send).first; }
 
-void Rows::FindStill() {
+void RowTransfers::FindStalled() {
   FindFirst();
   for (Peer& peer : parts_->peers) {
     for (Request& send : peer.streaming) send.passed_by = send.held || GoesFirst(send) ? 0 : send.passed_by + 1;
     for (const auto& endpoint : peer.endpoints) {
       const bool waits = endpoint->in_flight >= kInFlight || endpoint->acknowledged < endpoint->marked;
-      endpoint->still = waits ? std::min(endpoint->still + 1, kStillTicks) : 0;
+      endpoint->stalled_ticks = waits ? std::min(endpoint->stalled_ticks + 1, kStalledTicks) : 0;
     }
   }
   CountUnacknowledged();
 }
 
 // Those of one tag are asked for in the order in which they were offered.
-void Rows::LetNextGo(const Request& ended) {
+void RowTransfers::LetNextGo(const Request& ended) {
   for (Request& other : ended.peer->streaming) {
     if (!other.held || !InOneLine(ended, other)) continue;
     other.held = false;
@@ -507,15 +509,15 @@ void Rows::LetNextGo(const Request& ended) {
   }
 }
 
-void Rows::End(Request* request, Status status) {
+void RowTransfers::End(Request* request, Status status) {
   if (request->list == &request->peer->filling || request->list == &request->peer->streaming) --busy_;
   if (request->list == &request->peer->streaming) LetNextGo(*request);
-  request->validity.Clear();
+  request->lease.Clear();
   done_.push_back({request->listener, request->cookie, std::move(status)});
   Advance(request, &free_);
 }
 
-void Rows::EndAll(Peer* peer, const Status& why) {
+void RowTransfers::EndAll(Peer* peer, const Status& why) {
   for (auto* list : {&peer->waiting, &peer->offered, &peer->streaming, &peer->receives, &peer->filling}) {
     while (!list->empty()) End(&list->front(), why);
   }
@@ -523,13 +525,13 @@ void Rows::EndAll(Peer* peer, const Status& why) {
   parts_->ReleaseAll(&peer->unmet);
 }
 
-void Rows::OnJoined(Peer* peer) {
+void RowTransfers::OnJoined(Peer* peer) {
   while (!peer->waiting.empty()) Start(&peer->waiting.front());
   for (const Request& request : peer->receives) Connect(request);
   if (!peer->receives.empty() && peer->readable && !peer->greeted) control_messages_->Hello(peer);
 }
 
-void Rows::Cancel(const Listener* listener) {
+void RowTransfers::Cancel(const Listener* listener) {
   for (Peer& peer : parts_->peers) {
     for (auto it = peer.receives.begin(); it != peer.receives.end();) {
       Request* const request = &*it++;
@@ -538,7 +540,7 @@ void Rows::Cancel(const Listener* listener) {
   }
 }
 
-void Rows::Drop(uint64_t tag, uint64_t mask) {
+void RowTransfers::Drop(uint64_t tag, uint64_t mask) {
   if (rules_.size() == kMostRules) rules_.pop_front();
   rules_.push_back({tag & mask, mask, Clock::now() + kDropFor});
   for (Peer& peer : parts_->peers) {
@@ -553,7 +555,7 @@ void Rows::Drop(uint64_t tag, uint64_t mask) {
   }
 }
 
-void Rows::Expire(Clock::time_point now) {
+void RowTransfers::Expire(Clock::time_point now) {
   for (Peer& peer : parts_->peers) {
     while (!peer.unmet.empty() && now - peer.unmet.front().since > kUnmetFor) {
       TurnAway(&peer, peer.unmet.front());
@@ -562,14 +564,14 @@ void Rows::Expire(Clock::time_point now) {
   }
 }
 
-bool Rows::Dropped(uint64_t tag) {
+bool RowTransfers::Dropped(uint64_t tag) {
   if (rules_.empty()) return false;
   const Clock::time_point now = Clock::now();
   while (!rules_.empty() && rules_.front().until < now) rules_.pop_front();
   return std::any_of(rules_.begin(), rules_.end(), [tag](const Rule& rule) { return (tag & rule.mask) == rule.tag; });
 }
 
-bool Rows::Deliver() {
+bool RowTransfers::Deliver() {
   if (done_.empty()) return false;
   telling_.swap(done_);
   for (const Done& done : telling_) done.listener->OnDone(done.cookie, done.status);
