@@ -150,9 +150,18 @@ struct Registered {
   Registered(const char* name, void (*run)()) { AllTests().push_back({name, run}); }
 };
 
+// Runs all tests, or the one that is named.
+inline void RunTests(int argc, char** argv) {
+  for (const Test& test : AllTests()) {
+    if (argc > 1 && test.name != std::string_view(argv[1])) continue;
+    const Context context(test.name);
+    test.run();
+  }
+}
+
 }  // namespace fastjax::test
 
-// Defines a test, which test_main.cc runs: those of a file in their order.
+// Defines a test, which main runs: those of a file in their order.
 #define TEST(Name)                                                                                          \
   void Test##Name();                                                                                        \
   const ::fastjax::test::Registered k##Name##IsRegistered(#Name, &Test##Name); /* NOLINT(cert-err58-cpp) */ \

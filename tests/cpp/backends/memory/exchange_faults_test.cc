@@ -74,25 +74,6 @@ TEST(NoMemory) {
   rig.CheckRun(setting.exchange.get(), 2, false);
 }
 
-// Any bit that changes on the way is noticed, and nothing is moved.
-TEST(DamagedTables) {
-  Setting setting(8, 1);
-  Rig& rig = *setting.rig;
-  int64_t run_id = 0;
-  for (int32_t round = 0; round < 300; ++round) {
-    std::vector<int32_t>& table = rig.table(static_cast<int32_t>(setting.random() % 8));
-    const std::vector<int32_t> good = table;
-    const auto word = static_cast<size_t>(setting.random() % static_cast<uint64_t>(UsedWords(table)));
-    table[word] = static_cast<int32_t>(static_cast<uint32_t>(table[word]) ^ uint32_t{1} << setting.random() % 32);
-    const Status status = CheckAllTold(rig.Run(setting.exchange.get(), ++run_id, round % 10 == 0));
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_CONTAINS(status.message, " is not usable: stage table: ");
-    CHECK(rig.IsUntouched());
-    table = good;
-  }
-  rig.CheckRun(setting.exchange.get(), ++run_id, false);
-}
-
 // Tables that are sound by themselves but wrong: whatever they say, nothing outside the buffers is touched.
 TEST(WrongTables) {
   int64_t refused = 0;

@@ -124,45 +124,5 @@ TEST(ManySites) {
   }
 }
 
-// Completions that wait for those of all other devices, after inline copies and after the pool's.
-TEST(BlockedCompletions) {
-  std::mt19937_64 random(6);
-  for (const int64_t row_bytes : {8, 10'000}) {
-    RigOptions options;
-    options.topology = MakeTopology(2, 4);
-    options.row_bytes = row_bytes;
-    const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
-    Rig rig(site, options, Fill(options.topology, [](int32_t, int32_t) { return 10; }), &random);
-    for (int64_t run_id = 0; run_id < 10; ++run_id) {
-      rig.Reset();
-      Barrier all(8);
-      const Outcomes outcomes(8);
-      for (int32_t partition = 0; partition < 8; ++partition) {
-        rig.Start(exchange.get(), run_id, partition, [&all, done = outcomes.For(partition)](const Status& status) {
-          all.Wait();
-          done(status);
-        });
-      }
-      outcomes.WaitAll();
-      CHECK(outcomes.all_ok());
-      CHECK(rig.IsRight());
-    }
-  }
-}
-
-// A plan read backwards, by the rule of stage tables: the last stage is the first.
-TEST(Backwards) {
-  planner::Planner plan(MakeTopology(3, 3), Scheduler::kFast, 4096);
-  const Matrix traffic = Fill(plan.topology(), [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 11; });
-  plan.Plan(traffic.data());
-  const std::vector<Transfer> all = AllTransfers(&plan);
-  std::vector<Transfer> reversed = Reversed(all);
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (reversed[i].stage >= 0) reversed[i].stage = plan.num_stages() - 1 - reversed[i].stage;
-    CHECK(Equal(planner::Transposed(all[all.size() - 1 - i], plan.num_stages()), reversed[i]));
-  }
-}
-
 }  // namespace
 }  // namespace fastjax::test

@@ -4,15 +4,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
-#include <iostream>
 #include <string>
 #include <vector>
 
 #include "support/check.h"
 #include "transport_rig.h"
-
-// What UCX keeps until the process ends is not for the address sanitizer to report.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
 
 namespace fastjax::test {
 namespace {
@@ -25,7 +21,7 @@ long Entries(const char* folder) {
   return count;
 }
 
-void TestNothingIsLeft() {
+TEST(NothingIsLeft) {
   long descriptors = 0;
   long threads = 0;
   for (int round = 0; round < 100; ++round) {
@@ -42,7 +38,7 @@ void TestNothingIsLeft() {
   WaitUntil([threads] { return Entries("/proc/self/task") <= threads; });
 }
 
-void TestClosing() {
+TEST(Closing) {
   Ends ends;
   std::vector<std::byte> data(100000);
   {
@@ -63,7 +59,7 @@ void TestClosing() {
 }
 
 // The handler is told that the transport closes, and may go on until it is idle.
-void TestClosingWaitsForTheHandler() {
+TEST(ClosingWaitsForTheHandler) {
   ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   Ends ends;
@@ -87,7 +83,7 @@ void TestClosingWaitsForTheHandler() {
 }
 
 // Also where the time is up: the connections are closed, but what comes back is still taken.
-void TestClosingOutlastsItsTime() {
+TEST(ClosingOutlastsItsTime) {
   ConnectedRig rig(2, "tcp");
   Exchange(&rig, 0, 1, 1);
   rig.handler(0).SetBusy(true);
@@ -110,16 +106,3 @@ void TestClosingOutlastsItsTime() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  if (UcxLibrary().empty()) {
-    std::cout << "transport_closing_test: SKIPPED, there is no UCX beside the headers it was built with\n";
-    return 77;
-  }
-  TestClosing();
-  TestClosingOutlastsItsTime();
-  TestClosingWaitsForTheHandler();
-  TestNothingIsLeft();
-  return Finish("transport_closing_test");
-}

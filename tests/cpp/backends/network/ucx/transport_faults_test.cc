@@ -19,9 +19,6 @@
 #include "support/check.h"
 #include "transport_rig.h"
 
-// What UCX keeps until the process ends is not for the address sanitizer to report.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
-
 namespace fastjax::test {
 namespace {
 

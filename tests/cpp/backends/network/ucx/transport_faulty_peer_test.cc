@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,9 +18,6 @@
 #include "backends/network/ucx/row_transfers.h"
 #include "support/check.h"
 #include "transport_rig.h"
-
-// What UCX keeps until the process ends is not for the address sanitizer to report.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
 
 namespace fastjax::test {
 namespace {
@@ -143,6 +139,8 @@ class FaultyPeer {
 
 struct Victim {
   explicit Victim(const std::string& transports = "tcp") {
+    // Where the two sides do not share the connection that fails, UCX finds out only by asking, every 20 s otherwise.
+    setenv("UCX_KEEPALIVE_INTERVAL", "1s", 1);  // NOLINT(concurrency-mt-unsafe)
     std::string wrong;
     transport = UcxTransport::Open(OptionsOf(0, 2, transports), &wrong);
     CHECK_EQ(wrong, "");
@@ -165,7 +163,7 @@ struct Acquainted {
 };
 
 // A generation that nobody can have counted to would leave none to go on with.
-void TestGenerations() {
+TEST(Generations) {
   Acquainted both;
   const std::string good = "one", bad = "two", after = "three", again = "four";
   both.peer.Send(good, 0, 0);
@@ -183,7 +181,7 @@ void TestGenerations() {
 }
 
 // A message that comes twice is refused the second time, and not kept.
-void TestSequences() {
+TEST(Sequences) {
   Acquainted both;
   const std::string first = "first", second = "second";
   both.peer.Send(first, 0, 0);
@@ -195,7 +193,7 @@ void TestSequences() {
 }
 
 // Each of the two connections has an order of its own, and there is no third one.
-void TestConnections() {
+TEST(Connections) {
   Acquainted both;
   const std::string first = "first", second = "second", third = "third";
   both.peer.Send(second, 0, 1, ucx::Connection::kChunks);  // before its predecessor
@@ -211,7 +209,7 @@ void TestConnections() {
 
 // A process that ends closes one connection before another. What it sent by the other one is heard, and then, when no
 // more comes, the process is lost.
-void TestOneConnectionFails() {
+TEST(OneConnectionFails) {
   Acquainted both;
   const std::string first = "first", last = "last";
   both.peer.Send(first, 0, 0);
@@ -224,7 +222,7 @@ void TestOneConnectionFails() {
 }
 
 // Nor does it go on without an end: what is sent by the connection that has failed is lost meanwhile.
-void TestOneConnectionFailsAndTheOtherIsBusy() {
+TEST(OneConnectionFailsAndTheOtherIsBusy) {
   Acquainted both;
   const std::string text = "text";
   both.peer.Send(text, 0, 0);
@@ -243,7 +241,7 @@ void TestOneConnectionFailsAndTheOtherIsBusy() {
 }
 
 // What comes through a ring is believed no more than what comes over the network.
-void TestRings() {
+TEST(Rings) {
   Victim victim("");
   FaultyPeer peer(victim.transport->addresses());
   CHECK_EQ(victim.transport->AddPeer(1, peer.addresses(true)), "");
@@ -274,7 +272,7 @@ void TestRings() {
 }
 
 // Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
-void TestUnmetRowsExpire() {
+TEST(UnmetRowsExpire) {
   ucx::TransportParts parts;
   parts.peers = std::vector<ucx::Peer>(2);
   ucx::Connections connections(&parts);
@@ -292,7 +290,7 @@ void TestUnmetRowsExpire() {
 }
 
 // An acknowledgement of what there is not, or of what was not sent, says nothing.
-void TestAcknowledgements() {
+TEST(Acknowledgements) {
   ucx::TransportParts parts;
   parts.nic_workers.resize(1);
   parts.peers = std::vector<ucx::Peer>(2);
@@ -329,22 +327,3 @@ void TestAcknowledgements() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  TestUnmetRowsExpire();
-  TestAcknowledgements();
-  if (UcxLibrary().empty()) {
-    std::cout << "no UCX: skipped\n";
-    return 77;
-  }
-  // Where the two sides do not share the connection that fails, UCX finds out only by asking, every 20 s otherwise.
-  setenv("UCX_KEEPALIVE_INTERVAL", "1s", 1);  // NOLINT(concurrency-mt-unsafe)
-  TestGenerations();
-  TestSequences();
-  TestConnections();
-  TestOneConnectionFails();
-  TestOneConnectionFailsAndTheOtherIsBusy();
-  TestRings();
-  return Finish("transport_faulty_peer_test");
-}

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
-#include <iostream>
 #include <limits>
 #include <string>
 #include <thread>
@@ -98,7 +97,7 @@ struct TwoLaunches {
 };
 
 // Until an earlier launch has sent all, a later one sends nothing through the same NIC, whoever was asked first.
-void TestEarlierLaunchesFirst(const std::string& transports) {
+TRANSPORT_TEST(EarlierLaunchesFirst) {
   TwoLaunches both(transports, 1000000, 20000000);
   both.ReceiveBoth();
   both.CheckArrived();
@@ -108,7 +107,7 @@ void TestEarlierLaunchesFirst(const std::string& transports) {
 }
 
 // It does send while the earlier one has nothing to send, since nobody asks for it.
-void TestLaterLaunchesFill(const std::string& transports) {
+TRANSPORT_TEST(LaterLaunchesFill) {
   TwoLaunches both(transports, 200000, 4000000);
   both.ReceiveLater();
   both.later.Wait(0);
@@ -120,7 +119,7 @@ void TestLaterLaunchesFill(const std::string& transports) {
 
 // So it does through another NIC. (Once in so many times: a receiver that gets no processor may begin when the earlier
 // launch has sent all.)
-void TestLaunchesOfOtherNics(const std::string& transports) {
+TRANSPORT_TEST(LaunchesOfOtherNics) {
   constexpr int kTimes = 20;
   bool beside = false;
   for (int time = 0; time < kTimes && !beside; ++time) {
@@ -135,7 +134,7 @@ void TestLaunchesOfOtherNics(const std::string& transports) {
 
 // And where the one that is asked for cannot be sent: its receiver is stalled. (Here, a later one goes on after some
 // ticks of the transport.)
-void TestLaunchesThatAreStalled(const std::string& transports) {
+TRANSPORT_TEST(LaunchesThatAreStalled) {
   TwoLaunches both(transports, 20000000, 4000000);
   std::promise<void> go;
   std::shared_future<void> gone = go.get_future().share();
@@ -156,7 +155,7 @@ constexpr int64_t kSmallWindow = 64 << 10;
 // Of one launch, the send of the earlier stage ends first, whoever was asked first, where a NIC has no room for a
 // window of both: though it has five times as many bytes. (A receiver that gets no processor for long is stalled, and
 // others go on: so not every chunk need be in order.)
-void TestEarlierStagesFirst(const std::string& transports) {
+TRANSPORT_TEST(EarlierStagesFirst) {
   TwoLaunches both(transports, 10000000, 2000000, 0, {0, 0, kSmallWindow}, {0, 1, kSmallWindow / 2});
   both.ReceiveBoth();
   both.CheckArrived();
@@ -164,7 +163,7 @@ void TestEarlierStagesFirst(const std::string& transports) {
 }
 
 // Sends of one stage go side by side.
-void TestOneStageSideBySide(const std::string& transports) {
+TRANSPORT_TEST(OneStageSideBySide) {
   TwoLaunches both(transports, 10000000, 10000000, 0, {0, 0, kSmallWindow}, {0, 0, kSmallWindow});
   both.ReceiveBoth();
   both.CheckArrived();
@@ -187,7 +186,7 @@ class Stopping : public Ends {
 
 // A receiver that has stopped is sent no more than a window. The other one of the stage is sent all, and so is that of
 // a later stage.
-void TestWindows(const std::string& transports) {
+TRANSPORT_TEST(Windows) {
   constexpr int64_t kLong = 4000000, kChunk = kSmallWindow / 4;
   for (const int32_t stage : {0, 1}) {
     TwoLaunches both(transports, kLong, kLong, 0, {0, 0, kSmallWindow}, {0, stage, kSmallWindow});
@@ -216,7 +215,7 @@ class Slow : public Ends {
 };
 
 // A later launch that waits for long is sent a chunk now and then, whatever its window, so that it is seen to move.
-void TestOverdue(const std::string& transports) {
+TRANSPORT_TEST(Overdue) {
   TwoLaunches both(transports, 12000000, 200000, 0, {3, 0, kSmallWindow}, {4, 0, 1});
   Slow slow;
   both.rig.Receive(2, 0, 1, Whole(&both.into_earlier), &slow, 0);
@@ -232,23 +231,3 @@ void TestOverdue(const std::string& transports) {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  if (UcxLibrary().empty()) {
-    std::cout << "transport_order_test: SKIPPED, there is no UCX beside the headers it was built with\n";
-    return 77;
-  }
-  for (const std::string transports : {"tcp", ""}) {
-    const Context context("transports '" + transports + "'");
-    TestEarlierLaunchesFirst(transports);
-    TestLaterLaunchesFill(transports);
-    TestLaunchesOfOtherNics(transports);
-    TestEarlierStagesFirst(transports);
-    TestOneStageSideBySide(transports);
-    TestWindows(transports);
-    TestOverdue(transports);
-    TestLaunchesThatAreStalled(transports);
-  }
-  return Finish("transport_order_test");
-}

@@ -8,6 +8,9 @@
 
 #include "support/check.h"
 
+// What UCX keeps until the process ends is not for the address sanitizer to report.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
+
 namespace fastjax::test {
 
 void SayThatItWaits(const char* file, int line) {

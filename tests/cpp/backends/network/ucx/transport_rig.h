@@ -164,6 +164,17 @@ std::string Joined(const std::vector<Piece>& pieces);
 // Rows that go from one to the other, and arrive as they were.
 void Exchange(TransportRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
 
+// Defines a test that is run over TCP, and with the transports that UCX chooses.
+#define TRANSPORT_TEST(Name)                                    \
+  void Test##Name(const std::string& transports);               \
+  TEST(Name) {                                                  \
+    for (const std::string transports : {"tcp", ""}) {          \
+      const Context context("transports '" + transports + "'"); \
+      Test##Name(transports);                                   \
+    }                                                           \
+  }                                                             \
+  void Test##Name(const std::string& transports)
+
 }  // namespace fastjax::test
 
 #endif  // FASTJAX_TESTS_CPP_BACKENDS_NETWORK_UCX_TRANSPORT_RIG_H_

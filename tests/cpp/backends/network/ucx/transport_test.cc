@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -14,7 +13,7 @@
 namespace fastjax::test {
 namespace {
 
-void TestMessagesInOrder(const std::string& transports) {
+TRANSPORT_TEST(MessagesInOrder) {
   TransportRig rig(3, transports);
   std::vector<std::string> texts;
   for (int i = 0; i < 60; ++i) {
@@ -36,7 +35,7 @@ void TestMessagesInOrder(const std::string& transports) {
   rig.handler(1).WaitTicks(3);
 }
 
-void TestRows(const std::string& transports) {
+TRANSPORT_TEST(Rows) {
   ConnectedRig rig(2, transports, 2);
   Ends ends;
   int64_t cookie = 0;
@@ -68,7 +67,7 @@ void TestRows(const std::string& transports) {
 }
 
 // What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
-void TestMoving(const std::string& transports) {
+TRANSPORT_TEST(Moving) {
   ConnectedRig rig(2, transports);
   Ends ends;
   auto data = Pattern(1020000, 1);
@@ -83,7 +82,7 @@ void TestMoving(const std::string& transports) {
   CHECK_GE(ends.moved(1), 10);
 }
 
-void TestMatchingOrder(const std::string& transports) {
+TRANSPORT_TEST(MatchingOrder) {
   ConnectedRig rig(3, transports);
   Ends ends;
   std::vector<std::vector<std::byte>> data, into;
@@ -109,7 +108,7 @@ void TestMatchingOrder(const std::string& transports) {
   }
 }
 
-void TestReceiverSetsThePace(const std::string& transports) {
+TRANSPORT_TEST(ReceiverSetsThePace) {
   ConnectedRig rig(2, transports);
   Ends ends;
   auto small = Pattern(8000, 1);
@@ -148,7 +147,7 @@ class Journal : public Ends {
 
 // Several of one tag that are asked for at once go one after the other. Of so many pieces, what goes between processes
 // of one host goes in chunks as well.
-void TestOneAfterTheOther(const std::string& transports) {
+TRANSPORT_TEST(OneAfterTheOther) {
   constexpr size_t kBytes = 2000000, kSends = 4;
   ConnectedRig rig(2, transports);
   Ends ends;
@@ -179,7 +178,7 @@ void TestOneAfterTheOther(const std::string& transports) {
 }
 
 // A short one of another listener, or of another tag, need not wait for all of a long one: three hundred times as long.
-void TestBesideEachOther(const std::string& transports) {
+TRANSPORT_TEST(BesideEachOther) {
   constexpr size_t kLong = 60000000, kShort = 200000;
   for (const uint64_t tag : {0, 1}) {
     ConnectedRig rig(2, transports);
@@ -206,7 +205,7 @@ void TestBesideEachOther(const std::string& transports) {
   }
 }
 
-void TestLengths(const std::string& transports) {
+TRANSPORT_TEST(Lengths) {
   ConnectedRig rig(2, transports);
   Ends ends;
   int64_t cookie = 0;
@@ -229,7 +228,7 @@ void TestLengths(const std::string& transports) {
   }
 }
 
-void TestCancelAndDrop(const std::string& transports) {
+TRANSPORT_TEST(CancelAndDrop) {
   ConnectedRig rig(2, transports);
   Ends ends, others;
   std::vector<std::byte> into(10000);
@@ -268,7 +267,7 @@ bool HasRing(TransportRig* rig, int32_t process) {
 }
 
 // Where there are rings, what finds no room in them takes the network, and the order stays.
-void TestFullRings(const std::string& transports) {
+TRANSPORT_TEST(FullRings) {
   ConnectedRig rig(2, transports);
   rig.Message(0, 1, "");
   rig.Message(1, 0, "");
@@ -291,7 +290,7 @@ void TestFullRings(const std::string& transports) {
   for (size_t i = 0; i < kMessages; ++i) CHECK_EQ(messages[i + 1].second.find(std::to_string(i) + "."), 0u);
 }
 
-void TestDescriptions() {
+TEST(Descriptions) {
   TransportRig rig(2, "tcp");
   CHECK_CONTAINS(rig.transport(0).Describe(1), "has not joined");
   CHECK_CONTAINS(rig.transport(0).Describe(2), "does not exist");
@@ -325,26 +324,3 @@ void TestDescriptions() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  if (UcxLibrary().empty()) {
-    std::cout << "transport_test: SKIPPED, there is no UCX beside the headers it was built with\n";
-    return 77;
-  }
-  for (const std::string transports : {"tcp", ""}) {
-    const Context context("transports '" + transports + "'");
-    TestMessagesInOrder(transports);
-    TestRows(transports);
-    TestMoving(transports);
-    TestMatchingOrder(transports);
-    TestReceiverSetsThePace(transports);
-    TestOneAfterTheOther(transports);
-    TestBesideEachOther(transports);
-    TestLengths(transports);
-    TestCancelAndDrop(transports);
-    TestFullRings(transports);
-  }
-  TestDescriptions();
-  return Finish("transport_test");
-}
