@@ -187,7 +187,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   }
 
   template <typename Tell>
-  void Post(int64_t run_id, int32_t group, Tell tell) const {
+  void Post(int64_t run_id, int32_t group, const Tell& tell) const {
     auto process_session = std::make_shared<ProcessSession>();
     site_->Begin(run_id, group, process_session.get());
     site_->process_group().transport->Post(

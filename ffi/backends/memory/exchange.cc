@@ -59,7 +59,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     });
     if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, &work)) return;
     if (status.ok()) work->job->RunInline();
-    meter_.End(launch, status, status.ok() ? work->prepared.summary() : LaunchSummary{});
+    meter_.End(status.ok() ? work->launch : launch, status, status.ok() ? work->prepared.summary() : LaunchSummary{});
     ReturnWork(std::move(work));
     session->Finish(status, last);
   }
