@@ -7,7 +7,6 @@
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
 | `fallback` | `FASTJAX_FALLBACK` | `jax` | what programs get for platforms without a backend |
-| `gpu_stream` | `FASTJAX_GPU_STREAM` | 0 | 1: GPUs exchange beside what computes |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
@@ -24,7 +23,7 @@ And so have GPUs, when fastjax is imported:
 
 | environment | default | meaning |
 |---|---|---|
-| `FASTJAX_GPU_MULTIPROCESSORS` | all; 32 with `gpu_stream` | that kernels may take of a GPU |
+| `FASTJAX_GPU_MULTIPROCESSORS` | all; 32 beside experts | that kernels may take of a GPU |
 | `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
 | `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices emulate GPUs, for tests |
 
@@ -58,7 +57,7 @@ from fastjax.scopes import Scope
 from fastjax.topology import Topology
 
 _FALLBACKS = ("jax", "error", "never")
-_SWITCHES = ("check_overlaps", "gpu_stream")
+_SWITCHES = ("check_overlaps",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +73,6 @@ class Options:
         `jax.lax.ragged_all_to_all`, without planning. "error": an error, when it is lowered.
         "never": for CUDA and ROCm fastjax's custom calls all the same, as if its library were
         here, for programs that run elsewhere; for others an error.
-      gpu_stream: whether GPUs exchange on a stream other than the one that computes. On other
-        platforms it has no effect.
     """
 
     scheduler: str = "auto"
@@ -83,7 +80,6 @@ class Options:
     timeout: float = 60.0
     check_overlaps: bool = False
     fallback: str = "jax"
-    gpu_stream: bool = False
 
     def __post_init__(self) -> None:
         check_scheduler(self.scheduler, "scheduler")
@@ -136,7 +132,7 @@ def from_environment(environ: Mapping[str, str]) -> Options:
 
 _PREFIX = "FASTJAX_"
 _VARIABLES = (
-    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "GPU_STREAM", "STATS"),
+    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "STATS"),
     *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
     *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "EMULATE_GPU"),
 )
@@ -173,7 +169,6 @@ def options(
     timeout: float | None = None,
     check_overlaps: bool | None = None,
     fallback: str | None = None,
-    gpu_stream: bool | None = None,
 ) -> Scope[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
@@ -187,8 +182,6 @@ def options(
         are an error. For looking for mistakes: each exchange sorts all slices.
       fallback: "jax", "error" or "never": what programs get for platforms on which fastjax has no
         backend here; see `fastjax.Options`.
-      gpu_stream: True: GPUs exchange on a stream other than the one that computes, so that chunks
-        of `moe.layer` can travel while experts work. Not yet run on GPUs.
 
     Raises:
       OptionError: a value means nothing.
@@ -199,7 +192,6 @@ def options(
         "timeout": timeout,
         "check_overlaps": check_overlaps,
         "fallback": fallback,
-        "gpu_stream": gpu_stream,
     }
     given = {name: value for name, value in given.items() if value is not None}
     dataclasses.replace(current(), **given)  # refused here, not where a scope is entered

@@ -24,7 +24,7 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from fastjax.errors import UnsupportedError
@@ -299,44 +299,6 @@ def custom_call(
     return result
 
 
-_COLLECTIVES_STREAM = {"_xla_stream_annotation": "collective", "inlineable": "false"}
-
-
-def on_collectives_stream(
-    ctx: mlir.LoweringRuleContext,
-    name: str,
-    emit: Callable[[Sequence[MlirValue]], MlirValue],
-    operands: Sequence[MlirValue],
-    result_aval: _jax_core.AbstractValue,
-) -> MlirValue:
-    """Emits an operation for the stream on which GPUs run collectives.
-
-    XLA starts it as it starts its own collectives, goes on, and waits for it where its result is
-    needed. The attributes are those that JAX makes of `compute_on("gpu_stream:collective")`. That
-    itself is of no use here: in a program for several platforms, it would lower its function for
-    all of them. JAX 0.10's XLA heeds the attributes only where a function is called.
-
-    Args:
-      ctx: what JAX gave the lowering rule.
-      name: of the function that holds the operation; numbered where there are several.
-      emit: emits the operation, given its operands.
-      operands: of the call of the function.
-      result_aval: the type of the result.
-    """
-    result_type = mlir.aval_to_ir_type(ctx.module_context, result_aval)
-    function_type = ir.FunctionType.get([value.type for value in operands], [result_type])
-    function = func.FuncOp(name, function_type, visibility="private", ip=ctx.module_context.ip)
-    symbol = ctx.module_context.symbol_table.insert(function).value
-    with ir.InsertionPoint(function.add_entry_block()):
-        func.ReturnOp([emit(function.arguments)])
-    call = func.CallOp([result_type], ir.FlatSymbolRefAttr.get(symbol), list(operands))
-    marks: dict[str, ir.Attribute] = {
-        key: ir.StringAttr.get(value) for key, value in _COLLECTIVES_STREAM.items()
-    }
-    call.operation.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(marks)
-    return call.result
-
-
 def set_lowering(
     primitive: Primitive,
     rule: LoweringRule,
@@ -524,7 +486,6 @@ __all__ = [
     "lower_in_all_axes",
     "manual_axes",
     "new_channel",
-    "on_collectives_stream",
     "op_name",
     "our_primitives",
     "partition_id",

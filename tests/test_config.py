@@ -39,7 +39,6 @@ test_bounds_of_options = bounds(
         topology=([(2, 4), 8], [None]),
         check_overlaps=([1, "yes"], [True, False]),
         fallback=(["", "JAX", True], ["jax", "error", "never"]),
-        gpu_stream=([1, "collective", None], [True, False]),
     ),
 )
 
@@ -110,7 +109,6 @@ def counted():
         ({"scheduler": "fast"}, {"scheduler": "direct"}),
         ({"timeout": 1}, {"timeout": 2}),
         ({"check_overlaps": True}, {"timeout": 2}),
-        ({"gpu_stream": True}, {"check_overlaps": True}),
         ({"topology": Topology(1, 8)}, {"topology": Topology(2, 4)}),
         ({"topology": Topology(2, 4)}, {"topology": Topology(2, 4, scale_up_latency=0)}),
         ({"topology": Topology(2, 2)}, {"topology": Topology(2, 2, placement=(0, 2, 1, 3))}),
@@ -184,7 +182,6 @@ def test_from_environment():
     assert found == Options("fast", None, 0.01)
     found = config.from_environment({"FASTJAX_CHECK_OVERLAPS": "1"})
     assert found == Options(check_overlaps=True)
-    assert config.from_environment({"FASTJAX_GPU_STREAM": "1"}) == Options(gpu_stream=True)
 
 
 def setting(read, name):
@@ -203,7 +200,6 @@ test_bounds_of_variables = bounds(
     ("(FASTJAX_TIMEOUT=", general("TIMEOUT"), ["abc", "0", "-1", "1.1e9"], ["1e-9", "1e9", ""]),
     ("(FASTJAX_SCHEDULER=", general("SCHEDULER"), ["slow"], ["fast", ""]),
     ("FASTJAX_CHECK_OVERLAPS", general("CHECK_OVERLAPS"), *SWITCH),
-    ("FASTJAX_GPU_STREAM", general("GPU_STREAM"), *SWITCH),
     ("FASTJAX_STATS", setting(config.stats_from_environment, "STATS"), *SWITCH),
     ("FASTJAX_EMULATE_GPU", gpu("EMULATE_GPU"), *SWITCH),
     ("GPU_MULTIPROCESSORS", gpu("GPU_MULTIPROCESSORS"), ["-1", "half", "1000000"], ["999999", ""]),
@@ -274,6 +270,6 @@ def test_environment_is_read_once_at_import():
     )
     assert done.stdout.splitlines() == [
         f"Options(scheduler='spreadout', topology=None, timeout={seconds}, check_overlaps=False, "
-        "fallback='error', gpu_stream=False)"
+        "fallback='error')"
         for seconds in (7.0, 1.0)
     ], done.stderr

@@ -162,7 +162,7 @@ EXCHANGE = CustomCall(
         Attribute("reverse", "bool"),
         Attribute("transposed_table", "bool"),
         Attribute("check_overlaps", "bool"),
-        Attribute("gpu_stream", "bool", optional=True),  # not the one that computes
+        Attribute("started", "bool", optional=True),  # on GPUs: until a done of its result
     ),
     # The rows to send, and what the result holds where none arrives.
     operands=("source", "base", *Metadata._fields),
@@ -182,7 +182,10 @@ Each call has a number: otherwise XLA would merge two calls of the same operands
 """
 
 DONE = CustomCall("fastjax_done_v2", in_place=0)
-"""Its first operand, once all others exist, whose memory is not given away before."""
+"""Its first operand, once all others exist, whose memory is not given away before.
+
+On GPUs, the rows of an exchange that was started, once they have come.
+"""
 
 AFTER = CustomCall("fastjax_after_v2", (Attribute("detached", "bool"),), in_place=0)
 """The same, for any array."""

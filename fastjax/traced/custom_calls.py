@@ -34,7 +34,6 @@ def emit(
     operands: Mapping[str, Operand],
     attributes: Mapping[str, object],
     *,
-    gpu_stream: bool = False,
     keep: bool = False,
 ) -> jax_compat.MlirValue:
     """Emits a call whose result is the first of the equation that is being lowered.
@@ -44,24 +43,10 @@ def emit(
       call: the call.
       operands: by name, in order.
       attributes: by name, all that the call has but the names of its operands.
-      gpu_stream: whether a GPU runs it on the stream of collectives, beside the one that computes.
       keep: whether XLA must not remove the call if nothing needs its result.
     """
     attributes = {**attributes, "operands": call.named([*operands])}
-    if gpu_stream:
-        attributes["gpu_stream"] = True
-    values, avals = [o.value for o in operands.values()], [o.aval for o in operands.values()]
-    result_aval = ctx.avals_out[0]
-
-    def emit_call(given: Sequence[jax_compat.MlirValue]) -> jax_compat.MlirValue:
-        encoded = call.encoded(attributes)
-        return jax_compat.custom_call(
-            ctx, call.target, given, avals, result_aval, encoded, call.aliases, keep=keep
-        )
-
-    if not gpu_stream:
-        return emit_call(values)
-    return jax_compat.on_collectives_stream(ctx, call.target, emit_call, values, result_aval)
+    return emit_unnamed(ctx, call, [*operands.values()], ctx.avals_out[0], attributes, keep=keep)
 
 
 def emit_unnamed(

@@ -30,7 +30,7 @@ class ExchangeParams(TypedDict):
       timeout_ms: how long a device waits for the others.
       check_overlaps: whether output slices that overlap are refused.
       fallback: the option: what platforms without a backend of ours get.
-      gpu_stream: the option: whether GPUs exchange beside what computes.
+      started: whether GPUs go on beside the exchange, whose result is for a done.
     """
 
     operands: tuple[str, ...]
@@ -42,7 +42,7 @@ class ExchangeParams(TypedDict):
     timeout_ms: int
     check_overlaps: bool
     fallback: str
-    gpu_stream: bool
+    started: bool
 
 
 PLANNED = ("table",)
@@ -70,6 +70,7 @@ def params_now(
     operands: tuple[str, ...],
     transposed_plan: bool = False,
     reverse: bool = False,
+    started: bool = False,
 ) -> ExchangeParams:
     """The parameters of an exchange that is traced now, by the options."""
     now = config.current()
@@ -83,7 +84,7 @@ def params_now(
         "timeout_ms": now.timeout_ms,
         "check_overlaps": operands != INDEXED and now.check_overlaps,
         "fallback": now.fallback,
-        "gpu_stream": now.gpu_stream,
+        "started": started,
     }
 
 
@@ -126,8 +127,9 @@ def _lowering(
         return jax_compat.lower_function(ctx, functools.partial(_on_gpus, params), *values)
     operands = call_operands(ctx, values, params)
     attributes = exchange_attributes(ctx, params, platform)
-    on_stream = params["gpu_stream"] and platform != "cpu"
-    return [custom_calls.emit(ctx, EXCHANGE, operands, attributes, gpu_stream=on_stream)]
+    if params["started"]:
+        attributes["started"] = True
+    return [custom_calls.emit(ctx, EXCHANGE, operands, attributes)]
 
 
 def call_operands(

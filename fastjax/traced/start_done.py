@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Primitive
 
-from fastjax import config, jax_compat
+from fastjax import config, handlers, jax_compat
 from fastjax.errors import UnsupportedError
 from fastjax.traced import custom_calls
 from fastjax.traced import fallback as fallbacks
@@ -68,7 +68,8 @@ own where its rows are not needed; and what it waits for. Results: the rows in f
 start_p.multiple_results = True
 
 done_p = Primitive("done_ragged_all_to_all")
-"""Operands: rows in flight, and what it keeps or waits for. Parameter: fallback."""
+"""Operands: rows in flight, and what it keeps or waits for. Parameters: fallback; in_line,
+whether GPUs have made the exchange where it was started, in line."""
 
 
 def start(
@@ -116,12 +117,13 @@ def start(
         operands=PLANNED if indices is None else INDEXED,
         transposed_plan=plan.transposed,
         reverse=reverse,
+        started=True,
     )
     if carried[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
         return InFlight(rows, token, (values[0], *values[2:count], token))
     # The rows are not of a type that can be in flight, so they have come when this ends.
-    rows, token = _whole(count, params, *values)
+    rows, token = _in_one(count, params | {"started": False}, *values)
     return InFlight(restore(rows), token, ())
 
 
@@ -133,11 +135,12 @@ def done(in_flight: InFlight, *, after: Sequence[jax.Array] = ()) -> jax.Array:
       after: arrays that are to exist before it waits for the rows.
     """
     values = jax_compat.vary_together([in_flight.rows, *in_flight.operands, *after], ())
-    return done_p.bind(*values, fallback=config.current().fallback)
+    params = {"fallback": config.current().fallback, "in_line": not in_flight.operands}
+    return done_p.bind(*values, **params)
 
 
-def _whole(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """All of an exchange in its start.
+def _in_one(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """An exchange in one call: all of it, unless it is started.
 
     Args:
       count: of the operands of the exchange.
@@ -148,7 +151,8 @@ def _whole(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax.
     fallback = params["fallback"]
     waiting = after_all(base, after, fallback=fallback)
     rows = fast_ragged_all_to_all_p.bind(source, waiting, *rest, **params)
-    return rows, after_all(token, [source, *rest[4:5], *after], fallback=fallback)
+    begun = [rows] if params["started"] else [source, *rest[4:5], *after]
+    return rows, after_all(token, begun, fallback=fallback)
 
 
 @start_p.def_impl
@@ -182,9 +186,10 @@ def _start_lowering(
     **params: Unpack[ExchangeParams],
 ) -> list[jax_compat.MlirValue]:
     count = len(operand_names(params))
-    if not _is_in_two(ctx, platform, params["fallback"]):
-        whole = functools.partial(_whole, count, params)
-        return jax_compat.lower_function(ctx, whole, *values)
+    in_two = _is_in_two(ctx, platform, params["fallback"])
+    if not in_two or not _are_cpus(platform):
+        params["started"] &= in_two
+        return jax_compat.lower_function(ctx, functools.partial(_in_one, count, params), *values)
     token_type = ctx.avals_out[1]
     # The token exists only once the operands do: so none of them can need what is started later.
     waited = custom_calls.operands_of(ctx, values)
@@ -204,8 +209,11 @@ def _is_in_two(ctx: jax_compat.LoweringContext, platform: str, fallback: str) ->
 
     Otherwise the exchange is one call of JAX's or ours, where it is started.
     """
-    divided = jax_compat.automatic_axes(ctx)
-    return platform == "cpu" and not divided and not fallbacks.needed(platform, fallback)
+    return not jax_compat.automatic_axes(ctx) and not fallbacks.needed(platform, fallback)
+
+
+def _are_cpus(platform: str) -> bool:
+    return platform == "cpu" and not handlers.emulates_gpus()
 
 
 def _done_lowering(
@@ -213,8 +221,9 @@ def _done_lowering(
     *values: jax_compat.MlirValue,
     platform: str,
     fallback: str,
+    in_line: bool,
 ) -> list[jax_compat.MlirValue]:
-    if _is_in_two(ctx, platform, fallback):
+    if _is_in_two(ctx, platform, fallback) and (not in_line or _are_cpus(platform)):
         # XLA gives away the memory of all else that the exchange takes; its new owner would wait.
         operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
         return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {}, keep=True)]
@@ -234,12 +243,14 @@ def _start_batcher(
     """One exchange of the batch, as those in one part are batched. There is one token."""
     count = len(operand_names(params))
     others = values[count:]
+    # The done does not know the operands that are made here, so XLA may not keep them on GPUs.
+    params["started"] &= all(dim is None for dim in dims[:count])
 
     def begin(*operands: jax.Array, **given: Any) -> tuple[jax.Array, ...]:
         return tuple(start_p.bind(*operands, *others, **given))
 
     def whole(*operands: jax.Array, **given: Unpack[ExchangeParams]) -> tuple[jax.Array, ...]:
-        return _whole(count, given, *operands, *others)
+        return _in_one(count, given | {"started": False}, *operands, *others)
 
     (rows, token), dim = batch_exchange(
         begin, axis_data, values[:count], dims[:count], params, whole
@@ -254,6 +265,7 @@ def _done_batcher(
     **params: Any,
 ) -> tuple[jax.Array, int | None]:
     del axis_data
+    params["in_line"] |= dims[0] is not None
     return done_p.bind(*values, **params), dims[0]
 
 

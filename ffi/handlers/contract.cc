@@ -40,7 +40,7 @@ Contract Declare() {
                                    {{"reverse", &A::reverse},
                                     {"transposed_table", &A::transposed_table},
                                     {"check_overlaps", &A::check_overlaps},
-                                    Optional({"gpu_stream", &A::gpu_stream})}};
+                                    Optional({"started", &A::started})}};
   const AttributeGroup plan = {"a plan's", {Optional({"experts", &A::experts}), Optional({"rank", &A::rank})}};
 
   Contract contract;

@@ -45,7 +45,7 @@ struct CallAttributes {
   bool reverse = false;
   bool transposed_table = false;
   bool check_overlaps = false;
-  bool gpu_stream = false;  // XLA runs it on another stream than the one that computes
+  bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own
 };

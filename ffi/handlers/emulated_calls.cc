@@ -1,7 +1,10 @@
 #include "handlers/emulated_calls.h"
 
 #include <mutex>
+#include <string>
 
+#include "backends/gpu/device/driver_library.h"
+#include "handlers/handlers.h"
 #include "runtime/completer.h"
 #include "runtime/process_state.h"
 
@@ -56,5 +59,28 @@ void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status,
   }
   promise->SetError(ToError(gpu.Check(code, caller.device, "call back")));
 }
+
+namespace {
+
+ffi::Future Done(int32_t ordinal, ffi::AnyBuffer rows, ffi::RemainingArgs kept, ffi::Result<ffi::AnyBuffer> result,
+                 ffi::Dictionary /*attrs*/) {
+  std::string wrong;
+  const std::shared_ptr<Gpu> gpu = gpu::OpenGpu("cpu", &wrong);
+  Caller caller;
+  Status status = FindEmulatedCaller(*gpu, ordinal, &caller);
+  if (status.ok()) status = PassRows(gpu.get(), caller, rows, kept, *result);
+  auto promise = std::make_shared<ffi::Promise>();
+  ffi::Future future(*promise);
+  CompleteInOrder(*gpu, caller, status, promise, promise.get());
+  return future;
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kDone, Done,
+    ffi::Ffi::Bind().Ctx<ffi::DeviceOrdinal>().Arg<ffi::AnyBuffer>().RemainingArgs().Ret<ffi::AnyBuffer>().Attrs());
+
+}  // namespace
+
+XLA_FFI_Error* EmulatedDoneExecute(XLA_FFI_CallFrame* frame) { return kDone(frame); }
 
 }  // namespace fastjax::handlers

@@ -42,7 +42,8 @@ ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buff
   running->call = std::make_unique<Call>(state, caller, ordinal);
   if (loaded.ok()) loaded = Guarded([&] { return running->call->Load(buffers); });
   ffi::Future future(running->promise);
-  running->call->Start(run.run_id, loaded, [running, gpu = state->gpu](const Status& status) {
+  running->call->Start(run.run_id, loaded, [running, run, gpu = state->gpu](const Status& status) {
+    if (!status.ok()) gpu->DropFlights(running->call->caller().device, run.run_id);
     CompleteInOrder(*gpu, running->call->caller(), status, running, &running->promise);
   });
   return future;

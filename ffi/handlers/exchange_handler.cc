@@ -78,8 +78,7 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictiona
   if (!operands.has_value()) return ffi::Unexpected(operands.error());
   auto state = std::make_unique<ExchangeSite>();
   state->operands = *operands;
-  const bool has_token = operands->Has(Operand::kToken);
-  if ((kEmulates && !has_token) || operands->Has(Operand::kStarts) || !operands->Has(Operand::kPartition)) {
+  if (kEmulates || operands->Has(Operand::kStarts) || !operands->Has(Operand::kPartition)) {
     state->emulated = std::make_unique<GpuExchangeSite>();
     ffi::Error error = OpenGpuExchange(*attrs, *operands, state->emulated.get());
     if (error.failure()) return ffi::Unexpected(std::move(error));

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/gpu_registry.h"
 #include "handlers/planning.h"
@@ -64,7 +65,7 @@ ffi::Error OpenGpuExchange(const CallAttributes& attrs, const OperandList& opera
   if (!options.has_value()) return options.error();
   state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
-  state->gpu_stream = attrs.gpu_stream;
+  state->started = attrs.started;
   state->handed_over.Publish();
   return ffi::Error::Success();
 }
@@ -133,10 +134,43 @@ Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
   if (Status status = fetch_.Run(caller_); !status.ok()) return status;
   if (!lookup_.Read()) return UnexpectedOperands();
   args_.context = &caller_;
+  if (state_.started) return GoBeside(buffers);
   return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
 }
 
+// The operands are there, since XLA's stream has been waited for. XLA keeps rows and factors until the exchange is
+// done. Lists of indices may be temporary arrays of the program, which it does not know to be in use.
+Status GpuExchangeCall::GoBeside(const ExchangeBuffers& buffers) {
+  gpu::Gpu& gpu = *state_.gpu;
+  kernels::Stream stream = nullptr;
+  Status status = gpu.SideStream(caller_.device, gpu::Beside::kExchanges, &stream);
+  if (!status.ok()) return status;
+  memory_.emplace(&gpu, caller_.device, stream);
+  beside_ = {stream, caller_.device, [this](size_t bytes) { return memory_->Allocate(bytes); }, true};
+  args_.context = &beside_;
+  if (buffers.result.size_bytes() > 0) rows_ = args_.destination;
+  flight_.reads = {buffers.source.size_bytes() > 0 ? args_.source : nullptr, args_.factors};
+  const auto keep = [&](const int32_t** list, size_t bytes) {
+    if (!status.ok() || bytes == 0) return;
+    std::byte* const own = memory_->Allocate(bytes);
+    status = own == nullptr ? Status::Internal("fastjax: " + gpu.Name(caller_.device) + " has no memory for " +
+                                               std::to_string(bytes) + " bytes of indices; " + gpu::kLeaveMemory + ".")
+                            : gpu.Check(gpu.driver().Copy(own, *list, bytes, stream), caller_.device, "copy indices");
+    *list = reinterpret_cast<const int32_t*>(own);
+  };
+  if (buffers.indices.has_value()) keep(&args_.device_indices, BytesOf(*buffers.indices));
+  if (buffers.starts.has_value()) keep(&args_.device_starts, BytesOf(*buffers.starts));
+  return status.ok() ? CopyBase(gpu, beside_, buffers.base, args_.destination) : status;
+}
+
 void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion done) {
+  if (loaded.ok() && state_.started) {
+    const Completion put = [this, run_id, done](const Status& status) {
+      flight_.run_id = run_id;
+      done(status.ok() ? state_.gpu->AddFlight(caller_.device, rows_, flight_) : status);
+    };
+    return state_.exchange->Start(run_id, lookup_.partition(), args_, put);
+  }
   if (loaded.ok()) return state_.exchange->Start(run_id, lookup_.partition(), args_, std::move(done));
   const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
@@ -148,6 +182,26 @@ Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base
   if (from == result) return Status::Ok();
   return gpu.Check(gpu.driver().Copy(result, from, base.size_bytes(), caller.stream), caller.device,
                    "copy the output's rows");
+}
+
+Status FindDevice(const Gpu& gpu, int32_t ordinal, int32_t* device) {
+  const Status status = gpu.Check(gpu.driver().GetDevice(device), ordinal, "be asked for");
+  if (!status.ok() || *device == kernels::kNoDevice) *device = ordinal;
+  return status;
+}
+
+Status PassRows(Gpu* gpu, const Caller& caller, const ffi::AnyBuffer& rows, const ffi::RemainingArgs& kept,
+                const ffi::AnyBuffer& result) {
+  if (result.size_bytes() != rows.size_bytes()) return UnexpectedOperands();
+  std::vector<const void*> arrays;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const auto array = kept.get<ffi::AnyBuffer>(i);
+    if (array.has_value()) arrays.push_back(array->untyped_data());
+  }
+  const void* const in_flight = rows.size_bytes() > 0 ? rows.untyped_data() : nullptr;
+  Status status = gpu->EndFlight(caller.device, in_flight, arrays, caller.stream);
+  if (!status.ok() || in_flight == nullptr) return status;
+  return CopyBase(*gpu, caller, rows, static_cast<std::byte*>(result.untyped_data()));
 }
 
 Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, const int32_t* words, int32_t* table) {

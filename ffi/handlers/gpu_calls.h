@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "backends/gpu/device/call_memory.h"
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/fetch.h"
 #include "backends/gpu/device/gpu.h"
@@ -50,11 +52,11 @@ struct GpuSite {
   std::shared_ptr<const CallSite> site;
   std::shared_ptr<gpu::Gpu> gpu;
   Partitions partitions;
-  bool gpu_stream = false;  // XLA runs it on another stream than the one that computes
 };
 
 struct GpuExchangeSite : GpuSite {
   bool reverse = false;
+  bool started = false;  // it goes on beside what follows, until a done of its result
   std::shared_ptr<fastjax::Exchange> exchange;
 };
 
@@ -71,6 +73,13 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands,
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
 Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBuffer& base, std::byte* result);
+// XLA runs a device's program on a thread whose current device it is, or says which it is: its ordinal.
+Status FindDevice(const gpu::Gpu& gpu, int32_t ordinal, int32_t* device);
+
+// Passes on the rows of an exchange that was started, in place or not, for what XLA puts on `stream` from now on.
+Status PassRows(gpu::Gpu* gpu, const gpu::Caller& caller, const ffi::AnyBuffer& rows, const ffi::RemainingArgs& kept,
+                const ffi::AnyBuffer& result);
+
 // Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
 Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller, const CallSite& site, const int32_t* words,
                  int32_t* table);
@@ -109,18 +118,25 @@ class GpuExchangeCall {
   GpuExchangeCall(GpuExchangeSite* state, gpu::Caller caller, int32_t ordinal)
       : state_(*state), caller_(std::move(caller)), lookup_(state, ordinal), fetch_(state->gpu.get()) {}
 
-  // Waits for offsets and sizes.
+  // Waits for offsets and sizes, and so for all that is before the exchange on XLA's stream.
   Status Load(const ExchangeBuffers& buffers);
   // `loaded`: the status of Load, or of what came before it.
   void Start(int64_t run_id, const Status& loaded, Completion done);
   const gpu::Caller& caller() const { return caller_; }
 
  private:
+  Status GoBeside(const ExchangeBuffers& buffers);
+
   GpuExchangeSite& state_;
-  const gpu::Caller caller_;
+  const gpu::Caller caller_;  // XLA's stream
   PartitionLookup lookup_;
   gpu::Fetch fetch_;
   ExchangeArgs args_;
+  // Of an exchange that is started.
+  std::optional<gpu::CallMemory> memory_;
+  gpu::Caller beside_;
+  const void* rows_ = nullptr;  // that are in flight, if there are any
+  gpu::Flight flight_;
 };
 
 // One device's planning.

@@ -3,9 +3,10 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include "backends/gpu/device/call_memory.h"
+#include "backends/gpu/device/driver_library.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/gpu_calls.h"
 #include "handlers/handlers.h"
@@ -52,23 +53,12 @@ Status Wait(Start start) {
   return outcome.get();
 }
 
-// XLA runs a device's program on a thread whose current device it is, or says which it is.
-Status FindDevice(const gpu::Gpu& gpu, const DeviceContext& context, int32_t* device) {
-  const Status status = gpu.Check(gpu.driver().GetDevice(device), context.ordinal, "be asked for");
-  if (!status.ok() || *device == kernels::kNoDevice) *device = context.ordinal;
-  return status;
-}
-
-// `own`: where the call has its memory from, if XLA's is not for its stream.
-Caller CallerOf(DeviceContext* context, int32_t device, gpu::CallMemory* own) {
-  return {context->stream, device,
-          [context, own](size_t bytes) {
-            if (own != nullptr) return own->Allocate(bytes);
+Caller CallerOf(DeviceContext* context, int32_t device) {
+  return {context->stream, device, [context](size_t bytes) {
             // The largest alignment that XLA accepts. Its allocator aligns by 256.
             constexpr size_t kAlignment = 16;
             return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
-          },
-          own != nullptr};
+          }};
 }
 
 struct ExchangeSite : GpuExchangeSite {
@@ -108,14 +98,15 @@ template <typename Call, typename Site, typename Buffers>
 ffi::Error Run(Site* state, ffi::RunId run, DeviceContext* context, const Buffers& buffers) {
   state->handed_over.Receive();
   int32_t device = 0;
-  Status status = FindDevice(*state->gpu, *context, &device);
+  Status status = FindDevice(*state->gpu, context->ordinal, &device);
   // Made before any object that calls the driver, and destroyed after all of them.
   gpu::DeviceScope scope(*state->gpu);
   if (status.ok()) status = scope.Choose(device);
-  gpu::CallMemory own(state->gpu.get(), device, context->stream);
-  Call call(state, CallerOf(context, device, state->gpu_stream ? &own : nullptr), context->ordinal);
+  Call call(state, CallerOf(context, device), context->ordinal);
   if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
-  return ToError(Wait([&](const Completion& done) { call.Start(run.run_id, status, done); }));
+  status = Wait([&](const Completion& done) { call.Start(run.run_id, status, done); });
+  if (!status.ok()) state->gpu->DropFlights(device, run.run_id);
+  return ToError(status);
 }
 
 ffi::Error ExecuteExchange(ExchangeSite* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
@@ -134,6 +125,31 @@ ffi::Error ExecutePlan(PlanSite* state, ffi::RunId run, DeviceContext context, f
   return Run<GpuPlanCall>(state, run, &context, *buffers);
 }
 
+constexpr char kCuda[] = "cuda";
+constexpr char kRocm[] = "rocm";
+
+template <const char* platform>
+ffi::Error Done(void* stream, int32_t ordinal, ffi::AnyBuffer rows, ffi::RemainingArgs kept,
+                ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  std::string wrong;
+  const std::shared_ptr<gpu::Gpu> gpu = gpu::OpenGpu(platform, &wrong);
+  if (gpu == nullptr) return ffi::Error::Internal("fastjax: " + wrong + ".");
+  int32_t device = 0;
+  Status status = FindDevice(*gpu, ordinal, &device);
+  if (status.ok()) status = PassRows(gpu.get(), Caller(stream, device), rows, kept, *result);
+  return ToError(status);
+}
+
+auto BindDone() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .Arg<ffi::AnyBuffer>()
+      .RemainingArgs()
+      .Ret<ffi::AnyBuffer>()
+      .Attrs();
+}
+
 template <typename Site>
 auto BindExecute() {
   return ffi::Ffi::Bind()
@@ -150,6 +166,9 @@ XLA_FFI_DEFINE_HANDLER(kInstantiatePlan, InstantiatePlan, ffi::Ffi::BindInstanti
 XLA_FFI_DEFINE_HANDLER(kExecuteExchange, ExecuteExchange, BindExecute<ExchangeSite>());
 XLA_FFI_DEFINE_HANDLER(kExecutePlan, ExecutePlan, BindExecute<PlanSite>());
 
+XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindDone());
+XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindDone());
+
 constexpr const char* kExchangeType = "fastjax_gpu_exchange_site_v2";
 constexpr const char* kPlanType = "fastjax_gpu_plan_site_v2";
 
@@ -159,6 +178,9 @@ Bundle GpuPlan() {
   return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiatePlan, kPlanType); },
           [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecutePlan, kPlanType); }};
 }
+
+XLA_FFI_Error* CudaDoneExecute(XLA_FFI_CallFrame* frame) { return kCudaDone(frame); }
+XLA_FFI_Error* RocmDoneExecute(XLA_FFI_CallFrame* frame) { return kRocmDone(frame); }
 
 Bundle GpuExchange() {
   return {

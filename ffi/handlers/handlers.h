@@ -24,10 +24,15 @@ Bundle Start();
 // On CPUs that emulate GPUs.
 Bundle EmulatedPlan();
 Bundle EmulatedExchange();
+XLA_FFI_Error* EmulatedDoneExecute(XLA_FFI_CallFrame* frame);
 
 // On GPUs, of both vendors.
 Bundle GpuPlan();
 Bundle GpuExchange();
+
+// Have XLA's stream wait for the rows of an exchange that was started, and return them in place.
+XLA_FFI_Error* CudaDoneExecute(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* RocmDoneExecute(XLA_FFI_CallFrame* frame);
 
 // Return their first operand in place. XLA calls them once the others have been computed.
 XLA_FFI_Error* DoneExecute(XLA_FFI_CallFrame* frame);

@@ -163,7 +163,7 @@ nb::dict Registrations(bool emulates) {
   targets[contract.plan.target] = ToDict(emulates ? handlers::EmulatedPlan() : handlers::Plan());
   targets[contract.exchange.target] = ToDict(emulates ? handlers::EmulatedExchange() : handlers::Exchange());
   targets[contract.start.target] = ToDict(handlers::Start());
-  targets[contract.done.target] = Handler(handlers::DoneExecute);
+  targets[contract.done.target] = Handler(emulates ? handlers::EmulatedDoneExecute : handlers::DoneExecute);
   targets[contract.after.target] = Handler(handlers::AfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
@@ -174,6 +174,7 @@ nb::dict GpuRegistrations(const std::string& platform) {
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::GpuPlan());
   targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
+  targets[contract.done.target] = Handler(platform == "cuda" ? handlers::CudaDoneExecute : handlers::RocmDoneExecute);
   targets[contract.after.target] =
       Handler(platform == "cuda" ? handlers::CudaAfterExecute : handlers::RocmAfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);

@@ -192,7 +192,7 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
             timeout_ms=10_000,
             check_overlaps=False,
             fallback="jax",
-            gpu_stream=False,
+            started=False,
         )
 
     why = "input slices overlap, and gradients of this element type"

@@ -91,24 +91,50 @@ def test_in_a_scan_with_and_without_command_buffers(platform, commands):
     assert "as numpy does" in done.stdout
 
 
-@pytest.mark.gpu
-def test_on_another_stream(rng):
-    """Values and gradients, bit by bit as on the stream that computes, again and again."""
-    mesh = mesh_of_one(device_of("gpu"))
-    sizes = rng.integers(0, 9, (1, 8))
-    meta = reference.packed(sizes)
-    operand, output = reference.data(rng, meta, (1 << 12,))
-    cotangent = rng.normal(size=output.shape).astype(operand.dtype)
+@pytest.mark.timeout(SECONDS + 20)
+def test_exchanges_in_two_parts_on_emulated_gpus():
+    """All tests of these, with CPU devices that emulate GPUs: and there a start itself waits.
 
-    def outcome():
-        exchange = functools.partial(fastjax.fast_ragged_all_to_all, axis_name="x")
-        return value_and_gradients(exchange, mesh, operand, output, cotangent, meta)
+    It waits for the other devices, so one test has no end there.
+    """
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    program += [str(HERE.parent / "traced" / "test_start_done.py"), "-k", "not runs_beside"]
+    program += [f"{__file__}::{test_a_layer_in_chunks_beside_its_experts.__name__}"]
+    environment = {**os.environ, "FASTJAX_EMULATE_GPU": "1"}
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
 
-    wanted = outcome()
-    with fastjax.options(gpu_stream=True):
-        for _ in range(20):
-            for one, other in zip(outcome(), wanted, strict=True):
-                same(one, np.asarray(other))
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_layer_in_chunks_beside_its_experts(rng, platform):
+    """Values and gradients, as of a layer whose exchanges are not started."""
+    mesh = mesh_of((4,)) if platform == "cpu" else mesh_of_one(device_of(platform))
+    x, weights = rng.normal(size=(384, 64)), rng.uniform(size=(384, 2))
+    ids, params = rng.integers(0, 8, (384, 2), np.int32), rng.normal(size=(8, 64, 64)) / 8
+    operands = [a.astype(np.float32) for a in (x, weights, params)]
+
+    def outcome(chunks, deduplicate):
+        def local(x, weights, params, ids):
+            layer = functools.partial(
+                fastjax.moe.layer, num_experts=8, axis_name="x", deduplicate=deduplicate
+            )
+            expert = lambda rows, param: jnp.tanh(rows @ param)  # noqa: E731
+            of = lambda x, w, p: layer(expert, x, ids, w, p, chunks=chunks)  # noqa: E731
+            value, back = jax.vjp(of, x, weights, params)
+            return value, *back(value)
+
+        mapped = jax.shard_map(
+            local, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"), check_vma=False
+        )
+        return jax.jit(mapped)(*operands, ids)
+
+    for deduplicate in (False, True):
+        wanted = outcome(1, deduplicate)
+        for _ in range(5):
+            for one, other in zip(outcome(4, deduplicate), wanted, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -85,7 +85,7 @@ Status Launcher::Prepare(const Layout& layout) {
   for (const Caller* caller : layout.calls) {
     CallResources call{caller, nullptr, nullptr, 0, {}, nullptr, nullptr, nullptr, nullptr, nullptr};
     Status status = gpu_->TakeEvent(caller->device, &call.event);
-    if (status.ok()) status = gpu_->SideStream(caller->device, &call.side);
+    if (status.ok()) status = gpu_->SideStream(caller->device, Beside::kMessages, &call.side);
     if (status.ok()) status = gpu_->LoadKernels(caller->device);
     if (status.ok()) status = gpu_->MaxBlocks(caller->device, caller->beside, &call.blocks);
     sides_[calls_.size()] = call.side;

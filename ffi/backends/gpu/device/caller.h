@@ -33,8 +33,8 @@ inline const Caller* CallerOf(const ExchangeArgs& args) { return static_cast<con
 
 // For errors: what is to be done where a device has no memory left.
 inline constexpr const char* kLeaveMemory =
-    "leave more to it: smaller arrays, or, with gpu_stream, whose exchanges have memory that is not JAX's, a smaller "
-    "XLA_PYTHON_CLIENT_MEM_FRACTION";
+    "leave more to it: smaller arrays, or, for layers in chunks, whose exchanges have memory that is not JAX's, a "
+    "smaller XLA_PYTHON_CLIENT_MEM_FRACTION";
 
 }  // namespace fastjax::gpu
 

@@ -27,12 +27,15 @@ Gpu::~Gpu() {
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
     const bool any = !device->events.empty() || !device->pinned.empty() || !device->memory.empty();
-    if (!any && device->side == nullptr) continue;
+    if (!any && device->sides == decltype(device->sides){}) continue;
     static_cast<void>(scope.Choose(static_cast<int32_t>(i)));
+    for (const auto& [rows, flight] : device->flights) driver_->DestroyEvent(flight.end);
     for (kernels::Event event : device->events) driver_->DestroyEvent(event);
     Free(device->pinned, driver_->FreePinned);
     Free(device->memory, driver_->Free);
-    if (device->side != nullptr) driver_->DestroyStream(device->side);
+    for (kernels::Stream side : device->sides) {
+      if (side != nullptr) driver_->DestroyStream(side);
+    }
   }
 }
 
@@ -142,16 +145,16 @@ void Gpu::ReturnEvent(int32_t device, kernels::Event event) {
   At(device).events.push_back(event);
 }
 
-Status Gpu::SideStream(int32_t device, kernels::Stream* stream) {
+Status Gpu::SideStream(int32_t device, Beside which, kernels::Stream* stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Device& own = At(device);
-  if (own.side == nullptr) {
+  kernels::Stream& side = At(device).sides[static_cast<size_t>(which)];
+  if (side == nullptr) {
     DeviceScope scope(*this);
     if (Status status = scope.Choose(device); !status.ok()) return status;
-    const int code = driver_->CreateStream(&own.side);
+    const int code = driver_->CreateStream(&side);
     if (code != 0) return Check(code, device, "make a stream");
   }
-  *stream = own.side;
+  *stream = side;
   return Status::Ok();
 }
 

@@ -3,8 +3,10 @@
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_GPU_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +23,16 @@ struct Kept {
   std::byte* data = nullptr;
   size_t bytes = 0;
   kernels::Event used = nullptr;  // its last use, on a stream
+};
+
+// The streams of a device beside XLA's.
+enum class Beside { kMessages, kExchanges };
+
+// An exchange on the stream for exchanges, from its start to its done.
+struct Flight {
+  int64_t run_id = 0;                  // of the program that started it
+  std::array<const void*, 2> reads{};  // arrays that it reads, as long as it lasts
+  kernels::Event end = nullptr;
 };
 
 class Gpu {
@@ -52,12 +64,19 @@ class Gpu {
   Status TakeEvent(int32_t device, kernels::Event* event);
   void ReturnEvent(int32_t device, kernels::Event event);
 
-  // The stream, beside XLA's, that messages go on.
-  Status SideStream(int32_t device, kernels::Stream* stream);
+  Status SideStream(int32_t device, Beside which, kernels::Stream* stream);
   // Held by the thread that puts an exchange with messages on streams, for all devices of the exchange in order, from
   // its first message to its last. Side streams are shared: with exchanges mixed, one device could wait for a message
   // of the first, and its peer, before it sends that, for one of the second.
   std::mutex& message_mutex(int32_t device);
+
+  // What starts and dones agree on, whose handlers cannot read a token: an exchange is known by where its rows are;
+  // null for all that have none. Adds the one whose work has just been put on its stream; on an error it has ended.
+  Status AddFlight(int32_t device, const void* rows, Flight flight);
+  // Has `stream` wait for the end of an exchange, and forgets it. `kept`: the arrays that XLA has kept for it.
+  Status EndFlight(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream);
+  // Waits until the exchanges of a program that has failed have ended, and forgets them: XLA takes the memory back.
+  void DropFlights(int32_t device, int64_t run_id);
 
   // Adds an exchange to the counters of all exchanges so far. Thread-safe.
   void Count(const Tally& exchange);
@@ -78,8 +97,9 @@ class Gpu {
     std::vector<kernels::Event> events;
     std::vector<Kept> pinned;
     std::vector<Kept> memory;
-    std::vector<int8_t> peers;  // by device: -1 not possible, 0 not known, 1 enabled
-    kernels::Stream side = nullptr;
+    std::vector<int8_t> peers;               // by device: -1 not possible, 0 not known, 1 enabled
+    std::array<kernels::Stream, 2> sides{};  // by Beside
+    std::map<const void*, Flight> flights;
     int32_t multiprocessors = 0;  // 0: not known
     std::mutex loading;           // held while the kernels are loaded
     bool loaded = false;          // guarded by it

@@ -1,0 +1,133 @@
+// Exchanges that have been started: a done waits for the end of its own, and for no other.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/gpu/device/gpu.h"
+#include "kernels/driver.h"
+#include "support/check.h"
+#include "support/gpu/gpu_rig.h"
+
+namespace fastjax::test {
+namespace {
+
+using gpu::Beside;
+using gpu::Flight;
+using gpu::Gpu;
+
+const kernels::Driver& Driver() { return *fastjax_gpu_driver(); }
+
+// One device: XLA's stream, the one for exchanges, and addresses that arrays might have.
+struct Device {
+  Device() {
+    CHECK_EQ(Driver().CreateStream(&xla), 0);
+    CHECK(gpu.SideStream(0, Beside::kExchanges, &exchanges).ok());
+  }
+  ~Device() { Driver().DestroyStream(xla); }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Starts an exchange of run `run` that lasts until `computation` is let go.
+  void Start(const void* rows, Computation* computation, int64_t run = 1) {
+    const auto last = [](void* data) { static_cast<Computation*>(data)->Run(); };
+    CHECK_EQ(Driver().CallHost(exchanges, last, computation), 0);
+    CHECK(gpu.AddFlight(0, rows, Flight{run, {&arrays[0], nullptr}, nullptr}).ok());
+  }
+  Status Done(const void* rows) { return gpu.EndFlight(0, rows, {rows, &arrays[0]}, xla); }
+  // Whether XLA's stream is held up now.
+  bool Waits() {
+    kernels::Event event = nullptr;
+    int reached = 0;
+    CHECK(gpu.TakeEvent(0, &event).ok());
+    CHECK_EQ(Driver().RecordEvent(event, xla), 0);
+    CHECK_EQ(Driver().QueryEvent(event, &reached), 0);
+    gpu.ReturnEvent(0, event);
+    return reached == 0;
+  }
+
+  Gpu gpu{fastjax_gpu_driver()};
+  kernels::Stream xla = nullptr;
+  kernels::Stream exchanges = nullptr;
+  std::byte arrays[4] = {};
+};
+
+void TestDoneWaitsForItsOwn() {
+  Device device;
+  Computation first, second;
+  device.Start(&device.arrays[1], &first);
+  device.Start(&device.arrays[2], &second);
+  first.LetGo();
+  CHECK(device.Done(&device.arrays[1]).ok());
+  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  CHECK(device.Done(&device.arrays[2]).ok());
+  CHECK(device.Waits());
+  second.LetGo();
+  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  CHECK_CONTAINS(device.Done(&device.arrays[2]).message, "no exchange of emulated device 0");
+}
+
+// Of two at one address, whose first has had no done, the later counts.
+void TestTheSameAddressAgain() {
+  Device device;
+  Computation first, second;
+  device.Start(&device.arrays[1], &first);
+  device.Start(&device.arrays[1], &second);
+  first.LetGo();
+  CHECK(device.Done(&device.arrays[1]).ok());
+  CHECK(device.Waits());
+  second.LetGo();
+  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+}
+
+// Exchanges without rows have no address: each done waits for all of them so far.
+void TestWithoutRows() {
+  Device device;
+  Computation first, second;
+  device.Start(nullptr, &first);
+  device.Start(nullptr, &second);
+  first.LetGo();
+  CHECK(device.Done(nullptr).ok());
+  CHECK(device.Waits());
+  second.LetGo();
+  CHECK(device.Done(nullptr).ok());
+  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+}
+
+void TestOperandsThatAreNotKept() {
+  Device device;
+  Computation computation;
+  device.Start(&device.arrays[1], &computation);
+  computation.LetGo();
+  const Status status = device.gpu.EndFlight(0, &device.arrays[1], {&device.arrays[2]}, device.xla);
+  CHECK_CONTAINS(status.message, "has not kept the operands");
+}
+
+// A program that fails waits for its own exchanges, and leaves those of others.
+void TestFailure() {
+  Device device;
+  Computation own, other;
+  device.Start(&device.arrays[1], &own, 1);
+  device.Start(&device.arrays[2], &other, 2);
+  own.LetGo();
+  device.gpu.DropFlights(0, 1);
+  CHECK(!device.Done(&device.arrays[1]).ok());
+  CHECK(device.Done(&device.arrays[2]).ok());
+  CHECK(device.Waits());
+  other.LetGo();
+  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+}
+
+}  // namespace
+}  // namespace fastjax::test
+
+int main() {
+  using namespace fastjax::test;
+  fastjax_gpu_driver()->SetDevice(0);
+  TestDoneWaitsForItsOwn();
+  TestTheSameAddressAgain();
+  TestWithoutRows();
+  TestOperandsThatAreNotKept();
+  TestFailure();
+  CheckNoMisuse();
+  return fastjax::test::Finish("gpu_flights_test");
+}
