@@ -202,3 +202,23 @@ def test_work_between_the_parts_runs_beside_the_exchange(rng, mesh):
     got = program(operand, output, *meta.arrays())
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
     assert all(event.is_set() for event in reached)
+
+
+def test_an_error_between_the_two_leaves_the_next_run_right(rng, mesh):
+    """One exchange is in flight when another of the same program fails."""
+    meta, operand, output = problem_of(rng)
+
+    def local(operand, output, received, *way):
+        plan = fastjax.plan_ragged_all_to_all(way[1], axis_name="x")
+        begun = start(operand, output, Metadata(*way), plan)
+        after = [begun.token]
+        other = start(operand, output, Metadata(*way[:3], received), plan, after=after)
+        return done(begun, after=[other.token]) + done(other)
+
+    program = jax.jit(spmd(local, mesh))
+    arrays = meta.arrays()
+    for _ in range(3):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="receive"):
+            jax.block_until_ready(program(operand, output, arrays[3] + 1, *arrays))
+        got = program(operand, output, arrays[3], *arrays)
+        np.testing.assert_array_equal(got, 2 * reference.exchange(operand, output, meta))
