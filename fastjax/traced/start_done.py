@@ -123,7 +123,8 @@ def start(
         rows, token = start_p.bind(*values, **params)
         return InFlight(rows, token, (values[0], *values[2:count], token))
     # The rows are not of a type that can be in flight, so they have come when this ends.
-    rows, token = _in_one(count, params | {"started": False}, *values)
+    params["started"] = False
+    rows, token = _in_one(count, params, *values)
     return InFlight(restore(rows), token, ())
 
 
@@ -250,7 +251,8 @@ def _start_batcher(
         return tuple(start_p.bind(*operands, *others, **given))
 
     def whole(*operands: jax.Array, **given: Unpack[ExchangeParams]) -> tuple[jax.Array, ...]:
-        return _in_one(count, given | {"started": False}, *operands, *others)
+        given["started"] = False
+        return _in_one(count, given, *operands, *others)
 
     (rows, token), dim = batch_exchange(
         begin, axis_data, values[:count], dims[:count], params, whole

@@ -69,7 +69,11 @@ Status LaunchSchedule::Lower() {
   return Status::Ok();
 }
 
-// From steps to messages and moves.
+// From steps to messages and moves, in four passes. Messages are measured first, since how many places a message lies
+// in decides whether it needs room in a buffer; buffers are taken next, since lists hold addresses. Then steps are
+// listed in order of their pipeline steps, so that what one pipeline step of a call does is contiguous in that call's
+// lists: a launch takes a range of them. Last, the counts of messages become where each pipeline step's begin (a
+// counting sort, whose input is in order already).
 Status LaunchSchedule::Arrange() {
   lists_.assign(static_cast<size_t>(pipeline_steps_) * moves_.size(), CallStep{});
   first_message_.assign(static_cast<size_t>(pipeline_steps_) + 1, 0);
@@ -108,6 +112,8 @@ void LaunchSchedule::AddCopies(const Step& step, int32_t pipeline_step) {
   }
 }
 
+// A message in one place is sent from there, or received there. Rows in several places are packed, since
+// NCCL takes one range of memory for each message.
 void LaunchSchedule::MeasureMessages() {
   const std::vector<Step>& steps = lowering_.steps();
   packing_.assign(steps.size(), Packing{});
@@ -236,7 +242,9 @@ void LaunchSchedule::Unpack(const Step& step, const std::byte* message, CallStep
   }
 }
 
-// Messages between ranks that share one stream: what is sent is copied to where it is received.
+// Messages between ranks that share one stream: what is sent is copied to where it is received. As in NCCL, those
+// between two ranks match in the order in which each lists them: both ends are sorted by ranks and then by number, and
+// after that the i-th that is sent is the i-th that is received, or the tables disagree.
 Status LaunchSchedule::DeliverOwn(int32_t pipeline_step) {
   for (auto* ends : {&own_sent_, &own_received_}) {
     std::sort(ends->begin(), ends->end(), [](const OwnMessage& a, const OwnMessage& b) {
