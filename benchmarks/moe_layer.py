@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     traced = min(routing(experts).shape[1] for experts in options.experts)
     if options.tokens > traced:
         parser.error(f"--tokens must be {traced} at most: the traces have no more.")
-    start_backend(TRACE_DEVICES, "cpu")
+    start_backend(TRACE_DEVICES)
     names = ("tokens", "width", "inner", "servers", "rounds", "least")
     record = records.stamp(SCHEMA)
     record["workload"] = {name: getattr(options, name) for name in names}

@@ -28,88 +28,14 @@ from emulated_cluster import training
 from gpu_check import report as gpu_report
 from records import table
 
+from fastjax.cli.bench import tables
+
 SHOWN = "cpu_8_devices_jax_0_10_2"
 BENCH_SCHEMA = "fastjax-bench-1"
 
 
-def name(entry: dict[str, Any]) -> str:
-    chosen = entry.get("plan", {}).get("scheduler", entry["scheme"])
-    return entry["scheme"] if chosen == entry["scheme"] else f"{entry['scheme']} ({chosen})"
-
-
-def ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 def conditions(record: dict[str, Any]) -> str:
-    work = record["workload"]
-    skew = work["skew"] if work["skew"] == "uniform" else f"{work['skew']} {work['alpha']:g}"
-    return (
-        f"{records.conditions(record)}\n\n"
-        f"{work['devices']} CPU devices, {work['rows']} rows of {work['row_bytes']} bytes each "
-        f"({work['dtype']}), {skew}, seed {work['seed']}: {work['total_bytes'] / 2**20:g} MiB in "
-        f"all, the busiest device receives {work['max_received_rows']} rows, the largest flow has "
-        f"{work['max_flow_rows']}."
-    )
-
-
-def exchanges(record: dict[str, Any]) -> str:
-    header = ["scheme", "servers", "runs", "median ms", "min", "p25", "p75", "max"]
-    header += ["algbw GB/s", "busbw GB/s", "vs dense", "vs copy", "wrong"]
-    times = ("median_ms", "min_ms", "p25_ms", "p75_ms", "max_ms", "algbw", "busbw")
-    return table(
-        header,
-        [
-            [
-                name(e),
-                e["servers"],
-                str(e["runs"]),
-                *(f"{e[k]:.2f}" for k in times),
-                ratio(e["dense_by_this"]),
-                ratio(e["this_by_copy"]),
-                "n/a" if e["wrong"] is None else str(e["wrong"]),
-            ]
-            for e in record["schemes"]
-        ],
-    )
-
-
-def plans(record: dict[str, Any]) -> str:
-    header = ["scheduler", "servers", "stages", "plan µs", "rows moved inside", "predicted µs"]
-    return table(
-        [*header, "lower bound µs", "predicted ÷ bound"],
-        [
-            [
-                name(e),
-                e["servers"],
-                str(e["plan"]["stages"]),
-                f"{e['plan']['plan_us']:.1f}",
-                str(e["plan"]["rows_moved_inside"]),
-                f"{e['plan']['predicted_us']:.1f}",
-                f"{e['plan']['lower_bound_us']:.1f}",
-                f"{e['plan']['predicted_by_bound']:.3f}",
-            ]
-            for e in record["schemes"]
-            if "plan" in e
-        ],
-    )
-
-
-def latency(record: dict[str, Any]) -> str:
-    header = ["one row for each peer", "runs", "median µs", "min", "p25", "p75"]
-    return table(
-        [*header, "vs empty", "vs empty, same arguments"],
-        [
-            [
-                e["name"],
-                str(e["runs"]),
-                *(f"{e[k] * 1e3:.0f}" for k in ("median_ms", "min_ms", "p25_ms", "p75_ms")),
-                f"{e['by_empty']:.2f}",
-                f"{e['by_empty_same']:.2f}",
-            ]
-            for e in record["latency"]
-        ],
-    )
+    return f"{records.conditions(record)}\n\n{tables.workload(record)}"
 
 
 def excerpt(record: dict[str, Any]) -> str:
@@ -127,8 +53,8 @@ def excerpt(record: dict[str, Any]) -> str:
                 f"{e['median_ms']:.1f}",
                 f"{e['p25_ms']:.1f} to {e['p75_ms']:.1f}",
                 f"{e['algbw']:.2f}",
-                ratio(e["dense_by_this"]),
-                ratio(e["this_by_copy"]),
+                tables.ratio(e["dense_by_this"]),
+                tables.ratio(e["this_by_copy"]),
             ]
             for key in chosen
             for e in [by_key[key]]
@@ -142,10 +68,10 @@ def excerpt(record: dict[str, Any]) -> str:
 
 
 def page(record: dict[str, Any], title: str) -> str:
-    parts = [f"# {title}", conditions(record), "## Exchanges", exchanges(record)]
-    parts += ["## Plans", plans(record)]
+    parts = [f"# {title}", conditions(record), "## Exchanges", table(*tables.exchanges(record))]
+    parts += ["## Plans", table(*tables.plans(record))]
     if record["latency"]:
-        parts += ["## Latency", latency(record)]
+        parts += ["## Latency", table(*tables.latency(record))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -28,7 +28,7 @@ from fastjax.cli.bench import schemes
 from fastjax.cli.shared.backend import start_backend
 
 options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
-start_backend(options.devices, options.platform)
+start_backend(options.devices)
 record = bench.run(options)
 assert bench.count_wrong(record) == 0
 

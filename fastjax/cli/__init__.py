@@ -44,8 +44,9 @@ def _run(arguments: list[str]) -> int:
     command, *rest = [*arguments, ""]
     if command == "":
         from fastjax.cli.environment import report
+        from fastjax.cli.shared.text import as_text
 
-        report.show(report.collect())
+        sys.stdout.write(f"{as_text(report.collect())}\n")
         return 0
     if command in _COMMANDS:
         return importlib.import_module(f"fastjax.cli.{command}").main(rest[:-1])

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
 import fastjax
 from fastjax import scheduling
-from fastjax.cli.bench import latency, schemes
+from fastjax.cli.bench import latency, schemes, tables
 from fastjax.cli.bench.baselines import Copy
 from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared import measure, workloads
 from fastjax.cli.shared.backend import start_backend
-from fastjax.cli.shared.commands import to_json
+from fastjax.cli.shared.commands import make_folder_of, to_json
 from fastjax.cli.shared.device_workload import DeviceWorkload, make_mesh
+from fastjax.cli.shared.progress import Progress
 from fastjax.errors import FastjaxError, OptionError
 
 SCHEMA = "fastjax-bench-1"
 FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
-MISSING = "python -m fastjax bench needs {}, which is not installed: pip install 'fastjax[bench]'\n"
+MISSING = "`bench` needs tyro, which is not installed: pip install 'fastjax[bench]'\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,8 @@ class BenchOptions:
     """Measures ragged exchanges between the CPU devices of this process.
 
     Compares every scheduler, over several splits of the devices into servers, with what JAX users
-    can write without fastjax and with a plain copy. Every result is verified, row for row.
+    can write without fastjax and with a plain copy. Every result is verified, row for row. GPUs are
+    measured by `make gpu`.
     """
 
     devices: int = 8
@@ -63,8 +64,6 @@ class BenchOptions:
     """Whether to measure what there is without fastjax."""
     json: Path | None = None
     """File for the full record."""
-    platform: Literal["cpu"] = "cpu"
-    """Platform of the devices: CPUs. `make gpu` measures GPUs."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "rows", "row_bytes", "rounds"):
@@ -96,40 +95,28 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark and shows its tables; returns the exit status."""
     try:
         import tyro
-
-        from fastjax.cli.bench import tables
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("tyro", "rich"):
-            raise
-        sys.stderr.write(MISSING.format(package))
+    except ImportError:
+        sys.stderr.write(MISSING)
         return 2
     try:
         options = tyro.cli(BenchOptions, prog="python -m fastjax bench", args=arguments)
-        start_backend(options.devices, options.platform)
+        start_backend(options.devices)
     except FastjaxError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    with _progress(options) as step:
-        record = run(options, step)
+    record = run(options)
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(options.json)
         options.json.write_text(to_json(record))
-    console = tables.make_console()
-    console.print(tables.describe_run(record), highlight=False)
-    console.print()
-    for table in (tables.plans, tables.latency, tables.exchanges):
-        if table is not tables.latency or record["latency"]:
-            console.print(table(record))
-            console.print()
+    sys.stdout.write(tables.as_text(record))
     wrong = count_wrong(record)
     if wrong:
         sys.stderr.write(f"{wrong} rows are wrong.\n")
     return 1 if wrong else 0
 
 
-def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Measures everything and returns the record; `step` is called after every part."""
+def run(options: BenchOptions) -> dict[str, Any]:
+    """Measures everything and returns the record."""
     computer = machines.machine()
     traffic = workloads.make_traffic(
         options.skew, options.devices, options.rows, alpha=options.alpha, seed=options.seed
@@ -141,11 +128,13 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
     if options.baselines:
         compared += schemes.today(traffic)
+    progress = Progress(2 * len(compared) + options.rounds + 1)
+    progress.begin("exchanging")
     programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
     wrong = {}
     for scheme in compared:
         wrong[scheme.key] = workload.count_wrong(programs[scheme.key])
-        step()
+        progress.step()
     runs: dict[str, Callable[[], object]] = {
         key: functools.partial(workload.run, program) for key, program in programs.items()
     }
@@ -153,11 +142,11 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
     copy()  # its buffers are new
     copy_scheme = schemes.Scheme(schemes.COPY, None)
     runs[copy_scheme.key] = copy
-    timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=step)
+    timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=progress.step)
     copy.close()
     for scheme in compared:  # once more, after all those rounds
         wrong[scheme.key] = max(wrong[scheme.key], workload.count_wrong(programs[scheme.key]))
-        step()
+        progress.step()
     record = {
         "schema": SCHEMA,
         "workload": _workload(options, traffic),
@@ -175,7 +164,7 @@ def run(options: BenchOptions, step: Callable[[], object] = lambda: None) -> dic
             mesh, options.server_counts, options.row_bytes, dtype, options.latency_rounds
         )
         record["latency"] = _latency_entries(small)
-    step()
+    progress.clear()
     return record
 
 
@@ -232,22 +221,6 @@ def _latency_entries(timings: dict[str, measure.Timing]) -> list[dict[str, Any]]
 def count_wrong(record: dict[str, Any]) -> int:
     """Rows that any scheme got wrong."""
     return sum(entry["wrong"] or 0 for entry in record["schemes"])
-
-
-@contextlib.contextmanager
-def _progress(options: BenchOptions) -> Generator[Callable[[], object]]:
-    """A bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    ours = len(options.server_counts) * len(
-        options.schedulers or scheduling.schedulers_in_programs()
-    )
-    parts = 2 * (ours + 3 * options.baselines) + options.rounds + 1
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("exchanging", total=parts)
-        yield lambda: bar.advance(task)
 
 
 __all__ = ["BenchOptions", "count_wrong", "main", "run"]

@@ -1,147 +1,127 @@
-"""The benchmark's tables, through rich."""
+"""The benchmark's tables, as headers and rows of text: for the command, and for recorded pages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from fastjax.cli.bench.schemes import COPY, DENSE
-from fastjax.cli.shared import units
+from fastjax.cli.shared.text import aligned
 
-_MINIMUM_WIDTH = 112
+Table = tuple[list[str], list[list[str]]]
 
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leaves it to the command line, where rich would end the process with status 1."""
-        raise BrokenPipeError
-
-
-def make_console() -> Console:
-    """Standard output; where it is no terminal, wide enough for every column."""
-    console = _Console()
-    if not console.is_terminal and console.width < _MINIMUM_WIDTH:
-        return _Console(width=_MINIMUM_WIDTH)
-    return console
+_PLANS = """\
+plan µs: a whole plan and one device's stage table, by the C++ planner on one core. rows moved
+inside: within servers, to balance and to redistribute. predicted: by the cost model; bound: what no
+schedule can beat."""
+_LATENCY = """\
+vs empty: time ÷ that of an FFI call on the same devices that does nothing, first with one small
+array, then with the exchange's own arguments."""
+_EXCHANGES = f"""\
+median: planning included, output donated. algbw, busbw: GB/s as in nccl-tests. vs dense: time of
+{DENSE!r} ÷ this time. vs copy: this time ÷ that of {COPY!r}, the same bytes by numpy on all cores.
+wrong: rows that differ from the reference."""
 
 
-def describe_run(record: dict[str, Any]) -> str:
-    """One paragraph: what is exchanged, on what, with what."""
+def as_text(record: dict[str, Any]) -> str:
+    """The whole record, for a terminal."""
+    up, out = (record["fabric"][f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
+    fabric = f"{up:g} GB/s a device inside servers and {out:g} GB/s between them"
+    parts = [_describe(record), _section(f"Plans, for {fabric}", plans(record), _PLANS)]
+    if record["latency"]:
+        parts.append(_section("Latency", latency(record), _LATENCY))
+    return "\n\n".join([*parts, _section("Exchanges", exchanges(record), _EXCHANGES)]) + "\n"
+
+
+def _section(title: str, table: Table, caption: str) -> str:
+    header, rows = table
+    return "\n".join([title, *aligned([header, *rows]), caption])
+
+
+def _describe(record: dict[str, Any]) -> str:
     work, machine, versions = (record[k] for k in ("workload", "machine", "versions"))
-    skew = work["skew"] + ("" if work["skew"] == "uniform" else f" {work['alpha']:g}")
     return (
-        f"{work['devices']} CPU devices, {work['rows']} rows of {work['row_bytes']} bytes a device "
-        f"({work['dtype']}), {skew}: the busiest device receives {work['max_received_rows']} rows "
-        f"and the largest flow has {work['max_flow_rows']}. {machine['cpu']}, "
-        f"{machine['usable_cores']} cores; jax {versions['jax']}, fastjax {versions['fastjax']}."
+        f"{workload(record)}\n{machine['cpu']}, {machine['usable_cores']} cores; jax "
+        f"{versions['jax']}, fastjax {versions['fastjax']}; {work['rounds']} rounds."
+    )
+
+
+def workload(record: dict[str, Any]) -> str:
+    """What is exchanged, in a sentence."""
+    work = record["workload"]
+    skew = work["skew"] if work["skew"] == "uniform" else f"{work['skew']} {work['alpha']:g}"
+    return (
+        f"{work['devices']} CPU devices, {work['rows']} rows of {work['row_bytes']} bytes each "
+        f"({work['dtype']}), {skew}, seed {work['seed']}: {work['total_bytes'] / 2**20:g} MiB in "
+        f"all, the busiest device receives {work['max_received_rows']} rows, the largest flow has "
+        f"{work['max_flow_rows']}."
     )
 
 
 def plans(record: dict[str, Any]) -> Table:
     """How the traffic is scheduled."""
-    fabric = record["fabric"]
-    table = _table(
-        f"Plans, for {fabric['scale_up_bandwidth'] / 1e9:g} GB/s a device inside servers and "
-        f"{fabric['scale_out_bandwidth'] / 1e9:g} GB/s between them",
-        "plan µs: a whole plan and one device's stage table, by the C++ planner on one core. rows "
-        "moved inside: within servers, to balance and to redistribute. predicted ÷ bound: time by "
-        "the cost model ÷ what no schedule can beat.",
-    )
-    for name in ("scheduler", "servers"):
-        table.add_column(name)
-    for name in ("stages", "plan µs", "rows moved inside", "predicted ÷ bound"):
-        table.add_column(name, justify="right")
-    for entry in record["schemes"]:
-        plan = entry.get("plan")
-        if plan is not None:
-            table.add_row(
-                _name(entry),
-                entry["servers"],
-                str(plan["stages"]),
-                f"{plan['plan_us']:.1f}",
-                str(plan["rows_moved_inside"]),
-                f"{plan['predicted_by_bound']:.3f}",
-            )
-    return table
+    header = ["scheduler", "servers", "stages", "plan µs", "rows moved inside", "predicted µs"]
+    rows = [
+        [
+            _name(entry),
+            entry["servers"],
+            str(plan["stages"]),
+            f"{plan['plan_us']:.1f}",
+            str(plan["rows_moved_inside"]),
+            f"{plan['predicted_us']:.1f}",
+            f"{plan['lower_bound_us']:.1f}",
+            f"{plan['predicted_by_bound']:.3f}",
+        ]
+        for entry in record["schemes"]
+        for plan in [entry.get("plan")]
+        if plan is not None
+    ]
+    return [*header, "lower bound µs", "predicted ÷ bound"], rows
 
 
 def latency(record: dict[str, Any]) -> Table:
     """Exchanges of one row for each peer."""
-    table = _table(
-        "Latency: one row for each peer",
-        "vs empty: time ÷ that of an FFI call on the same devices that does nothing, first with "
-        "one small array, then with the exchange's own arguments.",
-    )
-    table.add_column("what")
-    for name in ("median µs", "min", "p25", "p75", "vs empty", "vs empty, same"):
-        table.add_column(name, justify="right")
-    for entry in record["latency"]:
-        table.add_row(
+    header = ["one row for each peer", "runs", "median µs", "min", "p25", "p75"]
+    rows = [
+        [
             entry["name"],
+            str(entry["runs"]),
             *(f"{entry[k] * 1e3:.0f}" for k in ("median_ms", "min_ms", "p25_ms", "p75_ms")),
             f"{entry['by_empty']:.2f}",
             f"{entry['by_empty_same']:.2f}",
-        )
-    return table
+        ]
+        for entry in record["latency"]
+    ]
+    return [*header, "vs empty", "vs empty, same arguments"], rows
 
 
 def exchanges(record: dict[str, Any]) -> Table:
     """The main table: how long each scheme takes."""
-    table = _table(
-        "Exchanges",
-        f"size: bytes a device sends. time: ms, planning included, output donated. algbw, busbw: "
-        f"GB/s as in nccl-tests. vs dense: time of {DENSE!r} ÷ this time. vs copy: this time ÷ "
-        f"that of {COPY!r}, the same bytes by numpy on all cores. wrong: rows that differ from "
-        "the reference.",
-    )
-    table.add_column("size")
-    table.add_column("scheme")
-    table.add_column("servers")
-    for name in ("time", "min", "max", "algbw", "busbw", "vs dense", "vs copy", "wrong"):
-        table.add_column(name, justify="right")
-    sent = record["workload"]["rows"] * record["workload"]["row_bytes"]
-    servers = None
-    for entry in record["schemes"]:
-        if servers not in (None, entry["servers"]):
-            table.add_section()
-        servers = entry["servers"]
-        wrong = entry["wrong"]
-        style = "bold red" if wrong else None
-        table.add_row(
-            units.size(sent),
+    header = ["scheme", "servers", "runs", "median ms", "min", "p25", "p75", "max"]
+    header += ["algbw GB/s", "busbw GB/s", "vs dense", "vs copy", "wrong"]
+    numbers = ("median_ms", "min_ms", "p25_ms", "p75_ms", "max_ms", "algbw", "busbw")
+    rows = [
+        [
             _name(entry),
-            servers,
-            *(f"{entry[k]:.2f}" for k in ("median_ms", "min_ms", "max_ms", "algbw", "busbw")),
-            _ratio(entry.get("dense_by_this")),
-            _ratio(entry.get("this_by_copy")),
-            "n/a" if wrong is None else str(wrong),
-            style=style,
-        )
-    return table
-
-
-def _table(title: str, caption: str) -> Table:
-    from rich import box
-
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-    )
+            entry["servers"],
+            str(entry["runs"]),
+            *(f"{entry[k]:.2f}" for k in numbers),
+            ratio(entry["dense_by_this"]),
+            ratio(entry["this_by_copy"]),
+            "n/a" if entry["wrong"] is None else str(entry["wrong"]),
+        ]
+        for entry in record["schemes"]
+    ]
+    return header, rows
 
 
 def _name(entry: dict[str, Any]) -> str:
-    chosen = (entry.get("plan") or {}).get("scheduler", entry["scheme"])
+    chosen = entry.get("plan", {}).get("scheduler", entry["scheme"])
     return entry["scheme"] if chosen == entry["scheme"] else f"{entry['scheme']} ({chosen})"
 
 
-def _ratio(value: float | None) -> str:
+def ratio(value: float | None) -> str:
+    """A ratio, or a dash where there is nothing to compare with."""
     return "-" if value is None else f"{value:.2f}"
 
 
-__all__ = ["describe_run", "exchanges", "latency", "make_console", "plans"]
+__all__ = ["as_text", "exchanges", "latency", "plans", "ratio", "workload"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 
 import jax
@@ -13,7 +12,7 @@ import jax
 import fastjax
 from fastjax import _core, config, handlers, network
 from fastjax.cli.shared import machine
-from fastjax.cli.shared.text import Section, as_text
+from fastjax.cli.shared.text import Section
 
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
@@ -64,7 +63,7 @@ def _platforms() -> Section:
 
 
 def _extras() -> str:
-    needs = {"bench": ("rich", "tyro"), "plot": ("matplotlib",), "ucx": ("libucx",)}
+    needs = {"bench": ("tyro",), "plot": ("matplotlib",), "ucx": ("libucx",)}
     states = []
     for extra, modules in needs.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
@@ -98,24 +97,4 @@ def _options(environ: Mapping[str, str]) -> Section:
     }
 
 
-def show(sections: Mapping[str, Section]) -> None:
-    """Prints the report, with colours where rich is installed and the output is a terminal."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        sys.stdout.write(as_text(sections) + "\n")
-        return
-    console = Console()
-    if not console.is_terminal:
-        sys.stdout.write(as_text(sections) + "\n")
-        return
-    table = Table.grid(padding=(0, 2))
-    for title, section in sections.items():
-        table.add_row(f"[bold]{title}[/bold]")
-        for name, value in section.items():
-            table.add_row(f"  [cyan]{name}[/cyan]", value)
-    console.print(table)
-
-
-__all__ = ["collect", "show"]
+__all__ = ["collect"]

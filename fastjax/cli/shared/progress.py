@@ -35,6 +35,11 @@ class Progress:
         """It is done."""
         self._done += 1
 
+    def step(self) -> None:
+        """It is done, and the next thing is called the same."""
+        self.end()
+        self.share(0.0)
+
     def clear(self) -> None:
         """Takes the bar away."""
         self._show("")

@@ -1,8 +1,8 @@
-"""Sections of names and values, as text."""
+"""Sections of names and values, and tables, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 Section = dict[str, str]
 
@@ -26,4 +26,14 @@ def as_text(sections: Mapping[str, Section]) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["Section", "as_text", "rate_text"]
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns: the first and the last to the left, what lies between to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *middle, last in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True))
+        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells, last]))
+    return lines
+
+
+__all__ = ["Section", "aligned", "as_text", "rate_text"]

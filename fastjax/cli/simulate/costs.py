@@ -13,7 +13,7 @@ from fastjax import scheduler_traits
 from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.shared.rates import RATES
-from fastjax.cli.shared.text import Section, rate_text
+from fastjax.cli.shared.text import Section, aligned, rate_text
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
 
 SCHEMA = "fastjax-simulate-1"
@@ -210,16 +210,6 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of columns: the first and the last to the left, what lies between to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *middle, last in rows:
-        cells = (f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True))
-        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells, last]))
-    return lines
-
-
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -245,7 +235,6 @@ def assumptions(record: Mapping[str, Any]) -> Section:
 __all__ = [
     "SCHEMA",
     "Cost",
-    "aligned",
     "assumptions",
     "best_of",
     "limited_by",

@@ -13,8 +13,8 @@ import fastjax
 from fastjax.chunking import deduplication
 from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.shared.text import Section
-from fastjax.cli.simulate import costs, layers
+from fastjax.cli.shared.text import Section, aligned
+from fastjax.cli.simulate import layers
 from fastjax.cli.simulate.layer_source import LayerSource
 from fastjax.cli.simulate.layers import Layer
 from fastjax.simulation import Fabric, Incast
@@ -173,7 +173,7 @@ def layer_section(record: Mapping[str, Any]) -> Section:
 def table(record: Mapping[str, Any]) -> str:
     """A line for each scheduler, and for each of both ways to send rows."""
     rows = [_COLUMNS, *map(_cells, record["schedulers"])]
-    return "\n".join(["cost", *costs.aligned(rows), _CAPTION])
+    return "\n".join(["cost", *aligned(rows), _CAPTION])
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
