@@ -98,9 +98,7 @@ class Problem:
         parts = []
         for choices in np.array_split(self.choices, chunks, axis=1):
             part = layer_traffic(choices, servers=n, num_experts=experts)
-            parts.append(
-                layers.in_lanes("auto", part, *fabric, self.size, experts=0.0, deduplicate=True)
-            )
+            parts.append(layers.once("auto", part, *fabric, self.size).parts(experts=0.0))
         return LayerTimes.of(schedule(parts), chunks, deduplicated=True).total
 
     def default_chunks(self) -> int:

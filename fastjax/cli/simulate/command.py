@@ -77,15 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     rates.add_options(parser)
     add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
-    pictures = "of the best one: .png, .svg, .pdf, ..."
     add(
         "--draw",
         type=Path,
         metavar="FILE",
-        help=f"draw what happens when, {pictures}; of a layer, in one chunk and in the best number",
+        help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
+        "chunk and in the best number",
     )
-    add("--draw-loads", type=Path, metavar="FILE", help=f"draw how busy links are, {pictures}")
-    add("--draw-plan", type=Path, metavar="FILE", help=f"draw the plan, {pictures}")
     add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
     return parser
 
@@ -131,11 +129,8 @@ def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
 
 
 def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
-    for name in ("draw_loads", "draw_plan", "perfetto"):
-        if getattr(options, name) is not None:
-            raise OptionError(
-                f"--{name.replace('_', '-')} is of one exchange, a layer has several."
-            )
+    if options.perfetto is not None:
+        raise OptionError("--perfetto is of one exchange, a layer has several.")
     experts = layer_chunks.load(options)
     if options.draw is not None and experts is None:
         raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
@@ -178,14 +173,8 @@ def _that_fit(topology: fastjax.Topology) -> list[str]:
 
 
 def _write_files(options: argparse.Namespace, best: costs.Cost, record: dict[str, object]) -> None:
-    pictures: list[tuple[Path | None, Callable[[], Any]]] = [
-        (options.draw, best.timeline.plot),
-        (options.draw_loads, best.timeline.plot_loads),
-        (options.draw_plan, best.plan.plot),
-    ]
-    for path, draw in pictures:
-        if path is not None:
-            _save(path, draw)
+    if options.draw is not None:
+        _save(options.draw, best.timeline.plot)
     if options.perfetto is not None:
         commands.make_folder_of(options.perfetto)
         best.timeline.to_perfetto(options.perfetto)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,13 +13,14 @@ from fastjax import chunking
 from fastjax.chunking import CANDIDATES, CHUNK_OVERHEAD, LayerTimes
 from fastjax.cli.shared import units
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.simulate import costs, layers
+from fastjax.cli.shared.text import aligned
+from fastjax.cli.simulate import layers
 from fastjax.cli.simulate.layer_report import ALIKE, Work
 from fastjax.cli.simulate.layers import Layer
 from fastjax.errors import OptionError
 from fastjax.traffic import layer_traffic
 
-_OPTIONS = ("seconds_per_row", "row_flop", "flop_rate", "chunks", "chunk_overhead")
+_OPTIONS = ("seconds_per_row", "chunks")
 _MOST_CHUNKS = 256
 _MOST_SECONDS = 3600.0
 _COLUMNS = (
@@ -40,16 +40,14 @@ which does one chunk at a time; a row for each choice has its whole exchange on 
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """What the experts' work takes, and the chunks that are tried.
+    """The experts' work, and the chunks that are tried.
 
     Attributes:
       seconds_per_row: that an expert works on a row.
-      overhead: seconds that a chunk costs the experts beyond its rows.
       chunks: numbers of chunks, rising.
     """
 
     seconds_per_row: float
-    overhead: float
     chunks: tuple[int, ...]
 
 
@@ -59,17 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "a layer in chunks, of which some cross while experts work on others"
     ).add_argument
     add("--seconds-per-row", type=float, metavar="X", help="seconds that an expert works on a row")
-    add("--row-flop", type=float, metavar="X", help="or FLOP of a row, with --flop-rate")
-    add("--flop-rate", type=float, metavar="X", help="FLOP/s of a device at the experts' work")
     shown = " ".join(map(str, CANDIDATES))
     add("--chunks", type=int, nargs="+", metavar="N", help=f"to compare with 1; default: {shown}")
-    add(
-        "--chunk-overhead",
-        type=float,
-        metavar="X",
-        help="seconds that a chunk costs the experts beyond its rows; default: "
-        f"{CHUNK_OVERHEAD * 1e6:g}e-6",
-    )
 
 
 def given(options: argparse.Namespace) -> str | None:
@@ -84,37 +73,19 @@ def load(options: argparse.Namespace) -> Experts | None:
     Raises:
       OptionError: they do not fit together, or a number is not in its range.
     """
-    first = given(options)
-    if first is None:
+    seconds, chunks = options.seconds_per_row, options.chunks or CANDIDATES
+    if seconds is None:
+        if options.chunks is not None:
+            raise OptionError("--chunks needs the experts' work: --seconds-per-row.")
         return None
-    overhead = CHUNK_OVERHEAD if options.chunk_overhead is None else options.chunk_overhead
-    _check("chunk-overhead", overhead, 0, _MOST_SECONDS)
-    chunks = CANDIDATES if options.chunks is None else options.chunks
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise OptionError(
+            f"--seconds-per-row must be from 0 to {_MOST_SECONDS:g}, got {seconds!r}."
+        )
     for count in chunks:
         if not 1 <= count <= _MOST_CHUNKS:
             raise OptionError(f"--chunks must be from 1 to {_MOST_CHUNKS}, got {count}.")
-    return Experts(_seconds_per_row(options, first), overhead, tuple(sorted({1, *chunks})))
-
-
-def _seconds_per_row(options: argparse.Namespace, first: str) -> float:
-    by_flop = (options.row_flop, options.flop_rate)
-    if options.seconds_per_row is not None:
-        if by_flop != (None, None):
-            raise OptionError("--seconds-per-row says what --row-flop and --flop-rate would.")
-        return _check("seconds-per-row", options.seconds_per_row, 0, _MOST_SECONDS)
-    if None in by_flop:
-        raise OptionError(
-            f"{first} needs the experts' work: --seconds-per-row, or --row-flop and --flop-rate."
-        )
-    flop = _check("row-flop", options.row_flop, 0, 1e30)
-    rate = _check("flop-rate", options.flop_rate, 1, 1e30)
-    return _check("row-flop over --flop-rate", flop / rate, 0, _MOST_SECONDS)
-
-
-def _check(name: str, value: float, least: float, most: float) -> float:
-    if not least <= value <= most or math.isnan(value):
-        raise OptionError(f"--{name} must be from {least:g} to {most:g}, got {value!r}.")
-    return value
+    return Experts(seconds, tuple(sorted({1, *chunks})))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,16 +134,10 @@ def _parts(
             nic_bandwidths=work.topology.nic_bandwidths,
         )
         rows = int(traffic.each.sum(0).max())
-        seconds = rows * experts.seconds_per_row + experts.overhead if rows else 0.0
-        yield layers.in_lanes(
-            scheduler,
-            traffic,
-            work.topology,
-            work.fabric,
-            work.row_bytes,
-            experts=seconds,
-            deduplicate=way,
-        )
+        seconds = rows * experts.seconds_per_row + CHUNK_OVERHEAD if rows else 0.0
+        exchange = layers.once if way else layers.each_choice
+        layer = exchange(scheduler, traffic, work.topology, work.fabric, work.row_bytes)
+        yield layer.parts(seconds)
         progress.end()
 
 
@@ -202,7 +167,7 @@ def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, An
     least = min(t.times.total for t in timed)
     return {
         "row_us": experts.seconds_per_row * 1e6,
-        "chunk_overhead_us": experts.overhead * 1e6,
+        "chunk_overhead_us": CHUNK_OVERHEAD * 1e6,
         "times": [_entry(t, least) for t in timed],
         "best": _entry(best, least),
         "predicted_best": _entry(chosen, least),
@@ -226,7 +191,6 @@ def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
         seconds_per_row=experts.seconds_per_row,
         candidates=experts.chunks,
         crossing_bytes=size.crossing,
-        chunk_overhead=experts.overhead,
         backward=True,
     )
     asked = (best.chunks, best.deduplicated)
@@ -251,7 +215,7 @@ def table(record: Mapping[str, Any]) -> str:
     rows = [_COLUMNS, *map(_cells, record["times"])]
     overhead = units.seconds(record["chunk_overhead_us"] * 1e-6)
     head = f"in chunks; experts: {units.seconds(record['row_us'] * 1e-6)} a row, {overhead} a chunk"
-    return "\n".join([head, *costs.aligned(rows), _CAPTION])
+    return "\n".join([head, *aligned(rows), _CAPTION])
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -55,30 +55,53 @@ class Way:
         )
 
 
+_NOTHING = Way(0.0, 0, 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layer:
     """A layer simulated.
 
     Attributes:
       asked: the scheduler that was asked for.
-      taken: the one that planned what crosses.
+      taken: the one that planned the crossing between servers.
       deduplicated: whether a token crosses once to each server.
       planning: seconds of planning, by the cost model; the way back uses the same plan.
-      dispatch: the way to the experts.
-      combine: the way back.
+      out: the crossing on the way to the experts.
+      copies: the exchange inside servers that follows it.
+      sums: the exchange inside servers on the way back.
+      back: the crossing that follows it.
     """
 
     asked: str
     taken: str
     deduplicated: bool
     planning: float
-    dispatch: Way
-    combine: Way
+    out: Way = _NOTHING
+    copies: Way = _NOTHING
+    sums: Way = _NOTHING
+    back: Way = _NOTHING
+
+    @property
+    def dispatch(self) -> Way:
+        """The way to the experts: its second exchange begins when the first is over."""
+        return self.out + self.copies
+
+    @property
+    def combine(self) -> Way:
+        """The way back, likewise."""
+        return self.sums + self.back
 
     @property
     def seconds(self) -> float:
         """Planning, dispatch and combine."""
         return self.planning + self.dispatch.seconds + self.combine.seconds
+
+    def parts(self, experts: float) -> chunking.Parts:
+        """The same as a chunk of a layer, with the seconds that its experts take."""
+        ways = (self.out, self.copies, self.sums, self.back)
+        out, copies, sums, back = (way.seconds for way in ways)
+        return chunking.Parts(self.planning, out, copies, experts, sums, back)
 
 
 def each_choice(
@@ -87,74 +110,28 @@ def each_choice(
     """A row for each choice, straight to the device of its expert."""
     plan = fastjax.make_plan(layer.each, topology, scheduler=scheduler, row_bytes=size.row)
     there, back = (_way(p, size.row, fabric) for p in (plan, plan.transpose()))
-    return Layer(scheduler, plan.scheduler, False, plan.planning_time(), there, back)
+    ways = (
+        {"copies": there, "sums": back} if topology.servers == 1 else {"out": there, "back": back}
+    )
+    return Layer(scheduler, plan.scheduler, False, plan.planning_time(), **ways)
 
 
 def once(
     scheduler: str, layer: LayerTraffic, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
 ) -> Layer:
-    """A row for each server that a token goes to, and then one for each choice inside servers.
-
-    One follows the other: the exchange inside a server begins when all that crosses has landed.
-    """
-    parts = parts_of_once(scheduler, layer, topology, fabric, size)
-    there, back = (crossing + inside for crossing, inside in (parts.dispatch, parts.combine))
-    return Layer(scheduler, parts.taken, True, parts.planning, there, back)
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What crosses and what happens inside servers, by itself.
-
-    Attributes:
-      taken: the scheduler that planned what crosses.
-      planning: seconds of planning both.
-      dispatch: crossing, and inside servers.
-      combine: crossing, and inside servers, which comes first here.
-    """
-
-    taken: str
-    planning: float
-    dispatch: tuple[Way, Way]
-    combine: tuple[Way, Way]
-
-
-def parts_of_once(
-    scheduler: str, layer: LayerTraffic, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
-) -> Parts:
-    """The same, each part by itself."""
+    """A row for each server that a token goes to, and then one for each choice inside servers."""
     plan = fastjax.make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=size.crossing)
     inside = _inside(layer, topology, size.row)
-    back = [p.transpose() for p in inside]
-    return Parts(
+    return Layer(
+        scheduler,
         plan.scheduler,
+        True,
         plan.planning_time() + max(p.planning_time() for p in inside),
-        (_way(plan, size.crossing, fabric), _together(inside, size.row, fabric)),
-        (_way(plan.transpose(), size.row, fabric), _together(back, size.row, fabric)),
+        out=_way(plan, size.crossing, fabric),
+        copies=_together(inside, size.row, fabric),
+        sums=_together([p.transpose() for p in inside], size.row, fabric),
+        back=_way(plan.transpose(), size.row, fabric),
     )
-
-
-def in_lanes(
-    scheduler: str,
-    layer: LayerTraffic,
-    topology: fastjax.Topology,
-    fabric: Fabric,
-    size: RowBytes,
-    *,
-    experts: float,
-    deduplicate: bool,
-) -> chunking.Parts:
-    """What a chunk takes, with seconds that its experts take."""
-    if deduplicate:
-        parts = parts_of_once(scheduler, layer, topology, fabric, size)
-        (out, copies), (back, sums) = parts.dispatch, parts.combine
-        moves = out.seconds, copies.seconds, experts, sums.seconds, back.seconds
-        return chunking.Parts(parts.planning, *moves)
-    found = each_choice(scheduler, layer, topology, fabric, size)
-    there, back = found.dispatch.seconds, found.combine.seconds
-    if topology.servers == 1:
-        return chunking.Parts(found.planning, copies=there, experts=experts, sums=back)
-    return chunking.Parts(found.planning, out=there, experts=experts, back=back)
 
 
 def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
@@ -187,14 +164,4 @@ def _way(plan: fastjax.Plan, bytes_: int, fabric: Fabric) -> Way:
     return Way(seconds, int(rows[out].sum()) * bytes_, int(rows[~out].sum()) * bytes_)
 
 
-__all__ = [
-    "Layer",
-    "Parts",
-    "RowBytes",
-    "Way",
-    "each_choice",
-    "in_lanes",
-    "once",
-    "parts_of_once",
-    "row_bytes",
-]
+__all__ = ["Layer", "RowBytes", "Way", "each_choice", "once", "row_bytes"]

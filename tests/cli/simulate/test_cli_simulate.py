@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import check_stored, record, run_command, value, write_trace
+from commands import record, run_command, value, write_trace
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
@@ -36,10 +36,6 @@ def lines_of(text):
 def sentences(text):
     """The verdict."""
     return text.split("nothing is measured here\n\n")[1].splitlines()
-
-
-def test_record_and_text(capsys, tmp_path):
-    check_stored(capsys, tmp_path, "simulate")
 
 
 def test_one_flow_done_by_hand(capsys, tmp_path):
@@ -263,16 +259,12 @@ def test_nothing_to_exchange(capsys):
 def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
     names = ("new/a.svg", "newer/a.json", "newest/costs.json")
     picture, trace, path = (tmp_path / name for name in names)
-    loads, plan = tmp_path / "loads.svg", tmp_path / "plan.svg"
     arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers direct"
-    pictures = ("rails --draw", picture, "--draw-loads", loads, "--draw-plan", plan)
-    out = run(capsys, arguments, *pictures, "--perfetto", trace, "--json", path)
+    out = run(capsys, arguments, "rails --draw", picture, "--perfetto", trace, "--json", path)
     direct, rails = record(path)["schedulers"]
     assert record(path)["best"] == "rails"
     assert sentences(out)[0].startswith("Best: rails")
-    drawn = {each.read_text() for each in (picture, loads, plan)}
-    assert len(drawn) == 3
-    assert all("<svg" in each for each in drawn)
+    assert "<svg" in picture.read_text()
     ends = [e["ts"] + e["dur"] for e in record(trace)["traceEvents"] if e["ph"] == "X"]
     assert max(ends) == pytest.approx(rails["time_us"], abs=1e-3)
     assert rails["time_us"] < 0.7 * direct["time_us"]
@@ -318,8 +310,6 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("FILE --servers 2 --perfetto FOLDER", "Is a directory"),
         ("FILE --servers 2 --draw FILE/a.png", "File exists"),
         ("FILE --servers 2 --draw a.doc", r"a\.doc: "),
-        ("FILE --servers 2 --draw-loads a.doc", r"a\.doc: "),
-        ("FILE --servers 2 --draw-plan a.doc", r"a\.doc: "),
         ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
         ("TRACE --servers 1 --devices 2", "a trace needs --num-experts"),
     ],
