@@ -9,8 +9,9 @@ from multiprocessing import connection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
+from emulated_cluster.worker import Arrays, exchange_by, mesh_of_all
 
 import fastjax
 from fastjax import _core
@@ -21,7 +22,7 @@ class Case:
 
     Args:
       traffic: rows that each device sends to each.
-      elements: of a row, float32.
+      elements: of a row, of 4 bytes.
       scheduler: how it is planned; "" for a program of the same arguments without an exchange.
       topology: servers and devices of each that the planner is told of.
     """
@@ -29,75 +30,26 @@ class Case:
     def __init__(
         self, traffic: np.ndarray, elements: int, scheduler: str, topology: tuple[int, int]
     ) -> None:
-        devices = len(traffic)
-        mesh = jax.make_mesh((devices,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        self._sharding = jax.NamedSharding(mesh, P("x"))
-        self._rows = max(1, int(traffic.sum(axis=1).max()))
-        self._landing = max(1, int(traffic.sum(axis=0).max()))
-        first = np.arange(devices)[:, None] * self._rows
-        self._sent_from = first + np.cumsum(traffic, axis=1) - traffic
-        self._traffic = traffic
-        # Up to 2^24 rows have numbers of their own.
-        numbers = np.arange(devices * self._rows, dtype=np.float32)
-        self._operand = self._put(devices * self._rows, elements, numbers)
-        self._output = self._put(devices * self._landing, elements, None)
-        arrays = (
-            np.cumsum(traffic, axis=1) - traffic,
-            traffic,
-            np.cumsum(traffic, axis=0) - traffic,
-            traffic.T,
-        )
-        self._metadata = [
-            jax.make_array_from_callback(
-                (devices * devices,),
-                self._sharding,
-                lambda at, a=a: np.ravel(a).astype(np.int32)[at],
-            )
-            for a in arrays
-        ]
-        plan = {"scheduler": scheduler, "topology": fastjax.Topology(*topology)}
-
-        def exchange(operand: Any, output: Any, *metadata: Any) -> Any:
-            if not scheduler:
-                return output.at[0, 0].add(
-                    metadata[0][0] + metadata[1][0] + metadata[2][0] + metadata[3][0]
-                )
-            return fastjax.fast_ragged_all_to_all(operand, output, *metadata, axis_name="x", **plan)
-
-        self._program = jax.jit(
-            jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x")), donate_argnums=1
-        )
-
-    def _put(self, rows: int, elements: int, values: np.ndarray | None) -> jax.Array:
-        def part(at: Any) -> np.ndarray:
-            chosen = np.zeros(rows, np.float32)[at[0]] if values is None else values[at[0]]
-            return np.repeat(chosen[:, None], elements, axis=1)
-
-        return jax.make_array_from_callback((rows, elements), self._sharding, part)
+        self._arrays = Arrays(mesh_of_all(), traffic, 4 * elements)
+        exchange = exchange_by(scheduler, fastjax.Topology(*topology)) if scheduler else _nothing
+        self._program = self._arrays.compile(exchange)
 
     def run(self, times: int) -> float:
         """Runs it so often, one after the other; returns the seconds of all."""
         start = time.perf_counter()
         for _ in range(times):
-            self._output = self._program(self._operand, self._output, *self._metadata)
-            jax.block_until_ready(self._output)
+            self._arrays.run(self._program)
         return time.perf_counter() - start
 
     def wrong_rows(self) -> int:
-        """Of those that should have arrived on the devices here."""
-        wrong = 0
-        for shard in self._output.addressable_shards:
-            device = (shard.index[0].start or 0) // self._landing
-            parts = [
-                start + np.arange(rows)
-                for start, rows in zip(
-                    self._sent_from[:, device], self._traffic[:, device], strict=True
-                )
-            ]
-            expected = np.concatenate(parts).astype(np.float32)
-            got = np.asarray(shard.data)[: len(expected)]
-            wrong += int((got != expected[:, None]).any(axis=1).sum())
-        return wrong
+        """Rows of the devices here that differ from numpy's."""
+        return self._arrays.wrong(self._program)
+
+
+def _nothing(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> jax.Array:
+    """Uses the sizes and offsets, and moves no row."""
+    del operand
+    return output.at[0, 0].add(jnp.sum(jnp.stack([m[0] for m in metadata])).astype(output.dtype))
 
 
 def serve(address: str, key: str) -> dict[str, Any]:

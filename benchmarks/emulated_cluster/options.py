@@ -127,11 +127,6 @@ class MeasuredOptions(PlannedOptions):
     """File for the full record."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
-
-        Raises:
-          ClusterError: an option is out of bounds.
-        """
         above_zero(self)
         if self.row_bytes < 4 or self.row_bytes % 4:
             raise ClusterError(f"--row-bytes must be a multiple of 4, got {self.row_bytes}.")
@@ -178,11 +173,6 @@ class TrainingOptions(PlannedOptions):
     """File for the full record."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
-
-        Raises:
-          ClusterError: an option is out of bounds, or there is no such scheduler.
-        """
         above_zero(self)
         all_known(self, "schedulers", schedulers_in_programs())
 
@@ -209,11 +199,6 @@ class LayerOptions(MeasuredOptions):
     """Whether to take the gradients too."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
-
-        Raises:
-          ClusterError: an option is out of bounds.
-        """
         super().__post_init__()
         for layer in self.layers:
             if not re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", layer):
@@ -256,11 +241,6 @@ class OverlapOptions(MeasuredOptions):
     most chunks, at the ratio nearest to 1."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
-
-        Raises:
-          ClusterError: an option is out of bounds.
-        """
         super().__post_init__()
         self.check_layer(f"--experts {self.experts} --top-k {self.top_k}", self.experts, self.top_k)
         if not self.chunks or min(self.chunks) < 1 or not self.ratios or min(self.ratios) <= 0:
@@ -287,11 +267,6 @@ class BenchOptions(MeasuredOptions):
     """Times that each baseline runs, in the first rounds."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be.
-
-        Raises:
-          ClusterError: an option is out of bounds, or there is no such name.
-        """
         super().__post_init__()
         all_known(self, "workloads", tuple(WORKLOADS))
         all_known(self, "schedulers", schedulers_in_programs())

@@ -56,8 +56,8 @@ class Arrays:
 
     def __init__(self, mesh: jax.sharding.Mesh, traffic: np.ndarray, row_bytes: int):
         self.mesh, self.traffic, self.width = mesh, traffic, row_bytes // 4
-        self.rows = int(traffic.sum(axis=1).max())
-        self.output_rows = int(traffic.sum(axis=0).max())
+        self.rows = max(1, int(traffic.sum(axis=1).max()))
+        self.output_rows = max(1, int(traffic.sum(axis=0).max()))
         self._sharding = jax.sharding.NamedSharding(mesh, jax.P(AXIS))
         self._operand = self._make(
             self.rows, lambda device: work.rows_of(device, 0, self.rows, self.width)
@@ -128,7 +128,7 @@ def schemes(task: Task, fabric: Fabric, traffic: np.ndarray) -> dict[str, Scheme
     """What is compared, by name."""
     topology = fastjax.Topology(fabric.servers, fabric.rails, **task.topology)
     result = {
-        name: Scheme(_ours(name, topology), fabric.rails, baseline=False)
+        name: Scheme(exchange_by(name, topology), fabric.rails, baseline=False)
         for name in task.schedulers
     }
     if task.baselines:
@@ -141,7 +141,9 @@ def schemes(task: Task, fabric: Fabric, traffic: np.ndarray) -> dict[str, Scheme
     return result
 
 
-def _ours(scheduler: str, topology: fastjax.Topology) -> Exchange:
+def exchange_by(scheduler: str, topology: fastjax.Topology) -> Exchange:
+    """The exchange as one device calls it."""
+
     def exchange(*operands: Any) -> Any:
         return fastjax.fast_ragged_all_to_all(
             *operands, axis_name=AXIS, topology=topology, scheduler=scheduler
