@@ -99,12 +99,10 @@ def gather_counts(
     Returns:
       Shape (devices, *counts.shape).
     """
-    (gathered,) = bind_plan(
-        *(counts.reshape(-1), axes, groups, spec),
-        timeout_ms=timeout_ms,
-        plans=False,
-        gathers=True,
-    )
+    with jax.named_scope("gather_counts"):
+        (gathered,) = bind_plan(
+            counts.reshape(-1), axes, groups, spec, timeout_ms=timeout_ms, plans=False, gathers=True
+        )
     return gathered.reshape(len(spec.rank_of), *counts.shape)
 
 

@@ -100,6 +100,7 @@ void TestOperandsThatAreNotKept() {
   computation.LetGo();
   const Status status = device.gpu.EndFlight(0, &device.arrays[1], {&device.arrays[2]}, device.xla);
   CHECK_CONTAINS(status.message, "has not kept the operands");
+  CHECK_EQ(Driver().SynchronizeStream(device.exchanges), 0);
 }
 
 // A program that fails waits for its own exchanges, and leaves those of others.
