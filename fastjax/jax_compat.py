@@ -108,6 +108,11 @@ def vary_together(values: Sequence[jax.Array], axis_names: Axes) -> list[jax.Arr
     return varied
 
 
+def vary_alike(values: Sequence[jax.Array]) -> bool:
+    """Whether all of the values vary over the same axes, as far as types say."""
+    return len({vma(jax.typeof(value)) for value in values}) == 1
+
+
 def replica_groups(
     ctx: mlir.LoweringRuleContext,
     axis_names: Axes,
@@ -496,6 +501,7 @@ __all__ = [
     "set_impl",
     "set_jvp",
     "set_lowering",
+    "vary_alike",
     "vary_together",
     "vma",
     "with_symbolic_zeros",

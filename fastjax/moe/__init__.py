@@ -19,6 +19,15 @@ from fastjax.moe.combining import combine
 from fastjax.moe.dispatching import dispatch
 from fastjax.moe.groups import grouped_dot, grouped_map
 from fastjax.moe.handle import Handle
-from fastjax.moe.whole_layer import layer
+from fastjax.moe.whole_layer import LayerStats, layer
 
-__all__ = ["Handle", "combine", "dispatch", "grouped_dot", "grouped_map", "layer", "save_plans"]
+__all__ = [
+    "Handle",
+    "LayerStats",
+    "combine",
+    "dispatch",
+    "grouped_dot",
+    "grouped_map",
+    "layer",
+    "save_plans",
+]

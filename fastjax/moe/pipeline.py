@@ -22,7 +22,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from fastjax import jax_compat
 from fastjax.moe import combining
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.dispatching import plan_dispatches, send_tokens
+from fastjax.moe.dispatching import send_tokens
 from fastjax.moe.linear import is_moving
 from fastjax.moe.planning_crossings import Planned
 from fastjax.moe.transit import Token, receive
@@ -38,7 +38,6 @@ class Chunk(NamedTuple):
     """The tokens of a chunk."""
 
     x: jax.Array
-    expert_ids: jax.Array
     weights: jax.Array | None
 
 
@@ -63,6 +62,8 @@ class _Values(NamedTuple):
 
 def run(
     chunks: Sequence[Chunk],
+    planned: Sequence[Planned],
+    token: jax.Array,
     arrangements: Sequence[Arrangement],
     experts: Experts,
     params: Params,
@@ -71,29 +72,30 @@ def run(
 
     Args:
       chunks: several.
+      planned: of each. All are planned before rows of any are sent, since the messages of planning
+        would wait in the network behind rows: each plan as long as NICs and switches have rows in
+        their queues.
+      token: of the plans.
       arrangements: of each.
-      experts: of a device. May use traced values, which have derivatives as params do.
-      params: of these.
+      experts: of a device, by `closed`.
+      params: of these, and the captured values, which stay as the experts know them: the same on
+        all devices, perhaps.
     """
-    experts, captured = _closed(experts, params, chunks[0].x, arrangements)
-    # All chunks are planned before rows of any are sent, since the messages of planning would wait
-    # in the network behind rows: each plan as long as NICs and switches have rows in their queues.
-    planned, token = plan_dispatches([chunk.expert_ids for chunk in chunks], arrangements)
     weights = tuple(chunk.weights for chunk in chunks if chunk.weights is not None)
+    params, captured = params
     values = _Values(tuple(chunk.x for chunk in chunks), weights or None, params)
     leaves, structure = jax.tree.flatten((values, tuple(planned), token))
     leaves = jax_compat.vary_together(leaves, arrangements[0].group.axes)
     values, *rest = jax.tree.unflatten(structure, leaves)
-    # Captured values stay as the experts know them: the same on all devices, perhaps.
     values = values._replace(params=(values.params, captured))
     layer = _Layer(tuple(arrangements), experts)
     return list(jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest))
 
 
-def _closed(
+def closed(
     experts: Experts, params: Params, x: jax.Array, arrangements: Sequence[Arrangement]
 ) -> tuple[Experts, Any]:
-    """Experts that take params together with the traced values that they used, and these.
+    """Experts that take params together with the traced values that they capture, and these.
 
     A rule for derivatives would not know of the latter. There is a program for each number of rows.
     """
@@ -431,4 +433,4 @@ def _split(params: Params) -> tuple[list[jax.Array], Callable[..., Params]]:
     return [leaf for leaf, moves in zip(leaves, inexact, strict=True) if moves], rebuilt
 
 
-__all__ = ["Chunk", "Experts", "one_chunk", "run"]
+__all__ = ["Chunk", "Experts", "closed", "one_chunk", "run"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from fastjax.traced.plan import plan_and_gather, plan_sizes
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["route", "dropped", "group_rows", "group_sizes"],
+    data_fields=["route", "dropped", "expert_rows", "group_rows", "group_sizes"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,20 @@ class Routed:
     Attributes:
       route: there and back.
       dropped: choices of this device that found no room.
+      expert_rows: choices of all devices for each expert, shape (num_experts,).
       group_rows, group_sizes: rows of each local expert, without and with padding.
     """
 
     route: Route
     dropped: jax.Array
+    expert_rows: jax.Array
     group_rows: jax.Array
     group_sizes: jax.Array
+
+    @property
+    def rows(self) -> jax.Array:
+        """Rows that this device's experts get."""
+        return self.group_rows.sum(dtype=self.group_rows.dtype)
 
 
 def find_route(
@@ -82,7 +90,8 @@ def find_route(
         rows=experts.rows,
     )
     dropped = (by_expert.counts - routes.kept).sum(dtype=jnp.int32)
-    return Routed(route, dropped, routes.group_rows, routes.group_sizes)
+    expert_rows = counts.sum(0, dtype=counts.dtype)
+    return Routed(route, dropped, expert_rows, routes.group_rows, routes.group_sizes)
 
 
 def sizes_to_plan(send_sizes: jax.Array, wrong: jax.Array, token: jax.Array | None) -> jax.Array:
@@ -91,20 +100,37 @@ def sizes_to_plan(send_sizes: jax.Array, wrong: jax.Array, token: jax.Array | No
     return sizes if token is None else after(sizes, token)
 
 
-def find_room(
-    choices: routing.Choices, experts: Experts, group: ExchangeGroup
-) -> tuple[jax.Array, jax.Array]:
-    """Which choices find room at their experts if all go at once, and how many do not."""
+class Room(NamedTuple):
+    """Which choices find room at their experts if all go at once.
+
+    Attributes:
+      kept: bool, shape (tokens, k).
+      dropped: how many do not.
+      expert_rows: choices of all devices for each expert, shape (num_experts,).
+      rows: those that this device's experts get.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    expert_rows: jax.Array
+    rows: jax.Array
+
+
+def find_room(choices: routing.Choices, experts: Experts, group: ExchangeGroup) -> Room:
+    """Counts the choices of all devices, and shares out the room of their experts."""
     exists = choices.experts < experts.count
-    if not experts.may_drop:
-        return exists, jnp.zeros_like(choices.wrong)
     by_expert = routing.by_expert(choices, experts.count)
     (counts,) = group.gather([by_expert.counts])
     blocks = counts.reshape(len(counts), len(counts), -1)
-    going = routing.keep(blocks, experts.rows, experts.alignment)
-    going = look_up(going, group.position())
-    kept = routing.kept(by_expert, going.reshape(-1), experts.count).reshape(exists.shape)
-    return kept, (exists.sum(dtype=jnp.int32) - kept.sum(dtype=jnp.int32))
+    going, me = routing.keep(blocks, experts.rows, experts.alignment), group.position()
+    kept = routing.kept(by_expert, look_up(going, me).reshape(-1), experts.count)
+    kept = kept.reshape(exists.shape)
+    return Room(
+        kept,
+        exists.sum(dtype=jnp.int32) - kept.sum(dtype=jnp.int32),
+        counts.sum(0, dtype=counts.dtype),
+        look_up(going, slice(None), me).sum(dtype=jnp.int32),
+    )
 
 
-__all__ = ["Routed", "find_room", "find_route", "sizes_to_plan"]
+__all__ = ["Room", "Routed", "find_room", "find_route", "sizes_to_plan"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastjax.moe import checkpoint, rails, routing
 from fastjax.moe.handle import Crossing
-from fastjax.moe.planning import Routed, find_room, sizes_to_plan
+from fastjax.moe.planning import Room, Routed, find_room, sizes_to_plan
 from fastjax.moe.routing import Offsets
 from fastjax.moe.servers import ExchangeGroup, Experts, Servers
 from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient, remainder
@@ -21,22 +21,20 @@ class Wanted(NamedTuple):
     """The tokens that are to cross, as far as a device knows it alone.
 
     Attributes:
-      kept: which choices of this device's tokens find room at their experts.
-      dropped: how many do not.
       experts: int32, shape (tokens, k): of the choices that are kept; num_experts for others.
       wrong: an expert id that is out of range, or 0.
       servers: int32, shape (tokens, k): the server of each choice; `servers.count` for none.
       goes: bool, shape (tokens, servers): whether a token crosses to a server.
-      counts: int32, shape (servers,): how many do.
+      counts: int32, shape (servers + num_experts,): how many do, then choices of each expert.
+      room: outcome of sharing out the room; None where there is room for all.
     """
 
-    kept: jax.Array
-    dropped: jax.Array
     experts: jax.Array
     wrong: jax.Array
     servers: jax.Array
     goes: jax.Array
     counts: jax.Array
+    room: Room | None
 
 
 class PlannedCrossing(NamedTuple):
@@ -45,12 +43,16 @@ class PlannedCrossing(NamedTuple):
     Attributes:
       kept: which choices of this device's tokens find room at their experts.
       dropped: how many do not.
+      expert_rows: choices of all devices for each expert, shape (num_experts,).
+      rows: those that this device's experts get.
       crossing: the way that tokens take.
       numbers: by `_numbers_of`.
     """
 
     kept: jax.Array
     dropped: jax.Array
+    expert_rows: jax.Array
+    rows: jax.Array
     crossing: Crossing
     numbers: tuple[jax.Array, jax.Array]
 
@@ -67,14 +69,17 @@ def count(
       group: those devices.
     """
     choices = routing.check(expert_ids, experts.count)
-    kept, dropped = find_room(choices, experts, group)
-    going = jnp.where(kept, choices.experts, experts.count)
+    room = find_room(choices, experts, group) if experts.may_drop else None
+    going = (
+        choices.experts if room is None else jnp.where(room.kept, choices.experts, experts.count)
+    )
     here = quotient(_rank(servers, group), servers.devices)
     chosen = look_up(jnp.asarray(servers.server_of_expert()), going)
     every = jnp.arange(servers.count, dtype=jnp.int32)
     goes = (chosen[:, :, None] == every[None, None]).any(1) & (every != here)[None]
-    counts = goes.sum(0, dtype=jnp.int32)
-    return Wanted(kept, dropped, going, choices.wrong, chosen, goes, counts)
+    of_servers = goes.sum(0, dtype=jnp.int32)
+    counts = jnp.concatenate([of_servers, routing.count(going, experts.count)])
+    return Wanted(going, choices.wrong, chosen, goes, counts, room)
 
 
 Planned = PlannedCrossing | Routed
@@ -92,7 +97,7 @@ def plan(
 
     Args:
       wanted: of this device's tokens.
-      counts: of all devices, by position, shape (devices, servers).
+      counts: of all devices, by position, shape (devices, servers + num_experts).
       servers: where experts are.
       group: the devices.
       token: the plan is made after it.
@@ -100,9 +105,11 @@ def plan(
     goes, counted = wanted.goes, wanted.goes.astype(jnp.int32)
     tokens, top_k = wanted.servers.shape
     rank = _rank(servers, group)
+    counts, of_experts = counts[:, : servers.count], counts[:, servers.count :]
     sent = rails.rows_to_devices(permuted(counts, servers.position_at), servers)
     dispatch, combine = _offsets(sent, rank, np.array(servers.rank_of))
-    first = jnp.cumsum(wanted.counts, dtype=jnp.int32) - wanted.counts
+    mine = wanted.counts[: servers.count]
+    first = jnp.cumsum(mine, dtype=jnp.int32) - mine
     entry = first[None] + jnp.cumsum(counted, axis=0, dtype=jnp.int32) - counted
     entry = jnp.where(goes, entry, 0)
     token_of, server_of = _list(goes, entry, min(top_k, servers.count - 1))
@@ -121,7 +128,16 @@ def plan(
     )
     crossing = checkpoint.named(found)
     numbers = _numbers_of(wanted.experts, crossing, servers)
-    return PlannedCrossing(wanted.kept, wanted.dropped, crossing, numbers)
+    room = wanted.room or _room_for_all(wanted, of_experts, group)
+    return PlannedCrossing(room.kept, room.dropped, room.expert_rows, room.rows, crossing, numbers)
+
+
+def _room_for_all(wanted: Wanted, counts: jax.Array, group: ExchangeGroup) -> Room:
+    """The outcome of sharing out room that all choices find."""
+    expert_rows = counts.sum(0, dtype=counts.dtype)
+    rows = look_up(expert_rows.reshape(len(counts), -1), group.position())
+    kept = wanted.experts < len(expert_rows)
+    return Room(kept, jnp.zeros_like(wanted.wrong), expert_rows, rows.sum(dtype=rows.dtype))
 
 
 def _rank(servers: Servers, group: ExchangeGroup) -> jax.Array:

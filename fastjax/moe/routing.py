@@ -76,15 +76,19 @@ def by_expert(choices: Choices, num_experts: int) -> Sorted:
     """Sorts choices by expert, those of one expert by token."""
     experts = choices.experts.reshape(-1)
     order = jnp.argsort(experts, stable=True).astype(jnp.int32)
-    counts = jnp.zeros_like(experts, shape=num_experts + 1).at[experts]
-    counts = counts.add(1, mode="promise_in_bounds", wrap_negative_indices=False)
     return Sorted(
         order,
         jnp.argsort(order).astype(jnp.int32),
         look_up(experts, order),
-        counts[:num_experts],
+        count(experts, num_experts),
         choices.wrong,
     )
+
+
+def count(experts: jax.Array, num_experts: int) -> jax.Array:
+    """How often each expert stands there, shape (num_experts,); num_experts does not count."""
+    counts = jnp.zeros_like(experts, shape=num_experts + 1).at[experts.reshape(-1)]
+    return counts.add(1, mode="promise_in_bounds", wrap_negative_indices=False)[:num_experts]
 
 
 def kept(by_expert: Sorted, going: jax.Array, num_experts: int) -> jax.Array:

@@ -59,15 +59,19 @@ class Experts:
 
     Attributes:
       count: experts of these devices together.
-      rows: room of each device.
+      available: rows that find room on each device, whichever of its experts they are of.
+      rows: room of each device, with that for padding.
       alignment: each expert's rows are padded to a multiple of it.
-      may_drop: whether there may be more rows than room.
+      may_drop: whether there may be more rows than room, which are dropped.
+      may_overflow: whether there may be more, which go in a further round.
     """
 
     count: int
+    available: int
     rows: int
     alignment: int
-    may_drop: bool
+    may_drop: bool = False
+    may_overflow: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

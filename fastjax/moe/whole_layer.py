@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,16 @@ from jax.typing import DTypeLike
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, chunk_count, padding, pipeline, routing
-from fastjax.moe.arrangement import Arrangement, Options, aligned, arrange
+from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
 from fastjax.moe.dispatching import plan_dispatches
 from fastjax.moe.groups import grouped_map
 from fastjax.moe.pipeline import Experts, Params
-from fastjax.moe.planning import find_room
+from fastjax.moe.planning import Room, find_room
+from fastjax.moe.rounds import First, Rounds, add_further, plan_first
+from fastjax.moe.servers import ExchangeGroup
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
+from fastjax.traced.nonnegative import look_up
 
 
 @jax.named_scope("moe_layer")
@@ -39,10 +43,12 @@ def layer(
     topology: Topology | None = None,
     scheduler: str | None = None,
     buffer_factor: float | None = None,
+    drop: bool = False,
     alignment: int = 1,
     payload_dtype: DTypeLike | None = None,
     deduplicate: bool | None = None,
-) -> jax.Array:
+    return_stats: bool = False,
+) -> jax.Array | tuple[jax.Array, LayerStats]:
     """Sends tokens to their experts, has these work, and adds up what comes back.
 
     To be called inside `jax.shard_map`. Does what `dispatch`, the experts and `combine` do one
@@ -69,13 +75,22 @@ def layer(
       axis_index_groups: see `dispatch`.
       topology: see `dispatch`.
       scheduler: see `dispatch`.
-      buffer_factor: see `dispatch`; what is dropped does not depend on the chunks.
+      buffer_factor: room of a device for arriving rows, as a multiple of tokens * k, what a device
+        gets if all devices get the same; at least what one token of each device may need. Where
+        more arrive, tokens go in further rounds, so nothing is dropped: a further round takes as
+        long as a layer of its tokens, in one chunk. By default 1.25, or as many as can arrive where
+        these take no more than a MiB.
+      drop: whether rows without room are dropped instead, as `dispatch` does; which are does not
+        depend on the chunks. Then there is by default room for all.
       alignment: see `dispatch`; of each chunk's rows.
       payload_dtype: type that rows travel in, there and back; see `dispatch`.
       deduplicate: see `dispatch`; decided once for all chunks.
 
+      return_stats: whether to return `LayerStats`, too.
+
     Returns:
-      Tokens, shape (tokens, width of what function returns), of the type of its rows.
+      Tokens, shape (tokens, width of what function returns), of the type of its rows; or these and
+      what the layer did.
 
     Raises:
       ArgumentError: shapes or types do not fit, there are not so many tokens as chunks, or function
@@ -85,8 +100,7 @@ def layer(
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
     x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
-    tokens, top_k = expert_ids.shape
-    arguments.check_chunks(chunks, tokens)
+    arguments.check_chunks(chunks, len(x))
     arguments.check_seconds_per_row(seconds_per_row)
     experts = _of_rows(function, alignment)
     options = Options(
@@ -99,26 +113,117 @@ def layer(
         alignment,
         payload_dtype,
         deduplicate,
+        drop,
     )
-    whole = arrange(x, expert_ids, weights, options)
-    group = whole.group
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], group.axes)
+    work = _Work(options, experts, chunks, seconds_per_row)
+    result, stats = _run(work, x, expert_ids, weights, params)
+    return (result, stats) if return_stats else result
+
+
+class LayerStats(NamedTuple):
+    """Outcome of a layer on a device: a pytree of int32.
+
+    Attributes:
+      expert_rows: shape (num_experts,): rows that all devices sent to each expert, or would have if
+        there had been room; the same on all devices that exchange with each other.
+      rows: rows that this device's experts worked on.
+      dropped: choices of this device's tokens that found no room; 0 unless `drop` is given.
+      rounds: 1, or more where not all tokens found room at once.
+    """
+
+    expert_rows: jax.Array
+    rows: jax.Array
+    dropped: jax.Array
+    rounds: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What is to be done to tokens, as `layer` was given it."""
+
+    options: Options
+    experts: Experts
+    chunks: int | None
+    seconds_per_row: float | None
+
+
+def _run(
+    work: _Work,
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    params: Params,
+) -> tuple[jax.Array, LayerStats]:
+    tokens, top_k = expert_ids.shape
+    whole = arrange(x, expert_ids, weights, work.options)
+    x, expert_ids = jax_compat.vary_together([x, expert_ids], whole.group.axes)
+    chunks = work.chunks
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
     elif chunks is None:
-        chunks = chunk_count.chunks_of(whole, tokens, top_k, seconds_per_row)
-    group = group.described(f"{group.spec.layer}, chunks={chunks}")
+        chunks = chunk_count.chunks_of(whole, tokens, top_k, work.seconds_per_row)
+    group = whole.group.described(f"{whole.group.spec.layer}, chunks={chunks}")
     whole = dataclasses.replace(whole, group=group)
+    slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, work.options), strict=True)
+    further = _for_further(whole, arrangements, tokens, top_k)
+    experts = work.experts
+    if chunks > 1 or further is not None:
+        every = [*arrangements] if further is None else [*arrangements, further]
+        experts, captured = pipeline.closed(experts, params, x, every)
+        if further is not None and not jax_compat.vary_alike([x, *jax.tree.leaves(captured)]):
+            # Cotangents of a value that devices share are summed over them, in each round. Devices
+            # that do not exchange with each other may have other numbers of rounds.
+            fit = dataclasses.replace(work.options, buffer_factor=float(len(whole.servers.rank_of)))
+            fitting = dataclasses.replace(work, options=fit)
+            return _run(fitting, x, expert_ids, weights, params)
+        x, *leaves = jax_compat.vary_together([x, *jax.tree.leaves(params)], whole.group.axes)
+        params = jax.tree.unflatten(jax.tree.structure(params), leaves), captured
+    ids, room = _for_chunks(expert_ids, whole) if chunks > 1 else (expert_ids, None)
+    first = plan_first([ids[at] for at in slices], arrangements)
     if chunks == 1:
-        (planned,), _ = plan_dispatches([expert_ids], [whole])
-        return pipeline.one_chunk(x, weights, planned, whole, experts, params)
-    expert_ids = _for_chunks(expert_ids, whole)
-    slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks), strict=True)
-    parts = [
-        pipeline.Chunk(x[at], expert_ids[at], None if weights is None else weights[at])
-        for at in slices
-    ]
-    return jnp.concatenate(pipeline.run(parts, arrangements, experts, params))
+        result = pipeline.one_chunk(x, weights, first.planned[0], arrangements[0], experts, params)
+    else:
+        parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
+        results = pipeline.run(parts, first.planned, first.token, arrangements, experts, params)
+        result = jnp.concatenate(results)
+    if further is not None and first.rounds is not None:
+        result = _with_further(result, further, first.rounds, experts, x, ids, weights, params)
+    if room is None and whole.experts.may_drop:
+        room = first.planned[0]
+    return result, _stats(first, room, group)
+
+
+def _with_further(
+    result: jax.Array,
+    arrangement: Arrangement,
+    rounds: Rounds,
+    experts: Experts,
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    params: Params,
+) -> jax.Array:
+    """The results of all tokens, of which some go in further rounds."""
+
+    def of_round(mask: jax.Array, values: Any, expert_ids: jax.Array) -> jax.Array:
+        x, weights, params = values
+        ids = jnp.where(mask[:, None], expert_ids.astype(jnp.int32), routing.UNROUTED)
+        (planned,), _ = plan_dispatches([ids], [arrangement])
+        return pipeline.one_chunk(x, weights, planned, arrangement, experts, params)
+
+    return add_further(result, rounds, of_round, (x, weights, params), expert_ids)
+
+
+def _stats(first: First, room: Any, group: ExchangeGroup) -> LayerStats:
+    """What the layer did, from the plans of its chunks and, where there are drops, the room."""
+    one = jnp.ones((), jnp.int32)
+    rounds = one if first.rounds is None else first.rounds.count
+    if room is None:
+        rows = look_up(first.expert_rows.reshape(len(group.spec.rank_of), -1), group.position())
+        stats = LayerStats(first.expert_rows, rows.sum(dtype=rows.dtype), 0 * one, rounds)
+    else:
+        stats = LayerStats(room.expert_rows, room.rows, room.dropped, rounds)
+    return LayerStats(*jax_compat.vary_together(stats, group.axes))
 
 
 def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
@@ -146,41 +251,59 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
     )
 
 
-def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> jax.Array:
-    """The choices that find room if all chunks go at once; none instead of the others.
+def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> tuple[jax.Array, Room | None]:
+    """The choices that find room if all chunks go at once, none instead of the others; the room.
 
-    Where an expert that there is not was chosen, the first choice is that one: the first chunk is
-    refused, before an exchange of any chunk starts.
+    Where an expert id is out of range, the first choice is that one: the first chunk is refused,
+    before an exchange of any chunk starts.
     """
-    (expert_ids,) = jax_compat.vary_together([expert_ids], whole.group.axes)
-    count = whole.experts.count
+    count, room = whole.experts.count, None
     choices = routing.check(expert_ids, count)
+    kept = choices.experts < count
     if whole.experts.may_drop:
-        kept, _ = find_room(choices, whole.experts, whole.group)
-    else:
-        kept = choices.experts < count
+        room = find_room(choices, whole.experts, whole.group)
+        kept = room.kept
     going = jnp.where(kept, choices.experts, routing.UNROUTED)
     wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
     # int32 does not hold 2**32 - 1.
     wrong = jnp.where(wrong == routing.UNROUTED, routing.MOST, wrong)
-    return going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
+    return going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0])), room
 
 
 def _cut(
-    whole: Arrangement, tokens: int, top_k: int, chunks: int
+    whole: Arrangement, tokens: int, top_k: int, chunks: int, options: Options
 ) -> Iterable[tuple[slice, Arrangement]]:
     """The tokens of each chunk, as many as of the others or one more, and how they go."""
+    if chunks == 1:
+        return [(slice(None), whole)]
     ends = np.arange(chunks + 1) * tokens // chunks
     devices = len(whole.servers.rank_of)
     here = whole.experts.count // devices
     cut = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        # Either all of the chunk that can arrive, or all that finds room of all chunks.
-        most = (end - start) * top_k * devices
-        rows = min(aligned(most, here, whole.experts.alignment), whole.experts.rows)
-        experts = dataclasses.replace(whole.experts, rows=rows, may_drop=False)
+        each = end - start, top_k
+        if whole.experts.may_overflow:
+            factor = options.buffer_factor or ROUND_FACTOR
+            available = arguments.room_of(*each, here, devices, factor)
+        else:
+            # Either all of the chunk that can arrive, or all that finds room of all chunks.
+            available = min(devices * each[0] * top_k, whole.experts.available)
+        experts = room_for(whole.experts, available, each, devices, drop=options.drop)
+        experts = dataclasses.replace(experts, may_drop=False)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
     return cut
 
 
-__all__ = ["layer"]
+def _for_further(
+    whole: Arrangement, arrangements: Iterable[Arrangement], tokens: int, top_k: int
+) -> Arrangement | None:
+    """How tokens of all chunks go in a further round; None where all find room in the first."""
+    rooms = [arrangement.experts for arrangement in arrangements]
+    if not any(experts.may_overflow for experts in rooms):
+        return None
+    available, devices = sum(experts.available for experts in rooms), len(whole.servers.rank_of)
+    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=False)
+    return dataclasses.replace(whole, experts=dataclasses.replace(experts, may_overflow=False))
+
+
+__all__ = ["LayerStats", "layer"]

@@ -78,7 +78,7 @@ def in_chunks(options, chunks, function, x, weights, ids, experts):
         num_experts=EXPERTS,
         axis_name="x",
         chunks=chunks,
-        **{"topology": TOPOLOGY} | options,
+        **{"topology": TOPOLOGY, "buffer_factor": None, "drop": True} | options,
     )
 
 

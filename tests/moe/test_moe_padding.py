@@ -53,7 +53,7 @@ def kept_by(options, x, router):
 
     def local(x, router):
         _, ids = reference.route(x, router, TOP_K)
-        only = {k: v for k, v in options.items() if k != "chunks"}
+        only = {k: v for k, v in options.items() if k not in ("chunks", "drop")}
         return dispatched(x, ids, **only)[2].kept
 
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P()), out_specs=P("x"))
@@ -66,8 +66,8 @@ def kept_by(options, x, router):
     [
         {"deduplicate": False},
         {"deduplicate": True},
-        {"deduplicate": False, "chunks": 2, "buffer_factor": 0.8},
-        {"deduplicate": True, "chunks": 2, "buffer_factor": 0.8},
+        {"deduplicate": False, "chunks": 2, "buffer_factor": 0.8, "drop": True},
+        {"deduplicate": True, "chunks": 2, "buffer_factor": 0.8, "drop": True},
         {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn},
         {"deduplicate": True, "payload_dtype": jnp.bfloat16},
     ],

@@ -197,7 +197,10 @@ def layers_that_differ(options):
             ("deduplicate=True", "deduplicate=False"),
         ),
         (({"chunks": 1}, {"chunks": 2}), ("chunks=1", "chunks=2")),
-        (({"buffer_factor": 1.0}, {}), ("room for 16 rows", "room for 32 rows")),
+        (
+            ({"buffer_factor": 1.0}, {"buffer_factor": None}),
+            ("room for 16 rows", "room for 64 rows"),
+        ),
     ],
 )
 def test_processes_whose_layers_differ_are_told(options, words):

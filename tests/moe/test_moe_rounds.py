@@ -1,0 +1,295 @@
+"""Layers that take tokens in rounds where a device has too little room for all: none is dropped."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spmd import mesh_of
+
+import fastjax
+from fastjax import moe
+
+P = jax.P
+DEVICES, EXPERTS, TOP_K, WIDTH = 8, 16, 3, 6
+TOPOLOGY = fastjax.Topology(4, 2)
+
+
+def expert(rows, params):
+    return jnp.tanh(rows @ params[0]) @ params[1]
+
+
+def dense(x, weights, params, ids):
+    every = jax.vmap(expert, (None, 0), 1)(x, params)
+    chosen = jnp.take_along_axis(every, jnp.maximum(ids, 0)[..., None], 1)
+    return (chosen * jnp.where(ids < 0, 0, weights)[..., None]).sum(1)
+
+
+def layer(x, weights, params, ids, function=expert, **options):
+    usual = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY, "buffer_factor": 1.25}
+    return moe.layer(function, x, ids, weights, params, **usual | options)
+
+
+def on_devices(function=expert, **options):
+    """The layer, with statistics of each device."""
+
+    def local(x, weights, params, ids):
+        result, stats = layer(x, weights, params, ids, function, return_stats=True, **options)
+        return result, jax.tree.map(lambda a: a[None], stats)
+
+    return jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+
+
+def ids_of(rng, tokens, law):
+    shape = DEVICES * tokens, TOP_K
+    if law == "one device":
+        return rng.integers(0, 2, shape).astype(np.int32)
+    if law == "one expert":
+        return np.full(shape, 5, np.int32)
+    if law == "holes":
+        return np.where(rng.random(shape) < 0.5, -1, rng.integers(0, 3, shape)).astype(np.int32)
+    popular = rng.permutation(np.arange(1, EXPERTS + 1) ** -1.2)
+    return rng.choice(EXPERTS, shape, p=popular / popular.sum()).astype(np.int32)
+
+
+def problem(rng, tokens, law="zipf"):
+    some = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    params = some(EXPERTS, WIDTH, 5), some(EXPERTS, 5, WIDTH)
+    x, weights = some(DEVICES * tokens, WIDTH), rng.random((DEVICES * tokens, TOP_K))
+    return x, weights.astype(np.float32), params, ids_of(rng, tokens, law)
+
+
+def same(got, wanted):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def with_gradients(function):
+    """The sum of squares of the first result, and its gradients."""
+
+    def loss(x, weights, params, ids):
+        made = function(x, weights, params, ids)
+        return ((made[0] if isinstance(made, tuple) else made) ** 2).sum()
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+
+
+@pytest.mark.parametrize("law", ["zipf", "one device", "one expert", "holes"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"deduplicate": False},
+        {"deduplicate": True},
+        {"deduplicate": True, "chunks": 3, "alignment": 4},
+        {"deduplicate": False, "chunks": 2, "buffer_factor": 0.5},
+    ],
+    ids=lambda options: ",".join(map(str, options.values())),
+)
+def test_nothing_is_dropped(rng, options, law):
+    arrays = problem(rng, 17, law)
+    ids, function = arrays[-1], on_devices(**options)
+    result, stats = jax.jit(function)(*arrays)
+    same(result, dense(*arrays))
+    same(with_gradients(function)(*arrays), with_gradients(dense)(*arrays))
+    rows = np.bincount(ids[ids >= 0], minlength=EXPERTS)
+    np.testing.assert_array_equal(stats.expert_rows, np.broadcast_to(rows, (DEVICES, EXPERTS)))
+    np.testing.assert_array_equal(stats.rows, rows.reshape(DEVICES, -1).sum(1))
+    assert not stats.dropped.any()
+    assert len({*stats.rounds.tolist()}) == 1
+    assert stats.rounds[0] > 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_rounds_of_any_tokens(data):
+    """Rounds have as many rows as there is room, and no more rounds than that needs parts."""
+    tokens = data.draw(st.sampled_from([1, 2, 9]))  # programs are compiled for
+    factor = data.draw(st.sampled_from([0.25, 1.25]))
+    shape = DEVICES * tokens, TOP_K
+    ids = data.draw(st.lists(st.integers(-1, EXPERTS - 1), min_size=shape[0] * shape[1]))
+    ids = np.resize(np.array(ids, np.int32), shape)
+    run = compiled(tokens, factor)
+    x = np.arange(shape[0] * WIDTH, dtype=np.float32).reshape(-1, WIDTH)
+    result, stats = run(x, np.ones(shape, np.float32), scales(), ids)
+    number = np.where(ids < 0, 0, ids + 1).sum(1, keepdims=True)
+    np.testing.assert_array_equal(result, x * number)
+    most = np.bincount(ids[ids >= 0], minlength=EXPERTS).reshape(DEVICES, -1).sum(1).max()
+    room = max(int(np.ceil(factor * tokens * TOP_K)), DEVICES * TOP_K)
+    part = max(1, room // (DEVICES * TOP_K))
+    assert -(-most // room) <= max(1, stats.rounds[0]) <= -(-tokens // part)
+    assert stats.rounds[0] == 1 or most > room
+
+
+def scales():
+    return np.arange(1, EXPERTS + 1, dtype=np.float32)[:, None]
+
+
+@functools.cache
+def compiled(tokens, factor):
+    def local(x, weights, params, ids):
+        result, stats = moe.layer(
+            lambda rows, scale: rows * scale,
+            *(x, ids, weights, params),
+            num_experts=EXPERTS,
+            axis_name="x",
+            buffer_factor=factor,
+            return_stats=True,
+        )
+        return result, stats.rounds[None]
+
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
+
+    def run(*arrays):
+        result, rounds = mapped(*arrays)
+        return result, moe.LayerStats(None, None, None, np.asarray(rounds))
+
+    del tokens
+    return run
+
+
+def test_same_sums_in_rounds_and_at_once(rng):
+    """To the bit, where experts have no products, which may depend on the rows beside a row."""
+    x, weights, _, ids = problem(rng, 20, "one device")
+    for deduplicate in (True, False):
+        results = []
+        for factor in (DEVICES, 1.25):
+            options = {"deduplicate": deduplicate, "buffer_factor": factor}
+            function = on_devices(lambda rows, scale: rows * scale, **options)
+            results.append(jax.jit(function)(x, weights, scales(), ids))
+        (at_once, once), (in_rounds, stats) = results
+        np.testing.assert_array_equal(at_once, in_rounds)
+        assert stats.rounds[0] > once.rounds[0]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_other_rounds_in_each_line_of_a_mesh(rng, check_vma):
+    """Lines of devices do not exchange with each other, and params are the same in all."""
+    mesh = mesh_of((2, 4), ("d", "x"))
+    x, weights, params, ids = problem(rng, 16)
+    ids[: len(ids) // 2] = np.arange(len(ids) // 2 * TOP_K).reshape(-1, TOP_K) % EXPERTS
+    ids[len(ids) // 2 :] = 3
+
+    def local(x, weights, params, ids):
+        options = {"topology": fastjax.Topology(2, 2), "return_stats": True}
+        result, stats = layer(x, weights, params, ids, **options)
+        return result, stats.rounds[None]
+
+    spread = P(("d", "x"))
+    specs = {"in_specs": (spread, spread, P("x"), spread), "out_specs": spread}
+    mapped = jax.shard_map(local, mesh=mesh, check_vma=check_vma, **specs)
+    result, rounds = jax.jit(mapped)(x, weights, params, ids)
+    same(result, dense(x, weights, params, ids))
+    assert rounds[0] == 1 < rounds[-1]
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(dense)(x, weights, params, ids))
+
+
+def test_values_around_the_function(rng):
+    """The gradients of values that devices share are summed over all, however many rounds."""
+    x, weights, _, ids = problem(rng, 9, "one device")
+
+    def loss(scale, x):
+        def local(x, ids, weights, scale):
+            def function(rows, sizes, params):
+                del sizes, params
+                return rows * scale
+
+            usual = {"num_experts": EXPERTS, "axis_name": "x", "buffer_factor": 1.25}
+            return moe.layer(function, x, ids, weights, (), **usual)
+
+        specs = (P("x"), P("x"), P("x"), P())
+        mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=P("x"))
+        return (mapped(x, ids, weights, scale) ** 2).sum()
+
+    dense_loss = lambda scale, x: ((x * scale * weights.sum(1, keepdims=True)) ** 2).sum()  # noqa: E731
+    got = jax.jit(jax.grad(loss, (0, 1)))(jnp.float32(1.5), x)
+    same(got, jax.grad(dense_loss, (0, 1))(jnp.float32(1.5), x))
+
+
+@pytest.mark.parametrize("policy", [None, moe.save_plans])
+def test_layers_in_a_scan_and_checkpointed(rng, policy):
+    x, weights, params, ids = problem(rng, 9, "one device")
+
+    def twice(layer, x, weights, params, ids):
+        body = jax.checkpoint(lambda x: layer(x, weights, params, ids), policy=policy)
+        return jax.lax.scan(lambda x, _: (x + body(x), None), x, None, 2)[0]
+
+    mapped = jax.shard_map(
+        functools.partial(twice, layer), mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")
+    )
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(functools.partial(twice, dense))(x, weights, params, ids))
+
+
+def test_vmap_over_microbatches(rng):
+    problems = [problem(rng, 8, law) for law in ("zipf", "one device", "holes")]
+    params = problems[0][2]
+    x, weights, ids = (jnp.stack([p[i] for p in problems]) for i in (0, 1, 3))
+    batched = functools.partial(jax.vmap, in_axes=(0, 0, None, 0))
+    specs = (P(None, "x"), P(None, "x"), P("x"), P(None, "x"))
+    mapped = jax.shard_map(batched(layer), mesh=mesh_of(), in_specs=specs, out_specs=P(None, "x"))
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(batched(dense))(x, weights, params, ids))
+
+
+def test_second_derivatives(rng):
+    x, weights, params, ids = problem(rng, 3, "one expert")
+    mapped = jax.shard_map(layer, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+
+    def of_gradient(function):
+        loss = lambda x, w, p: (function(x, w, p, ids) ** 2).sum()  # noqa: E731
+        squared = lambda *a: sum(  # noqa: E731
+            (g**2).sum() for g in jax.tree.leaves(jax.grad(loss, (0, 1, 2))(*a))
+        )
+        return jax.jit(jax.grad(squared, (0, 1, 2)))(x, weights, params)
+
+    for got, wanted in zip(
+        jax.tree.leaves(of_gradient(mapped)), jax.tree.leaves(of_gradient(dense)), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_drops_if_asked_to(rng, deduplicate, chunks):
+    """What is dropped is that of `dispatch`, and counted."""
+    x, weights, params, ids = problem(rng, 12)
+    options = {"deduplicate": deduplicate, "buffer_factor": 1.25}
+    function = on_devices(drop=True, chunks=chunks, **options)
+    result, stats = jax.jit(function)(x, weights, params, ids)
+
+    def local(x, ids):
+        usual = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
+        _, _, handle = moe.dispatch(x, ids, **usual, **options)
+        return handle.kept, handle.dropped[None], handle.group_rows
+
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    kept, dropped, rows = jax.jit(mapped)(x, ids)
+    same(result, dense(x, weights * kept, params, ids))
+    assert dropped.any()
+    np.testing.assert_array_equal(stats.dropped, dropped)
+    np.testing.assert_array_equal(stats.rows, rows.reshape(DEVICES, -1).sum(1))
+    np.testing.assert_array_equal(stats.expert_rows[0], np.bincount(ids.ravel(), minlength=EXPERTS))
+    assert (stats.rounds == 1).all()
+
+
+def test_room_is_what_was_asked_for():
+    """Of a program, forward and backward: most of the memory is room for rows that seldom come."""
+    shapes = (
+        jax.ShapeDtypeStruct((DEVICES * 256, 64), jnp.float32),
+        jax.ShapeDtypeStruct((DEVICES * 256, TOP_K), jnp.float32),
+        tuple(jax.ShapeDtypeStruct((EXPERTS, 64, 64), jnp.float32) for _ in range(2)),
+        jax.ShapeDtypeStruct((DEVICES * 256, TOP_K), jnp.int32),
+    )
+    bytes_of = lambda **options: (  # noqa: E731
+        with_gradients(on_devices(**options))
+        .lower(*shapes)
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
+    default = bytes_of(deduplicate=False, buffer_factor=None)
+    assert default < 0.7 * bytes_of(deduplicate=False, buffer_factor=DEVICES)
