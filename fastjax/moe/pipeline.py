@@ -63,7 +63,7 @@ class _Values(NamedTuple):
 def run(
     chunks: Sequence[Chunk],
     planned: Sequence[Planned],
-    token: jax.Array,
+    token: jax.Array | None,
     arrangements: Sequence[Arrangement],
     experts: Experts,
     params: Params,

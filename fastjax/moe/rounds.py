@@ -31,11 +31,11 @@ class Rounds(NamedTuple):
 
     Attributes:
       of_tokens: int32, shape (tokens,): the round of each token, from 0.
-      count: int32: how many there are, the same on all devices that exchange with each other.
+      number: int32: how many there are, the same on all devices that exchange with each other.
     """
 
     of_tokens: jax.Array
-    count: jax.Array
+    number: jax.Array
 
 
 class First(NamedTuple):
@@ -77,7 +77,7 @@ def plan_first(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangeme
             jnp.where(of_tokens[:, None] == 0, ids.astype(jnp.int32), routing.UNROUTED)
             for of_tokens, ids in zip(of_chunks.of_tokens, expert_ids, strict=True)
         ]
-        rounds = Rounds(jnp.concatenate(of_chunks.of_tokens), of_chunks.count)
+        rounds = Rounds(jnp.concatenate(of_chunks.of_tokens), of_chunks.number)
         return *plan_dispatches(first, arrangements), rounds
 
     planned, token, rounds = checkpoint.named(jax.lax.cond(over, in_rounds, lambda: at_once))
@@ -93,7 +93,7 @@ def _fullest(expert_rows: jax.Array, devices: int) -> jax.Array:
 
 class _Divided(NamedTuple):
     of_tokens: list[jax.Array]  # of each chunk
-    count: jax.Array
+    number: jax.Array
 
 
 def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]) -> _Divided:
@@ -163,7 +163,8 @@ def add_further(
 
     constants = rounds.of_tokens, others, constants
     with jax.named_scope("moe_round"):
-        return results + _summed(one, floats, constants, rounds.count)
+        made: Any = _summed(one, floats, constants, rounds.number)
+    return results + made
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

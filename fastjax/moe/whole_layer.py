@@ -48,7 +48,7 @@ def layer(
     payload_dtype: DTypeLike | None = None,
     deduplicate: bool | None = None,
     return_stats: bool = False,
-) -> jax.Array | tuple[jax.Array, LayerStats]:
+) -> Any:
     """Sends tokens to their experts, has these work, and adds up what comes back.
 
     To be called inside `jax.shard_map`. Does what `dispatch`, the experts and `combine` do one
@@ -217,7 +217,7 @@ def _with_further(
 def _stats(first: First, room: Any, group: ExchangeGroup) -> LayerStats:
     """What the layer did, from the plans of its chunks and, where there are drops, the room."""
     one = jnp.ones((), jnp.int32)
-    rounds = one if first.rounds is None else first.rounds.count
+    rounds = one if first.rounds is None else first.rounds.number
     if room is None:
         rows = look_up(first.expert_rows.reshape(len(group.spec.rank_of), -1), group.position())
         stats = LayerStats(first.expert_rows, rows.sum(dtype=rows.dtype), 0 * one, rounds)
