@@ -11,7 +11,7 @@
 namespace fastjax {
 
 // Opens a call site for devices of one process: the last device to arrive plans with the counts of all.
-std::shared_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan);
+std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan);
 // Opens a call site for devices of several processes: each process gets the counts of all, makes the same plan, and
 // writes its own devices' tables.
 std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,

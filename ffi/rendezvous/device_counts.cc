@@ -56,8 +56,8 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
 
 }  // namespace
 
-std::shared_ptr<Counts> OpenDeviceCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return OpenRendezvous<DeviceCounts>(std::move(site), std::move(plan));
+std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+  return OpenRendezvous<DeviceCounts>(site, std::move(plan));
 }
 
 }  // namespace fastjax

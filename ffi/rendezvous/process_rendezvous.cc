@@ -267,7 +267,8 @@ void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata&
 
 void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
   if (ProcessSession* session = Find(process, message->metadata); session != nullptr) {
-    if (Accept(session, *PlaceOf(process, *session), std::move(message))) BeginIfMet(session);
+    const auto place = PlaceOf(process, *session);
+    if (place.has_value() && Accept(session, *place, std::move(message))) BeginIfMet(session);
     return;
   }
   // The process that gave up has told all others, except the one that had told it.
