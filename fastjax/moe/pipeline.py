@@ -94,14 +94,16 @@ def run(
 
 def closed(
     experts: Experts, params: Params, x: jax.Array, arrangements: Sequence[Arrangement]
-) -> tuple[Experts, Any]:
+) -> tuple[Experts, Any, bool]:
     """Experts that take params together with the traced values that they capture, and these.
+
+    And whether they have effects, collectives for instance.
 
     A rule for derivatives would not know of the latter. There is a program for each number of rows.
     """
     here = arrangements[0].experts.count // len(arrangements[0].servers.rank_of)
     sizes = jnp.zeros(here, jnp.int32)
-    programs, captured = {}, {}
+    programs, captured, effects = {}, {}, False
     for rows in {arrangement.experts.rows for arrangement in arrangements}:
         example = jnp.zeros((rows, x.shape[1]), x.dtype)
         leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
@@ -109,6 +111,7 @@ def closed(
         examples = jax.tree.unflatten(structure, leaves)
         program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
         programs[rows] = program, jax.tree.structure(made)
+        effects |= bool({*program.effects, *jax_compat.our_primitives(program)})
         captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:
@@ -120,7 +123,7 @@ def closed(
         made = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves)
         return jax.tree.unflatten(structure, made)
 
-    return converted, captured
+    return converted, captured, effects
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

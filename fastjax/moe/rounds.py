@@ -104,6 +104,7 @@ def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
     """
     group, experts = arrangements[0].group, arrangements[0].experts
     devices = len(arrangements[0].servers.rank_of)
+    here = experts.count // devices
     rooms = jnp.array([a.experts.available for a in arrangements], jnp.int32)
     top_k = expert_ids[0].shape[1]
     lengths = [max(1, a.experts.available // (devices * top_k)) for a in arrangements]
@@ -112,16 +113,16 @@ def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
     for ids, length in zip(expert_ids, lengths, strict=True):
         part = quotient(jnp.arange(len(ids), dtype=jnp.int32), length)
         chosen = routing.check(ids, experts.count).experts
-        at = part[:, None] * experts.count + chosen
-        at = jnp.where(chosen < experts.count, at, parts * experts.count)
-        of_parts.append(routing.count(at, parts * experts.count).reshape(parts, experts.count))
+        at = part[:, None] * devices + quotient(chosen, here)
+        at = jnp.where(chosen < experts.count, at, parts * devices)
+        of_parts.append(routing.count(at, parts * devices).reshape(parts, devices))
         part_of.append(part)
-    (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (devices, parts, chunks, experts)
+    (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, devices)
 
     def take(state: tuple[jax.Array, jax.Array], rows: jax.Array) -> Any:
         now, number = state
         together = now + rows
-        over = _fullest(together, devices) > rooms
+        over = together.max(-1) > rooms
         number = number + over.astype(jnp.int32)
         return (jnp.where(over[:, None], rows, together), number), number
 

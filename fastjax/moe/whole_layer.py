@@ -78,8 +78,8 @@ def layer(
       buffer_factor: room of a device for arriving rows, as a multiple of tokens * k, what a device
         gets if all devices get the same; at least what one token of each device may need. Where
         more arrive, tokens go in further rounds, so nothing is dropped: a further round takes as
-        long as a layer of its tokens, in one chunk. By default 1.25, or as many as can arrive where
-        these take no more than a MiB.
+        long as a layer of its tokens, in one chunk, and has no forward mode. By default 1.25, or as
+        many as can arrive where these take no more than a MiB.
       drop: whether rows without room are dropped instead, as `dispatch` does; which are does not
         depend on the chunks. Then there is by default room for all.
       alignment: see `dispatch`; of each chunk's rows.
@@ -156,7 +156,9 @@ def _run(
 ) -> tuple[jax.Array, LayerStats]:
     tokens, top_k = expert_ids.shape
     whole = arrange(x, expert_ids, weights, work.options)
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], whole.group.axes)
+    leaves, structure = jax.tree.flatten((x, expert_ids, weights, params))
+    leaves = jax_compat.vary_together(leaves, whole.group.axes)
+    x, expert_ids, weights, params = jax.tree.unflatten(structure, leaves)
     chunks = work.chunks
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
@@ -169,15 +171,15 @@ def _run(
     experts = work.experts
     if chunks > 1 or further is not None:
         every = [*arrangements] if further is None else [*arrangements, further]
-        experts, captured = pipeline.closed(experts, params, x, every)
-        if further is not None and not jax_compat.vary_alike([x, *jax.tree.leaves(captured)]):
-            # Cotangents of a value that devices share are summed over them, in each round. Devices
-            # that do not exchange with each other may have other numbers of rounds.
+        experts, captured, effects = pipeline.closed(experts, params, x, every)
+        alike = jax_compat.vary_alike([x, *jax.tree.leaves(captured)])
+        if further is not None and (effects or not alike):
+            # Devices that do not exchange with each other may have other numbers of rounds. So a
+            # round has no collectives, nor values that devices share, whose cotangents are summed.
             fit = dataclasses.replace(work.options, buffer_factor=float(len(whole.servers.rank_of)))
             fitting = dataclasses.replace(work, options=fit)
             return _run(fitting, x, expert_ids, weights, params)
-        x, *leaves = jax_compat.vary_together([x, *jax.tree.leaves(params)], whole.group.axes)
-        params = jax.tree.unflatten(jax.tree.structure(params), leaves), captured
+        params = params, captured
     ids, room = _for_chunks(expert_ids, whole) if chunks > 1 else (expert_ids, None)
     first = plan_first([ids[at] for at in slices], arrangements)
     if chunks == 1:

@@ -167,11 +167,14 @@ void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion don
   if (loaded.ok() && state_.started) {
     const Completion put = [this, run_id, done](const Status& status) {
       flight_.run_id = run_id;
+      // What was put on the stream so far must not go on in memory that XLA takes back.
+      if (!status.ok()) state_.gpu->driver().SynchronizeStream(beside_.stream);
       done(status.ok() ? state_.gpu->AddFlight(caller_.device, rows_, flight_) : status);
     };
     return state_.exchange->Start(run_id, lookup_.partition(), args_, put);
   }
   if (loaded.ok()) return state_.exchange->Start(run_id, lookup_.partition(), args_, std::move(done));
+  if (memory_.has_value()) state_.gpu->driver().SynchronizeStream(beside_.stream);
   const int32_t partition = lookup_.Find(caller_);
   if (partition < 0) return done(FailsAlone(*state_.site, loaded));
   state_.exchange->FailGroup(run_id, partition, loaded, std::move(done));

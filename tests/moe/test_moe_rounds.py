@@ -209,6 +209,47 @@ def test_values_around_the_function(rng):
     same(got, jax.grad(dense_loss, (0, 1))(jnp.float32(1.5), x))
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_collectives_of_the_function(rng, check_vma):
+    """Lines of the mesh, which share parts of params, have different numbers of rounds."""
+    mesh = mesh_of((2, 4), ("d", "x"))
+    x, weights, (up, down), ids = problem(rng, 16)
+    ids[: len(ids) // 2] = np.arange(len(ids) // 2 * TOP_K).reshape(-1, TOP_K) % EXPERTS
+    ids[len(ids) // 2 :] = 3
+    params = np.pad(up, ((0, 0), (0, 0), (0, 1))), np.pad(down, ((0, 0), (0, 1), (0, 0)))
+
+    def gathered(rows, sizes, params):
+        whole = (jax.lax.all_gather(params[0], "d", axis=2, tiled=True), params[1])
+        return moe.grouped_map(expert, rows, whole, sizes)
+
+    local = functools.partial(layer, function=gathered, topology=fastjax.Topology(2, 2))
+    spread = P(("d", "x"))
+    split = P("x", None, "d"), P("x")
+    specs = {"in_specs": (spread, spread, split, spread), "out_specs": spread}
+    mapped = jax.shard_map(local, mesh=mesh, check_vma=check_vma, **specs)
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(dense)(x, weights, params, ids))
+
+
+@pytest.mark.parametrize("wide", ["x", "weights", "params"])
+def test_arrays_that_vary_over_other_axes_too(rng, wide):
+    """What does not is the same in both lines of the mesh."""
+    mesh = mesh_of((2, 4), ("d", "x"))
+    x, weights, params, ids = problem(rng, 16, "one device")
+    half = len(x) // 2
+    both = lambda name, array: array if name == wide else np.concatenate([array[:half]] * 2)  # noqa: E731
+    arrays = both("x", x), both("weights", weights), params, np.concatenate([ids[:half]] * 2)
+    spread = {True: P(("d", "x")), False: P("x")}
+    given = tuple(a if n == wide else a[:half] for n, a in (("x", x), ("weights", weights)))
+    of_lines = jax.tree.map(lambda p: np.concatenate([p, p]), params)
+    given = (*given, of_lines if wide == "params" else params, ids[:half])
+    specs = (*(spread[wide == name] for name in ("x", "weights", "params")), P("x"))
+    local = functools.partial(layer, topology=fastjax.Topology(2, 2))
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(("d", "x")))
+    same(jax.jit(mapped)(*given), dense(*arrays))
+    assert np.isfinite(with_gradients(mapped)(*given)[0])
+
+
 @pytest.mark.parametrize("policy", [None, moe.save_plans])
 def test_layers_in_a_scan_and_checkpointed(rng, policy):
     x, weights, params, ids = problem(rng, 9, "one device")

@@ -73,7 +73,7 @@ struct GpuExchange final : Rendezvous<ExchangeArgs> {
 }  // namespace
 
 std::shared_ptr<Counts> GpuBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return OpenDeviceCounts(std::move(site), std::move(plan));
+  return OpenDeviceCounts(site, std::move(plan));
 }
 
 std::shared_ptr<Exchange> GpuBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {

@@ -14,7 +14,7 @@ class MemoryBackend final : public Backend {
  public:
   // Neither has state: any number of them is one.
   std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
-    return OpenDeviceCounts(std::move(site), std::move(plan));
+    return OpenDeviceCounts(site, std::move(plan));
   }
   std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
 };

@@ -29,6 +29,18 @@ Status Gpu::AddFlight(int32_t device, const void* rows, Flight flight) {
 }
 
 Status Gpu::EndFlight(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream) {
+  Status status = Await(device, rows, kept, stream);
+  if (status.ok()) return status;
+  // The program fails, and XLA takes the memory of its other exchanges back: they end before.
+  kernels::Stream exchanges = nullptr;
+  DeviceScope scope(*this);
+  if (scope.Choose(device).ok() && SideStream(device, Beside::kExchanges, &exchanges).ok()) {
+    driver_->SynchronizeStream(exchanges);
+  }
+  return status;
+}
+
+Status Gpu::Await(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream) {
   Flight flight;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -73,7 +73,8 @@ class Gpu {
   // What starts and dones agree on, whose handlers cannot read a token: an exchange is known by where its rows are;
   // null for all that have none. Adds the one whose work has just been put on its stream; on an error it has ended.
   Status AddFlight(int32_t device, const void* rows, Flight flight);
-  // Has `stream` wait for the end of an exchange, and forgets it. `kept`: the arrays that XLA has kept for it.
+  // Has `stream` wait for the end of an exchange, and forgets it. `kept`: the arrays that XLA has kept for it. On an
+  // error, all exchanges of the device have ended.
   Status EndFlight(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream);
   // Waits until the exchanges of a program that has failed have ended, and forgets them: XLA takes the memory back.
   void DropFlights(int32_t device, int64_t run_id);
@@ -93,6 +94,8 @@ class Gpu {
   void ReturnMemory(int32_t device, Kept memory, kernels::Stream stream);
 
  private:
+  Status Await(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream);
+
   struct Device {
     std::vector<kernels::Event> events;
     std::vector<Kept> pinned;
