@@ -142,9 +142,9 @@ plt.show()
 # %% [markdown]
 # ## Less room
 #
-# By default a device has room for all that can arrive, which costs memory. `buffer_factor=1.25` has
-# room for 1.25 times the average. What does not fit is dropped, and counted; where it belongs,
-# `combine` adds zero.
+# By default `dispatch` has room for all that can arrive, which costs memory.
+# `buffer_factor=1.25` has room for 1.25 times the average. What does not fit is dropped, and
+# counted; where it belongs, `combine` adds zero.
 
 # %%
 for factor in (2.0, 1.25, 0.75):

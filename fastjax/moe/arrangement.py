@@ -19,7 +19,7 @@ from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
 
 ROUND_FACTOR = 1.25
-# Of rows. Rounds cost a layer a tenth of a millisecond on CPU devices, and save a small one little.
+# Of rows. Whether there are rounds takes time to find out, and a small layer saves little memory.
 _SMALL_BYTES = 1 << 20
 
 

@@ -184,12 +184,9 @@ def handle_of(
       weights: of choices, or of rows at experts where tokens cross once.
       crossed: to other servers before that, where tokens cross once.
     """
-    if crossed is None:
-        kept, dropped, way = routed.route.kept, routed.dropped, None
-    else:
-        kept, dropped, way = crossed.kept, crossed.dropped, crossed.crossing
-    named = checkpoint.named((kept, dropped, way))
-    return Handle(*named[:2], routed.group_rows, weights, routed.route, named[2])
+    room, way = (routed.room, None) if crossed is None else (crossed.room, crossed.crossing)
+    kept, dropped, way = checkpoint.named((room.kept, room.dropped, way))
+    return Handle(kept, dropped, routed.group_rows, weights, routed.route, way)
 
 
 __all__ = [

@@ -17,9 +17,25 @@ from fastjax.traced.nonnegative import look_up
 from fastjax.traced.plan import plan_and_gather, plan_sizes
 
 
+class Room(NamedTuple):
+    """Which choices of a device find room at their experts if all go at once.
+
+    Attributes:
+      kept: bool, shape (tokens, k).
+      dropped: how many do not.
+      expert_rows: choices of all devices for each expert, shape (num_experts,).
+      rows: those that this device's experts get.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    expert_rows: jax.Array
+    rows: jax.Array
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["route", "dropped", "expert_rows", "group_rows", "group_sizes"],
+    data_fields=["route", "room", "group_rows", "group_sizes"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -28,21 +44,14 @@ class Routed:
 
     Attributes:
       route: there and back.
-      dropped: choices of this device that found no room.
-      expert_rows: choices of all devices for each expert, shape (num_experts,).
+      room: which choices found it.
       group_rows, group_sizes: rows of each local expert, without and with padding.
     """
 
     route: Route
-    dropped: jax.Array
-    expert_rows: jax.Array
+    room: Room
     group_rows: jax.Array
     group_sizes: jax.Array
-
-    @property
-    def rows(self) -> jax.Array:
-        """Rows that this device's experts get."""
-        return self.group_rows.sum(dtype=self.group_rows.dtype)
 
 
 def find_route(
@@ -90,30 +99,15 @@ def find_route(
         rows=experts.rows,
     )
     dropped = (by_expert.counts - routes.kept).sum(dtype=jnp.int32)
-    expert_rows = counts.sum(0, dtype=counts.dtype)
-    return Routed(route, dropped, expert_rows, routes.group_rows, routes.group_sizes)
+    rows = routes.group_rows.sum(dtype=counts.dtype)
+    room = Room(route.kept, dropped, counts.sum(0, dtype=counts.dtype), rows)
+    return Routed(route, room, routes.group_rows, routes.group_sizes)
 
 
 def sizes_to_plan(send_sizes: jax.Array, wrong: jax.Array, token: jax.Array | None) -> jax.Array:
     """Sizes, after `token`; the planner refuses them where an expert id is out of range."""
     sizes = send_sizes.at[0].set(jnp.where(wrong > 0, -wrong, send_sizes[0]))
     return sizes if token is None else after(sizes, token)
-
-
-class Room(NamedTuple):
-    """Which choices find room at their experts if all go at once.
-
-    Attributes:
-      kept: bool, shape (tokens, k).
-      dropped: how many do not.
-      expert_rows: choices of all devices for each expert, shape (num_experts,).
-      rows: those that this device's experts get.
-    """
-
-    kept: jax.Array
-    dropped: jax.Array
-    expert_rows: jax.Array
-    rows: jax.Array
 
 
 def find_room(choices: routing.Choices, experts: Experts, group: ExchangeGroup) -> Room:

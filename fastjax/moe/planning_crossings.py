@@ -41,18 +41,12 @@ class PlannedCrossing(NamedTuple):
     """How tokens are to cross.
 
     Attributes:
-      kept: which choices of this device's tokens find room at their experts.
-      dropped: how many do not.
-      expert_rows: choices of all devices for each expert, shape (num_experts,).
-      rows: those that this device's experts get.
+      room: which choices find it at their experts.
       crossing: the way that tokens take.
       numbers: by `_numbers_of`.
     """
 
-    kept: jax.Array
-    dropped: jax.Array
-    expert_rows: jax.Array
-    rows: jax.Array
+    room: Room
     crossing: Crossing
     numbers: tuple[jax.Array, jax.Array]
 
@@ -129,7 +123,7 @@ def plan(
     crossing = checkpoint.named(found)
     numbers = _numbers_of(wanted.experts, crossing, servers)
     room = wanted.room or _room_for_all(wanted, of_experts, group)
-    return PlannedCrossing(room.kept, room.dropped, room.expert_rows, room.rows, crossing, numbers)
+    return PlannedCrossing(room, crossing, numbers)
 
 
 def _room_for_all(wanted: Wanted, counts: jax.Array, group: ExchangeGroup) -> Room:

@@ -61,7 +61,7 @@ def plan_first(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangeme
     from the counts that come with the plan, do they count parts of their tokens, and plan again.
     """
     planned, token = plan_dispatches(expert_ids, arrangements)
-    of_chunks = jnp.stack([plan.expert_rows for plan in planned])
+    of_chunks = jnp.stack([plan.room.expert_rows for plan in planned])
     expert_rows = of_chunks.sum(0, dtype=jnp.int32)
     if not any(arrangement.experts.may_overflow for arrangement in arrangements):
         return First(planned, token, expert_rows, None)

@@ -191,7 +191,7 @@ def _run(
     if further is not None and first.rounds is not None:
         result = _with_further(result, further, first.rounds, experts, x, ids, weights, params)
     if room is None and whole.experts.may_drop:
-        room = first.planned[0]
+        room = first.planned[0].room
     return result, _stats(first, room, group)
 
 
@@ -216,7 +216,7 @@ def _with_further(
     return add_further(result, rounds, of_round, (x, weights, params), expert_ids)
 
 
-def _stats(first: First, room: Any, group: ExchangeGroup) -> LayerStats:
+def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
     """What the layer did, from the plans of its chunks and, where there are drops, the room."""
     one = jnp.ones((), jnp.int32)
     rounds = one if first.rounds is None else first.rounds.number

@@ -18,7 +18,7 @@ namespace fastjax {
 
 // The transport of a job, and the objects that use it.
 struct ProcessGroup {
-  explicit ProcessGroup(std::shared_ptr<Transport> w) : transport(std::move(w)), rendezvous(transport.get()) {
+  explicit ProcessGroup(std::shared_ptr<Transport> of_job) : transport(std::move(of_job)), rendezvous(transport.get()) {
     transport->SetHandler(&rendezvous);
   }
 

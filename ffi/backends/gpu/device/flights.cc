@@ -42,6 +42,7 @@ Status Gpu::EndFlight(int32_t device, const void* rows, const std::vector<const 
 
 Status Gpu::Await(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream) {
   Flight flight;
+  Status status;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& flights = At(device).flights;
@@ -53,12 +54,13 @@ Status Gpu::Await(int32_t device, const void* rows, const std::vector<const void
                               "chunks, a layer starts no exchanges.");
     }
     flight = found->second;
-    if (rows != nullptr) flights.erase(found);
+    DeviceScope scope(*this);
+    status = scope.Choose(device);
+    // With the lock held, since a start without rows gives the event of the one before back, for others to record.
+    if (status.ok()) status = Check(driver_->WaitEvent(stream, flight.end), device, "wait for an exchange");
+    if (rows == nullptr) return status;
+    flights.erase(found);
   }
-  DeviceScope scope(*this);
-  Status status = scope.Choose(device);
-  if (status.ok()) status = Check(driver_->WaitEvent(stream, flight.end), device, "wait for an exchange");
-  if (rows == nullptr) return status;
   ReturnEvent(device, flight.end);
   const bool all = std::all_of(flight.reads.begin(), flight.reads.end(), [&](const void* array) {
     return array == nullptr || std::find(kept.begin(), kept.end(), array) != kept.end();
