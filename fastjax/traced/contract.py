@@ -190,9 +190,25 @@ On GPUs, the rows of an exchange that was started, once they have come.
 AFTER = CustomCall("fastjax_after_v2", (Attribute("detached", "bool"),), in_place=0)
 """The same, for any array."""
 
+LEVEL = CustomCall(
+    "fastjax_level_v2",
+    (
+        Attribute("operands", "string"),
+        Attribute("servers", "int64"),
+        Attribute("devices", "int64"),
+        Attribute("copies", "int64"),
+        Attribute("cost_rows", "int64"),
+    ),
+    operands=("counts",),
+)
+"""Deals rows of experts to devices: slots, sizes and starts, which follow each other in the result.
+
+Counts are int32, shape (..., senders, experts), the result (..., words). On CPU devices only.
+"""
+
 EMPTY = CustomCall("fastjax_empty_v2")
 
-CALLS = {call.target: call for call in (PLAN, EXCHANGE, START, DONE, AFTER, EMPTY)}
+CALLS = {call.target: call for call in (PLAN, EXCHANGE, START, DONE, AFTER, LEVEL, EMPTY)}
 
 __all__ = [
     "AFTER",
@@ -200,6 +216,7 @@ __all__ = [
     "DONE",
     "EMPTY",
     "EXCHANGE",
+    "LEVEL",
     "PLAN",
     "START",
     "Attribute",

@@ -65,6 +65,14 @@ Contract Declare() {
   contract.start = {"fastjax_start_v2", {}, {{"a call site's", {{"channel", &A::channel}}}}};
   contract.done = {"fastjax_done_v2", {}, {}};
   contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}};
+  contract.level = {"fastjax_level_v2",
+                    {{"counts", Operand::kCounts}},
+                    {{"a levelling's",
+                      {{"operands", &A::operands},
+                       {"servers", &A::servers},
+                       {"devices", &A::devices},
+                       {"copies", &A::copies},
+                       {"cost_rows", &A::cost_rows}}}}};
   contract.empty = {"fastjax_empty_v2", {}, {}};
   return contract;
 }

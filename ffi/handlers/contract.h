@@ -48,6 +48,11 @@ struct CallAttributes {
   bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own
+  // Of what deals rows to devices, in the words of planner::LevellingShape.
+  int64_t servers = 0;
+  int64_t devices = 0;
+  int64_t copies = 0;
+  int64_t cost_rows = 0;
 };
 
 struct Attribute {
@@ -80,9 +85,10 @@ struct Contract {
   CustomCall start;     // gives an exchange its place in the order of exchanges
   CustomCall done;
   CustomCall after;
+  CustomCall level;  // deals rows of experts to devices
   CustomCall empty;
 
-  std::vector<const CustomCall*> calls() const { return {&plan, &exchange, &start, &done, &after, &empty}; }
+  std::vector<const CustomCall*> calls() const { return {&plan, &exchange, &start, &done, &after, &level, &empty}; }
 };
 
 const Contract& GetContract();

@@ -20,6 +20,7 @@ struct Bundle {
 Bundle Plan();
 Bundle Exchange();
 Bundle Start();
+Bundle Level();
 
 // On CPUs that emulate GPUs.
 Bundle EmulatedPlan();

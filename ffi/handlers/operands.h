@@ -29,6 +29,7 @@ enum class Operand : uint8_t {
   kStarts,
   kToken,
   kPartition,
+  kCounts,
   kCount
 };
 

@@ -163,6 +163,7 @@ nb::dict Registrations(bool emulates) {
   targets[contract.plan.target] = ToDict(emulates ? handlers::EmulatedPlan() : handlers::Plan());
   targets[contract.exchange.target] = ToDict(emulates ? handlers::EmulatedExchange() : handlers::Exchange());
   targets[contract.start.target] = ToDict(handlers::Start());
+  targets[contract.level.target] = ToDict(handlers::Level());
   targets[contract.done.target] = Handler(emulates ? handlers::EmulatedDoneExecute : handlers::DoneExecute);
   targets[contract.after.target] = Handler(handlers::AfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);

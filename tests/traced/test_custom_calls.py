@@ -21,6 +21,7 @@ from fastjax.traced import contract
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, Attribute, CustomCall
 from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.levelling import level
 from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import make_spec
 from fastjax.traced.start_done import done, start
@@ -48,7 +49,12 @@ def gathered(operand, *_):
     return operand + gather_counts(jnp.arange(2), ("x",), None, spec).sum()
 
 
-ONLY_CPU = {contract.START.target}
+def dealt(operand, *_):
+    counts = jnp.ones((8, 16), jnp.int32)
+    return operand + level(counts, servers=2, devices=4, copies=1).sizes[0, 0, 0]
+
+
+ONLY_CPU = {contract.START.target, contract.LEVEL.target}
 
 
 def played(*operands):
@@ -67,7 +73,7 @@ def program(f, arguments, platform="cpu"):
 def all_programs(platform):
     data = jax.ShapeDtypeStruct((8, 4, 2), jnp.float32)
     integers = jax.ShapeDtypeStruct((8, 8), jnp.int32)
-    for f in (exchange, planned, indexed, in_two, gathered):
+    for f in (exchange, planned, indexed, in_two, gathered, dealt):
         mapped = jax.shard_map(f, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
         yield program(mapped, (ROWS, ROWS, *[SIZES] * 4), platform)
     yield program(played, (data, data, *[integers] * 4), platform)
