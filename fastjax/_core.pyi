@@ -42,6 +42,11 @@ def set_emulated_faults(pinned: int = -1, lost: int = -1) -> None:
     For tests: from now on this emulated GPU gets no more pinned memory, and that one takes no more work.
     """
 
+def level_experts(rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], servers: int, devices: int, copies: int, cost_rows: int) -> tuple:
+    """
+    The expert of each slot of each device, and the rows of each group of each device.
+    """
+
 def plans_made() -> int:
     """How many plans traced programs have made in this process."""
 

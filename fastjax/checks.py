@@ -10,6 +10,7 @@ from fastjax.errors import ArgumentError, TopologyError
 from fastjax.topology import Topology
 
 _TOO_MANY_DEVICES = 2**15
+_TOO_MANY_ROWS = 2**31
 
 
 def check_topology(topology: Any) -> None:
@@ -29,4 +30,26 @@ def check_row_bytes(row_bytes: Any) -> None:
         raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
 
 
-__all__ = ["check_row_bytes", "check_topology"]
+def check_levelling(
+    shape: tuple[int, ...], *, servers: int, devices: int, copies: int, cost_rows: int
+) -> None:
+    """Refuses numbers by which rows of experts, of that shape, cannot be levelled."""
+    for name, value in {"servers": servers, "devices": devices, "copies": copies}.items():
+        if value < 1:
+            raise ArgumentError(f"{name} must be 1 or more, got {value!r}.")
+    if cost_rows < 0:
+        raise ArgumentError(f"cost_rows must be 0 or more, got {cost_rows!r}.")
+    if copies * cost_rows >= _TOO_MANY_ROWS:
+        raise ArgumentError(
+            f"copies * cost_rows must be less than 2**31, got copies={copies} and "
+            f"cost_rows={cost_rows}."
+        )
+    if len(shape) != 1:
+        raise ArgumentError(f"rows must have shape (experts,), got {shape}.")
+    if shape[0] == 0 or shape[0] % (servers * devices):
+        raise ArgumentError(
+            f"there must be a multiple of {servers * devices} experts, got {shape[0]}."
+        )
+
+
+__all__ = ["check_levelling", "check_row_bytes", "check_topology"]

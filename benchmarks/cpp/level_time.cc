@@ -1,5 +1,5 @@
-// Microseconds to deal the rows of experts to devices, with another matrix of counts every time: the best, and the
-// median.
+// Microseconds to choose devices for the rows of experts, and to deal rows to them, with another matrix of counts every
+// time: the best, and the median, of each.
 //
 //   level_time [RUNS]
 #include <algorithm>
@@ -9,13 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "json.h"
+#include "planner/dealing.h"
 #include "planner/levelling.h"
-#include "spread.h"
 
 namespace {
 
+using fastjax::planner::Dealer;
 using fastjax::planner::Leveller;
 using fastjax::planner::LevellingShape;
 using Counts = std::vector<int32_t>;
@@ -46,32 +49,56 @@ Counts Draw(const LevellingShape& shape, const Law& law, std::mt19937_64* random
   return counts;
 }
 
+Counts RowsOf(const LevellingShape& shape, const Counts& counts) {
+  Counts rows(shape.experts());
+  for (size_t i = 0; i < counts.size(); ++i) rows[i % rows.size()] += counts[i];
+  return rows;
+}
+
+template <typename Run>
+double Microseconds(const Run& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+}
+
 void Time(const LevellingShape& shape, const Law& law, int32_t runs) {
   std::mt19937_64 random(1);
-  std::vector<Counts> matrices;
-  for (int32_t i = 0; i < kMatrices; ++i) matrices.push_back(Draw(shape, law, &random));
-  std::vector<int32_t> slots(static_cast<size_t>(shape.ranks()) * shape.copies);
-  std::vector<int32_t> sizes(static_cast<size_t>(shape.ranks()) * shape.ranks() * shape.groups());
-  std::vector<int32_t> starts(sizes.size());
-  Leveller leveller(shape);
-  std::vector<double> times;
-  for (int32_t i = 0; i < runs; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    leveller.Level(matrices[i % kMatrices].data(), {slots.data(), sizes.data(), starts.data()});
-    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
-    times.push_back(taken.count());
+  std::vector<std::pair<Counts, Counts>> matrices;
+  for (int32_t i = 0; i < kMatrices; ++i) {
+    Counts counts = Draw(shape, law, &random);
+    Counts rows = RowsOf(shape, counts);
+    matrices.emplace_back(std::move(counts), std::move(rows));
   }
-  const fastjax::bench::Spread spread = fastjax::bench::MakeSpread(times);
-  std::printf("%2d x %2d devices, %3d experts, %-10s %7.1f %7.1f\n", shape.servers, shape.devices, shape.experts(),
-              law.name, spread.min, spread.median);
+  const auto ranks = static_cast<size_t>(shape.ranks());
+  Counts slots(ranks * shape.copies);
+  Counts levelled(ranks * shape.groups());
+  Counts sizes(ranks * levelled.size());
+  Counts starts(sizes.size());
+  Leveller leveller(shape, 0);
+  Dealer dealer(shape);
+  std::vector<double> levelling;
+  std::vector<double> dealing;
+  for (int32_t i = 0; i < runs; ++i) {
+    const auto& [counts, rows] = matrices[i % kMatrices];
+    const int32_t* all = rows.data();
+    const int32_t* by_sender = counts.data();
+    levelling.push_back(Microseconds([&] { leveller.Level(all, {slots.data(), levelled.data()}); }));
+    dealing.push_back(
+        Microseconds([&] { dealer.Deal(by_sender, slots.data(), levelled.data(), {sizes.data(), starts.data()}); }));
+  }
+  const fastjax::bench::Spread level = fastjax::bench::MakeSpread(levelling);
+  const fastjax::bench::Spread deal = fastjax::bench::MakeSpread(dealing);
+  std::printf("%2d x %2d devices, %3d experts, %-10s level %7.1f %7.1f deal %7.1f %7.1f\n", shape.servers,
+              shape.devices, shape.experts(), law.name, level.min, level.median, deal.min, deal.median);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const int32_t runs = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 2000;
-  for (const LevellingShape& shape : {LevellingShape{4, 8, 8, 4, 0}, LevellingShape{1, 32, 8, 4, 0},
-                                      LevellingShape{8, 8, 6, 4, 0}, LevellingShape{1, 64, 6, 4, 0}}) {
+  for (const LevellingShape& shape : {LevellingShape{4, 8, 8, 4}, LevellingShape{1, 32, 8, 4},
+                                      LevellingShape{8, 8, 6, 4}, LevellingShape{1, 64, 6, 4}}) {
     for (const Law& law : {Law{"even", 0, false}, Law{"zipf 0.8", 0.8, false}, Law{"zipf 1.2", 1.2, false},
                            Law{"one device", 0, true}}) {
       Time(shape, law, runs);

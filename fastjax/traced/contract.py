@@ -190,29 +190,35 @@ On GPUs, the rows of an exchange that was started, once they have come.
 AFTER = CustomCall("fastjax_after_v2", (Attribute("detached", "bool"),), in_place=0)
 """The same, for any array."""
 
-LEVEL = CustomCall(
-    "fastjax_level_v2",
-    (
-        Attribute("operands", "string"),
-        Attribute("servers", "int64"),
-        Attribute("devices", "int64"),
-        Attribute("copies", "int64"),
-        Attribute("cost_rows", "int64"),
-    ),
-    operands=("counts",),
+_LEVELLING = (
+    Attribute("operands", "string"),
+    Attribute("servers", "int64"),
+    Attribute("devices", "int64"),
+    Attribute("copies", "int64"),
 )
-"""Deals rows of experts to devices: slots, sizes and starts, which follow each other in the result.
 
-Counts are int32, shape (..., senders, experts), the result (..., words). On CPU devices only.
+LEVEL = CustomCall(
+    "fastjax_level_v2", (*_LEVELLING, Attribute("cost_rows", "int64")), operands=("rows",)
+)
+"""Which devices compute rows of popular experts: slots and rows, one behind the other.
+
+Operands are int32, shape (..., experts), the result (..., words). On CPU devices only.
+"""
+
+DEAL = CustomCall("fastjax_deal_v2", _LEVELLING, operands=("counts", "slots", "rows"))
+"""Deals each sender's rows to these devices: sizes and starts, one behind the other.
+
+Counts are int32, shape (..., senders, experts); slots and rows as LEVEL returns them.
 """
 
 EMPTY = CustomCall("fastjax_empty_v2")
 
-CALLS = {call.target: call for call in (PLAN, EXCHANGE, START, DONE, AFTER, LEVEL, EMPTY)}
+CALLS = {call.target: call for call in (PLAN, EXCHANGE, START, DONE, AFTER, LEVEL, DEAL, EMPTY)}
 
 __all__ = [
     "AFTER",
     "CALLS",
+    "DEAL",
     "DONE",
     "EMPTY",
     "EXCHANGE",

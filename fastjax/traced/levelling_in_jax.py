@@ -1,4 +1,7 @@
-"""What `ffi/planner/levelling.cc` does, in operations of JAX: the same results, bit for bit."""
+"""What CPU devices have calls for, in operations of JAX: the same results, bit for bit.
+
+`ffi/planner/levelling.cc` and `dealing.cc` say how.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fastjax.traced.nonnegative import look_up, quotient, quotient_up
+from fastjax.traced.nonnegative import look_up, quotient, quotient_up, remainder
 
 _HALVINGS = 6  # kHalvings
 
@@ -31,38 +35,20 @@ class _Deal(NamedTuple):
 
 
 def level_in_jax(
-    counts: jax.Array, *, servers: int, devices: int, copies: int, cost_rows: int
+    rows: jax.Array, *, servers: int, devices: int, copies: int, cost_rows: int
 ) -> list[jax.Array]:
     """The results of `level_p`."""
-    *batch, ranks, experts = counts.shape
-    one = functools.partial(
-        _level, servers=servers, devices=devices, copies=copies, cost_rows=cost_rows
-    )
-    made = jax.vmap(one)(counts.reshape(-1, ranks, experts))
-    return [array.reshape(*batch, *array.shape[1:]) for array in made]
-
-
-def _level(
-    counts: jax.Array, *, servers: int, devices: int, copies: int, cost_rows: int
-) -> list[jax.Array]:
-    ranks, experts = counts.shape
+    *batch, experts = rows.shape
+    ranks = servers * devices
     here = experts // ranks
-    first = jnp.cumsum(counts, axis=1, dtype=counts.dtype) - counts
-    rows = counts.sum(0, dtype=counts.dtype).reshape(servers, devices, here)
-    deals = jax.vmap(functools.partial(_choose, copies=copies, cost_rows=cost_rows))(rows)
-    of_servers = lambda array: array.reshape(ranks, servers, -1).transpose(1, 0, 2)  # noqa: E731
-    sizes, starts = jax.vmap(_cut)(
-        deals, of_servers(counts), of_servers(first), jnp.arange(servers, dtype=counts.dtype)
-    )
-    in_group = jnp.arange(servers, dtype=counts.dtype)[:, None, None] * (devices * here)
-    slots = jnp.where(_is_used(deals), deals.expert + in_group, -1).reshape(ranks, copies)
-    of_ranks = lambda a: a.transpose(1, 0, 2, 3).reshape(ranks, ranks, -1)  # noqa: E731
-    return [slots, of_ranks(sizes), of_ranks(starts)]
-
-
-def _is_used(deal: _Deal) -> jax.Array:
-    copies = deal.expert.shape[-1]
-    return jnp.arange(copies, dtype=deal.used.dtype) < deal.used[..., None]
+    choose = functools.partial(_choose, copies=copies, cost_rows=cost_rows)
+    deal = jax.vmap(choose)(rows.reshape(-1, devices, here))
+    is_used = jnp.arange(copies, dtype=rows.dtype) < deal.used[..., None]
+    server = jnp.arange(len(deal.used), dtype=rows.dtype) % servers
+    expert = deal.expert + server[:, None, None] * (devices * here)
+    slots = jnp.where(is_used, expert, -1)
+    dealt = jnp.concatenate([deal.left, jnp.where(is_used, deal.taken, 0)], axis=2)
+    return [array.reshape(*batch, ranks, array.shape[2]) for array in (slots, dealt)]
 
 
 def _choose(rows: jax.Array, *, copies: int, cost_rows: int) -> _Deal:
@@ -144,24 +130,50 @@ def _first_largest(values: jax.Array) -> jax.Array:
     return jnp.argmax(values).astype(values.dtype)
 
 
+def deal_in_jax(
+    counts: jax.Array, slots: jax.Array, rows: jax.Array, *, servers: int, devices: int, copies: int
+) -> list[jax.Array]:
+    """The results of `deal_p`."""
+    *batch, ranks, experts = counts.shape
+    here = experts // ranks
+
+    def one(counts: jax.Array, slots: jax.Array, rows: jax.Array) -> list[jax.Array]:
+        first = jnp.cumsum(counts, axis=1, dtype=counts.dtype) - counts
+        server = jnp.arange(servers, dtype=counts.dtype)
+        by_server = lambda array: array.reshape(ranks, servers, -1).transpose(1, 0, 2)  # noqa: E731
+        of_server = lambda array: array.reshape(servers, devices, -1)  # noqa: E731
+        made = jax.vmap(_cut)(
+            server, by_server(counts), by_server(first), of_server(slots), of_server(rows)
+        )
+        return [array.transpose(1, 0, 2, 3).reshape(ranks, ranks, here + copies) for array in made]
+
+    made = jax.vmap(one)(*(a.reshape(-1, *a.shape[-2:]) for a in (counts, slots, rows)))
+    return [array.reshape(*batch, *array.shape[1:]) for array in made]
+
+
 def _cut(
-    deal: _Deal, counts: jax.Array, first: jax.Array, server: jax.Array
+    server: jax.Array, counts: jax.Array, first: jax.Array, slots: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Sizes and starts at the devices of a server, each by sender, device and group.
 
     Args:
-      deal: of the server.
+      server: its number.
       counts: rows of each sender for each expert of the server.
       first: where they begin among the sender's rows.
-      server: its number.
+      slots: of each of its devices.
+      rows: of the groups of each.
     """
-    devices, here = deal.left.shape
-    home = jnp.arange(devices * here, dtype=counts.dtype).reshape(devices, here)
-    groups = jnp.concatenate([home, deal.expert], axis=1)  # the expert of each
-    rows = jnp.concatenate([deal.left, jnp.where(_is_used(deal), deal.taken, 0)], axis=1)
+    devices, experts = len(slots), counts.shape[1]
+    home = jnp.arange(experts, dtype=counts.dtype).reshape(devices, -1)
+    is_used = slots >= 0
+    # The expert of each group, and whether it has one.
+    groups = jnp.concatenate([home, jnp.where(is_used, slots - server * experts, 0)], axis=1)
+    is_group = jnp.concatenate([home >= 0, is_used], axis=1)
     device = jnp.arange(devices, dtype=counts.dtype)[:, None]
-    # By device and expert: rows that the device computes, and those of them that it sends.
-    computed = jnp.zeros_like(counts, shape=(devices, devices * here)).at[device, groups].add(rows)
+    # By device and expert: its rows, and those of them that it sends.
+    levelled = jnp.zeros_like(counts, shape=(devices, experts))
+    levelled = levelled.at[device, groups].add(jnp.where(is_group, rows, 0))
+    computed = _part_of(levelled, counts.sum(0, dtype=counts.dtype))
     kept = jnp.minimum(jax.lax.dynamic_slice_in_dim(counts, server * devices, devices), computed)
     # The others lie on one line, in the order of senders, and are cut in the order of devices.
     others = computed - kept
@@ -179,8 +191,24 @@ def _cut(
     own = at(kept_by)
     sizes = given + jnp.where(sender == device, own, 0)
     before = jnp.clip(begin - sent_begin, 0, sent) + jnp.where(sender < device, own, 0)
-    is_group = jnp.concatenate([home >= 0, _is_used(deal)], axis=1)
     return jnp.where(is_group, sizes, 0), jnp.where(is_group, at(first) + before, 0)
 
 
-__all__ = ["level_in_jax"]
+def _part_of(levelled: jax.Array, part: jax.Array) -> jax.Array:
+    """Rows of each expert at each device if there are `part` of each in all.
+
+    As `Scale` in `ffi/planner/dealing.cc` has it.
+    """
+    devices, experts = levelled.shape
+    upto = jnp.cumsum(levelled, axis=0, dtype=levelled.dtype)
+    part, whole = (jnp.broadcast_to(array, upto.shape) for array in (part, upto[-1:]))
+    shift = jnp.maximum(17 - jax.lax.clz(whole), 0)  # to 15 bits
+    cut, unit = upto >> shift, jnp.maximum(whole >> shift, 1)
+    scaled = quotient(part, unit) * cut + quotient(remainder(part, unit) * cut, unit)
+    is_past_home = np.arange(devices)[:, None] >= np.arange(experts) // (experts // devices)
+    scaled = jnp.where(whole > 0, scaled, jnp.where(is_past_home, part, 0))
+    scaled = jnp.where(part == whole, upto, scaled)
+    return jnp.diff(scaled, axis=0, prepend=0)
+
+
+__all__ = ["deal_in_jax", "level_in_jax"]

@@ -42,6 +42,10 @@ Contract Declare() {
                                     {"check_overlaps", &A::check_overlaps},
                                     Optional({"started", &A::started})}};
   const AttributeGroup plan = {"a plan's", {Optional({"experts", &A::experts}), Optional({"rank", &A::rank})}};
+  const AttributeGroup levelling = {
+      "a levelling's",
+      {{"operands", &A::operands}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}}};
+  const AttributeGroup cost = {"a levelling's", {{"cost_rows", &A::cost_rows}}};
 
   Contract contract;
   contract.plan = {"fastjax_plan_v2",
@@ -65,14 +69,10 @@ Contract Declare() {
   contract.start = {"fastjax_start_v2", {}, {{"a call site's", {{"channel", &A::channel}}}}};
   contract.done = {"fastjax_done_v2", {}, {}};
   contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}};
-  contract.level = {"fastjax_level_v2",
-                    {{"counts", Operand::kCounts}},
-                    {{"a levelling's",
-                      {{"operands", &A::operands},
-                       {"servers", &A::servers},
-                       {"devices", &A::devices},
-                       {"copies", &A::copies},
-                       {"cost_rows", &A::cost_rows}}}}};
+  contract.level = {"fastjax_level_v2", {{"rows", Operand::kRows}}, {levelling, cost}};
+  contract.deal = {"fastjax_deal_v2",
+                   {{"counts", Operand::kCounts}, {"slots", Operand::kSlots}, {"rows", Operand::kRows}},
+                   {levelling}};
   contract.empty = {"fastjax_empty_v2", {}, {}};
   return contract;
 }

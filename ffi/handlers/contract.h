@@ -48,7 +48,7 @@ struct CallAttributes {
   bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own
-  // Of what deals rows to devices, in the words of planner::LevellingShape.
+  // Of a levelling, in the words of planner::LevellingShape.
   int64_t servers = 0;
   int64_t devices = 0;
   int64_t copies = 0;
@@ -85,10 +85,13 @@ struct Contract {
   CustomCall start;     // gives an exchange its place in the order of exchanges
   CustomCall done;
   CustomCall after;
-  CustomCall level;  // deals rows of experts to devices
+  CustomCall level;  // chooses which devices compute rows of popular experts
+  CustomCall deal;   // deals rows to them
   CustomCall empty;
 
-  std::vector<const CustomCall*> calls() const { return {&plan, &exchange, &start, &done, &after, &level, &empty}; }
+  std::vector<const CustomCall*> calls() const {
+    return {&plan, &exchange, &start, &done, &after, &level, &deal, &empty};
+  }
 };
 
 const Contract& GetContract();

@@ -21,6 +21,7 @@ Bundle Plan();
 Bundle Exchange();
 Bundle Start();
 Bundle Level();
+Bundle Deal();
 
 // On CPUs that emulate GPUs.
 Bundle EmulatedPlan();

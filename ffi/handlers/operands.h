@@ -30,6 +30,8 @@ enum class Operand : uint8_t {
   kToken,
   kPartition,
   kCounts,
+  kSlots,
+  kRows,
   kCount
 };
 

@@ -11,32 +11,24 @@ constexpr int32_t kHalvings = 6;
 
 }  // namespace
 
-Leveller::Leveller(const LevellingShape& shape) : shape_(shape) {
+Leveller::Leveller(const LevellingShape& shape, int64_t cost_rows) : shape_(shape), cost_rows_(cost_rows) {
   const auto devices = static_cast<size_t>(shape.devices);
   for (auto* by_expert : {&rows_, &rows_left_}) by_expert->resize(devices * shape.here);
-  for (auto* by_device : {&loads_, &largest_, &load_, &largest_left_, &used_, &kept_}) by_device->resize(devices);
+  for (auto* by_device : {&loads_, &largest_, &load_, &largest_left_, &used_}) by_device->resize(devices);
   for (auto* by_slot : {&expert_, &taken_}) by_slot->resize(devices * shape.copies);
   for (auto* list : {&givers_, &takers_}) list->reserve(devices);
-  split_.reserve(devices * shape.copies);
-  shares_.reserve(devices);
 }
 
-void Leveller::Level(const int32_t* counts, const Levelled& result) {
-  WriteHome(counts, result);
+void Leveller::Level(const int32_t* rows, const Levelled& result) {
   for (int32_t server = 0; server < shape_.servers; ++server) {
-    CountRows(counts, server);
+    TakeRows(rows + static_cast<ptrdiff_t>(server) * shape_.server_experts());
     Choose();
-    WriteSplit(counts, server, result);
+    Write(server, result);
   }
 }
 
-void Leveller::CountRows(const int32_t* counts, int32_t server) {
-  const size_t experts = rows_.size();
-  std::fill(rows_.begin(), rows_.end(), 0);
-  for (int32_t sender = 0; sender < shape_.ranks(); ++sender) {
-    const int32_t* row = counts + static_cast<size_t>(sender) * shape_.experts() + server * experts;
-    for (size_t e = 0; e < experts; ++e) rows_[e] += row[e];
-  }
+void Leveller::TakeRows(const int32_t* rows) {
+  std::copy_n(rows, rows_.size(), rows_.begin());
   rows_left_ = rows_;
   for (int32_t device = 0; device < shape_.devices; ++device) {
     const auto first = rows_.begin() + static_cast<ptrdiff_t>(device) * shape_.here;
@@ -57,9 +49,9 @@ int32_t Leveller::Largest(int32_t device) const {
 void Leveller::Choose() {
   Choice best = {{0, mean_}, *std::max_element(loads_.begin(), loads_.end())};
   int32_t limit = 1;
-  for (; limit <= shape_.copies && mean_ + limit * shape_.cost_rows < best.cost; ++limit) {
+  for (; limit <= shape_.copies && mean_ + limit * cost_rows_ < best.cost; ++limit) {
     if (DealOut({limit, mean_}) > mean_) continue;
-    best = {{limit, mean_}, mean_ + limit * shape_.cost_rows};  // which more slots cannot better
+    best = {{limit, mean_}, mean_ + limit * cost_rows_};  // which more slots cannot better
     break;
   }
   for (int32_t fewer = 1; fewer < limit; ++fewer) Search(fewer, &best);
@@ -68,7 +60,7 @@ void Leveller::Choose() {
 
 // Finds a cap above the mean at which slots suffice. Stops when the result cannot be the best any more.
 void Leveller::Search(int32_t limit, Choice* best) {
-  const int64_t copies = limit * shape_.cost_rows;
+  const int64_t copies = limit * cost_rows_;
   const auto betters = [&](int64_t cost) {
     return cost < best->cost || (cost == best->cost && limit < best->deal.limit);
   };
@@ -158,86 +150,19 @@ void Leveller::Move(int32_t giver, int32_t taker, int32_t rows) {
   largest_left_[giver] = Largest(giver);
 }
 
-// As if all rows were computed at home.
-void Leveller::WriteHome(const int32_t* counts, const Levelled& result) const {
-  std::fill_n(result.slots, static_cast<size_t>(shape_.ranks()) * shape_.copies, -1);
-  int32_t* sizes = result.sizes;
-  int32_t* starts = result.starts;
-  for (int32_t sender = 0; sender < shape_.ranks(); ++sender) {
-    int32_t start = 0;
-    for (int32_t device = 0; device < shape_.ranks(); ++device, counts += shape_.here) {
-      for (int32_t e = 0; e < shape_.here; ++e) {
-        *sizes++ = counts[e];
-        *starts++ = start;
-        start += counts[e];
-      }
-      sizes = std::fill_n(sizes, shape_.copies, 0);
-      starts = std::fill_n(starts, shape_.copies, 0);
-    }
-  }
-}
-
-void Leveller::WriteSplit(const int32_t* counts, int32_t server, const Levelled& result) {
-  split_.clear();
-  for (int32_t device = 0; device < shape_.devices; ++device) {
-    const size_t first = static_cast<size_t>(device) * shape_.copies;
-    int32_t* slots = result.slots + static_cast<size_t>(server) * shape_.devices * shape_.copies;
-    for (size_t slot = first; slot < first + used_[device]; ++slot) {
-      split_.push_back(slot);
-      slots[slot] = static_cast<int32_t>(server * rows_.size()) + expert_[slot];
-    }
-  }
-  std::sort(split_.begin(), split_.end(),
-            [&](size_t a, size_t b) { return expert_[a] != expert_[b] ? expert_[a] < expert_[b] : a < b; });
-  for (size_t next = 0; next < split_.size();) {
-    const int32_t expert = expert_[split_[next]];
-    const int32_t home = expert / shape_.here;
-    const auto add = [&](int32_t device, int32_t group, int32_t rows) {
-      const int32_t own = counts[static_cast<size_t>(server * shape_.devices + device) * shape_.experts() +
-                                 server * rows_.size() + expert];
-      const int32_t begin = shares_.empty() ? 0 : shares_.back().end;
-      kept_[device] = std::min(rows, own);
-      shares_.push_back({device, group, kept_[device], begin, begin + rows - kept_[device]});
-    };
-    shares_.clear();
-    std::fill(kept_.begin(), kept_.end(), 0);
-    bool past_home = false;
-    for (; next < split_.size() && expert_[split_[next]] == expert; ++next) {
-      const auto device = static_cast<int32_t>(split_[next] / shape_.copies);
-      if (device > home && !past_home) {
-        add(home, expert % shape_.here, rows_left_[expert]);
-        past_home = true;
-      }
-      add(device, shape_.here + static_cast<int32_t>(split_[next] % shape_.copies), taken_[split_[next]]);
-    }
-    if (!past_home) add(home, expert % shape_.here, rows_left_[expert]);
-    WriteShares(counts, server, expert, result);
-  }
-}
-
-// Rows that are not kept lie on one line, in the order of senders, and are cut there in the order of devices.
-void Leveller::WriteShares(const int32_t* counts, int32_t server, int32_t expert, const Levelled& result) const {
-  const size_t per_sender = static_cast<size_t>(shape_.ranks()) * shape_.groups();
-  const size_t first = static_cast<size_t>(server) * shape_.devices * shape_.groups();
-  const int32_t home = expert / shape_.here;
-  const int32_t* count = counts + server * rows_.size() + expert;
-  int32_t begin = 0;
-  for (int32_t sender = 0; sender < shape_.ranks(); ++sender, count += shape_.experts()) {
-    int32_t* sizes = result.sizes + sender * per_sender + first;
-    int32_t* starts = result.starts + sender * per_sender + first;
-    const int32_t device = sender - server * shape_.devices;  // if it is in the server
-    const int32_t kept = device >= 0 && device < shape_.devices ? kept_[device] : 0;
-    const int32_t end = begin + *count - kept;
-    int32_t start = starts[home * shape_.groups() + expert % shape_.here];
-    for (const Share& share : shares_) {
-      const int32_t given = std::max(std::min(end, share.end) - std::max(begin, share.begin), 0);
-      const int32_t rows = given + (share.device == device ? share.kept : 0);
-      const int32_t place = share.device * shape_.groups() + share.group;
-      sizes[place] = rows;
-      starts[place] = start;
-      start += rows;
-    }
-    begin = end;
+void Leveller::Write(int32_t server, const Levelled& result) const {
+  const auto device = static_cast<size_t>(server) * shape_.devices;
+  int32_t* slots = result.slots + device * shape_.copies;
+  int32_t* rows = result.rows + device * shape_.groups();
+  for (int32_t d = 0; d < shape_.devices; ++d) {
+    const auto home = rows_left_.begin() + static_cast<ptrdiff_t>(d) * shape_.here;
+    const auto slot = static_cast<ptrdiff_t>(d) * shape_.copies;
+    rows = std::copy_n(home, shape_.here, rows);
+    rows = std::copy_n(taken_.begin() + slot, used_[d], rows);
+    rows = std::fill_n(rows, shape_.copies - used_[d], 0);
+    slots = std::transform(expert_.begin() + slot, expert_.begin() + slot + used_[d], slots,
+                           [&](int32_t expert) { return server * shape_.server_experts() + expert; });
+    slots = std::fill_n(slots, shape_.copies - used_[d], -1);
   }
 }
 

@@ -1,4 +1,4 @@
-// Deals rows of popular experts to devices of the same server that have less to compute.
+// Chooses which devices of a server compute rows of its popular experts.
 #ifndef FASTJAX_PLANNER_LEVELLING_H_
 #define FASTJAX_PLANNER_LEVELLING_H_
 
@@ -8,37 +8,33 @@
 
 namespace fastjax::planner {
 
-// Experts are numbered by the devices that hold them, their homes, and devices server by server.
+// Experts are numbered by the devices that hold them, their homes, and devices server by server. A device has groups of
+// rows of one expert each: first those of its own experts, then those of its slots.
 struct LevellingShape {
   int32_t servers = 1;
-  int32_t devices = 1;    // of each server
-  int32_t here = 1;       // experts of each device
-  int32_t copies = 1;     // the most experts of other devices that a device computes for
-  int64_t cost_rows = 0;  // the rows that a copy takes as long as, on the slowest device
+  int32_t devices = 1;  // of each server
+  int32_t here = 1;     // experts of each device
+  int32_t copies = 1;   // slots of each device: the most experts of others that it computes for
 
   int32_t ranks() const { return servers * devices; }
   int32_t experts() const { return ranks() * here; }
-  int32_t groups() const { return here + copies; }  // of rows of one expert, on each device
+  int32_t groups() const { return here + copies; }  // of each device
+  int32_t server_experts() const { return devices * here; }
 };
 
-// By sender, device and group: first the device's own experts, then its slots.
 struct Levelled {
-  int32_t* slots;   // by device: the expert of each slot; unused ones are last, and -1
-  int32_t* sizes;   // rows
-  int32_t* starts;  // where they begin among the sender's rows, sorted by expert; 0 in unused slots
+  int32_t* slots;  // by device: the expert of each slot; unused ones are last, and -1
+  int32_t* rows;   // by device and group
 };
 
 // Integers with fixed ties: the same on every host.
-//
-// Of the rows of an expert, a device computes first what it sends itself, which need not travel. The others are dealt
-// to the devices in the order of senders. Each sender's rows of an expert are cut in the order of devices.
 class Leveller {
  public:
-  explicit Leveller(const LevellingShape& shape);
+  // `cost_rows`: the rows that a copy takes as long as, on the slowest device.
+  Leveller(const LevellingShape& shape, int64_t cost_rows);
 
-  const LevellingShape& shape() const { return shape_; }
-  // `counts`: rows of each sender for each expert, none negative, together at most INT32_MAX.
-  void Level(const int32_t* counts, const Levelled& result);
+  // `rows`: by expert, none negative, together at most INT32_MAX.
+  void Level(const int32_t* rows, const Levelled& result);
 
  private:
   // Up to `limit` slots of each device are used, so that no device has more than `cap` rows, as far as that can be.
@@ -50,16 +46,8 @@ class Leveller {
     Deal deal;
     int64_t cost;  // rows of the slowest device and of the copies together
   };
-  // Rows of an expert that a device computes.
-  struct Share {
-    int32_t device;
-    int32_t group;
-    int32_t kept;   // of its own rows
-    int32_t begin;  // of others' rows
-    int32_t end;
-  };
 
-  void CountRows(const int32_t* counts, int32_t server);
+  void TakeRows(const int32_t* rows);
   void Choose();
   void Search(int32_t limit, Choice* best);
   // Returns the rows of the slowest device.
@@ -68,12 +56,10 @@ class Leveller {
   int32_t FindGiver(int32_t room, int32_t cap) const;
   void Move(int32_t giver, int32_t taker, int32_t rows);
   int32_t Largest(int32_t device) const;
-
-  void WriteHome(const int32_t* counts, const Levelled& result) const;
-  void WriteSplit(const int32_t* counts, int32_t server, const Levelled& result);
-  void WriteShares(const int32_t* counts, int32_t server, int32_t expert, const Levelled& result) const;
+  void Write(int32_t server, const Levelled& result) const;
 
   LevellingShape shape_;
+  int64_t cost_rows_;
 
   // Of one server; experts by their number in it.
   std::vector<int32_t> rows_;     // by expert
@@ -90,10 +76,6 @@ class Leveller {
   std::vector<int32_t> taken_;   // rows of it
   std::vector<int32_t> givers_;  // devices above the cap, in order
   std::vector<int32_t> takers_;  // those below it that have slots left
-
-  std::vector<size_t> split_;  // slots that are used, by expert and device
-  std::vector<Share> shares_;  // of one expert, by device
-  std::vector<int32_t> kept_;  // by device
 };
 
 }  // namespace fastjax::planner

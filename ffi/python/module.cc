@@ -164,6 +164,7 @@ nb::dict Registrations(bool emulates) {
   targets[contract.exchange.target] = ToDict(emulates ? handlers::EmulatedExchange() : handlers::Exchange());
   targets[contract.start.target] = ToDict(handlers::Start());
   targets[contract.level.target] = ToDict(handlers::Level());
+  targets[contract.deal.target] = ToDict(handlers::Deal());
   targets[contract.done.target] = Handler(emulates ? handlers::EmulatedDoneExecute : handlers::DoneExecute);
   targets[contract.after.target] = Handler(handlers::AfterExecute);
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
@@ -213,6 +214,7 @@ NB_MODULE(_core, m) {
   m.def("record_of_turns", &handlers::TakeRecordOfTurns,
         "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
   python::RegisterGpu(&m);
+  python::RegisterLevelling(&m);
   m.def("plans_made", &PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return CopyPool::Get().threads(); },

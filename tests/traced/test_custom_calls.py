@@ -21,7 +21,7 @@ from fastjax.traced import contract
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, Attribute, CustomCall
 from fastjax.traced.indexed_exchange import indexed_exchange
-from fastjax.traced.levelling import level
+from fastjax.traced.levelling import deal, level
 from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import make_spec
 from fastjax.traced.start_done import done, start
@@ -51,10 +51,12 @@ def gathered(operand, *_):
 
 def dealt(operand, *_):
     counts = jnp.ones((8, 16), jnp.int32)
-    return operand + level(counts, servers=2, devices=4, copies=1).sizes[0, 0, 0]
+    levelled = level(counts.sum(0), servers=2, devices=4, copies=1)
+    return operand + deal(counts, levelled, servers=2, devices=4).sizes[0, 0, 0]
 
 
-ONLY_CPU = {contract.START.target, contract.LEVEL.target}
+LEVELLING = {contract.LEVEL.target, contract.DEAL.target}
+ONLY_CPU = {contract.START.target, *LEVELLING}
 
 
 def played(*operands):
@@ -123,7 +125,8 @@ def test_programs_have_what_is_declared(platform):
             assert aliases.count("operand_index") == len(call.aliases)
             seen.add(call.target)
     gpus = platform != "cpu" or handlers.emulates_gpus()
-    unused = {contract.EMPTY.target} | (ONLY_CPU if gpus else set())
+    unused = {contract.EMPTY.target} | ({contract.START.target} if gpus else set())
+    unused |= LEVELLING if platform != "cpu" else set()
     assert seen == {*CALLS} - unused
 
 
