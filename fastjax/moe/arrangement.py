@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import jax
@@ -12,8 +13,9 @@ from jax.typing import DTypeLike
 
 from fastjax.chunking import deduplication
 from fastjax.moe import arguments, checkpoint, types, wire
+from fastjax.moe.levelled import Levelled, deal_inside
 from fastjax.moe.planning import Routed, find_route
-from fastjax.moe.servers import ExchangeGroup, Experts, Servers
+from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
@@ -37,6 +39,8 @@ class Options:
     payload_dtype: DTypeLike | None
     deduplicate: bool | None
     drop: bool = True
+    balance: bool | None = False
+    copies: int = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +79,18 @@ class Arrangement:
         group = self.servers.inside(self.group.axes, self.group.groups, self.row_bytes)
         return group.described(self.group.spec.layer)
 
-    def route_inside(self, numbers: jax.Array, token: jax.Array | None = None) -> Routed:
+    def route_inside(
+        self, numbers: jax.Array, levelled: Levelled | None, token: jax.Array | None = None
+    ) -> Routed:
         """Where tokens on the devices of a server go, by the numbers that crossed with them.
 
         Those without room have been taken out before. The plan is made after `token`.
+        `levelled` is of this server.
         """
         experts = dataclasses.replace(self.experts, count=self.servers.experts, may_drop=False)
         ids = numbers.astype(jnp.int32) - 1
-        return checkpoint.named(find_route(ids, experts, self.inside, token))
+        deal = None if levelled is None else functools.partial(deal_inside, levelled=levelled)
+        return checkpoint.named(find_route(ids, experts, self.inside, token, deal))
 
 
 def arrange(
@@ -105,15 +113,15 @@ def arrange(
         all_bytes = devices * tokens * top_k * x.shape[1] * x.dtype.itemsize
         factor = ROUND_FACTOR if all_bytes > _SMALL_BYTES else devices
     available = arguments.room_of(tokens, top_k, here, devices, factor)
-    experts = Experts(num_experts, 0, 0, alignment)
-    experts = room_for(experts, available, (tokens, top_k), devices, drop=options.drop)
-    rows = experts.rows
-    arguments.check_range(rows, devices * tokens * top_k)
     wire_dtype = wire.check(options.payload_dtype, x.dtype)
-
     row_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype))
     spec = make_spec(axes, groups, options.topology, options.scheduler, row_bytes)
     servers = Servers(spec.topology, spec.rank_of, num_experts)
+    balance = Balance(options.copies, 0) if options.balance and servers.devices > 1 else None
+    experts = Experts(num_experts, 0, 0, alignment, balance=balance)
+    experts = room_for(experts, available, (tokens, top_k), devices, drop=options.drop)
+    rows = experts.rows
+    arguments.check_range(rows, devices * tokens * top_k)
     beside = ((top_k, servers.number_type()),)
     if weights is not None:
         beside = ((top_k, types.summed_in(weights.dtype)), *beside)
@@ -156,8 +164,8 @@ def room_for(
     if not drop:
         available = min(max(available, devices * top_k), most)
     over = available < most  # with room for all, the program need not look
-    here, alignment = experts.count // devices, experts.alignment
-    rows = -(-(available + here * (alignment - 1)) // alignment) * alignment
+    padding = experts.groups(devices) * (experts.alignment - 1)
+    rows = -(-(available + padding) // experts.alignment) * experts.alignment
     return dataclasses.replace(
         experts,
         available=available,

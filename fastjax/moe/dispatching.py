@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +20,15 @@ from fastjax.moe import (
     inside_servers,
     linear,
     planning_crossings,
+    routing,
 )
 from fastjax.moe.arrangement import Arrangement, Options, arrange
 from fastjax.moe.handle import Handle
-from fastjax.moe.planning import Routed, find_route
+from fastjax.moe.levelled import Levelled, deal, level
+from fastjax.moe.planning import Routed, find_route, route
+from fastjax.moe.planning_copies import plan_copies
 from fastjax.moe.planning_crossings import Planned, PlannedCrossing
+from fastjax.moe.servers import ExchangeGroup
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.after import after
 from fastjax.traced.axes import resolve_axis
@@ -42,6 +49,8 @@ def dispatch(
     payload_dtype: DTypeLike | None = None,
     weights: jax.Array | None = None,
     deduplicate: bool | None = None,
+    balance: bool = False,
+    copies: int = 4,
 ) -> tuple[jax.Array, jax.Array, Handle]:
     """Sends tokens to the devices of the experts that they chose.
 
@@ -71,14 +80,18 @@ def dispatch(
       deduplicate: whether a token goes once to each server that has experts of its, and is copied
         there; what they make of it is then summed there before it comes back. By default where the
         cost model predicts that it is faster, so not on one server. There is no forward mode.
+      balance: whether devices of a server compute rows of each other's popular experts, so that
+        none has more than others. Groups of rows are then those of a device's own experts, and
+        behind them those of its copies of others: `handle.params` has the params for these.
+      copies: the most copies of experts that a device has then.
 
     Returns:
       Three things:
 
-      - rows: what arrived, by local expert and then by sender, or by the device of this server that
-        it crossed to, shape (room, width); zero where nothing did.
-      - group_sizes: int32, shape (experts of a device,): rows of each local expert with padding,
-        for `jax.lax.ragged_dot`.
+      - rows: what arrived, by group and then by sender, or by the device of this server that
+        it crossed to, shape (room, width); zero where nothing did. A group is a local expert, or
+        with balance a copy of another.
+      - group_sizes: int32, shape (groups,): rows of each with padding, for `jax.lax.ragged_dot`.
       - handle: for `combine`; it also tells what was dropped.
 
     Raises:
@@ -99,16 +112,40 @@ def dispatch(
         alignment,
         payload_dtype,
         deduplicate,
+        balance=balance,
+        copies=copies,
     )
     arrangement = arrange(x, expert_ids, weights, options)
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)
-    (planned,), _ = plan_dispatches([expert_ids], [arrangement])
-    return send_tokens(x, weights, planned, arrangement)
+    plans = plan_dispatches([expert_ids], [arrangement])
+    rows, group_sizes, handle = send_tokens(x, weights, plans.planned[0], arrangement)
+    made = plan_copies(plans.levelled, arrangement, plans.first())
+    return rows, group_sizes, dataclasses.replace(handle, copies=made)
+
+
+class Plans(NamedTuple):
+    """The plans of chunks.
+
+    Attributes:
+      planned: of each chunk.
+      token: exists after all of them; None if there is one.
+      levelled: how experts are, if they are.
+    """
+
+    planned: list[Planned]
+    token: jax.Array | None
+    levelled: Levelled | None
+
+    def first(self) -> jax.Array:
+        """Exists after the first plan, the one that is refused."""
+        return _table(self.planned[0])
 
 
 def plan_dispatches(
-    expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
-) -> tuple[list[Planned], jax.Array | None]:
+    expert_ids: Sequence[jax.Array],
+    arrangements: Sequence[Arrangement],
+    levelled: Levelled | None = None,
+) -> Plans:
     """Plans the exchange of `dispatch` between all devices for each chunk of tokens.
 
     One collective gathers the counts of all chunks. A plan that is refused ends the program on all
@@ -120,33 +157,83 @@ def plan_dispatches(
     Args:
       expert_ids: of each chunk, shape (tokens, k).
       arrangements: of each chunk, which differ in the experts' rows only.
-
-    Returns:
-      The plans of the chunks, and a token that exists after all of them; None if there is one.
+      levelled: how experts are, if that has been decided; otherwise it is by the rows of all
+        chunks.
     """
     arrangement = arrangements[0]
     group = arrangement.crossing if arrangement.deduplicated else arrangement.group
     groups = [group.of_choices(ids) for ids in expert_ids]
-    chunks = list(zip(expert_ids, groups, arrangements, strict=True))
-    planned: list[Planned] = []
-    token = None
     if arrangement.deduplicated:
-        servers = arrangement.servers
-        wanted = [planning_crossings.count(ids, a.experts, servers, group) for ids, _, a in chunks]
-        counts = group.gather([tokens.counts for tokens in wanted])
-        for tokens, of_all, told in zip(wanted, counts, groups, strict=True):
-            planned.append(planning_crossings.plan(tokens, of_all, servers, told, token))
-            token = _table(planned[0])
+        plans = _plan_crossings(expert_ids, arrangements, groups, levelled)
+    elif arrangement.experts.balance is not None:
+        plans = _plan_levelled(expert_ids, arrangements, groups, levelled)
     else:
-        for ids, told, a in chunks:
+        planned: list[Planned] = []
+        for ids, told, a in zip(expert_ids, groups, arrangements, strict=True):
+            token = _table(planned[0]) if planned else None
             planned.append(checkpoint.named(find_route(ids, a.experts, told, token)))
-            token = _table(planned[0])
-    if len(planned) == 1:
-        return planned, None
+        plans = Plans(planned, None, None)
+    if len(plans.planned) == 1:
+        return plans
     token = jnp.zeros((), jnp.float32)
-    for plan in planned:
+    for plan in plans.planned:
         token = after(token, _table(plan))
-    return planned, jax.lax.stop_gradient(token)
+    return plans._replace(token=jax.lax.stop_gradient(token))
+
+
+def _plan_crossings(
+    expert_ids: Sequence[jax.Array],
+    arrangements: Sequence[Arrangement],
+    groups: Sequence[ExchangeGroup],
+    levelled: Levelled | None,
+) -> Plans:
+    """Plans for tokens that cross once."""
+    servers = arrangements[0].servers
+    wanted = [
+        planning_crossings.count(ids, a.experts, servers, groups[0])
+        for ids, a in zip(expert_ids, arrangements, strict=True)
+    ]
+    counts = groups[0].gather([tokens.counts for tokens in wanted])
+    if levelled is None:
+        of_experts = [told[:, servers.count :] for told in counts]
+        levelled = wanted[0].levelled or _levelled(of_experts, arrangements[0])
+    planned: list[Planned] = []
+    for tokens, of_all, told in zip(wanted, counts, groups, strict=True):
+        token = _table(planned[0]) if planned else None
+        planned.append(planning_crossings.plan(tokens, of_all, servers, told, token, levelled))
+    return Plans(planned, None, levelled)
+
+
+def _plan_levelled(
+    expert_ids: Sequence[jax.Array],
+    arrangements: Sequence[Arrangement],
+    groups: Sequence[ExchangeGroup],
+    levelled: Levelled | None,
+) -> Plans:
+    """Plans for a row for each choice, to experts that are levelled."""
+    count = arrangements[0].experts.count
+    sorted_ = [routing.by_expert(routing.check(ids, count), count) for ids in expert_ids]
+    counts = groups[0].gather([choices.counts for choices in sorted_])
+    levelled = levelled or _levelled(counts, arrangements[0])
+    assert levelled is not None
+    dealing = functools.partial(deal, levelled=levelled, servers=arrangements[0].servers)
+    planned: list[Planned] = []
+    for ids, choices, of_all, told, a in zip(
+        expert_ids, sorted_, counts, groups, arrangements, strict=True
+    ):
+        token = _table(planned[0]) if planned else None
+        found = route(choices, of_all, ids.shape, a.experts, told, token, dealing)
+        planned.append(checkpoint.named(found))
+    return Plans(planned, None, levelled)
+
+
+def _levelled(counts: Sequence[jax.Array], arrangement: Arrangement) -> Levelled | None:
+    """How experts are levelled for the rows of all chunks, if they are."""
+    balance = arrangement.experts.balance
+    if balance is None:
+        return None
+    rows = [told.sum(0, dtype=told.dtype) for told in counts]
+    return level(functools.reduce(jnp.add, rows), arrangement.servers, balance)
 
 
 def _table(planned: Planned) -> jax.Array:
@@ -167,7 +254,7 @@ def send_tokens(
     mapped = crossing.Crossed(wire, crossing.gradient_wire(wire, x.dtype))
     operands, constants = (x, crossing.weights_to_send(weights, len(x))), (planned.numbers, way)
     crossed = linear.apply(mapped, operands, constants, way.plan.axis_name)
-    routed = arrangement.route_inside(crossed[2])
+    routed = arrangement.route_inside(crossed[2], planned.levelled)
     rows = crossed[0].astype(inside_servers.copied_type(x.dtype, wire))
     rows = inside_servers.copy_to_experts(rows, routed.route).astype(x.dtype)
     each = None if weights is None else inside_servers.send_weights(crossed[1], routed.route)
@@ -190,6 +277,7 @@ def handle_of(
 
 
 __all__ = [
+    "Plans",
     "dispatch",
     "handle_of",
     "plan_dispatches",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 
+from fastjax.moe.copies import Copies
 from fastjax.moe.routing import Offsets
 from fastjax.traced.plan import TracedPlan
 
@@ -78,8 +80,8 @@ class Handle:
       kept: bool, shape (tokens, k): which choices went to their experts; where not, `combine` adds
         nothing for them.
       dropped: int32: how many choices of this device found no room. Those of expert -1 want none.
-      group_rows: int32, shape (experts of a device,): rows that arrived for each local expert,
-        without padding.
+      group_rows: int32, shape (groups,): rows that arrived for each group, without padding.
+      copies: of experts of other devices; None without `balance`.
     """
 
     kept: jax.Array
@@ -88,6 +90,22 @@ class Handle:
     weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
     route: Route  # to experts: of this device's tokens, or of those that landed on it
     crossing: Crossing | None  # to other servers before that, where tokens cross once
+    copies: Copies | None = None
+
+    def params(self, params: Any) -> Any:
+        """Params of all groups of rows: of this device's experts, then of its copies of others.
+
+        Args:
+          params: a pytree of arrays of this device's experts, shape (experts of a device, ...).
+
+        Returns:
+          The same, shape (groups, ...). The params of copies come from their devices by an exchange
+          inside the server, and zeros are where a copy is not in use; gradients go back.
+
+        Raises:
+          ArgumentError: an array has not one entry for each expert of the device.
+        """
+        return params if self.copies is None else self.copies.params(params)
 
     @property
     def deduplicated(self) -> bool:
@@ -125,6 +143,6 @@ jax.tree_util.register_dataclass(
 )
 jax.tree_util.register_dataclass(
     Handle,
-    data_fields=["kept", "dropped", "group_rows", "weights", "route", "crossing"],
+    data_fields=["kept", "dropped", "group_rows", "weights", "route", "crossing", "copies"],
     meta_fields=[],
 )

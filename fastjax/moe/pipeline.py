@@ -101,8 +101,8 @@ def closed(
 
     A rule for derivatives would not know of the latter. There is a program for each number of rows.
     """
-    here = arrangements[0].experts.count // len(arrangements[0].servers.rank_of)
-    sizes = jnp.zeros(here, jnp.int32)
+    groups = arrangements[0].experts.groups(len(arrangements[0].servers.rank_of))
+    sizes = jnp.zeros(groups, jnp.int32)
     programs, captured, effects = {}, {}, False
     for rows in {arrangement.experts.rows for arrangement in arrangements}:
         example = jnp.zeros((rows, x.shape[1]), x.dtype)

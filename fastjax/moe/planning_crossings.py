@@ -10,10 +10,11 @@ import numpy as np
 
 from fastjax.moe import checkpoint, rails, routing
 from fastjax.moe.handle import Crossing
+from fastjax.moe.levelled import Levelled, deal, of_server
 from fastjax.moe.planning import Room, Routed, find_room, sizes_to_plan
 from fastjax.moe.routing import Offsets
 from fastjax.moe.servers import ExchangeGroup, Experts, Servers
-from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient, remainder
+from fastjax.traced.nonnegative import look_up, permuted, quotient, remainder
 from fastjax.traced.plan import plan_sizes
 
 
@@ -27,6 +28,7 @@ class Wanted(NamedTuple):
       goes: bool, shape (tokens, servers): whether a token crosses to a server.
       counts: int32, shape (servers + num_experts,): how many do, then choices of each expert.
       room: outcome of sharing out the room; None where there is room for all.
+      levelled: how experts are, then.
     """
 
     experts: jax.Array
@@ -35,6 +37,7 @@ class Wanted(NamedTuple):
     goes: jax.Array
     counts: jax.Array
     room: Room | None
+    levelled: Levelled | None
 
 
 class PlannedCrossing(NamedTuple):
@@ -44,11 +47,13 @@ class PlannedCrossing(NamedTuple):
       room: which choices find it at their experts.
       crossing: the way that tokens take.
       numbers: by `_numbers_of`.
+      levelled: how the experts of this server are, if they are.
     """
 
     room: Room
     crossing: Crossing
     numbers: tuple[jax.Array, jax.Array]
+    levelled: Levelled | None
 
 
 def count(
@@ -63,17 +68,19 @@ def count(
       group: those devices.
     """
     choices = routing.check(expert_ids, experts.count)
-    room = find_room(choices, experts, group) if experts.may_drop else None
+    room = levelled = None
+    if experts.may_drop:
+        room, levelled = find_room(choices, experts, servers, group)
     going = (
         choices.experts if room is None else jnp.where(room.kept, choices.experts, experts.count)
     )
-    here = quotient(_rank(servers, group), servers.devices)
+    here = quotient(group.rank(), servers.devices)
     chosen = look_up(jnp.asarray(servers.server_of_expert()), going)
     every = jnp.arange(servers.count, dtype=jnp.int32)
     goes = (chosen[:, :, None] == every[None, None]).any(1) & (every != here)[None]
     of_servers = goes.sum(0, dtype=jnp.int32)
     counts = jnp.concatenate([of_servers, routing.count(going, experts.count)])
-    return Wanted(going, choices.wrong, chosen, goes, counts, room)
+    return Wanted(going, choices.wrong, chosen, goes, counts, room, levelled)
 
 
 Planned = PlannedCrossing | Routed
@@ -86,6 +93,7 @@ def plan(
     servers: Servers,
     group: ExchangeGroup,
     token: jax.Array | None,
+    levelled: Levelled | None,
 ) -> PlannedCrossing:
     """Where the tokens of all devices arrive, and the plan of their exchange.
 
@@ -95,10 +103,11 @@ def plan(
       servers: where experts are.
       group: the devices.
       token: the plan is made after it.
+      levelled: how experts are, if they are.
     """
     goes, counted = wanted.goes, wanted.goes.astype(jnp.int32)
     tokens, top_k = wanted.servers.shape
-    rank = _rank(servers, group)
+    rank = group.rank()
     counts, of_experts = counts[:, : servers.count], counts[:, servers.count :]
     sent = rails.rows_to_devices(permuted(counts, servers.position_at), servers)
     dispatch, combine = _offsets(sent, rank, np.array(servers.rank_of))
@@ -122,22 +131,21 @@ def plan(
     )
     crossing = checkpoint.named(found)
     numbers = _numbers_of(wanted.experts, crossing, servers)
-    room = wanted.room or _room_for_all(wanted, of_experts, group)
-    return PlannedCrossing(room, crossing, numbers)
+    room = wanted.room or _room_for_all(wanted, of_experts, servers, levelled)
+    if levelled is not None:
+        levelled = of_server(levelled, servers, crossing.here)
+    return PlannedCrossing(room, crossing, numbers, levelled)
 
 
-def _room_for_all(wanted: Wanted, counts: jax.Array, group: ExchangeGroup) -> Room:
+def _room_for_all(
+    wanted: Wanted, counts: jax.Array, servers: Servers, levelled: Levelled | None
+) -> Room:
     """The outcome of sharing out room that all choices find."""
+    dealt = routing.at_home(counts) if levelled is None else deal(counts, levelled, servers)
     expert_rows = counts.sum(0, dtype=counts.dtype)
-    rows = look_up(expert_rows.reshape(len(counts), -1), group.position())
+    device_rows = dealt.sizes.sum((0, 2), dtype=counts.dtype)
     kept = wanted.experts < len(expert_rows)
-    return Room(kept, jnp.zeros_like(wanted.wrong), expert_rows, rows.sum(dtype=rows.dtype))
-
-
-def _rank(servers: Servers, group: ExchangeGroup) -> jax.Array:
-    """The rank of this device: its number, server by server."""
-    own, rank_of = group.position(), np.array(servers.rank_of, np.int32)
-    return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
+    return Room(kept, jnp.zeros_like(wanted.wrong), expert_rows, device_rows)
 
 
 def _offsets(sent: jax.Array, rank: jax.Array, rank_of: np.ndarray) -> tuple[Offsets, Offsets]:

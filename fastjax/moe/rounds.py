@@ -20,10 +20,11 @@ import numpy as np
 from fastjax import jax_compat
 from fastjax.moe import checkpoint, routing
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.dispatching import plan_dispatches
-from fastjax.moe.planning_crossings import Planned
+from fastjax.moe.dispatching import Plans, plan_dispatches
+from fastjax.moe.levelled import Levelled, deal, level
+from fastjax.moe.servers import Servers
 from fastjax.traced.batch_max import batch_max
-from fastjax.traced.nonnegative import quotient
+from fastjax.traced.nonnegative import look_up, permuted, quotient
 
 
 class Rounds(NamedTuple):
@@ -38,62 +39,83 @@ class Rounds(NamedTuple):
     number: jax.Array
 
 
+class Computed(NamedTuple):
+    """What devices do in all rounds: int32, shape (devices,) each, by position.
+
+    Attributes:
+      rows: that each computes.
+      copies: the most that it has in a round.
+    """
+
+    rows: jax.Array
+    copies: jax.Array
+
+
 class First(NamedTuple):
     """The first round.
 
     Attributes:
-      planned: of each chunk.
-      token: exists after all plans; None if there is one.
+      plans: of each chunk.
       expert_rows: rows of all rounds that all devices send to each expert, shape (num_experts,).
+      computed: in all rounds.
       rounds: None where all tokens always find room.
     """
 
-    planned: list[Planned]
-    token: jax.Array | None
+    plans: Plans
     expert_rows: jax.Array
+    computed: Computed
     rounds: Rounds | None
 
 
-def plan_first(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]) -> First:
+def plan_first(
+    expert_ids: Sequence[jax.Array],
+    arrangements: Sequence[Arrangement],
+    levelled: Levelled | None = None,
+) -> First:
     """Plans the first round of each chunk of tokens; see `plan_dispatches`.
 
     The devices plan for all tokens, as if there were room. Only if there is not, which all know
     from the counts that come with the plan, do they count parts of their tokens, and plan again.
     """
-    planned, token = plan_dispatches(expert_ids, arrangements)
-    of_chunks = jnp.stack([plan.room.expert_rows for plan in planned])
-    expert_rows = of_chunks.sum(0, dtype=jnp.int32)
+    plans = plan_dispatches(expert_ids, arrangements, levelled)
+    of_chunks = [plan.room for plan in plans.planned]
+    expert_rows = jnp.stack([room.expert_rows for room in of_chunks]).sum(0, dtype=jnp.int32)
+    device_rows = jnp.stack([room.device_rows for room in of_chunks])
+    rows = device_rows.sum(0, dtype=jnp.int32)
+    computed = Computed(rows, _copies(plans.levelled, arrangements[0].servers, rows))
     if not any(arrangement.experts.may_overflow for arrangement in arrangements):
-        return First(planned, token, expert_rows, None)
+        return First(plans, expert_rows, computed, None)
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
-    devices = len(arrangements[0].servers.rank_of)
-    over = batch_max((_fullest(of_chunks, devices) > rooms).any())
+    over = batch_max((device_rows.max(-1) > rooms).any())
     zero = jnp.concatenate([jnp.zeros_like(ids[:, 0], jnp.int32) for ids in expert_ids])
-    at_once = planned, token, Rounds(zero, jnp.ones_like(over, jnp.int32))
+    at_once = plans, computed, Rounds(zero, jnp.ones_like(over, jnp.int32))
 
     def in_rounds() -> Any:
-        of_chunks = _divide(expert_ids, arrangements)
+        of_chunks, number, computed = _divide(expert_ids, arrangements)
         first = [
             jnp.where(of_tokens[:, None] == 0, ids.astype(jnp.int32), routing.UNROUTED)
-            for of_tokens, ids in zip(of_chunks.of_tokens, expert_ids, strict=True)
+            for of_tokens, ids in zip(of_chunks, expert_ids, strict=True)
         ]
-        rounds = Rounds(jnp.concatenate(of_chunks.of_tokens), of_chunks.number)
-        return *plan_dispatches(first, arrangements), rounds
+        rounds = Rounds(jnp.concatenate(of_chunks), number)
+        return plan_dispatches(first, arrangements), computed, rounds
 
-    planned, token, rounds = checkpoint.named(jax.lax.cond(over, in_rounds, lambda: at_once))
-    return First(planned, token, expert_rows, rounds)
+    made = checkpoint.named(jax.lax.cond(over, in_rounds, lambda: at_once))
+    plans, computed, rounds = made
+    return First(plans, expert_rows, computed, rounds)
 
 
-def _fullest(expert_rows: jax.Array, devices: int) -> jax.Array:
-    """Rows of the device that has most, of rows to each expert, shape (..., num_experts)."""
-    here = expert_rows.shape[-1] // devices
-    of_devices = expert_rows.reshape(*expert_rows.shape[:-1], devices, here)
-    return of_devices.sum(-1, dtype=expert_rows.dtype).max(-1)
+def _copies(levelled: Levelled | None, servers: Servers, rows: jax.Array) -> jax.Array:
+    """The copies of experts on each device, of whose `rows` these are."""
+    if levelled is None:
+        return jnp.zeros_like(rows)
+    used = (levelled.slots >= 0).sum(-1, dtype=jnp.int32)
+    return permuted(used, np.array(servers.rank_of))
 
 
 class _Divided(NamedTuple):
     of_tokens: list[jax.Array]  # of each chunk
     number: jax.Array
+    computed: Computed
 
 
 def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]) -> _Divided:
@@ -103,34 +125,90 @@ def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
     find room together go in one round.
     """
     group, experts = arrangements[0].group, arrangements[0].experts
-    devices = len(arrangements[0].servers.rank_of)
-    here = experts.count // devices
-    rooms = jnp.array([a.experts.available for a in arrangements], jnp.int32)
+    devices, count = len(arrangements[0].servers.rank_of), experts.count
     top_k = expert_ids[0].shape[1]
     lengths = [max(1, a.experts.available // (devices * top_k)) for a in arrangements]
     parts = max(-(-len(ids) // length) for ids, length in zip(expert_ids, lengths, strict=True))
     of_parts, part_of = [], []
     for ids, length in zip(expert_ids, lengths, strict=True):
         part = quotient(jnp.arange(len(ids), dtype=jnp.int32), length)
-        chosen = routing.check(ids, experts.count).experts
-        at = part[:, None] * devices + quotient(chosen, here)
-        at = jnp.where(chosen < experts.count, at, parts * devices)
-        of_parts.append(routing.count(at, parts * devices).reshape(parts, devices))
+        chosen = routing.check(ids, count).experts
+        at = jnp.where(chosen < count, part[:, None] * count + chosen, parts * count)
+        of_parts.append(routing.count(at, parts * count).reshape(parts, count))
         part_of.append(part)
-    (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, devices)
-
-    def take(state: tuple[jax.Array, jax.Array], rows: jax.Array) -> Any:
-        now, number = state
-        together = now + rows
-        over = together.max(-1) > rooms
-        number = number + over.astype(jnp.int32)
-        return (jnp.where(over[:, None], rows, together), number), number
-
+    (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, experts)
     rows = gathered.sum(0, dtype=jnp.int32)
-    start = jnp.zeros_like(rows[0]), jnp.zeros_like(rows[0, :, 0])
-    (_, last), rounds = jax.lax.scan(take, start, rows)
-    of_tokens = [rounds[:, chunk][part] for chunk, part in enumerate(part_of)]
-    return _Divided(of_tokens, batch_max(last.max() + 1))
+
+    def take(state: _Round, rows: jax.Array) -> tuple[_Round, jax.Array]:
+        together, alone = (_Load.of(r, arrangements) for r in (state.load.rows + rows, rows))
+        full = ~together.fits_further | (~together.fits_first & (state.number == 0))
+        load = jax.tree.map(lambda a, b: jnp.where(full, a, b), alone, together)
+        done = jax.tree.map(lambda a, b: jnp.where(full, a, b), state.ended(), state.done)
+        number = state.number + full.astype(jnp.int32)
+        return _Round(number, load, done), number
+
+    nothing = jnp.zeros_like(rows[0, 0, 0])
+    start = _Round(
+        nothing,
+        _Load.of(jnp.zeros_like(rows[0]), arrangements),
+        Computed(*[jnp.broadcast_to(nothing, devices)] * 2),
+    )
+    last, rounds = jax.lax.scan(take, start, rows)
+    of_tokens = [look_up(rounds, part) for part in part_of]
+    return _Divided(of_tokens, batch_max(last.number + 1), last.ended())
+
+
+class _Load(NamedTuple):
+    """Rows of a round.
+
+    Attributes:
+      rows: of each expert, shape (chunks, num_experts).
+      fits_first: whether each chunk finds room, as in the first round.
+      fits_further: whether all do together, as in a further one.
+      of_first: rows of each device in the former.
+      of_further: and in the latter.
+      copies: on each device.
+    """
+
+    rows: jax.Array
+    fits_first: jax.Array
+    fits_further: jax.Array
+    of_first: jax.Array
+    of_further: jax.Array
+    copies: jax.Array
+
+    @classmethod
+    def of(cls, rows: jax.Array, arrangements: Sequence[Arrangement]) -> _Load:
+        servers, balance = arrangements[0].servers, arrangements[0].experts.balance
+        rooms = np.array([a.experts.available for a in arrangements], np.int32)
+        total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
+        levelled = None if balance is None else level(total, servers, balance)
+
+        def of_devices(rows: jax.Array) -> jax.Array:
+            if levelled is None:
+                return rows.reshape(devices, -1).sum(-1, dtype=rows.dtype)
+            # Whoever sends them.
+            counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
+            return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
+
+        chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
+        together = of_devices(total)
+        fits = (chunks.max(-1) <= rooms).all(), together.max() <= rooms.sum()
+        copies = _copies(levelled, servers, together)
+        return cls(rows, *fits, chunks.sum(0, dtype=rows.dtype), together, copies)
+
+
+class _Round(NamedTuple):
+    """A round that is filled: its number, its load, and what former rounds compute."""
+
+    number: jax.Array
+    load: _Load
+    done: Computed
+
+    def ended(self) -> Computed:
+        """What is computed with this round."""
+        rows = jnp.where(self.number == 0, self.load.of_first, self.load.of_further)
+        return Computed(self.done.rows + rows, jnp.maximum(self.done.copies, self.load.copies))
 
 
 def add_further(
@@ -202,4 +280,4 @@ def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> An
 _summed.defvjp(_summed_forward, _summed_backward)
 
 
-__all__ = ["Rounds", "add_further", "plan_first"]
+__all__ = ["Computed", "First", "Rounds", "add_further", "plan_first"]

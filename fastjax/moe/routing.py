@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from fastjax.traced.contract import Metadata
+from fastjax.traced.levelling import Dealt
 from fastjax.traced.nonnegative import look_up, quotient_up
+from fastjax.traced.slices import covered
 
 Offsets = Metadata[jax.Array]
 """Offsets and sizes of an exchange: int32, for each device, or each device's experts."""
@@ -91,13 +93,9 @@ def count(experts: jax.Array, num_experts: int) -> jax.Array:
     return counts.add(1, mode="promise_in_bounds", wrap_negative_indices=False)[:num_experts]
 
 
-def kept(by_expert: Sorted, going: jax.Array, num_experts: int) -> jax.Array:
-    """Which choices go, if of each expert's only the first `going` do: in their own order."""
-    starts = _before(by_expert.counts, 0)
-    experts = jnp.minimum(by_expert.experts, num_experts - 1)
-    nth = jnp.arange(experts.shape[0], dtype=jnp.int32) - look_up(starts, experts)
-    goes = (by_expert.experts < num_experts) & (nth < look_up(going, experts))
-    return look_up(goes, by_expert.place)
+def kept(by_expert: Sorted, starts: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Which choices go, in their own order, if slices of the sorted ones do."""
+    return look_up(covered(starts, sizes, by_expert.order.shape[0]), by_expert.place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,31 +104,32 @@ class Routes:
 
     Attributes:
       dispatch, combine: offsets and sizes of either exchange.
-      group_rows, group_sizes: rows of each local expert, without and with padding.
-      kept: how many of this device's choices of each expert go, shape (num_experts,).
+      group_rows, group_sizes: rows of each group of this device, without and with padding.
+      device_rows: rows of each device.
     """
 
     dispatch: Offsets
     combine: Offsets
     group_rows: jax.Array
     group_sizes: jax.Array
-    kept: jax.Array
+    device_rows: jax.Array
 
 
-def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_drop: bool) -> Routes:
-    """Where the rows of each expert lie, at their senders and at their device.
+def at_home(counts: jax.Array) -> Dealt:
+    """Rows of each sender, shape (devices, num_experts), for groups that are a device's experts."""
+    blocks = len(counts), len(counts), -1
+    return Dealt(counts.reshape(blocks), _before(counts, 1).reshape(blocks))
+
+
+def find(dealt: Dealt, me: jax.Array, alignment: int) -> Routes:
+    """Where the rows of each group lie, at their senders and at their device.
 
     Args:
-      counts: rows from each sender to each expert, shape (devices, num_experts).
+      dealt: rows that go, of each sender for each group of each device.
       me: position of this device.
-      rows: room of each device.
-      alignment: each expert's rows are padded to a multiple of it.
-      may_drop: whether there may be more rows than room.
+      alignment: each group's rows are padded to a multiple of it.
     """
-    devices, num_experts = counts.shape
-    blocks = counts.reshape(devices, devices, num_experts // devices)
-    kept = keep(blocks, rows, alignment) if may_drop else blocks
-    starts = _before(counts, 1).reshape(blocks.shape)  # at senders
+    kept, starts = dealt
     group_rows = kept.sum(0, dtype=kept.dtype)
     group_sizes = quotient_up(group_rows, alignment) * alignment
     first = _before(group_sizes, 1)[None] + _before(kept, 0)  # at experts
@@ -142,7 +141,7 @@ def find(counts: jax.Array, me: jax.Array, rows: int, alignment: int, *, may_dro
         Offsets(of_column(first), from_each, of_column(starts), to_each),
         of_row(group_rows),
         of_row(group_sizes),
-        to_each,
+        group_rows.sum(1, dtype=kept.dtype),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fastjax import scheduler_traits
 from fastjax.topology import Topology
 from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.nonnegative import is_identity, look_up
 from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -46,11 +47,29 @@ class ExchangeGroup:
         """That of this device."""
         return position(self.axes, self.groups)
 
+    def rank(self) -> jax.Array:
+        """The number of this device, server by server."""
+        own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
+        return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
+
     def gather(self, counts: Sequence[jax.Array]) -> list[jax.Array]:
         """The counts of all devices, by position, by one call for all of the arrays."""
         together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
         gathered = gather_counts(together, self.axes, self.groups, self.spec)
         return [gathered[:, number] for number in range(len(counts))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Balance:
+    """How far the experts of a server are levelled.
+
+    Attributes:
+      copies: the most experts of other devices that a device computes for.
+      cost_rows: the rows that a copy takes as long as.
+    """
+
+    copies: int
+    cost_rows: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +83,7 @@ class Experts:
       alignment: each expert's rows are padded to a multiple of it.
       may_drop: whether there may be more rows than room, which are dropped.
       may_overflow: whether there may be more, which go in a further round.
+      balance: whether devices of a server compute for each other.
     """
 
     count: int
@@ -72,6 +92,11 @@ class Experts:
     alignment: int
     may_drop: bool = False
     may_overflow: bool = False
+    balance: Balance | None = None
+
+    def groups(self, devices: int) -> int:
+        """Groups of rows of one expert on each device: of its own experts, then of copies."""
+        return self.count // devices + (0 if self.balance is None else self.balance.copies)
 
 
 @dataclasses.dataclass(frozen=True)

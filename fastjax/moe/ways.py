@@ -202,9 +202,8 @@ class _Deduplicated:
         return crossing.start_there(x, each, planned.numbers, planned.crossing, wire_dtype, token)
 
     def spread(self, sent: crossing.Sent, planned: PlannedCrossing, token: Token) -> Spread:
-        del planned
         x, weights, numbers = crossing.finish_there(sent, token)
-        routed = self.arrangement.route_inside(numbers, token)
+        routed = self.arrangement.route_inside(numbers, planned.levelled, token)
         each = None
         if weights.shape[1]:
             each = inside_servers.start_weights(weights, routed.route, token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, chunk_count, padding, pipeline, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
-from fastjax.moe.dispatching import plan_dispatches
+from fastjax.moe.dispatching import Plans, plan_dispatches
 from fastjax.moe.groups import grouped_map
+from fastjax.moe.levelled import Levelled
 from fastjax.moe.pipeline import Experts, Params
 from fastjax.moe.planning import Room, find_room
+from fastjax.moe.planning_copies import plan_copies
 from fastjax.moe.rounds import First, Rounds, add_further, plan_first
 from fastjax.moe.servers import ExchangeGroup
 from fastjax.topology import AxisName, Topology
@@ -47,6 +50,8 @@ def layer(
     alignment: int = 1,
     payload_dtype: DTypeLike | None = None,
     deduplicate: bool | None = None,
+    balance: bool | None = None,
+    copies: int = 4,
     return_stats: bool = False,
 ) -> Any:
     """Sends tokens to their experts, has these work, and adds up what comes back.
@@ -85,7 +90,10 @@ def layer(
       alignment: see `dispatch`; of each chunk's rows.
       payload_dtype: type that rows travel in, there and back; see `dispatch`.
       deduplicate: see `dispatch`; decided once for all chunks.
-
+      balance: whether rows of popular experts are computed by other devices of the server, too,
+        which get their params for this step; a function of three arguments gets params with
+        experts of a device + copies leading entries then, see `Handle.params`.
+      copies: the most copies of experts that a device has then.
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
@@ -114,6 +122,8 @@ def layer(
         payload_dtype,
         deduplicate,
         drop,
+        balance,
+        copies,
     )
     work = _Work(options, experts, chunks, seconds_per_row)
     result, stats = _run(work, x, expert_ids, weights, params)
@@ -128,12 +138,14 @@ class LayerStats(NamedTuple):
         there had been room; the same on all devices that exchange with each other.
       rows: rows that this device's experts worked on.
       dropped: choices of this device's tokens that found no room; 0 unless `drop` is given.
+      copies: experts of other devices that this one computed for, the most in a round.
       rounds: 1, or more where not all tokens found room at once.
     """
 
     expert_rows: jax.Array
     rows: jax.Array
     dropped: jax.Array
+    copies: jax.Array
     rounds: jax.Array
 
 
@@ -168,10 +180,11 @@ def _run(
     whole = dataclasses.replace(whole, group=group)
     slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, work.options), strict=True)
     further = _for_further(whole, arrangements, tokens, top_k)
-    experts = work.experts
+    experts, captured = work.experts, None
     if chunks > 1 or further is not None:
         every = [*arrangements] if further is None else [*arrangements, further]
-        experts, captured, effects = pipeline.closed(experts, params, x, every)
+        example = jax.tree.map(functools.partial(_resized, whole), params)
+        experts, captured, effects = pipeline.closed(experts, example, x, every)
         alike = jax_compat.vary_alike([x, *jax.tree.leaves(captured)])
         if further is not None and (effects or not alike):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
@@ -179,20 +192,42 @@ def _run(
             fit = dataclasses.replace(work.options, buffer_factor=float(len(whole.servers.rank_of)))
             fitting = dataclasses.replace(work, options=fit)
             return _run(fitting, x, expert_ids, weights, params)
-        params = params, captured
-    ids, room = _for_chunks(expert_ids, whole) if chunks > 1 else (expert_ids, None)
-    first = plan_first([ids[at] for at in slices], arrangements)
+    ids, room, levelled = expert_ids, None, None
+    if chunks > 1:
+        ids, room, levelled = _for_chunks(expert_ids, whole)
+    first = plan_first([ids[at] for at in slices], arrangements, levelled)
+    plans = first.plans
+    copied = _with_copies(params, plans, whole)
+    if captured is not None:
+        copied = copied, captured
     if chunks == 1:
-        result = pipeline.one_chunk(x, weights, first.planned[0], arrangements[0], experts, params)
+        one = plans.planned[0], arrangements[0], experts, copied
+        result = pipeline.one_chunk(x, weights, *one)
     else:
         parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
-        results = pipeline.run(parts, first.planned, first.token, arrangements, experts, params)
+        results = pipeline.run(parts, plans.planned, plans.token, arrangements, experts, copied)
         result = jnp.concatenate(results)
     if further is not None and first.rounds is not None:
-        result = _with_further(result, further, first.rounds, experts, x, ids, weights, params)
+        values = x, weights, params, captured
+        result = _with_further(result, further, first.rounds, experts, ids, values)
     if room is None and whole.experts.may_drop:
-        room = first.planned[0].room
+        room = plans.planned[0].room
     return result, _stats(first, room, group)
+
+
+def _with_copies(params: Params, plans: Plans, arrangement: Arrangement) -> Params:
+    """Params of all groups of a device."""
+    copies = plan_copies(plans.levelled, arrangement, plans.first())
+    return params if copies is None else copies.params(params)
+
+
+def _resized(arrangement: Arrangement, leaf: jax.Array) -> jax.Array:
+    """An array of the shape that one of params has with those of copies."""
+    if arrangement.experts.balance is None:
+        return leaf
+    leaf = jnp.asarray(leaf)
+    groups = arrangement.experts.groups(len(arrangement.servers.rank_of))
+    return jnp.zeros_like(leaf, shape=(groups, *leaf.shape[1:]))
 
 
 def _with_further(
@@ -200,31 +235,30 @@ def _with_further(
     arrangement: Arrangement,
     rounds: Rounds,
     experts: Experts,
-    x: jax.Array,
     expert_ids: jax.Array,
-    weights: jax.Array | None,
-    params: Params,
+    values: Any,
 ) -> jax.Array:
     """The results of all tokens, of which some go in further rounds."""
 
     def of_round(mask: jax.Array, values: Any, expert_ids: jax.Array) -> jax.Array:
-        x, weights, params = values
+        x, weights, params, captured = values
         ids = jnp.where(mask[:, None], expert_ids.astype(jnp.int32), routing.UNROUTED)
-        (planned,), _ = plan_dispatches([ids], [arrangement])
-        return pipeline.one_chunk(x, weights, planned, arrangement, experts, params)
+        plans = plan_dispatches([ids], [arrangement])
+        params = _with_copies(params, plans, arrangement), captured
+        return pipeline.one_chunk(x, weights, plans.planned[0], arrangement, experts, params)
 
-    return add_further(result, rounds, of_round, (x, weights, params), expert_ids)
+    return add_further(result, rounds, of_round, values, expert_ids)
 
 
 def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
     """What the layer did, from the plans of its chunks and, where there are drops, the room."""
     one = jnp.ones((), jnp.int32)
     rounds = one if first.rounds is None else first.rounds.number
-    if room is None:
-        rows = look_up(first.expert_rows.reshape(len(group.spec.rank_of), -1), group.position())
-        stats = LayerStats(first.expert_rows, rows.sum(dtype=rows.dtype), 0 * one, rounds)
-    else:
-        stats = LayerStats(room.expert_rows, room.rows, room.dropped, rounds)
+    expert_rows, dropped = first.expert_rows, 0 * one
+    if room is not None:
+        expert_rows, dropped = room.expert_rows, room.dropped
+    rows, copies = (look_up(array, group.position()) for array in first.computed)
+    stats = LayerStats(expert_rows, rows, dropped, copies, rounds)
     return LayerStats(*jax_compat.vary_together(stats, group.axes))
 
 
@@ -253,23 +287,28 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
     )
 
 
-def _for_chunks(expert_ids: jax.Array, whole: Arrangement) -> tuple[jax.Array, Room | None]:
+def _for_chunks(
+    expert_ids: jax.Array, whole: Arrangement
+) -> tuple[jax.Array, Room | None, Levelled | None]:
     """The choices that find room if all chunks go at once, none instead of the others; the room.
+
+    And how experts are levelled for these, where they are and some may find none.
 
     Where an expert id is out of range, the first choice is that one: the first chunk is refused,
     before an exchange of any chunk starts.
     """
-    count, room = whole.experts.count, None
+    count, room, levelled = whole.experts.count, None, None
     choices = routing.check(expert_ids, count)
     kept = choices.experts < count
     if whole.experts.may_drop:
-        room = find_room(choices, whole.experts, whole.group)
+        room, levelled = find_room(choices, whole.experts, whole.servers, whole.group)
         kept = room.kept
     going = jnp.where(kept, choices.experts, routing.UNROUTED)
     wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
     # int32 does not hold 2**32 - 1.
     wrong = jnp.where(wrong == routing.UNROUTED, routing.MOST, wrong)
-    return going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0])), room
+    going = going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
+    return going, room, levelled
 
 
 def _cut(
@@ -289,7 +328,11 @@ def _cut(
             available = arguments.room_of(*each, here, devices, factor)
         else:
             # Either all of the chunk that can arrive, or all that finds room of all chunks.
-            available = min(devices * each[0] * top_k, whole.experts.available)
+            available = whole.experts.available
+            if whole.experts.balance is not None:
+                # A chunk's shares of the rows of experts are rounded.
+                available += 2 * whole.experts.groups(devices) + (devices * each[0] * top_k >> 12)
+            available = min(devices * each[0] * top_k, available)
         experts = room_for(whole.experts, available, each, devices, drop=options.drop)
         experts = dataclasses.replace(experts, may_drop=False)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))

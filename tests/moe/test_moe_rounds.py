@@ -9,72 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd import mesh_of
+from whole_layers import (
+    DEVICES,
+    EXPERTS,
+    TOP_K,
+    TOPOLOGY,
+    WIDTH,
+    dense,
+    expert,
+    layer,
+    on_devices,
+    problem,
+    same,
+    scales,
+    with_gradients,
+)
 
 import fastjax
 from fastjax import moe
 
 P = jax.P
-DEVICES, EXPERTS, TOP_K, WIDTH = 8, 16, 3, 6
-TOPOLOGY = fastjax.Topology(4, 2)
-
-
-def expert(rows, params):
-    return jnp.tanh(rows @ params[0]) @ params[1]
-
-
-def dense(x, weights, params, ids):
-    every = jax.vmap(expert, (None, 0), 1)(x, params)
-    chosen = jnp.take_along_axis(every, jnp.maximum(ids, 0)[..., None], 1)
-    return (chosen * jnp.where(ids < 0, 0, weights)[..., None]).sum(1)
-
-
-def layer(x, weights, params, ids, function=expert, **options):
-    usual = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY, "buffer_factor": 1.25}
-    return moe.layer(function, x, ids, weights, params, **usual | options)
-
-
-def on_devices(function=expert, **options):
-    """The layer, with statistics of each device."""
-
-    def local(x, weights, params, ids):
-        result, stats = layer(x, weights, params, ids, function, return_stats=True, **options)
-        return result, jax.tree.map(lambda a: a[None], stats)
-
-    return jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-
-
-def ids_of(rng, tokens, law):
-    shape = DEVICES * tokens, TOP_K
-    if law == "one device":
-        return rng.integers(0, 2, shape).astype(np.int32)
-    if law == "one expert":
-        return np.full(shape, 5, np.int32)
-    if law == "holes":
-        return np.where(rng.random(shape) < 0.5, -1, rng.integers(0, 3, shape)).astype(np.int32)
-    popular = rng.permutation(np.arange(1, EXPERTS + 1) ** -1.2)
-    return rng.choice(EXPERTS, shape, p=popular / popular.sum()).astype(np.int32)
-
-
-def problem(rng, tokens, law="zipf"):
-    some = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    params = some(EXPERTS, WIDTH, 5), some(EXPERTS, 5, WIDTH)
-    x, weights = some(DEVICES * tokens, WIDTH), rng.random((DEVICES * tokens, TOP_K))
-    return x, weights.astype(np.float32), params, ids_of(rng, tokens, law)
-
-
-def same(got, wanted):
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-
-
-def with_gradients(function):
-    """The sum of squares of the first result, and its gradients."""
-
-    def loss(x, weights, params, ids):
-        made = function(x, weights, params, ids)
-        return ((made[0] if isinstance(made, tuple) else made) ** 2).sum()
-
-    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
 
 
 @pytest.mark.parametrize("law", ["zipf", "one device", "one expert", "holes"])
@@ -113,18 +67,14 @@ def test_rounds_of_any_tokens(data):
     ids = np.resize(np.array(ids, np.int32), shape)
     run = compiled(tokens, factor)
     x = np.arange(shape[0] * WIDTH, dtype=np.float32).reshape(-1, WIDTH)
-    result, stats = run(x, np.ones(shape, np.float32), scales(), ids)
+    result, rounds = run(x, np.ones(shape, np.float32), scales(), ids)
     number = np.where(ids < 0, 0, ids + 1).sum(1, keepdims=True)
     np.testing.assert_array_equal(result, x * number)
     most = np.bincount(ids[ids >= 0], minlength=EXPERTS).reshape(DEVICES, -1).sum(1).max()
     room = max(int(np.ceil(factor * tokens * TOP_K)), DEVICES * TOP_K)
     part = max(1, room // (DEVICES * TOP_K))
-    assert -(-most // room) <= max(1, stats.rounds[0]) <= -(-tokens // part)
-    assert stats.rounds[0] == 1 or most > room
-
-
-def scales():
-    return np.arange(1, EXPERTS + 1, dtype=np.float32)[:, None]
+    assert -(-most // room) <= max(1, rounds[0]) <= -(-tokens // part)
+    assert rounds[0] == 1 or most > room
 
 
 @functools.cache
@@ -140,14 +90,8 @@ def compiled(tokens, factor):
         )
         return result, stats.rounds[None]
 
-    mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
-
-    def run(*arrays):
-        result, rounds = mapped(*arrays)
-        return result, moe.LayerStats(None, None, None, np.asarray(rounds))
-
     del tokens
-    return run
+    return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
 
 
 def test_same_sums_in_rounds_and_at_once(rng):

@@ -1,0 +1,291 @@
+"""Layers whose experts are levelled: devices of a server compute rows of each other's experts."""
+
+import functools
+import warnings
+
+import emulated_jax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spmd import mesh_of
+from whole_layers import (
+    DEVICES,
+    EXPERTS,
+    TOP_K,
+    dense,
+    expert,
+    ids_of,
+    layer,
+    on_devices,
+    problem,
+    same,
+    scales,
+    with_gradients,
+)
+
+import fastjax
+from fastjax import handlers, moe
+from fastjax.errors import ArgumentError, FallbackWarning
+
+P = jax.P
+SERVERS = fastjax.Topology(2, 4)
+BALANCED = {"balance": True, "topology": SERVERS}
+
+
+@pytest.mark.parametrize("law", ["zipf", "one device", "one expert", "holes"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"deduplicate": False},
+        {"deduplicate": True},
+        {"deduplicate": True, "chunks": 3, "alignment": 4, "buffer_factor": None},
+        {"deduplicate": False, "chunks": 2, "buffer_factor": 0.5},
+        {"deduplicate": True, "copies": 1, "topology": fastjax.Topology(1, 8)},
+    ],
+    ids=lambda options: ",".join(map(str, options.values())),
+)
+def test_no_device_of_a_server_has_more_rows_than_others(rng, options, law):
+    arrays = problem(rng, 33, law)
+    ids, options = arrays[-1], BALANCED | options
+    function = on_devices(**options)
+    result, stats = jax.jit(function)(*arrays)
+    same(result, dense(*arrays))
+    same(with_gradients(function)(*arrays), with_gradients(dense)(*arrays))
+    rows = np.bincount(ids[ids >= 0], minlength=EXPERTS)
+    np.testing.assert_array_equal(stats.expert_rows, np.broadcast_to(rows, (DEVICES, EXPERTS)))
+    servers = options["topology"].servers
+    of_servers = np.asarray(stats.rows).reshape(servers, -1)
+    np.testing.assert_array_equal(of_servers.sum(1), rows.reshape(servers, -1).sum(1))
+    # Each part of a chunk, and each round, is rounded for itself.
+    parts = options.get("chunks", 1) * stats.rounds[0]
+    assert (of_servers.max(1) <= of_servers.mean(1) + 2 * parts).all()
+    assert stats.copies.max() <= options.get("copies", 4)
+    assert not stats.dropped.any()
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize(
+    "groups", [[[0, 4, 1, 5], [2, 6, 3, 7]], [[0, 1, 4, 5], [7, 6, 3, 2]]], ids=["mixed", "other"]
+)
+def test_groups_that_are_not_server_major(rng, groups, deduplicate):
+    """The experts of a group's devices are in the order of positions, servers in any other."""
+    x, weights, params, ids = problem(rng, 16)
+    order = np.array(groups).ravel()
+    of_groups = jax.tree.map(lambda p: np.stack([p, 2 * p]).reshape(8, -1, *p.shape[1:]), params)
+    by_device = jax.tree.map(
+        lambda p: np.concatenate(list(p[np.argsort(order)].reshape(8, -1, *p.shape[2:]))), of_groups
+    )
+    options = BALANCED | {"axis_index_groups": groups, "deduplicate": deduplicate}
+    mapped = on_devices(**options)
+
+    def dense_groups(x, weights, params, ids):
+        split = lambda a: a.reshape(8, -1, *a.shape[1:])[order].reshape(2, -1, *a.shape[1:])  # noqa: E731
+        made = jax.vmap(dense)(
+            *(split(a) for a in (x, weights)), jax.tree.map(split, params), split(ids)
+        )
+        made = made.reshape(8, -1, made.shape[-1])
+        return made[np.argsort(order)].reshape(x.shape)
+
+    result, stats = jax.jit(mapped)(x, weights, by_device, ids)
+    same(result, dense_groups(x, weights, by_device, ids))
+    got = with_gradients(mapped)(x, weights, by_device, ids)
+    same(got, with_gradients(dense_groups)(x, weights, by_device, ids))
+    rows = np.asarray(stats.rows)[order]
+    server = order // 4
+    for group in (0, 1):
+        for at in (0, 1):
+            mine = rows[4 * group :][:4][server[4 * group :][:4] == at]
+            assert mine.max() <= mine.mean() + 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_the_same_bits_with_and_without(data):
+    """Where experts have no products, whose bits may depend on the rows beside a row."""
+    tokens, chunks = data.draw(st.sampled_from([(1, 1), (9, 1), (9, 3)]))
+    factor = data.draw(st.sampled_from([0.5, 8.0]))
+    deduplicate = data.draw(st.booleans())
+    shape = DEVICES * tokens, TOP_K
+    ids = data.draw(st.lists(st.integers(-1, EXPERTS - 1), min_size=3, max_size=24))
+    ids = np.resize(np.array(ids, np.int32), shape)
+    seeded = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x, weights = seeded.normal(size=(shape[0], 4)), seeded.random(shape)
+    arrays = x.astype(np.float32), weights.astype(np.float32), scales(), ids
+    plain = compiled(1, None, deduplicate=deduplicate)(*arrays)
+    levelled = compiled(chunks, factor, deduplicate=deduplicate, balance=True)(*arrays)
+    np.testing.assert_array_equal(levelled, plain)
+
+
+@functools.cache
+def compiled(chunks, factor, **options):
+    options |= {"chunks": chunks, "buffer_factor": factor, "topology": SERVERS}
+    local = functools.partial(layer, function=lambda rows, scale: rows * scale, **options)
+    return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_drops_what_has_no_room_after_levelling(rng, deduplicate):
+    x, weights, params, ids = problem(rng, 24)
+    options = BALANCED | {"deduplicate": deduplicate, "buffer_factor": 0.75}
+    both = []
+    for chunks in (1, 2):
+        function = on_devices(drop=True, chunks=chunks, **options)
+        result, stats = jax.jit(function)(x, weights, params, ids)
+        both.append((result, stats.dropped))
+        assert (stats.rows < np.ceil(0.75 * 24 * TOP_K) + chunks).all()
+        assert (stats.rounds == 1).all()
+    for one, other in zip(*both, strict=True):
+        same(one, other)
+
+    def local(x, weights, params, ids):
+        usual = {"num_experts": EXPERTS, "axis_name": "x"}
+        rows, sizes, handle = moe.dispatch(x, ids, **usual, **options)
+        rows = moe.grouped_map(expert, rows, handle.params(params), sizes)
+        return moe.combine(rows, handle, weights), handle.kept, handle.dropped[None]
+
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    result, kept, dropped = jax.jit(mapped)(x, weights, params, ids)
+    same(result, both[0][0])
+    np.testing.assert_array_equal(dropped, both[0][1])
+    assert dropped.sum() == (~kept).sum() > 0
+    wanted = functools.partial(lambda *a: dense(a[0], a[1] * kept, *a[2:]))
+    same(result, wanted(x, weights, params, ids))
+    got = with_gradients(lambda *a: mapped(*a)[0])(x, weights, params, ids)
+    same(got, with_gradients(wanted)(x, weights, params, ids))
+
+
+def test_functions_of_all_experts_get_params_of_copies(rng):
+    """Any pytree, with leaves of any type; a slot that is not in use has no rows."""
+    x, weights, (up, down), ids = problem(rng, 16, "one device")
+    params = {"up": up, "down": [down.astype(jnp.bfloat16)], "half": np.arange(EXPERTS) % 2 == 0}
+
+    def whole(rows, sizes, params):
+        assert len(sizes) == len(params["half"]) == EXPERTS // DEVICES + 3
+        owner = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(rows))
+        made = jax.lax.ragged_dot(
+            jnp.tanh(jax.lax.ragged_dot(rows, params["up"], sizes)), *down_of(params), sizes
+        )
+        return made * jnp.where(params["half"][owner], 0.5, 1.0)[:, None]
+
+    def down_of(params):
+        return [p.astype(jnp.float32) for p in params["down"]]
+
+    def reference(x, weights, params, ids):
+        scale = np.where(np.arange(EXPERTS) % 2 == 0, 0.5, 1.0)[:, None, None]
+        return dense(x, weights, (params["up"], down_of(params)[0] * scale), ids)
+
+    function = functools.partial(layer, function=whole, copies=3, **BALANCED)
+    mapped = jax.shard_map(function, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    same(jax.jit(mapped)(x, weights, params, ids), reference(x, weights, params, ids))
+    loss = lambda f, floats: (f(x, weights, params | floats, ids) ** 2).sum()  # noqa: E731
+    floats = {name: params[name] for name in ("up", "down")}
+    got, wanted = (
+        jax.jit(jax.grad(functools.partial(loss, f)))(floats) for f in (mapped, reference)
+    )
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(
+            one.astype(np.float32), other.astype(np.float32), rtol=0.02, atol=0.1
+        )
+
+
+@pytest.mark.parametrize("policy", [None, moe.save_plans])
+def test_in_a_scan_and_checkpointed(rng, policy):
+    x, weights, params, ids = problem(rng, 9, "one device")
+
+    def twice(layer, x, weights, params, ids):
+        body = jax.checkpoint(lambda x: layer(x, weights, params, ids), policy=policy)
+        return jax.lax.scan(lambda x, _: (x + body(x), None), x, None, 2)[0]
+
+    balanced = functools.partial(twice, functools.partial(layer, **BALANCED))
+    mapped = jax.shard_map(balanced, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(functools.partial(twice, dense))(x, weights, params, ids))
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_vmap_over_microbatches(rng, chunks):
+    """Each has its own copies of experts."""
+    problems = [problem(rng, 8, law) for law in ("zipf", "one device", "holes")]
+    params = problems[0][2]
+    x, weights, ids = (jnp.stack([p[i] for p in problems]) for i in (0, 1, 3))
+    batched = functools.partial(jax.vmap, in_axes=(0, 0, None, 0))
+    specs = (P(None, "x"), P(None, "x"), P("x"), P(None, "x"))
+    local = batched(functools.partial(layer, chunks=chunks, **BALANCED))
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=P(None, "x"))
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(batched(dense))(x, weights, params, ids))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_lines_of_a_mesh_with_shared_params(rng, check_vma):
+    """Lines, which do not exchange with each other, have other copies and other rounds."""
+    mesh = mesh_of((2, 4), ("d", "x"))
+    x, weights, params, ids = problem(rng, 16)
+    ids[: len(ids) // 2] = np.arange(len(ids) // 2 * TOP_K).reshape(-1, TOP_K) % EXPERTS
+    ids[len(ids) // 2 :] = 3
+    spread = P(("d", "x"))
+    specs = {"in_specs": (spread, spread, P("x"), spread), "out_specs": spread}
+    local = functools.partial(layer, topology=fastjax.Topology(2, 2), balance=True)
+    mapped = jax.shard_map(local, mesh=mesh, check_vma=check_vma, **specs)
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(dense)(x, weights, params, ids))
+
+
+def test_second_derivatives(rng):
+    x, weights, params, ids = problem(rng, 3, "one device")
+    local = functools.partial(layer, **BALANCED)
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+
+    def of_gradient(function):
+        loss = lambda x, w, p: (function(x, w, p, ids) ** 2).sum()  # noqa: E731
+        squared = lambda *a: sum(  # noqa: E731
+            (g**2).sum() for g in jax.tree.leaves(jax.grad(loss, (0, 1, 2))(*a))
+        )
+        return jax.jit(jax.grad(squared, (0, 1, 2)))(x, weights, params)
+
+    for got, wanted in zip(
+        jax.tree.leaves(of_gradient(mapped)), jax.tree.leaves(of_gradient(dense)), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_one_device_a_server_has_nobody_to_share_with(rng):
+    arrays = problem(rng, 9)
+    function = on_devices(balance=True, topology=fastjax.Topology(8, 1))
+    result, stats = jax.jit(function)(*arrays)
+    same(result, dense(*arrays))
+    assert not stats.copies.any()
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_platforms_without_a_backend(rng, monkeypatch, deduplicate):
+    arrays = problem(rng, 9)
+    options = BALANCED | {"deduplicate": deduplicate, "buffer_factor": 8.0}
+    monkeypatch.setattr(handlers, "unusable", lambda platform: f"of a test ({platform})")
+    with emulated_jax.installed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        result, stats = jax.jit(on_devices(**options))(*arrays)
+    same(result, dense(*arrays))
+    assert stats.copies.any()
+
+
+def test_params_without_an_entry_for_each_expert_are_refused(rng):
+    x, weights, _, ids = problem(rng, 4)
+    local = functools.partial(layer, function=lambda rows, _, p: rows * p, **BALANCED)
+    specs = {"in_specs": (P("x"), P("x"), P(), P("x")), "out_specs": P("x")}
+    with pytest.raises(ArgumentError, match="2 experts of this device"):
+        jax.shard_map(local, mesh=mesh_of(), **specs)(x, weights, np.float32(2), ids)
+
+
+def test_ids_that_are_out_of_range_are_refused(rng):
+    x, weights, params, _ = problem(rng, 4)
+    ids = ids_of(rng, 4, "zipf")
+    ids[5, 1] = EXPERTS + 3
+    for chunks in (1, 2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"expert {EXPERTS + 3}"):
+            jax.block_until_ready(
+                jax.jit(on_devices(chunks=chunks, **BALANCED))(x, weights, params, ids)
+            )
