@@ -2,8 +2,8 @@
 
 Rows are named by indices, so no array has a row for each choice, and rows are multiplied by their
 weights while they are summed, so none has their products. Sums are in float32 or wider, in a fixed
-order: that of devices and experts on CPU devices, of a token's choices on others. Cotangents go to
-the experts in the type of the rows that they are of.
+order: that of experts on CPU devices, of a token's choices on others, whichever device of the
+server has computed a row. Cotangents go to the experts in the type of the rows that they are of.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """An exchange of rows that indices name: a row that goes to several places is not copied first.
 
 In reverse, rows that have one index are summed where they are returned, each times its factor, in
-the type of the result. CPU devices sum by rank of the device that they come from, and then in the
-order of its slices; GPUs in the order of entries, or in that which `entries` says.
+the type of the result, in the order of entries, whichever devices they come from; on GPUs and other
+platforms in that which `entries` says, if it is given. CPU devices order whole slices of the
+operand, by input offset: where slices overlap, those of one offset are summed by rank.
 """
 
 from __future__ import annotations

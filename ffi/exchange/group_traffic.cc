@@ -161,6 +161,21 @@ Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t p
   return Status::Ok();
 }
 
+void GroupTraffic::ListReturned(int32_t target, std::vector<ReturnedSlice>* slices) const {
+  slices->clear();
+  for (int32_t origin = 0; origin < devices_; ++origin) {
+    int64_t done = 0;
+    const size_t begin = Index(target, site_->position_at[origin] * per_peer_);
+    for (size_t number = begin; number < begin + static_cast<size_t>(per_peer_); ++number) {
+      if (send_sizes_[number] > 0) slices->push_back({input_offsets_[number], origin, done, number});
+      done += send_sizes_[number];
+    }
+  }
+  std::sort(slices->begin(), slices->end(), [](const ReturnedSlice& a, const ReturnedSlice& b) {
+    return std::tie(a.input_offset, a.origin, a.done) < std::tie(b.input_offset, b.origin, b.done);
+  });
+}
+
 const GroupTraffic::DestinationRange* GroupTraffic::FindOverlap(int32_t target) {
   ranges_.clear();
   for (int32_t origin = 0; origin < devices_; ++origin) {

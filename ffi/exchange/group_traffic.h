@@ -18,6 +18,14 @@ struct Run {
   int64_t rows;
 };
 
+// A slice that comes back to the device that sent it.
+struct ReturnedSlice {
+  int64_t input_offset;
+  int32_t origin;  // the rank that it comes back from
+  int64_t done;    // rows of its block that come before it
+  size_t number;
+};
+
 // All of it in ranks. Reused from exchange to exchange without allocating.
 class GroupTraffic {
  public:
@@ -43,6 +51,14 @@ class GroupTraffic {
   template <typename Visit>
   void ForEachRun(int32_t origin, int32_t target, int64_t first, int64_t rows, Visit visit) const;
 
+  // In reverse, lists the slices with rows that come back to rank `target`, in the order in which they are to be
+  // summed: by input offset, whichever device they come back from; of one offset by rank. The result then depends
+  // neither on what came first nor on where a row was in between.
+  void ListReturned(int32_t target, std::vector<ReturnedSlice>* slices) const;
+  // Calls visit(origin, run, done) for all runs of these slices. `done` rows of the run's block come before it.
+  template <typename Visit>
+  void ForEachReturned(int32_t target, const std::vector<ReturnedSlice>& slices, Visit visit) const;
+
   // Whether rows of different runs land on each other on some device.
   bool DestinationsOverlap();
   // Returns an error that says which rows land on each other, if any do.
@@ -59,6 +75,9 @@ class GroupTraffic {
   const DestinationRange* FindOverlap(int32_t target);
   Status OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t group,
                       int32_t target) const;
+  // The runs of `rows` rows of a slice of `sender`, from row `skip` of it on.
+  template <typename Visit>
+  void ForEachRunOf(int32_t sender, size_t number, int64_t skip, int64_t rows, Visit visit) const;
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
@@ -97,19 +116,35 @@ void GroupTraffic::ForEachRun(int32_t origin, int32_t target, int64_t first, int
     before += size;
     if (skip >= size) continue;
     const int64_t take = size - skip < rows ? size - skip : rows;
-    const int64_t in = input_offsets_[at] + skip;
-    const int64_t out = output_offsets_[at] + skip;
-    const int32_t* const indices = indices_[static_cast<size_t>(sender)];
-    if (indices == nullptr) {
-      visit(reverse_ ? Run{out, in, take} : Run{in, out, take});
-    } else {
-      for (int64_t i = 0, run; i < take; i += run) {
-        for (run = 1; i + run < take && indices[in + i + run] == indices[in + i] + run;) ++run;
-        visit(reverse_ ? Run{out + i, indices[in + i], run} : Run{indices[in + i], out + i, run});
-      }
-    }
+    ForEachRunOf(sender, at, skip, take, visit);
     first += take;
     rows -= take;
+  }
+}
+
+template <typename Visit>
+void GroupTraffic::ForEachReturned(int32_t target, const std::vector<ReturnedSlice>& slices, Visit visit) const {
+  for (const ReturnedSlice& slice : slices) {
+    int64_t done = slice.done;
+    ForEachRunOf(target, slice.number, 0, send_sizes_[slice.number], [&](const Run& run) {
+      visit(slice.origin, run, done);
+      done += run.rows;
+    });
+  }
+}
+
+template <typename Visit>
+void GroupTraffic::ForEachRunOf(int32_t sender, size_t number, int64_t skip, int64_t rows, Visit visit) const {
+  const int64_t in = input_offsets_[number] + skip;
+  const int64_t out = output_offsets_[number] + skip;
+  const int32_t* const indices = indices_[static_cast<size_t>(sender)];
+  if (indices == nullptr) {
+    visit(reverse_ ? Run{out, in, rows} : Run{in, out, rows});
+    return;
+  }
+  for (int64_t i = 0, run; i < rows; i += run) {
+    for (run = 1; i + run < rows && indices[in + i + run] == indices[in + i] + run;) ++run;
+    visit(reverse_ ? Run{out + i, indices[in + i], run} : Run{indices[in + i], out + i, run});
   }
 }
 

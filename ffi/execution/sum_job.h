@@ -21,23 +21,9 @@ inline Status CheckSummable(const CallSite& site, const ExchangeArgs& args) {
   return Status::Invalid(site.Prefix() + "input slices overlap, and gradients of this element type cannot be summed.");
 }
 
-// Calls visit(origin, run, done) for all that lands on rank `target`, in the order in which it is to be summed: by rank
-// of its origin, and of one origin in the order of its runs. The result then does not depend on what came first. `done`
-// rows of the run's block came before it.
-template <typename Visit>
-void ForEachSummed(const GroupTraffic& traffic, int32_t devices, int32_t target, Visit visit) {
-  for (int32_t origin = 0; origin < devices; ++origin) {
-    int64_t done = 0;
-    traffic.ForEachRun(origin, target, 0, traffic.rows(origin, target), [&](const Run& run) {
-      visit(origin, run, done);
-      done += run.rows;
-    });
-  }
-}
-
-// Each row of the results is summed by one thread, in the order of ForEachSummed: so the bits are the same with any
-// number of threads. Reused by later exchanges; it does not allocate once it has seen the largest. Units are rows that
-// are summed.
+// Each row of the results is summed by one thread, in the order of GroupTraffic::ListReturned: so the bits are the same
+// with any number of threads. Reused by later exchanges; it does not allocate once it has seen the largest. Units are
+// rows that are summed.
 class SumJob final : public PoolJob {
  public:
   // Begins a job for devices whose types and row sizes are those of `any`.
@@ -46,7 +32,7 @@ class SumJob final : public PoolJob {
   // kernels::Summand; those behind it, and their factors, follow it without gaps. All of it must stay until the job has
   // been run.
   template <typename Source>
-  void Add(const GroupTraffic& traffic, int32_t devices, int32_t target, const ExchangeArgs& to, Source source);
+  void Add(const GroupTraffic& traffic, int32_t target, const ExchangeArgs& to, Source source);
 
   int64_t bytes() const override { return static_cast<int64_t>(summands_.size()) * row_bytes_; }
 
@@ -69,17 +55,19 @@ class SumJob final : public PoolJob {
   std::vector<Row> rows_;                   // the rows of results on which rows land
   std::vector<kernels::Summand> summands_;  // row by row
   std::vector<size_t> next_;
+  std::vector<ReturnedSlice> slices_;  // of one target
 };
 
 template <typename Source>
-void SumJob::Add(const GroupTraffic& traffic, int32_t devices, int32_t target, const ExchangeArgs& to, Source source) {
+void SumJob::Add(const GroupTraffic& traffic, int32_t target, const ExchangeArgs& to, Source source) {
   if (row_bytes_ == 0) return;  // buffers without bytes may have no address
   next_.assign(static_cast<size_t>(to.result_rows()), 0);
-  ForEachSummed(traffic, devices, target, [this](int32_t, const Run& run, int64_t) {
+  traffic.ListReturned(target, &slices_);
+  traffic.ForEachReturned(target, slices_, [this](int32_t, const Run& run, int64_t) {
     for (int64_t i = 0; i < run.rows; ++i) ++next_[static_cast<size_t>(run.destination_row + i)];
   });
   Place(to);
-  ForEachSummed(traffic, devices, target, [&](int32_t origin, const Run& run, int64_t done) {
+  traffic.ForEachReturned(target, slices_, [&](int32_t origin, const Run& run, int64_t done) {
     kernels::Summand summand = source(origin, run, done);
     for (int64_t i = 0; i < run.rows; ++i) {
       summands_[next_[static_cast<size_t>(run.destination_row + i)]++] = summand;

@@ -103,6 +103,7 @@ LOOPBACK = {
     "expert_parallel_layer": _NO_AXIS,
     "deduplicated_layer": _NO_AXIS,
     "rows_that_indices_name": _NO_PLANS,
+    "sums_in_the_order_of_entries": _NO_PLANS,
     "gradients": _NO_GRADIENTS,
     "gradients_without_check_vma": _NO_GRADIENTS,
     "gradients_of_a_slice_sent_to_everyone": _NO_GRADIENTS,

@@ -136,10 +136,10 @@ def returned(
 ) -> np.ndarray:
     """The way back: sums of what is returned, times its factors, by row or by the row's index.
 
-    Rows of the output that nothing returns to stay.
+    In the order of the operand's rows. Rows of the output that nothing returns to stay.
     """
     sums, any_returned = np.zeros_like(output), np.zeros(output.shape[:2], bool)
-    for sender, start, receiver, landing, count in moves(meta):
+    for sender, start, receiver, landing, count in sorted(moves(meta)):
         back = rows[receiver, landing : landing + count]
         if factors is not None:
             back = back * factors[receiver, landing : landing + count, None]

@@ -195,8 +195,9 @@ class LaunchSchedule {
   std::vector<OwnMessage> own_sent_;
   std::vector<OwnMessage> own_received_;
   std::vector<MessageEnd> messages_;
-  std::vector<int64_t> first_message_;  // by pipeline step
-  std::vector<SumList> sum_;            // by call
+  std::vector<int64_t> first_message_;   // by pipeline step
+  std::vector<SumList> sum_;             // by call
+  std::vector<ReturnedSlice> returned_;  // to one target
 };
 
 }  // namespace fastjax::gpu

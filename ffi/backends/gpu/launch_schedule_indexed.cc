@@ -1,8 +1,5 @@
 // Rows that indices name: gathered on the way there, and summed on the way back. The indices stay on the devices.
-#include <algorithm>
-
 #include "backends/gpu/launch_schedule.h"
-#include "execution/sum_job.h"
 
 namespace fastjax::gpu {
 
@@ -20,12 +17,11 @@ void LaunchSchedule::AddIndexedSum(int32_t target) {
   const ExchangeArgs& to = ArgsOf(target);
   SumList& list = sum_[static_cast<size_t>(layout_->call_of[static_cast<size_t>(target)])];
   const size_t first = list.slices.size();
-  ForEachSummed(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
+  traffic_->ListReturned(target, &returned_);
+  traffic_->ForEachReturned(target, returned_, [&](int32_t origin, const Run& run, int64_t done) {
     list.slices.push_back(SliceOf(target, origin, run, done));
   });
   if (list.slices.size() == first) return;
-  std::sort(list.slices.begin() + static_cast<ptrdiff_t>(first), list.slices.end(),
-            [](const kernels::Slice& a, const kernels::Slice& b) { return a.begin < b.begin; });
   const auto element_bytes = static_cast<int64_t>(kernels::ElementBytes(types_.element));
   kernels::IndexedSum sum = {to.destination,
                              to.indexed_rows,

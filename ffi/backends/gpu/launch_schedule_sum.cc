@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "backends/gpu/launch_schedule.h"
-#include "execution/sum_job.h"
 
 namespace fastjax::gpu {
 namespace {
@@ -78,7 +77,8 @@ void LaunchSchedule::AddSums(int32_t target) {
   const ExchangeArgs& to = ArgsOf(target);
   const int32_t call = layout_->call_of[static_cast<size_t>(target)];
   std::vector<Addend> addends;
-  ForEachSummed(*traffic_, site_->group_size, target, [&](int32_t origin, const Run& run, int64_t done) {
+  traffic_->ListReturned(target, &returned_);
+  traffic_->ForEachReturned(target, returned_, [&](int32_t origin, const Run& run, int64_t done) {
     const ExchangeArgs& from = ArgsOf(origin);
     const int32_t arrival = lowering_.ArrivalOf(origin, target);
     const std::byte* const source =

@@ -129,7 +129,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
       const auto source = [&](int32_t origin, const Run& run, int64_t) -> kernels::Summand {
         return args[site().position_at[origin]].SummandAt(run.source_row);
       };
-      work->sum.Add(work->prepared.traffic(), site().group_size, target, args[site().position_at[target]], source);
+      work->sum.Add(work->prepared.traffic(), target, args[site().position_at[target]], source);
     }
     return Status::Ok();
   }

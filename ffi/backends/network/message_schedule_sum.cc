@@ -72,7 +72,7 @@ void MessageSchedule::PlaceSums() {
       const std::byte* const factors = rows + traffic_->rows(origin, target) * row_bytes;
       return {rows + done * row_bytes, factor_bytes == 0 ? nullptr : factors + done * factor_bytes};
     };
-    sum_job_.Add(*traffic_, site_->group_size, target, (*args_)[site_->position_at[target]], source);
+    sum_job_.Add(*traffic_, target, (*args_)[site_->position_at[target]], source);
   }
 }
 

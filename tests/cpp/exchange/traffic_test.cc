@@ -72,6 +72,24 @@ void CheckRuns(const GroupTraffic& traffic, const std::vector<RowPair>& rows, in
   CHECK(visited == std::vector<RowPair>(rows.begin() + first, rows.begin() + first + count));
 }
 
+// Everything that comes back to a target, once, in order of its rows there and then of the ranks that have it.
+void CheckReturned(const GroupTraffic& traffic, const std::vector<std::vector<RowPair>>& blocks, int32_t target) {
+  std::vector<ReturnedSlice> slices;
+  traffic.ListReturned(target, &slices);
+  std::vector<size_t> visited(blocks.size());
+  std::pair<int64_t, int32_t> last = {-1, -1};
+  traffic.ForEachReturned(target, slices, [&](int32_t origin, const Run& run, int64_t done) {
+    const std::pair<int64_t, int32_t> now = {run.destination_row, origin};
+    CHECK(last <= now);
+    last = now;
+    for (int64_t row = 0; row < run.rows; ++row) {
+      CHECK(blocks[origin][done + row] == RowPair(run.source_row + row, run.destination_row + row));
+    }
+    visited[origin] += static_cast<size_t>(run.rows);
+  });
+  for (size_t origin = 0; origin < blocks.size(); ++origin) CHECK_EQ(visited[origin], blocks[origin].size());
+}
+
 bool RowsLandTwice(const std::vector<std::vector<RowPair>>& blocks_of_target, int64_t destination_rows) {
   std::vector<int> landed(static_cast<size_t>(destination_rows));
   for (const auto& rows : blocks_of_target) {
@@ -105,6 +123,7 @@ void CheckLayout(const CallSite& site, const Layout& layout, const Matrix& matri
         CheckRuns(*traffic, blocks.back(), origin, target, first, rows);
       }
     }
+    if (reverse) CheckReturned(*traffic, blocks, target);
     overlap = overlap || RowsLandTwice(blocks, args.front().destination_rows);
   }
   CHECK_EQ(traffic->DestinationsOverlap(), overlap);

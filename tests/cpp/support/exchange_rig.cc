@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "support/check.h"
@@ -97,7 +98,7 @@ struct RowMove {
   int64_t source_row;
   int64_t destination_row;
   int64_t rows;
-  int64_t entry = 0;  // of the target, where it has indices
+  int64_t input_offset;  // of their slice
 };
 
 // The entries of each index in their order, and where those of each begin.
@@ -214,21 +215,20 @@ void Rig::Expect(int32_t group, const Layout& layout) {
     if (options_.exchange.indexed) {
       const std::vector<int32_t>& indices = devices_[PartitionOf(*site_, group, update.sender)].indices;
       for (int64_t i = 0; i < update.rows; ++i) {
-        const int64_t entry = update.input_offset + i;
         const int64_t there = update.output_offset + i;
-        const int64_t row = indices[static_cast<size_t>(entry)];
-        moves.push_back(reverse ? RowMove{update.receiver, update.sender, there, row, 1, entry}
-                                : RowMove{update.sender, update.receiver, row, there, 1, entry});
+        const int64_t row = indices[static_cast<size_t>(update.input_offset + i)];
+        moves.push_back(reverse ? RowMove{update.receiver, update.sender, there, row, 1, update.input_offset}
+                                : RowMove{update.sender, update.receiver, row, there, 1, update.input_offset});
       }
-    } else if (reverse) {
-      moves.push_back({update.receiver, update.sender, update.output_offset, update.input_offset, update.rows});
     } else {
-      moves.push_back({update.sender, update.receiver, update.input_offset, update.output_offset, update.rows});
+      const int64_t in = update.input_offset;
+      const int64_t out = update.output_offset;
+      moves.push_back(reverse ? RowMove{update.receiver, update.sender, out, in, update.rows, in}
+                              : RowMove{update.sender, update.receiver, in, out, update.rows, in});
     }
   }
   std::stable_sort(moves.begin(), moves.end(), [&](const RowMove& a, const RowMove& b) {
-    if (options_.on_device) return a.entry < b.entry;
-    return site_->rank_of[a.origin] < site_->rank_of[b.origin];
+    return std::tie(a.input_offset, site_->rank_of[a.origin]) < std::tie(b.input_offset, site_->rank_of[b.origin]);
   });
   const bool sums = reverse && (options_.exchange.indexed || Overlap(moves));
   sums_ = sums_ || sums;

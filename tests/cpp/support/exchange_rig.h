@@ -49,7 +49,7 @@ struct RigOptions {
   kernels::ElementKind element = kernels::ElementKind::kF32;
   ExchangeOptions exchange;
   bool overlap = false;    // of slices of the operand
-  bool on_device = false;  // indices are in the devices' memory; sums are in the order of entries
+  bool on_device = false;  // indices are in the devices' memory
   // Of exchanges in reverse that are indexed: the type of sums, and whether rows have factors.
   kernels::ElementKind sum = kernels::ElementKind::kOpaque;
   bool factors = false;
