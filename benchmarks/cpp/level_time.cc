@@ -63,7 +63,7 @@ double Microseconds(const Run& run) {
 }
 
 void Time(const LevellingShape& shape, const Law& law, int32_t runs) {
-  std::mt19937_64 random(1);
+  std::mt19937_64 random(shape.ranks());
   std::vector<std::pair<Counts, Counts>> matrices;
   for (int32_t i = 0; i < kMatrices; ++i) {
     Counts counts = Draw(shape, law, &random);
@@ -96,7 +96,8 @@ void Time(const LevellingShape& shape, const Law& law, int32_t runs) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int32_t runs = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 2000;
+  const int64_t asked = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 2000;
+  const auto runs = static_cast<int32_t>(std::clamp<int64_t>(asked, 1, 1000000));
   for (const LevellingShape& shape : {LevellingShape{4, 8, 8, 4}, LevellingShape{1, 32, 8, 4},
                                       LevellingShape{8, 8, 6, 4}, LevellingShape{1, 64, 6, 4}}) {
     for (const Law& law : {Law{"even", 0, false}, Law{"zipf 0.8", 0.8, false}, Law{"zipf 1.2", 1.2, false},
