@@ -1,7 +1,7 @@
 """What tokens choose if experts are popular by Zipf's law: a stand-in for skew that is not known.
 
-The n-th most popular expert is chosen in proportion to 1 / n. Nothing is drawn at random, and all
-arithmetic is of kinds that every host rounds alike: processes must find the same.
+The n-th most popular expert is chosen in proportion to 1 / n, or a power of it. Nothing is drawn at
+random, and all arithmetic is of kinds that every host rounds alike: processes must find the same.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from collections.abc import Sequence
 
 _BISECTIONS = 64
 _MOST_ODDS = 1e12
+_DIGITS = 6
 
 
-def chosen(num_experts: int, top_k: int) -> list[float]:
+def chosen(num_experts: int, top_k: int, exponent: float = 1.0) -> list[float]:
     """How likely each expert is among the k of a token, in an order that spreads popular ones.
 
     The odds of an expert are in proportion to its popularity, such that k are chosen on average.
     """
     if top_k >= num_experts:
         return [1.0] * num_experts
+    # Powers are the one thing that hosts may round differently, in digits that are cut off.
+    rarity = [round(rank**exponent, _DIGITS) for rank in range(1, num_experts + 1)]
     low, high = 0.0, _MOST_ODDS
     for _ in range(_BISECTIONS):
         odds = (low + high) / 2
-        many = math.fsum(odds / (rank + odds) for rank in range(1, num_experts + 1)) > top_k
+        many = math.fsum(odds / (rare + odds) for rare in rarity) > top_k
         low, high = (low, odds) if many else (odds, high)
     step = _spreading_step(num_experts)
     found = [0.0] * num_experts
-    for rank in range(num_experts):
-        found[rank * step % num_experts] = high / (rank + 1 + high)
+    for rank, rare in enumerate(rarity):
+        found[rank * step % num_experts] = high / (rare + high)
     return found
 
 

@@ -64,16 +64,16 @@ def test_it_is_not_far_from_the_better_way(servers, top_k, exponent):
     assert taken <= 1.08 * min(once, each)
 
 
-@given(st.integers(1, 300), st.integers(1, 16))
-def test_as_many_are_chosen_as_a_token_chooses(experts, top_k):
-    found = popularity.chosen(experts, top_k)
+@given(st.integers(1, 300), st.integers(1, 16), st.sampled_from([0.8, 1.0]))
+def test_as_many_are_chosen_as_a_token_chooses(experts, top_k, exponent):
+    found = popularity.chosen(experts, top_k, exponent)
     assert len(found) == experts
-    assert sum(found) == pytest.approx(min(experts, top_k))
+    assert sum(found) == pytest.approx(min(experts, top_k), rel=1e-5)
     assert all(0 < share <= 1 for share in found)
     ordered = sorted(found, reverse=True)
     odds = [share / (1 - share) for share in ordered if share < 1 - 1e-9]
     for rank, value in enumerate(odds, 1):
-        assert value == pytest.approx(odds[0] / rank, rel=1e-3)
+        assert value == pytest.approx(odds[0] / rank**exponent, rel=1e-3)
 
 
 def test_popular_experts_are_spread():
