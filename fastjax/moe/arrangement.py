@@ -13,9 +13,10 @@ from jax.typing import DTypeLike
 
 from fastjax.chunking import deduplication
 from fastjax.moe import arguments, checkpoint, types, wire
+from fastjax.moe.balancing import Balancing, balance_of
 from fastjax.moe.levelled import Levelled, deal_inside
 from fastjax.moe.planning import Routed, find_route
-from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
+from fastjax.moe.servers import ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
@@ -38,9 +39,8 @@ class Options:
     alignment: int
     payload_dtype: DTypeLike | None
     deduplicate: bool | None
+    balancing: Balancing
     drop: bool = True
-    balance: bool | None = False
-    copies: int = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def arrange(
     row_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype))
     spec = make_spec(axes, groups, options.topology, options.scheduler, row_bytes)
     servers = Servers(spec.topology, spec.rank_of, num_experts)
-    balance = Balance(options.copies, 0) if options.balance and servers.devices > 1 else None
+    balance = balance_of(options.balancing, spec.topology, tokens, top_k, num_experts)
     experts = Experts(num_experts, 0, 0, alignment, balance=balance)
     experts = room_for(experts, available, (tokens, top_k), devices, drop=options.drop)
     rows = experts.rows
@@ -134,6 +134,8 @@ def arrange(
         deduplicate = deduplication.crosses_once(spec.topology, num_experts, work, spec.scheduler)
     deduplicated = deduplicate and servers.count > 1
     described = f"deduplicate={deduplicated}, room for {rows} rows"
+    if balance is not None:
+        described += f", copies={balance.copies}"
     return Arrangement(
         group=ExchangeGroup(axes, groups, spec).described(described),
         servers=servers,

@@ -23,6 +23,7 @@ from fastjax.moe import (
     routing,
 )
 from fastjax.moe.arrangement import Arrangement, Options, arrange
+from fastjax.moe.balancing import Balancing
 from fastjax.moe.handle import Handle
 from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.planning import Routed, find_route, route
@@ -112,8 +113,7 @@ def dispatch(
         alignment,
         payload_dtype,
         deduplicate,
-        balance=balance,
-        copies=copies,
+        Balancing(balance, copies),
     )
     arrangement = arrange(x, expert_ids, weights, options)
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, chunk_count, padding, pipeline, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
+from fastjax.moe.balancing import Balancing
 from fastjax.moe.dispatching import Plans, plan_dispatches
 from fastjax.moe.groups import grouped_map
 from fastjax.moe.levelled import Levelled
@@ -92,7 +94,10 @@ def layer(
       deduplicate: see `dispatch`; decided once for all chunks.
       balance: whether rows of popular experts are computed by other devices of the server, too,
         which get their params for this step; a function of three arguments gets params with
-        experts of a device + copies leading entries then, see `Handle.params`.
+        experts of a device + copies leading entries then, see `Handle.params`. By default only for
+        functions of two arguments, where CPU devices of several processes share the experts,
+        seconds_per_row is given, and the model of a layer predicts a gain for skewed popularity and
+        hardly a loss for even; see docs/how_to/balance_experts.md.
       copies: the most copies of experts that a device has then.
       return_stats: whether to return `LayerStats`, too.
 
@@ -110,7 +115,10 @@ def layer(
     x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
     arguments.check_chunks(chunks, len(x))
     arguments.check_seconds_per_row(seconds_per_row)
-    experts = _of_rows(function, alignment)
+    experts, of_one = _of_rows(function, alignment)
+    if balance is None and not of_one:
+        balance = False  # functions have to know of copies
+    balancing = Balancing(balance, copies, _bytes_of_one(params), seconds_per_row)
     options = Options(
         num_experts,
         axis_name,
@@ -121,9 +129,8 @@ def layer(
         alignment,
         payload_dtype,
         deduplicate,
+        balancing,
         drop,
-        balance,
-        copies,
     )
     work = _Work(options, experts, chunks, seconds_per_row)
     result, stats = _run(work, x, expert_ids, weights, params)
@@ -262,8 +269,17 @@ def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
     return LayerStats(*jax_compat.vary_together(stats, group.axes))
 
 
-def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
-    """The function of all experts of a device, to whose results padding adds nothing."""
+def _bytes_of_one(params: Params) -> int:
+    """Bytes of the params of an expert."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    return max(1, sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves))
+
+
+def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Experts, bool]:
+    """The function of all experts of a device, to whose results padding adds nothing.
+
+    And whether it is made of a function of one expert.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -276,11 +292,11 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> Experts:
     if len(wanted) == 3:
         return lambda rows, sizes, without, params: function(
             padding.filled(rows, without, sizes, alignment), sizes, params
-        )
+        ), False
     if len(wanted) == 2:
         return lambda rows, sizes, without, params: grouped_map(
             function, rows, params, sizes, without if alignment > 1 else None
-        )
+        ), True
     raise ArgumentError(
         "function must take two arguments, (rows, params), or three, (rows, group_sizes, params); "
         f"{getattr(function, '__name__', function)!r} takes {len(wanted)} without defaults."
