@@ -83,7 +83,7 @@ def exchange() -> Program:
     return Program(_mapped(local), tuple(flat), tuple(expected))
 
 
-def layer(chunks: int) -> Program:
+def layer(chunks: int, **balance: Any) -> Program:
     """A layer of experts whose tokens cross once, and its gradients."""
     rng = np.random.default_rng(1)
     x, router, experts = moe_reference.problem(rng, DEVICES, 6, EXPERTS)
@@ -100,7 +100,7 @@ def layer(chunks: int) -> Program:
 
     def local(x: Any, weights: Any, ids: Any, *experts: Any) -> Any:
         options = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
-        options |= {"chunks": chunks, "deduplicate": True}
+        options |= {"chunks": chunks, "deduplicate": True, **balance}
         once = lambda x, w, e: moe.layer(one_expert, x, ids, w, e, **options)  # noqa: E731
         one = functools.partial(loss, once)
         grads, result = jax.grad(one, (0, 1, 2, 3), has_aux=True)(x, weights, *experts)
@@ -122,6 +122,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "layer_in_chunks": functools.partial(layer, chunks=2),
     # The two before were exported when counts were gathered by a collective of XLA's.
     "layer_that_gathers": functools.partial(layer, chunks=1),
+    "balanced_layer": functools.partial(layer, chunks=1, balance=True),
 }
 
 

@@ -18,8 +18,7 @@ import fastjax
 from fastjax.traced.contract import CALLS
 
 RELEASED = sorted(exported_programs.FOLDER.glob("*/*.bin"))
-# That which measures, and those that no program of a user's has yet.
-UNUSED = {"fastjax_empty_v2", "fastjax_level_v2", "fastjax_deal_v2"}
+UNUSED = {"fastjax_empty_v2"}  # that measures
 
 _RUN = """
 import sys
