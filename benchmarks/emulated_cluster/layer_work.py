@@ -83,6 +83,13 @@ def arriving(layer: Layer, choices: np.ndarray) -> int:
     return int(np.bincount((choices // per_device).reshape(-1), minlength=layer.devices).max())
 
 
+def levelled(layer: Layer, choices: np.ndarray) -> int:
+    """The mean of that on the busiest server: what experts that are levelled take."""
+    per_server = layer.experts // layer.servers
+    of_servers = np.bincount((choices // per_server).reshape(-1), minlength=layer.servers)
+    return -(-int(of_servers.max()) // layer.rails)
+
+
 def room_factor(layer: Layer, choices: np.ndarray) -> float:
     """The buffer_factor with which nothing is dropped."""
     return arriving(layer, choices) / (layer.tokens * layer.top_k)

@@ -236,6 +236,10 @@ class OverlapOptions(MeasuredOptions):
     """Whether to take the gradients too."""
     deduplicate: bool = True
     """Whether a token crosses once to each server."""
+    exponent: float = 0.0
+    """Of the Zipf law of experts' popularity; 0: all alike."""
+    balance: bool = False
+    """Whether to measure each number of chunks with levelled experts, too."""
     timelines: bool = False
     """Whether to record when experts work and NICs send, in one more run of the fewest and of the
     most chunks, at the ratio nearest to 1."""

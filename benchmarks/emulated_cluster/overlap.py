@@ -27,7 +27,7 @@ def run(options: OverlapOptions) -> dict[str, Any]:
             rails=fabric.rails,
             experts=options.experts,
             top_k=options.top_k,
-            exponent=0.0,
+            exponent=options.exponent,
             tokens=1,
             row_bytes=options.row_bytes,
             seed=options.seed,
@@ -37,7 +37,7 @@ def run(options: OverlapOptions) -> dict[str, Any]:
     record["fabric"] = dataclasses.asdict(fabric)
     record["topology"] = options.topology()
     record["layer"] = dataclasses.asdict(layer)
-    names = ("rounds", "backward", "deduplicate")
+    names = ("rounds", "backward", "deduplicate", "balance")
     record["options"] = {name: getattr(options, name) for name in names}
     record["cells"] = [
         _cell(float(ratio), name, [result[ratio][name] for result in results])
@@ -60,6 +60,7 @@ def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> li
         "rounds": options.rounds,
         "backward": options.backward,
         "deduplicate": options.deduplicate,
+        "balance": options.balance,
         "topology": options.topology(),
         "timelines": options.timelines,
     }
@@ -105,10 +106,11 @@ def page(record: dict[str, Any], title: str) -> str:
     about = (
         f"A layer, {way}, in {fabric['servers']} servers of {fabric['rails']} devices with NICs of "
         f"{fabric['rate'] / 1e6:g} Mbit/s: {layer['tokens']} tokens of {layer['row_bytes']} bytes "
-        f"on each device, {layer['top_k']} of {layer['experts']} experts, sent {once}. Experts "
+        f"on each device, {layer['top_k']} of {layer['experts']} experts, popular by Zipf's law "
+        f"with {layer['exponent']:g}, sent {once}. Experts "
         "sleep for a time that is proportional to their rows: they use no processor of this "
-        "machine, as if they had one of their own. *ratio*: what experts alone take, by what "
-        "exchanges alone take. *÷ one chunk*, *÷ longer*: the median, by that of one chunk and by "
+        "machine, as if they had one of their own. *ratio*: what experts take on average, by what "
+        "exchanges alone take. *levelled*: devices compute for others of their server. *÷ one chunk*, *÷ longer*: the median, by that of one chunk and by "
         f"that of the longer of the two alone. Programs run in turn, {options['rounds']} times "
         "each, in random order. *model*: what the model of a layer predicts, and that by the "
         "median. It knows the rates and latencies of the fabric, and takes a backward pass for "

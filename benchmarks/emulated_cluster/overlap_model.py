@@ -8,6 +8,7 @@ from fastjax.chunking import BACKWARD
 from fastjax.simulation import LayerTimes, layer_time
 
 EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"
+LEVELLED = " levelled"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Model:
     def seconds_of(self, program: str) -> float:
         """Of a program, by its name."""
         rows = layer_work.arriving(self.layer, self.layer.choices())
+        if program.endswith(LEVELLED):
+            rows = layer_work.levelled(self.layer, self.layer.choices())
+            program = program.removesuffix(LEVELLED)
         if program == EXPERTS:
             return rows * self.seconds_per_row * (1 + BACKWARD if self.backward else 1)
         chunks = 1 if program == EXCHANGES else self._chunks(program)

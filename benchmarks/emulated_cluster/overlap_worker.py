@@ -18,7 +18,7 @@ import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
-from emulated_cluster.overlap_model import CHOSEN, EXCHANGES, EXPERTS, Model
+from emulated_cluster.overlap_model import CHOSEN, EXCHANGES, EXPERTS, LEVELLED, Model
 from emulated_cluster.timelines import Span, nearest, recorded
 from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
 from fastjax import moe
@@ -107,6 +107,7 @@ def serve(
     rounds: int,
     backward: bool,
     deduplicate: bool,
+    balance: bool,
     topology: dict[str, Any],
     timelines: bool,
 ) -> dict[str, Any]:
@@ -116,10 +117,11 @@ def serve(
       fabric: keyword arguments of Fabric.
       layer: keyword arguments of Layer.
       chunks: their numbers; what `moe.layer` chooses is measured besides.
-      ratios: what experts take, as a multiple of what exchanges take alone.
+      ratios: what experts take on average, as a multiple of what exchanges take alone.
       rounds: times that each runs, in turn with the others.
       backward: whether the gradients are taken too.
       deduplicate: see `moe.layer`.
+      balance: whether to measure all numbers of chunks with levelled experts, too.
       topology: what fastjax.Topology is told.
       timelines: whether to record those of the fewest and of the most chunks.
     """
@@ -133,23 +135,31 @@ def serve(
         "topology": shape,
         "deduplicate": deduplicate,
         "buffer_factor": layer_work.room_factor(what, choices),
+        "balance": False,
     }
     processor = Processor()
     build = functools.partial(_program, what, mesh, processor, options, backward=backward)
     runs = Runs(network, Barrier(mesh), rounds)
     busiest = layer_work.arriving(what, choices)
-    compiled = {count: build(count, None).lower(*operands).compile() for count in chunks}
+    compiled = {str(n): build(n, None).lower(*operands).compile() for n in chunks}
+    if balance:
+        levelled = functools.partial(
+            _program, what, mesh, processor, options | {"balance": True}, backward=backward
+        )
+        for n in chunks:
+            compiled[f"{n}{LEVELLED}"] = levelled(n, None).lower(*operands).compile()
     run = lambda program: lambda: jax.block_until_ready(program(*operands))  # noqa: E731
-    alone = run(compiled[1] if 1 in compiled else build(1, None))
+    alone = run(compiled["1"] if 1 in chunks else build(1, None))
     alone()
     one_token_s = runs.median(_of_one_token(what, mesh, processor, options, backward=backward))
     found: dict[str, Any] = {}
     for ratio in ratios:
         processor.seconds = 0.0
         exchanges = runs.median(alone)
-        seconds = ratio * exchanges / busiest / (1 + BACKWARD if backward else 1)
+        rows = what.tokens * what.top_k
+        seconds = ratio * exchanges / rows / (1 + BACKWARD if backward else 1)
         by_rule = build(None, seconds)
-        programs = {str(count): run(program) for count, program in compiled.items()}
+        programs = {name: run(program) for name, program in compiled.items()}
         programs[CHOSEN] = run(by_rule)
         found[str(ratio)] = _measure(
             programs, alone, processor, seconds, busiest, backward, runs, operands, what

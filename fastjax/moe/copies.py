@@ -42,6 +42,7 @@ class Copies:
         """Slots of a device."""
         return self.experts.shape[-1]
 
+    @jax.named_scope("moe_copies")
     def params(self, params: Params) -> Params:
         """Params of this device's experts, and behind them those of its copies.
 

@@ -15,6 +15,7 @@ from fastjax.traced.nonnegative import look_up, quotient, remainder
 from fastjax.traced.plan import plan_sizes
 
 
+@jax.named_scope("moe_copies")
 def plan_copies(
     levelled: Levelled | None, arrangement: Arrangement, token: jax.Array | None
 ) -> Copies | None:
