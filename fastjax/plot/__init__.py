@@ -1,6 +1,7 @@
 """Pictures of plans and of simulated exchanges, by matplotlib: the extra `plot`."""
 
 from fastjax.plot.layers import plot_layers
+from fastjax.plot.loads import plot_loads
 from fastjax.plot.plans import PANELS, draw_plan, plot_panels, plot_plan
 from fastjax.plot.shares import plot_shares
 from fastjax.plot.timelines import plot_timeline
@@ -9,6 +10,7 @@ __all__ = [
     "PANELS",
     "draw_plan",
     "plot_layers",
+    "plot_loads",
     "plot_panels",
     "plot_plan",
     "plot_shares",
