@@ -23,6 +23,7 @@ class Routing:
       top_groups: how many of the groups.
       width: elements of a token's row; None if nobody says.
       source: who says so.
+      hidden: rows of an expert's three matrices of that width; None if nobody says.
 
     Raises:
       ArgumentError: the numbers are impossible.
@@ -34,6 +35,7 @@ class Routing:
     top_groups: int = 1
     width: int | None = None
     source: str = ""
+    hidden: int | None = None
 
     def __post_init__(self) -> None:
         checks.integer("num_experts", self.num_experts, 1)
@@ -45,8 +47,9 @@ class Routing:
         checks.integer("top_groups", self.top_groups, 1, self.groups)
         available = self.num_experts // self.groups * self.top_groups
         checks.integer("top_k", self.top_k, 1, available)
-        if self.width is not None:
-            checks.integer("width", self.width, 1)
+        for name in ("width", "hidden"):
+            if (value := getattr(self, name)) is not None:
+                checks.integer(name, value, 1)
 
     def choices(
         self,
@@ -107,17 +110,25 @@ class Routing:
 ROUTINGS = MappingProxyType(
     {
         "deepseek-v3": Routing(
-            256, 8, 8, 4, 7168, "github deepseek-ai/DeepSeek-V3, inference/configs/config_671B.json"
+            256,
+            8,
+            8,
+            4,
+            7168,
+            "github deepseek-ai/DeepSeek-V3, inference/configs/config_671B.json",
+            2048,
         ),
         "kimi-k2": Routing(
-            384, 8, 1, 1, 7168, "github MoonshotAI/Kimi-K2, README.md, Model Summary"
+            384, 8, 1, 1, 7168, "github MoonshotAI/Kimi-K2, README.md, Model Summary", 2048
         ),
-        "qwen3-235b": Routing(128, 8, 1, 1, 4096, "Hugging Face Qwen/Qwen3-235B-A22B, config.json"),
-        "glm-4.5": Routing(160, 8, 1, 1, 5120, "Hugging Face zai-org/GLM-4.5, config.json"),
+        "qwen3-235b": Routing(
+            128, 8, 1, 1, 4096, "Hugging Face Qwen/Qwen3-235B-A22B, config.json", 1536
+        ),
+        "glm-4.5": Routing(160, 8, 1, 1, 5120, "Hugging Face zai-org/GLM-4.5, config.json", 1536),
         "gpt-oss-120b": Routing(
-            128, 4, 1, 1, 2880, "github openai/gpt-oss, gpt_oss/torch/model.py, ModelConfig"
+            128, 4, 1, 1, 2880, "github openai/gpt-oss, gpt_oss/torch/model.py, ModelConfig", 2880
         ),
-        "mixtral-8x7b": Routing(8, 2, 1, 1, 4096, "arXiv 2401.04088, table 1"),
+        "mixtral-8x7b": Routing(8, 2, 1, 1, 4096, "arXiv 2401.04088, table 1", 14336),
     }
 )
 """Routings of models whose weights are public, by name; `Routing.source` says who says so.

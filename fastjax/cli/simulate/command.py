@@ -12,7 +12,14 @@ import fastjax
 from fastjax import plot, scheduler_traits
 from fastjax.cli.shared import commands, rates, sources, text
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.simulate import costs, layer_chunks, layer_report, layer_source, verdict
+from fastjax.cli.simulate import (
+    costs,
+    layer_balance,
+    layer_chunks,
+    layer_report,
+    layer_source,
+    verdict,
+)
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.scheduling import check_scheduler_fits
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric, Preset
@@ -35,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     sources.add_options(parser)
     layer_source.add_options(parser)
     layer_chunks.add_options(parser)
+    layer_balance.add_options(parser)
     known = "; ".join(f"{name}: {preset.source}" for name, preset in PRESETS.items())
     add(
         "--preset",
@@ -82,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
-        "chunk and in the best number",
+        "chunk and in the best number; with --balance, the rows of its devices before and after",
     )
     add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
     return parser
@@ -93,7 +101,7 @@ def _run(options: argparse.Namespace) -> None:
     if layer_source.asked(options):
         _run_layer(options, preset)
         return
-    if (first := layer_chunks.given(options)) is not None:
+    if (first := layer_chunks.given(options) or layer_balance.given(options)) is not None:
         raise OptionError(f"{first} is of a layer; want --layer too.")
     source = sources.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(
@@ -131,10 +139,11 @@ def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
 def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
     if options.perfetto is not None:
         raise OptionError("--perfetto is of one exchange, a layer has several.")
-    experts = layer_chunks.load(options)
+    source = layer_source.load(options, preset.devices_per_server if preset else None)
+    copies = layer_balance.load(options, source)
+    experts = layer_chunks.load(options, copies.row_seconds if copies else None)
     if options.draw is not None and experts is None:
         raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
-    source = layer_source.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(
         options, len(source.choices), source.servers, preset.rates if preset else None
     )
@@ -147,14 +156,24 @@ def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
         timed = layer_chunks.simulate(work, found, experts)
         record["in_chunks"] = layer_chunks.record(work, experts, timed)
         verdict += record["in_chunks"]["verdict"]
+        draw = lambda: plot.plot_layers(layer_chunks.to_draw(timed))  # noqa: E731
+        if copies is not None:
+            home = layer_chunks.best_of(timed)
+            levelled = layer_balance.record(work, found, experts, home, copies)
+            record["balanced"] = levelled
+            verdict += levelled["verdict"]
+            loads = [way["loads"] for way in levelled["ways"][:2]]
+            draw = lambda: plot.plot_loads(*loads, servers=source.servers)  # noqa: E731
         if options.draw is not None:
-            _save(options.draw, lambda: plot.plot_layers(layer_chunks.to_draw(timed)))
+            _save(options.draw, draw)
     if options.json is not None:
         commands.write_json(options.json, record)
     sys.stdout.write(f"{text.as_text({'layer': layer_report.layer_section(record)})}\n\n")
     sys.stdout.write(f"{layer_report.table(record)}\n\n")
     if experts is not None:
         sys.stdout.write(f"{layer_chunks.table(record['in_chunks'])}\n\n")
+    if copies is not None:
+        sys.stdout.write(f"{layer_balance.table(record['balanced'])}\n\n")
     sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
     sys.stdout.write("\n".join(verdict) + "\n")
 

@@ -45,10 +45,14 @@ class Experts:
     Attributes:
       seconds_per_row: that an expert works on a row.
       chunks: numbers of chunks, rising.
+      weights: seconds that links inside servers need for copied weights, before the first chunk.
+      once: seconds that the first chunk's experts take more.
     """
 
     seconds_per_row: float
     chunks: tuple[int, ...]
+    weights: float = 0.0
+    once: float = 0.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,13 +71,18 @@ def given(options: argparse.Namespace) -> str | None:
     return f"--{names[0].replace('_', '-')}" if names else None
 
 
-def load(options: argparse.Namespace) -> Experts | None:
-    """What the options say, or None where they say nothing of the experts' work.
+def load(options: argparse.Namespace, row_seconds: float | None = None) -> Experts | None:
+    """What the options say, or None where nothing is known of the experts' work.
+
+    Args:
+      options: of the command line.
+      row_seconds: what an expert takes for a row, where the options do not say.
 
     Raises:
       OptionError: they do not fit together, or a number is not in its range.
     """
     seconds, chunks = options.seconds_per_row, options.chunks or CANDIDATES
+    seconds = row_seconds if seconds is None else seconds
     if seconds is None:
         if options.chunks is not None:
             raise OptionError("--chunks needs the experts' work: --seconds-per-row.")
@@ -137,7 +146,11 @@ def _parts(
         seconds = rows * experts.seconds_per_row + CHUNK_OVERHEAD if rows else 0.0
         exchange = layers.once if way else layers.each_choice
         layer = exchange(scheduler, traffic, work.topology, work.fabric, work.row_bytes)
-        yield layer.parts(seconds)
+        parts = layer.parts(seconds)
+        if number == 1:
+            copies, seconds = parts.copies + experts.weights, parts.experts + experts.once
+            parts = dataclasses.replace(parts, copies=copies, experts=seconds)
+        yield parts
         progress.end()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from fastjax.errors import OptionError
 
 _DEFAULT_ROW_BYTES = 4096
 _ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
+_MATRICES = 3  # of an expert: gate, up and down
 _OF_ROUTING = ("top_k", "groups", "top_groups")
 
 
@@ -26,6 +28,8 @@ class LayerSource:
       row_bytes: bytes of a token's row.
       servers: that the devices are split into.
       name: where it is from.
+      expert_bytes: bytes of an expert's parameters; None if nobody says.
+      history: choices of each expert in earlier steps of a trace; None if there are none.
     """
 
     choices: np.ndarray
@@ -33,6 +37,8 @@ class LayerSource:
     row_bytes: int
     servers: int
     name: str
+    expert_bytes: int | None = None
+    history: np.ndarray | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +96,10 @@ def load(options: argparse.Namespace, devices_per_server: int | None) -> LayerSo
     row_bytes = _DEFAULT_ROW_BYTES if routing.width is None else routing.width * _ELEMENT_BYTES
     row_bytes = row_bytes if options.row_bytes is None else options.row_bytes
     name = f"made up{f' as {options.model} routes' if options.model else ''}, {used}"
-    return LayerSource(choices, routing.num_experts, row_bytes, servers, name)
+    weights = None
+    if routing.width is not None and routing.hidden is not None:
+        weights = _MATRICES * routing.width * routing.hidden * _ELEMENT_BYTES
+    return LayerSource(choices, routing.num_experts, row_bytes, servers, name, weights)
 
 
 def _routing(options: argparse.Namespace) -> traffic.Routing:
@@ -124,7 +133,23 @@ def _from_trace(options: argparse.Namespace, servers: int) -> LayerSource:
     of = f", the busiest of {len(found)}" if len(found) > 1 else ""
     row_bytes = _DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
     name = f"{options.file}, {exchange}{of}"
-    return LayerSource(found[exchange], options.num_experts, row_bytes, servers, name)
+    history = _earlier(found, exchange, options.num_experts)
+    return LayerSource(
+        found[exchange], options.num_experts, row_bytes, servers, name, history=history
+    )
+
+
+def _earlier(
+    found: Mapping[traffic.Exchange, np.ndarray], exchange: traffic.Exchange, num_experts: int
+) -> np.ndarray | None:
+    """Choices of each expert in what came before of the same layer, if there is any."""
+    before = [
+        np.bincount(found[other][found[other] >= 0], minlength=num_experts)
+        for other in found
+        if other.order < exchange.order
+        and other._replace(step=0, repeat=0) == exchange._replace(step=0, repeat=0)
+    ]
+    return np.sum(before, axis=0) if before else None
 
 
 def _busiest(choices: np.ndarray, num_experts: int) -> int:
