@@ -329,13 +329,14 @@ def _with(names, arguments):
     return (re.sub("[A-Z]{4,}", lambda name: names[name[0]], word) for word in arguments.split())
 
 
-def test_the_guide_shows_what_is_printed(capsys, monkeypatch):
+@pytest.mark.parametrize(("page", "count"), [("simulate", 3), ("balance_experts", 1)])
+def test_the_guide_shows_what_is_printed(capsys, monkeypatch, page, count):
     monkeypatch.chdir(ROOT)
-    guide = Path("docs/how_to/simulate.md").read_text()
+    guide = Path(f"docs/how_to/{page}.md").read_text()
     examples = re.findall(
         r"^    \$ python -m fastjax simulate (.*)\n((?:    .*\n|\n)+)", guide, re.MULTILINE
     )
-    assert len(examples) == 3
+    assert len(examples) == count
     for command, shown in examples:
         lines = run(capsys, command).splitlines()
         printed = "".join(f"    {line}".rstrip() + "\n" for line in lines)
