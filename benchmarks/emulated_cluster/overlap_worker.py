@@ -117,7 +117,8 @@ def serve(
       fabric: keyword arguments of Fabric.
       layer: keyword arguments of Layer.
       chunks: their numbers; what `moe.layer` chooses is measured besides.
-      ratios: what experts take on average, as a multiple of what exchanges take alone.
+      ratios: what experts take, as a multiple of what exchanges take alone; with `balance`, what
+        they take on average.
       rounds: times that each runs, in turn with the others.
       backward: whether the gradients are taken too.
       deduplicate: see `moe.layer`.
@@ -156,7 +157,7 @@ def serve(
     for ratio in ratios:
         processor.seconds = 0.0
         exchanges = runs.median(alone)
-        rows = what.tokens * what.top_k
+        rows = what.tokens * what.top_k if balance else busiest
         seconds = ratio * exchanges / rows / (1 + BACKWARD if backward else 1)
         by_rule = build(None, seconds)
         programs = {name: run(program) for name, program in compiled.items()}
