@@ -23,6 +23,7 @@ from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.dispatching import Plans, plan_dispatches
 from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.servers import Servers
+from fastjax.traced.after import after
 from fastjax.traced.batch_max import batch_max
 from fastjax.traced.nonnegative import look_up, permuted, quotient
 
@@ -211,17 +212,15 @@ class _Round(NamedTuple):
         return Computed(self.done.rows + rows, jnp.maximum(self.done.copies, self.load.copies))
 
 
-def add_further(
-    results: jax.Array,
+def further(
     rounds: Rounds,
     of_round: Callable[[jax.Array, Any, Any], jax.Array],
     values: Any,
     constants: Any,
 ) -> jax.Array:
-    """Adds the results of tokens that go in further rounds.
+    """The results of tokens that go in further rounds, and zero for others.
 
     Args:
-      results: of those in the first; zero for others.
       rounds: of the tokens.
       of_round: the results of one round, zero for tokens of others: of a mask, bool, shape
         (tokens,), values and constants. Uses no traced values from around it.
@@ -229,7 +228,7 @@ def add_further(
       constants: a pytree of arrays that have none.
     """
     leaves, structure = jax.tree.flatten(values)
-    results, *leaves = jax_compat.vary_together([results, *leaves], ())
+    leaves = jax_compat.vary_together(leaves, ())
     differ = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
     floats = [leaf for leaf, differs in zip(leaves, differ, strict=True) if differs]
     others = [leaf for leaf, differs in zip(leaves, differ, strict=True) if not differs]
@@ -242,8 +241,30 @@ def add_further(
 
     constants = rounds.of_tokens, others, constants
     with jax.named_scope("moe_round"):
-        made: Any = _summed(one, floats, constants, rounds.number)
-    return results + made
+        return _summed(one, floats, constants, rounds.number)
+
+
+@jax.custom_vjp
+def in_turn(made: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The results of further rounds, and the tokens for the first, which begins after these.
+
+    Backward it is the other way round: cotangents of further rounds begin when those of the tokens
+    are there. So the arrays of the first, which are kept for the backward pass, are never there
+    together with those of another.
+    """
+    return made, after(x, made)
+
+
+def _in_turn_forward(*operands: jax.Array) -> Any:
+    return in_turn(*operands), None
+
+
+def _in_turn_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    made_ct, x_ct = cts
+    return after(made_ct, x_ct), x_ct
+
+
+in_turn.defvjp(_in_turn_forward, _in_turn_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -280,4 +301,4 @@ def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> An
 _summed.defvjp(_summed_forward, _summed_backward)
 
 
-__all__ = ["Computed", "First", "Rounds", "add_further", "plan_first"]
+__all__ = ["Computed", "First", "Rounds", "further", "in_turn", "plan_first"]

@@ -42,15 +42,14 @@ def token_of(flight: Flight) -> Token:
     return flight.token if isinstance(flight, InFlight) else None
 
 
-def zeros(shape: tuple[int, ...], dtype: np.dtype, token: Token) -> jax.Array:
-    """Zeros that are written after `token`.
+def zeros(shape: tuple[int, ...], dtype: np.dtype, earlier: jax.Array) -> jax.Array:
+    """Zeros that are written after `earlier`.
 
     XLA would write zeros that wait for nothing when the program begins: with many exchanges, all
-    processors and much memory would be taken while devices meet for the first time.
+    processors would be busy while devices meet for the first time, and the memory of all exchanges
+    taken at once.
     """
-    if token is None:
-        return jnp.zeros(shape, dtype)
-    return jnp.broadcast_to(wait(jnp.zeros((), dtype), token), shape)
+    return jnp.broadcast_to(wait(jnp.zeros((), dtype), earlier), shape)
 
 
 def send(
@@ -73,7 +72,7 @@ def send(
       dtype: of the result, where rows are summed in another type than theirs.
       **indexing: see `indexed_exchange`, where indices name the rows.
     """
-    base = zeros((length, *rows.shape[1:]), dtype or rows.dtype, token)
+    base = zeros((length, *rows.shape[1:]), dtype or rows.dtype, rows if token is None else token)
     if token is not None:
         return start(rows, base, offsets, plan, after=[token], **indexing)
     if indexing:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from fastjax.moe.levelled import Levelled
 from fastjax.moe.pipeline import Experts, Params
 from fastjax.moe.planning import Room, find_room
 from fastjax.moe.planning_copies import plan_copies
-from fastjax.moe.rounds import First, Rounds, add_further, plan_first
+from fastjax.moe.rounds import First, Rounds, further, in_turn, plan_first
 from fastjax.moe.servers import ExchangeGroup
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -186,14 +186,14 @@ def _run(
     group = whole.group.described(f"{whole.group.spec.layer}, chunks={chunks}")
     whole = dataclasses.replace(whole, group=group)
     slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, work.options), strict=True)
-    further = _for_further(whole, arrangements, tokens, top_k)
+    later = _for_further(whole, arrangements, tokens, top_k)
     experts, captured = work.experts, None
-    if chunks > 1 or further is not None:
-        every = [*arrangements] if further is None else [*arrangements, further]
+    if chunks > 1 or later is not None:
+        every = [*arrangements] if later is None else [*arrangements, later]
         example = jax.tree.map(functools.partial(_resized, whole), params)
         experts, captured, effects = pipeline.closed(experts, example, x, every)
         alike = jax_compat.vary_alike([x, *jax.tree.leaves(captured)])
-        if further is not None and (effects or not alike):
+        if later is not None and (effects or not alike):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
             # round has no collectives, nor values that devices share, whose cotangents are summed.
             fit = dataclasses.replace(work.options, buffer_factor=float(len(whole.servers.rank_of)))
@@ -207,19 +207,32 @@ def _run(
     copied = _with_copies(params, plans, whole)
     if captured is not None:
         copied = copied, captured
-    if chunks == 1:
-        one = plans.planned[0], arrangements[0], experts, copied
-        result = pipeline.one_chunk(x, weights, *one)
-    else:
-        parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
-        results = pipeline.run(parts, plans.planned, plans.token, arrangements, experts, copied)
-        result = jnp.concatenate(results)
-    if further is not None and first.rounds is not None:
+    made = None
+    if later is not None and first.rounds is not None:
         values = x, weights, params, captured
-        result = _with_further(result, further, first.rounds, experts, ids, values)
+        made = _further(later, first.rounds, experts, ids, values)
+        made, x = in_turn(made, x)
+    parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
+    result = _in_chunks(parts, plans, arrangements, experts, copied)
+    if made is not None:
+        result += made
     if room is None and whole.experts.may_drop:
         room = plans.planned[0].room
     return result, _stats(first, room, group)
+
+
+def _in_chunks(
+    chunks: Sequence[pipeline.Chunk],
+    plans: Plans,
+    arrangements: Sequence[Arrangement],
+    experts: Experts,
+    params: Params,
+) -> jax.Array:
+    """The results of the tokens that are planned."""
+    if len(chunks) == 1:
+        return pipeline.one_chunk(*chunks[0], plans.planned[0], arrangements[0], experts, params)
+    results = pipeline.run(chunks, plans.planned, plans.token, arrangements, experts, params)
+    return jnp.concatenate(results)
 
 
 def _with_copies(params: Params, plans: Plans, arrangement: Arrangement) -> Params:
@@ -237,15 +250,14 @@ def _resized(arrangement: Arrangement, leaf: jax.Array) -> jax.Array:
     return jnp.zeros_like(leaf, shape=(groups, *leaf.shape[1:]))
 
 
-def _with_further(
-    result: jax.Array,
+def _further(
     arrangement: Arrangement,
     rounds: Rounds,
     experts: Experts,
     expert_ids: jax.Array,
     values: Any,
 ) -> jax.Array:
-    """The results of all tokens, of which some go in further rounds."""
+    """The results of tokens that go in further rounds."""
 
     def of_round(mask: jax.Array, values: Any, expert_ids: jax.Array) -> jax.Array:
         x, weights, params, captured = values
@@ -254,7 +266,7 @@ def _with_further(
         params = _with_copies(params, plans, arrangement), captured
         return pipeline.one_chunk(x, weights, plans.planned[0], arrangement, experts, params)
 
-    return add_further(result, rounds, of_round, values, expert_ids)
+    return further(rounds, of_round, values, expert_ids)
 
 
 def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
