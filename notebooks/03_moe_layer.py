@@ -140,6 +140,39 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
+# The device with the popular experts computes longest, and all others wait for it. With `balance`,
+# other devices of its server compute part of their rows, with weights that they get for this step.
+
+
+# %%
+def one_expert(rows, params):
+    return jax.nn.silu(rows @ params[0]) @ params[1]
+
+
+def levelled(tokens, router, up, down, *, balance):
+    weights, ids = jax.lax.top_k(jax.nn.softmax(tokens @ router), TOP_K)
+    made, stats = fastjax.moe.layer(
+        one_expert,
+        *(tokens, ids, weights, (up, down)),
+        num_experts=EXPERTS,
+        axis_name="expert",
+        balance=balance,
+        return_stats=True,
+    )
+    return made, stats.rows[None], stats.copies[None]
+
+
+for balance in (False, True):
+    function = functools.partial(levelled, balance=balance)
+    mapped = jax.shard_map(
+        function, mesh=mesh, in_specs=(SPLIT, SAME, SPLIT, SPLIT), out_specs=SPLIT
+    )
+    got, loads, copies = jax.jit(mapped)(*arguments)
+    np.testing.assert_allclose(got, result, atol=1e-5)
+    print(f"{balance=!s:5}: rows of devices {loads}, copies of experts {copies}")
+assert loads.max() <= loads.mean() + 1
+
+# %% [markdown]
 # ## Less room
 #
 # By default `dispatch` has room for all that can arrive, which costs memory.
