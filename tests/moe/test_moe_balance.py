@@ -234,6 +234,32 @@ def test_lines_of_a_mesh_with_shared_params(rng, check_vma):
     same(got, with_gradients(dense)(x, weights, params, ids))
 
 
+def test_where_axes_are_left_to_xla(rng):
+    """Devices along them have the same copies."""
+    x, weights, params, ids = problem(rng, 8, "one device")
+    local = functools.partial(layer, topology=fastjax.Topology(2, 2), balance=True)
+    mesh = mesh_of((4, 2), ("x", "d"))
+    specs = {"in_specs": P("x"), "out_specs": P("x"), "axis_names": {"x"}}
+    mapped = jax.shard_map(local, mesh=mesh, **specs)
+    got = with_gradients(mapped)(x, weights, params, ids)
+    same(got, with_gradients(dense)(x, weights, params, ids))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_types(rng, dtype):
+    x, weights, params, ids = problem(rng, 16)
+    narrow = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, dtype), tree)  # noqa: E731
+    x, params = narrow((x, params))
+    local = functools.partial(layer, payload_dtype=dtype, **BALANCED)
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
+    got = with_gradients(mapped)(x, weights, params, ids)
+    wide = jax.tree.map(lambda a: np.asarray(a, np.float32), (x, params))
+    wanted = with_gradients(dense)(wide[0], weights, wide[1], ids)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        size = np.abs(other).max(initial=1)
+        np.testing.assert_allclose(np.asarray(one, np.float32), other, atol=0.05 * size)
+
+
 def test_second_derivatives(rng):
     x, weights, params, ids = problem(rng, 3, "one device")
     local = functools.partial(layer, **BALANCED)
