@@ -19,15 +19,19 @@ from fastjax.moe.combining import combine
 from fastjax.moe.dispatching import dispatch
 from fastjax.moe.groups import grouped_dot, grouped_map
 from fastjax.moe.handle import Handle
+from fastjax.moe.router import LoadBalance, load_balance, route
 from fastjax.moe.whole_layer import LayerStats, layer
 
 __all__ = [
     "Handle",
     "LayerStats",
+    "LoadBalance",
     "combine",
     "dispatch",
     "grouped_dot",
     "grouped_map",
     "layer",
+    "load_balance",
+    "route",
     "save_plans",
 ]
