@@ -61,7 +61,7 @@ class MoE(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Of tokens, shape (tokens, width), as many on each device of the axis."""
-        weights, ids = jax.lax.top_k(jax.nn.softmax(self.router(x)), self.top_k)
+        ids, weights = moe.route(self.router(x), self.top_k)
         spec = jax.P(self.axis_name)
         layer = jax.shard_map(self._on_device, mesh=self.mesh, in_specs=spec, out_specs=spec)
         return layer(x, ids, weights, self.up[...], self.down[...])

@@ -32,12 +32,11 @@ def route(x: Any, router: Any, top_k: int) -> tuple[Any, Any, Any]:
       The choices, and their weights, which add up to 1, shape (tokens, k); and how unbalanced they
       are over all devices: 1 where all experts get the same (Switch Transformer's auxiliary loss).
     """
-    probabilities = jax.nn.softmax(x @ router)
-    weights, ids = jax.lax.top_k(probabilities, top_k)
-    experts = router.shape[1]
-    chosen = jax.nn.one_hot(ids, experts).sum((0, 1)) / ids.size
-    chosen, wanted = jax.lax.pmean((chosen, probabilities.mean(0)), AXIS)
-    return ids, weights / weights.sum(-1, keepdims=True), experts * (chosen @ wanted)
+    scores = x @ router
+    ids, weights = moe.route(scores, top_k)
+    rows = jax.lax.psum(jnp.bincount(ids.ravel(), length=router.shape[1]), AXIS)
+    uneven = moe.load_balance(rows, scores).auxiliary_loss
+    return ids, weights, jax.lax.pmean(uneven, AXIS)
 
 
 def fast(

@@ -19,7 +19,8 @@ def layer():
 
 def dense(layer, x):
     """Every expert on every token, of which those chosen count."""
-    weights, ids = jax.lax.top_k(jax.nn.softmax(x @ layer.router.kernel[...]), 3)
+    chosen, ids = jax.lax.top_k(x @ layer.router.kernel[...], 3)
+    weights = jax.nn.softmax(chosen)
     hidden = jax.nn.relu(jnp.einsum("td,edf->tef", x, layer.up[...]))
     every = jnp.einsum("tef,efd->ted", hidden, layer.down[...])
     return (jnp.take_along_axis(every, ids[..., None], 1) * weights[..., None]).sum(1)
