@@ -70,7 +70,8 @@ def exchange(exchanges: int, programs: int, seed: int) -> dict[str, Any]:
 def step(steps: int, chunks: int, seed: int) -> dict[str, Any]:
     """One job of many steps of a layer in chunks."""
     how = {"steps": steps, "chunks": chunks, "seed": seed}
-    return how | _held(_run(enduring_layers.__file__, "step_on_and_on", how))
+    results = _run(enduring_layers.__file__, "step_on_and_on", how)
+    return how | {"copies": sum(result["copies"] for result in results)} | _held(results)
 
 
 def _run(file: str, function: str, how: dict[str, Any]) -> list[dict[str, Any]]:
@@ -148,12 +149,22 @@ def page(record: dict[str, Any], title: str) -> str:
         parts += samples_of(run, "exchanges")
     if record["steps"]:
         run = record["steps"][0]
+        levelled = "copies" in run  # older records had two layers
+        kinds = "Two send" if levelled else "One sends"
+        others = "others" if levelled else "other"
+        drift = (
+            "; one of either kind levels the experts of a server, which had "
+            f"{run['copies']} copies in all, and popularity drifts"
+            if levelled
+            else ""
+        )
         parts.append(
-            f"{run['steps']} steps of two layers in {run['chunks']} chunks, in turn, forward and "
-            f"backward, over {PROCESSES} processes of {DEVICES} devices. One sends a token once to "
-            "each server, the other once for each choice; tokens and experts differ in each step; "
-            f"seed {run['seed']}. Every result and gradient was compared with numpy's "
-            f"in every process, and none was wrong. They took {run['seconds']:.0f} s."
+            f"{run['steps']} steps of {'four' if levelled else 'two'} layers in {run['chunks']} "
+            f"chunks, in turn, forward and backward, over {PROCESSES} processes of {DEVICES} "
+            f"devices. {kinds} a token once to each server, the {others} once for each choice"
+            f"{drift}; tokens and experts differ in each step; seed {run['seed']}. Every result "
+            "and gradient was compared with numpy's in every process, and none was wrong. They "
+            f"took {run['seconds']:.0f} s."
         )
         parts += samples_of(run, "steps")
     if record["starts"]:
