@@ -29,6 +29,7 @@ class Phase:
         redistribution, too, go through the network.
       at_once: how many exchanges the program has in flight; the victim stops in the first.
       layer: of a layer of experts in place of exchanges, the launch in which the victim stops.
+      balanced: whether the layer's experts are levelled.
     """
 
     name: str
@@ -36,11 +37,13 @@ class Phase:
     servers: int = 3
     at_once: int = 1
     layer: int | None = None
+    balanced: bool = False
 
     @property
     def round(self) -> dict[str, Any]:
         """As `fault_job.play` takes it."""
-        return {"servers": self.servers, "at_once": self.at_once, "layer": self.layer is not None}
+        layer = "" if self.layer is None else "balanced" if self.balanced else "usual"
+        return {"servers": self.servers, "at_once": self.at_once, "layer": layer}
 
     def stop(self, launches: int) -> str:
         """As FASTJAX_FAULT takes it, after so many launches."""
@@ -72,6 +75,8 @@ LAYER = (
     # 3 and 4 are inside servers, and so inside processes.
     Phase("layer: metadata not sent of the way back", "meet", layer=5),
     Phase("layer: first stage back", "stage 1", layer=5),
+    # Rows of this exchange are params of experts that devices of the server compute for, too.
+    Phase("layer: metadata met of the weights of copies", "met", layer=3, balanced=True),
 )
 # Where two are in flight, the error may be that of the other one.
 ROWS = frozenset(phase.name for phase in (*DURING[1:7], LAYER[2], LAYER[4]))

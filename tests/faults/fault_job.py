@@ -80,33 +80,43 @@ class Program:
         return {"began": began, "ended": ended, "error": error, "right": right, "intact": intact}
 
 
-def layer() -> Program:
-    """A layer of experts whose tokens cross once: counts, plan, and an exchange there and back."""
-    size = jax.device_count()
+def layer(*, balance: bool) -> Program:
+    """A layer of experts: counts, plan, and exchanges there and back.
+
+    Tokens cross once; or, where experts are levelled, once for each choice. There all are one
+    server, so that weights, too, go through the network to the copies of experts.
+    """
+    size, servers = jax.device_count(), 1 if balance else 3
     rng = np.random.default_rng(2)
     # Whole numbers, whose sums are the same in any order.
     x = rng.integers(-9, 9, (size, 40, _ROW)).astype(np.float32)
     experts = 3 * size  # as many on a device as choices: nothing can be dropped
     ids = rng.permuted(np.tile(np.arange(experts, dtype=np.int32), (size, 40, 1)), axis=2)[..., :3]
+    if balance:  # all choose those of the first device
+        ids = rng.permuted(np.tile(np.arange(3, dtype=np.int32), (size, 40, 1)), axis=2)
     factors = np.arange(1, experts + 1, dtype=np.float32)
 
     def local(x: jax.Array, ids: jax.Array, factors: jax.Array) -> list[jax.Array]:
-        tokens = moe.layer(
-            lambda rows, factor: rows * factor,
+        tokens, stats = moe.layer(
+            lambda rows, factors: rows * factors,
             x[0],
             ids[0],
             None,
             factors,
             num_experts=experts,
             axis_name="x",
-            topology=fastjax.Topology(3, size // 3),
+            topology=fastjax.Topology(servers, size // servers),
             scheduler="fast",
-            deduplicate=True,
+            deduplicate=not balance,
+            balance=balance,
+            return_stats=True,
         )
-        return [tokens[None]]
+        return [tokens[None], stats.copies[None] > 0]
 
     expected = x * factors[ids].sum(-1, keepdims=True)
-    return Program(local, mesh_of((size,)), (x, ids, factors), [expected])
+    copied = (np.arange(size) > 0) & balance
+    operands = x, ids, np.tile(factors[:, None], _ROW)
+    return Program(local, mesh_of((size,)), operands, [expected, copied])
 
 
 class Exchange(Program):
@@ -182,8 +192,8 @@ def play(
 
     Args:
       rounds: what to exchange: "servers" of the topology, "width" of rows, if it is another,
-        and how many exchanges "at_once", if more than one; or a "layer"; and in "calls" what the
-        victim calls instead.
+        and how many exchanges "at_once", if more than one; or a "layer", which may be "balanced";
+        and in "calls" what the victim calls instead.
       victim: the process that is hurt.
       bootstrap_stop: "before" or "after": it stops around telling the others its addresses.
       exit_stop: whether it stops before it leaves the job.
@@ -201,8 +211,8 @@ def play(
     try:
         kinds = sorted({_kind(one) for one in rounds})
         programs = {
-            kind: layer()
-            if kind == _LAYER
+            kind: layer(balance=kind == _BALANCED)
+            if kind in (_LAYER, _BALANCED)
             else Exchange(kind[0], width=kind[1], at_once=kind[2], name=_name(*kind))
             for kind in kinds
         }
@@ -227,12 +237,12 @@ def play(
     return {}
 
 
-_LAYER = (0, 0, 0)
+_LAYER, _BALANCED = (0, 0, 0), (0, 0, 1)
 
 
 def _kind(one: dict[str, Any]) -> tuple[int, int, int]:
     if one.get("layer"):
-        return _LAYER
+        return _BALANCED if one["layer"] == "balanced" else _LAYER
     return one["servers"], one.get("width", _ROW), one.get("at_once", 1)
 
 
