@@ -1,7 +1,7 @@
 """Makes tables of the records in `results/`, which the benchmarks wrote.
 
-Each record gets a page beside it; the READMEs get the figures of `python -m fastjax bench` between
-their `results` marks.
+Each record gets a page beside it; the README here gets the figures of `python -m fastjax bench`
+between its `results` marks.
 """
 
 import json
@@ -30,41 +30,11 @@ from records import table
 
 from fastjax.cli.bench import tables
 
-SHOWN = "cpu_8_devices_jax_0_10_2"
 BENCH_SCHEMA = "fastjax-bench-1"
 
 
 def conditions(record: dict[str, Any]) -> str:
     return f"{records.conditions(record)}\n\n{tables.workload(record)}"
-
-
-def excerpt(record: dict[str, Any]) -> str:
-    """The few lines that the README shows."""
-    chosen = [("direct", "1x8"), ("fast", "2x4"), ("fast", "4x2")]
-    chosen += [(s, "-") for s in ("dense exact", "dense worst", "all_gather", "copy")]
-    by_key = {(e["scheme"], e["servers"]): e for e in record["schemes"]}
-    small = {e["name"]: e for e in record["latency"]}["plan + exchange 1x8"]
-    figures = table(
-        ["scheme", "servers", "median ms", "quartiles", "algbw GB/s", "vs dense", "vs copy"],
-        [
-            [
-                key[0],
-                key[1],
-                f"{e['median_ms']:.1f}",
-                f"{e['p25_ms']:.1f} to {e['p75_ms']:.1f}",
-                f"{e['algbw']:.2f}",
-                tables.ratio(e["dense_by_this"]),
-                tables.ratio(e["this_by_copy"]),
-            ]
-            for key in chosen
-            for e in [by_key[key]]
-        ],
-    )
-    return (
-        f"{figures}\n\nAn exchange of one row for each peer, planning included: "
-        f"{small['median_ms'] * 1e3:.0f} µs, {small['by_empty']:.1f} times an FFI call on the same "
-        "devices that does nothing."
-    )
 
 
 def page(record: dict[str, Any], title: str) -> str:
@@ -117,7 +87,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """What every generated file must hold: all pages of results, the READMEs, records in short."""
+    """What every generated file must hold: pages of results, the README here, records in short."""
     found = {
         path.stem: json.loads(path.read_text())
         for path in sorted((root / "benchmarks/results").glob("*.json"))
@@ -128,23 +98,20 @@ def pages(root: Path) -> dict[Path, str]:
         )
         for stem, record in found.items()
     }
-    shown = found[SHOWN]
     benches = {k: record for k, record in found.items() if record["schema"] == BENCH_SCHEMA}
     # `python -m fastjax bench` gives every figure a line.
     result |= {
         root / f"benchmarks/results/{stem}.json": records.text(record)
         for stem, record in benches.items()
     }
-    marked = {
-        root / "README.md": f"{excerpt(shown)}\n\n{conditions(shown)}",
-        root / "benchmarks/README.md": summary(benches),
-    }
-    for path, text in marked.items():
-        fresh = f"<!-- results -->\n{text}\n<!-- /results -->"
-        old = path.read_text()
-        result[path] = re.sub(
-            r"<!-- results -->.*<!-- /results -->", lambda _, t=fresh: t, old, flags=re.DOTALL
-        )
+    path = root / "benchmarks/README.md"
+    fresh = f"<!-- results -->\n{summary(benches)}\n<!-- /results -->"
+    result[path] = re.sub(
+        r"<!-- results -->.*<!-- /results -->",
+        lambda _: fresh,
+        path.read_text(),
+        flags=re.DOTALL,
+    )
     return result
 
 
