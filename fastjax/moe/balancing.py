@@ -43,9 +43,9 @@ def balance_of(
 ) -> Balance | None:
     """How far experts are levelled; None if they are not.
 
-    Left to the model, they are only where the time of a row is given and CPU devices belong to
-    several processes: those of one process share its processors, so none waits for another's
-    experts; and on GPUs it is not known how long dealing takes.
+    Left to the model, they are only where the time of a row on a device is given, and CPU devices
+    belong to several processes: all devices of one process share its processors. On GPUs it is not
+    known how long dealing takes.
 
     Args:
       asked: the keywords.
@@ -57,16 +57,19 @@ def balance_of(
     if topology.devices_per_server == 1:
         return None
     platform = jax.default_backend()
-    seconds = asked.seconds_per_row or levelling.row_seconds(asked.expert_bytes, platform)
+    seconds = asked.seconds_per_row
+    if seconds is None:
+        seconds = levelling.row_seconds(asked.expert_bytes, platform)
+    here = num_experts // topology.num_devices
+    copies = min(asked.copies, (topology.devices_per_server - 1) * here)  # no more can be in use
     if asked.balance is None:
         known = asked.seconds_per_row is not None and jax.process_count() > 1 and platform == "cpu"
-        work = topology, tokens, top_k, num_experts, asked.copies, asked.expert_bytes, seconds
+        work = topology, tokens, top_k, num_experts, copies, asked.expert_bytes, seconds
         if not (known and levelling.pays(*work, platform=platform)):
             return None
     elif not asked.balance:
         return None
-    cost = levelling.cost_rows(topology, asked.expert_bytes, seconds, asked.copies)
-    return Balance(asked.copies, cost)
+    return Balance(copies, levelling.cost_rows(topology, asked.expert_bytes, seconds, copies))
 
 
 __all__ = ["Balancing", "balance_of"]

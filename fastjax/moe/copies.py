@@ -57,10 +57,13 @@ class Copies:
             raise ArgumentError(
                 f"params must have a leading dimension of the {self.here} experts of this device "
                 "(which the shard_map's in_specs must hand out), where experts are balanced; one "
-                f"is {leaf.dtype} of shape {leaf.shape}."
+                f"is {leaf.dtype} of shape {leaf.shape}. Values that all experts share belong "
+                "around the function, or repeated for each expert."
             )
         rows = leaf.reshape(self.here, -1)
-        base = jnp.zeros_like(rows, shape=(self.count, rows.shape[1]))
+        # Functions may divide by params, and multiply rows by those of all groups.
+        unused = jax.lax.stop_gradient(rows[:1])
+        base = jnp.broadcast_to(unused, (self.count, rows.shape[1]))
         copied = exchange_planned(rows, base, self.offsets, self.plan)
         return jnp.concatenate([leaf, copied.reshape(self.count, *leaf.shape[1:])])
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
+from fastjax.errors import ArgumentError
 from fastjax.moe import (
     arguments,
     checkpoint,
@@ -84,7 +85,8 @@ def dispatch(
       balance: whether devices of a server compute rows of each other's popular experts, so that
         none has more than others. Groups of rows are then those of a device's own experts, and
         behind them those of its copies of others: `handle.params` has the params for these.
-      copies: the most copies of experts that a device has then.
+      copies: the most copies of experts that a device has then; no more than its server has other
+        experts.
 
     Returns:
       Three things:
@@ -103,6 +105,8 @@ def dispatch(
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
     x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
+    if balance is None:
+        raise ArgumentError("balance must be True or False, got None.")
     options = Options(
         num_experts,
         axis_name,

@@ -259,7 +259,7 @@ class _Tile:
         start = first + (number - last_tile + own_tiles) * self.length
         # The last tiles begin earlier, so that they end where there is room.
         self.first = jnp.minimum(start, room - self.length)
-        row = jnp.arange(self.length)
+        row = jnp.arange(self.length, dtype=jnp.int32)
         begins, ends_at = start - self.first, first + size - self.first
         self.mine = ((row >= begins) & (row < ends_at))[:, None]
         self._nearest = jnp.clip(row, begins, ends_at - 1)

@@ -100,7 +100,8 @@ class Handle:
 
         Returns:
           The same, shape (groups, ...). The params of copies come from their devices by an exchange
-          inside the server, and zeros are where a copy is not in use; gradients go back.
+          inside the server, and their gradients go back. A copy that is not in use has no rows, and
+          the params of the device's first expert.
 
         Raises:
           ArgumentError: an array has not one entry for each expert of the device.

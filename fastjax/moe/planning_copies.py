@@ -34,7 +34,7 @@ def plan_copies(
     home, slot = quotient(experts, here), jnp.arange(copies, dtype=jnp.int32)
     device = jnp.arange(devices, dtype=jnp.int32)[:, None]
     sent = used & (home == me)
-    wanted = look_up(used, me) & (look_up(home, me) == device)
+    wanted = look_up(used, me)[None] & (look_up(home, me)[None] == device)
     offsets = Offsets(
         remainder(experts, here).reshape(-1),
         sent.reshape(-1).astype(jnp.int32),

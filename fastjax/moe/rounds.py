@@ -183,6 +183,7 @@ class _Load(NamedTuple):
         servers, balance = arrangements[0].servers, arrangements[0].experts.balance
         rooms = np.array([a.experts.available for a in arrangements], np.int32)
         total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
+        of_all = int(rooms.sum())
         levelled = None if balance is None else level(total, servers, balance)
 
         def of_devices(rows: jax.Array) -> jax.Array:
@@ -192,9 +193,11 @@ class _Load(NamedTuple):
             counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
             return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
 
-        chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
         together = of_devices(total)
-        fits = (chunks.max(-1) <= rooms).all(), together.max() <= rooms.sum()
+        chunks = together[None]
+        if len(rooms) > 1:
+            chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
+        fits = (chunks.max(-1) <= rooms).all(), together.max() <= of_all
         copies = _copies(levelled, servers, together)
         return cls(rows, *fits, chunks.sum(0, dtype=rows.dtype), together, copies)
 

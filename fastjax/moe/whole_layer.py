@@ -93,12 +93,13 @@ def layer(
       payload_dtype: type that rows travel in, there and back; see `dispatch`.
       deduplicate: see `dispatch`; decided once for all chunks.
       balance: whether rows of popular experts are computed by other devices of the server, too,
-        which get their params for this step; a function of three arguments gets params with
-        experts of a device + copies leading entries then, see `Handle.params`. By default only for
+        which get their params for this step; a function of three arguments gets params with as many
+        leading entries as group_sizes then, see `Handle.params`, and leaves that all experts share
+        cannot be among them. By default only for
         functions of two arguments, where CPU devices of several processes share the experts,
         seconds_per_row is given, and the model of a layer predicts a gain for skewed popularity and
         hardly a loss for even; see docs/how_to/balance_experts.md.
-      copies: the most copies of experts that a device has then.
+      copies: the most copies of experts that a device has then; see `dispatch`.
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
@@ -237,6 +238,8 @@ def _in_chunks(
 
 def _with_copies(params: Params, plans: Plans, arrangement: Arrangement) -> Params:
     """Params of all groups of a device."""
+    if not jax.tree.leaves(params):
+        return params
     copies = plan_copies(plans.levelled, arrangement, plans.first())
     return params if copies is None else copies.params(params)
 

@@ -19,6 +19,8 @@ OPTIONS = [
     {"deduplicate": True},
     {"deduplicate": False, "chunks": 2, "alignment": 4, "payload_dtype": jnp.bfloat16},
     {"deduplicate": True, "chunks": 2, "alignment": 4, "payload_dtype": jnp.float8_e4m3fn},
+    {"deduplicate": False, "chunks": 1, "balance": True, "buffer_factor": 0.5},
+    {"deduplicate": True, "chunks": 2, "balance": True, "buffer_factor": 1.0},
 ]
 all_options = pytest.mark.parametrize(
     "options", OPTIONS, ids=lambda options: ",".join(map(str, options.values()))
