@@ -35,7 +35,7 @@ SERVERS = fastjax.Topology(2, 4)
 BALANCED = {"balance": True, "topology": SERVERS}
 
 
-@pytest.mark.parametrize("law", ["zipf", "one device", "one expert", "holes"])
+@pytest.mark.parametrize("law", ["zipf", "one device", "holes"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -248,8 +248,8 @@ def test_where_axes_are_left_to_xla(rng):
     same(got, with_gradients(dense)(x, weights, params, ids))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_narrow_types(rng, dtype):
+def test_narrow_types(rng):
+    dtype = jnp.bfloat16
     x, weights, params, ids = problem(rng, 16)
     narrow = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, dtype), tree)  # noqa: E731
     x, params = narrow((x, params))
