@@ -105,7 +105,7 @@ def above_zero(options: "MeasuredOptions | TrainingOptions") -> None:
       ClusterError: one is not.
     """
     for name, value in vars(options).items():
-        if type(value) in (int, float) and value <= 0 and name not in ("delay", "seed"):
+        if type(value) in (int, float) and value <= 0 and name not in ("delay", "seed", "exponent"):
             raise ClusterError(f"--{name.replace('_', '-')} must be above 0.")
 
 

@@ -193,10 +193,8 @@ class _Load(NamedTuple):
             counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
             return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
 
+        chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
         together = of_devices(total)
-        chunks = together[None]
-        if len(rooms) > 1:
-            chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
         fits = (chunks.max(-1) <= rooms).all(), together.max() <= of_all
         copies = _copies(levelled, servers, together)
         return cls(rows, *fits, chunks.sum(0, dtype=rows.dtype), together, copies)
