@@ -192,7 +192,9 @@ def test_where_axes_are_left_to_xla(rng, explicit):
     mapped = jax.shard_map(local, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
     counts, made = small_problem(rng, 4)
     with jax.set_mesh(mesh):
-        got = np.asarray(jax.jit(mapped)(counts, *map(np.asarray, made)))
+        spread = jax.NamedSharding(mesh, P("x"))
+        operands = jax.device_put([counts, *map(np.asarray, made)], spread)
+        got = np.asarray(jax.jit(mapped)(*operands))
     for device in range(4):
         np.testing.assert_array_equal(got[device], of_chunk(counts, made, device, 0)[0])
 

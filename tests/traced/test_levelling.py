@@ -180,7 +180,9 @@ def test_where_axes_are_left_to_xla(rng, explicit):
     mapped = jax.shard_map(local, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
     counts = small_counts(rng, 4)
     with jax.set_mesh(mesh):
-        got = np.asarray(jax.jit(mapped)(counts.sum(1, dtype=np.int32)))
+        spread = jax.NamedSharding(mesh, P("x"))
+        rows = jax.device_put(counts.sum(1, dtype=np.int32), spread)
+        got = np.asarray(jax.jit(mapped)(rows))
     for device in range(4):
         np.testing.assert_array_equal(got[device], levelled(SMALL, counts[device]).rows)
 
