@@ -219,7 +219,6 @@ def _plan_levelled(
     sorted_ = [routing.by_expert(routing.check(ids, count), count) for ids in expert_ids]
     counts = groups[0].gather([choices.counts for choices in sorted_])
     levelled = levelled or _levelled(counts, arrangements[0])
-    assert levelled is not None
     dealing = functools.partial(deal, levelled=levelled, servers=arrangements[0].servers)
     planned: list[Planned] = []
     for ids, choices, of_all, told, a in zip(
@@ -233,11 +232,8 @@ def _plan_levelled(
 
 def _levelled(counts: Sequence[jax.Array], arrangement: Arrangement) -> Levelled | None:
     """How experts are levelled for the rows of all chunks, if they are."""
-    balance = arrangement.experts.balance
-    if balance is None:
-        return None
     rows = [told.sum(0, dtype=told.dtype) for told in counts]
-    return level(functools.reduce(jnp.add, rows), arrangement.servers, balance)
+    return level(functools.reduce(jnp.add, rows), arrangement.servers, arrangement.experts.balance)
 
 
 def _table(planned: Planned) -> jax.Array:

@@ -11,20 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fastjax.moe import routing
 from fastjax.moe.servers import Balance, Servers
 from fastjax.traced import levelling
 from fastjax.traced.levelling import Dealt, Levelled
 from fastjax.traced.nonnegative import is_identity, look_up, permuted, quotient
 
 
-def level(expert_rows: jax.Array, servers: Servers, balance: Balance) -> Levelled:
+def level(expert_rows: jax.Array, servers: Servers, balance: Balance | None) -> Levelled | None:
     """Chooses the experts that have copies, and the rows of each group of each device, by rank.
 
     Args:
       expert_rows: rows of all devices for each expert, shape (num_experts,).
       servers: where experts are.
-      balance: how much may move.
+      balance: how much may move; None if rows are computed at home.
     """
+    if balance is None:
+        return None
     of_devices = expert_rows.reshape(len(servers.rank_of), -1)
     return levelling.level(
         permuted(of_devices, servers.position_at).reshape(-1),
@@ -34,15 +37,17 @@ def level(expert_rows: jax.Array, servers: Servers, balance: Balance) -> Levelle
     )
 
 
-def deal(counts: jax.Array, levelled: Levelled, servers: Servers) -> Dealt:
+def deal(counts: jax.Array, levelled: Levelled | None, servers: Servers) -> Dealt:
     """Deals rows to the groups of devices; by position.
 
     Args:
       counts: rows of each device for each expert, shape (devices, num_experts); all that were
         levelled, or those of a chunk.
-      levelled: by rank.
+      levelled: by rank; None if rows are computed at home.
       servers: where experts are.
     """
+    if levelled is None:
+        return routing.at_home(counts)
     at, rank_of = servers.position_at, np.array(servers.rank_of)
     blocks = counts.reshape(len(counts), len(counts), -1)
     by_rank = permuted(jnp.moveaxis(permuted(blocks, at), 1, 0), at)  # of experts, then of senders

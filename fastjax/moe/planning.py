@@ -160,12 +160,9 @@ def find_room(
     """
     by_expert = routing.by_expert(choices, experts.count)
     (counts,) = group.gather([by_expert.counts])
-    expert_rows, levelled = counts.sum(0, dtype=counts.dtype), None
-    if experts.balance is None:
-        dealt = routing.at_home(counts)
-    else:
-        levelled = level(expert_rows, servers, experts.balance)
-        dealt = deal(counts, levelled, servers)
+    expert_rows = counts.sum(0, dtype=counts.dtype)
+    levelled = level(expert_rows, servers, experts.balance)
+    dealt = deal(counts, levelled, servers)
     going, me = routing.keep(dealt.sizes, experts.rows, experts.alignment), group.position()
     if levelled is not None:
         levelled = of_kept(levelled, going, servers)

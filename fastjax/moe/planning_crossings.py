@@ -141,9 +141,8 @@ def _room_for_all(
     wanted: Wanted, counts: jax.Array, servers: Servers, levelled: Levelled | None
 ) -> Room:
     """The outcome of sharing out room that all choices find."""
-    dealt = routing.at_home(counts) if levelled is None else deal(counts, levelled, servers)
     expert_rows = counts.sum(0, dtype=counts.dtype)
-    device_rows = dealt.sizes.sum((0, 2), dtype=counts.dtype)
+    device_rows = deal(counts, levelled, servers).sizes.sum((0, 2), dtype=counts.dtype)
     kept = wanted.experts < len(expert_rows)
     return Room(kept, jnp.zeros_like(wanted.wrong), expert_rows, device_rows)
 

@@ -184,11 +184,9 @@ class _Load(NamedTuple):
         rooms = np.array([a.experts.available for a in arrangements], np.int32)
         total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
         of_all = int(rooms.sum())
-        levelled = None if balance is None else level(total, servers, balance)
+        levelled = level(total, servers, balance)
 
         def of_devices(rows: jax.Array) -> jax.Array:
-            if levelled is None:
-                return rows.reshape(devices, -1).sum(-1, dtype=rows.dtype)
             # Whoever sends them.
             counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
             return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd import mesh_of
 from whole_layers import (
+    BALANCED,
     DEVICES,
     EXPERTS,
     TOP_K,
@@ -31,8 +32,6 @@ from fastjax import handlers, moe
 from fastjax.errors import ArgumentError, FallbackWarning
 
 P = jax.P
-SERVERS = fastjax.Topology(2, 4)
-BALANCED = {"balance": True, "topology": SERVERS}
 
 
 @pytest.mark.parametrize("law", ["zipf", "one device", "holes"])
@@ -121,7 +120,7 @@ def test_the_same_bits_with_and_without(data):
 
 @functools.cache
 def compiled(chunks, factor, **options):
-    options |= {"chunks": chunks, "buffer_factor": factor, "topology": SERVERS}
+    options |= {"chunks": chunks, "buffer_factor": factor, "topology": BALANCED["topology"]}
     local = functools.partial(layer, function=lambda rows, scale: rows * scale, **options)
     return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
 
@@ -194,49 +193,6 @@ def test_functions_of_all_experts_get_params_of_copies(rng):
         )
 
 
-@pytest.mark.parametrize("policy", [None, moe.save_plans])
-def test_in_a_scan_and_checkpointed(rng, policy):
-    x, weights, params, ids = problem(rng, 9, "one device")
-
-    def twice(layer, x, weights, params, ids):
-        body = jax.checkpoint(lambda x: layer(x, weights, params, ids), policy=policy)
-        return jax.lax.scan(lambda x, _: (x + body(x), None), x, None, 2)[0]
-
-    balanced = functools.partial(twice, functools.partial(layer, **BALANCED))
-    mapped = jax.shard_map(balanced, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    got = with_gradients(mapped)(x, weights, params, ids)
-    same(got, with_gradients(functools.partial(twice, dense))(x, weights, params, ids))
-
-
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_vmap_over_microbatches(rng, chunks):
-    """Each has its own copies of experts."""
-    problems = [problem(rng, 8, law) for law in ("zipf", "one device", "holes")]
-    params = problems[0][2]
-    x, weights, ids = (jnp.stack([p[i] for p in problems]) for i in (0, 1, 3))
-    batched = functools.partial(jax.vmap, in_axes=(0, 0, None, 0))
-    specs = (P(None, "x"), P(None, "x"), P("x"), P(None, "x"))
-    local = batched(functools.partial(layer, chunks=chunks, **BALANCED))
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=P(None, "x"))
-    got = with_gradients(mapped)(x, weights, params, ids)
-    same(got, with_gradients(batched(dense))(x, weights, params, ids))
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_lines_of_a_mesh_with_shared_params(rng, check_vma):
-    """Lines, which do not exchange with each other, have other copies and other rounds."""
-    mesh = mesh_of((2, 4), ("d", "x"))
-    x, weights, params, ids = problem(rng, 16)
-    ids[: len(ids) // 2] = np.arange(len(ids) // 2 * TOP_K).reshape(-1, TOP_K) % EXPERTS
-    ids[len(ids) // 2 :] = 3
-    spread = P(("d", "x"))
-    specs = {"in_specs": (spread, spread, P("x"), spread), "out_specs": spread}
-    local = functools.partial(layer, topology=fastjax.Topology(2, 2), balance=True)
-    mapped = jax.shard_map(local, mesh=mesh, check_vma=check_vma, **specs)
-    got = with_gradients(mapped)(x, weights, params, ids)
-    same(got, with_gradients(dense)(x, weights, params, ids))
-
-
 def test_where_axes_are_left_to_xla(rng):
     """Devices along them have the same copies."""
     x, weights, params, ids = problem(rng, 8, "one device")
@@ -261,24 +217,6 @@ def test_narrow_types(rng):
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         size = np.abs(other).max(initial=1)
         np.testing.assert_allclose(np.asarray(one, np.float32), other, atol=0.05 * size)
-
-
-def test_second_derivatives(rng):
-    x, weights, params, ids = problem(rng, 3, "one device")
-    local = functools.partial(layer, **BALANCED)
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-
-    def of_gradient(function):
-        loss = lambda x, w, p: (function(x, w, p, ids) ** 2).sum()  # noqa: E731
-        squared = lambda *a: sum(  # noqa: E731
-            (g**2).sum() for g in jax.tree.leaves(jax.grad(loss, (0, 1, 2))(*a))
-        )
-        return jax.jit(jax.grad(squared, (0, 1, 2)))(x, weights, params)
-
-    for got, wanted in zip(
-        jax.tree.leaves(of_gradient(mapped)), jax.tree.leaves(of_gradient(dense)), strict=True
-    ):
-        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
 
 
 def test_one_device_a_server_has_nobody_to_share_with(rng):

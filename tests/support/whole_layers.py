@@ -15,6 +15,7 @@ from fastjax import moe
 P = jax.P
 DEVICES, EXPERTS, TOP_K, WIDTH = 8, 16, 3, 6
 TOPOLOGY = fastjax.Topology(4, 2)
+BALANCED = {"balance": True, "topology": fastjax.Topology(2, 4)}
 
 
 def expert(rows: Any, params: Any) -> Any:
