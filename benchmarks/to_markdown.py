@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import balance
 import deduplication_tables
 import endurance
 import fault_matrix
@@ -74,6 +75,7 @@ PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     fault_matrix.SCHEMA: fault_matrix.page,
     gpu_compile.SCHEMA: gpu_compile.page,
     gpu_report.SCHEMA: gpu_report.page,
+    balance.SCHEMA: balance.page,
     layer_memory.SCHEMA: layer_memory.page,
     moe_layer.SCHEMA: moe_layer.page,
     schedule_tables.SCHEMA: schedule_tables.page,

@@ -21,6 +21,7 @@ PROGRAMS = {
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "moe_layer.py": "--tokens 16 --width 8 --inner 8 --rounds 1 --experts 8 --least 0",
     "simulated_cluster.py": "",
+    "balance.py": "--tokens 16 --width 16 --experts 16",
     "endurance.py": "--exchanges 100 --programs 6 --steps 0 --jobs 0",
     "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --delay 0.001",
     "emulated_cluster layer": f"{LAYER} --layers 4:2:0 --backward",

@@ -1,0 +1,183 @@
+"""Rows of the slowest device, with and without levelled experts, and the memory of rounds.
+
+    python benchmarks/balance.py --json benchmarks/results/balance.json
+
+8 CPU devices play servers of 8, 4 and 2. Compiled layers count their rows (`moe.LayerStats`); XLA's
+buffer assignment says what a layer takes besides arguments and results, by the same with room for
+all rows that can arrive.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import records
+
+import fastjax
+from fastjax import moe
+from fastjax.traffic import gini, zipf
+
+SCHEMA = "fastjax-balance-1"
+DEVICES = 8
+SERVERS = (1, 2, 4)
+LAWS = ("Gini 0.15", "Gini 0.25", "Gini 0.35", "Zipf 0.8", "Zipf 1.2", "one device", "one expert")
+P = jax.P
+
+
+def ids_of(law: str, experts: int, top_k: int, tokens: int) -> np.ndarray:
+    """Experts of all devices' tokens, different ones; -1 where a law has too few."""
+    rng, count = np.random.default_rng(1), DEVICES * tokens
+    ids = np.full((count, top_k), -1, np.int32)
+    if law.startswith("one"):
+        few = experts // DEVICES if law == "one device" else 1
+        chosen = np.argsort(rng.random((count, few)), 1)[:, :top_k]
+    else:
+        name, value = law.split()
+        exponent = float(value) if name == "Zipf" else exponent_of(float(value), experts)
+        keys = rng.gumbel(size=(count, experts))
+        keys += np.log(rng.permutation(zipf(experts, exponent)))
+        chosen = np.argsort(-keys, 1)[:, :top_k]
+    ids[:, : chosen.shape[1]] = chosen
+    return ids
+
+
+def exponent_of(coefficient: float, experts: int) -> float:
+    """The exponent of Zipf's law whose shares have a Gini coefficient."""
+    exponents = np.linspace(0, 2, 2001)
+    found = [gini(zipf(experts, float(e))) for e in exponents]
+    return float(exponents[np.searchsorted(found, coefficient)])
+
+
+def on_devices(function: Any, **options: Any) -> Any:
+    """The layer of all devices, which returns what it did, too."""
+    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def local(x: jax.Array, ids: jax.Array, params: Any) -> Any:
+        made, stats = moe.layer(
+            function, x, ids, None, params, axis_name="x", return_stats=True, **options
+        )
+        return made, jax.tree.map(lambda count: count[None], stats)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+
+
+def loads(servers: int, experts: int, top_k: int, tokens: int) -> list[dict[str, Any]]:
+    """What a layer did for each law."""
+    topology = fastjax.Topology(servers, DEVICES // servers)
+    options = {"num_experts": experts, "topology": topology, "buffer_factor": 1.25}
+    run = jax.jit(on_devices(lambda rows, scale: rows * scale, balance=True, **options))
+    cells = []
+    for law in LAWS:
+        ids = ids_of(law, experts, top_k, tokens)
+        x, params = np.ones((len(ids), 1), np.float32), np.ones((experts, 1), np.float32)
+        _, stats = run(x, ids, params)
+        after = np.asarray(stats.rows, np.int64).reshape(servers, -1)
+        home = np.asarray(stats.expert_rows[0], np.int64).reshape(servers, DEVICES // servers, -1)
+        mean = np.maximum(after.mean(1), 1)
+        cells.append(
+            {
+                "servers": servers,
+                "experts": experts,
+                "top_k": top_k,
+                "law": law,
+                "before": round(float((home.sum(2).max(1) / mean).max()), 3),
+                "after": round(float((after.max(1) / mean).max()), 4),
+                "copies": int(stats.copies.max()),
+                "rounds": int(stats.rounds[0]),
+                "dropped": int(stats.dropped.sum()),
+            }
+        )
+    return cells
+
+
+def memory(servers: int, tokens: int, width: int, factor: float | None) -> list[int]:
+    """Bytes of temporary arrays of a layer of 8 of 64 experts, forward and with gradients."""
+    topology = fastjax.Topology(servers, DEVICES // servers)
+    expert = lambda rows, params: jax.nn.gelu(rows @ params[0]) @ params[1]  # noqa: E731
+    layer = on_devices(expert, num_experts=64, topology=topology, buffer_factor=factor)
+    loss = lambda x, params, ids: (layer(x, ids, params)[0] ** 2).sum()  # noqa: E731
+    shape = lambda *dims: jax.ShapeDtypeStruct(dims, jnp.float32)  # noqa: E731
+    x, ids = shape(DEVICES * tokens, width), jax.ShapeDtypeStruct((DEVICES * tokens, 8), jnp.int32)
+    params = shape(64, width, width // 2), shape(64, width // 2, width)
+    lowered = (
+        jax.jit(lambda x, params, ids: layer(x, ids, params)[0]).lower(x, params, ids),
+        jax.jit(jax.grad(loss, (0, 1))).lower(x, params, ids),
+    )
+    analyses: list[Any] = [one.compile().memory_analysis() for one in lowered]
+    return [analysis.temp_size_in_bytes for analysis in analyses]
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    """The record as Markdown."""
+    rows = [
+        [
+            f"{cell['servers']} x {DEVICES // cell['servers']}",
+            cell["law"],
+            *(str(cell[key]) for key in ("experts", "top_k", "before", "after")),
+            *(str(cell[key]) for key in ("copies", "rounds", "dropped")),
+        ]
+        for cell in record["loads"]
+    ]
+    header = ["servers", "load", "experts", "choices", "at home", "levelled", "copies", "rounds"]
+    about = (
+        f"Rows of the slowest device of a server by the mean of that server, {record['tokens']} "
+        "tokens a device, counted in compiled layers: *at home*, and *levelled* with at most four "
+        "copies of experts a device. *copies*: the most on a device. *rounds*: of room for 1.25 "
+        "times the mean of all devices, so more than one where servers are uneven."
+    )
+    sizes = (
+        "Temporary memory of a compiled layer with the default room, by one with room for all rows "
+        f"that can arrive: {record['tokens']} tokens of {4 * record['width']} bytes a device, 8 of "
+        "64 experts, float32."
+    )
+    ratios = [
+        [
+            f"{cell['servers']} x {DEVICES // cell['servers']}",
+            *(f"{a / b:.2f}" for a, b in zip(cell["default"], cell["for_all"], strict=True)),
+        ]
+        for cell in record["memory"]
+    ]
+    parts = [f"# {title}", about, records.table([*header, "dropped"], rows), sizes]
+    parts += [records.table(["servers", "forward", "with gradients"], ratios, texts=1)]
+    return "\n\n".join([*parts, records.conditions(record)]) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints the page, and writes the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a device")
+    parser.add_argument("--width", type=int, default=1024, help="of a token, in the memory's part")
+    parser.add_argument("--experts", type=int, nargs="+", default=(64, 256))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    record = records.stamp(SCHEMA)
+    record |= {"tokens": options.tokens, "width": options.width}
+    record["loads"] = [
+        cell
+        for servers in SERVERS
+        for experts in options.experts
+        for top_k in (1, 4, 8)
+        for cell in loads(servers, experts, top_k, options.tokens)
+    ]
+    record["memory"] = [
+        {
+            "servers": servers,
+            "default": memory(servers, options.tokens, options.width, None),
+            "for_all": memory(servers, options.tokens, options.width, float(DEVICES)),
+        }
+        for servers in (1, 4)
+    ]
+    if options.json is not None:
+        records.write(options.json, record)
+    print(page(record, "Levelled experts"))
+    return int(any(cell["dropped"] for cell in record["loads"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
