@@ -1,6 +1,8 @@
 """Set-up shared by all tests: eight CPU devices, and the same random data every time."""
 
 import os
+import shutil
+import tempfile
 import zlib
 
 import hypothesis
@@ -36,6 +38,19 @@ if (
         f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
     )
 
+# Many programs are compiled for several tests, by several workers, or by each process of a job. The
+# first process of pytest makes a folder for what is compiled, which its workers and children read.
+KEPT = "JAX_COMPILATION_CACHE_DIR"
+MADE = tempfile.mkdtemp(prefix="fastjax-compiled-") if KEPT not in os.environ else ""
+os.environ.setdefault(KEPT, MADE)
+for option, value in {
+    KEPT: os.environ[KEPT],
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0.0,
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": -1,
+}.items():
+    os.environ[option] = str(value)
+    jax.config.update(option.lower(), value)
+
 # Before anything asks JAX for its devices.
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -70,6 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = {*first.values(), *(item for item in items if item.get_closest_marker("every_jax"))}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def pytest_unconfigure() -> None:
+    if MADE:
+        shutil.rmtree(MADE, ignore_errors=True)
 
 
 def pytest_report_header() -> str:

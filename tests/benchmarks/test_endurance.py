@@ -5,6 +5,7 @@ import enduring
 import pytest
 
 
+@pytest.mark.nightly
 def test_steps_of_layers_on_and_on():
     run = endurance.step(steps=24, chunks=4, seed=1)  # XLA still starts threads
     assert run["refused"] == 0

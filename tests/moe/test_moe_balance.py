@@ -18,6 +18,7 @@ from whole_layers import (
     TOP_K,
     dense,
     expert,
+    gradients_of_dense,
     ids_of,
     layer,
     on_devices,
@@ -34,7 +35,6 @@ from fastjax.errors import ArgumentError, FallbackWarning
 P = jax.P
 
 
-@pytest.mark.parametrize("law", ["zipf", "one device", "holes"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -46,28 +46,29 @@ P = jax.P
     ],
     ids=lambda options: ",".join(map(str, options.values())),
 )
-def test_no_device_of_a_server_has_more_rows_than_others(rng, options, law):
-    arrays = problem(rng, 33, law)
-    ids, options = arrays[-1], BALANCED | options
-    function = on_devices(**options)
-    result, stats = jax.jit(function)(*arrays)
-    same(result, dense(*arrays))
-    same(with_gradients(function)(*arrays), with_gradients(dense)(*arrays))
-    rows = np.bincount(ids[ids >= 0], minlength=EXPERTS)
-    np.testing.assert_array_equal(stats.expert_rows, np.broadcast_to(rows, (DEVICES, EXPERTS)))
-    servers = options["topology"].servers
-    of_servers = np.asarray(stats.rows).reshape(servers, -1)
-    np.testing.assert_array_equal(of_servers.sum(1), rows.reshape(servers, -1).sum(1))
-    # Each part of a chunk, and each round, is rounded for itself.
-    parts = options.get("chunks", 1) * stats.rounds[0]
-    assert (of_servers.max(1) <= of_servers.mean(1) + 2 * parts).all()
-    assert stats.copies.max() <= options.get("copies", 4)
-    assert not stats.dropped.any()
+def test_no_device_of_a_server_has_more_rows_than_others(rng, options):
+    options = BALANCED | options
+    run = with_gradients(on_devices(**options))
+    for law in ("zipf", "one device", "holes"):
+        arrays = problem(rng, 33, law)
+        ids = arrays[-1]
+        (result, stats), gradients = run(*arrays)
+        same((result, gradients), gradients_of_dense(*arrays))
+        rows = np.bincount(ids[ids >= 0], minlength=EXPERTS)
+        np.testing.assert_array_equal(stats.expert_rows, np.broadcast_to(rows, (DEVICES, EXPERTS)))
+        servers = options["topology"].servers
+        of_servers = np.asarray(stats.rows).reshape(servers, -1)
+        np.testing.assert_array_equal(of_servers.sum(1), rows.reshape(servers, -1).sum(1))
+        # Each part of a chunk, and each round, is rounded for itself.
+        parts = options.get("chunks", 1) * stats.rounds[0]
+        assert (of_servers.max(1) <= of_servers.mean(1) + 2 * parts).all()
+        assert stats.copies.max() <= options.get("copies", 4)
+        assert not stats.dropped.any()
 
 
-@pytest.mark.parametrize("deduplicate", [True, False])
 @pytest.mark.parametrize(
-    "groups", [[[0, 4, 1, 5], [2, 6, 3, 7]], [[0, 1, 4, 5], [7, 6, 3, 2]]], ids=["mixed", "other"]
+    ("groups", "deduplicate"),
+    [([[0, 4, 1, 5], [2, 6, 3, 7]], True), ([[0, 1, 4, 5], [7, 6, 3, 2]], False)],
 )
 def test_groups_that_are_not_server_major(rng, groups, deduplicate):
     """The experts of a group's devices are in the order of positions, servers in any other."""
@@ -88,10 +89,8 @@ def test_groups_that_are_not_server_major(rng, groups, deduplicate):
         made = made.reshape(8, -1, made.shape[-1])
         return made[np.argsort(order)].reshape(x.shape)
 
-    result, stats = jax.jit(mapped)(x, weights, by_device, ids)
-    same(result, dense_groups(x, weights, by_device, ids))
-    got = with_gradients(mapped)(x, weights, by_device, ids)
-    same(got, with_gradients(dense_groups)(x, weights, by_device, ids))
+    (result, stats), got = with_gradients(mapped)(x, weights, by_device, ids)
+    same((result, got), with_gradients(dense_groups)(x, weights, by_device, ids))
     rows = np.asarray(stats.rows)[order]
     server = order // 4
     for group in (0, 1):
@@ -104,7 +103,7 @@ def test_groups_that_are_not_server_major(rng, groups, deduplicate):
 @given(st.data())
 def test_the_same_bits_with_and_without(data):
     """Where experts have no products, whose bits may depend on the rows beside a row."""
-    tokens, chunks = data.draw(st.sampled_from([(1, 1), (9, 1), (9, 3)]))
+    tokens, chunks = data.draw(st.sampled_from([(1, 1), (9, 3)]))
     factor = data.draw(st.sampled_from([0.5, 8.0]))
     deduplicate = data.draw(st.booleans())
     shape = DEVICES * tokens, TOP_K
@@ -146,14 +145,12 @@ def test_drops_what_has_no_room_after_levelling(rng, deduplicate):
         return moe.combine(rows, handle, weights), handle.kept, handle.dropped[None]
 
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
-    result, kept, dropped = jax.jit(mapped)(x, weights, params, ids)
+    (result, kept, dropped), got = with_gradients(mapped)(x, weights, params, ids)
     same(result, both[0][0])
     np.testing.assert_array_equal(dropped, both[0][1])
     assert dropped.sum() == (~kept).sum() > 0
     wanted = functools.partial(lambda *a: dense(a[0], a[1] * kept, *a[2:]))
-    same(result, wanted(x, weights, params, ids))
-    got = with_gradients(lambda *a: mapped(*a)[0])(x, weights, params, ids)
-    same(got, with_gradients(wanted)(x, weights, params, ids))
+    same((result, got), with_gradients(wanted)(x, weights, params, ids))
 
 
 def test_functions_of_all_experts_get_params_of_copies(rng):
@@ -201,7 +198,7 @@ def test_where_axes_are_left_to_xla(rng):
     specs = {"in_specs": P("x"), "out_specs": P("x"), "axis_names": {"x"}}
     mapped = jax.shard_map(local, mesh=mesh, **specs)
     got = with_gradients(mapped)(x, weights, params, ids)
-    same(got, with_gradients(dense)(x, weights, params, ids))
+    same(got, gradients_of_dense(x, weights, params, ids))
 
 
 def test_narrow_types(rng):
@@ -213,7 +210,7 @@ def test_narrow_types(rng):
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
     got = with_gradients(mapped)(x, weights, params, ids)
     wide = jax.tree.map(lambda a: np.asarray(a, np.float32), (x, params))
-    wanted = with_gradients(dense)(wide[0], weights, wide[1], ids)
+    wanted = gradients_of_dense(wide[0], weights, wide[1], ids)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         size = np.abs(other).max(initial=1)
         np.testing.assert_allclose(np.asarray(one, np.float32), other, atol=0.05 * size)
@@ -244,15 +241,14 @@ def test_params_without_an_entry_for_each_expert_are_refused(rng):
     local = functools.partial(layer, function=lambda rows, _, p: rows * p, **BALANCED)
     specs = {"in_specs": (P("x"), P("x"), P(), P("x")), "out_specs": P("x")}
     with pytest.raises(ArgumentError, match="2 experts of this device"):
-        jax.shard_map(local, mesh=mesh_of(), **specs)(x, weights, np.float32(2), ids)
+        jax.eval_shape(
+            jax.shard_map(local, mesh=mesh_of(), **specs), x, weights, np.float32(2), ids
+        )
 
 
 def test_ids_that_are_out_of_range_are_refused(rng):
     x, weights, params, _ = problem(rng, 4)
     ids = ids_of(rng, 4, "zipf")
     ids[5, 1] = EXPERTS + 3
-    for chunks in (1, 2):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=f"expert {EXPERTS + 3}"):
-            jax.block_until_ready(
-                jax.jit(on_devices(chunks=chunks, **BALANCED))(x, weights, params, ids)
-            )
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"expert {EXPERTS + 3}"):
+        jax.block_until_ready(jax.jit(on_devices(chunks=2, **BALANCED))(x, weights, params, ids))

@@ -22,16 +22,17 @@ from fastjax.errors import FallbackWarning
 
 @pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(
-    ("servers", "devices", "num_experts", "top_k", "at"),
+    ("indexed_as", "servers", "devices", "num_experts", "top_k", "at"),
     [
-        (2, 4, 16, 2, "dispatch"),
-        (4, 2, 16, 3, "dispatch"),
-        (4, 2, 16, 3, "combine"),
-        (8, 1, 16, 5, "dispatch"),
-        (2, 4, 8, 8, "dispatch"),
-        (2, 4, 8, 8, "combine"),
-        (4, 2, 64, 1, "dispatch"),
+        ("as CPU", 2, 4, 16, 2, "dispatch"),
+        ("as CPU", 4, 2, 16, 3, "combine"),
+        ("as CPU", 8, 1, 16, 5, "dispatch"),
+        ("as CPU", 2, 4, 8, 8, "dispatch"),
+        ("as CPU", 4, 2, 64, 1, "dispatch"),
+        ("as GPU", 4, 2, 16, 3, "dispatch"),
+        ("as GPU", 2, 4, 8, 8, "combine"),
     ],
+    indirect=["indexed_as"],
 )
 def test_values_and_gradients(rng, servers, devices, num_experts, top_k, at):
     problem = reference.problem(rng, 8, 12, num_experts)
@@ -45,16 +46,18 @@ UNEVEN = fastjax.Topology(4, 2, nic_bandwidths=(50e9, 25e9, 0, 50e9, 5e9, 50e9, 
 
 @pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(
-    "options",
+    ("indexed_as", "options"),
     [
-        {"topology": PLACED},
-        {"topology": UNEVEN},
-        {"topology": UNEVEN, "scheduler": "fast", "buffer_factor": 0.5, "alignment": 4},
-        {"scheduler": "direct"},
-        {"check_vma": False},
-        {"buffer_factor": 1.0},
-        {"topology": fastjax.Topology(8, 1), "buffer_factor": 0.3},
+        ("as CPU", {"topology": PLACED}),
+        ("as CPU", {"topology": UNEVEN, "scheduler": "direct", "check_vma": False}),
+        ("as CPU", {"topology": fastjax.Topology(8, 1), "buffer_factor": 0.3}),
+        ("as GPU", {"topology": PLACED, "check_vma": False}),
+        (
+            "as GPU",
+            {"topology": UNEVEN, "scheduler": "fast", "buffer_factor": 0.5, "alignment": 4},
+        ),
     ],
+    indirect=["indexed_as"],
     ids=str,
 )
 def test_options(rng, options):
@@ -69,12 +72,10 @@ def test_where_no_backend_takes_indices(rng, monkeypatch):
         check(reference.problem(rng, 8, 12, EXPERTS), 3)
 
 
-@pytest.mark.usefixtures("indexed_as")
 def test_an_explicit_mesh(rng):
     check(reference.problem(rng, 8, 12, EXPERTS), 3, mesh_of(explicit=True))
 
 
-@pytest.mark.usefixtures("indexed_as")
 @pytest.mark.parametrize(("factor", "alignment"), [(0.1, 4), (0.5, 1), (1, 4), (None, 1)])
 def test_what_is_dropped_is_the_same(rng, factor, alignment):
     """Of repeated choices too, for which there may be less room than by default."""
@@ -121,7 +122,6 @@ def test_each_row_is_at_its_expert_in_a_fixed_order(rng):
     np.testing.assert_array_equal(mapped(x, ids)[0], rows)
 
 
-@pytest.mark.usefixtures("indexed_as")
 def test_in_a_scan_in_a_checkpoint_and_in_a_batch(rng):
     depth = 2
     x, router, _ = reference.problem(rng, 8, 12, EXPERTS)
@@ -161,7 +161,6 @@ def test_in_a_scan_in_a_checkpoint_and_in_a_batch(rng):
     same(got, wanted, 1e-4)
 
 
-@pytest.mark.usefixtures("indexed_as")
 def test_several_axes(rng):
     problem = reference.problem(rng, 8, 12, EXPERTS)
     mesh = mesh_of((2, 4), ("a", "b"))

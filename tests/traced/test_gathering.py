@@ -165,12 +165,12 @@ def test_a_device_that_fails_is_an_error_on_all(options):
         jax.block_until_ready(run(x, ids))
 
 
-def layers_that_differ(options):
-    """Runs in a job: the processes have other options in a layer, and then the same."""
+def layers_that_differ(pairs):
+    """Runs in a job: the processes have other options in a layer, and then the same, by pair."""
     mesh = mesh_of((jax.device_count(),))
     x, ids = np.ones((4, 8, 4), np.float32), np.zeros((4, 8, 2), np.int32)
     errors = []
-    for number, mine in enumerate((options[jax.process_index()], {})):
+    for number, mine in enumerate(one for pair in pairs for one in (pair[jax.process_index()], {})):
 
         def local(x, ids, mine=mine):
             return layer(x[0], ids[0], topology=fastjax.Topology(2, 2), **mine)[None]
@@ -189,31 +189,26 @@ def layers_that_differ(options):
     return {"errors": errors}
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            ({"deduplicate": True}, {"deduplicate": False}),
-            ("deduplicate=True", "deduplicate=False"),
+def test_processes_whose_layers_differ_are_told():
+    differences = {
+        ("deduplicate=True", "deduplicate=False"): ({"deduplicate": True}, {"deduplicate": False}),
+        ("chunks=1", "chunks=2"): ({"chunks": 1}, {"chunks": 2}),
+        ("room for 16 rows", "room for 64 rows"): (
+            {"buffer_factor": 1.0},
+            {"buffer_factor": None},
         ),
-        (({"chunks": 1}, {"chunks": 2}), ("chunks=1", "chunks=2")),
-        (
-            ({"buffer_factor": 1.0}, {"buffer_factor": None}),
-            ("room for 16 rows", "room for 64 rows"),
-        ),
-    ],
-)
-def test_processes_whose_layers_differ_are_told(options, words):
+    }
     results = multiprocess.run(
         __file__,
         "layers_that_differ",
         processes=2,
         devices=2,
-        arguments={"options": options},
+        arguments={"pairs": list(differences.values())},
         environment={"FASTJAX_TIMEOUT": "4"},
     )
-    differing = [result["errors"][0] for result in results]
-    assert all(differing)
-    for word in words:
-        assert any(word in text for text in differing), differing
-    assert [result["errors"][1] for result in results] == ["", ""]
+    for number, words in enumerate(differences):
+        differing = [result["errors"][2 * number] for result in results]
+        assert all(differing)
+        for word in words:
+            assert any(word in text for text in differing), differing
+        assert [result["errors"][2 * number + 1] for result in results] == ["", ""]

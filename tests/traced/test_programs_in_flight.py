@@ -10,6 +10,7 @@ import pytest
 from programs_in_flight import KINDS, Scenario
 
 FILE = programs_in_flight.__file__
+NOT_KEPT = {"JAX_COMPILATION_CACHE_DIR": ""}  # by the cache of all tests
 
 PARTS = 6  # that take some minutes each
 SOME = [
@@ -33,6 +34,7 @@ def fly(scenarios: list[Scenario], processes: int, devices: int, cache: str = ""
         processes=processes,
         devices=devices,
         arguments={"scenarios": [dataclasses.asdict(s) for s in scenarios], "cache": cache},
+        environment=NOT_KEPT,
         seconds=1200,
     )
     assert [result["found"] for result in results] == [{}] * processes
@@ -79,8 +81,8 @@ def test_executables_that_are_loaded(tmp_path: Path) -> None:
     """Nothing says from where XLA counts; if all load them, they count alike."""
 
     def load(*who: int) -> list[str]:
-        arguments = {"folder": str(tmp_path), "who": who}
-        results = multiprocess.run(FILE, "load", processes=2, devices=2, arguments=arguments)
+        how = {"arguments": {"folder": str(tmp_path), "who": who}, "environment": NOT_KEPT}
+        results = multiprocess.run(FILE, "load", processes=2, devices=2, **how)
         return [verdict for result in results for verdict in result.values()]
 
     assert set(load()) == {"right"}
