@@ -215,9 +215,13 @@ sanitize-configure-asan sanitize-configure-tsan: sanitize-configure-%: $(STAMPS)
 	$(BIN)/cmake --preset $* $(CMAKE_TOOLS) \
 	  -DFASTJAX_BUILD_PYTHON=ON -DFASTJAX_XLA_INCLUDE_DIR=$(XLA_INCLUDE) > /dev/null
 
+# Without the extension.
+SANITIZED_asan := tests/cpp/all benchmarks/cpp/all
+SANITIZED_tsan := tests/cpp/all
+
 .PHONY: sanitize-cpp-asan sanitize-cpp-tsan
 sanitize-cpp-asan sanitize-cpp-tsan: sanitize-cpp-%: sanitize-configure-%
-	$(BIN)/cmake --build --preset $*
+	$(BIN)/cmake --build --preset $* --target $(SANITIZED_$*)
 	$(FIXED_ADDRESSES) $(BIN)/ctest --preset $* -j $(CTEST_JOBS)
 
 .PHONY: sanitize-python-asan sanitize-python-tsan

@@ -30,7 +30,6 @@ def nothing_is_left() -> Iterator[None]:
         pytest.param(Slow(), (BALANCE, LAST, TWO_MIDDLE), id="slow", marks=pytest.mark.nightly),
         pytest.param(Stranger(), (MET, MIDDLE, EXIT), id="stranger"),
         pytest.param(STOP, LAYER[:1], id="stop, counts"),
-        pytest.param(STOP, LAYER[3:4], id="stop, way back"),
         pytest.param(STOP, LAYER[5:], id="stop, weights of copies"),
     ],
 )
@@ -52,7 +51,7 @@ def test_a_stop_before_there_is_a_network() -> None:
 
 @pytest.mark.parametrize(
     "phase",
-    [AFTER, MET, MIDDLE, TWO_MIDDLE, EXIT, LAYER[1], LAYER[2], LAYER[5]],
+    [AFTER, MET, MIDDLE, EXIT, LAYER[1], LAYER[5]],
     ids=lambda phase: phase.name,
 )
 def test_kill(phase: fault_cells.Phase) -> None:

@@ -115,7 +115,7 @@ def test_a_layer_in_chunks_beside_its_experts(rng, platform):
     ids, params = rng.integers(0, 8, (384, 2), np.int32), rng.normal(size=(8, 64, 64)) / 8
     operands = [a.astype(np.float32) for a in (x, weights, params)]
 
-    def outcome(chunks, deduplicate):
+    def program(chunks, deduplicate):
         def local(x, weights, params, ids):
             layer = functools.partial(
                 fastjax.moe.layer, num_experts=8, axis_name="x", deduplicate=deduplicate
@@ -128,12 +128,13 @@ def test_a_layer_in_chunks_beside_its_experts(rng, platform):
         mapped = jax.shard_map(
             local, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"), check_vma=False
         )
-        return jax.jit(mapped)(*operands, ids)
+        return jax.jit(mapped)
 
     for deduplicate in (False, True):
-        wanted = outcome(1, deduplicate)
+        wanted = program(1, deduplicate)(*operands, ids)
+        in_chunks = program(4, deduplicate)
         for _ in range(5):
-            for one, other in zip(outcome(4, deduplicate), wanted, strict=True):
+            for one, other in zip(in_chunks(*operands, ids), wanted, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 

@@ -129,8 +129,8 @@ def lowered(local, tokens, *, width=6, gradients=False, power=2):
     return jax.jit(loss if gradients else mapped).lower(*shapes)
 
 
-def compiled(local, tokens=6):
-    return lowered(local, tokens).compile().as_text()
+def compiled(local):
+    return lowered(local, 6).compile().as_text()
 
 
 def test_chunks_have_starts_and_one_is_as_before():
@@ -354,10 +354,10 @@ def test_the_rule(monkeypatch):
     monkeypatch.setattr(chunk_count, "chunks_of", spy)
     options = {"deduplicate": True, "seconds_per_row": 1e-6}
     program = functools.partial(in_chunks, options, None, one_expert)
-    compiled(program, tokens=512)
+    lowered(program, 512)
     monkeypatch.setattr(jax, "process_count", lambda: 4)
-    compiled(program, tokens=512)
-    compiled(functools.partial(program.func, {"deduplicate": True}, None, one_expert), tokens=512)
+    lowered(program, 512)
+    lowered(functools.partial(program.func, {"deduplicate": True}, None, one_expert), 512)
     alone, several, unknown = asked
     assert alone == unknown == 1
     assert several > 1
@@ -378,15 +378,20 @@ def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
 
 
 @pytest.mark.parametrize(
-    ("chunks", "deduplicate"),
-    [(1, True), (2, False), pytest.param(2, True, marks=pytest.mark.nightly)],
+    ("chunks", "deduplicate", "gradients"),
+    [
+        (1, True, True),
+        (2, False, False),
+        pytest.param(2, False, True, marks=pytest.mark.nightly),
+        pytest.param(2, True, False, marks=pytest.mark.nightly),
+    ],
 )
-def test_outside_of_jit(rng, chunks, deduplicate):
-    """With gradients, but of both chunks and deduplication: each operation is compiled alone."""
+def test_outside_of_jit(rng, chunks, deduplicate, gradients):
+    """Each operation is compiled alone."""
     problem = flat(reference.problem(rng, DEVICES, 4, EXPERTS))
     options = {"deduplicate": deduplicate, "chunks": chunks}
     step = layer_on_devices(topology=TOPOLOGY, **options)
-    if not (chunks > 1 and deduplicate):
+    if gradients:
         step = reference.with_gradients(step)
     close(step(*problem), jax.jit(step)(*problem), 1e-5)
 
