@@ -60,6 +60,10 @@ class ThreadsWarning(UserWarning):
     """JAX's CPU client has too few threads for many launches in flight between processes."""
 
 
+class TopologyWarning(UserWarning):
+    """Exchanges are planned for another fabric than devices, or rates, seem to be of."""
+
+
 __all__ = [
     "EXCHANGE_ERRORS",
     "ArgumentError",
@@ -69,6 +73,7 @@ __all__ = [
     "OptionWarning",
     "ThreadsWarning",
     "TopologyError",
+    "TopologyWarning",
     "UnsupportedError",
     "is_exchange_error",
 ]

@@ -19,6 +19,7 @@ from jax._src import config as _jax_config
 from jax._src import core as _jax_core
 from jax._src import dispatch as _dispatch
 from jax._src import distributed as _distributed
+from jax._src import mesh as _mesh
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
@@ -143,6 +144,17 @@ def leaves_axes_to_xla() -> bool:
     """Whether the enclosing shard_maps leave mesh axes to XLA, but for those of size 1."""
     mesh = jax.sharding.get_abstract_mesh()
     return any(size > 1 and name not in mesh.manual_axes for name, size in mesh.shape.items())
+
+
+def concrete_mesh() -> jax.sharding.Mesh | None:
+    """The mesh of `jax.set_mesh` with its devices, if the one that is traced for has its shape.
+
+    `jax.sharding.get_mesh` refuses to tell while a program is traced.
+    """
+    mesh = _mesh.get_concrete_mesh()
+    traced = jax.sharding.get_abstract_mesh()
+    alike = list(mesh.shape.items()) == list(traced.shape.items())
+    return mesh if alike and not mesh.empty else None
 
 
 def explicit_axes(ctx: mlir.LoweringRuleContext, aval: Aval) -> dict[Hashable, int | None]:
@@ -482,6 +494,7 @@ __all__ = [
     "Tangent",
     "automatic_axes",
     "check_vma_enabled",
+    "concrete_mesh",
     "custom_call",
     "device_processes",
     "explicit_axes",

@@ -96,6 +96,7 @@ def mesh_call_site(
     placed = jax_compat.device_processes(ctx, replicas)
     if placed is not None:
         network.ensure_open()
+        spec.warn_of_false_servers(axes, placed[0][replicas])
     processes, rails = placed or (None, None)
     axis = repr(axes[0]) if len(axes) == 1 else repr(axes)
     common = call_site(ctx, operation, axis, replicas, spec.rank_of, timeout_ms, platform)

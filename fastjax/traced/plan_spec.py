@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import warnings
 
 import jax
+import numpy as np
 
-from fastjax import _core, config, scheduler_traits
+from fastjax import _core, config, jax_compat, scheduler_traits
 from fastjax.checks import check_topology
-from fastjax.errors import TopologyError, UnsupportedError
+from fastjax.errors import TopologyError, TopologyWarning, UnsupportedError
 from fastjax.scheduling import (
     check_scheduler,
     check_scheduler_fits,
@@ -32,6 +34,7 @@ class PlanSpec:
       tokens, top_k: of a layer of experts, for statistics: a device's tokens, and the experts that
         each chooses; 0 where the plan is of no layer.
       layer: of a layer, for messages: how its options, or defaults, have been decided.
+      assumed: whether nobody gave the topology, and only the shape of the mesh was known.
     """
 
     topology: Topology
@@ -41,6 +44,7 @@ class PlanSpec:
     tokens: int = 0
     top_k: int = 0
     layer: str = ""
+    assumed: bool = False
 
     @property
     def table_words(self) -> int:
@@ -50,6 +54,30 @@ class PlanSpec:
     def of_batch(self, size: int) -> PlanSpec:
         """The same for so many elements of a batch that travel as one."""
         return dataclasses.replace(self, tokens=size * self.tokens)
+
+    def warn_of_false_servers(self, axes: Axes, servers: np.ndarray) -> None:
+        """Warns if devices that were assumed to be of one server are not.
+
+        Args:
+          axes: that are exchanged over.
+          servers: that of each position, by group, shape (groups, positions).
+        """
+        if not self.assumed:
+            return
+        by_rank = servers[:, np.argsort(self.rank_of)]
+        assumed = by_rank.reshape(-1, self.topology.devices_per_server)
+        if (assumed == assumed[:, :1]).all():
+            return
+        named = _named(axes)
+        warnings.warn(
+            f"exchanges over axis {named} are planned as if {self.topology.devices_per_server} "
+            "devices in a row were of one server, but the mesh has devices of several processes "
+            "there: rows that are taken for local cross the network. Give topology="
+            f"fastjax.Topology.from_mesh(mesh, {named}), or trace the program inside "
+            "jax.set_mesh(mesh).",
+            TopologyWarning,
+            stacklevel=2,
+        )
 
 
 def make_spec(
@@ -66,7 +94,9 @@ def make_spec(
     axis_size = jax.lax.axis_size(axes)
     if topology is not None:
         check_topology(topology)
-    given = topology or opts.topology or _default_topology(axes, axis_size)
+    given, assumed = topology or opts.topology, False
+    if given is None:
+        given, assumed = _default_topology(axes, axis_size)
     if given.num_devices != axis_size:
         raise _does_not_fit(given, axes, axis_size, "" if topology else " of fastjax.options")
     fitted, rank_of = fit_to_groups(given, axis_size, groups)
@@ -80,11 +110,15 @@ def make_spec(
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
     decided = scheduler_traits.ALL[name].chooses and fitted.servers == 1
     chosen = scheduler_traits.FALLBACK if decided else name
-    return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)))
+    return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)), assumed=assumed)
+
+
+def _named(axes: Axes) -> str:
+    return repr(axes[0] if len(axes) == 1 else axes)
 
 
 def _does_not_fit(topology: Topology, axes: Axes, axis_size: int, source: str) -> TopologyError:
-    named = repr(axes[0] if len(axes) == 1 else axes)
+    named = _named(axes)
     return TopologyError(
         f"the topology{source} has {topology.servers} x {topology.devices_per_server} = "
         f"{topology.num_devices} devices, axis {named} has {axis_size}. It must be that of the "
@@ -93,23 +127,25 @@ def _does_not_fit(topology: Topology, axes: Axes, axis_size: int, source: str) -
     )
 
 
-def _default_topology(axes: Axes, axis_size: int) -> Topology:
-    """Devices of one process are one server, as far as can be told from the shape of the mesh.
+def _default_topology(axes: Axes, axis_size: int) -> tuple[Topology, bool]:
+    """Devices of one process are one server; and whether that is assumed of the mesh's shape.
 
     It is the same in all processes, also where they have different numbers of devices.
     """
     if jax.process_count() == 1:
-        return Topology(1, axis_size)
+        return Topology(1, axis_size), False
+    known = jax_compat.concrete_mesh()
+    if known is not None and set(axes) <= set(known.axis_names):
+        return Topology.from_mesh(known, axes), False
     processes = sorted(device.process_index for device in jax.devices())
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.size == len(processes) and set(axes) <= set(mesh.axis_names):
-        return usual_topology(dict(mesh.shape), axes, processes)
+        return usual_topology(dict(mesh.shape), axes, processes), True
     # Some devices are left out, and which is not known here.
     counts = set(collections.Counter(processes).values())
     local = counts.pop()
-    if counts or axis_size % local:
-        return Topology(axis_size, 1)
-    return Topology(axis_size // local, local)
+    servers = axis_size if counts or axis_size % local else axis_size // local
+    return Topology(servers, axis_size // servers), True
 
 
 __all__ = ["PlanSpec", "make_spec"]

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import re
 import time
+import warnings
 from unittest import mock
 
 import jax
@@ -26,18 +27,39 @@ GROUPS = {"all": [[0, 1, 2, 3]], "halves": [[0, 1], [2, 3]], "strided": [[0, 2],
 
 
 def lowered(order):
-    """Runs in a job: what exchanges of some groups become, and how often the network was wanted."""
+    """Runs in a job: what exchanges of some groups become, and what came of lowering them.
+
+    How often the network was wanted, whether a warning came, and whether one did or the topology
+    was another than that of the mesh where the mesh was set.
+    """
     mesh = mesh_of((4,), order=order)
     sizes = jax.ShapeDtypeStruct((16,), jnp.int32)
     args = (*[jax.ShapeDtypeStruct((32, 4), jnp.float32)] * 2, *[sizes] * 4)
-    texts, opened = {}, {}
+    texts, opened, warned, wrong = {}, {}, {}, {}
+    known = fastjax.Topology.from_mesh(mesh, "x")
     for name, groups in GROUPS.items():
         local = functools.partial(exchange, axis_index_groups=groups)
-        f = jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        with mock.patch.object(fastjax.network, "ensure_open") as ensure_open:
-            texts[name] = jax.jit(f).lower(*args).as_text()
-        opened[name] = ensure_open.call_count
-    return {"texts": texts, "opened": opened}
+        f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+        given = jax.jit(
+            jax.shard_map(
+                functools.partial(local, topology=known),
+                mesh=mesh,
+                in_specs=P("x"),
+                out_specs=P("x"),
+            )
+        )
+        with (
+            mock.patch.object(fastjax.network, "ensure_open") as ensure_open,
+            warnings.catch_warnings(record=True) as found,
+        ):
+            warnings.simplefilter("always")
+            texts[name] = f.lower(*args).as_text()
+            opened[name] = ensure_open.call_count
+            warned[name] = [w.category.__name__ for w in found]
+            with jax.set_mesh(mesh):
+                set_ = f.lower(*args).as_text()
+            wrong[name] = len(found) > len(warned[name]) or set_ != given.lower(*args).as_text()
+    return {"texts": texts, "opened": opened, "warned": warned, "wrong": wrong}
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
@@ -46,12 +68,16 @@ def test_attributes_are_the_same_in_every_process(order):
         __file__, "lowered", processes=2, devices=2, arguments={"order": order}
     )
     assert results[0] == results[1]
-    texts, opened = results[0].values()
+    texts, opened, warned, wrong = results[0].values()
+    assert not any(wrong.values())
     # By partition: the process of the device there, and its number inside its process.
     processes, rails = [d // 2 for d in order], [d % 2 for d in order]
     for name, text in texts.items():
         spans = any(len({processes[i] for i in group}) > 1 for group in GROUPS[name])
         assert opened[name] == spans
+        # In order, servers are as assumed; groups across them are planned as such in any order.
+        falsely = spans and order != sorted(order)
+        assert warned[name] == ["TopologyWarning"] * falsely
         found = re.findall(r"(processes|rails) = dense<(\[.*?\])>", text)
         assert found == [("processes", str(processes)), ("rails", str(rails))] * spans
 
