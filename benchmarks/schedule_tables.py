@@ -187,6 +187,7 @@ def fabrics() -> str:
         f"{preset.rates['scale_out_bandwidth'] / 1e9:g} GB/s a device. Incast "
         f"{INCAST[preset.incast]}."
         for name, preset in PRESETS.items()
+        if not preset.guesses
     ]
     return "\n".join(lines)
 

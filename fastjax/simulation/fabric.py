@@ -189,12 +189,17 @@ class Preset:
         the topology's own default stands.
       incast: a name of `INCAST`.
       source: where the numbers are from.
+      guesses: which are guesses, and why these.
     """
 
     devices_per_server: int
     rates: dict[str, float]
     incast: str
     source: str
+    guesses: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}; guessed: {self.guesses}" if self.guesses else self.source
 
     def topology(self, servers: int, **rates: Any) -> Topology:
         """The topology of a cluster of this kind.
@@ -207,20 +212,58 @@ class Preset:
         return Topology(servers, local, **{**self.rates, **rates})
 
 
+_H200 = Preset(
+    8,
+    {"scale_up_bandwidth": 450e9, "scale_out_bandwidth": 50e9, "incast_loss": 0.015},
+    "infiniband",
+    "NVLink 4, 400 Gb/s InfiniBand for each GPU (arXiv 2505.09764)",
+)
+_MI300X = Preset(
+    8,
+    {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.07},
+    "roce",
+    "Infinity Fabric, 100 Gb/s RoCE for each GPU (arXiv 2505.09764)",
+)
+
+
+def _like(
+    other: Preset, up: float, out: float, source: str, guesses: str, devices: int = 8
+) -> Preset:
+    """A cluster whose senders are guessed to meet as those of another."""
+    rates = other.rates | {"scale_up_bandwidth": up, "scale_out_bandwidth": out}
+    return Preset(devices, rates, other.incast, source, guesses)
+
+
 PRESETS = {
-    "h200": Preset(
-        8,
-        {"scale_up_bandwidth": 450e9, "scale_out_bandwidth": 50e9, "incast_loss": 0.015},
-        "infiniband",
-        "NVLink 4, 400 Gb/s InfiniBand for each GPU (arXiv 2505.09764)",
+    "a100": _like(
+        _H200, 300e9, 25e9,
+        "NVLink 3, 200 Gb/s InfiniBand for each GPU (NVIDIA DGX A100 data sheet)",
+        "incast as of h200",
     ),
-    "mi300x": Preset(
-        8,
-        {"scale_up_bandwidth": 448e9, "scale_out_bandwidth": 12.5e9, "incast_loss": 0.07},
-        "roce",
-        "Infinity Fabric, 100 Gb/s RoCE for each GPU (arXiv 2505.09764)",
+    "h100": _like(
+        _H200, 450e9, 50e9,
+        "NVLink 4, 400 Gb/s InfiniBand for each GPU (NVIDIA DGX H100 data sheet)",
+        "incast as of h200",
     ),
-}
+    "h200": _H200,
+    "b200": _like(
+        _H200, 900e9, 50e9,
+        "NVLink 5, 400 Gb/s InfiniBand for each GPU (NVIDIA DGX B200 data sheet)",
+        "incast as of h200",
+    ),
+    "gb200": _like(
+        _H200, 900e9, 50e9,
+        "NVLink 5 between 72 GPUs (NVIDIA GB200 NVL72 data sheet)",
+        "400 Gb/s InfiniBand for each GPU, and incast, as of h200",
+        devices=72,
+    ),
+    "mi300x": _MI300X,
+    "mi325x": _like(
+        _MI300X, 448e9, 50e9,
+        "Infinity Fabric, seven links of 64 GB/s each way (AMD Instinct MI325X data sheet)",
+        "400 Gb/s RoCE for each GPU; incast as of mi300x",
+    ),
+}  # fmt: skip
 """Clusters by name."""
 
 
