@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax import _core, plot, scheduler_traits
-from fastjax.checks import check_row_bytes, check_topology
+from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host import explanation, plan_file, planner
 from fastjax.schedule.transfers import TRANSFER_DTYPE
@@ -184,7 +184,7 @@ def make_plan(
     topology: Topology,
     *,
     scheduler: str = "auto",
-    row_bytes: int = 1,
+    row_bytes: int = DEFAULT_ROW_BYTES,
     time_limit: float = 60.0,
 ) -> Plan:
     """Plans one exchange on the host.

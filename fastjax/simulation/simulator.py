@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastjax import _core
-from fastjax.checks import check_row_bytes, check_topology
+from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
 from fastjax.schedule.flows import Progress, run_simulation, simulation_of
@@ -82,7 +82,7 @@ def simulate_transfers(
     transfers: np.ndarray,
     topology: Topology,
     *,
-    row_bytes: int = 1,
+    row_bytes: int = DEFAULT_ROW_BYTES,
     fabric: Fabric | None = None,
     balance_first: bool = False,
     pieces: int = 1,

@@ -8,7 +8,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat, scheduler_traits
-from fastjax.checks import check_row_bytes, check_topology
+from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
@@ -84,7 +84,7 @@ def loopback_plan(
     *,
     topology: Topology,
     scheduler: str | None = None,
-    row_bytes: int = 4096,
+    row_bytes: int = DEFAULT_ROW_BYTES,
     rank: int = 0,
 ) -> jax.Array:
     """Plans as a device of a GPU program does: from counts in its memory to a table in its memory.

@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from fastjax import _core
-from fastjax.checks import check_row_bytes
+from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
 from fastjax.traced.plan_primitive import bind_plan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
-
-_DEFAULT_ROW_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +52,7 @@ def plan_ragged_all_to_all(
     axis_index_groups: Iterable[Iterable[int]] | None = None,
     topology: Topology | None = None,
     scheduler: str | None = None,
-    row_bytes: int = _DEFAULT_ROW_BYTES,
+    row_bytes: int = DEFAULT_ROW_BYTES,
 ) -> TracedPlan:
     """Plans an exchange early, inside a traced program, for `fast_ragged_all_to_all(plan=...)`.
 

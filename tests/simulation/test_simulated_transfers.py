@@ -197,7 +197,7 @@ def test_transfers_that_move_nothing_are_no_arrivals():
         (LOCAL, -1, 1, 0, 1, 0, 0, 0),
     )
     assert delivers(transfers)
-    timeline = simulate_transfers(transfers, fabric_of(2, 2))
+    timeline = simulate_transfers(transfers, fabric_of(2, 2), row_bytes=1)
     assert timeline.completion_time == 5
     assert timeline.lower_bound == 2.5  # with both NICs of the server
     assert len(timeline.messages) == 1

@@ -14,6 +14,7 @@ import numpy as np
 
 import fastjax
 from fastjax import scheduling
+from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.cli.bench import latency, schemes, tables
 from fastjax.cli.bench.baselines import Copy
 from fastjax.cli.shared import machine as machines
@@ -44,7 +45,7 @@ class BenchOptions:
     """Numbers of servers to split them into; by default those of 1, 2 and 4 that divide them."""
     rows: int = 4096
     """Rows that a device sends."""
-    row_bytes: int = 4096
+    row_bytes: int = DEFAULT_ROW_BYTES
     """Bytes of a row."""
     dtype: str = "float32"
     """Type of the rows' elements."""
