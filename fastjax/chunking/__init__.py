@@ -9,6 +9,7 @@ from fastjax.chunking.times import (
     LayerTimes,
     fewest_of,
     layer_time,
+    way_back,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "fewest_of",
     "layer_time",
     "schedule",
+    "way_back",
 ]

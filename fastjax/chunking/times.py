@@ -102,9 +102,8 @@ class _Work:
         found = LayerTimes.of(schedule(forward), chunks, deduplicated=deduplicate)
         if not self.backward:
             return found
-        # The plans are there; cotangents go the ways of rows, in the opposite direction.
-        back = [Parts(0.0, p.back, p.sums, BACKWARD * p.experts, p.copies, p.out) for p in forward]
-        return found.then(LayerTimes.of(schedule(back), chunks, deduplicated=deduplicate))
+        back = LayerTimes.of(schedule(way_back(forward)), chunks, deduplicated=deduplicate)
+        return found.then(back)
 
     def _parts(self, tokens: int, deduplicate: bool) -> Parts:
         rows = tokens * self.top_k
@@ -125,6 +124,11 @@ class _Work:
         planning = out.planning + inside.planning
         moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
         return Parts(planning, *moves)
+
+
+def way_back(chunks: Sequence[Parts]) -> list[Parts]:
+    """The way back through a layer: cotangents go where rows came from, by the same plans."""
+    return [Parts(0.0, p.back, p.sums, BACKWARD * p.experts, p.copies, p.out) for p in chunks]
 
 
 def sizes(tokens: int, chunks: int) -> list[int]:
@@ -280,4 +284,5 @@ __all__ = [
     "fewest_of",
     "layer_time",
     "sizes",
+    "way_back",
 ]

@@ -24,13 +24,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     sources.add_options(parser)
-    add(
-        "--servers",
-        type=int,
-        metavar="N",
-        required=True,
-        help="servers that the devices are split into",
-    )
     add("--scheduler", choices=fastjax.schedulers(), default="auto", help="default: auto")
     rates.add_options(parser)
     add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
@@ -39,12 +32,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    source = sources.load(options)
+    preset = rates.preset(options)
+    source = sources.load(options, preset.devices_per_server if preset else None)
     topology = rates.topology(options, len(source.matrix), source.servers)
     plan = fastjax.make_plan(
         source.matrix, topology, scheduler=options.scheduler, row_bytes=source.row_bytes
     )
-    record = plan_record.record(plan, source.name)
+    record = plan_record.record(plan, source.name, options.preset)
     if options.draw is not None:
         commands.make_folder_of(options.draw)
         fastjax.plot.draw_plan(plan, options.draw)

@@ -10,6 +10,7 @@ import numpy as np
 import fastjax
 from fastjax import _core, scheduler_traits
 from fastjax.cli.shared import units
+from fastjax.cli.shared.rates import preset_section
 from fastjax.cli.shared.statistics import (
     bandwidths,
     between_servers,
@@ -24,12 +25,12 @@ from fastjax.schedule.transfers import SCALE_OUT
 SCHEMA = "fastjax-plan-1"
 
 
-def record(plan: fastjax.Plan, source: str) -> dict[str, Any]:
+def record(plan: fastjax.Plan, source: str, preset: str | None = None) -> dict[str, Any]:
     """Everything that is known of a plan; times in µs, bandwidths in GB/s."""
     return {
         "schema": SCHEMA,
         "traffic": traffic_statistics(plan, source),
-        "fabric": fabric_statistics(plan.topology),
+        "fabric": {"preset": preset, **fabric_statistics(plan.topology)},
         "plan": _plan(plan),
         "time": _time(plan),
         "explanation": plan.explain(),
@@ -120,6 +121,7 @@ def sections(found: Mapping[str, Any], asked_for: str) -> dict[str, dict[str, st
             "stage table": f"{units.size(plan['table_bytes'])} a device",
         },
         f"time, for {up:g} GB/s a device inside servers and {out:g} between them": {
+            **preset_section(fabric["preset"]),
             "lower bound": f"{time['lower_bound_us']:.1f} µs",
             "predicted": f"{time['predicted_us']:.1f} µs, "
             + times(time["predicted_by_bound"], "the lower bound"),

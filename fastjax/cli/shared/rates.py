@@ -6,7 +6,9 @@ import argparse
 from typing import Any
 
 import fastjax
+from fastjax.cli.shared.text import Section
 from fastjax.errors import OptionError
+from fastjax.simulation import PRESETS, Preset
 
 # Options of the fabric: what they are, and the power of ten that they are shown in.
 RATES = {
@@ -20,7 +22,20 @@ RATES = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds an option for each of `RATES`, None where it is not given, and --failed-nics."""
+    """Adds --preset, --servers, --failed-nics, and an option for each of `RATES`."""
+    known = "; ".join(f"{name}: {preset}" for name, preset in PRESETS.items())
+    parser.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        help="a cluster: its rates, in place of the defaults below, what senders lose that meet, "
+        f"and how many devices a server has. {known}",
+    )
+    parser.add_argument(
+        "--servers",
+        type=int,
+        metavar="N",
+        help="servers that the devices are split into; by default of the preset's size",
+    )
     for name, (text, power) in RATES.items():
         default = getattr(fastjax.Topology, name)
         shown = f"{text}; default: {default / 10.0**power:g}" + (f"e{power}" if power else "")
@@ -35,26 +50,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def topology(
-    options: argparse.Namespace,
-    devices: int,
-    servers: int,
-    defaults: dict[str, float] | None = None,
-) -> fastjax.Topology:
+def preset(options: argparse.Namespace) -> Preset | None:
+    """The cluster that --preset names, if it is given."""
+    return PRESETS[options.preset] if options.preset else None
+
+
+def preset_section(name: str | None) -> Section:
+    """Where a preset's rates are from, and which are guesses, for people."""
+    return {"preset": f"{name}: {PRESETS[name]}"} if name else {}
+
+
+def topology(options: argparse.Namespace, devices: int, servers: int) -> fastjax.Topology:
     """The servers that devices are split into, at the rates of the options.
 
     Args:
       options: of the command line, with those of `add_options`.
       devices: how many.
       servers: likewise.
-      defaults: rates where no option says otherwise; those of `Topology` for what they lack.
 
     Raises:
       OptionError: --failed-nics names a device that there is not.
       TopologyError: a rate is impossible.
     """
     given = {name: getattr(options, name) for name in RATES}
-    rates: dict[str, Any] = dict(defaults or {})
+    named = preset(options)
+    rates: dict[str, Any] = dict(named.rates) if named else {}
     rates |= {name: rate for name, rate in given.items() if rate is not None}
     nics = _nics(options.failed_nics, devices, rates.get("scale_out_bandwidth"))
     return fastjax.Topology(servers, devices // servers, **rates, nic_bandwidths=nics)
@@ -71,4 +91,4 @@ def _nics(failed: list[int], devices: int, rate: float | None) -> tuple[float, .
     return tuple(0.0 if d in failed else rate for d in range(devices))
 
 
-__all__ = ["RATES", "add_options", "topology"]
+__all__ = ["RATES", "add_options", "preset", "preset_section", "topology"]

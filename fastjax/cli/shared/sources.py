@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from fastjax import traffic
+from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.errors import OptionError
 from fastjax.traffic.text import lines
 
-_DEFAULT_ROW_BYTES = 4096
+NO_RECORD = (
+    "{}: no record of that step and layer; without --trace-step and --trace-layer, that with most "
+    "rows is taken."
+)
 
 _Generator = Callable[[argparse.Namespace, int], np.ndarray]  # of the options, and servers
 _GENERATORS: dict[str, _Generator] = {
@@ -78,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=f"bytes of a row; by default 1 for a matrix, whose rows are bytes then, and "
-        f"{_DEFAULT_ROW_BYTES} otherwise",
+        f"{DEFAULT_ROW_BYTES} otherwise",
     )
     parser.epilog = (
         "Of a trace with several exchanges (steps, layers, microbatches), the one is taken whose "
@@ -100,11 +104,11 @@ def load(options: argparse.Namespace, devices_per_server: int | None = None) -> 
     """
     if (options.file is None) == (options.generate is None):
         raise OptionError("want a file with traffic, or --generate with a name: one of the two.")
-    row_bytes = _DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
+    row_bytes = DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
     if options.generate is not None:
         matrix, name = _generate(options, devices_per_server)
     elif _is_trace(options.file):
-        matrix, name = _from_trace(options)
+        matrix, name = _from_trace(options, devices_per_server)
     else:
         row_bytes = 1 if options.row_bytes is None else options.row_bytes
         matrix, name = _from_matrix(options, row_bytes)
@@ -124,8 +128,29 @@ def number_of_servers(servers: int | None, devices: int, devices_per_server: int
             )
         return devices // devices_per_server
     if servers < 1 or devices % servers:
-        raise OptionError(f"--servers {servers} does not divide {devices} devices.")
+        fits = [n for n in range(1, devices + 1) if devices % n == 0]
+        near = min(fits, key=lambda n: abs(n - servers))
+        raise OptionError(
+            f"--servers {servers} does not divide {devices} devices; --servers {near} does."
+        )
     return servers
+
+
+def check_experts(experts: int, devices: int, servers: int) -> None:
+    """Refuses experts that devices cannot have as many of each, with devices that could.
+
+    Raises:
+      OptionError: they cannot.
+    """
+    if experts < 1 or experts % devices == 0:
+        return  # what is no number of experts is refused where it is used
+    per_server = devices // servers
+    fits = [n for n in range(min(experts, devices), 0, -1) if experts % n == 0]
+    whole = next((n for n in fits if n % per_server == 0), fits[0])
+    raise OptionError(
+        f"{experts} experts do not divide over {devices} devices; --devices {whole} would have "
+        f"{experts // whole} each."
+    )
 
 
 def _from_matrix(options: argparse.Namespace, row_bytes: int) -> tuple[np.ndarray, str]:
@@ -141,7 +166,7 @@ def _generate(
     options: argparse.Namespace, devices_per_server: int | None
 ) -> tuple[np.ndarray, str]:
     if options.devices is None:
-        raise OptionError("--generate needs --devices.")
+        raise OptionError("--generate needs --devices, as in --devices 32.")
     if options.seed < 0:
         raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
     servers = number_of_servers(options.servers, options.devices, devices_per_server)
@@ -165,10 +190,14 @@ def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord
     )
 
 
-def _from_trace(options: argparse.Namespace) -> tuple[np.ndarray, str]:
+def _from_trace(
+    options: argparse.Namespace, devices_per_server: int | None
+) -> tuple[np.ndarray, str]:
     for name in ("devices", "num_experts"):
         if getattr(options, name) is None:
             raise OptionError(f"{options.file}: a trace needs --{name.replace('_', '-')}.")
+    servers = number_of_servers(options.servers, options.devices, devices_per_server)
+    check_experts(options.num_experts, options.devices, servers)
     found = traffic.traffic_from_routing(
         trace_records(options),
         devices=options.devices,
@@ -176,10 +205,18 @@ def _from_trace(options: argparse.Namespace) -> tuple[np.ndarray, str]:
         deduplicate=options.deduplicate,
     )
     if not found:
-        raise OptionError(f"{options.file}: no record of that step and layer.")
+        raise OptionError(NO_RECORD.format(options.file))
     exchange = max(found, key=lambda e: max(found[e].sum(axis=0).max(), found[e].sum(axis=1).max()))
     of = f", the busiest of {len(found)}" if len(found) > 1 else ""
     return found[exchange], f"{options.file}, {exchange}{of}"
 
 
-__all__ = ["Source", "add_options", "load", "number_of_servers", "trace_records"]
+__all__ = [
+    "NO_RECORD",
+    "Source",
+    "add_options",
+    "check_experts",
+    "load",
+    "number_of_servers",
+    "trace_records",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from fastjax.cli.simulate import (
     costs,
     layer_balance,
     layer_chunks,
+    layer_gain,
     layer_report,
     layer_source,
     verdict,
 )
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.scheduling import check_scheduler_fits
-from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric, Preset
+from fastjax.simulation import INCAST, SYNCHRONIZATIONS, Fabric, Preset
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,28 +35,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fastjax simulate",
         description="Plans one exchange with several schedulers, simulates each plan on a cluster, "
-        "and says which is best, what limits it and what would help. Or dispatch and combine of a "
-        "layer of experts, with tokens that cross once and not; with the experts' work, it says in "
-        "how many chunks they are fastest. Nothing is measured.",
+        "and says what planning gains over sending all at once, what limits it and what would "
+        "help. Or dispatch and combine of a layer of experts: what they take as people have them, "
+        "and planned, deduplicated, in chunks or with levelled experts. Nothing is measured.",
     )
     add = parser.add_argument
     sources.add_options(parser)
     layer_source.add_options(parser)
     layer_chunks.add_options(parser)
     layer_balance.add_options(parser)
-    known = "; ".join(f"{name}: {preset.source}" for name, preset in PRESETS.items())
-    add(
-        "--preset",
-        choices=list(PRESETS),
-        help="a cluster: its rates, in place of the defaults below, its --incast, and how many "
-        f"devices a server has. {known}",
-    )
-    add(
-        "--servers",
-        type=int,
-        metavar="N",
-        help="servers that the devices are split into; by default of the preset's size",
-    )
+    layer_gain.add_options(parser)
     add(
         "--schedulers",
         nargs="+",
@@ -84,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how many times what the core carries all NICs could send; default: 1",
     )
     rates.add_options(parser)
+    add("--verbose", action="store_true", help="show all that --json has")
     add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
     add(
         "--draw",
@@ -97,35 +87,43 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    preset = PRESETS[options.preset] if options.preset else None
+    preset = rates.preset(options)
     if layer_source.asked(options):
         _run_layer(options, preset)
         return
-    if (first := layer_chunks.given(options) or layer_balance.given(options)) is not None:
+    parts = (layer_chunks, layer_balance, layer_gain)
+    if (first := next(filter(None, (part.given(options) for part in parts)), None)) is not None:
         raise OptionError(f"{first} is of a layer; want --layer too.")
     source = sources.load(options, preset.devices_per_server if preset else None)
-    topology = rates.topology(
-        options, len(source.matrix), source.servers, preset.rates if preset else None
-    )
+    topology = rates.topology(options, len(source.matrix), source.servers)
     fabric = _fabric(options, preset)
     names = options.schedulers or _that_fit(topology)
     cases = verdict.cases(topology, fabric, source.row_bytes)
-    progress = Progress(len(names) + len(cases))
+    progress = Progress(len(names) + len(cases) + 1)
     try:
         found = [
             costs.simulate(name, source.matrix, topology, fabric, source.row_bytes, progress)
             for name in names
         ]
+        today = costs.today(found, progress)
         best = costs.best_of(found)
         tried = verdict.try_cases(best, cases, progress)
     finally:
         progress.clear()
-    record = costs.record(found, source.name, options.preset) | verdict.record(found, tried)
+    record = costs.record(found, today, source.name, options.preset)
+    record |= verdict.record(found, today, tried)
     _write_files(options, best, record)
     sys.stdout.write(f"{text.as_text({'traffic': costs.traffic_section(record)})}\n\n")
-    sys.stdout.write(f"{costs.table(record)}\n\n")
-    sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
-    sys.stdout.write("\n".join(record["verdict"]) + "\n")
+    sys.stdout.write(f"{costs.table(record, verbose=options.verbose)}\n\n")
+    _write_end(options, record, record["verdict"])
+
+
+def _write_end(
+    options: argparse.Namespace, record: Mapping[str, Any], words: Sequence[str]
+) -> None:
+    supposed = costs.assumptions(record, verbose=options.verbose)
+    sys.stdout.write(f"{text.as_text({'simulated with': supposed})}\n\n")
+    sys.stdout.write("\n".join(words) + "\n")
 
 
 def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
@@ -140,42 +138,42 @@ def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
     if options.perfetto is not None:
         raise OptionError("--perfetto is of one exchange, a layer has several.")
     source = layer_source.load(options, preset.devices_per_server if preset else None)
+    layer_gain.check(options)
     copies = layer_balance.load(options, source)
     experts = layer_chunks.load(options, copies.row_seconds if copies else None)
     if options.draw is not None and experts is None:
         raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
-    topology = rates.topology(
-        options, len(source.choices), source.servers, preset.rates if preset else None
-    )
+    topology = rates.topology(options, len(source.choices), source.servers)
     names = options.schedulers or _that_fit(topology)
     work = layer_report.Work(source, topology, _fabric(options, preset))
     found = layer_report.simulate(work, names)
     record = layer_report.record(work, found, options.preset)
-    verdict = list(record["verdict"])
+    more, timed = [], []
     if experts is not None:
         timed = layer_chunks.simulate(work, found, experts)
         record["in_chunks"] = layer_chunks.record(work, experts, timed)
-        verdict += record["in_chunks"]["verdict"]
+        more.append((layer_chunks.table, record["in_chunks"]))
         draw = lambda: plot.plot_layers(layer_chunks.to_draw(timed))  # noqa: E731
         if copies is not None:
             home = layer_chunks.best_of(timed)
             levelled = layer_balance.record(work, found, experts, home, copies)
             record["balanced"] = levelled
-            verdict += levelled["verdict"]
+            more.append((layer_balance.table, levelled))
             loads = [way["loads"] for way in levelled["ways"][:2]]
             draw = lambda: plot.plot_loads(*loads, servers=source.servers)  # noqa: E731
         if options.draw is not None:
             _save(options.draw, draw)
+    levelled = record["balanced"]["ways"][1:] if copies is not None else []
+    gain = layer_gain.record(work, found, experts, timed, levelled, options.layers)
+    record["gain"] = gain
     if options.json is not None:
         commands.write_json(options.json, record)
     sys.stdout.write(f"{text.as_text({'layer': layer_report.layer_section(record)})}\n\n")
-    sys.stdout.write(f"{layer_report.table(record)}\n\n")
-    if experts is not None:
-        sys.stdout.write(f"{layer_chunks.table(record['in_chunks'])}\n\n")
-    if copies is not None:
-        sys.stdout.write(f"{layer_balance.table(record['balanced'])}\n\n")
-    sys.stdout.write(f"{text.as_text({'simulated with': costs.assumptions(record)})}\n\n")
-    sys.stdout.write("\n".join(verdict) + "\n")
+    tables = [layer_report.table(record), *(table(part) for table, part in more)]
+    tables = [*(tables if options.verbose else []), layer_gain.table(gain, experts=bool(experts))]
+    sys.stdout.write("".join(f"{table}\n\n" for table in tables))
+    parts = [gain, record, *(part for _, part in more)]
+    _write_end(options, record, [word for part in parts for word in part["verdict"]])
 
 
 def _that_fit(topology: fastjax.Topology) -> list[str]:

@@ -12,26 +12,18 @@ import fastjax
 from fastjax import scheduler_traits
 from fastjax.cli.shared import statistics, units
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.shared.rates import RATES
+from fastjax.cli.shared.rates import RATES, preset_section
 from fastjax.cli.shared.text import Section, aligned, rate_text
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
 
 SCHEMA = "fastjax-simulate-1"
 
 _SHOWN = 0.1  # what takes less of the time is not among what limits it
-_COLUMNS = (
-    "scheduler",
-    "time",
-    "with planning",
-    "x bound",
-    "x best",
-    "algbw",
-    "FAST's algbw",
-    "stages",
-    "what limits it",
-)
+_BRIEF = ("scheduler", "with planning", "x today", "x bound", "what limits it")
+_COLUMNS = ("scheduler", "time", *_BRIEF[1:-1], "algbw", "FAST's algbw", "stages", _BRIEF[-1])
 _CAPTION = """\
-x bound: time without planning by the lower bound. x best: time with planning by the least.
+x today: by direct without planning, as NCCL and jax.lax send. x bound: without planning."""
+_MORE = """
 algbw: GB/s with planning, as nccl-tests has it: of the busiest device. FAST's: of the mean one."""
 _SYNCHRONIZATION = {
     "credit": "a device sends for a stage when it has sent for the one before, and its receiver "
@@ -97,7 +89,23 @@ def best_of(costs: Sequence[Cost]) -> Cost:
     return min(costs, key=lambda cost: (cost.timeline.total_time, cost.chooses))
 
 
-def record(costs: Sequence[Cost], source: str, preset: str | None) -> dict[str, Any]:
+def today(costs: Sequence[Cost], progress: Progress) -> float | None:
+    """Seconds that the exchange takes as people have it: all at once, which nobody plans.
+
+    None where NICs have failed, round which it does not go.
+    """
+    plan, timeline = costs[0].plan, costs[0].timeline
+    if plan.topology.failed_nics:
+        return None
+    direct = scheduler_traits.FALLBACK
+    exchange = (direct, plan.traffic, plan.topology, timeline.fabric, plan.row_bytes, progress)
+    found = next((cost for cost in costs if cost.plan.scheduler == direct), None)
+    return (found or simulate(*exchange)).timeline.completion_time
+
+
+def record(
+    costs: Sequence[Cost], today: float | None, source: str, preset: str | None
+) -> dict[str, Any]:
     """All of it: times in µs, bandwidths, planning included, in GB/s."""
     least = best_of(costs).timeline.total_time
     plan, fabric = costs[0].plan, costs[0].timeline.fabric
@@ -111,11 +119,12 @@ def record(costs: Sequence[Cost], source: str, preset: str | None) -> dict[str, 
             **dataclasses.asdict(fabric),
         },
         "lower_bound_us": plan.lower_bound() * 1e6,
-        "schedulers": [_statistics(cost, least) for cost in costs],
+        "today_us": None if today is None else today * 1e6,
+        "schedulers": [_statistics(cost, least, today) for cost in costs],
     }
 
 
-def _statistics(cost: Cost, least: float) -> dict[str, Any]:
+def _statistics(cost: Cost, least: float, today: float | None) -> dict[str, Any]:
     plan, timeline = cost.plan, cost.timeline
     bound = timeline.lower_bound
     return {
@@ -127,6 +136,7 @@ def _statistics(cost: Cost, least: float) -> dict[str, Any]:
         "time_with_planning_us": timeline.total_time * 1e6,
         "by_bound": timeline.completion_time / bound if bound else None,
         "by_best": timeline.total_time / least if least else None,
+        "by_today": timeline.total_time / today if today else None,
         **statistics.bandwidths(plan, timeline.total_time),
         "limits_us": {name: seconds * 1e6 for name, seconds in limits(timeline).items()},
         "name": cost.name,
@@ -189,41 +199,49 @@ def traffic_section(record: Mapping[str, Any]) -> Section:
     return statistics.traffic_section(record["traffic"], record["fabric"])
 
 
-def table(record: Mapping[str, Any]) -> str:
+def table(record: Mapping[str, Any], *, verbose: bool) -> str:
     """A line for each scheduler."""
-    rows = [_COLUMNS, *map(_cells, record["schedulers"])]
+    columns = _COLUMNS if verbose else _BRIEF
+    rows = [columns, *([_cells(e)[name] for name in columns] for e in record["schedulers"])]
     bound = units.seconds(record["lower_bound_us"] * 1e-6)
-    return "\n".join([f"cost; lower bound: {bound}", *aligned(rows), _CAPTION])
-
-
-def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        entry["name"],
-        units.seconds(entry["time_us"] * 1e-6),
-        units.seconds(entry["time_with_planning_us"] * 1e-6),
-        _number(entry["by_bound"], 3),
-        _number(entry["by_best"], 3),
-        _number(entry["algbw"], 2),
-        _number(entry["fast_algbw"], 2),
-        str(entry["stages"]),
-        entry["limited_by"],
+    return "\n".join(
+        [f"cost; lower bound: {bound}", *aligned(rows), _CAPTION + (_MORE if verbose else "")]
     )
+
+
+def _cells(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "scheduler": entry["name"],
+        "time": units.seconds(entry["time_us"] * 1e-6),
+        "with planning": units.seconds(entry["time_with_planning_us"] * 1e-6),
+        "x bound": _number(entry["by_bound"], 3),
+        "x today": _number(entry["by_today"], 3),
+        "algbw": _number(entry["algbw"], 2),
+        "FAST's algbw": _number(entry["fast_algbw"], 2),
+        "stages": str(entry["stages"]),
+        "what limits it": entry["limited_by"],
+    }
 
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def assumptions(record: Mapping[str, Any]) -> Section:
+def assumptions(record: Mapping[str, Any], *, verbose: bool) -> Section:
     """What the simulation supposes of the fabric, for people."""
     fabric = record["fabric"]
     incast = INCAST[fabric["incast"]["name"]]
     rates = {name: rate_text(name, fabric[name]) for name in RATES}
     much = fabric["oversubscription"]
-    return {
+    found = preset_section(fabric["preset"]) | {
         "rates": f"{rates['scale_up_bandwidth']} a device inside servers, "
         f"{rates['scale_out_bandwidth']} a NIC; to start takes {rates['scale_up_latency']} and "
         f"{rates['scale_out_latency']}",
+    }
+    if not verbose:
+        behaves = Fabric(fabric["synchronization"], incast, much).brief()
+        return found | {"fabric": behaves, "measured": "nothing"}
+    return found | {
         "synchronization": f"{fabric['synchronization']}: "
         f"{_SYNCHRONIZATION[fabric['synchronization']]}; plans of one stage send all at once",
         "incast": str(incast),
@@ -242,5 +260,6 @@ __all__ = [
     "record",
     "simulate",
     "table",
+    "today",
     "traffic_section",
 ]

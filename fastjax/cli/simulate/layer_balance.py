@@ -133,7 +133,7 @@ def record(
     ways = [
         _way("at home", work, home),
         _way("levelled", levelled, time(levelled, more), slots, copies.expert_bytes),
-        _way(f"{by}, as EPLB", placed, time(placed, experts)),
+        _way(f"{by}, as EPLB", placed, time(placed, experts)) | {"ours": False},
     ]
     for way in ways:
         way["by_home"] = way["time_us"] / ways[0]["time_us"]
@@ -168,6 +168,7 @@ def _way(
     inside = rows[server[:, None] == server].sum() - rows.trace()
     return {
         "experts": name,
+        "ours": True,
         "loads": loads.tolist(),
         "slowest_by_mean": float(loads.max() / max(loads.mean(), 1)),
         "copies": int(used.sum()),
@@ -176,6 +177,7 @@ def _way(
         "bytes_of_rows_inside": 2 * int(inside) * work.row_bytes.row,
         "chunks": timed.times.chunks,
         "time_us": timed.times.total * 1e6,
+        "training_us": (timed.times.total + timed.back.total) * 1e6,
     }
 
 
@@ -204,7 +206,6 @@ def _verdict(ways: Sequence[Mapping[str, Any]], least: int | None, default: bool
     before, after = (f"{way['slowest_by_mean']:.2f}" for way in ways[:2])
     return [
         f"Levelled, the slowest device has {after} x the mean rows in place of {before} x.",
-        f"The layer takes {ways[1]['by_home']:.2f} x as long.",
         f"With experts as popular, and apart from exchanges, that {pays}.",
         f"By default moe.layer {'levels' if default else 'does not level'} experts here.",
     ]

@@ -1,4 +1,4 @@
-"""A layer in chunks: the options of its experts' work, its times, a table and a verdict."""
+"""A layer in chunks: the options of its experts' work, its times, a table and the default."""
 
 from __future__ import annotations
 
@@ -104,10 +104,21 @@ class Timed:
     Attributes:
       scheduler: that was asked for.
       times: what it takes.
+      back: what the way back through it takes.
     """
 
     scheduler: str
     times: LayerTimes
+    back: LayerTimes
+
+    @classmethod
+    def of(cls, scheduler: str, parts: Sequence[chunking.Parts], way: bool) -> Timed:
+        """Of what each chunk takes, deduplicated or not."""
+        times, back = (
+            LayerTimes.of(chunking.schedule(p), len(parts), deduplicated=way)
+            for p in (parts, chunking.way_back(parts))
+        )
+        return cls(scheduler, times, back)
 
 
 def simulate(work: Work, found: Sequence[Layer], experts: Experts) -> list[Timed]:
@@ -123,8 +134,7 @@ def simulate(work: Work, found: Sequence[Layer], experts: Experts) -> list[Timed
             name = min(of_way, key=lambda layer: layer.seconds).asked
             for count in counts:
                 parts = list(_parts(work, experts, name, count, way, progress))
-                times = LayerTimes.of(chunking.schedule(parts), count, deduplicated=way)
-                timed.append(Timed(name, times))
+                timed.append(Timed.of(name, parts, way))
     finally:
         progress.clear()
     return timed
@@ -184,7 +194,7 @@ def record(work: Work, experts: Experts, timed: Sequence[Timed]) -> dict[str, An
         "times": [_entry(t, least) for t in timed],
         "best": _entry(best, least),
         "predicted_best": _entry(chosen, least),
-        "verdict": verdict(timed, best, chosen),
+        "verdict": [_of_default(best, chosen)],
     }
 
 
@@ -243,26 +253,15 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def verdict(timed: Sequence[Timed], best: Timed, chosen: Timed) -> list[str]:
-    """Which number of chunks is best, and which the library would take: sentences."""
-    one = next(
-        t.times
-        for t in timed
-        if t.times.chunks == 1 and t.times.deduplicated == best.times.deduplicated
-    )
-    words = [f"Best with the experts: {_named(best.times)}, {units.seconds(best.times.total)}."]
-    if best.times.chunks > 1:
-        words.append(f"In one chunk it takes {one.total / best.times.total:.2f} x as long.")
-    else:
-        words.append("Chunks save too little here.")
+def _of_default(best: Timed, chosen: Timed) -> str:
+    """Which number of chunks the library would take."""
     more = chosen.times.total / best.times.total - 1 if best.times.total else 0.0
     said = (
         f", which is as good, within {ALIKE:.0%}"
         if more <= ALIKE
         else f", which takes {more:.0%} more"
     )
-    words.append(f"For training, the cost model takes: {_named(chosen.times)}{said}.")
-    return words
+    return f"For training, moe.layer takes by default: {_named(chosen.times)}{said}."
 
 
 def _named(times: LayerTimes) -> str:
@@ -282,5 +281,4 @@ __all__ = [
     "simulate",
     "table",
     "to_draw",
-    "verdict",
 ]

@@ -124,7 +124,7 @@ def record(work: Work, found: Sequence[Layer], preset: str | None) -> dict[str, 
         },
         "schedulers": [_entry(layer, least) for layer in found],
         "deduplicated_by_default": work.deduplicates(),
-        "verdict": verdict(work, found),
+        "verdict": _of_default(work, found),
     }
 
 
@@ -190,22 +190,17 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def verdict(work: Work, found: Sequence[Layer]) -> list[str]:
-    """Which is best, and whether the library sees it so: sentences."""
-    best = min(found, key=lambda layer: layer.seconds)
-    how = "deduplicated" if best.deduplicated else "with a row for each choice"
-    words = [f"Best: {best.taken}, {how}, {units.seconds(best.seconds)} with planning, both ways."]
+def _of_default(work: Work, found: Sequence[Layer]) -> list[str]:
+    """Whether the library takes the better way: a sentence, where there are two."""
     of = {way: [x.seconds for x in found if x.deduplicated == way] for way in (False, True)}
     if not of[True]:
-        return [*words, "With one server there is nothing to deduplicate."]
-    ratio = min(of[True]) / min(of[False])
-    words.append(f"Deduplicated, it takes {ratio:.2f} x as long as with a row for each choice.")
+        return []
     taken = work.deduplicates()
-    more = min(of[taken]) / best.seconds - 1
+    more = min(of[taken]) / min(layer.seconds for layer in found) - 1
     does = "deduplicates" if taken else "does not deduplicate"
     level = f", which is as good, within {ALIKE:.0%}" if more <= ALIKE else ""
     off = "" if level else f", which takes {more:.0%} more: say deduplicate={not taken}"
-    return [*words, f"By default moe.dispatch {does} here{level}{off}."]
+    return [f"By default moe.dispatch {does} here{level}{off}."]
 
 
-__all__ = ["ALIKE", "SCHEMA", "Work", "layer_section", "record", "simulate", "table", "verdict"]
+__all__ = ["ALIKE", "SCHEMA", "Work", "layer_section", "record", "simulate", "table"]

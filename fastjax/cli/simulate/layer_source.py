@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fastjax import traffic
+from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.cli.shared import sources
 from fastjax.errors import OptionError
 
-_DEFAULT_ROW_BYTES = 4096
 _ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
 _MATRICES = 3  # of an expert: gate, up and down
 _OF_ROUTING = ("top_k", "groups", "top_groups")
@@ -80,20 +80,21 @@ def load(options: argparse.Namespace, devices_per_server: int | None) -> LayerSo
         name = "generate" if options.generate is not None else "deduplicate"
         raise OptionError(f"--{name} is of one exchange, not of a --layer.")
     if options.devices is None:
-        raise OptionError("a layer needs --devices.")
+        raise OptionError("a layer needs --devices, as in --devices 32.")
     if options.seed < 0:
         raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
     servers = sources.number_of_servers(options.servers, options.devices, devices_per_server)
     if options.file is not None:
         return _from_trace(options, servers)
     routing = _routing(options)
+    sources.check_experts(routing.num_experts, options.devices, servers)
     used = " ".join(
         f"--{name} {getattr(options, name)}" for name in ("devices", "tokens", "exponent", "seed")
     )
     choices = routing.choices(
         options.devices, options.tokens, exponent=options.exponent, seed=options.seed
     )
-    row_bytes = _DEFAULT_ROW_BYTES if routing.width is None else routing.width * _ELEMENT_BYTES
+    row_bytes = DEFAULT_ROW_BYTES if routing.width is None else routing.width * _ELEMENT_BYTES
     row_bytes = row_bytes if options.row_bytes is None else options.row_bytes
     name = f"made up{f' as {options.model} routes' if options.model else ''}, {used}"
     weights = None
@@ -124,14 +125,15 @@ def _from_trace(options: argparse.Namespace, servers: int) -> LayerSource:
             raise OptionError(f"{options.file}: a trace says itself what --model would.")
     if options.num_experts is None:
         raise OptionError(f"{options.file}: a trace needs --num-experts.")
+    sources.check_experts(options.num_experts, options.devices, servers)
     found = traffic.choices_from_routing(
         sources.trace_records(options), devices=options.devices, num_experts=options.num_experts
     )
     if not found:
-        raise OptionError(f"{options.file}: no record of that step and layer.")
+        raise OptionError(sources.NO_RECORD.format(options.file))
     exchange = max(found, key=lambda e: _busiest(found[e], options.num_experts))
     of = f", the busiest of {len(found)}" if len(found) > 1 else ""
-    row_bytes = _DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
+    row_bytes = DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
     name = f"{options.file}, {exchange}{of}"
     history = _earlier(found, exchange, options.num_experts)
     return LayerSource(

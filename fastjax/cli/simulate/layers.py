@@ -97,11 +97,12 @@ class Layer:
         """Planning, dispatch and combine."""
         return self.planning + self.dispatch.seconds + self.combine.seconds
 
-    def parts(self, experts: float) -> chunking.Parts:
+    def parts(self, experts: float, *, planned: bool = True) -> chunking.Parts:
         """The same as a chunk of a layer, with the seconds that its experts take."""
         ways = (self.out, self.copies, self.sums, self.back)
         out, copies, sums, back = (way.seconds for way in ways)
-        return chunking.Parts(self.planning, out, copies, experts, sums, back)
+        planning = self.planning if planned else 0.0
+        return chunking.Parts(planning, out, copies, experts, sums, back)
 
 
 def each_choice(
@@ -131,6 +132,41 @@ def once(
         copies=_together(inside, size.row, fabric),
         sums=_together([p.transpose() for p in inside], size.row, fabric),
         back=_way(plan.transpose(), size.row, fabric),
+    )
+
+
+def forwarded(
+    choices: np.ndarray, topology: fastjax.Topology, experts: int, fabric: Fabric, size: RowBytes
+) -> Layer:
+    """A row for each server that a token goes to, handed on there, as DeepEP does it.
+
+    It crosses over its device's own NIC to the device of the same place, which hands it on, once to
+    each device that wants it. Nothing is balanced or planned. Devices hand on as rows come, so that
+    each way takes as long as the longer of its two exchanges: a lower bound of what it can take.
+    """
+    n, m = topology.servers, topology.devices_per_server
+    crossing, inside = np.zeros((2, n * m, n * m), np.int64)
+    for device, chosen in enumerate(choices):
+        owner = np.where(chosen < 0, n * m, chosen // (experts // (n * m)))
+        wants = np.zeros((len(chosen), n * m + 1), bool)  # the last: choices of none
+        np.put_along_axis(wants, owner, True, 1)
+        here = wants[:, :-1].reshape(len(chosen), n, m)
+        at = np.arange(n) * m + device % m
+        crossing[device, at] = here.any(2).sum(0)
+        crossing[device, device] = 0
+        inside.reshape(n * m, n, m)[at, np.arange(n)] += here.sum(0)
+    traffic = LayerTraffic(crossing, crossing, inside, 0, n)
+    found = once(scheduler_traits.FALLBACK, traffic, topology, fabric, size)
+
+    def together(across: Way, here: Way) -> Way:
+        return dataclasses.replace(across + here, seconds=max(across.seconds, here.seconds))
+
+    return dataclasses.replace(
+        found,
+        out=together(found.out, found.copies),
+        copies=_NOTHING,
+        sums=_NOTHING,
+        back=together(found.back, found.sums),
     )
 
 
@@ -164,4 +200,4 @@ def _way(plan: fastjax.Plan, bytes_: int, fabric: Fabric) -> Way:
     return Way(seconds, int(rows[out].sum()) * bytes_, int(rows[~out].sum()) * bytes_)
 
 
-__all__ = ["Layer", "RowBytes", "Way", "each_choice", "once", "row_bytes"]
+__all__ = ["Layer", "RowBytes", "Way", "each_choice", "forwarded", "once", "row_bytes"]

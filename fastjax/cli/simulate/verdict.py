@@ -1,4 +1,4 @@
-"""Which scheduler is best, what limits it, and what would help: each thing tried, by simulation."""
+"""What planning gains, what limits it, and what would help: each thing tried, by simulation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fastjax.simulation import Fabric, Incast
 _ALIKE = 0.02  # times that differ by less are the same, as far as a simulation can tell
 _WORTH = 0.05  # what saves less hardly helps
 _LARGER = 4
+_TODAY = "direct, as NCCL and jax.lax send,"
 _MOST_ROW_BYTES = 2**40
 _MOST_RATE = 2.0**62
 
@@ -94,31 +95,36 @@ def try_cases(best: Cost, cases: Sequence[Case], progress: Progress) -> dict[str
     return saved
 
 
-def record(found: Sequence[Cost], saved: dict[str, float]) -> dict[str, Any]:
+def record(found: Sequence[Cost], today: float | None, saved: dict[str, float]) -> dict[str, Any]:
     """What was tried, and the verdict: sentences."""
     best = costs.best_of(found)
     if not best.timeline.completion_time:
         words = ["There is nothing to move."]
     else:
-        words = [*_choice(found, best), *_help(best, saved)]
+        words = [*_gain(best, today), *_choice(found, best), *_help(best, saved)]
     return {"best": best.asked, "what_would_save": saved, "verdict": words}
 
 
-def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
+def _gain(best: Cost, today: float | None) -> list[str]:
     time, bound = best.timeline.total_time, best.timeline.lower_bound
     by_bound = best.timeline.completion_time / bound
     with_planning = f"{units.seconds(time)} with planning"
     words = [f"Best: {best.name}, {with_planning}; without, {by_bound:.2f} x the lower bound."]
+    if today is None:
+        return [*words, f"{_TODAY} cannot go round NICs that have failed."]
+    if today <= time * (1 + _ALIKE):
+        return [*words, f"Planning gains nothing here: {_TODAY} takes {units.seconds(today)}."]
+    return [*words, f"{_TODAY} takes {units.seconds(today)}, {today / time:.2f} x as long."]
+
+
+def _choice(found: Sequence[Cost], best: Cost) -> list[str]:
+    time, words = best.timeline.total_time, []
     others = [cost for cost in found if cost is not best and not cost.chooses]
     alike = [cost.name for cost in others if cost.timeline.total_time <= time * (1 + _ALIKE)]
-    slowest = max(found, key=lambda cost: cost.timeline.total_time)
     if others and len(alike) == len(others):
         words.append(f"All are within {_ALIKE:.0%} of it: here it does not matter which one plans.")
     elif alike:
         words.append(f"As good, within {_ALIKE:.0%}: {', '.join(alike)}.")
-    if len(alike) < len(others):
-        ratio = slowest.timeline.total_time / time
-        words.append(f"The slowest, {slowest.name}, takes {ratio:.2f} x as long.")
     return words + [_of_auto(cost, found, time) for cost in found if cost.chooses]
 
 

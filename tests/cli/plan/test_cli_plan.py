@@ -184,7 +184,7 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
     [
         ("--servers 2", "want a file with traffic, or --generate with a name: one of the two"),
         ("FILE --generate uniform --servers 2", "one of the two"),
-        ("FILE", "the following arguments are required: --servers"),
+        ("FILE", "want --servers, or a --preset, which says how large servers are"),
         ("FILE --servers two", "argument --servers: invalid int value: 'two'"),
         ("FILE --servers 3", "--servers 3 does not divide 4 devices"),
         ("FILE --servers 0", "--servers 0 does not divide 4 devices"),
@@ -234,6 +234,17 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, trace, arguments, 
     assert re.search(message, done.err), done.err
 
 
+def test_rates_of_a_preset(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    arguments = "--generate uniform --devices 144 --preset gb200 --scale-out-latency 0.001"
+    out = run(capsys, arguments, "--json", path)
+    fabric = record(path)["fabric"]
+    assert (fabric["servers"], fabric["devices_per_server"]) == (2, 72)
+    assert (fabric["scale_up_bandwidth"], fabric["scale_out_latency"]) == (900e9, 1e-3)
+    assert fabric["preset"] == "gb200"
+    assert "guessed: " in value(out, "preset")
+
+
 def test_help(capsys):
     assert main(["plan", "--help"]) == 0
     out = capsys.readouterr().out
@@ -259,7 +270,8 @@ def test_planning_needs_no_extras(command):
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, "--servers 3 does not divide 4 devices.\n")
+    told = "--servers 3 does not divide 4 devices; --servers 2 does"
+    assert (done.returncode, done.stderr) == (2, f"{told}.\n")
 
 
 def test_wrong_commands_end_without_a_traceback(tmp_path):

@@ -9,6 +9,7 @@ from commands import record, run_command, value, write_trace
 
 from fastjax import Topology
 from fastjax.cli import main
+from fastjax.cli.simulate import layers
 from fastjax.cli.simulate.layer_report import Work
 from fastjax.cli.simulate.layer_source import LayerSource
 from fastjax.simulation import Fabric
@@ -43,22 +44,71 @@ def test_a_layer_by_hand(capsys, tmp_path):
     assert record(path)["layer"]["crossing_per_token"] == {"each": 2.0, "once": 1.0}
     assert "2.00 for a token, or deduplicated 1.00, of 1020 B out and 1000 B back" in out
     assert record(path)["verdict"] == [
-        "Best: direct, deduplicated, 20.2 ms with planning, both ways.",
-        "Deduplicated, it takes 0.51 x as long as with a row for each choice.",
         "By default moe.dispatch deduplicates here, which is as good, within 3%.",
     ]
-    assert out.endswith("\n".join(record(path)["verdict"]) + "\n")
+    planning = once["planning_us"]
+    ways = {way["way"]: way for way in record(path)["gain"]["ways"]}
+    today, forwarded, _, best = ways.values()
+    assert today["time_us"] == pytest.approx(40_000)
+    assert forwarded["time_us"] == pytest.approx(20_200)
+    assert best["time_us"] == pytest.approx(20_200 + planning)
+    assert best["by_today"] == pytest.approx((20_200 + planning) / 40_000)
+    gains = record(path)["gain"]["verdict"]
+    assert gains[1].endswith(f"40 ms, {40_000 / (20_200 + planning):.2f} x as long.")
+    assert gains[2].startswith("That gains nothing: DeepEP's way takes at least 20.2 ms")
+
+
+def test_a_step_of_several_layers_by_hand(capsys, tmp_path):
+    """The same layer, with experts that work 40 ms and 20 µs, and twice as long on the way back.
+
+    What is planned is planned once for both.
+    """
+    path = tmp_path / "layer.json"
+    arguments = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
+    work = "--seconds-per-row 1e-5 --chunks 1 --layers 3 --json"
+    run(capsys, arguments, PLAIN, "--schedulers direct", work, path)
+    planning = record(path)["schedulers"][1]["planning_us"]
+    today, forwarded, _, best = record(path)["gain"]["ways"]
+    experts = 40_020 * 3
+    assert today["step_us"] == pytest.approx(3 * (2 * 40_000 + experts))
+    assert forwarded["step_us"] == pytest.approx(3 * (2 * 20_200 + experts))
+    assert best["step_us"] == pytest.approx(3 * (2 * 20_200 + experts + planning))
+    assert best["time_us"] == pytest.approx(20_200 + 40_020 + planning)
+
+
+def test_forwarded_rows_one_by_one(rng):
+    """Bytes are counted token by token; each way takes as long as its longer exchange."""
+    n, m, top_k, row, crossing = 3, 2, 4, 1000, 1020
+    choices = rng.integers(-1, 12, (n * m, 50, top_k))
+    over = inside = 0
+    for device, tokens in enumerate(choices):
+        for token in tokens:
+            wanted = {int(expert) // 2 for expert in token if expert >= 0}
+            servers = {owner // m for owner in wanted}
+            over += len(servers - {device // m})
+            inside += sum(owner != owner // m * m + device % m for owner in wanted)
+    size = layers.RowBytes(row, crossing)
+    for up, out in ((1e9, 1e12), (1e12, 1e9)):
+        topology = Topology(n, m, scale_up_bandwidth=up, scale_out_bandwidth=out)
+        found = layers.forwarded(choices, topology, 12, Fabric(), size)
+        assert found.dispatch.over_nics == over * crossing
+        assert found.combine.over_nics == over * row
+        assert found.dispatch.inside == found.combine.inside == inside * row
+        busiest = max(found.dispatch.over_nics, inside * row) / 1e9
+        assert busiest / (n * m) < found.dispatch.seconds < busiest
 
 
 def test_what_moves_inside_servers_follows_what_crosses(capsys, tmp_path):
     """One token of each of two devices wants the server's other device: 1 ms after nothing."""
     path = tmp_path / "layer.json"
     arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
-    out = run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
+    run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
     (entry,) = record(path)["schedulers"]
     assert entry["dispatch"]["time_us"] == pytest.approx(1000)
     assert entry["dispatch"]["bytes_inside_servers"] == 2_000_000
-    assert out.endswith("With one server there is nothing to deduplicate.\n")
+    assert [way["time_us"] for way in record(path)["gain"]["ways"]] == pytest.approx(
+        [2000] * 2, rel=0.1
+    )
     arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
     run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
     _, once = record(path)["schedulers"]
@@ -68,17 +118,18 @@ def test_what_moves_inside_servers_follows_what_crosses(capsys, tmp_path):
     assert once["dispatch"]["bytes_inside_servers"] == 4 * 2_000_000
 
 
-def test_where_the_default_is_wrong(capsys):
+def test_where_the_default_is_wrong(capsys, tmp_path):
     """All of a token's experts are on one device of many servers, which nobody expects."""
     arguments = "--layer --num-experts 64 --top-k 4 --groups 16 --top-groups 1 --devices 16"
     rates = "--servers 16 --scale-out-bandwidth 50e9 --row-bytes 100 --tokens 2000 --exponent 0"
-    words = run(capsys, arguments, rates, "--schedulers auto").splitlines()[-3:]
-    better = re.search(r", (deduplicated|with a row for each choice), ", words[0])[1]
+    path = tmp_path / "layer.json"
+    out = run(capsys, arguments, rates, "--schedulers auto --json", path)
+    each, once = (entry["time_with_planning_us"] for entry in record(path)["schedulers"])
     more, said = re.search(
-        r"here, which takes (\d+)% more: say deduplicate=(True|False)\.", words[2]
+        r"here, which takes (\d+)% more: say deduplicate=(True|False)\.", out
     ).groups()
     assert int(more) > 3
-    assert said == str(better == "deduplicated")
+    assert said == str(once < each)
 
 
 def test_a_layer_of_a_trace(capsys, tmp_path):
@@ -124,6 +175,9 @@ def test_nothing_lands_where_a_nic_has_failed():
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed must be 0 or more"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
+        ("--model mixtral-8x7b --devices 32 --preset h200", "--devices 8 would have 1 each"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers must be from 1 to"),
+        ("--generate uniform --devices 4 --servers 2 --layers 3", "--layers is of a layer; want"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --deduplicate --devices 2 --servers 2", "--deduplicate is of one exchange"),
