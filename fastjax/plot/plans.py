@@ -11,7 +11,7 @@ import numpy as np
 
 from fastjax.errors import ArgumentError
 from fastjax.plot.drawing import matplotlib
-from fastjax.plot.matrices import draw_matrices
+from fastjax.plot.matrices import draw_matrices, stage_runs
 from fastjax.plot.nics import draw_nics
 from fastjax.plot.stages import draw_exchanged, draw_stages
 from fastjax.plot.traffic import draw_tiles, draw_traffic
@@ -40,21 +40,19 @@ _WIDE = ("matrices", "stages")
 
 
 def plot_plan(plan: Schedule, ax: tuple[Axes, Axes] | None = None) -> Figure:
-    """Draws a plan: its traffic, and what happens when. `Plan.plot` shows more.
+    """Draws a plan: its traffic, and its stages over time. `Plan.plot` shows more.
 
     On the left, the rows of every pair of devices, or of servers where there are many devices.
 
-    On the right, a track for each server and in it the scale-out stages, in the colour of the
-    server that rows go to. Above those, paler, is what balances the rows of a stage beforehand, in
-    the colour of the server they are for, and below what hands out the rows that have arrived, in
-    the colour of the server they come from. With many servers, these two have one track each for
-    all. Times are simulated (`fastjax.simulate` with `synchronization="barrier"`): a stage begins
-    when the one before is over everywhere, and what balances and redistributes goes on meanwhile,
-    so that bars of two stages may lie over each other, the earlier one on top. A bar reaches from
-    when the first of its rows flow to when the last have come. Planning is not in the picture, and
-    `Plan.predicted_time`, which includes it, is not had from the transfers: the two differ
-    somewhat. With one server, nothing is staged, and the right shows what each device sends and
-    receives.
+    On the right, a track for each server with its scale-out stages, in the colour of the receiving
+    server. Above them, paler, is the balance for a stage, in the colour of the server that rows are
+    for; below, the redistribution of arrived rows, in the colour of the sending server. With many
+    servers, these two have one track each for all. Times are simulated (`fastjax.simulate` with
+    `synchronization="barrier"`): a stage begins when the one before is over everywhere. Balance and
+    redistribution go on meanwhile, so bars of two stages may overlap, the earlier one on top. A bar
+    reaches from the first row that flows to the last that arrives. Planning is not in the picture,
+    and `Plan.predicted_time`, which includes it, is another model: the two differ somewhat. With
+    one server, nothing is staged, and the right shows the rows that each device sends and receives.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -93,21 +91,32 @@ def plot_panels(
       UnsupportedError: matplotlib is not installed.
     """
     matplotlib()
+    flows: Flows | None = None
     if panels is None:
-        panels = PANELS if _is_staged(plan) else _WITHOUT_SCALE_OUT
+        flows = simulate_by_barrier(plan)
+        panels = _telling(plan, flows)
     _check_panels(panels)
     axes = _new_axes(plan, panels) if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
     if len(axes) != len(panels):
         raise ArgumentError(
             f"ax must be one of the axes for each panel, {len(panels)} in all, got {len(axes)}."
         )
-    flows = simulate_by_barrier(plan) if set(panels) & set(_DRAWN_BY_TIME) else None
+    if flows is None and set(panels) & set(_DRAWN_BY_TIME):
+        flows = simulate_by_barrier(plan)
     for panel, place in zip(panels, axes, strict=True):
         if flows is not None and panel in _DRAWN_BY_TIME:
             _DRAWN_BY_TIME[panel](plan, flows, place)
         else:
             _DRAWN[panel](plan, place)
     return axes[0].figure
+
+
+def _telling(plan: Schedule, flows: Flows) -> tuple[str, ...]:
+    """The panels that show something of their own: one run of stages is what the tiles show."""
+    if not _is_staged(plan):
+        return _WITHOUT_SCALE_OUT
+    one_run = len(stage_runs(plan, flows)) == 1
+    return tuple(panel for panel in PANELS if not (one_run and panel == "matrices"))
 
 
 def _check_panels(panels: Any) -> None:

@@ -131,6 +131,12 @@ def test_panels_come_in_the_order_asked_for():
     assert axes[1].get_title() == "load of each NIC"
 
 
+@pytest.mark.parametrize(("scheduler", "shown"), [("fast", True), ("direct", False)])
+def test_one_run_of_stages_has_no_matrices_of_its_own(scheduler, shown):
+    titles = [ax.get_title() for ax in plan_of(scheduler).plot().axes]
+    assert any("rows from each server" in title for title in titles) == shown
+
+
 @pytest.mark.parametrize("panels", [[], ["nic"], "nics", ["nics", "nics"], 3])
 def test_panels_that_there_are_not(panels):
     with pytest.raises(ArgumentError, match=r"different ones of 'traffic', 'tiles', .*, got "):
