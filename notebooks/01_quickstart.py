@@ -199,7 +199,8 @@ for phase, rows in zip(phases, sent, strict=True):
 plt.title("Rows that each device sends, by phase")
 plt.xlabel("device")
 plt.ylabel("rows")
-plt.legend()
+plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
+plt.tight_layout()
 plt.show()
 
 for server in (

@@ -47,11 +47,17 @@ spread = np.array([[e["median_ms"] - e["p25_ms"], e["p75_ms"] - e["median_ms"]] 
 is_ours = np.array(["plan" in e for e in entries])
 
 plt.figure(figsize=(7, 4))
-plt.barh(labels, middle, xerr=spread.T, color=np.where(is_ours, "tab:blue", "tab:gray"))
+for ours, colour, name in ((True, "tab:blue", "fastjax"), (False, "tab:gray", "others")):
+    at = np.flatnonzero(is_ours == ours)
+    look = {"fmt": "o", "color": colour, "label": name}
+    plt.errorbar(middle[at], at, xerr=spread[at].T, **look)
+plt.yticks(range(len(labels)), labels)
 plt.gca().invert_yaxis()
+plt.grid(axis="x", alpha=0.4)
 plt.xscale("log")
 plt.xlabel("ms, median and quartiles")
 plt.title("One exchange, planning included")
+plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.tight_layout()
 plt.show()
 
@@ -85,14 +91,17 @@ for alpha in alphas:
         plan = fastjax.make_plan(matrix, topology, scheduler=name, row_bytes=ROW_BYTES)
         predicted[name].append(plan.predicted_time() / plan.lower_bound())
 
+MARKERS = dict(zip(names, " osD^vx", strict=True))  # hollow: curves that coincide all show
 for name in names:
-    plt.plot(alphas, predicted[name], "k--" if name == "auto" else "o-", label=name)
+    wide = {"linewidth": 7, "color": "0.85"} if name == "auto" else {}
+    plt.plot(alphas, predicted[name], f"{MARKERS[name]}-", mfc="none", label=name, **wide)
 plt.axhline(1, color="black", lw=0.5)
 plt.ylim(bottom=0)
 plt.xlabel("skew: exponent of Zipf's law over pairs of devices")
 plt.ylabel("predicted time ÷ lower bound")
 plt.title(f"{SERVERS} servers of {DEVICES} devices, 128 MiB a device")
-plt.legend()
+plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
+plt.tight_layout()
 plt.show()
 
 assert min(min(p) for p in predicted.values()) >= 1

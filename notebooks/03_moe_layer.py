@@ -132,10 +132,10 @@ rows = np.asarray(sizes)
 assert rows.sum() == 8 * TOKENS * TOP_K
 plt.figure(figsize=(7, 2.5))
 plt.bar(range(EXPERTS), rows, color=[f"C{e // 2}" for e in range(EXPERTS)])
-plt.axhline(rows.mean(), color="0.4", linestyle="--", label="if all were equally popular")
+plt.axhline(rows.mean(), color="0.4", linestyle="--")  # if all were equally popular
 plt.xlabel("expert; colours are devices")
 plt.ylabel("rows")
-plt.legend()
+plt.title("Rows of each expert, and their mean")
 plt.tight_layout()
 plt.show()
 

@@ -51,9 +51,8 @@ received = np.array([matrix.sum(axis=0) / matrix.sum(axis=0).mean() for matrix i
 worst = int(received.max(axis=1).argmax())
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3))
 left.plot(np.sort(received, axis=1)[:, ::-1], color="tab:blue", alpha=0.4)
-left.plot(received.max(axis=1), color="tab:red", label="busiest device")
-left.set(xlabel="exchange", ylabel="received / average")
-left.legend()
+left.plot(received.max(axis=1), color="tab:red")
+left.set(xlabel="exchange", ylabel="received / average", title="all devices; red: the busiest")
 right.bar(range(DEVICES), received[worst], color="tab:blue")
 right.axhline(1, color="0.4", linestyle="--")
 right.set(xlabel="device", title=str(list(exchanges)[worst]))
@@ -114,14 +113,13 @@ loads = {
     "received, as routed": away.sum(axis=0),
     "received, balanced": np.bincount(scale_out["dst"], scale_out["rows"], DEVICES),
 }
-figure, axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True, layout="constrained")
 for ax, way in zip(axes, ("sent", "received"), strict=True):
-    for shift, (name, rows) in enumerate(loads.items()):
-        if name.startswith(way):
-            ax.bar(np.arange(DEVICES) + 0.4 * (shift % 2), rows, width=0.4, label=name)
-    ax.set(xlabel="NIC of device", ylabel="rows")
-    ax.legend()
-figure.tight_layout()
+    for shift, state in enumerate(("as routed", "balanced")):
+        rows = loads[f"{way}, {state}"]
+        ax.bar(np.arange(DEVICES) + 0.4 * shift, rows, width=0.4, label=state)
+    ax.set(xlabel="NIC of device", ylabel="rows", title=way)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()
 assert loads["received, balanced"].max() <= loads["received, as routed"].max() + plan.num_stages
 busiest = max(loads["sent, as routed"].max(), loads["received, as routed"].max())
@@ -153,7 +151,7 @@ fabrics = {
     ),
 }
 names = ("auto", "fast", "balanced", "relay", "rails", "spreadout", "direct")
-figure, axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True, layout="constrained")
 for ax, (title, fabric) in zip(axes, fabrics.items(), strict=True):
     for name in names:
         plans = [
@@ -161,9 +159,9 @@ for ax, (title, fabric) in zip(axes, fabrics.items(), strict=True):
             for matrix in matrices[:: max(1, len(matrices) // 40)]
         ]
         ratios = np.array([p.predicted_time() / p.lower_bound() for p in plans])
-        ax.plot(ratios, label=name, linewidth=3 if name == "auto" else 1)
+        wide = {"linewidth": 6, "color": "0.85"} if name == "auto" else {"linewidth": 1}
+        ax.plot(ratios, label=name, **wide)
         print(f"{title:18} {name:10} {np.median(ratios):.2f} (up to {ratios.max():.2f})")
     ax.set(title=title, xlabel="exchange", ylabel="predicted / lower bound")
-axes[0].legend()
-figure.tight_layout()
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()

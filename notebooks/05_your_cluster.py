@@ -66,7 +66,7 @@ for shift, (way, rows) in enumerate(loads.items()):
 for server in range(1, SERVERS):
     left.axvline(server * LOCAL - 0.3, color="0.6", linestyle=":")
 left.set(xlabel="device", ylabel="rows", title="as routed, over each device's NIC")
-left.legend()
+figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=2)
 right.imshow(between, cmap="viridis", vmin=0)
 for i, j in np.argwhere(between):
     dark = between[i, j] < between.max() / 2
@@ -166,7 +166,7 @@ for ax, (title, (topology, incast)) in zip(axes, fabrics.items(), strict=True):
     runs = [simulated(traffic, topology, incast, int(size), (*NAMES, "auto")) for size in SIZES]
     for name in (*NAMES, "auto"):
         ratios = [run[name].total_time / run[name].lower_bound for run in runs]
-        style = {"linestyle": "--", "color": "black"} if name == "auto" else {}
+        style = {"linewidth": 6, "color": "0.85", "zorder": 1} if name == "auto" else {}
         ax.plot(SIZES * a_device, ratios, label=name, **style)
     best = [min(NAMES, key=lambda name: run[name].total_time) for run in runs]
     regret = [run["auto"].total_time / run[b].total_time for run, b in zip(runs, best, strict=True)]
@@ -177,7 +177,7 @@ for ax, (title, (topology, incast)) in zip(axes, fabrics.items(), strict=True):
     assert max(regret) < 1.2
     ax.set(title=title, xlabel="MiB a device", xscale="log", ylim=(0.9, 4))
 axes[0].set_ylabel("time with planning / lower bound")
-axes[0].legend(fontsize="small")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()
 
 # %% [markdown]
@@ -232,7 +232,7 @@ for ax, (title, runs) in zip(axes, {"what is lost": by_loss, "core": by_core}.it
         ax.bar(np.arange(len(runs)) + 0.2 * number, times, width=0.2, label=name)
     ax.set_xticks(np.arange(len(runs)) + 0.3, list(runs))
     ax.set(title=title, ylabel="ms")
-axes[0].legend(fontsize="small")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()
 
 
