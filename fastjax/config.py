@@ -6,7 +6,7 @@
 | `topology` | | from the processes | topology of calls that name none |
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
-| `fallback` | `FASTJAX_FALLBACK` | `jax` | what programs get for platforms without a backend |
+| `fallback` | `FASTJAX_FALLBACK` | `jax` | exchange on platforms without a backend |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
 a program traced under other options is traced anew.
@@ -62,14 +62,14 @@ _SWITCHES = ("check_overlaps",)
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What calls use that do not say otherwise.
+    """Options of calls that give none of their own.
 
     Attributes:
       scheduler: one of `fastjax.schedulers()`.
       topology: the fabric; by default that of the processes.
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: whether exchanges look for output slices that overlap, and refuse them.
-      fallback: what a program gets for a platform on which fastjax has no backend here. "jax":
+      fallback: the exchange of a program for a platform without a backend of fastjax here. "jax":
         `jax.lax.ragged_all_to_all`, without planning. "error": an error, when it is lowered.
         "never": for CUDA and ROCm fastjax's custom calls all the same, as if its library were
         here, for programs that run elsewhere; for others an error.
@@ -172,7 +172,7 @@ def options(
 ) -> Scope[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
 
-    Calling it alone sets nothing, and warns. What it returns may be entered as often as one likes.
+    Calling it alone sets nothing, and warns. The returned scope may be entered repeatedly.
 
     Args:
       scheduler: one of `fastjax.schedulers()`.
@@ -180,7 +180,7 @@ def options(
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: True: output slices that overlap, where it is not defined which rows stay,
         are an error. For looking for mistakes: each exchange sorts all slices.
-      fallback: "jax", "error" or "never": what programs get for platforms on which fastjax has no
+      fallback: "jax", "error" or "never": the exchange of programs for platforms without a
         backend here; see `fastjax.Options`.
 
     Raises:
@@ -212,7 +212,7 @@ class NetworkOptions:
       library: UCX's libucp: a path or a name that the loader knows, "wheel", or nothing.
       nics: network devices; device k of a process uses the k-th, modulo. ("auto",): the one that
         leads to the job's coordinator. None: UCX chooses.
-      transports: what UCX_TLS says for our contexts, or nothing.
+      transports: UCX_TLS of our contexts, or nothing.
     """
 
     library: str = ""

@@ -2,7 +2,7 @@
 
 Those of a running program come from inside the compiled code, and JAX raises them:
 `EXCHANGE_ERRORS` are the classes to catch, and `is_exchange_error` tells exchanges from all else.
-The other classes here are for what is refused before that.
+The other classes here are raised before that.
 """
 
 import re
@@ -10,7 +10,7 @@ import re
 import jax
 
 EXCHANGE_ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, ValueError)
-"""What JAX raises for an exchange that fails in a running program.
+"""The exceptions that JAX raises for an exchange that fails in a running program.
 
 That is `jax.errors.JaxRuntimeError`. But where a process has one device, it is `ValueError` from
 the second or third call of a jitted function on, with the same text. Both have other uses, too.

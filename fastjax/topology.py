@@ -178,9 +178,9 @@ class Topology:
 
         Returns:
           That of `from_mesh`, with measured bandwidths and latencies: of a device while all of the
-          mesh are at work, to three digits. What cannot be measured has its default: rates inside
-          servers of one device, rates between servers where there is one, a latency that does not
-          rise above the noise, `transfer_overhead` and `incast_loss`.
+          mesh are at work, to three digits. Rates that cannot be measured have their default:
+          those inside servers of one device, those between servers where there is one, a latency
+          that does not rise above the noise, `transfer_overhead` and `incast_loss`.
 
         Raises:
           TopologyError: the mesh has no such axis, no devices or none of this process, or the axis

@@ -28,7 +28,7 @@ class _Load(NamedTuple):
 
 
 def explain(plan: Schedule, asked: str, choices: Sequence[Choice]) -> str:
-    """What a plan does and costs, and what else there was to choose from.
+    """Describes a plan and its cost, and the alternatives of `auto`.
 
     Args:
       plan: the plan.

@@ -151,7 +151,7 @@ class Plan:
         return _restored(plan_file.read(path), os.fspath(path))
 
     def stage_table(self, device: int) -> np.ndarray:
-        """What `device` executes, as the int32 array that goes into the compiled program.
+        """The transfers of `device`, as the int32 array that the compiled program executes.
 
         Raises:
           ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the

@@ -11,7 +11,7 @@ from fastjax.network import library
 
 
 def report(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the network between processes is or would be made of, by name."""
+    """Library, NICs, transports and state of the network between processes, by name."""
     try:
         options = config.network_from_environment(environ)
         path, found_how = library.find(options.library, environ)

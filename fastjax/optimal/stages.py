@@ -22,7 +22,7 @@ class Stages:
         servers). No two servers have the same target in a stage.
       lengths: rows that each pair of a stage may send in it, longest stage first; int64, shape
         (stages,).
-      objective: what was minimised.
+      objective: the sum that was minimised.
       bound: no stages have a lower objective.
       optimal: the bound proves that the objective cannot be improved by more than a millionth.
     """
@@ -35,7 +35,7 @@ class Stages:
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """Number of stages."""
         return len(self.lengths)
 
 
@@ -49,9 +49,9 @@ def solve_stages(rows: Any, *, startup_rows: float, time_limit: float = 60.0) ->
     Args:
       rows: rows that each rail must carry from server s to server d, integers, shape (servers,
         servers), zero diagonal.
-      startup_rows: what starting a stage costs: rows that a rail could send in the meantime.
+      startup_rows: the cost of starting a stage: rows that a rail could send in the meantime.
       time_limit: seconds after which the best so far is returned. Programs already running may
-        add some to it, and so may the simple covers that are the least one gets.
+        add some to it, and so may the simple covers that there are at least.
 
     Returns:
       The stages; objective and bound in rows.

@@ -1,4 +1,4 @@
-"""What an exchange would cost on a fabric: plans simulated, flow by flow; and layers, in chunks."""
+"""Simulated times on a fabric: of plans, flow by flow, and of layers in chunks."""
 
 from fastjax.chunking import LayerTimes, layer_time
 from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE

@@ -26,18 +26,18 @@ _MOST_TIMES = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Incast:
-    """What is left of a NIC's rate where several senders meet at it.
+    """The share of a NIC's rate that remains where several senders meet at it (incast).
 
     By shares, where everybody sends evenly to everybody, each receiver has one sender's worth, and
     nothing is lost. Literally, by senders, all of them meet at each receiver: that favours plans
     whose stages are one-to-one, as shares favour those that send everything at once.
 
     Args:
-      name: what it is called in results.
+      name: its name in results.
       points: numbers of senders, rising, and the share of the rate that they get together, not
         rising; between those, it changes with the logarithm of their number, and beyond the last
         no more. One sender gets all of it.
-      source: where the numbers are from.
+      source: the source of the numbers.
       count: how senders are counted, one of `COUNTS`: "shares", or, literally, "senders".
 
     Raises:
@@ -79,7 +79,7 @@ class Incast:
         return points[-1][1]
 
     def brief(self) -> str:
-        """Its name, and what is left in the end."""
+        """Its name, and the share that remains with most senders."""
         if not self.points:
             return f"incast {self.name} (nothing lost)"
         count, share = self.points[-1]
@@ -125,9 +125,9 @@ class Fabric:
 
     Args:
       synchronization: one of `SYNCHRONIZATIONS`. Plans of one stage have nothing to keep in step.
-      incast: what meeting senders lose: a name of `INCAST`, or numbers of your own.
-      oversubscription: how many times what the core between servers carries all NICs together
-        could send; 1 for a core that is never short.
+      incast: the loss where senders meet: a name of `INCAST`, or an `Incast`.
+      oversubscription: what all NICs together could send, divided by what the core between
+        servers carries; 1 for a core that is never short.
 
     Raises:
       OptionError: there is no such synchronization or incast, or oversubscription is below 1.
@@ -153,7 +153,7 @@ class Fabric:
         object.__setattr__(self, "oversubscription", float(share))
 
     def brief(self) -> str:
-        """What is assumed, without its sources: for titles."""
+        """The assumptions without their sources, for titles."""
         return self._in_words(_as_incast(self.incast).brief())
 
     def __str__(self) -> str:
@@ -188,8 +188,8 @@ class Preset:
         more is simulated: a fabric that shares fairly loses less than a real one may, for which
         the topology's own default stands.
       incast: a name of `INCAST`.
-      source: where the numbers are from.
-      guesses: which are guesses, and why these.
+      source: the source of the numbers.
+      guesses: the numbers that are guesses, and their reasons.
     """
 
     devices_per_server: int

@@ -33,8 +33,8 @@ def simulate(
     in both directions at once. All that a device sends to another in one phase of one stage is a
     message. It is sent when its rows are there and the stage's turn has come, takes the topology's
     latency to start, and flows at its max-min fair share of the links it uses. Devices balance
-    stage by stage; balancing goes before redistribution, and rows that stay inside servers take
-    what both leave of the links.
+    stage by stage; balancing goes before redistribution, and rows that stay inside servers use
+    the rest of the links.
 
     Where a device sends to several in one stage, the k-th of those messages starts k times
     `Topology.transfer_overhead` later.
@@ -45,15 +45,15 @@ def simulate(
         stage before and the receiver has received for it, about as between GPUs; "window", the same
         for the stage four before, as between CPU hosts; "barrier", when the stage before is over
         everywhere; "free", when the sender has sent for the stage before.
-      incast: what senders lose that meet at a NIC: "none", "infiniband", "roce", the latter two
-        with "-literal" behind, which counts every sender as one, or numbers of your own. Results
-        say which.
-      oversubscription: how many times what the core between servers carries all NICs together
-        could send; 1 for a core that is never short.
-      progress: called now and then with the share of messages that have come.
+      incast: the loss where several senders meet at a NIC: "none", "infiniband", "roce", the
+        latter two also with "-literal", which counts every sender as one, or an `Incast`. Results
+        name it.
+      oversubscription: what all NICs together could send, divided by what the core between
+        servers carries; 1 for a core that is never short.
+      progress: called now and then with the share of messages that have arrived.
 
     Returns:
-      What happened when.
+      The timeline of all transfers and messages.
 
     Raises:
       ArgumentError: plan is not a plan.

@@ -1,4 +1,4 @@
-"""What a simulated exchange did, and when."""
+"""The timeline of a simulated exchange."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Timeline:
     Attributes:
       topology: the servers, devices and rates.
       row_bytes: bytes of a row.
-      scheduler: what made the plan.
-      fabric: how stages keep in step, what meeting senders lose, how narrow the core is.
+      scheduler: the plan's scheduler.
+      fabric: synchronization of stages, loss where senders meet, oversubscription.
       transfers: those of the plan, with their start and end (`TIMED_DTYPE`).
-      messages: what devices send to others, in one piece each (`MESSAGE_DTYPE`).
+      messages: rows from one device to another in one phase of a stage (`MESSAGE_DTYPE`).
       completion_time: seconds until the last row is there.
       planning_time: seconds that planning takes before, by the cost model.
       lower_bound: seconds that no schedule can beat, planning left out (`Plan.lower_bound`).
@@ -95,13 +95,12 @@ class Timeline:
         return np.where(np.array(nics) > 0, nics, np.inf)
 
     def limits(self) -> dict[str, float]:
-        """What the time goes to, in seconds of `completion_time`, where stages are or are not.
+        """Parts of `completion_time`, in seconds.
 
         Returns:
-          "before": until the first byte leaves a NIC; "busy": that the busiest NIC, or, where
-          nothing crosses servers, the busiest link needs for its bytes; "waiting": what else
-          passes until the last byte leaves a NIC: start-ups, and idling for others; "after":
-          from then to the end.
+          "before": until the first byte leaves a NIC; "busy": the time that the busiest NIC, or,
+          where nothing crosses servers, the busiest link needs for its bytes; "waiting": the rest
+          until the last byte leaves a NIC, start-ups and idling; "after": from then to the end.
         """
         out = self.messages[self.messages["phase"] == SCALE_OUT]
         chosen = out if len(out) else self.messages
@@ -118,7 +117,7 @@ class Timeline:
         }
 
     def __str__(self) -> str:
-        """A few lines for people; what was assumed is among them."""
+        """A few lines for people, with all assumptions."""
         milli = 1e3
         text = f"{self.scheduler}: {self.completion_time * milli:.4g} ms"
         if self.lower_bound > 0:

@@ -43,7 +43,7 @@ def fast_ragged_all_to_all(
 
     Args:
       operand: rows to send, shape (rows, ...), any type.
-      output: what the result holds where no row arrives, shape (output rows, ...), the type and
+      output: the result where no row arrives, shape (output rows, ...), the type and
         trailing shape of operand. A donated or temporary buffer is written in place.
       input_offsets: first row of each slice in operand.
       send_sizes: rows of each slice.
@@ -55,7 +55,7 @@ def fast_ragged_all_to_all(
       axis_index_groups: groups of axis positions that exchange among themselves.
       topology: the fabric; by default that of `fastjax.options` or of the processes.
       scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
-      plan: what `plan_ragged_all_to_all` returned for these send_sizes, or its `transpose()` for
+      plan: that of `plan_ragged_all_to_all` for these send_sizes, or its `transpose()` for
         the way back. It brings its own topology and scheduler.
 
     Returns:
@@ -72,8 +72,8 @@ def fast_ragged_all_to_all(
       jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
         sizes disagree, the plan is for other sizes, output slices overlap (looked for only in
         `fastjax.options(check_overlaps=True)`), a device did not arrive in time, or another process
-        is gone. The text names the devices and what was wanted. The next exchange works, as far as
-        its processes are there.
+        is gone. The text names the devices and the expected values. The next exchange works, as far
+        as its processes are there.
     """
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     metadata = Metadata(*map(jnp.asarray, (input_offsets, send_sizes, output_offsets, recv_sizes)))

@@ -33,7 +33,7 @@ def loopback_ragged_all_to_all(
 
     Args:
       operand: rows to send, shape (ranks, rows, ...).
-      output: what the result holds where no row arrives, shape (ranks, output rows, ...).
+      output: the result where no row arrives, shape (ranks, output rows, ...).
       input_offsets: integers, shape (ranks, k * ranks), like the three that follow: what each rank
         would pass, by rank.
       send_sizes: rows of each slice.
@@ -90,7 +90,7 @@ def loopback_plan(
     """Plans as a device of a GPU program does: from counts in its memory to a table in its memory.
 
     Args:
-      send_sizes: what every rank would pass, shape (ranks, k * ranks), integers.
+      send_sizes: those of every rank, shape (ranks, k * ranks), integers.
       topology: the fabric of the ranks.
       scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
       row_bytes: bytes of a row, as far as known.

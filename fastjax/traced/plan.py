@@ -18,7 +18,7 @@ from fastjax.traced.plan_spec import PlanSpec, make_spec
 
 @dataclasses.dataclass(frozen=True)
 class TracedPlan:
-    """What `plan_ragged_all_to_all` returns: this device's stage table, to pass as `plan=`.
+    """A plan of `plan_ragged_all_to_all`: this device's stage table, to pass as `plan=`.
 
     A pytree, so it goes through jit, scan, remat and shard_map like any array. Each device must be
     given back its own table.
@@ -66,7 +66,7 @@ def plan_ragged_all_to_all(
       axis_index_groups: groups of axis positions that exchange among themselves, as in `jax.lax`.
       topology: the fabric; by default that of `fastjax.options` or of the processes.
       scheduler: one of `fastjax.schedulers()`; by default that of `fastjax.options`.
-      row_bytes: bytes of a row, as far as known; decides how finely stages are cut.
+      row_bytes: bytes of a row, on which scheduler and stages depend.
 
     Returns:
       This device's plan.

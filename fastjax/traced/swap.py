@@ -26,15 +26,15 @@ _jax_exchange_p: Any = primitives.ragged_all_to_all_p
 
 
 def swap_ragged_all_to_all(**defaults: Any) -> Scope[None]:
-    """Makes `jax.lax.ragged_all_to_all` ours: a context manager, and a decorator.
+    """Replaces `jax.lax.ragged_all_to_all` by fastjax's: a context manager, and a decorator.
 
     Use it as `with fastjax.swap_ragged_all_to_all():`, or as `@fastjax.swap_ragged_all_to_all()`.
     Code that calls it as `jax.lax.ragged_all_to_all(...)` runs unchanged, on CPU too. The scope is
     part of `jax.jit`'s cache key, so a function jitted and run outside it is traced anew inside,
-    and the other way round. Code that imported the function by name beforehand gets ours as well,
-    in the thread that opened the scope. Other threads of the process see the rest of the swap, but
-    what they trace keeps ours after it: swap before starting threads. Of nested scopes the
-    innermost decides. What is returned may be entered as often as one likes.
+    and the other way round. Code that imported the function by name before gets fastjax's as
+    well, in the thread that opened the scope. Other threads of the process see the rest of the
+    swap, but programs that they trace keep fastjax's after it: swap before starting threads. Of
+    nested scopes the innermost decides. The returned scope may be entered repeatedly.
 
     Args:
       **defaults: `topology` and `scheduler` for the calls inside.

@@ -1,4 +1,4 @@
-"""Traffic matrices: from files, from routing traces, and made up.
+"""Traffic matrices: from files, from routing traces, and synthetic.
 
 A traffic matrix has in row i, column j the rows that device i sends to device j; int64, shape
 (devices, devices), in the server-major numbering of `fastjax.Topology`. numpy only.

@@ -1,4 +1,4 @@
-"""Experts that tokens choose, made up: as many, and as limited, as in a model that is known."""
+"""Synthetic routing: tokens choose as many experts, with the same limits, as in a known model."""
 
 from __future__ import annotations
 

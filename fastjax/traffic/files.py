@@ -26,12 +26,12 @@ _MOST_BYTES = 2**63 - 1
 def read_matrix(path: FilePath, *, row_bytes: int = 1) -> np.ndarray:
     """Reads a traffic matrix of nccl-tests' `alltoallv_perf`.
 
-    Beyond what nccl-tests takes, the file may be compressed with gzip, and text after # is skipped.
+    Unlike in nccl-tests, the file may be compressed with gzip, and text after # is skipped.
     Numbers may be written as 4096, 4096.0 or 4.096e3. They are taken as they are, not rounded down
     to 16 bytes.
 
     Args:
-      path: a text file: a square matrix of bytes, row i what device i sends to each device.
+      path: a text file: a square matrix of bytes; row i has those that device i sends.
       row_bytes: bytes of a row; every number must be a multiple of it. With 1, rows are bytes.
 
     Returns:

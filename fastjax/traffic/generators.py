@@ -1,4 +1,4 @@
-"""Traffic made up at random: the same for the same seed, or drawn from a generator of yours.
+"""Random traffic: the same for the same seed, or drawn from a generator of yours.
 
 Skew comes in two kinds. FAST (arXiv 2505.09764) draws it for each pair of devices on its own, which
 `pair_zipf` does. In Mixture-of-Experts layers it is the experts that are popular, with all senders

@@ -1,4 +1,4 @@
-"""What a layer of experts moves: a row for each choice, or for each server that a token goes to."""
+"""The traffic of a layer: a row for each choice, or for each server that a token goes to."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ def single_flow(
 def hot_receiver(devices: int, rows: int, *, receiver: int = 0, share: float = 0.5) -> np.ndarray:
     """Every device sends one of them a share of its rows, and the others equal parts of the rest.
 
-    What one popular expert does. Sent without a schedule, all senders meet at one NIC; FAST spreads
-    what enters the server over all of its NICs.
+    As with one popular expert. Sent without a schedule, all senders meet at one NIC; FAST spreads
+    rows that enter the server over all of its NICs.
 
     Args:
       devices: number of devices.
-      rows: rows that a device sends, what it keeps included.
+      rows: rows that a device sends, including those that it keeps.
       receiver: who is hot.
       share: of every device's rows that it receives, from 0 to 1.
 
@@ -70,7 +70,7 @@ def hot_sender(devices: int, rows: int, *, sender: int = 0, share: float = 0.5) 
 
     Args:
       devices: number of devices.
-      rows: rows that a device receives, what it keeps included.
+      rows: rows that a device receives, including those that it keeps.
       sender: who is hot.
       share: of every device's rows that it sends, from 0 to 1.
 

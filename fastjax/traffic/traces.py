@@ -169,7 +169,7 @@ def write_routing_trace(path: FilePath, records: Iterable[RoutingRecord]) -> Non
 
     Args:
       path: the file; compressed with gzip where its name ends in .gz.
-      records: what to write.
+      records: the lines of the trace.
 
     Raises:
       OSError: the file cannot be written.

@@ -64,14 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a matrix of bytes as nccl-tests' alltoallv_perf reads it, or a routing trace of "
         "Megatron-Core's --moe-routing-trace-path: a file of JSON lines, or the folder",
     )
-    add("--generate", choices=list(_GENERATORS), help="make it up; see fastjax.traffic")
-    add("--devices", type=int, metavar="N", help="number of devices; a matrix says it itself")
-    add("--rows", type=int, metavar="N", default=4096, help="--generate: a device's, on average")
-    add("--exponent", type=float, metavar="X", default=0.8, help="--generate: of Zipf's law")
-    add("--seed", type=int, metavar="N", default=0, help="--generate: of the random numbers")
+    add("--generate", choices=list(_GENERATORS), help="synthetic traffic; see fastjax.traffic")
+    add("--devices", type=int, metavar="N", help="number of devices; known from a matrix")
+    add("--rows", type=int, metavar="N", default=4096, help="--generate: mean rows of a device")
+    add("--exponent", type=float, metavar="X", default=0.8, help="--generate: Zipf's exponent")
+    add("--seed", type=int, metavar="N", default=0, help="--generate: seed of the random numbers")
     add("--num-experts", type=int, metavar="N", help="a trace: experts of a layer")
-    add("--trace-step", type=int, metavar="N", help="a trace: look at this step only")
-    add("--trace-layer", type=int, metavar="N", help="a trace: look at this layer only")
+    add("--trace-step", type=int, metavar="N", help="a trace: this step only")
+    add("--trace-layer", type=int, metavar="N", help="a trace: this layer only")
     add(
         "--deduplicate",
         action="store_true",
