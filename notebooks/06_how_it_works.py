@@ -53,7 +53,7 @@ def numbers(ax, matrix, colours=None, grey=None, place=0.5):
 
 
 def sums(ax, matrix):
-    """What each line of the grid adds up to, beside it; the largest in red."""
+    """The sum of each line of the grid, beside it; the largest in red."""
     most = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
     bold = lambda total: {"color": "tab:red", "weight": "bold"} if total == most else {}  # noqa: E731
     for i, total in enumerate(matrix.sum(axis=1)):
@@ -94,7 +94,7 @@ def draw_stages(plan):
     figure, axes = plt.subplots(1, len(stages) + 1, figsize=(12, 3), layout="constrained")
     numbers(axes[0], plan.traffic)
     sums(axes[0], plan.traffic)
-    axes[0].set(ylabel="from server", title="rows, and what lines add up to")
+    axes[0].set(ylabel="from server", title="rows, and their sums")
     for number, (ax, stage) in enumerate(zip(axes[1:], stages, strict=True)):
         colours = np.full((*stage.shape, 3), STAGE_COLOURS[number])
         numbers(ax, stage, colours, grey=plan.traffic > 0)

@@ -17,7 +17,7 @@ _BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 
 
 def plot_loads(before: Any, after: Any, *, servers: int, ax: Axes | None = None) -> Figure:
-    """Draws the rows of each device by those of the mean device.
+    """Draws the rows of each device relative to the mean device.
 
     Args:
       before: rows that each device computes with experts at home, server by server.
@@ -59,7 +59,7 @@ def plot_loads(before: Any, after: Any, *, servers: int, ax: Axes | None = None)
     place.set_ylim(0, 1.05 * max(1.0, *(float(r.max() / (r.mean() or 1.0)) for r in rows)))
     place.set_xticks(every_so_many(devices, 33))
     place.set_xlabel("device")
-    place.set_ylabel("rows, by the mean")
+    place.set_ylabel("rows / mean")
     without_frame(place, "bottom", "left")
     place.legend(
         handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
