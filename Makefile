@@ -171,6 +171,10 @@ docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a 
 	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
 	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/repository/test_site.py $(TEST_ARGS)
 
+.PHONY: pictures
+pictures: $(STAMPS)/installed ## Draw the pictures of the documentation, docs/pictures
+	$(BIN)/python docs/site/pictures.py > /dev/null
+
 # ---- coverage: what of the sources the tests run
 
 # Branches that only an exception takes are left out. Threads count without atomics, which would take four times as long:

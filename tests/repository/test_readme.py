@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jupytext
@@ -28,6 +29,10 @@ def python_blocks(page: Path) -> str:
 
 # Those of frameworks.md are run by test_frameworks.py, one framework at a time.
 WITH_EXAMPLES = [page for page in PAGES if page.name != "frameworks.md" and python_blocks(page)]
+
+
+# Characters that fit into a column of the site.
+WIDEST_CODE = 88
 
 
 def relative(path: Path) -> str:
@@ -65,13 +70,32 @@ def test_links_lead_somewhere(page: Path):
             assert anchor in anchors, target
 
 
+def code_of(page: Path) -> list[str]:
+    """Lines of code, but for what commands print: that is shown as it is."""
+    text = re.sub(r"^    \$ .*\n(?:    .*\n|\n)+", "", page.read_text(), flags=re.MULTILINE)
+    fenced = re.findall(r"^```.*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"(?<=\n\n)    (?:.*\n    )*.*\n", text)
+    return "".join([*fenced, *map(textwrap.dedent, indented)]).splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_code_fits_the_column(page: Path):
+    assert [line for line in code_of(page) if len(line) > WIDEST_CODE] == []
+
+
+def test_versions_of_frameworks_are_those_tested():
+    page, project = ((ROOT / name) for name in ("docs/how_to/frameworks.md", "pyproject.toml"))
+    named = re.findall(r"[\w-]+==[\w.]+", page.read_text())
+    assert named
+    assert [each for each in named if f'"{each}' not in project.read_text()] == []
+
+
 def test_reference_has_every_public_name():
-    text = (ROOT / "docs/reference.md").read_text()
+    text = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("reference", "errors"))
     names = [*fastjax.__all__, *errors.__all__, *moe.__all__, *fastjax.schedulers()]
     names += ["FASTJAX_TIMEOUT"]
-    missing = [name for name in names if not re.search(rf"`{name}\b", text) and name != "errors"]
+    missing = [name for name in names if not re.search(rf"`(fastjax\.(errors\.)?)?{name}\b", text)]
     assert missing == []
-    assert "`fastjax.errors`" in text
 
 
 def test_recorded_results_are_those_shown():
