@@ -42,7 +42,7 @@ fastjax.schedulers()
 #
 # - `input_offsets`: where the slice for each device begins in my tokens;
 # - `output_offsets`: where my slice lands *in each receiver's* output;
-# - `recv_sizes`: what arrives here.
+# - `recv_sizes`: rows that arrive here, by sender.
 
 
 # %%
@@ -178,7 +178,7 @@ with fastjax.swap_ragged_all_to_all():
 np.testing.assert_array_equal(np.asarray(swapped).reshape(received.shape), received)
 
 # %% [markdown]
-# ## What a plan looks like
+# ## A plan
 #
 # Told that the devices are two servers of four, the scheduler `fast` spreads rows over the devices
 # of the sending server (balance), sends in one-to-one stages between servers, and hands rows to
@@ -214,7 +214,7 @@ assert plan.lower_bound() <= plan.predicted_time() < direct.predicted_time()
 # %% [markdown]
 # ## Mistakes
 #
-# What shapes show is refused when the program is traced, what values show when it runs. The next
+# Wrong shapes are refused when the program is traced, wrong values when it runs. The next
 # exchange works.
 
 # %%

@@ -36,8 +36,8 @@ assert bench.count_wrong(record) == 0
 # ## Exchanges on this machine
 #
 # All devices are in one process, so their "servers" are a figure of speech: a row costs the same
-# wherever it goes, and `fast` cannot gain what it is for. What shows is what an exchange costs
-# beside a plain copy of the same bytes, and beside what JAX offers without fastjax.
+# wherever it goes, and `fast` cannot gain anything. The figure shows the cost of an exchange, of a
+# plain copy of the same bytes, and of the exchanges that JAX has without fastjax.
 
 # %%
 entries = [e for e in record["schemes"] if e["scheme"] != "auto"]
@@ -66,17 +66,17 @@ for entry in record["schemes"]:
     print(f"{entry['scheme']:12} {entry['servers']:4} {entry['median_ms']:8.2f} ms")
 
 # %% [markdown]
-# ## An exchange of next to nothing
+# ## An exchange of a few rows
 
 # %%
 for entry in record["latency"]:
     print(f"{entry['name']:30} {entry['median_ms'] * 1e3:6.0f} µs  {entry['by_empty']:.2f}")
 
 # %% [markdown]
-# ## What the plans are worth on a fabric
+# ## The value of plans on a fabric
 #
-# `make_plan` predicts what a schedule takes on a fabric with fast links inside servers and one
-# slower NIC for each device: here 450 and 50 GB/s. 1 is what no schedule can beat. `auto` also
+# `make_plan` predicts the time of a schedule on a fabric with fast links inside servers and one
+# slower NIC for each device: here 450 and 50 GB/s. No schedule can beat 1. `auto` also
 # looks at the schedulers that it does not take, for some microseconds.
 
 # %%
@@ -109,7 +109,7 @@ for name in names:
     assert (np.array(predicted["auto"]) <= np.array(predicted[name]) * 1.01).all()
 
 # %% [markdown]
-# ## How long planning takes
+# ## Planning time
 #
 # The whole plan and the table of one device, by the C++ planner on one core, on Zipf traffic.
 

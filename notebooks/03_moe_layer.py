@@ -17,7 +17,7 @@
 # # An expert-parallel layer
 #
 # Eight devices, sixteen experts, each token to its best two. `fastjax.moe.dispatch` brings tokens
-# to the devices of their experts, `fastjax.moe.combine` brings back what those made of them.
+# to the devices of their experts, `fastjax.moe.combine` brings the results back.
 
 # %%
 import functools
@@ -47,7 +47,7 @@ down = (rng.normal(size=(EXPERTS, INNER, WIDTH)) / np.sqrt(INNER)).astype(np.flo
 # ## The layer
 #
 # It is written for one device, inside `jax.shard_map`: that device's tokens, and its share of the
-# experts. What arrives is grouped by expert, as `jax.lax.ragged_dot` wants it. On CPUs,
+# experts. Arriving rows are grouped by expert, as `jax.lax.ragged_dot` wants it. On CPUs,
 # `fastjax.moe.grouped_dot` is the same at the cost of the rows that there are.
 
 
@@ -85,7 +85,7 @@ assert dropped == 0
 
 
 # %% [markdown]
-# ## Is it right?
+# ## Compared with a dense layer
 #
 # On one device, without exchanges: every expert on every token, of which the chosen two count.
 
@@ -122,7 +122,7 @@ for got, want in zip(grads, wanted, strict=True):
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 # %% [markdown]
-# ## How uneven it is
+# ## Uneven experts
 #
 # Rows that each expert got. A dense exchange would pad every one of them to the largest that there
 # could be.
@@ -176,7 +176,7 @@ assert loads.max() <= loads.mean() + 1
 # ## Less room
 #
 # By default `dispatch` has room for all that can arrive, which costs memory.
-# `buffer_factor=1.25` has room for 1.25 times the average. What does not fit is dropped, and
+# `buffer_factor=1.25` has room for 1.25 times the average. Rows without room are dropped, and
 # counted; where it belongs, `combine` adds zero.
 
 # %%
@@ -256,7 +256,7 @@ for chunks in (1, 4):
     np.testing.assert_allclose(jax.jit(mapped)(*arguments), result, atol=1e-5)
 
 # %% [markdown]
-# ## Chunks beside each other
+# ## Overlapping chunks
 #
 # In one process there is nothing to gain: the processors that move rows are those that compute. So
 # what follows was recorded between servers that `benchmarks/emulated_cluster` emulates on one

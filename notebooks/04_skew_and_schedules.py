@@ -12,10 +12,10 @@
 # ---
 
 # %% [markdown]
-# # Skew, and what schedules make of it
+# # Skew and schedules
 #
 # The routing is real: `examples/train_moe.py` recorded it while it trained a small language model
-# with 8 experts, of which each token chooses two. Here is what its exchanges would be on four
+# with 8 experts, of which each token chooses two. Here are its exchanges on four
 # servers of two GPUs, where NICs are nine times slower than the links inside a server.
 
 # %%
@@ -42,9 +42,9 @@ matrices = list(exchanges.values())
 print(f"{len(matrices)} exchanges of {matrices[0].sum()} rows")
 
 # %% [markdown]
-# ## How uneven it is
+# ## Uneven traffic
 #
-# What devices receive, as a multiple of the average: in every exchange, and in the most uneven.
+# Rows that devices receive, relative to the average: in every exchange, and in the most uneven.
 
 # %%
 received = np.array([matrix.sum(axis=0) / matrix.sum(axis=0).mean() for matrix in matrices])
@@ -127,10 +127,10 @@ balanced = max(loads["sent, balanced"].max(), loads["received, balanced"].max())
 print(f"the busiest NIC has {busiest / balanced:.2f} times as much to do as routed")
 
 # %% [markdown]
-# ## When what happens
+# ## Stages over time
 #
-# In each stage every NIC sends to one other and receives from one. What a stage needs is balanced
-# before it, what it brought is handed out after it, and both go on beside other stages.
+# In each stage every NIC sends to one other and receives from one. Rows are balanced before their
+# stage and handed on after it, while other stages cross.
 
 # %%
 fastjax.plot.plot_plan(plan)
@@ -140,8 +140,8 @@ print(plan.explain())
 # %% [markdown]
 # ## Which scheduler, and when
 #
-# The time that the cost model predicts, planning included, as a multiple of what no schedule can
-# beat; for the exchanges of the whole trace, on two fabrics.
+# The time that the cost model predicts, planning included, relative to the lower bound; for the
+# exchanges of the whole trace, on two fabrics.
 
 # %%
 fabrics = {

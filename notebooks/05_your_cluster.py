@@ -12,11 +12,11 @@
 # ---
 
 # %% [markdown]
-# # What would it cost on your cluster?
+# # Would it pay on my cluster?
 #
 # From a routing trace to a decision, without a cluster: the traffic is planned with each scheduler,
 # the plans are simulated flow by flow, and the question is which one to take, what it would gain,
-# and what that depends on. Nothing here is measured. `python -m fastjax simulate` answers the same
+# and on which assumptions. Nothing here is measured. `python -m fastjax simulate` answers the same
 # from the command line.
 
 # %%
@@ -49,7 +49,7 @@ print(f"{len(matrices)} exchanges; the most uneven: {list(exchanges)[worst]}")
 print(f"{traffic.sum() * ROW_BYTES / DEVICES / 2**20:.0f} MiB a device")
 
 # %% [markdown]
-# ## How uneven is it?
+# ## Uneven traffic
 #
 # Balancing can help only as far as NICs of one server have unlike loads, and stages only where
 # servers do not all send each other the same. So look at both before anything else.
@@ -86,7 +86,7 @@ print(f"the busiest NIC has {to_gain:.2f} times what balancing would leave it")
 # That number is the most that balancing can gain here: little. The uneven loads are those of
 # servers, and rows for another server cannot go anywhere else.
 #
-# ## What does it cost?
+# ## Time by scheduler
 #
 # On two presets, and on a fabric of one's own: PCIe inside servers, 200 Gb/s NICs. What senders
 # lose that meet at a NIC is an assumption; each preset brings one.
@@ -135,7 +135,7 @@ for title, timelines in costs.items():
 print(f"\n{costs['own']['fast']}")
 
 # %% [markdown]
-# When what happens, on one device of three servers. Server 3 receives all the time; the others have
+# Stages over time, on one device of three servers. Server 3 receives all the time; the others have
 # time to spare, whoever plans.
 
 # %%
@@ -205,7 +205,7 @@ for name, preset in KNOWN.items():
 # %% [markdown]
 # Now there is something to gain: a popular expert makes one NIC busy, and seven others can help.
 #
-# ## What does that depend on?
+# ## Assumptions
 #
 # How much is lost where senders meet is the least certain figure, so ask for several. A core
 # that is narrower than all NICs together holds up every scheduler, and there is less to gain.
@@ -225,8 +225,9 @@ by_core = {
     f"{core} : 1": simulated(large, topology, preset.incast, oversubscription=core)
     for core in cores
 }
+compared = {"by loss where senders meet": by_loss, "by oversubscription": by_core}
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained")
-for ax, (title, runs) in zip(axes, {"what is lost": by_loss, "core": by_core}.items(), strict=True):
+for ax, (title, runs) in zip(axes, compared.items(), strict=True):
     for number, name in enumerate(NAMES):
         times = [timelines[name].total_time * 1e3 for timelines in runs.values()]
         ax.bar(np.arange(len(runs)) + 0.2 * number, times, width=0.2, label=name)

@@ -88,7 +88,7 @@ def stages_of(plan):
 
 
 def draw_stages(plan):
-    """The matrix, and beside it what each stage takes out of it."""
+    """The matrix, and the part of each stage."""
     stages, lengths = stages_of(plan)
     assert (stages.sum(axis=0) == plan.traffic).all()
     figure, axes = plt.subplots(1, len(stages) + 1, figsize=(12, 3), layout="constrained")
@@ -113,7 +113,7 @@ assert lengths.sum() == 9
 
 # %% [markdown]
 # A stage is a permutation: a server sends to one other at most, and receives from one. Server 1
-# receives in every stage, and all the time: a stage is as long as what it brings there, so that the
+# receives in every stage, and all the time: a stage is as long as its rows for server 1, so the
 # stages take 9 s together, the least possible. Others have less to do and can wait; their rows fill
 # what time there is. That such stages exist for any traffic is the theorem of Birkhoff and von
 # Neumann.
@@ -129,7 +129,7 @@ assert lengths.sum() == 15
 # %% [markdown]
 # ## The same on a clock
 #
-# What each NIC sends, and to whom: a bar has the colour of the server that it is for, and where
+# Rows that each NIC sends: a bar has the colour of the receiving server, and where
 # there is none, the NIC idles. Stages that wait for each other everywhere (`barrier`) take what
 # was added up above. With `credit`, a server goes on as soon as it has sent and its next receiver
 # has received, which helps shifted pairs a little. "direct" sends all at once: NICs share
@@ -178,8 +178,8 @@ assert 9 < times[3] < 10
 draw_clock(timelines)
 
 # %% [markdown]
-# "direct" comes close here, because this fabric loses nothing where senders meet. What real ones
-# lose is an assumption of every simulation: `incast=` of `fastjax.simulate`.
+# "direct" comes close here, because this fabric loses nothing where senders meet. The loss of real
+# ones is an assumption of every simulation: `incast=` of `fastjax.simulate`.
 
 # %% [markdown]
 # ## Three servers of two devices: balance first
@@ -222,12 +222,12 @@ for line in (2, 4):
 plt.show()
 
 # %% [markdown]
-# ### What moves
+# ### Moves inside servers
 #
 # For each other server, the two NICs of a server are to have equally much. The plan moves as few
 # rows as does it, here 5: the arrows on the left are its transfers inside servers, before rows
-# cross. In the same way, NICs receive equally much from each other server, and what arrives at the
-# neighbour of its target is handed on: the arrows on the right.
+# cross. In the same way, NICs receive equally much from each other server, and rows that arrive at
+# the neighbour of their target are handed on: the arrows on the right.
 
 # %%
 transfers = plan.transfers
@@ -287,10 +287,10 @@ plt.show()
 # %% [markdown]
 # ### Stages of servers
 #
-# What each rail carries is now a matrix of three servers, and is staged like that of four servers
+# The rows of each rail are now a matrix of three servers, and is staged like that of four servers
 # above: who sends to whom is the same for both rails, from device 0 of a server to device 0 of the
-# other, and from 1 to 1. Stages are cut into pieces, so that what is balanced for one of them and
-# handed on after another moves while NICs work.
+# other, and from 1 to 1. Stages are cut into pieces, so that balancing for one and
+# handing on after another happen while NICs work.
 
 # %%
 targets, weights = plan.matchings
@@ -316,8 +316,8 @@ print(f"{len(weights)} matchings, cut into {plan.num_stages} stages")
 # %% [markdown]
 # ### On a clock
 #
-# The NICs of the busiest server never wait: 8 s instead of 10. What moves inside servers does so
-# beside NICs, and nothing of it is left to be seen before the first stage or after the last.
+# The NICs of the busiest server never wait: 8 s instead of 10. Moves inside servers
+# happen meanwhile, and none is left before the first stage or after the last.
 
 # %%
 timelines = {
@@ -332,5 +332,5 @@ draw_clock(timelines)
 # %% [markdown]
 # In this small example everything fits. With real sizes starting takes time, some of the first
 # balance and the last redistribution is left to be seen, and shares that do not divide make stages
-# a row longer. What that comes to on a cluster is in notebook [05](05_your_cluster.ipynb), and
-# what can be promised in [stages](../docs/design/stages.md).
+# a row longer. Notebook [05](05_your_cluster.ipynb) simulates a cluster, and
+# [stages](../docs/design/stages.md) has the guarantees.
