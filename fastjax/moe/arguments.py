@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +12,60 @@ import numpy as np
 from fastjax.errors import ArgumentError
 
 
-def check_tokens(
-    x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+class Tokens(NamedTuple):
+    """Tokens of a device, in one dimension.
+
+    Attributes:
+      x: shape (tokens, width).
+      expert_ids: experts of each, shape (tokens, k).
+      weights: of each token's choices, shape (tokens, k), or None.
+      shape: of the tokens as they were given: that of x without its width.
+    """
+
+    x: jax.Array
+    expert_ids: jax.Array
+    weights: jax.Array | None
+    shape: tuple[int, ...]
+
+    def restored(self, rows: jax.Array) -> jax.Array:
+        """Rows of tokens, shape (tokens, columns), in the shape that tokens were given in."""
+        return rows.reshape(*self.shape, rows.shape[1])
+
+
+def check_tokens(x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None) -> Tokens:
     """Tokens, the experts of each, and the weights of its choices; refused if they do not fit."""
     x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
-    if x.ndim != 2:
-        raise ArgumentError(f"x must be tokens, shape (tokens, width), got shape {x.shape}.")
-    if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0] or expert_ids.shape[1] < 1:
+    if x.ndim < 1:
+        raise ArgumentError("x must be tokens, shape (..., width), got one number.")
+    shape, choices = x.shape[:-1], expert_ids.shape
+    if len(choices) != x.ndim or choices[:-1] != shape or choices[-1] < 1:
+        wanted = ", ".join([*map(str, shape), "k"])
         raise ArgumentError(
-            f"expert_ids must have the experts of each of x's {x.shape[0]} tokens, shape "
-            f"({x.shape[0]}, k), got shape {expert_ids.shape}."
+            f"expert_ids must have the experts of each token of x, which has shape {x.shape}: "
+            f"shape ({wanted}), got shape {choices}."
         )
     if not np.issubdtype(expert_ids.dtype, np.integer):
         raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
     if weights is not None:
-        weights = check_weights(weights, expert_ids.shape)
-    return x, expert_ids, weights
+        weights = check_weights(weights, choices)
+    x, expert_ids = in_one_dimension(x), in_one_dimension(expert_ids)
+    return Tokens(x, expert_ids, weights, shape)
+
+
+def check_weights(weights: jax.Array, choices: tuple[int, ...]) -> jax.Array:
+    """Weights of choices, of this shape; shape (tokens, k)."""
+    weights = jnp.asarray(weights)
+    if weights.shape != choices:
+        raise ArgumentError(
+            f"weights must have one for each choice of expert_ids, shape {choices}, got shape "
+            f"{weights.shape}."
+        )
+    return in_one_dimension(weights)
+
+
+def in_one_dimension(array: jax.Array) -> jax.Array:
+    """An array of tokens, shape (..., columns), as one of shape (tokens, columns)."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def check_count(name: str, value: object) -> None:
@@ -79,17 +116,6 @@ def room_of(tokens: int, top_k: int, here: int, devices: int, buffer_factor: flo
     if isinstance(buffer_factor, bool) or not is_number or not 0 < buffer_factor < math.inf:
         raise ArgumentError(f"buffer_factor must be a positive number, got {buffer_factor!r}.")
     return math.ceil(min(buffer_factor, devices) * tokens * top_k)
-
-
-def check_weights(weights: jax.Array, choices: tuple[int, ...]) -> jax.Array:
-    """Weights of each token's choices."""
-    weights = jnp.asarray(weights)
-    if weights.shape != choices:
-        raise ArgumentError(
-            f"weights must have one for each of the (tokens, k) = {choices} choices, got shape "
-            f"{weights.shape}."
-        )
-    return weights
 
 
 def check_deduplicate(deduplicate: object) -> None:

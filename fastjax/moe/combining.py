@@ -30,12 +30,12 @@ def combine(
     Args:
       rows: one for each that `dispatch` returned, in the same place, shape (room, any width).
       handle: that of the `dispatch`.
-      weights: of each token's choices, shape (tokens, k); if left out those that `dispatch` was
+      weights: of each token's choices, shape (..., k); if left out those that `dispatch` was
         given, or 1.
       payload_dtype: type that rows travel in; see `dispatch`.
 
     Returns:
-      Tokens, shape (tokens, width), of rows' type.
+      Tokens, shape (..., width) with the axes in front that x had, of rows' type.
 
     Raises:
       ArgumentError: shapes or types do not fit the handle.
@@ -46,21 +46,36 @@ def combine(
         )
     rows = check_rows(rows, handle.rows)
     if weights is not None:
-        weights = arguments.check_weights(weights, handle.choices)
+        choices = *handle.shape, handle.kept.shape[-1]
+        weights = arguments.check_weights(weights, choices)
     wire_dtype = wire.check(payload_dtype, rows.dtype)
-    if handle.crossing is None:
-        returned = each_choice.exchange(rows, handle.route, wire_dtype, dispatches=False)
-        choices = each_choice.by_choice(returned, handle.route)
-        weights = handle.weights if weights is None else weights
-        each = each_choice.weights_of(weights, handle.route, rows.dtype)
-        return each_choice.add_up(choices, each).astype(rows.dtype)
+    back = _each if handle.crossing is None else _summed
+    tokens = back(rows, handle, weights, wire_dtype).astype(rows.dtype)
+    return tokens.reshape(*handle.shape, tokens.shape[1])
+
+
+def _each(
+    rows: jax.Array, handle: Handle, weights: jax.Array | None, wire_dtype: np.dtype
+) -> jax.Array:
+    """Sums of tokens whose rows come back each for itself."""
+    returned = each_choice.exchange(rows, handle.route, wire_dtype, dispatches=False)
+    choices = each_choice.by_choice(returned, handle.route)
+    weights = handle.weights if weights is None else weights
+    return each_choice.add_up(choices, each_choice.weights_of(weights, handle.route, rows.dtype))
+
+
+def _summed(
+    rows: jax.Array, handle: Handle, weights: jax.Array | None, wire_dtype: np.dtype
+) -> jax.Array:
+    """Sums of tokens whose rows are summed in each server first."""
+    assert handle.crossing is not None
     each = handle.weights
     if weights is not None:
         arguments.check_travelling(weights, True)
         crossed = crossing.cross_weights(weights, handle.crossing)
         each = inside_servers.send_weights(crossed, handle.route)
     sums = inside_servers.add_up(rows, handle.route, each)
-    return _returned(sums, handle.crossing, rows.dtype, wire_dtype).astype(rows.dtype)
+    return _returned(sums, handle.crossing, rows.dtype, wire_dtype)
 
 
 def check_rows(rows: jax.Array, room: int) -> jax.Array:

@@ -61,8 +61,8 @@ def dispatch(
     Deduplicated tokens need a second plan, inside servers.
 
     Args:
-      x: tokens of this device, shape (tokens, width).
-      expert_ids: experts of each token, integers, shape (tokens, k). -1: none, for choices that go
+      x: tokens of this device, shape (..., width): any number of axes in front.
+      expert_ids: experts of each token, integers, shape (..., k). -1: none, for choices that go
         nowhere. The exchange fails where there is no such expert.
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
@@ -77,7 +77,7 @@ def dispatch(
       payload_dtype: floating-point type that rows travel in, and then are x's again; by default
         x's. What it cannot hold, float16's infinities say, is lost. In a type of one byte (fp8)
         rows have a scale each, gradients are sent in x's type, and there is no forward mode.
-      weights: of each token's choices, shape (tokens, k), for `combine`, which then needs none.
+      weights: of each token's choices, shape (..., k), for `combine`, which then needs none.
         Deduplicated tokens take them along.
       deduplicate: whether a token goes once to each server that has experts of its, and is copied
         there; what they make of it is then summed there before it comes back. By default where the
@@ -104,7 +104,8 @@ def dispatch(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
+    tokens = arguments.check_tokens(x, expert_ids, weights)
+    x, expert_ids, weights, shape = tokens
     if balance is None:
         raise ArgumentError("balance must be True or False, got None.")
     options = Options(
@@ -124,7 +125,8 @@ def dispatch(
     plans = plan_dispatches([expert_ids], [arrangement])
     rows, group_sizes, handle = send_tokens(x, weights, plans.planned[0], arrangement)
     made = plan_copies(plans.levelled, arrangement, plans.first())
-    return rows, group_sizes, dataclasses.replace(handle, copies=made)
+    kept = tokens.restored(handle.kept)
+    return rows, group_sizes, dataclasses.replace(handle, kept=kept, shape=shape, copies=made)
 
 
 class Plans(NamedTuple):
@@ -273,7 +275,7 @@ def handle_of(
     """
     room, way = (routed.room, None) if crossed is None else (crossed.room, crossed.crossing)
     kept, dropped, way = checkpoint.named((room.kept, room.dropped, way))
-    return Handle(kept, dropped, routed.group_rows, weights, routed.route, way)
+    return Handle(kept, dropped, routed.group_rows, weights, routed.route, way, kept.shape[:-1])
 
 
 __all__ = [

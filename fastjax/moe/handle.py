@@ -77,11 +77,12 @@ class Handle:
     """What `combine` has to know of a `dispatch`: a pytree.
 
     Attributes:
-      kept: bool, shape (tokens, k): which choices went to their experts; where not, `combine` adds
+      kept: bool, shape (..., k): which choices went to their experts; where not, `combine` adds
         nothing for them.
       dropped: int32: how many choices of this device found no room. Those of expert -1 want none.
       group_rows: int32, shape (groups,): rows that arrived for each group, without padding.
       copies: of experts of other devices; None without `balance`.
+      shape: of the dispatched tokens: that of x without its width.
     """
 
     kept: jax.Array
@@ -90,6 +91,7 @@ class Handle:
     weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
     route: Route  # to experts: of this device's tokens, or of those that landed on it
     crossing: Crossing | None  # to other servers before that, where tokens cross once
+    shape: tuple[int, ...]
     copies: Copies | None = None
 
     def params(self, params: Any) -> Any:
@@ -123,12 +125,6 @@ class Handle:
         """Rows of a device's buffer."""
         return self.route.rows
 
-    @property
-    def choices(self) -> tuple[int, int]:
-        """Tokens of this device, and choices of each."""
-        tokens, top_k = self.kept.shape[-2:]
-        return tokens, top_k
-
 
 jax.tree_util.register_dataclass(
     Route,
@@ -145,5 +141,5 @@ jax.tree_util.register_dataclass(
 jax.tree_util.register_dataclass(
     Handle,
     data_fields=["kept", "dropped", "group_rows", "weights", "route", "crossing", "copies"],
-    meta_fields=[],
+    meta_fields=["shape"],
 )

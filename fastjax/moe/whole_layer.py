@@ -68,9 +68,9 @@ def layer(
         expert's params, is applied by `grouped_map`; `function(rows, group_sizes, params)`, rows of
         shape (room, width) as `dispatch` returns them and all params of this device, as it is; rows
         of padding are then not zeros, but their group's last row again. Returns a row for each.
-      x: tokens of this device, shape (tokens, width).
-      expert_ids: experts of each token, integers, shape (tokens, k); see `dispatch`.
-      weights: of each token's choices, shape (tokens, k), or None for 1.
+      x: tokens of this device, shape (..., width): any number of axes in front.
+      expert_ids: experts of each token, integers, shape (..., k); see `dispatch`.
+      weights: of each token's choices, shape (..., k), or None for 1.
       params: a pytree of arrays of the experts of this device, shape (experts of a device, ...).
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
@@ -103,7 +103,7 @@ def layer(
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
-      Tokens, shape (tokens, width of what function returns), of the type of its rows; or these and
+      Tokens, shape (..., width of what function returns), of the type of its rows; or these and
       what the layer did.
 
     Raises:
@@ -113,8 +113,8 @@ def layer(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    x, expert_ids, weights = arguments.check_tokens(x, expert_ids, weights)
-    arguments.check_chunks(chunks, len(x))
+    tokens = arguments.check_tokens(x, expert_ids, weights)
+    arguments.check_chunks(chunks, len(tokens.x))
     arguments.check_seconds_per_row(seconds_per_row)
     experts, of_one = _of_rows(function, alignment)
     if balance is None and not of_one:
@@ -134,7 +134,8 @@ def layer(
         drop,
     )
     work = _Work(options, experts, chunks, seconds_per_row)
-    result, stats = _run(work, x, expert_ids, weights, params)
+    result, stats = _run(work, tokens.x, tokens.expert_ids, tokens.weights, params)
+    result = tokens.restored(result)
     return (result, stats) if return_stats else result
 
 
