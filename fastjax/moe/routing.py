@@ -20,7 +20,9 @@ Offsets = Metadata[jax.Array]
 
 UNROUTED = -1  # the expert of choices that go nowhere
 _BITS = 31  # of a count
-MOST = 2**31 - 1  # that a wrong expert is reported as
+# Codes of wrong experts, which are int32 and positive: from here on they are of negative ones. Also
+# in ffi/exchange/counts.cc.
+_NEGATIVE = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Sorted:
       place: its inverse.
       experts: the expert of the n-th; num_experts where it goes nowhere.
       counts: how many go to each expert, shape (num_experts,).
-      wrong: an expert that there is not, or 0.
+      wrong: see `Choices`.
     """
 
     order: jax.Array
@@ -48,8 +50,8 @@ class Choices:
 
     Attributes:
       experts: int32, shape (tokens, k); num_experts where a choice goes nowhere.
-      wrong: an expert that there is not, without its sign, or 0. Of uint32, what is less than
-        num_experts is short of 2**32 by so much; MOST is any number from there on.
+      wrong: code of an expert that there is not, or 0: its number; of a negative one 2**30 and its
+        size. The size is at most 2**30 - 1, which stands for larger ones, too.
     """
 
     experts: jax.Array
@@ -62,16 +64,20 @@ def check(expert_ids: jax.Array, num_experts: int) -> Choices:
     if chosen.dtype.itemsize < 4:  # which may not hold num_experts; wider types hold it
         chosen = chosen.astype(jnp.int32)
     exists = chosen < num_experts
-    wrong = ~exists
+    wrong, size = ~exists, jnp.minimum(chosen, _NEGATIVE - 1)
     if jnp.issubdtype(chosen.dtype, jnp.signedinteger):
         exists &= chosen >= 0
         wrong = ~exists & (chosen != UNROUTED)
-        chosen = jnp.abs(jnp.maximum(chosen, -MOST))
-    elif chosen.dtype == jnp.uint32:  # where -1 has become the largest number
-        chosen = jnp.where(-chosen < num_experts, -chosen, chosen)
-    largest = jnp.where(wrong, jnp.minimum(chosen, MOST), 0)
+        below = _NEGATIVE - jnp.maximum(chosen, 1 - _NEGATIVE)
+        size = jnp.where(chosen < 0, below, size)
+    code = jnp.where(wrong, size, 0).max(initial=0).astype(jnp.int32)
     experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
-    return Choices(experts, largest.max(initial=0).astype(jnp.int32))
+    return Choices(experts, code)
+
+
+def number_of(wrong: jax.Array) -> jax.Array:
+    """The number that a code of a wrong expert stands for."""
+    return jnp.where(wrong > _NEGATIVE, _NEGATIVE - wrong, wrong)
 
 
 def by_expert(choices: Choices, num_experts: int) -> Sorted:

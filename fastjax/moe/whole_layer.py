@@ -336,9 +336,7 @@ def _for_chunks(
         room, levelled = find_room(choices, whole.experts, whole.servers, whole.group)
         kept = room.kept
     going = jnp.where(kept, choices.experts, routing.UNROUTED)
-    wrong = jnp.where(choices.wrong < count, -choices.wrong, choices.wrong)
-    # int32 does not hold 2**32 - 1.
-    wrong = jnp.where(wrong == routing.UNROUTED, routing.MOST, wrong)
+    wrong = routing.number_of(choices.wrong)
     going = going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
     return going, room, levelled
 

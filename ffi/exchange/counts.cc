@@ -11,22 +11,21 @@ namespace {
 constexpr int64_t kMaxBlockRows = std::numeric_limits<int32_t>::max();
 
 // An MoE layer tells of an expert that there is not by a negative size (fastjax/moe/routing.py): minus the expert's
-// number, whichever sign that has, or how much it is short of 2^32. -1 itself is no mistake, other than as a uint32.
-std::string ExpertOf(const CallSite& site, int64_t size) {
-  const std::string negative = std::to_string(size);
-  const std::string positive = std::to_string(-size);
-  std::string as_uint32 = std::to_string((int64_t{1} << 32) + size);
-  if (size == -1) return as_uint32;
-  if (-size < site.experts) return negative + " (or " + as_uint32 + ")";
-  if (-size >= kMaxBlockRows) return positive + " or more (or " + negative + " or less)";
-  return positive + " (or " + negative + ")";
+// number, or if that is negative, minus kNegative and its size. Sizes are below kNegative; the largest stands for more.
+constexpr int64_t kNegative = int64_t{1} << 30;
+
+std::string ExpertOf(int64_t size) {
+  const bool negative = -size >= kNegative;
+  const int64_t number = negative ? size + kNegative : -size;
+  if (number == 1 - kNegative) return std::to_string(number) + " or less";
+  return std::to_string(number) + (number == kNegative - 1 ? " or more" : "");
 }
 
 std::string WhatIsWrong(const CallSite& site, size_t update, int64_t size) {
   if (site.experts == 0) {
     return "send_sizes[" + std::to_string(update) + "] = " + std::to_string(size) + "; a size must be 0 or more.";
   }
-  return "moe.dispatch was given the expert " + ExpertOf(site, size) + " in expert_ids; want 0 to " +
+  return "moe.dispatch was given the expert " + ExpertOf(size) + " in expert_ids; want 0 to " +
          std::to_string(site.experts - 1) + ", or -1 for choices that go nowhere.";
 }
 

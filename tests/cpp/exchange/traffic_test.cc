@@ -307,10 +307,12 @@ TEST(RefusedExperts) {
     return "exchange over axis 'x' (channel 7): on device 1, moe.dispatch was given the expert " + expert +
            " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.";
   };
-  CHECK_EQ(refusal(-8), words("8 (or -8)"));
-  CHECK_EQ(refusal(-3), words("-3 (or 4294967293)"));
-  CHECK_EQ(refusal(-1), words("4294967295"));
-  CHECK_EQ(refusal(-2'147'483'647), words("2147483647 or more (or -2147483647 or less)"));
+  constexpr int64_t negative = int64_t{1} << 30;
+  CHECK_EQ(refusal(-8), words("8"));
+  CHECK_EQ(refusal(-negative - 8), words("-8"));
+  CHECK_EQ(refusal(-negative + 2), words("1073741822"));
+  CHECK_EQ(refusal(-negative + 1), words("1073741823 or more"));
+  CHECK_EQ(refusal(-2 * negative + 1), words("-1073741823 or less"));
 }
 
 TEST(UncheckedOffsets) {
