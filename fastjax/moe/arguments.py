@@ -17,7 +17,7 @@ class Tokens(NamedTuple):
 
     Attributes:
       x: shape (tokens, width).
-      expert_ids: experts of each, shape (tokens, k).
+      expert_ids: experts of each, shape (tokens, k); -1 for none.
       weights: of each token's choices, shape (tokens, k), or None.
       shape: of the tokens as they were given: that of x without its width.
     """
@@ -32,7 +32,13 @@ class Tokens(NamedTuple):
         return rows.reshape(*self.shape, rows.shape[1])
 
 
-def check_tokens(x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None) -> Tokens:
+def check_tokens(
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    num_experts: int,
+    no_expert: int | None,
+) -> Tokens:
     """Tokens, the experts of each, and the weights of its choices; refused if they do not fit."""
     x, expert_ids = jnp.asarray(x), jnp.asarray(expert_ids)
     if x.ndim < 1:
@@ -48,8 +54,33 @@ def check_tokens(x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None)
         raise ArgumentError(f"expert_ids must be integers, got {expert_ids.dtype}.")
     if weights is not None:
         weights = check_weights(weights, choices)
-    x, expert_ids = in_one_dimension(x), in_one_dimension(expert_ids)
-    return Tokens(x, expert_ids, weights, shape)
+    if no_expert is not None:
+        expert_ids = _marked(expert_ids, num_experts, no_expert)
+    return Tokens(in_one_dimension(x), in_one_dimension(expert_ids), weights, shape)
+
+
+def in_int32(expert_ids: jax.Array) -> jax.Array:
+    """Numbers in int32, and in place of those that it does not hold the nearest that it does."""
+    of, held = jnp.iinfo(expert_ids.dtype), jnp.iinfo(jnp.int32)
+    return jnp.clip(expert_ids, max(of.min, held.min), min(of.max, held.max)).astype(jnp.int32)
+
+
+def _marked(expert_ids: jax.Array, num_experts: int, no_expert: int) -> jax.Array:
+    """Experts in int32, with -1 for `no_expert`."""
+    check_count("num_experts", num_experts)
+    is_integer = isinstance(no_expert, (int, np.integer)) and not isinstance(no_expert, bool)
+    if not is_integer or 0 <= no_expert < num_experts:
+        raise ArgumentError(
+            "no_expert must be an integer that is not the number of an expert, 0 to "
+            f"{num_experts - 1}; got {no_expert!r}."
+        )
+    of = jnp.iinfo(expert_ids.dtype)
+    if not of.min <= no_expert <= of.max:
+        raise ArgumentError(
+            f"no_expert must be a number that expert_ids can hold, which are {expert_ids.dtype}; "
+            f"got {no_expert}."
+        )
+    return jnp.where(expert_ids == no_expert, -1, in_int32(expert_ids))
 
 
 def check_weights(weights: jax.Array, choices: tuple[int, ...]) -> jax.Array:

@@ -53,6 +53,7 @@ def dispatch(
     deduplicate: bool | None = None,
     balance: bool = False,
     copies: int = 4,
+    no_expert: int | None = None,
 ) -> tuple[jax.Array, jax.Array, Handle]:
     """Sends tokens to the devices of the experts that they chose.
 
@@ -87,6 +88,7 @@ def dispatch(
         behind them those of its copies of others: `handle.params` has the params for these.
       copies: the most copies of experts that a device has then; no more than its server has other
         experts.
+      no_expert: a number that means no expert in expert_ids, beside -1: num_experts, for instance.
 
     Returns:
       Three things:
@@ -104,7 +106,7 @@ def dispatch(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    tokens = arguments.check_tokens(x, expert_ids, weights)
+    tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     x, expert_ids, weights, shape = tokens
     if balance is None:
         raise ArgumentError("balance must be True or False, got None.")

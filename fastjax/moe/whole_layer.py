@@ -54,6 +54,7 @@ def layer(
     deduplicate: bool | None = None,
     balance: bool | None = None,
     copies: int = 4,
+    no_expert: int | None = None,
     return_stats: bool = False,
 ) -> Any:
     """Sends tokens to their experts, has these work, and adds up what comes back.
@@ -100,6 +101,7 @@ def layer(
         seconds_per_row is given, and the model of a layer predicts a gain for skewed popularity and
         hardly a loss for even; see docs/how_to/balance_experts.md.
       copies: the most copies of experts that a device has then; see `dispatch`.
+      no_expert: see `dispatch`.
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
@@ -113,7 +115,7 @@ def layer(
         `fast_ragged_all_to_all`.
     """
     resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
-    tokens = arguments.check_tokens(x, expert_ids, weights)
+    tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     arguments.check_chunks(chunks, len(tokens.x))
     arguments.check_seconds_per_row(seconds_per_row)
     experts, of_one = _of_rows(function, alignment)
