@@ -15,7 +15,7 @@ expert by `grouped_map`, costs what the rows that there are cost. `save_plans` i
 """
 
 from fastjax.moe.checkpoint import save_plans
-from fastjax.moe.combining import combine
+from fastjax.moe.combining import combine, take_weights
 from fastjax.moe.dispatching import dispatch
 from fastjax.moe.groups import grouped_dot, grouped_map
 from fastjax.moe.handle import Handle
@@ -34,4 +34,5 @@ __all__ = [
     "load_balance",
     "route",
     "save_plans",
+    "take_weights",
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, crossing, each_choice, inside_servers, linear, wire
+from fastjax.moe import arguments, crossing, each_choice, inside_servers, linear, types, wire
 from fastjax.moe.handle import Crossing, Handle
 
 
@@ -29,7 +31,7 @@ def combine(
 
     Args:
       rows: one for each that `dispatch` returned, in the same place, shape (room, any width).
-      handle: that of the `dispatch`.
+      handle: that of the `dispatch`, or of `take_weights`.
       weights: of each token's choices, shape (..., k); if left out those that `dispatch` was
         given, or 1.
       payload_dtype: type that rows travel in; see `dispatch`.
@@ -40,10 +42,7 @@ def combine(
     Raises:
       ArgumentError: shapes or types do not fit the handle.
     """
-    if not isinstance(handle, Handle):
-        raise ArgumentError(
-            f"handle must come from fastjax.moe.dispatch, got {type(handle).__name__}."
-        )
+    _check_handle(handle)
     rows = check_rows(rows, handle.rows)
     if weights is not None:
         choices = *handle.shape, handle.kept.shape[-1]
@@ -78,6 +77,44 @@ def _summed(
     return _returned(sums, handle.crossing, rows.dtype, wire_dtype)
 
 
+@jax.named_scope("moe_weights")
+def take_weights(handle: Handle) -> tuple[jax.Array, Handle]:
+    """The weights of rows at their experts, for experts that multiply by them themselves.
+
+    For instance before the second product, where rows are narrower. Deduplicated tokens have
+    brought them along; for others this is an exchange of one column, along the plan. Gradients flow
+    to the weights that `dispatch` was given.
+
+    Args:
+      handle: that of the `dispatch`, which had `weights`.
+
+    Returns:
+      Weights, in float32 or wider, shape (room,): of each row that `dispatch` returned, and 0 where
+      there is none. And a handle by which `combine` adds rows up as they are.
+
+    Raises:
+      ArgumentError: the handle has no weights.
+    """
+    _check_handle(handle)
+    weights = handle.weights
+    if weights is None:
+        raise ArgumentError(
+            "this handle has no weights: give them to fastjax.moe.dispatch, weights=..., and take "
+            "them once."
+        )
+    if handle.crossing is None:
+        wide = weights.astype(types.summed_in(weights.dtype))
+        weights = inside_servers.send_weights(wide, handle.route)
+    return weights.reshape(-1), dataclasses.replace(handle, weights=None)
+
+
+def _check_handle(handle: object) -> None:
+    if not isinstance(handle, Handle):
+        raise ArgumentError(
+            f"handle must come from fastjax.moe.dispatch, got {type(handle).__name__}."
+        )
+
+
 def check_rows(rows: jax.Array, room: int) -> jax.Array:
     """The rows of experts, one for each that was dispatched."""
     rows = jnp.asarray(rows)
@@ -103,4 +140,4 @@ def _returned(sums: jax.Array, way: Crossing, dtype: np.dtype, wire_dtype: np.dt
     return linear.apply(mapped, operands, constants, way.plan.axis_name)[0]
 
 
-__all__ = ["check_rows", "combine"]
+__all__ = ["check_rows", "combine", "take_weights"]
