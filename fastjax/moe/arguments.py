@@ -155,6 +155,19 @@ def check_deduplicate(deduplicate: object) -> None:
         raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")
 
 
+def check_params(params: Any, here: int) -> None:
+    """Refuses params without an entry for each expert of a device."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        shape = np.shape(leaf)
+        if shape[:1] != (here,):
+            raise ArgumentError(
+                f"params must have an entry for each of the {here} experts of this device in front, "
+                f"shape ({here}, ...); params{jax.tree_util.keystr(path)} has shape {shape}. Of "
+                "arrays of all experts, the shard_map's in_specs must hand out those of each "
+                "device: jax.P(axis_name)."
+            )
+
+
 def check_chunks(chunks: Any, tokens: int) -> None:
     """Refuses what is no number of chunks of so many tokens, or left out."""
     if chunks is None:

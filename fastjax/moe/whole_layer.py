@@ -114,11 +114,14 @@ def layer(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    resolve_axis(axis_name, axis_index_groups)  # that there is no axis comes first
+    *_, devices = resolve_axis(axis_name, axis_index_groups)  # that there is none comes first
     tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     arguments.check_chunks(chunks, len(tokens.x))
     arguments.check_seconds_per_row(seconds_per_row)
     experts, of_one = _of_rows(function, alignment)
+    if of_one:
+        arguments.check_experts(num_experts, devices)
+        arguments.check_params(params, num_experts // devices)
     if balance is None and not of_one:
         balance = False  # functions have to know of copies
     balancing = Balancing(balance, copies, _bytes_of_one(params), seconds_per_row)
@@ -298,13 +301,14 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Expert
 
     And whether it is made of a function of one expert.
     """
+    usage = "function must be a function of (rows, params) or (rows, group_sizes, params)"
+    if not callable(function):
+        raise ArgumentError(f"{usage}, got {type(function).__name__}.")
+    name = getattr(function, "__name__", type(function).__name__)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"function must be a function of (rows, params) or (rows, group_sizes, params), got "
-            f"{function!r}: {error}."
-        ) from error
+        raise ArgumentError(f"{usage}, got {name!r}: {error}.") from error
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     wanted = [p for p in parameters if p.kind in positional and p.default is p.empty]
     if len(wanted) == 3:
@@ -315,10 +319,7 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Expert
         return lambda rows, sizes, without, params: grouped_map(
             function, rows, params, sizes, without if alignment > 1 else None
         ), True
-    raise ArgumentError(
-        "function must take two arguments, (rows, params), or three, (rows, group_sizes, params); "
-        f"{getattr(function, '__name__', function)!r} takes {len(wanted)} without defaults."
-    )
+    raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} arguments without defaults.")
 
 
 def _for_chunks(
