@@ -56,6 +56,10 @@ class OptionWarning(UserWarning):
     """An environment variable has no effect: its name is almost that of an option."""
 
 
+class ReplicatedTokensWarning(UserWarning):
+    """All devices have the same tokens, and a layer has experts work on those of each."""
+
+
 class ThreadsWarning(UserWarning):
     """JAX's CPU client has too few threads for many launches in flight between processes."""
 
@@ -71,6 +75,7 @@ __all__ = [
     "FastjaxError",
     "OptionError",
     "OptionWarning",
+    "ReplicatedTokensWarning",
     "ThreadsWarning",
     "TopologyError",
     "TopologyWarning",

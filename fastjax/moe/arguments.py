@@ -61,6 +61,8 @@ def check_tokens(
 
 def in_int32(expert_ids: jax.Array) -> jax.Array:
     """Numbers in int32, and in place of those that it does not hold the nearest that it does."""
+    if expert_ids.dtype == jnp.int32:
+        return expert_ids
     of, held = jnp.iinfo(expert_ids.dtype), jnp.iinfo(jnp.int32)
     return jnp.clip(expert_ids, max(of.min, held.min), min(of.max, held.max)).astype(jnp.int32)
 
@@ -155,16 +157,26 @@ def check_deduplicate(deduplicate: object) -> None:
         raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")
 
 
+def check_replicated(replicated: object, groups: object) -> None:
+    """Refuses what is neither yes nor no, and groups of devices that have the same tokens."""
+    if not isinstance(replicated, bool):
+        raise ArgumentError(f"replicated must be True or False, got {replicated!r}.")
+    if replicated and groups is not None:
+        raise ArgumentError(
+            "replicated=True is for all devices of an axis, and cannot have axis_index_groups: "
+            "give the mesh an axis for each group's devices."
+        )
+
+
 def check_params(params: Any, here: int) -> None:
     """Refuses params without an entry for each expert of a device."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         shape = np.shape(leaf)
         if shape[:1] != (here,):
             raise ArgumentError(
-                f"params must have an entry for each of the {here} experts of this device in front, "
-                f"shape ({here}, ...); params{jax.tree_util.keystr(path)} has shape {shape}. Of "
-                "arrays of all experts, the shard_map's in_specs must hand out those of each "
-                "device: jax.P(axis_name)."
+                f"params must have an entry for each of this device's {here} experts, shape "
+                f"({here}, ...); params{jax.tree_util.keystr(path)} has shape {shape}. The "
+                "shard_map's in_specs must hand out those of each device: jax.P(axis_name)."
             )
 
 

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, chunk_count, padding, pipeline, routing
+from fastjax.moe import arguments, chunk_count, padding, pipeline, replication, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
 from fastjax.moe.balancing import Balancing
 from fastjax.moe.dispatching import Plans, plan_dispatches
@@ -55,6 +55,7 @@ def layer(
     balance: bool | None = None,
     copies: int = 4,
     no_expert: int | None = None,
+    replicated: bool = False,
     return_stats: bool = False,
 ) -> Any:
     """Sends tokens to their experts, has these work, and adds up what comes back.
@@ -102,6 +103,11 @@ def layer(
         hardly a loss for even; see docs/how_to/balance_experts.md.
       copies: the most copies of experts that a device has then; see `dispatch`.
       no_expert: see `dispatch`.
+      replicated: whether all devices have the same tokens; then all get all results, which do not
+        vary over the axis. Either each device takes its part of the tokens, of any number, in so
+        many chunks. Or each has its experts work on all tokens that chose these, and results are
+        summed: nothing is exchanged before, and nothing dropped. The cost model decides, by
+        start-ups and bytes; with one device nothing is exchanged at all.
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
@@ -114,9 +120,10 @@ def layer(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    *_, devices = resolve_axis(axis_name, axis_index_groups)  # that there is none comes first
+    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)  # there may be none
     tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
-    arguments.check_chunks(chunks, len(tokens.x))
+    arguments.check_replicated(replicated, groups)
+    arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
     arguments.check_seconds_per_row(seconds_per_row)
     experts, of_one = _of_rows(function, alignment)
     if of_one:
@@ -139,7 +146,10 @@ def layer(
         drop,
     )
     work = _Work(options, experts, chunks, seconds_per_row)
-    result, stats = _run(work, tokens.x, tokens.expert_ids, tokens.weights, params)
+    if not replicated:
+        replication.warn_of_copies(tokens.x, axes)
+    run = _run_replicated if replicated else _run
+    result, stats = run(work, tokens.x, tokens.expert_ids, tokens.weights, params)
     result = tokens.restored(result)
     return (result, stats) if return_stats else result
 
@@ -149,9 +159,11 @@ class LayerStats(NamedTuple):
 
     Attributes:
       expert_rows: shape (num_experts,): rows that all devices sent to each expert, or would have if
-        there had been room; the same on all devices that exchange with each other.
+        there had been room; the same on all devices that exchange with each other. Replicated
+        tokens count once.
       rows: rows that this device's experts worked on.
-      dropped: choices of this device's tokens that found no room; 0 unless `drop` is given.
+      dropped: choices of this device's tokens that found no room, or of all devices' if these have
+        the same; 0 unless `drop` is given.
       copies: experts of other devices that this one computed for, the most in a round.
       rounds: 1, or more where not all tokens found room at once.
     """
@@ -226,6 +238,36 @@ def _run(
     if room is None and whole.experts.may_drop:
         room = plans.planned[0].room
     return result, _stats(first, room, group)
+
+
+def _run_replicated(
+    work: _Work,
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    params: Params,
+) -> tuple[jax.Array, LayerStats]:
+    """The same for tokens that all devices have."""
+    axes, _, devices = resolve_axis(work.options.axis_name, None)
+    expert_ids = arguments.in_int32(expert_ids)
+    part_of = replication.parts_of(-(-len(x) // devices), axes)
+    own = None if weights is None else part_of(weights, 0)
+    part = part_of(x, 0), part_of(expert_ids, routing.UNROUTED), own
+    whole = arrange(*part, work.options)
+    count = whole.experts.count
+    expert_rows = routing.count(routing.check(expert_ids, count).experts, count)
+    if replication.is_summed(whole, x, expert_ids.shape[1]):
+        leaves, structure = jax.tree.flatten((x, expert_ids, weights, params))
+        leaves = jax_compat.vary_together(leaves, axes)
+        x, expert_ids, weights, params = jax.tree.unflatten(structure, leaves)
+        result, rows = replication.summed(x, expert_ids, weights, params, work.experts, whole)
+        copies, nothing = jnp.zeros_like(rows), jnp.zeros((), jnp.int32)
+        stats = LayerStats(rows, rows, nothing, copies, copies + 1)
+    else:
+        result, stats = _run(work, *part, params)
+        result = replication.gathered(result, len(x), axes)
+        stats = stats._replace(dropped=jax.lax.psum(stats.dropped, axes))
+    return result, stats._replace(expert_rows=expert_rows)
 
 
 def _in_chunks(
@@ -319,7 +361,7 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Expert
         return lambda rows, sizes, without, params: grouped_map(
             function, rows, params, sizes, without if alignment > 1 else None
         ), True
-    raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} arguments without defaults.")
+    raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} without defaults.")
 
 
 def _for_chunks(

@@ -71,7 +71,12 @@ PAYLOAD = "with a sign, of a byte or more, got "
 test_refused_when_traced = refusals(
     errors.ArgumentError,
     (traced(x=X[:, 0, 0]), "x must be tokens, shape (..., width), got one number"),
-    (traced(ids=IDS[:, :3]), "expert_ids", "x, which has shape (4, 3): shape (4, k), got", "(3, 2)"),
+    (
+        traced(ids=IDS[:, :3]),
+        "expert_ids",
+        "x, which has shape (4, 3): shape (4, k), got",
+        "(3, 2)",
+    ),
     (traced(x=X[..., 0]), "expert_ids", "shape (k), got shape (4, 2)"),
     (traced(ids=IDS[..., 0]), "expert_ids", "shape (4, k), got shape (4,)"),
     (traced(ids=IDS[..., :0]), "expert_ids", "shape (4, k), got shape (4, 0)"),

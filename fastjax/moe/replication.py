@@ -1,0 +1,146 @@
+"""Tokens that all devices have: in inference, and where layers are tensor-parallel.
+
+Each device takes its part of them, and all gather the results. Or, if they are few, each has its
+experts work on all tokens that chose these, which takes no exchange, and the results are summed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fastjax import jax_compat, scheduler_traits
+from fastjax.chunking import replicating
+from fastjax.errors import ReplicatedTokensWarning
+from fastjax.jax_compat import Axes
+from fastjax.moe import combining, each_choice, routing, types
+from fastjax.moe.arrangement import Arrangement
+from fastjax.moe.pipeline import Experts
+from fastjax.moe.planning import sizes_to_plan
+from fastjax.topology import Topology
+from fastjax.traced.after import after
+from fastjax.traced.nonnegative import look_up
+from fastjax.traced.plan import plan_sizes
+from fastjax.traced.plan_spec import PlanSpec
+
+_warned: set[Axes] = set()
+
+
+def warn_of_copies(x: jax.Array, axes: Axes) -> None:
+    """Warns, once for the axes, of tokens that are known to be the same on all of the devices."""
+    if not jax_compat.check_vma_enabled() or axes in _warned:
+        return
+    varying = jax_compat.vma(jax.typeof(x))
+    same = [name for name in axes if name not in varying and jax.lax.axis_size(name) > 1]
+    if same:
+        _warned.add(axes)
+        warnings.warn(
+            f"all devices along {', '.join(map(repr, same))} have the same tokens, and moe.layer "
+            "has experts work on those of each. Give replicated=True, so that they work on them "
+            "once; or give each device tokens of its own, by the shard_map's in_specs.",
+            ReplicatedTokensWarning,
+            stacklevel=4,
+        )
+
+
+def is_summed(whole: Arrangement, x: jax.Array, top_k: int) -> bool:
+    """Whether experts work on all tokens, x, that chose them, and results are summed."""
+    topology, (count, width) = whole.servers.topology, x.shape
+    wide = types.summed_in(x.dtype)
+    result_bytes, sum_bytes = width * x.dtype.itemsize, width * wide.itemsize
+    tokens = replicating.Replicated(count, top_k, whole.row_bytes, result_bytes, sum_bytes)
+    return topology.num_devices == 1 or replicating.summing_is_faster(
+        topology, tokens, whole.group.spec.scheduler
+    )
+
+
+def parts_of(length: int, axes: Axes) -> Callable[[jax.Array, int], jax.Array]:
+    """A function that takes this device's part, of so many rows, of an array of all tokens.
+
+    Behind the last token it has rows of a number that it is given.
+    """
+
+    def part_of(array: jax.Array, filling: int) -> jax.Array:
+        missing = length * jax.lax.axis_size(axes) - len(array)
+        array = jnp.pad(array, ((0, missing), (0, 0)), constant_values=filling)
+        array, first = jax_compat.vary_together([array, jax.lax.axis_index(axes) * length], axes)
+        return jax.lax.dynamic_slice_in_dim(array, first, length)
+
+    return part_of
+
+
+def gathered(rows: jax.Array, tokens: int, axes: Axes) -> jax.Array:
+    """The rows of all devices, so many of them, on each."""
+    # Without check_vma, the transpose of the other kind would not add up the cotangents of devices.
+    to = "invarying" if jax_compat.check_vma_enabled() else "varying"
+    return jax.lax.all_gather(rows, axes, tiled=True, to=to)[:tokens]
+
+
+def summed(
+    x: jax.Array,
+    expert_ids: jax.Array,
+    weights: jax.Array | None,
+    params: Any,
+    experts: Experts,
+    whole: Arrangement,
+) -> tuple[jax.Array, jax.Array]:
+    """The results of all tokens, and the rows that this device's experts worked on.
+
+    Nothing is exchanged but these results. Values vary over the axes.
+    """
+    count, alignment = whole.experts.count, whole.experts.alignment
+    here, (tokens, top_k) = count // len(whole.servers.rank_of), expert_ids.shape
+    chosen = routing.check(expert_ids, count)
+    local = chosen.experts - whole.group.position() * here
+    local = jnp.where((local >= 0) & (local < here), local, here)
+    by_expert = routing.by_expert(routing.Choices(local, chosen.wrong), here)
+    counts = _refused(by_expert, whole)
+    first = jnp.zeros((), jnp.int32)  # of one device
+    found = routing.find(routing.at_home(counts[None]), first, alignment)
+    shifts = found.dispatch.output_offsets - found.dispatch.input_offsets
+    all_rows, room = tokens * top_k, tokens * top_k + here * (alignment - 1)
+    # The row of each choice, and the choice of each row; where there is none, different numbers
+    # behind the last.
+    number = jnp.arange(all_rows, dtype=jnp.int32)
+    row = number + look_up(jnp.append(shifts, jnp.int32(room)), by_expert.experts)
+    row = look_up(row, by_expert.place)
+    choice = all_rows + jnp.arange(room, dtype=jnp.int32)
+    choice = choice.at[row].set(
+        number, mode="drop", unique_indices=True, wrap_negative_indices=False
+    )
+    each = jnp.broadcast_to(x[:, None], (tokens, top_k, x.shape[1]))
+    rows = _taken(each.reshape(all_rows, x.shape[1]), choice)
+    made = combining.check_rows(experts(rows, found.group_sizes, found.group_rows, params), room)
+    returned = _taken(made, row).reshape(tokens, top_k, made.shape[1])
+    factors = jnp.ones((tokens, top_k), made.dtype) if weights is None else weights
+    factors = jnp.where(row.reshape(tokens, top_k) < room, factors, 0)
+    total = jax.lax.psum(each_choice.add_up(returned, factors), whole.group.axes)
+    return total.astype(made.dtype), counts.sum(dtype=jnp.int32)
+
+
+def _taken(rows: jax.Array, at: jax.Array) -> jax.Array:
+    """The rows at different places; zero where these are behind the last."""
+    return rows.at[at].get(
+        mode="fill", fill_value=0, unique_indices=True, wrap_negative_indices=False
+    )
+
+
+def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
+    """Rows of each local expert; an error where some expert does not exist.
+
+    It is the planner that refuses, here of an exchange of each device with itself, which is not
+    made.
+    """
+    axes, direct = whole.group.axes, scheduler_traits.FALLBACK
+    alone = tuple((position,) for position in range(jax.lax.axis_size(axes)))
+    spec = PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes)
+    sizes = sizes_to_plan(by_expert.counts, by_expert.wrong, None)
+    plan = plan_sizes(sizes, axes, alone, spec, whole.experts.count)
+    return after(by_expert.counts, plan.table)
+
+
+__all__ = ["gathered", "is_summed", "parts_of", "summed", "warn_of_copies"]
