@@ -99,7 +99,8 @@ def _run(options: argparse.Namespace) -> None:
     fabric = _fabric(options, preset)
     names = options.schedulers or _that_fit(topology)
     cases = verdict.cases(topology, fabric, source.row_bytes)
-    progress = Progress(len(names) + len(cases) + 1)
+    more = scheduler_traits.FALLBACK not in names and not topology.failed_nics
+    progress = Progress(len(names) + len(cases) + more)
     try:
         found = [
             costs.simulate(name, source.matrix, topology, fabric, source.row_bytes, progress)

@@ -99,7 +99,7 @@ def today(costs: Sequence[Cost], progress: Progress) -> float | None:
         return None
     direct = scheduler_traits.FALLBACK
     exchange = (direct, plan.traffic, plan.topology, timeline.fabric, plan.row_bytes, progress)
-    found = next((cost for cost in costs if cost.plan.scheduler == direct), None)
+    found = next((cost for cost in costs if cost.asked == direct), None)
     return (found or simulate(*exchange)).timeline.completion_time
 
 

@@ -313,6 +313,7 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("FILE --servers 2 --oversubscription 0.5", "oversubscription must be a number from 1 to"),
         ("FILE --servers 2 --oversubscription inf", "oversubscription must be a number from 1 to"),
         ("FILE --servers 2 --scale-out-bandwidth 0", "scale_out_bandwidth must be bytes/s"),
+        ("FILE --servers 2 --scale-out-bandwidth 400", "scale_out_bandwidth is 400 bytes/s, which"),
         ("FILE --servers 2 --incast-loss 2", "incast_loss must be from 0 to 1"),
         ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),
         ("FILE --servers 2 --failed-nics 0 --schedulers direct", "that of device 0 has failed"),
