@@ -79,6 +79,7 @@ class Arrangement:
         group = self.servers.inside(self.group.axes, self.group.groups, self.row_bytes)
         return group.described(self.group.spec.layer)
 
+    @jax.named_scope("moe_to_experts")
     def route_inside(
         self, numbers: jax.Array, levelled: Levelled | None, token: jax.Array | None = None
     ) -> Routed:

@@ -47,11 +47,13 @@ def exchange(rows: jax.Array, route: Route, wire_dtype: np.dtype, *, dispatches:
     return mapped((rows,), route)[0]  # which has all derivatives that JAX finds
 
 
+@jax.named_scope("moe_dispatch")
 def to_experts(rows: jax.Array, route: Route, wire_dtype: np.dtype, token: Token = None) -> Transit:
     """Sends rows, one for each choice and by expert, to the experts: shape (route.rows, width)."""
     return depart(rows, (), route.rows, route.dispatch, route.plan, wire_dtype, token)
 
 
+@jax.named_scope("moe_combine")
 def from_experts(
     rows: jax.Array, route: Route, wire_dtype: np.dtype, token: Token = None
 ) -> Transit:

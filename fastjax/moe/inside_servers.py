@@ -50,12 +50,14 @@ def start_sums(
     )
 
 
+@jax.named_scope("moe_to_experts")
 def start_weights(weights: jax.Array, route: Route, token: Token = None) -> Flight:
     """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
     sorted_ = look_up(weights.reshape(-1, 1), route.order, unique=True)
     return send(sorted_, route.rows, route.dispatch, route.plan, token)
 
 
+@jax.named_scope("moe_add_up")
 def start_values(values: jax.Array, route: Route, token: Token = None) -> Flight:
     """Returns a value for each row of experts, shape (route.rows,); the way back of weights."""
     count, plan = route.tokens * route.top_k, route.plan.transpose()
