@@ -17,6 +17,7 @@ import numpy as np
 
 from fastjax import _core, config
 from fastjax.errors import ArgumentError
+from fastjax.host import site_table
 from fastjax.topology import Topology, topology_of_words
 
 PlanSource = Literal["own", "given", "transposed"]
@@ -132,7 +133,7 @@ class SiteStats:
         return int(self.traffic[server[:, None] != server].sum())
 
     def __str__(self) -> str:
-        return _table([self])
+        return site_table.table([self])
 
 
 def stats() -> list[SiteStats]:
@@ -151,10 +152,15 @@ def reset_stats() -> None:
 
 
 def stats_summary() -> str:
-    """`stats()` as a table, with one line for each call site; or why there are none."""
+    """`stats()` as a table, or why there are none.
+
+    A line is for one place and one purpose: in a layer of experts dispatch, combine, their
+    gradients and what is computed once more for these. It is of all programs, and of all chunks.
+    Launches add up; what `stats()` has as a mean, or of the last launch, is a mean over these.
+    """
     sites = stats()
     if sites:
-        return _table(sites)
+        return site_table.table(sites)
     if _core.collecting():
         return "No exchange has ended since statistics are collected."
     return "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
@@ -254,81 +260,6 @@ def _predict(report: _core.SiteReport, planned: np.ndarray, given: bool) -> tupl
     core.plan()
     before = core.planning_time() if given else 0.0
     return core.predicted_time() - before, core.lower_bound()
-
-
-_COLUMNS = (
-    ("call site", "<"),
-    ("launches", ">"),
-    ("failed", ">"),
-    ("planned", ">"),
-    ("tokens", ">"),
-    ("choices", ">"),
-    ("rows", ">"),
-    ("crossed", ">"),
-    ("skew", ">"),
-    ("scheduler", "<"),
-    ("stages", ">"),
-    ("planning", ">"),
-    ("exchange", ">"),
-    ("longest", ">"),
-    ("predicted", ">"),
-    ("bound", ">"),
-)
-_NAME_WIDTH = 56
-
-
-def _table(sites: list[SiteStats]) -> str:
-    rows = [tuple(title for title, _ in _COLUMNS), *map(_row, sites)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    lines = (
-        "  ".join(
-            f"{cell:{side}{width}}"
-            for cell, (_, side), width in zip(row, _COLUMNS, widths, strict=True)
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _row(site: SiteStats) -> tuple[str, ...]:
-    return (
-        _short(site.name or site.operation),
-        str(site.launches),
-        str(site.failures),
-        str(site.plans_made),
-        _known(site.tokens or None),
-        _known(site.choices or None),
-        str(site.rows),
-        _known(site.crossing_rows),
-        f"{site.skew:.2f}",
-        site.scheduler,
-        str(site.stages),
-        _time(site.planning_time.mean),
-        _time(site.exchange_time.mean),
-        _time(site.exchange_time.longest),
-        _time(site.predicted_time),
-        _time(site.lower_bound),
-    )
-
-
-def _known(count: int | None) -> str:
-    return "-" if count is None else str(count)
-
-
-def _short(name: str) -> str:
-    """The end of a name, without what JAX calls every program's parts."""
-    parts = [p for p in name.split("/") if p != "shard_map" and not p.startswith("jit(")]
-    text = "/".join(parts)
-    return text if len(text) <= _NAME_WIDTH else "..." + text[3 - _NAME_WIDTH :]
-
-
-def _time(seconds: float) -> str:
-    if math.isnan(seconds):
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 _core.collect(config.stats_from_environment(os.environ))
