@@ -13,6 +13,7 @@ from fastjax import devices
 from fastjax.devices import AxisName
 from fastjax.errors import TopologyError
 
+_LEAST_USUAL = 1e6  # bytes/s; no network is as slow, so that another unit is meant
 _BELOW_2_62 = math.nextafter(2.0**62, 0)
 
 
@@ -232,6 +233,18 @@ def usual_topology(
     return _from_labels(Topology, labels, {})
 
 
+def doubt(topology: Topology) -> str | None:
+    """What is to be said of a bandwidth that can hardly be in bytes/s."""
+    for name in ("scale_up_bandwidth", "scale_out_bandwidth"):
+        rate = getattr(topology, name)
+        if rate < _LEAST_USUAL:
+            return (
+                f"{name} is {rate:g} bytes/s, which no network is as slow as; a NIC of "
+                "400 Gb/s has 50e9."
+            )
+    return None
+
+
 def rate_names() -> tuple[str, ...]:
     """Fields of a topology that are bandwidths, latencies and losses of all its devices."""
     return tuple(f.name for f in dataclasses.fields(Topology) if f.type == "float")
@@ -324,6 +337,7 @@ def fit_to_groups(
 __all__ = [
     "AxisName",
     "Topology",
+    "doubt",
     "fit_to_groups",
     "measure_with",
     "rate_names",

@@ -18,7 +18,7 @@ from fastjax.scheduling import (
     scheduler_number,
     schedulers_in_programs,
 )
-from fastjax.topology import Topology, fit_to_groups, usual_topology
+from fastjax.topology import Topology, doubt, fit_to_groups, usual_topology
 from fastjax.traced.axes import Axes, Groups
 
 
@@ -106,6 +106,8 @@ def make_spec(
             f"Inside programs there are {', '.join(schedulers_in_programs())}."
         )
     check_topology(fitted)
+    if (doubted := doubt(fitted)) is not None:
+        warnings.warn(doubted, TopologyWarning, stacklevel=2)
     check_scheduler_fits(name, fitted)
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
     decided = scheduler_traits.ALL[name].chooses and fitted.servers == 1

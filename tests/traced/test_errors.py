@@ -13,7 +13,7 @@ from refusals import bounds, refusals, refused
 from spmd import spmd
 
 import fastjax
-from fastjax.errors import ArgumentError, OptionError, TopologyError
+from fastjax.errors import ArgumentError, OptionError, TopologyError, TopologyWarning
 
 RUNTIME_ERROR = jax.errors.JaxRuntimeError
 METADATA = tuple(field.name for field in dataclasses.fields(reference.Metadata))
@@ -135,6 +135,13 @@ def test_topologies_and_schedulers_that_do_not_fit():
     many = traced(lambda *a: table_of(a[3], topology=fastjax.Topology(2, 2**14)))
     refused(TopologyError, many, "2 x 16384 devices", "32767")
     refused(OptionError, traced_with(scheduler="fastest"), "scheduler must be", "got 'fastest'")
+
+
+def test_rates_in_another_unit_are_doubted():
+    slow = fastjax.Topology(2, 4, scale_out_bandwidth=400)
+    for topology in (slow, fastjax.Topology(2, 4, scale_up_bandwidth=450)):
+        with pytest.warns(TopologyWarning, match=r"_bandwidth is 4[05]0 bytes/s"):
+            traced_with(topology=topology)()
 
 
 OUTSIDE = "inside jax.shard_map over a mesh with that axis; got axis_name "

@@ -9,6 +9,7 @@ import fastjax
 from fastjax.cli.shared.text import Section
 from fastjax.errors import OptionError
 from fastjax.simulation import PRESETS, Preset
+from fastjax.topology import doubt
 
 # Options of the fabric: what they are, and the power of ten that they are shown in.
 RATES = {
@@ -69,7 +70,7 @@ def topology(options: argparse.Namespace, devices: int, servers: int) -> fastjax
       servers: likewise.
 
     Raises:
-      OptionError: --failed-nics names a device that there is not.
+      OptionError: --failed-nics names a device that there is not, or a rate is in another unit.
       TopologyError: a rate is impossible.
     """
     given = {name: getattr(options, name) for name in RATES}
@@ -77,7 +78,10 @@ def topology(options: argparse.Namespace, devices: int, servers: int) -> fastjax
     rates: dict[str, Any] = dict(named.rates) if named else {}
     rates |= {name: rate for name, rate in given.items() if rate is not None}
     nics = _nics(options.failed_nics, devices, rates.get("scale_out_bandwidth"))
-    return fastjax.Topology(servers, devices // servers, **rates, nic_bandwidths=nics)
+    found = fastjax.Topology(servers, devices // servers, **rates, nic_bandwidths=nics)
+    if (doubted := doubt(found)) is not None:
+        raise OptionError(doubted)
+    return found
 
 
 def _nics(failed: list[int], devices: int, rate: float | None) -> tuple[float, ...] | None:
