@@ -62,3 +62,8 @@ __all__ = [
     "swap_ragged_all_to_all",
     "traffic",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names: other modules of the package are there too, for itself."""
+    return [*__all__, "__version__", "network", "simulation"]

@@ -36,3 +36,8 @@ __all__ = [
     "save_plans",
     "take_weights",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -96,6 +96,8 @@ def test_reference_has_every_public_name():
     names += ["FASTJAX_TIMEOUT"]
     missing = [name for name in names if not re.search(rf"`(fastjax\.(errors\.)?)?{name}\b", text)]
     assert missing == []
+    for module in (fastjax, moe):
+        assert {*module.__all__} <= {*dir(module)} <= {*vars(module)}
 
 
 def test_recorded_results_are_those_shown():
