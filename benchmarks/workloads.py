@@ -25,7 +25,7 @@ def drawn(skew: Skew, alpha: float = 0.0) -> Workload:
     def make(servers: int, per_server: int, rows: int, seed: int) -> np.ndarray:
         devices = servers * per_server
         traffic = make_traffic(skew, devices, rows, alpha=alpha, seed=seed)
-        if skew != "zipf-expert":
+        if skew != "expert-popularity":
             return traffic
         return traffic[:, np.random.default_rng([seed, 1]).permutation(devices)]
 
@@ -82,7 +82,7 @@ def trained(servers: int, per_server: int, rows: int, seed: int) -> np.ndarray:
 WORKLOADS: dict[str, Workload] = {
     "uniform": drawn("uniform"),
     "pair-zipf 0.8": drawn("pair-zipf", 0.8),
-    "expert 0.8": drawn("zipf-expert", 0.8),
+    "expert 0.8": drawn("expert-popularity", 0.8),
     "trained": trained,
     "hot receiver": hot_receiver,
     "single flow": single_flow,

@@ -142,7 +142,7 @@ def layer_time(
     tokens: int,
     top_k: int,
     row_bytes: int,
-    experts: int,
+    num_experts: int,
     *,
     seconds_per_row: float,
     chunks: int | None = None,
@@ -164,7 +164,7 @@ def layer_time(
       tokens: of a device.
       top_k: experts of a token.
       row_bytes: bytes of a token's row.
-      experts: of all devices together, a multiple of the devices.
+      num_experts: of all devices together, a multiple of the devices.
       seconds_per_row: that an expert works on one row.
       chunks: that the tokens of a device are split into, up to 256 and no more than there are
         tokens. By default the best number: the fewest chunks that come within 1 % of the fastest,
@@ -189,7 +189,7 @@ def layer_time(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
     """
     work = _checked(
-        topology, tokens, top_k, row_bytes, experts, seconds_per_row, crossing_bytes,
+        topology, tokens, top_k, row_bytes, num_experts, seconds_per_row, crossing_bytes,
         chunk_overhead, scheduler, backward,
     )  # fmt: skip
     if chunks is None:
@@ -220,7 +220,7 @@ def _checked(
     tokens: int,
     top_k: int,
     row_bytes: int,
-    experts: int,
+    num_experts: int,
     seconds_per_row: float,
     crossing_bytes: int | None,
     chunk_overhead: float,
@@ -229,10 +229,10 @@ def _checked(
 ) -> _Work:
     check_topology(topology)
     tokens = _integer("tokens", tokens, 0, 2**31 - 1)
-    experts = _integer("experts", experts, 1, 2**31 - 1)
+    experts = _integer("num_experts", num_experts, 1, 2**31 - 1)
     if experts % topology.num_devices:
         raise ArgumentError(
-            f"experts must divide over the {topology.num_devices} devices, got {experts}."
+            f"num_experts must divide over the {topology.num_devices} devices, got {experts}."
         )
     top_k = _integer("top_k", top_k, 1, experts)
     check_row_bytes(row_bytes)

@@ -19,7 +19,7 @@ from fastjax.errors import ArgumentError, OptionError
 
 RATES = {"scale_up_bandwidth": 1e9, "scale_out_bandwidth": 1e8, "transfer_overhead": 0.0}
 ROUND = Topology(2, 2, **RATES, scale_up_latency=0, scale_out_latency=0)
-LAYER = {"tokens": 8000, "top_k": 4, "row_bytes": 100, "experts": 8}
+LAYER = {"tokens": 8000, "top_k": 4, "row_bytes": 100, "num_experts": 8}
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 7])
@@ -116,7 +116,13 @@ def test_the_default_is_to_compare_both_ways():
     slow_nics, slow_links = (
         Topology(4, 4, scale_up_bandwidth=up, scale_out_bandwidth=10e9) for up in (400e9, 1e9)
     )
-    layer = {"tokens": 4096, "top_k": 8, "row_bytes": 8192, "experts": 64, "seconds_per_row": 1e-8}
+    layer = {
+        "tokens": 4096,
+        "top_k": 8,
+        "row_bytes": 8192,
+        "num_experts": 64,
+        "seconds_per_row": 1e-8,
+    }
     assert layer_time(slow_nics, **layer).deduplicated
     assert not layer_time(slow_links, **layer).deduplicated
 
@@ -161,8 +167,8 @@ def test_a_chunk_has_a_least_size():
         ({"top_k": 9}, "top_k must be an integer from 1 to 8"),
         ({"row_bytes": 0}, "row_bytes must be an integer from 1"),
         ({"crossing_bytes": 0}, "row_bytes must be an integer from 1"),
-        ({"experts": 0}, "experts must be an integer from 1"),
-        ({"experts": 6}, "experts must divide over the 4 devices, got 6"),
+        ({"num_experts": 0}, "num_experts must be an integer from 1"),
+        ({"num_experts": 6}, "num_experts must divide over the 4 devices, got 6"),
         ({"seconds_per_row": -1.0}, "seconds_per_row must be seconds from 0"),
         ({"seconds_per_row": float("nan")}, "seconds_per_row must be seconds from 0"),
         ({"seconds_per_row": "1"}, "seconds_per_row must be seconds from 0"),

@@ -122,8 +122,17 @@ def test_bench_in_a_process_of_its_own(tmp_path):
 @pytest.mark.parametrize("skew", workloads.SKEWS)
 def test_bench_options(skew: str, tmp_path):
     path = tmp_path / "record.json"
-    arguments = ["--skew", skew, "--dtype", "bfloat16", "--servers", "2", "--schedulers", "fast"]
-    arguments += ["--no-baselines", "--alpha", "1.2", "--seed", "3", "--json", str(path)]
+    arguments = [
+        "--generate",
+        skew,
+        "--dtype",
+        "bfloat16",
+        "--servers",
+        "2",
+        "--schedulers",
+        "fast",
+    ]
+    arguments += ["--no-baselines", "--exponent", "1.2", "--seed", "3", "--json", str(path)]
     assert main(["bench", *TINY[:-1], "0", *arguments]) == 0
     record = json.loads(path.read_text())
     assert [(e["scheme"], e["servers"]) for e in record["schemes"]] == [
@@ -170,8 +179,8 @@ test_refused_options = refusals(
         (benchmark(**{name: 0}), f"--{name.replace('_', '-')} must be 1 or more")
         for name in ("devices", "rows", "row_bytes", "rounds")
     ),
-    (benchmark(alpha=math.nextafter(0, -1)), "--alpha must be from 0 to 20, got -5e-324"),
-    (benchmark(alpha=math.nextafter(20, 21)), "--alpha must be from 0 to 20, got 20.0"),
+    (benchmark(exponent=math.nextafter(0, -1)), "--exponent must be from 0 to 20, got -5e-324"),
+    (benchmark(exponent=math.nextafter(20, 21)), "--exponent must be from 0 to 20, got 20.0"),
     (benchmark(row_bytes=6), "--row-bytes 6 is no whole number of float32"),
     (benchmark(dtype="float31"), "--dtype float31"),
     (benchmark(schedulers=("fastest",)), "--schedulers fastest: there are auto, "),
@@ -181,7 +190,7 @@ test_refused_options = refusals(
 
 def test_options_at_their_bounds():
     for alpha in (0, 20):
-        benchmark(devices=1, rows=1, row_bytes=4, rounds=1, alpha=alpha)()
+        benchmark(devices=1, rows=1, row_bytes=4, rounds=1, exponent=alpha)()
 
 
 @pytest.mark.parametrize("skew", workloads.SKEWS)
@@ -199,7 +208,7 @@ def test_traffic(skew: workloads.Skew):
 
 
 def test_zipf_expert_heats_the_same_receiver_from_every_sender():
-    traffic = workloads.make_traffic("zipf-expert", 8, 100_000)
+    traffic = workloads.make_traffic("expert-popularity", 8, 100_000)
     shares = traffic.sum(axis=0) / traffic.sum()
     np.testing.assert_allclose(shares, fastjax.traffic.zipf(8, 0.8), atol=0.005)
     assert set(traffic.argmax(axis=1)) == {0}

@@ -36,7 +36,7 @@ def benchmark_traffic(skew, devices, rows, alpha, seed):
     def rounded(shares, total):
         return np.diff(np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total)).astype(int)
 
-    if skew == "zipf-expert":
+    if skew == "expert-popularity":
         return rng.multinomial(rows, zipf(devices), size=devices)
     if skew == "pair-zipf":
         shares = rng.permutation(zipf(devices**2))
@@ -62,7 +62,7 @@ def test_the_benchmark_has_the_traffic_it_always_had(skew, devices, rows, alpha,
 
 def test_the_benchmark_has_the_traffic_of_its_records():
     """The first record of benchmarks/results: 8 devices, Zipf 0.8 over experts, seed 0."""
-    traffic = workloads.make_traffic("zipf-expert", 8, 4096, seed=0)
+    traffic = workloads.make_traffic("expert-popularity", 8, 4096, seed=0)
     assert traffic.sum(axis=0).max() == 10255
     assert traffic.max() == 1327
 

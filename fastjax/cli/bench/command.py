@@ -49,9 +49,9 @@ class BenchOptions:
     """Bytes of a row."""
     dtype: str = "float32"
     """Type of the rows' elements."""
-    skew: workloads.Skew = "zipf-expert"
+    generate: workloads.Skew = "expert-popularity"
     """How the traffic is spread; fastjax/cli/shared/workloads.py defines each."""
-    alpha: float = 0.8
+    exponent: float = 0.8
     """Exponent of Zipf's law."""
     schedulers: tuple[str, ...] = ()
     """Schedulers to measure; by default all."""
@@ -70,8 +70,8 @@ class BenchOptions:
         for name in ("devices", "rows", "row_bytes", "rounds"):
             if getattr(self, name) < 1:
                 raise OptionError(f"--{name.replace('_', '-')} must be 1 or more.")
-        if not 0 <= self.alpha <= 20:
-            raise OptionError(f"--alpha must be from 0 to 20, got {self.alpha}.")
+        if not 0 <= self.exponent <= 20:
+            raise OptionError(f"--exponent must be from 0 to 20, got {self.exponent}.")
         uneven = [s for s in self.servers if s < 1 or self.devices % s]
         if uneven:
             raise OptionError(f"--servers {uneven[0]} does not divide {self.devices} devices.")
@@ -120,7 +120,7 @@ def run(options: BenchOptions) -> dict[str, Any]:
     """Measures everything and returns the record."""
     computer = machines.machine()
     traffic = workloads.make_traffic(
-        options.skew, options.devices, options.rows, alpha=options.alpha, seed=options.seed
+        options.generate, options.devices, options.rows, alpha=options.exponent, seed=options.seed
     )
     dtype = jax.numpy.dtype(options.dtype)
     mesh = make_mesh(options.devices)
@@ -170,9 +170,11 @@ def run(options: BenchOptions) -> dict[str, Any]:
 
 
 def _workload(options: BenchOptions, traffic: np.ndarray) -> dict[str, Any]:
-    fields = ("devices", "rows", "row_bytes", "dtype", "skew", "alpha", "seed", "rounds")
+    fields = ("devices", "rows", "row_bytes", "dtype", "seed", "rounds")
     return {
         **{name: getattr(options, name) for name in fields},
+        "skew": options.generate,
+        "alpha": options.exponent,
         "total_bytes": int(traffic.sum()) * options.row_bytes,
         "max_sent_rows": int(traffic.sum(axis=1).max()),
         "max_received_rows": int(traffic.sum(axis=0).max()),

@@ -12,7 +12,7 @@ import numpy as np
 from fastjax.traced.contract import Metadata
 from fastjax.traffic import expert_popularity, pair_zipf, uniform
 
-Skew = Literal["zipf-expert", "pair-zipf", "uniform"]
+Skew = Literal["expert-popularity", "pair-zipf", "uniform"]
 SKEWS: tuple[str, ...] = get_args(Skew)
 
 
@@ -22,7 +22,7 @@ def make_traffic(
     """Draws a traffic matrix: rows that device i sends to device j.
 
     Args:
-      skew: "zipf-expert" is `fastjax.traffic.expert_popularity` with one expert a device,
+      skew: "expert-popularity" is `fastjax.traffic.expert_popularity` with one expert a device,
         "pair-zipf" `fastjax.traffic.pair_zipf` and "uniform" `fastjax.traffic.uniform`.
       devices: number of devices.
       rows: rows a device sends; on average, for "pair-zipf".
@@ -32,7 +32,7 @@ def make_traffic(
     Returns:
       int64, shape (devices, devices).
     """
-    if skew == "zipf-expert":
+    if skew == "expert-popularity":
         return expert_popularity(devices, rows, exponent=alpha, seed=seed)
     if skew == "pair-zipf":
         return pair_zipf(devices, rows, exponent=alpha, seed=seed)
