@@ -206,6 +206,7 @@ def _verdict(ways: Sequence[Mapping[str, Any]], least: int | None, default: bool
     before, after = (f"{way['slowest_by_mean']:.2f}" for way in ways[:2])
     return [
         f"Levelled, the slowest device has {after} x the mean rows in place of {before} x.",
+        f"The layer takes {ways[1]['by_home']:.2f} x as long.",
         f"With experts as popular, and apart from exchanges, that {pays}.",
         f"By default moe.layer {'levels' if default else 'does not level'} experts here.",
     ]
