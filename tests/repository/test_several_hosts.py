@@ -1,5 +1,7 @@
 """The page on several hosts: its program runs, and its tables name what there is."""
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from unittest import mock
@@ -18,15 +20,17 @@ def program():
     with (
         mock.patch.object(jax.distributed, "initialize") as initialize,
         mock.patch("sys.argv", ["program.py", "host:1", "2", "0"]),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
     ):
         exec(compile(text, "program.py", "exec"), {})
-    return {"initialized_with": initialize.call_args.args}
+    return {"initialized_with": initialize.call_args.args, "printed": printed.getvalue()}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_program_runs(processes):
     for result in multiprocess.run(__file__, "program", processes=processes, devices=4):
         assert result["initialized_with"] == ["host:1", 2, 0]
+        assert result["printed"].startswith("process ")
 
 
 def test_the_reference_has_every_variable():
