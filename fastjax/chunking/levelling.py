@@ -43,6 +43,11 @@ def row_seconds(expert_bytes: int, platform: str) -> float:
     return 2 * expert_bytes / _of(_FLOPS_BY_BYTES, platform)
 
 
+def memory_rate(platform: str) -> float:
+    """A guess at the bytes/s of a device's memory, read or written; platforms as above."""
+    return _of(_MEMORY, platform)
+
+
 def _of(rates: dict[str, float], platform: str) -> float:
     return rates.get(platform, rates["gpu"])
 
@@ -107,7 +112,7 @@ class Levelling:
         fabric = self.topology
         counts = fabric.scale_out_latency if fabric.servers > 1 else fabric.scale_up_latency
         groups = experts // fabric.num_devices + self.copies
-        joining = 2 * groups * self.expert_bytes / _of(_MEMORY, self.platform)
+        joining = 2 * groups * self.expert_bytes / memory_rate(self.platform)
         return counts + fabric.scale_up_latency + joining
 
     def gain(self, rows: np.ndarray) -> float:
@@ -156,4 +161,12 @@ def pays(
     return work.gain(even) > -MOST_LOSS and work.gain(skewed) > LEAST_GAIN
 
 
-__all__ = ["LEAST_GAIN", "MOST_LOSS", "Levelling", "cost_rows", "pays", "row_seconds"]
+__all__ = [
+    "LEAST_GAIN",
+    "MOST_LOSS",
+    "Levelling",
+    "cost_rows",
+    "memory_rate",
+    "pays",
+    "row_seconds",
+]

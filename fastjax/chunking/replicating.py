@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from fastjax.chunking import prices
+from fastjax.chunking import levelling, prices
 from fastjax.topology import Topology
+
+_PASSES = 4  # over rows in memory: they are written and read at experts, and again at tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,32 +29,40 @@ class Replicated:
     sum_bytes: int
 
 
-def summing_is_faster(topology: Topology, tokens: Replicated, scheduler: str) -> bool:
+def summing_is_faster(
+    topology: Topology, tokens: Replicated, scheduler: str, platform: str
+) -> bool:
     """Whether each device should have its experts work on all tokens, and results be summed.
 
     In whole nanoseconds: processes must decide alike, and their hosts may round differently.
     """
-    divided, summed = predicted_times(topology, tokens, scheduler)
+    divided, summed = predicted_times(topology, tokens, scheduler, platform)
     return round(summed * 1e9) < round(divided * 1e9)
 
 
-def predicted_times(topology: Topology, tokens: Replicated, scheduler: str) -> tuple[float, float]:
+def predicted_times(
+    topology: Topology, tokens: Replicated, scheduler: str, platform: str
+) -> tuple[float, float]:
     """Seconds by the cost model, without the experts, which have as many rows either way.
 
     Divided, each device takes its part: counts are gathered, a plan is made, rows go to experts and
     back, and all devices gather the results. Summed, all devices reduce an array of all tokens: as
-    many start-ups as two gatherings have, and twice the bytes of one, of wide rows.
+    many start-ups as two gatherings have, and twice the bytes of one, of wide rows. And each device
+    has a row in memory for each choice of all tokens, not only of its part.
 
     Args:
       topology: the fabric.
       tokens: of all devices.
       scheduler: that plans where tokens are divided.
+      platform: of the devices; see `levelling.row_seconds`.
     """
     each = -(-tokens.count // topology.num_devices)
     there = prices.of_each_choice(topology, each * tokens.top_k, scheduler, tokens.row_bytes)
     gathered = _gathering(topology, 0) + _gathering(topology, tokens.count * tokens.result_bytes)
-    divided = there.planning + 2 * there.exchange + gathered
-    return divided, 2 * _gathering(topology, tokens.count * tokens.sum_bytes)
+    of_token = tokens.top_k * _PASSES * tokens.row_bytes / levelling.memory_rate(platform)
+    divided = there.planning + 2 * there.exchange + gathered + each * of_token
+    summed = 2 * _gathering(topology, tokens.count * tokens.sum_bytes) + tokens.count * of_token
+    return divided, summed
 
 
 def _gathering(topology: Topology, size: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from fastjax import jax_compat, scheduler_traits
 from fastjax.chunking import replicating
 from fastjax.errors import ReplicatedTokensWarning
 from fastjax.jax_compat import Axes
-from fastjax.moe import combining, each_choice, routing, types
+from fastjax.moe import checkpoint, combining, each_choice, routing, types
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.pipeline import Experts
 from fastjax.moe.planning import sizes_to_plan
@@ -54,7 +54,7 @@ def is_summed(whole: Arrangement, x: jax.Array, top_k: int) -> bool:
     result_bytes, sum_bytes = width * x.dtype.itemsize, width * wide.itemsize
     tokens = replicating.Replicated(count, top_k, whole.row_bytes, result_bytes, sum_bytes)
     return topology.num_devices == 1 or replicating.summing_is_faster(
-        topology, tokens, whole.group.spec.scheduler
+        topology, tokens, whole.group.spec.scheduler, jax.default_backend()
     )
 
 
@@ -92,34 +92,55 @@ def summed(
 
     Nothing is exchanged but these results. Values vary over the axes.
     """
+    tokens, top_k = expert_ids.shape
+    at_home = checkpoint.named(_at_home(expert_ids, whole))
+    each = jnp.broadcast_to(x[:, None], (tokens, top_k, x.shape[1]))
+    rows = _taken(each.reshape(tokens * top_k, x.shape[1]), at_home.choice)
+    made = experts(rows, at_home.group_sizes, at_home.group_rows, params)
+    made = combining.check_rows(made, len(rows))
+    returned = _taken(made, at_home.row).reshape(tokens, top_k, made.shape[1])
+    factors = jnp.ones((tokens, top_k), made.dtype) if weights is None else weights
+    factors = jnp.where(at_home.row.reshape(tokens, top_k) < len(rows), factors, 0)
+    total = jax.lax.psum(each_choice.add_up(returned, factors), whole.group.axes)
+    return total.astype(made.dtype), at_home.group_rows.sum(dtype=jnp.int32)
+
+
+class _AtHome(NamedTuple):
+    """Rows for the experts of a device, of all tokens.
+
+    Attributes:
+      choice: int32, shape (room,): the choice, token * k + which, that each row is of.
+      row: int32, shape (tokens * k,): and the row of each choice. Where there is none, either has
+        numbers behind the last that differ.
+      group_rows, group_sizes: rows of each expert of this device, without and with padding.
+    """
+
+    choice: jax.Array
+    row: jax.Array
+    group_rows: jax.Array
+    group_sizes: jax.Array
+
+
+def _at_home(expert_ids: jax.Array, whole: Arrangement) -> _AtHome:
     count, alignment = whole.experts.count, whole.experts.alignment
-    here, (tokens, top_k) = count // len(whole.servers.rank_of), expert_ids.shape
+    here, choices = count // len(whole.servers.rank_of), expert_ids.size
     chosen = routing.check(expert_ids, count)
     local = chosen.experts - whole.group.position() * here
     local = jnp.where((local >= 0) & (local < here), local, here)
     by_expert = routing.by_expert(routing.Choices(local, chosen.wrong), here)
     counts = _refused(by_expert, whole)
-    first = jnp.zeros((), jnp.int32)  # of one device
-    found = routing.find(routing.at_home(counts[None]), first, alignment)
+    only = jnp.zeros((), jnp.int32)  # the position of one device
+    found = routing.find(routing.at_home(counts[None]), only, alignment)
+    room = choices + here * (alignment - 1)
     shifts = found.dispatch.output_offsets - found.dispatch.input_offsets
-    all_rows, room = tokens * top_k, tokens * top_k + here * (alignment - 1)
-    # The row of each choice, and the choice of each row; where there is none, different numbers
-    # behind the last.
-    number = jnp.arange(all_rows, dtype=jnp.int32)
+    number = jnp.arange(choices, dtype=jnp.int32)
     row = number + look_up(jnp.append(shifts, jnp.int32(room)), by_expert.experts)
     row = look_up(row, by_expert.place)
-    choice = all_rows + jnp.arange(room, dtype=jnp.int32)
+    choice = choices + jnp.arange(room, dtype=jnp.int32)
     choice = choice.at[row].set(
         number, mode="drop", unique_indices=True, wrap_negative_indices=False
     )
-    each = jnp.broadcast_to(x[:, None], (tokens, top_k, x.shape[1]))
-    rows = _taken(each.reshape(all_rows, x.shape[1]), choice)
-    made = combining.check_rows(experts(rows, found.group_sizes, found.group_rows, params), room)
-    returned = _taken(made, row).reshape(tokens, top_k, made.shape[1])
-    factors = jnp.ones((tokens, top_k), made.dtype) if weights is None else weights
-    factors = jnp.where(row.reshape(tokens, top_k) < room, factors, 0)
-    total = jax.lax.psum(each_choice.add_up(returned, factors), whole.group.axes)
-    return total.astype(made.dtype), counts.sum(dtype=jnp.int32)
+    return _AtHome(choice, row, found.group_rows, found.group_sizes)
 
 
 def _taken(rows: jax.Array, at: jax.Array) -> jax.Array:
