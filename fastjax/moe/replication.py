@@ -34,12 +34,10 @@ def warn_of_copies(x: jax.Array, axes: Axes) -> None:
     """Warns, once for the axes, of tokens that are known to be the same on all of the devices."""
     if not jax_compat.check_vma_enabled() or axes in _warned:
         return
-    varying = jax_compat.vma(jax.typeof(x))
-    same = [name for name in axes if name not in varying and jax.lax.axis_size(name) > 1]
-    if same:
+    if jax.lax.axis_size(axes) > 1 and not jax_compat.vma(jax.typeof(x)).intersection(axes):
         _warned.add(axes)
         warnings.warn(
-            f"all devices along {', '.join(map(repr, same))} have the same tokens, and moe.layer "
+            f"all devices along {', '.join(map(repr, axes))} have the same tokens, and moe.layer "
             "has experts work on those of each. Give replicated=True, so that they work on them "
             "once; or give each device tokens of its own, by the shard_map's in_specs.",
             ReplicatedTokensWarning,

@@ -120,7 +120,7 @@ def layer(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)  # there may be none
+    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)  # no axis is told first
     tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     arguments.check_replicated(replicated, groups)
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
@@ -146,7 +146,7 @@ def layer(
         drop,
     )
     work = _Work(options, experts, chunks, seconds_per_row)
-    if not replicated:
+    if not replicated and groups is None:
         replication.warn_of_copies(tokens.x, axes)
     run = _run_replicated if replicated else _run
     result, stats = run(work, tokens.x, tokens.expert_ids, tokens.weights, params)
