@@ -73,7 +73,7 @@ def test_links_lead_somewhere(page: Path):
 def code_of(page: Path) -> list[str]:
     """Lines of code, but for what commands print: that is shown as it is."""
     text = re.sub(r"^    \$ .*\n(?:    .*\n|\n)+", "", page.read_text(), flags=re.MULTILINE)
-    fenced = re.findall(r"^```.*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     indented = re.findall(r"(?<=\n\n)    (?:.*\n    )*.*\n", text)
     return "".join([*fenced, *map(textwrap.dedent, indented)]).splitlines()
 
