@@ -43,7 +43,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Makes the page's links lead to where files are on the site."""
+    """Makes links lead to where files are on the site, and says how searches find the page."""
+    if page.file.src_uri.startswith("repository/"):
+        page.meta["search"] = {"exclude": True}  # records have every word, and would come first
+    elif page.file.src_uri.startswith("design/"):
+        page.meta["search"] = {"boost": 0.5}
     if page.file.generated_by and page.file.abs_src_path is None:
         return markdown  # a list of ours
     source = Path(page.file.abs_src_path)
