@@ -20,15 +20,15 @@ PROGRAMS = {
     "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32 --rows 256",
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "simulated_cluster.py": "",
-    "endurance.py": "--exchanges 100 --programs 6 --steps 0 --jobs 0",
+    "endurance.py": "--exchanges 100 --programs 3 --steps 0 --jobs 0",
     "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --delay 0.001",
-    "emulated_cluster overlap": f"{LAYER} --experts 4 --top-k 2 --chunks 1 2 --ratios 1 "
-    "--timelines",
 }
 LONG = {
     "moe_layer.py": "--tokens 16 --width 8 --inner 8 --rounds 1 --experts 8 --least 0",
     "balance.py": "--tokens 16 --width 16 --experts 16",
     "emulated_cluster layer": f"{LAYER} --layers 4:2:0 --backward",
+    "emulated_cluster overlap": f"{LAYER} --experts 4 --top-k 2 --chunks 1 2 --ratios 1 "
+    "--timelines",
     "layer_memory.py": "--tokens 64 --width 64 --runs 1",
     "endurance.py": "--exchanges 0 --steps 0 --jobs 2",
     "fault_matrix.py": "--only wrong",

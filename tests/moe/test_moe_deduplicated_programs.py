@@ -93,7 +93,9 @@ def exchanges(text):
 
 
 @pytest.mark.usefixtures("indexed_as")
-@pytest.mark.parametrize("at", ["dispatch", "combine"])
+@pytest.mark.parametrize(
+    ("indexed_as", "at"), [("as CPU", "dispatch"), ("as GPU", "combine")], indirect=["indexed_as"]
+)
 def test_only_wanted_cotangents_are_exchanged(rng, at):
     """The way there, the sum and the way back; backward what the gradients need, and no more."""
     x = rng.normal(size=(8 * 6, 4)).astype(np.float32)

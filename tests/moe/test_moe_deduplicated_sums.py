@@ -12,9 +12,14 @@ from deduplicated import EXPERTS, check, dispatched, spread
 import fastjax
 from fastjax import moe
 
+in_turn = functools.partial(pytest.mark.parametrize, indirect=["indexed_as"])
+
 
 @pytest.mark.usefixtures("indexed_as")
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, bool])
+@in_turn(
+    ("indexed_as", "dtype"),
+    [("as CPU", np.int8), ("as GPU", np.uint16), ("as CPU", np.int32), ("as GPU", bool)],
+)
 def test_integer_rows_with_weights(rng, dtype):
     """They are rounded once, at the end."""
     x = rng.integers(0, 2 if dtype is bool else 9, (8 * 5, 3)).astype(dtype)
@@ -35,7 +40,10 @@ def test_integer_rows_with_weights(rng, dtype):
 
 
 @pytest.mark.usefixtures("indexed_as")
-@pytest.mark.parametrize("payload", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
+@in_turn(
+    ("indexed_as", "payload"),
+    [("as CPU", jnp.bfloat16), ("as GPU", jnp.float16), ("as CPU", jnp.float8_e4m3fn)],
+)
 def test_narrow_payloads(rng, payload):
     """Rows are as exact as their type says, once for each way."""
     problem = reference.problem(rng, 8, 12, EXPERTS)
@@ -66,8 +74,18 @@ def in_order(x, ids, weights, servers, crossing, *, by_choice):
     return total.astype(x.dtype)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float32])
-@pytest.mark.parametrize("crossing", [None, jnp.bfloat16, np.float32])
+@in_turn(
+    ("indexed_as", "dtype", "crossing"),
+    [
+        ("as CPU", jnp.bfloat16, None),
+        ("as CPU", jnp.bfloat16, np.float32),
+        ("as CPU", np.float16, jnp.bfloat16),
+        ("as CPU", np.float32, None),
+        ("as GPU", jnp.bfloat16, None),
+        ("as GPU", np.float16, np.float32),
+        ("as GPU", np.float32, jnp.bfloat16),
+    ],
+)
 def test_bits_of_sums(rng, indexed_as, dtype, crossing):
     """The order of all operations is defined: on GPUs, inside servers, by choice."""
     x = rng.normal(size=(8 * 6, 40)).astype(dtype)
@@ -106,8 +124,12 @@ def test_narrow_rows_are_summed_in_wide_ones(rng, wide):
 
 
 @pytest.mark.usefixtures("indexed_as")
-@pytest.mark.parametrize(
-    "dtype", [bool, np.int8, np.uint16, np.int32, jnp.int4, np.complex64, jnp.float8_e5m2]
+@in_turn(
+    ("indexed_as", "dtype"),
+    [
+        *(("as CPU", dtype) for dtype in (bool, np.uint16, jnp.int4, jnp.float8_e5m2)),
+        *(("as GPU", dtype) for dtype in (np.int8, np.int32, jnp.int4, np.complex64)),
+    ],
 )
 def test_rows_of_any_type(rng, dtype):
     x = rng.integers(0, 2, (8 * 5, 3)).astype(dtype)

@@ -22,8 +22,7 @@ SOME = [
     ),
     Scenario(("loop", "loop"), forgets="all", inspects=True),
     Scenario(("copies", "branch", "fused"), forgets="one", late=1, late_at=1),
-    Scenario(("layer", "layer"), inspects=True, late=1, late_at=1),
-    Scenario(("chunks", "layer"), forgets="all", late=1, late_at=4),
+    Scenario(("chunks", "layer"), forgets="all", inspects=True, late=1, late_at=4),
 ]
 
 
@@ -41,15 +40,15 @@ def fly(scenarios: list[Scenario], processes: int, devices: int, cache: str = ""
 
 
 def test_compiled_and_then_read_from_a_cache_in_one_process(tmp_path: Path) -> None:
-    fly(SOME, 2, 2, str(tmp_path))
+    fly(SOME[2:], 2, 2, str(tmp_path))
     cached = sorted(path.name for path in tmp_path.glob("*-cache"))
-    assert len([name for name in cached if "step" in name]) >= len(SOME)
-    fly(SOME, 2, 2, str(tmp_path))
+    assert len([name for name in cached if "step" in name]) >= len(SOME[2:])
+    fly(SOME[2:], 2, 2, str(tmp_path))
     assert sorted(path.name for path in tmp_path.glob("*-cache")) == cached
 
 
 def test_four_processes() -> None:
-    fly(SOME[:4], 4, 1)
+    fly(SOME[:2], 4, 1)
 
 
 @pytest.mark.parametrize("how", ["fails", "another", "leaves"])
