@@ -56,15 +56,6 @@ def dense_layer(x, router, experts):
     return reference.dense(x, router, experts, 2)
 
 
-def test_one_planning_for_a_layer_and_its_gradients(rng):
-    problem = reference.problem(rng, 8, 12, EXPERTS)
-    step = sharded(layer)
-    result, made = plannings(jax.jit(step), *flat(problem))
-    assert made == 1
-    assert planning_equations(jax.make_jaxpr(step)(*flat(problem)).jaxpr) == 1
-    same(result, expected(dense_layer, problem))
-
-
 @pytest.mark.parametrize(("policy", "wanted"), [(moe.save_plans, 1), (None, 2)])
 def test_checkpoint(rng, policy, wanted):
     problem = reference.problem(rng, 8, 12, EXPERTS)
