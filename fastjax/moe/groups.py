@@ -13,7 +13,7 @@ from jax.core import Tracer
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import types
-from fastjax.moe.tiles import Runs, over_groups, tile_rows
+from fastjax.moe.tiles import Runs, over_groups
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
@@ -25,21 +25,28 @@ def grouped_map(
     params: Params,
     group_sizes: jax.Array,
     group_rows: jax.Array | None = None,
+    *,
+    usual_rows: int | None = None,
 ) -> jax.Array:
     """Applies to each row what its group does, tile by tile: a whole expert in one go.
 
-    Room without rows costs nothing, and what lies between the input and the result is never larger
-    than a tile; the backward pass computes it again. No forward-mode derivatives.
+    On CPUs room without rows costs nothing, and what lies between the input and the result is never
+    larger than a tile of each group, of at most 128 rows. On other platforms all the room is
+    computed, at most an eighth of it at once if it has 1024 rows for each group. The backward pass
+    computes again. No forward-mode derivatives. A row's result depends on the row, the params
+    and all shapes, not on its place or on other rows.
 
     Args:
       function: takes rows, shape (some, width), and one group's params; returns a row for each,
         shape (some, new width). Rows must not depend on each other. It may use no other traced
-        values, and no collectives: devices have different numbers of tiles.
+        values, and no collectives: devices have different numbers of tiles. `vmap` batches it.
       rows: floating-point, shape (room, width); those of one group after those of another.
       params: a pytree of floating-point arrays, each with a leading dimension of groups.
       group_sizes: rows of each group, integers, shape (groups,).
       group_rows: how many of them, from the first, are no padding; by default all. The function is
         not applied to padding, which has no part in gradients. See `Handle.group_rows`.
+      usual_rows: how many a group is expected to have, by which the length of tiles is chosen when
+        the program is traced; by default the room's share.
 
     Returns:
       The function of each row, shape (room, new width); zero in padding and after the last group.
@@ -64,17 +71,18 @@ def grouped_map(
                 f"{group_sizes.shape[0]} groups, in a layer the experts of this device (which the "
                 f"shard_map's in_specs must hand out); one is {leaf.dtype} of shape {leaf.shape}."
             )
-    tile = jax.ShapeDtypeStruct((tile_rows(rows.shape[0]), rows.shape[1]), rows.dtype)
+    some = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
     one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
-    made = _traced(function, tile, one)
-    if getattr(made, "ndim", 0) != 2 or made.shape[0] != tile.shape[0]:
+    made = _traced(function, some, one)
+    if getattr(made, "ndim", 0) != 2 or made.shape[0] != rows.shape[0]:
         shapes = jax.tree.map(lambda array: array.shape, made)
         raise ArgumentError(
-            f"function must return a row for each of its rows, shape ({tile.shape[0]}, new width), "
+            f"function must return a row for each of its rows, shape ({rows.shape[0]}, new width), "
             f"got {shapes}."
         )
     if group_sizes.shape[0] == 0:
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
+    usual = max(1, usual_rows or -(-rows.shape[0] // group_sizes.shape[0]))
     leaves, structure = jax.tree.flatten((rows, params, runs))
     leaves = jax_compat.vary_together(leaves, ())
     rows, params, runs = jax.tree.unflatten(structure, leaves)
@@ -83,7 +91,7 @@ def grouped_map(
         del masked
         return (function(rows[0], params),), ()
 
-    mapped: Any = over_groups(of_tile, (rows,), (), params, runs)
+    mapped: Any = over_groups(of_tile, usual, (rows,), (), params, runs)
     (result,), _ = mapped
     return result
 

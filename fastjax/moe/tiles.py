@@ -1,10 +1,16 @@
-"""Applies functions to rows of groups, tile by tile."""
+"""Applies functions to rows of groups, tile by tile.
+
+A tile is some rows, of which a run belongs to one group. All tiles of a call have one length, which
+is known when the program is traced: that of groups that are all alike, or an equal part of it. So
+the products that a row has a part in have the same shapes wherever it lies and whatever rows there
+are, in its group or in others.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +18,16 @@ import jax.numpy as jnp
 from fastjax.moe import types
 from fastjax.traced.nonnegative import look_up, quotient_up
 
-_TILE = 128  # rows
+_MANY_ROWS = 128  # products of more are hardly faster for each
+_FEW_ROWS = 64  # of a group: with more, what lies between products leaves caches if all go at once
+_MOST_TILES = 8  # of a group of the mean size, where tiles of all groups go at once
+# Of params, which loops would copy. For fewer, a program of half the size makes up for it.
+_MANY_BYTES = 1 << 16
 
 Rows = Any  # a pytree of arrays with as many rows each
 Params = Any  # a pytree of arrays
 OfTile = Callable[[Rows, Rows, Params], tuple[Rows, Params]]
-StateT = TypeVar("StateT")
+Found = tuple[Rows, Params]
 
 
 class Runs(NamedTuple):
@@ -27,9 +37,9 @@ class Runs(NamedTuple):
     sizes: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def over_groups(
-    function: OfTile, rows: Rows, masked: Rows, of_groups: Params, runs: Runs
+    function: OfTile, mean: int, rows: Rows, masked: Rows, of_groups: Params, runs: Runs
 ) -> tuple[Rows, Params]:
     """Applies a function to the rows of each group, tile by tile.
 
@@ -40,6 +50,7 @@ def over_groups(
       function: of a tile. Takes rows; rows that are zero where they are another group's; and what
         belongs to the group. Returns new rows, and a part of a sum over the group, to which rows
         that are zero add nothing.
+      mean: rows of a group of usual size.
       rows: shape (room, ...) each.
       masked: the same.
       of_groups: shape (groups, ...) each.
@@ -48,33 +59,31 @@ def over_groups(
     Returns:
       New rows, and the sums of each group.
     """
-    room = rows[0].shape[0]
-    first = lambda a: a[: tile_rows(room)]  # noqa: E731
-    some, none = jax.tree.map(first, (rows, masked))
+    room, groups = rows[0].shape[0], runs.sizes.shape[0]
+    some, none = jax.tree.map(lambda a: a[:1], (rows, masked))
     of_one = jax.tree.map(lambda p: p[0], of_groups)
     made, parts = jax.eval_shape(function, some, none, of_one)
     zeros = functools.partial(jnp.zeros_like, rows[0])
     results = jax.tree.map(lambda a: zeros(a.dtype, shape=(room, *a.shape[1:])), made)
     # Sums of many tiles: in float32 or wider.
     wide = lambda p: types.promoted(p.dtype, jnp.float32)  # noqa: E731
-    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(*runs[0].shape, *p.shape)), parts)
-
-    def add(tile: _Tile, found: tuple[Rows, Params]) -> tuple[Rows, Params]:
-        results, totals = found
-        own, or_zero = jax.tree.map(tile.own, rows), jax.tree.map(tile.own_or_zero, masked)
-        values, parts = function(own, or_zero, tile.of_group(of_groups))
-        results = jax.tree.map(tile.written, results, values)
-        return results, jax.tree.map(tile.added_to_group, totals, parts)
-
-    results, totals = _over_tiles(add, room, runs, (results, totals))
+    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(groups, *p.shape)), parts)
+    if room > 0:
+        work = functools.partial(_Work, function, mean, rows, masked, of_groups)
+        results, totals = jax.lax.platform_dependent(
+            runs,
+            (results, totals),
+            cpu=work(min(room, _tile_rows(mean, mean))).one_by_one,
+            default=work(min(room, _tile_rows(mean, _MOST_TILES))).in_blocks,
+        )
     return results, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, parts)
 
 
-def _forward(function: OfTile, *operands: Any) -> Any:
-    return over_groups(function, *operands), operands
+def _forward(function: OfTile, mean: int, *operands: Any) -> Any:
+    return over_groups(function, mean, *operands), operands
 
 
-def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
+def _backward(function: OfTile, mean: int, operands: Any, cts: tuple[Rows, Params]) -> Any:
     rows, masked, of_groups, runs = operands
     results_ct, sums_ct = cts
 
@@ -84,7 +93,8 @@ def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
         rows_ct, masked_ct, of_group_ct = back((results_ct, sums_ct))
         return (rows_ct, masked_ct), of_group_ct
 
-    made: Any = over_groups(transposed, rows, (masked, results_ct), (of_groups, sums_ct), runs)
+    both = of_groups, sums_ct
+    made: Any = over_groups(transposed, mean, rows, (masked, results_ct), both, runs)
     (rows_ct, masked_ct), of_groups_ct = made
     return rows_ct, masked_ct, of_groups_ct, None
 
@@ -92,63 +102,180 @@ def _backward(function: OfTile, operands: Any, cts: tuple[Rows, Params]) -> Any:
 over_groups.defvjp(_forward, _backward)
 
 
-class _Tile:
-    """Consecutive rows, of which a run belongs to one group."""
+def _tile_rows(mean: int, most_tiles: int) -> int:
+    """Rows of a tile, so that a group of `mean` rows needs few, full ones, `most_tiles` at most."""
+    return -(-mean // min(most_tiles, -(-mean // _MANY_ROWS)))
 
-    def __init__(self, number: jax.Array, room: int, runs: Runs) -> None:
-        self.length = tile_rows(room)
-        tiles = quotient_up(runs.sizes, self.length)
-        last = jnp.cumsum(tiles)
-        self.group = (last <= number).sum()
-        first, size, last_tile, own_tiles = (
-            look_up(array, self.group) for array in (*runs, last, tiles)
-        )
-        start = first + (number - last_tile + own_tiles) * self.length
+
+class _Tile:
+    """Rows, of which a run belongs to one group."""
+
+    def __init__(self, start: jax.Array, end: jax.Array, length: int, room: int) -> None:
+        self.length = length
         # The last tiles begin earlier, so that they end where there is room.
-        self.first = jnp.minimum(start, room - self.length)
-        row = jnp.arange(self.length, dtype=jnp.int32)
-        begins, ends_at = start - self.first, first + size - self.first
-        self.mine = ((row >= begins) & (row < ends_at))[:, None]
-        self._nearest = jnp.clip(row, begins, ends_at - 1)
+        self.first = jnp.minimum(start, room - length)
+        self.rows = self.first + jnp.arange(length, dtype=jnp.int32)
+        self.mine = (self.rows >= start) & (self.rows < end)
+        self._begins = start - self.first
 
     def own(self, array: jax.Array) -> jax.Array:
         """Rows of the tile; in the place of each row of another group, one of its own again.
 
         Rows of other groups may hold anything, and functions need not have a derivative at zero.
         """
-        return look_up(self._slice(array), self._nearest)
+        rows = self.slice(array)
+        one = jax.lax.dynamic_slice_in_dim(rows, self._begins, 1)
+        return jnp.where(self._mask(array), rows, one)
 
     def own_or_zero(self, array: jax.Array) -> jax.Array:
-        return jnp.where(self.mine, self._slice(array), 0)
-
-    def of_group(self, params: Params) -> Params:
-        at = lambda p: jax.lax.dynamic_index_in_dim(p, self.group, keepdims=False)  # noqa: E731
-        return jax.tree.map(at, params)
-
-    def added_to_group(self, totals: jax.Array, values: jax.Array) -> jax.Array:
-        total = self.of_group(totals) + values.astype(totals.dtype)
-        return jax.lax.dynamic_update_index_in_dim(totals, total, self.group, 0)
+        return jnp.where(self._mask(array), self.slice(array), 0)
 
     def written(self, array: jax.Array, values: jax.Array) -> jax.Array:
         """The array, with this tile's own rows changed."""
-        changed = jnp.where(self.mine, values, self._slice(array))
+        changed = jnp.where(self._mask(array), values, self.slice(array))
         return jax.lax.dynamic_update_slice_in_dim(array, changed, self.first, 0)
 
-    def _slice(self, array: jax.Array) -> jax.Array:
+    def slice(self, array: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.length)
 
-
-def tile_rows(room: int) -> int:
-    return min(_TILE, room)
-
-
-def _over_tiles(
-    step: Callable[[_Tile, StateT], StateT], room: int, runs: Runs, start: StateT
-) -> StateT:
-    if room == 0:
-        return start
-    tiles = quotient_up(runs.sizes, tile_rows(room)).sum()
-    return jax.lax.fori_loop(0, tiles, lambda i, now: step(_Tile(i, room, runs), now), start)
+    def _mask(self, array: jax.Array) -> jax.Array:
+        return self.mine.reshape(-1, *(1,) * (array.ndim - 1))
 
 
-__all__ = ["OfTile", "Runs", "over_groups", "tile_rows"]
+class _Work(NamedTuple):
+    """Attributes: those of `over_groups`, and how many rows a tile has."""
+
+    function: OfTile
+    mean: int
+    rows: Rows
+    masked: Rows
+    of_groups: Params
+    length: int
+
+    @property
+    def room(self) -> int:
+        return self.rows[0].shape[0]
+
+    def one_by_one(self, runs: Runs, found: Found) -> Found:
+        """A loop over groups that have rows, of loops over their tiles.
+
+        Params of a group are copied once for all of its tiles, but that takes as long as products
+        with few rows; and products of one tile keep few cores busy. So where groups usually have
+        few rows, and most have some, the first tile of each goes at once, in batched products,
+        which copy nothing.
+        """
+        groups, few = runs.sizes.shape[0], self.mean <= _FEW_ROWS
+        if few and groups > 1 and _bytes_of(self.of_groups) > _MANY_BYTES:
+            many = (runs.sizes > 0).sum() * 2 > groups
+            state = runs, found
+            runs, found = jax.lax.cond(many, self._first_at_once, lambda state: state, state)
+        last = jnp.cumsum((runs.sizes > 0).astype(jnp.int32))
+
+        def of_group(number: jax.Array, found: Found) -> Found:
+            group = (last <= number).sum()
+            start, size = (look_up(array, group) for array in runs)
+            params, (results, totals) = _at(self.of_groups, group), found
+
+            def of_tile(number: jax.Array, found: Found) -> Found:
+                results, sums = found
+                tile = _Tile(start + number * self.length, start + size, self.length, self.room)
+                values, parts = self._applied(tile, params)
+                sums = jax.tree.map(lambda s, p: s + p.astype(s.dtype), sums, parts)
+                return jax.tree.map(tile.written, results, values), sums
+
+            tiles = quotient_up(size, self.length)
+            results, sums = jax.lax.fori_loop(0, tiles, of_tile, (results, _at(totals, group)))
+            put = lambda t, s: jax.lax.dynamic_update_index_in_dim(t, s, group, 0)  # noqa: E731
+            return results, jax.tree.map(put, totals, sums)
+
+        return jax.lax.fori_loop(0, last[-1], of_group, found)
+
+    def _first_at_once(self, state: tuple[Runs, Found]) -> tuple[Runs, Found]:
+        runs, found = state
+        first = jnp.minimum(runs.sizes, self.length)
+        found = self._at_once(runs.starts, runs.starts + first, self.of_groups, found)
+        return Runs(runs.starts + first, runs.sizes - first), found
+
+    def in_blocks(self, runs: Runs, found: Found) -> Found:
+        """As many tiles at once as there are groups, and a loop of known length over all tiles.
+
+        GPUs would wait for the host to know whether a loop goes on.
+        """
+        groups = runs.sizes.shape[0]
+        most = (self.room + groups * (self.length - 1)) // self.length
+        at_once = min(groups, most)
+        tiles = quotient_up(runs.sizes, self.length)
+        last = jnp.cumsum(tiles)
+
+        def of_block(number: jax.Array, found: Found) -> Found:
+            numbers = number * at_once + jnp.arange(at_once, dtype=jnp.int32)
+            group = (last[:, None] <= numbers[None]).sum(0)
+            group = jnp.minimum(group, groups - 1)
+            start, size, last_tile, own_tiles = (look_up(a, group) for a in (*runs, last, tiles))
+            starts = start + (numbers - last_tile + own_tiles) * self.length
+            params = jax.tree.map(lambda p: look_up(p, group), self.of_groups)
+            return self._at_once(starts, start + size, params, found, group)
+
+        return jax.lax.fori_loop(0, -(-most // at_once), of_block, found)
+
+    def _at_once(
+        self,
+        starts: jax.Array,
+        ends: jax.Array,
+        params: Params,
+        found: Found,
+        groups: jax.Array | None = None,
+    ) -> Found:
+        """Tiles in batched products.
+
+        Args:
+          starts: of their rows.
+          ends: of their groups.
+          params: of their groups.
+          found: results and sums so far.
+          groups: of each; by default there is a tile of each group, the first.
+        """
+        results, totals = found
+
+        def of_tile(start: jax.Array, end: jax.Array, params: Params) -> Any:
+            tile = _Tile(jnp.minimum(start, self.room - 1), end, self.length, self.room)
+            values, parts = self._applied(tile, params)
+            # What is made of rows that are not the group's may be no number.
+            own = lambda p: jnp.where(start < end, p, 0)  # noqa: E731
+            return tile.rows, tile.mine, values, jax.tree.map(own, parts)
+
+        places, mine, values, parts = jax.vmap(of_tile)(starts, ends, params)
+        nowhere = self.room + jnp.arange(mine.size, dtype=jnp.int32).reshape(mine.shape)
+        places = jnp.where(mine, places, nowhere)
+
+        def written(array: jax.Array, values: jax.Array) -> jax.Array:
+            return array.at[places].set(values, mode="drop", unique_indices=True)
+
+        results = jax.tree.map(written, results, values)
+        if groups is None:
+            return results, jax.tree.map(lambda t, p: p.astype(t.dtype), totals, parts)
+
+        def added(number: jax.Array, totals: Params) -> Params:
+            return jax.tree.map(
+                lambda t, p: t.at[groups[number]].add(p[number].astype(t.dtype)), totals, parts
+            )
+
+        return results, jax.lax.fori_loop(0, groups.shape[0], added, totals)
+
+    def _applied(self, tile: _Tile, params: Params) -> Found:
+        own, or_zero = (
+            jax.tree.map(tile.own, self.rows),
+            jax.tree.map(tile.own_or_zero, self.masked),
+        )
+        return self.function(own, or_zero, params)
+
+
+def _bytes_of(arrays: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+
+
+def _at(arrays: Any, group: jax.Array) -> Any:
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, group, keepdims=False), arrays)
+
+
+__all__ = ["OfTile", "Runs", "over_groups"]

@@ -125,9 +125,11 @@ def layer(
     arguments.check_replicated(replicated, groups)
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
     arguments.check_seconds_per_row(seconds_per_row)
-    experts, of_one = _of_rows(function, alignment)
+    arguments.check_experts(num_experts, devices)
+    # Of an expert, which all chunks and rounds, and copies, must have alike: tiles have as many.
+    choices = tokens.expert_ids.size * (1 if replicated else devices)
+    experts, of_one = _of_rows(function, alignment, math.ceil(ROUND_FACTOR * choices / num_experts))
     if of_one:
-        arguments.check_experts(num_experts, devices)
         arguments.check_params(params, num_experts // devices)
     if balance is None and not of_one:
         balance = False  # functions have to know of copies
@@ -338,10 +340,12 @@ def _bytes_of_one(params: Params) -> int:
     return max(1, sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves))
 
 
-def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Experts, bool]:
+def _of_rows(
+    function: Callable[..., jax.Array], alignment: int, usual_rows: int
+) -> tuple[Experts, bool]:
     """The function of all experts of a device, to whose results padding adds nothing.
 
-    And whether it is made of a function of one expert.
+    And whether it is made of a function of one expert, which usually has so many rows.
     """
     usage = "function must be a function of (rows, params) or (rows, group_sizes, params)"
     if not callable(function):
@@ -359,7 +363,8 @@ def _of_rows(function: Callable[..., jax.Array], alignment: int) -> tuple[Expert
         ), False
     if len(wanted) == 2:
         return lambda rows, sizes, without, params: grouped_map(
-            function, rows, params, sizes, without if alignment > 1 else None
+            *(function, rows, params, sizes, without if alignment > 1 else None),
+            usual_rows=usual_rows,
         ), True
     raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} without defaults.")
 

@@ -184,6 +184,29 @@ def test_a_layer_in_chunks(count, deduplicate):
     assert any(works(between) for between in begun)
 
 
+@pytest.mark.parametrize(("groups", "room"), [(1, 5000), (8, 8 * 300), (32, 32 * 8), (64, 3)])
+def test_loops_over_tiles_have_known_lengths(groups, room):
+    """XLA would wait for a GPU in every turn of another loop."""
+    sharding = jax.sharding.SingleDeviceSharding(gpus(1)[0])
+    shaped = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
+
+    def step(rows: Any, params: Any, sizes: Any) -> Any:
+        expert = lambda rows, param: jnp.tanh(rows @ param)  # noqa: E731
+        mapped = lambda rows, params: fastjax.moe.grouped_map(expert, rows, params, sizes)  # noqa: E731
+        value, back = jax.vjp(mapped, rows, params)
+        return value, back(value)
+
+    text = compiled(
+        step,
+        shaped((room, WIDTH), jnp.float32),
+        shaped((groups, WIDTH, WIDTH), jnp.float32),
+        shaped((groups,), jnp.int32),
+    )
+    loops = [line for line in text.splitlines() if " while(" in line]
+    assert [line for line in loops if "known_trip_count" not in line] == []
+    assert " conditional(" not in text
+
+
 def works(lines: list[str]) -> bool:
     """Whether there is work of experts among the lines of a program."""
     return any(re.search(r" (?:while|dot)\(|gemm", line) for line in lines)

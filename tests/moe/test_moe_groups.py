@@ -13,6 +13,7 @@ from spmd import mesh_of
 
 import fastjax
 from fastjax import errors, moe
+from fastjax.moe import tiles
 
 
 def both(rng, room, sizes, dtype=np.float32):
@@ -49,6 +50,8 @@ def same(got, wanted, tolerance):
         (128, [64, 64]),
         (129, [1, 128]),
         (50, [20, 10, 20]),
+        (50, [1, 0, 40, 2, 0]),
+        (64, [0, 0, 0, 64]),
         (1, [0, 1]),
         (0, [0, 0]),
     ],
@@ -57,10 +60,72 @@ def test_values_and_gradients(rng, room, sizes):
     same(*both(rng, room, sizes), 1e-5)
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(0, 300), min_size=3, max_size=3), st.sampled_from([0, 1, 200]))
+@settings(max_examples=40)
+@given(
+    st.sampled_from([(3, 300), (4, 10), (7, 40)]).flatmap(
+        lambda of: st.lists(st.integers(0, of[1]), min_size=of[0], max_size=of[0])
+    ),
+    st.sampled_from([0, 1, 200]),
+)
 def test_any_sizes(sizes, spare):
-    same(*both(np.random.default_rng(0), 1000 + spare, sizes), 1e-5)
+    room = {3: 1000, 4: 40, 7: 280}[len(sizes)] + spare
+    same(*both(np.random.default_rng(0), room, sizes), 1e-5)
+
+
+def blocks(patch):
+    """As for a platform that is not CPU: the same function is lowered for it, and run here."""
+    patch.setattr(jax.lax, "platform_dependent", lambda *args, default, **_: default(*args))
+
+
+def at_once(patch):
+    """However few the params."""
+    patch.setattr(tiles, "_MANY_BYTES", 0)
+
+
+@pytest.mark.parametrize("way", [blocks, at_once])
+@pytest.mark.parametrize(
+    ("room", "sizes", "usual"),
+    [
+        (700, [128, 1, 0, 300, 127], None),
+        (5000, [4000, 0], 500),
+        (20, [3, 0, 0, 17], None),
+        (50, [3, 2, 20, 4, 5], 4),
+        (9, [9], None),
+        (3, [0] * 5, None),
+    ],
+)
+def test_other_ways(rng, monkeypatch, way, room, sizes, usual):
+    """Other rows hold what is not finite, and reach no gradient."""
+    sizes = np.array(sizes, np.int32)
+    params = _params_of(rng, len(sizes))
+    rows = rng.normal(size=(room, 5)).astype(np.float32)
+    rows[sizes.sum() :] = np.nan
+    ours = functools.partial(moe.grouped_map, _expert, usual_rows=usual)
+
+    def gradients():
+        result, back = jax.vjp(lambda r, p: ours(r, p, sizes), rows, params)
+        return result, *back(result)
+
+    wanted = gradients()
+    way(monkeypatch)
+    same(gradients(), wanted, 1e-4)
+
+
+@pytest.mark.parametrize("room", [60, 900])
+def test_a_row_has_the_same_values_wherever_it_lies(rng, monkeypatch, room):
+    """Bit for bit, in any group, alone or at once with others; with any room for tiles."""
+    rows = rng.normal(size=(room, 64)).astype(np.float32)
+    params = np.broadcast_to(rng.normal(size=(64, 32)).astype(np.float32), (4, 64, 32))
+    mapped = functools.partial(moe.grouped_map, jnp.dot, usual_rows=room // 4)
+    wanted = jax.jit(mapped)(rows, params, np.full(4, room // 4))
+    at_once(monkeypatch)
+    mapped = jax.jit(mapped)
+    for sizes in ([room // 4] * 4, [room, 0, 0, 0], [1, 0, room - 1, 0], [7, room - 20, 6, 7]):
+        np.testing.assert_array_equal(mapped(rows, params, np.array(sizes)), wanted)
+    order = rng.permutation(room)
+    np.testing.assert_array_equal(mapped(rows[order], params, np.array(sizes)), wanted[order])
+    half = mapped(rows[: room // 2], params[:2], np.array([1, room // 2 - 1]))
+    np.testing.assert_array_equal(half, wanted[: room // 2])
 
 
 def test_bfloat16(rng):
@@ -91,11 +156,15 @@ def _expert(rows, params):
     return jnp.tanh(rows @ params["up"] + params["bias"]) @ params["down"]
 
 
+def _params_of(rng, groups, dtype=np.float32):
+    shapes = {"up": (groups, 5, 7), "bias": (groups, 7), "down": (groups, 7, 3)}
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
 def whole_experts(rng, room, sizes, dtype=np.float32):
     """Values and gradients of grouped_map, and of the same by products of all groups."""
     groups = len(sizes)
-    shapes = {"up": (groups, 5, 7), "bias": (groups, 7), "down": (groups, 7, 3)}
-    params = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    params = _params_of(rng, groups, dtype)
     rows, ct = (rng.normal(size=(room, width)).astype(dtype) for width in (5, 3))
     sizes = np.array(sizes, np.int32)
 
