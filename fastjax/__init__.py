@@ -25,11 +25,11 @@ from fastjax.host.plan import Plan, make_plan
 from fastjax.host.statistics import SiteStats, collect_stats, reset_stats, stats, stats_summary
 from fastjax.scheduling import schedulers
 from fastjax.simulation import Timeline, simulate
+from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
 from fastjax.traced.exchange import fast_ragged_all_to_all, fast_ragged_all_to_all_p
 from fastjax.traced.export import export_checks
 from fastjax.traced.plan import TracedPlan, plan_ragged_all_to_all, planning_count
-from fastjax.traced.swap import swap_ragged_all_to_all
 
 __version__ = _metadata.version("fastjax")
 
