@@ -23,6 +23,7 @@ from jax._src import mesh as _mesh
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
+from jax._src.lax import lax as _lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -42,6 +43,8 @@ Tangent = jax.Array | ad.Zero
 
 Axes = tuple[Hashable, ...]
 """Names of mesh axes."""
+
+ragged_dot_p = _lax.ragged_dot_general_p
 
 LoweringRule = Callable[..., Sequence[MlirValue]]
 BatchingRule = Callable[..., tuple[Any, Any]]
@@ -508,6 +511,7 @@ __all__ = [
     "our_primitives",
     "partition_id",
     "program_name",
+    "ragged_dot_p",
     "replace_if_unused",
     "replica_groups",
     "set_batcher",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
@@ -133,43 +134,70 @@ def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> A
     return made
 
 
-def grouped_dot(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """`jax.lax.ragged_dot(rows, weights, group_sizes)`, tile by tile.
+def grouped_dot(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: jax.Array | None = None,
+) -> jax.Array:
+    """`jax.lax.ragged_dot`, tile by tile.
 
-    On CPUs, JAX's multiplies every row with every group's weights, room without rows included. This
-    does as much as there are rows, on any platform. On GPUs and TPUs prefer JAX's, which has
-    kernels of its own there. Products are summed in float32 or wider. No forward-mode derivatives.
+    On CPUs, JAX's multiplies every row with every group's matrix, room without rows included. This
+    does as much as there are rows. On GPUs and TPUs prefer JAX's, which has kernels of its own
+    there. Products are summed in float32 or wider. No forward-mode derivatives. See
+    `swap_ragged_all_to_all(ragged_dot=True)` for programs that call JAX's.
 
     Args:
-      rows: shape (room, width); those of one group after those of another.
-      weights: one matrix for each group, shape (groups, width, new width).
+      lhs: rows, shape (room, width); those of one group after those of another.
+      rhs: one matrix for each group, shape (groups, width, new width).
       group_sizes: rows of each group, integers, shape (groups,).
+      precision: as of `jax.lax.dot`.
+      preferred_element_type: of the result, floating-point; by default that of both together.
+      group_offset: must be None. A device that has some of the groups passes their rows and sizes.
 
     Returns:
       Each row times its group's matrix, shape (room, new width); zero after the last group.
 
     Raises:
-      ArgumentError: shapes or types do not fit.
+      ArgumentError: shapes or types do not fit, or there is a group_offset.
     """
-    rows, weights, group_sizes = map(jnp.asarray, (rows, weights, group_sizes))
-    shapes = (rows.shape, weights.shape, group_sizes.shape)
+    lhs, rhs, group_sizes = map(jnp.asarray, (lhs, rhs, group_sizes))
+    shapes = (lhs.shape, rhs.shape, group_sizes.shape)
     if (
         [len(shape) for shape in shapes] != [2, 3, 1]
-        or rows.shape[1] != weights.shape[1]
-        or weights.shape[0] != group_sizes.shape[0]
+        or lhs.shape[1] != rhs.shape[1]
+        or rhs.shape[0] != group_sizes.shape[0]
     ):
         raise ArgumentError(
-            "rows, weights and group_sizes must have shapes (room, width), (groups, width, new "
+            "lhs, rhs and group_sizes must have shapes (room, width), (groups, width, new "
             f"width) and (groups,), got {', '.join(map(str, shapes))}."
         )
-    for name, array in (("rows", rows), ("weights", weights)):
-        if not jnp.issubdtype(array.dtype, jnp.inexact):
-            raise ArgumentError(f"{name} must be floating-point, got {array.dtype}.")
-    return grouped_map(_dot, rows, weights, group_sizes)
+    result = jnp.dtype(preferred_element_type or types.promoted(lhs.dtype, rhs.dtype))
+    for name, dtype in (
+        ("lhs", lhs.dtype),
+        ("rhs", rhs.dtype),
+        ("preferred_element_type", result),
+    ):
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise ArgumentError(f"{name} must be floating-point, got {dtype}.")
+    if group_offset is not None:
+        raise ArgumentError(
+            "group_offset is not supported: pass rhs and group_sizes of the groups that are here, "
+            "and lhs from their first row on (jnp.roll moves it to the front)."
+        )
+    return grouped_map(
+        lambda left, right: _dot(left, right, precision, result), lhs, rhs, group_sizes
+    )
 
 
-def _dot(left: jax.Array, right: jax.Array) -> jax.Array:
+def _dot(
+    left: jax.Array, right: jax.Array, precision: jax.lax.PrecisionLike, result: np.dtype
+) -> jax.Array:
     dtype = types.promoted(left.dtype, right.dtype)
-    wide = types.promoted(dtype, jnp.float32)
-    product = jnp.dot(left.astype(dtype), right.astype(dtype), preferred_element_type=wide)
-    return product.astype(dtype)
+    wide = types.promoted(types.promoted(dtype, result), jnp.float32)
+    product = jnp.dot(
+        left.astype(dtype), right.astype(dtype), precision=precision, preferred_element_type=wide
+    )
+    return product.astype(result)

@@ -132,6 +132,24 @@ def test_bfloat16(rng):
     same(*both(rng, 500, [100, 250, 50], jnp.bfloat16), 0.02)
 
 
+@pytest.mark.parametrize(
+    ("given", "preferred"),
+    [(np.float32, jnp.bfloat16), (jnp.bfloat16, np.float32), (np.float32, None)],
+)
+def test_options_of_ragged_dot(rng, given, preferred):
+    """The types of JAX's, and values as exact as float64 has them."""
+    lhs = rng.integers(-9, 9, (70, 6)).astype(given)  # products are exact
+    rhs = rng.integers(-9, 9, (3, 6, 4)).astype(given)
+    sizes = np.array([30, 0, 25], np.int32)
+    options = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": preferred}
+    got = moe.grouped_dot(lhs=lhs, rhs=rhs, group_sizes=sizes, group_offset=None, **options)
+    assert got.dtype == jax.lax.ragged_dot(lhs, rhs, sizes, **options).dtype
+    wanted = np.zeros((70, 4))
+    for group, start, end in ((0, 0, 30), (2, 30, 55)):
+        wanted[start:end] = lhs[start:end].astype(float) @ rhs[group].astype(float)
+    np.testing.assert_array_equal(got, wanted.astype(got.dtype))
+
+
 def test_in_a_batch(rng):
     rows = rng.normal(size=(3, 300, 5)).astype(np.float32)
     weights = rng.normal(size=(2, 5, 4)).astype(np.float32)
@@ -230,9 +248,10 @@ def test_no_groups():
     np.testing.assert_array_equal(got, np.zeros((4, 2)))
 
 
-def dot(rows=(4, 3), weights=(2, 3, 2), sizes=(2,), types=("f4", "f4", "i4")):
+def dot(rows=(4, 3), weights=(2, 3, 2), sizes=(2,), types=("f4", "f4", "i4"), **options):
     shapes = rows, weights, sizes
-    return lambda: moe.grouped_dot(*(np.ones(s, t) for s, t in zip(shapes, types, strict=True)))
+    given = [np.ones(s, t) for s, t in zip(shapes, types, strict=True)]
+    return lambda: moe.grouped_dot(*given, **options)
 
 
 def mapped(function=jnp.dot, rows=(4, 3), params=(2, 3), types=("f4", "f4", "i4"), in_use=None):
@@ -275,8 +294,10 @@ test_refused = refusals(
     (dot((4, 5), (2, 5, 4), (3,)), "got (4, 5), (2, 5, 4), (3,)."),
     (dot((4, 5), (5, 4)), "got (4, 5), (5, 4), (2,)."),
     (dot(types=("f4", "f4", "f4")), "group_sizes must be integers, got float32"),
-    (dot(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
-    (dot(types=("f4", "i4", "i4")), "weights must be floating-point, got int32"),
+    (dot(types=("i4", "f4", "i4")), "lhs must be floating-point, got int32"),
+    (dot(types=("f4", "i4", "i4")), "rhs must be floating-point, got int32"),
+    (dot(group_offset=np.zeros(1, int)), "group_offset is not supported"),
+    (dot(preferred_element_type=int), "preferred_element_type must be floating-point, got int"),
     (mapped(rows=(4,)), "(room, width) and (groups,), got (4,)"),
     (
         mapped(params=(3, 3, 2)),

@@ -134,7 +134,8 @@ def test_refuses_other_keywords(keyword):
         with fastjax.swap_ragged_all_to_all(**keywords):
             pytest.fail("the scope must not open")
 
-    refused(ArgumentError, swap, "('topology', 'scheduler')", f"got ['{keyword}', 'zebra']")
+    names = "('ragged_dot', 'topology', 'scheduler')"
+    refused(ArgumentError, swap, names, f"got ['{keyword}', 'zebra']")
 
 
 def test_refuses_defaults_that_mean_nothing():
@@ -272,3 +273,85 @@ def test_swaps_that_end_in_another_order_than_they_began():
     assert jax.lax.ragged_all_to_all is not ORIGINAL
     threads[1].submit(second.__exit__, None, None, None).result()
     assert jax.lax.ragged_all_to_all is ORIGINAL
+
+
+# Programs that call jax.lax.ragged_dot
+
+
+def layer_of_products(x, ids, experts, dot=jax.lax.ragged_dot):
+    """As MaxText has it: tokens sorted by expert, and three products."""
+    order = jnp.argsort(ids)
+    sizes = jnp.bincount(ids, length=len(experts[0])).astype(jnp.int32)
+    gate, up, down = experts
+    product = partial(dot, group_sizes=sizes, preferred_element_type=jnp.float32)
+    inner = jax.nn.silu(product(lhs=x[order], rhs=gate)) * product(lhs=x[order], rhs=up)
+    return product(lhs=inner, rhs=down)[jnp.argsort(order)]
+
+
+def layers_with_gradients(rng):
+    """Whole programs of a layer of products and of one of all experts, and their operands."""
+    shapes = (40, 6), (3, 6, 5), (3, 6, 5), (3, 5, 6)
+    x, *experts = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    ids = rng.integers(0, 2, 40)
+
+    def dense(x, ids, experts):
+        gate, up, down = experts
+        every = [(jax.nn.silu(x @ gate[e]) * (x @ up[e])) @ down[e] for e in range(3)]
+        return jnp.stack(every)[ids, jnp.arange(len(ids))]
+
+    def with_gradients(layer):
+        loss = lambda x, experts: (layer(x, ids, experts) ** 2).sum()  # noqa: E731
+        return jax.value_and_grad(loss, (0, 1))
+
+    return *map(with_gradients, (layer_of_products, dense)), (x, tuple(experts))
+
+
+def test_products(rng):
+    products, dense, operands = layers_with_gradients(rng)
+    wanted = jax.jit(dense)(*operands)
+    with fastjax.swap_ragged_all_to_all(ragged_dot=True):
+        swapped = jax.jit(products)
+        got = swapped(*operands)
+        for_gpus = swapped.trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+        here = swapped.lower(*operands).as_text()
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+    theirs = jax.jit(products).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+    assert "ragged_dot" in for_gpus
+    assert "ragged_dot" in theirs
+    assert "stablehlo.while" in here  # over tiles
+    with fastjax.swap_ragged_all_to_all():
+        assert "stablehlo.while" not in jax.jit(products).lower(*operands).as_text()
+
+
+def test_products_that_all_devices_have(rng):
+    """Experts are the same on all devices, so their gradients are summed."""
+    products, dense, (x, experts) = layers_with_gradients(rng)
+    del products, dense
+    ids = rng.integers(0, 3, len(x))
+
+    def slopes(x, ids, experts):
+        layer = lambda experts: layer_of_products(x, ids, experts).sum()  # noqa: E731
+        return jax.grad(layer)(experts)
+
+    local = jax.shard_map(slopes, mesh=mesh_of(), in_specs=(P("x"), P("x"), P()), out_specs=P())
+    with fastjax.swap_ragged_all_to_all(ragged_dot=True):
+        got = jax.jit(local)(x, ids, experts)
+        wanted = jax.jit(slopes)(x, ids, experts)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_products_that_do_not_fit_are_those_of_jax(rng):
+    lhs, rhs = rng.normal(size=(8, 3)).astype(np.float32), np.ones((2, 4, 3), np.float32)
+    sizes = np.array([3, 5], np.int32)
+    lhs, rhs, sizes = map(jnp.asarray, (lhs, rhs, sizes))
+    transposed = jax.lax.RaggedDotDimensionNumbers((([1], [2]), ([], [])), [0], [0])
+    programs = (
+        lambda: jax.lax.ragged_dot_general(lhs, rhs, sizes, transposed),
+        lambda: jax.lax.ragged_dot(lhs.astype(int), rhs.mT.astype(int), sizes),
+    )
+    for one in programs:
+        with fastjax.swap_ragged_all_to_all(ragged_dot=True):
+            got = one()
+        np.testing.assert_array_equal(got, one())
