@@ -84,6 +84,20 @@ def vma(aval: Aval) -> frozenset[Hashable]:
     return aval.mat.varying
 
 
+def refuse_forbidden_axes(axes: Axes, operation: str) -> None:
+    """Refuses what `jax.sharding.no_collectives` forbids, which JAX has from 0.12, as its own do.
+
+    To be called by a primitive's type rule: JAX keeps what is forbidden in its trace contexts.
+    """
+    state = getattr(_jax_config, "no_collectives", None)
+    for axis in axes if state is not None else ():
+        if axis in state.value:
+            raise _jax_core.ForbiddenCollectiveError(  # pyright: ignore[reportAttributeAccessIssue]
+                f"Collective across axis '{axis}' is forbidden by `no_collectives`, but "
+                f"`{operation}` acts on axis '{axis}'."
+            )
+
+
 def check_vma_enabled() -> bool:
     """Whether types track the axes that values vary over, here."""
     return bool(_jax_config._check_vma.value)
@@ -512,6 +526,7 @@ __all__ = [
     "partition_id",
     "program_name",
     "ragged_dot_p",
+    "refuse_forbidden_axes",
     "replace_if_unused",
     "replica_groups",
     "set_batcher",

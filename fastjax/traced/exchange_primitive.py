@@ -106,6 +106,7 @@ def _abstract_eval(
     axis_name: Axes,
     **_: object,
 ) -> jax_compat.Aval:
+    jax_compat.refuse_forbidden_axes(axis_name, fast_ragged_all_to_all_p.name)
     axes = frozenset(axis_name).union(*(jax_compat.vma(a) for a in (source, base, *others)))
     return jax_compat.with_vma(base.update(weak_type=False), axes)
 

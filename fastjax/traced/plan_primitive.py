@@ -121,6 +121,8 @@ def _abstract_eval(
     gathers: bool,
     **_: object,
 ) -> list[jax_compat.Aval]:
+    operation = plan_ragged_all_to_all_p.name if plans else "gather_counts"
+    jax_compat.refuse_forbidden_axes(axis_name, operation)
     lengths = [spec.table_words] * plans + [len(spec.rank_of) * counts.shape[0]] * gathers
     int32 = counts.update(dtype=np.dtype(np.int32), weak_type=False)
     results = (int32.update(shape=(length,)) for length in lengths)

@@ -168,6 +168,7 @@ def _done_impl(*_: object, **__: object) -> NoReturn:
 
 @start_p.def_abstract_eval
 def _start_type(*operands: jax_compat.Aval, axis_name: Axes, **_: object) -> list[jax_compat.Aval]:
+    jax_compat.refuse_forbidden_axes(axis_name, start_p.name)
     axes = frozenset(axis_name).union(*map(jax_compat.vma, operands))
     rows = operands[1].update(weak_type=False)
     token = rows.update(shape=TOKEN.shape, dtype=TOKEN.dtype)
