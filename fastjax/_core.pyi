@@ -211,6 +211,9 @@ class SiteReport:
     def total_rows(self) -> int: ...
 
     @property
+    def dropped_rows(self) -> int: ...
+
+    @property
     def row_bytes(self) -> int: ...
 
     @property

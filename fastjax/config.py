@@ -6,6 +6,7 @@
 | `topology` | | from the processes | topology of calls that name none |
 | `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
 | `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
+| `overflow` | `FASTJAX_OVERFLOW` | `error` | rows out of range: an error, or dropped |
 | `fallback` | `FASTJAX_FALLBACK` | `jax` | exchange on platforms without a backend |
 
 The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
@@ -56,7 +57,7 @@ from fastjax.scheduling import check_scheduler
 from fastjax.scopes import Scope
 from fastjax.topology import Topology
 
-_FALLBACKS = ("jax", "error", "never")
+_CHOICES = {"overflow": ("error", "drop"), "fallback": ("jax", "error", "never")}
 _SWITCHES = ("check_overlaps",)
 
 
@@ -69,6 +70,9 @@ class Options:
       topology: the fabric; by default that of the processes.
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: whether exchanges look for output slices that overlap, and refuse them.
+      overflow: rows that slices would take from beyond the operand, or put beyond the output.
+        "error": the exchange fails. "drop": those rows are discarded, for programs that find it out
+        themselves and try again with more room.
       fallback: the exchange of a program for a platform without a backend of fastjax here. "jax":
         `jax.lax.ragged_all_to_all`, without planning. "error": an error, when it is lowered.
         "never": for CUDA and ROCm fastjax's custom calls all the same, as if its library were
@@ -79,6 +83,7 @@ class Options:
     topology: Topology | None = None
     timeout: float = 60.0
     check_overlaps: bool = False
+    overflow: str = "error"
     fallback: str = "jax"
 
     def __post_init__(self) -> None:
@@ -98,8 +103,9 @@ class Options:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
-        if self.fallback not in _FALLBACKS:
-            raise OptionError(f"fallback must be one of {_FALLBACKS}, got {self.fallback!r}.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise OptionError(f"{name} must be one of {choices}, got {getattr(self, name)!r}.")
 
     @property
     def timeout_ms(self) -> int:
@@ -117,7 +123,7 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
 def from_environment(environ: Mapping[str, str]) -> Options:
     """Options as the environment sets them."""
     found: dict[str, Any] = {}
-    for field in ("scheduler", "timeout", "fallback"):
+    for field in ("scheduler", "timeout", *_CHOICES):
         variable = f"FASTJAX_{field.upper()}"
         if environ.get(variable):
             found[field] = environ[variable]
@@ -132,7 +138,7 @@ def from_environment(environ: Mapping[str, str]) -> Options:
 
 _PREFIX = "FASTJAX_"
 _VARIABLES = (
-    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "FALLBACK", "STATS"),
+    *("SCHEDULER", "TIMEOUT", "CHECK_OVERLAPS", "OVERFLOW", "FALLBACK", "STATS"),
     *("UCX_LIBRARY", "UCX_NICS", "UCX_TRANSPORTS"),
     *("GPU_MULTIPROCESSORS", "NCCL_LIBRARY", "EMULATE_GPU"),
 )
@@ -168,6 +174,7 @@ def options(
     topology: Topology | None = None,
     timeout: float | None = None,
     check_overlaps: bool | None = None,
+    overflow: str | None = None,
     fallback: str | None = None,
 ) -> Scope[Options]:
     """Sets options for the calls traced inside `with fastjax.options(...)`; a decorator, too.
@@ -180,6 +187,10 @@ def options(
       timeout: seconds that a device waits for the others of its group.
       check_overlaps: True: output slices that overlap, where it is not defined which rows stay,
         are an error. For looking for mistakes: each exchange sorts all slices.
+      overflow: "error" or "drop": rows out of range; see `fastjax.Options`. Sizes that disagree are
+        errors all the same. An exchange that drops plans for the rows that are left, so `plan=`
+        gives it a topology and a scheduler only. Layers of experts have room for all rows that they
+        send, or drop by options of their own.
       fallback: "jax", "error" or "never": the exchange of programs for platforms without a
         backend here; see `fastjax.Options`.
 
@@ -191,6 +202,7 @@ def options(
         "topology": topology,
         "timeout": timeout,
         "check_overlaps": check_overlaps,
+        "overflow": overflow,
         "fallback": fallback,
     }
     given = {name: value for name, value in given.items() if value is not None}

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 
-from fastjax import jax_compat
+from fastjax import config, jax_compat
 from fastjax.checks import check_topology
 from fastjax.errors import ArgumentError
 from fastjax.moe import grouped_dot
@@ -20,7 +20,7 @@ from fastjax.scheduling import check_scheduler
 from fastjax.scopes import Scope
 from fastjax.traced.exchange import fast_ragged_all_to_all
 
-_DEFAULTS = ("topology", "scheduler")
+_DEFAULTS = ("topology", "scheduler", "overflow")
 # What there was before the swaps in force, and theirs, the latest last.
 _stack: list[Callable[..., jax.Array]] = []
 _lock = threading.Lock()
@@ -47,7 +47,9 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
       ragged_dot: whether `jax.lax.ragged_dot` is `moe.grouped_dot` on CPU devices, too, by any name
         and in `ragged_dot_general`. On other devices, and for other dimensions, integers and group
         offsets, it stays JAX's. Where it is ours it has no forward-mode derivatives, on any device.
-      **defaults: `topology` and `scheduler` for the calls inside.
+      **defaults: `topology` and `scheduler` for the calls inside; and `overflow`, as
+        `fastjax.options` takes it, for all programs traced in the scope: "drop" for code that finds
+        out itself when there was not enough room.
 
     Raises:
       ArgumentError: another keyword is given, or topology is none.
@@ -63,6 +65,8 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
         check_scheduler(given["scheduler"], "scheduler")
     if "topology" in given:
         check_topology(given["topology"])
+    overflow = given.pop("overflow", config.current().overflow)
+    config.Options(overflow=overflow)  # refused here, not where the scope is entered
 
     def enter(undo: contextlib.ExitStack) -> None:
         # One of this entry's own: leaving takes it out of the stack, and no other.
@@ -71,6 +75,7 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
         )
         _swap(ours)
         undo.callback(_restore, ours)
+        undo.enter_context(config.options(overflow=overflow))
         undo.enter_context(_scope((bool(ragged_dot), tuple(sorted(given.items())))))
 
     return Scope("fastjax.swap_ragged_all_to_all", enter)

@@ -38,6 +38,7 @@ test_bounds_of_options = bounds(
         ),
         topology=([(2, 4), 8], [None]),
         check_overlaps=([1, "yes"], [True, False]),
+        overflow=(["", "Drop", None], ["error", "drop"]),
         fallback=(["", "JAX", True], ["jax", "error", "never"]),
     ),
 )
@@ -109,6 +110,7 @@ def counted():
         ({"scheduler": "fast"}, {"scheduler": "direct"}),
         ({"timeout": 1}, {"timeout": 2}),
         ({"check_overlaps": True}, {"timeout": 2}),
+        ({"overflow": "drop"}, {"timeout": 2}),
         ({"topology": Topology(1, 8)}, {"topology": Topology(2, 4)}),
         ({"topology": Topology(2, 4)}, {"topology": Topology(2, 4, scale_up_latency=0)}),
         ({"topology": Topology(2, 2)}, {"topology": Topology(2, 2, placement=(0, 2, 1, 3))}),
@@ -182,6 +184,7 @@ def test_from_environment():
     assert found == Options("fast", None, 0.01)
     found = config.from_environment({"FASTJAX_CHECK_OVERLAPS": "1"})
     assert found == Options(check_overlaps=True)
+    assert config.from_environment({"FASTJAX_OVERFLOW": "drop"}) == Options(overflow="drop")
 
 
 def setting(read, name):
@@ -270,6 +273,6 @@ def test_environment_is_read_once_at_import():
     )
     assert done.stdout.splitlines() == [
         f"Options(scheduler='spreadout', topology=None, timeout={seconds}, check_overlaps=False, "
-        "fallback='error')"
+        "overflow='error', fallback='error')"
         for seconds in (7.0, 1.0)
     ], done.stderr

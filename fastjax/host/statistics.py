@@ -73,6 +73,7 @@ class SiteStats:
       rows: rows of the last exchange, of all devices of the group, also those that stay on their
         device; 0 for a planning.
       total_rows: rows of all.
+      dropped_rows: rows out of range that all launches dropped, where `overflow="drop"`.
       row_bytes: bytes of a row; for a planning, what the planner was told.
       total_bytes: bytes of all rows.
       skew: the most rows that a device sends or receives, over the mean of all; 1 is even.
@@ -111,6 +112,7 @@ class SiteStats:
     plans_given: int
     rows: int
     total_rows: int
+    dropped_rows: int
     row_bytes: int
     total_bytes: int
     skew: float
@@ -227,6 +229,7 @@ def _site(report: _core.SiteReport) -> SiteStats:
         plans_given=report.launches if given else 0,
         rows=report.rows if moves else 0,
         total_rows=report.total_rows if moves else 0,
+        dropped_rows=report.dropped_rows,
         row_bytes=report.row_bytes,
         total_bytes=report.total_bytes if moves else 0,
         skew=report.skew,

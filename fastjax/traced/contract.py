@@ -162,6 +162,7 @@ EXCHANGE = CustomCall(
         Attribute("reverse", "bool"),
         Attribute("transposed_table", "bool"),
         Attribute("check_overlaps", "bool"),
+        Attribute("drop", "bool", optional=True),  # rows out of range, which are refused otherwise
         Attribute("started", "bool", optional=True),  # on GPUs: until a done of its result
     ),
     # The rows to send, and what the result holds where none arrives.

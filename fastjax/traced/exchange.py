@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from fastjax import jax_compat
+from fastjax import config, jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.topology import AxisName, Topology
 from fastjax.traced import exchange_batching, exchange_gradients
@@ -69,8 +69,9 @@ def fast_ragged_all_to_all(
         between them (no `jax.distributed.initialize()`, no UCX). When it is lowered: the platform
         has no backend here, and `fastjax.options(fallback=)` forbids jax.lax's operation.
       NameError: the axis is not bound; call this inside `jax.shard_map`.
-      jax.errors.JaxRuntimeError: while running: an offset or size is out of range, send and receive
-        sizes disagree, the plan is for other sizes, output slices overlap (looked for only in
+      jax.errors.JaxRuntimeError: while running: an offset or size is out of range (unless
+        `fastjax.options(overflow="drop")` has such rows discarded), send and receive sizes
+        disagree, the plan is for other sizes, output slices overlap (looked for only in
         `fastjax.options(check_overlaps=True)`), a device did not arrive in time, or another process
         is gone. The text names the devices and the expected values. The next exchange works, as far
         as its processes are there.
@@ -84,10 +85,11 @@ def fast_ragged_all_to_all(
     row_bytes = operand.dtype.itemsize * int(np.prod(operand.shape[1:]))
     if plan is None:
         spec = make_spec(axes, groups, topology, scheduler, row_bytes)
-        tables = []
     else:
         spec = _spec_of(plan, axes, groups, topology, scheduler)
-        tables = [plan.table]
+        if config.current().overflow == "drop":  # the plan is for all rows, of which some may go
+            plan = None
+    tables = [] if plan is None else [plan.table]
     operands, restore = _operands(operand, output, [*metadata, *tables], axes)
     params = params_now(
         axes,

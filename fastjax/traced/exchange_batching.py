@@ -64,6 +64,8 @@ def batch_exchange(
     given = dict(zip(names, values, strict=True))
     if all(dim_of[name] is None for name in {*names} - {"source", "base", "factors"}):
         return _batch_data_only(exchange, axis_data.size, given, dim_of, params)
+    if params["drop"]:  # folded, rows beyond an element's array would be within its neighbour's
+        return _batch_one_by_one(one or exchange, values, dims, params)
     # A transposed table was made from what are receive sizes here.
     planned_from = "recv_sizes" if params["transposed_plan"] else "send_sizes"
     if "table" in given and (dim_of["table"] is not None or dim_of[planned_from] is None):

@@ -35,7 +35,7 @@ def jvp(
         return result, jax_compat.zero_tangent(result)
     if "indices" in params["operands"]:
         raise UnsupportedError("an exchange by indices has no derivatives of its own.")
-    if not params["operands"]:
+    if not params["operands"] and not params["drop"]:  # whose plan is of the rows that are left
         # For the value and its gradient together: the way back is the same plan, backwards.
         axes, groups = params["axis_name"], params["axis_index_groups"]
         limits = {"timeout_ms": params["timeout_ms"], "fallback": params["fallback"]}
@@ -68,7 +68,8 @@ def transpose(
         if isinstance(source, ad.UndefinedPrimal):
             source_ct = _source_cotangent(ct, source.aval, rest, params)
         if isinstance(base, ad.UndefinedPrimal):
-            base_ct = _base_cotangent(ct, rest, params)
+            given = source.aval if isinstance(source, ad.UndefinedPrimal) else source
+            base_ct = _base_cotangent(ct, given.shape[0], rest, params)
     return [source_ct, base_ct, *nones]
 
 
@@ -84,17 +85,22 @@ def _source_cotangent(
     return back.astype(dtype)
 
 
-def _base_cotangent(ct: jax.Array, rest: Sequence[jax.Array], params: ExchangeParams) -> jax.Array:
+def _base_cotangent(
+    ct: jax.Array, source_rows: int, rest: Sequence[jax.Array], params: ExchangeParams
+) -> jax.Array:
     """The result takes nothing from base where a row landed."""
     input_offsets, send_sizes, output_offsets, recv_sizes, *_ = rest
-    if params["reverse"]:
-        starts, sizes = input_offsets, send_sizes
+    if params["drop"]:  # zeros travel, since senders alone know what they leave out
+        source, base = jnp.zeros(source_rows, jnp.float32), jnp.ones(ct.shape[0], jnp.float32)
+        operands = jax_compat.vary_together([source, base, *rest], params["axis_name"])
+        landed = fast_ragged_all_to_all_p.bind(*operands, **params) == 0
+    elif params["reverse"]:
+        landed = covered(input_offsets, send_sizes, ct.shape[0])
     else:
         axes, groups = params["axis_name"], params["axis_index_groups"]
         offsets = output_offsets.astype(jnp.int32)  # of as many rows as `covered` takes
         everyone = gather_counts(offsets, axes, groups, params["spec"], params["timeout_ms"])
-        starts, sizes = landings_of(everyone, axes, groups), recv_sizes
-    landed = covered(starts, sizes, ct.shape[0])
+        landed = covered(landings_of(everyone, axes, groups), recv_sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
 

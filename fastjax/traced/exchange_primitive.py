@@ -29,6 +29,7 @@ class ExchangeParams(TypedDict):
       reverse: whether rows travel from output space to operand space, and are summed there.
       timeout_ms: how long a device waits for the others.
       check_overlaps: whether output slices that overlap are refused.
+      drop: whether rows out of range are dropped, not refused. Such an exchange plans itself.
       fallback: the option: what platforms without a backend of ours get.
       started: whether GPUs go on beside the exchange, whose result is for a done.
     """
@@ -41,6 +42,7 @@ class ExchangeParams(TypedDict):
     reverse: bool
     timeout_ms: int
     check_overlaps: bool
+    drop: bool
     fallback: str
     started: bool
 
@@ -83,6 +85,7 @@ def params_now(
         "reverse": reverse,
         "timeout_ms": now.timeout_ms,
         "check_overlaps": operands != INDEXED and now.check_overlaps,
+        "drop": not operands and now.overflow == "drop",
         "fallback": now.fallback,
         "started": started,
     }
@@ -156,6 +159,7 @@ def exchange_attributes(
     """
     attributes = custom_calls.exchange_site(ctx, params, platform)
     attributes["check_overlaps"] = params["check_overlaps"]
+    attributes["drop"] = params["drop"] or None
     planning = custom_calls.planning(params["spec"])
     planned = "table" in params["operands"]
     return attributes | ({"topology": planning["topology"]} if planned else planning)
@@ -163,7 +167,7 @@ def exchange_attributes(
 
 def _in_jax(params: ExchangeParams, *operands: jax.Array) -> jax.Array:
     """The same on other platforms."""
-    names = ("axis_name", "axis_index_groups", "reverse")
+    names = ("axis_name", "axis_index_groups", "reverse", "drop")
     exchange = functools.partial(jax_exchange.exchange, **{n: params[n] for n in names})
     if "indices" not in params["operands"]:
         return exchange(*operands)

@@ -41,7 +41,7 @@ class _Ring:
 
 
 def exchange(
-    *operands: jax.Array, axis_name: Axes, axis_index_groups: Groups, reverse: bool
+    *operands: jax.Array, axis_name: Axes, axis_index_groups: Groups, reverse: bool, drop: bool
 ) -> jax.Array:
     """What the primitive `fast_ragged_all_to_all_p` does, without a plan.
 
@@ -50,11 +50,28 @@ def exchange(
       axis_name: mesh axes.
       axis_index_groups: groups of their positions.
       reverse: whether rows travel from output space to operand space, and are summed there.
+      drop: whether rows out of range are dropped.
     """
     source, base, *metadata = jax_compat.vary_together(operands[:6], axis_name)
     way = Metadata(*_of_one_type(metadata))
     ring = _Ring(axis_name, axis_index_groups)
+    if drop:
+        rows = (base.shape[0], source.shape[0]) if reverse else (source.shape[0], base.shape[0])
+        way = _within(way, *rows, ring)
     return _backward(source, base, way, ring) if reverse else _forward(source, base, way, ring)
+
+
+def _within(
+    way: Metadata[jax.Array], operand_rows: int, output_rows: int, ring: _Ring
+) -> Metadata[jax.Array]:
+    """Slices of the rows that lie in both arrays."""
+    limit = max(operand_rows, output_rows) + 1  # so that nothing overflows
+    taken, sent, landing, _ = (jnp.clip(array, -limit, limit) for array in way)
+    first = jnp.maximum(0, jnp.maximum(-taken, -landing))
+    end = jnp.minimum(sent, jnp.minimum(operand_rows - taken, output_rows - landing))
+    sizes = jnp.maximum(0, end - first)
+    arriving = landings(sizes, ring.axes, ring.groups)
+    return Metadata(taken + first, sizes, landing + first, arriving)
 
 
 def _of_one_type(metadata: Sequence[jax.Array]) -> list[jax.Array]:

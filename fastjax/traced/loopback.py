@@ -75,6 +75,7 @@ def loopback_ragged_all_to_all(
         spec=spec,
         timeout_ms=config.current().timeout_ms,
         check_overlaps=config.current().check_overlaps,
+        drop=config.current().overflow == "drop",
     )
     return restore(result)
 
@@ -156,10 +157,12 @@ def _exchange_lowering(
     spec: PlanSpec,
     timeout_ms: int,
     check_overlaps: bool,
+    drop: bool,
     platform: str,
 ) -> list[jax_compat.MlirValue]:
     attributes = _call_site(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
     attributes |= {"reverse": False, "transposed_table": False, "check_overlaps": check_overlaps}
+    attributes["drop"] = drop or None
     named = zip(EXCHANGE.operands, custom_calls.operands_of(ctx, operands), strict=True)
     return [custom_calls.emit(ctx, EXCHANGE, dict(named), attributes)]
 

@@ -68,6 +68,8 @@ struct ExchangeOptions {
   bool transposed_table = false;
   // Output slices that overlap are a mistake. Costs a sort of all slices, hence not by default.
   bool check_overlaps = false;
+  // Rows out of range are dropped, which is a mistake by default. The exchange plans itself: only what is left moves.
+  bool drop = false;
   // Rows of operand space are named by indices: entry e of a device's slices is the row `indices[e]` of its array. In
   // reverse, rows with one index are summed, each times its factor if it has one, perhaps in a wider type.
   bool indexed = false;

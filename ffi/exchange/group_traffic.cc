@@ -15,9 +15,12 @@ std::string Entry(const char* name, int64_t index, int64_t value) {
 
 }  // namespace
 
-Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse) {
+Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse,
+                          bool drop) {
   site_ = &site;
   reverse_ = reverse;
+  drop_ = drop;
+  dropped_ = 0;
   devices_ = site.group_size;
   updates_ = args.front().send_sizes.size;
   per_peer_ = updates_ / devices_;
@@ -32,16 +35,19 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
     args[p].output_offsets.CopyTo(output_offsets_.data() + at);
     args[p].recv_sizes.CopyTo(recv_sizes_.data() + at);
   }
+  const auto operand_rows = [&](int32_t p) { return reverse ? args[p].destination_rows : args[p].source_rows; };
+  const auto output_rows = [&](int32_t p) { return reverse ? args[p].source_rows : args[p].destination_rows; };
   for (int32_t p = 0; p < devices_; ++p) {
-    const int64_t operand_rows = reverse ? args[p].destination_rows : args[p].source_rows;
-    const int64_t output_rows = reverse ? args[p].source_rows : args[p].destination_rows;
-    if (Status status = CheckDevice(site, group, p, operand_rows, output_rows); !status.ok()) return status;
+    if (Status status = CheckDevice(site, group, p, operand_rows(p), output_rows(p)); !status.ok()) return status;
     indices_[static_cast<size_t>(site.rank_of[p])] = args[p].indices;
   }
   for (int32_t sender = 0; sender < devices_; ++sender) {
     for (int32_t receiver = 0; receiver < devices_; ++receiver) {
       if (Status status = CheckPair(site, group, sender, receiver); !status.ok()) return status;
       const size_t at = Index(site.rank_of[sender], receiver * per_peer_);
+      for (int64_t u = 0; drop && u < per_peer_; ++u) {
+        Clip(at + static_cast<size_t>(u), operand_rows(sender), output_rows(receiver));
+      }
       int64_t rows = 0;
       for (int64_t u = 0; u < per_peer_; ++u) rows += send_sizes_[at + static_cast<size_t>(u)];
       sent_[static_cast<size_t>(site.rank_of[sender]) * devices_ + site.rank_of[receiver]] = rows;
@@ -61,7 +67,7 @@ Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t po
     const int64_t rows = send_sizes_[at];
     if (rows < 0) return refuse(Entry("send_sizes", u, rows) + "; a size must be 0 or more.");
     if (recv_sizes_[at] < 0) return refuse(Entry("recv_sizes", u, recv_sizes_[at]) + "; a size must be 0 or more.");
-    if (rows == 0) continue;
+    if (rows == 0 || drop_) continue;
     const int64_t in = input_offsets_[at];
     if (in < 0) return refuse(Entry("input_offsets", u, in) + "; an offset must be 0 or more.");
     if (rows > operand_rows || in > operand_rows - rows) {
@@ -78,6 +84,19 @@ Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t po
     }
   }
   return Status::Ok();
+}
+
+void GroupTraffic::Clip(size_t number, int64_t operand_rows, int64_t output_rows) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // more than rows of any array; sums of it do not overflow
+  const int64_t in = std::clamp(input_offsets_[number], -kMost, kMost);
+  const int64_t out = std::clamp(output_offsets_[number], -kMost, kMost);
+  const int64_t rows = std::min(send_sizes_[number], kMost);
+  const int64_t first = std::max({int64_t{0}, -in, -out});
+  const int64_t end = std::min({rows, operand_rows - in, output_rows - out});
+  send_sizes_[number] = std::max(int64_t{0}, end - first);
+  input_offsets_[number] = in + first;
+  output_offsets_[number] = out + first;
+  dropped_ += rows - send_sizes_[number];
 }
 
 Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args) const {

@@ -30,8 +30,10 @@ struct ReturnedSlice {
 class GroupTraffic {
  public:
   // Copies everyone's metadata (`args` by position) and checks it: sizes and offsets in range, send and receive
-  // sizes that agree.
-  Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse);
+  // sizes that agree. With `drop`, rows out of range are taken out of their slices instead, so that plans, copies and
+  // statistics know only of those that are left.
+  Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse,
+              bool drop = false);
 
   // Checks that the tables are of one plan, and that this plan is for these sizes. Of devices of other processes only
   // the plan's hash is known.
@@ -43,6 +45,9 @@ class GroupTraffic {
 
   // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
   const int64_t* sent() const { return sent_.data(); }
+
+  // Rows that were out of range, of all slices.
+  int64_t dropped() const { return dropped_; }
 
   // Rows that move from rank `origin` to rank `target`.
   int64_t rows(int32_t origin, int32_t target) const { return reverse_ ? Sent(target, origin) : Sent(origin, target); }
@@ -81,6 +86,8 @@ class GroupTraffic {
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
                      int64_t output_rows) const;
+  // Leaves the rows of a slice that lie in both arrays.
+  void Clip(size_t number, int64_t operand_rows, int64_t output_rows);
   Status CheckIndices(const CallSite& site, int32_t group, int32_t position, const ExchangeArgs& args) const;
   Status CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
                       bool transposed_table) const;
@@ -90,6 +97,8 @@ class GroupTraffic {
   }
 
   bool reverse_ = false;
+  bool drop_ = false;
+  int64_t dropped_ = 0;
   int32_t devices_ = 0;
   int64_t updates_ = 0;   // entries a device
   int64_t per_peer_ = 0;  // of them, for one peer

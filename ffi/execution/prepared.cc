@@ -9,7 +9,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
                       const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch) {
   *alike = true;
   row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
-  if (Status status = traffic_.Load(site, group, args, options.reverse); !status.ok()) return status;
+  if (Status status = traffic_.Load(site, group, args, options.reverse, options.drop); !status.ok()) return status;
   if (options.check_overlaps && !options.reverse) {
     if (Status status = traffic_.CheckDestinations(group); !status.ok()) return status;
   }
@@ -40,8 +40,8 @@ Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>
 
 LaunchSummary Prepared::summary() const {
   const auto own = std::find_if(plans_.begin(), plans_.end(), [](const DevicePlan& plan) { return plan.here; });
-  if (own == plans_.end()) return {traffic_.sent(), row_bytes_};
-  return {traffic_.sent(), row_bytes_, own->stages, static_cast<int32_t>(own->scheduler)};
+  if (own == plans_.end()) return {traffic_.sent(), row_bytes_, traffic_.dropped()};
+  return {traffic_.sent(), row_bytes_, traffic_.dropped(), own->stages, static_cast<int32_t>(own->scheduler)};
 }
 
 }  // namespace fastjax

@@ -40,6 +40,7 @@ Contract Declare() {
                                    {{"reverse", &A::reverse},
                                     {"transposed_table", &A::transposed_table},
                                     {"check_overlaps", &A::check_overlaps},
+                                    Optional({"drop", &A::drop}),
                                     Optional({"started", &A::started})}};
   const AttributeGroup plan = {"a plan's", {Optional({"experts", &A::experts}), Optional({"rank", &A::rank})}};
   const AttributeGroup levelling = {

@@ -45,6 +45,7 @@ struct CallAttributes {
   bool reverse = false;
   bool transposed_table = false;
   bool check_overlaps = false;
+  bool drop = false;     // rows out of range
   bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own

@@ -114,6 +114,7 @@ ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
   options.reverse = attrs.reverse;
   options.transposed_table = attrs.transposed_table;
   options.check_overlaps = attrs.check_overlaps;
+  options.drop = attrs.drop;
   options.indexed = operands.Has(Operand::kIndices);
   if (!operands.Has(Operand::kTable)) {
     auto planning = DecodePlanning(attrs, site);

@@ -100,6 +100,7 @@ void RegisterStatistics(nb::module_* module) {
       .def_prop_ro("plans_reused", Property(&Statistics::plans_reused))
       .def_prop_ro("rows", Property(&Statistics::rows))
       .def_prop_ro("total_rows", Property(&Statistics::total_rows))
+      .def_prop_ro("dropped_rows", Property(&Statistics::dropped_rows))
       .def_prop_ro("row_bytes", Property(&Statistics::row_bytes))
       .def_prop_ro("total_bytes", Property(&Statistics::total_bytes))
       .def_prop_ro("skew", Property(&Statistics::skew))

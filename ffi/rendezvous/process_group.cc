@@ -62,7 +62,8 @@ void Site::Write(const std::vector<int64_t>& words, ProcessSession* session) con
 std::string Describe(const ExchangeOptions& options) {
   return std::string(options.reverse ? "backwards" : "forwards") + (options.plan ? "" : " by a plan made before") +
          (options.transposed_table ? ", transposed" : "") + (options.indexed ? ", of rows that indices name" : "") +
-         (options.check_overlaps ? ", looking for output slices that overlap" : "");
+         (options.check_overlaps ? ", looking for output slices that overlap" : "") +
+         (options.drop ? ", dropping rows out of range" : "");
 }
 
 }  // namespace fastjax

@@ -31,7 +31,7 @@ void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<in
 
 LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
   const planner::TableView view(table);
-  return {sent, row_bytes, view.stages(), static_cast<int32_t>(view.scheduler())};
+  return {sent, row_bytes, 0, view.stages(), static_cast<int32_t>(view.scheduler())};
 }
 
 Meter::Meter(std::shared_ptr<const CallSite> site, SiteKind kind)
@@ -65,6 +65,7 @@ void Meter::Add(const Launch& launch, const Status& status, const LaunchSummary&
     ++statistics->exchanges;
     statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
     statistics->total_rows += statistics->rows;
+    statistics->dropped_rows += summary.dropped;
     statistics->row_bytes = summary.row_bytes;
     statistics->total_bytes += statistics->rows * summary.row_bytes;
     statistics->skew = SkewOf(statistics->traffic, site_->group_size, &statistics->scratch);

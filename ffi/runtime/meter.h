@@ -33,6 +33,7 @@ struct Launch {
 struct LaunchSummary {
   const int64_t* sent = nullptr;  // rows, rank by rank, by the metadata
   int64_t row_bytes = 0;
+  int64_t dropped = 0;  // rows that were out of range
   int32_t stages = 0;
   int32_t scheduler = 0;  // that made the plan: planner::Scheduler's number
 };

@@ -45,6 +45,7 @@ struct Statistics {
   int64_t plans_reused = 0;
   int64_t rows = 0;  // of the last
   int64_t total_rows = 0;
+  int64_t dropped_rows = 0;  // of all
   int64_t row_bytes = 0;
   int64_t total_bytes = 0;
   double skew = 0;  // of the last

@@ -106,6 +106,7 @@ LOOPBACK = {
     "sums_in_the_order_of_entries": _NO_PLANS,
     "gradients": _NO_GRADIENTS,
     "gradients_without_check_vma": _NO_GRADIENTS,
+    "gradients_of_rows_that_are_left": _NO_GRADIENTS,
     "gradients_of_a_slice_sent_to_everyone": _NO_GRADIENTS,
     "bad_values_in_a_gradient": _NO_GRADIENTS,
     "rows_sent_to_several_devices_are_no_overlap": _NO_GRADIENTS,
@@ -129,6 +130,7 @@ _OF_ANY_TWO_PROCESSES = (
     *("every_scheduler_on_every_topology", "planned_reused_and_transposed", "scan"),
     *("output_slices_that_overlap", "output_slices_that_overlap_with_a_plan"),
     *("overlaps_are_not_looked_for_unless_asked", "rows_sent_to_several_devices_are_no_overlap"),
+    *("rows_out_of_range_are_dropped", "gradients_of_rows_that_are_left"),
 )
 _OF_MANY_PROCESSES = [name for name in CHECKS if name not in _OF_ANY_TWO_PROCESSES]
 

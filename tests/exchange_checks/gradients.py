@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 
+import fastjax
 from exchange_checks.backends import Backend, close, same
 from exchange_checks.cases import Case, drawn, of_type
 from exchange_checks.listed import check
+from exchange_checks.values import left_of, reaching_out
 
 
 def _options(backend: Backend) -> list[dict[str, Any]]:
@@ -61,6 +63,41 @@ def _gradients(backend: Backend, rng: np.random.Generator, check_vma: bool = Tru
         )
         for got, expected in zip(result, wanted, strict=True):
             close(got, expected)
+
+
+@check(needs=lambda backend: backend.size > 1)
+def gradients_of_rows_that_are_left(backend: Backend, rng: np.random.Generator) -> None:
+    """Where rows out of range are dropped, they have none; also of a batch, and with a plan."""
+    cases = reaching_out(rng, backend)
+    weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
+
+    def loss(exchange: Any, operand: Any, output: Any, weights: Any) -> Any:
+        return jnp.sum(weights * jnp.sin(exchange(operand, output)))
+
+    def program(exchange: Any, data: Any, weights: Any) -> Any:
+        results = []
+        for (operand, output, *arrays), weight, case in zip(data, weights, cases, strict=True):
+            one = lambda a, b, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
+            results.append(jax.grad(loss, (1, 2))(one, operand, output, weight))
+        first, *_ = data
+        plan = fastjax.plan_ragged_all_to_all(first[3], axis_name="x")
+        planned = exchange(*first, plan=plan)
+        batch = jax.tree.map(lambda *rows: jnp.stack(rows), first, first)
+        return results, planned, jax.vmap(exchange)(*batch)
+
+    with fastjax.options(overflow="drop"):
+        run = backend.compiled(program)
+        results, planned, batch = run([case.arguments() for case in cases], weights)
+    for result, case, weight in zip(results, map(left_of, cases), weights, strict=True):
+        one = lambda a, b, c=case: reference.exchange_in_jax(a, b, c.meta)  # noqa: E731
+        wanted = jax.grad(loss, (1, 2))(
+            one, jnp.asarray(case.operand), jnp.asarray(case.output), weight
+        )
+        for got, expected in zip(result, wanted, strict=True):
+            close(got, expected)
+    expected = left_of(cases[0]).expected()
+    same(planned, expected)
+    same(batch, np.stack([expected, expected], 1))
 
 
 @check(sanitized=True)

@@ -191,6 +191,7 @@ def gradients_that_cannot_be_summed(backend: Backend, rng: np.random.Generator) 
             reverse=True,
             timeout_ms=10_000,
             check_overlaps=False,
+            drop=False,
             fallback="jax",
             started=False,
         )

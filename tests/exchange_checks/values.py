@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
 import reference
 
+import fastjax
 from exchange_checks.backends import SCHEDULERS, Backend, same
 from exchange_checks.cases import Case, carry_out, drawn
 from exchange_checks.listed import check
@@ -145,6 +147,56 @@ def slices_land_in_any_order(backend: Backend, rng: np.random.Generator) -> None
         case.meta.output_offsets = _shuffled(rng, case.meta)
         cases.append(case)
     carry_out(backend, cases)
+
+
+def reaching_out(rng: np.random.Generator, backend: Backend) -> list[Case]:
+    """Slices that begin before arrays or end behind them, some of them far away."""
+    cases = []
+    for topology in (backend.topology, backend.topologies()[0]):
+        case = drawn(rng, backend.size, topology=topology)
+        case.operand, case.output = case.operand[:, 4:], case.output[:, 5:]
+        case.meta.input_offsets -= 1
+        case.meta.output_offsets -= 2
+        cases.append(case)
+    # One slice of so many rows that its end is no int32, and some that are nowhere.
+    case = drawn(rng, backend.size, most=0, rows=9)
+    case.meta.send_sizes[:] = rng.choice([0, 7], case.meta.send_sizes.shape)
+    case.meta.output_offsets[:] = rng.choice(
+        [-7, 9, 2**31 - 1, -(2**31)], case.meta.send_sizes.shape
+    )
+    case.meta.send_sizes[0, -1] = 2**31 - 1
+    case.meta.input_offsets[0, -1], case.meta.output_offsets[0, -1] = 2, -3
+    case.meta.recv_sizes[:] = reference.received(case.meta.send_sizes, [range(backend.size)])
+    return [*cases, case]
+
+
+def left_of(case: Case) -> Case:
+    """The exchange of what is in range."""
+    meta = reference.in_range(case.meta, case.operand.shape[1], case.output.shape[1])
+    return dataclasses.replace(case, meta=meta)
+
+
+@check(needs=lambda backend: backend.size > 1, sanitized=True)
+def rows_out_of_range_are_dropped(backend: Backend, rng: np.random.Generator) -> None:
+    """If one asks for it; all others arrive, and statistics count those that do not."""
+    cases = reaching_out(rng, backend)
+
+    def program(exchange: Any, data: Any) -> Any:
+        return [exchange(*args, **c.options) for args, c in zip(data, cases, strict=True)]
+
+    with fastjax.options(overflow="drop"), fastjax.collect_stats():
+        fastjax.reset_stats()
+        results = backend.compiled(program)([case.arguments() for case in cases])
+        jax.block_until_ready(results)
+        counted = [site.dropped_rows for site in fastjax.stats()]
+    dropped = []
+    for result, case in zip(results, cases, strict=True):
+        left = left_of(case)
+        same(result, left.expected())
+        # No array has 2**40 rows, so a slice is not counted beyond that.
+        dropped.append(int(case.meta.send_sizes.sum() - left.meta.send_sizes.sum()))
+    assert sorted(counted) == sorted(dropped), (counted, dropped)
+    assert min(dropped) > 0
 
 
 def _shuffled(rng: np.random.Generator, meta: reference.Metadata) -> np.ndarray:

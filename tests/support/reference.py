@@ -72,6 +72,28 @@ def moves(
     return found
 
 
+def in_range(
+    meta: Metadata,
+    operand_rows: int,
+    output_rows: int,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Metadata:
+    """What is left of slices without the rows that lie in no operand, or land in no output."""
+    left = Metadata(*(np.zeros_like(array) for array in meta.arrays(np.int64)))
+    for at, size in np.ndenumerate(meta.send_sizes):
+        start, landing = int(meta.input_offsets[at]), int(meta.output_offsets[at])
+        landed = [
+            row
+            for row in range(output_rows)
+            if 0 <= row - landing < size and 0 <= start + row - landing < operand_rows
+        ]
+        if landed:
+            left.input_offsets[at] = start + landed[0] - landing
+            left.send_sizes[at], left.output_offsets[at] = len(landed), landed[0]
+    left.recv_sizes = received(left.send_sizes, groups or [range(len(left.send_sizes))])
+    return left
+
+
 def exchange(
     operand: np.ndarray,
     output: np.ndarray,

@@ -126,6 +126,28 @@ def test_defaults_come_before_options(rng):
     assert (spec.scheduler, spec.topology) == ("fast", Topology(2, 4))
 
 
+def test_rows_beyond_the_output_are_dropped_if_asked_for(rng):
+    """As code has it that compares its counts with its room, and tries again with more."""
+    (rows, traffic), wanted = make_case(rng)
+    traffic[:8] = 0
+    traffic[0] = 60  # its own 40 are all that there are, and leave no room for more
+    wanted = wanted.reshape(8, 40, 2)
+    wanted[0], sent = rows[:40], traffic.reshape(8, 8)
+    for receiver in range(1, 8):
+        parts = [rows[40 * s :][sent[s, :receiver].sum() :][: sent[s, receiver]] for s in range(8)]
+        wanted[receiver] = -1
+        wanted[receiver, : sent[:, receiver].sum()] = np.concatenate(parts)
+    with fastjax.swap_ragged_all_to_all(overflow="drop"):
+        got = jax.jit(program())(rows, traffic)
+    np.testing.assert_array_equal(got, wanted.reshape(-1, 2))
+    with fastjax.swap_ragged_all_to_all():
+        refused(
+            jax.errors.JaxRuntimeError,
+            lambda: jax.block_until_ready(jax.jit(program())(rows, traffic)),
+            "on device 0, input_offsets[0] = 0 and send_sizes[0] = 60 reach beyond the operand",
+        )
+
+
 @pytest.mark.parametrize("keyword", ["axis_name", "plan", "timeout"])
 def test_refuses_other_keywords(keyword):
     keywords = {"zebra": 1, keyword: 1, "scheduler": "fast"}
@@ -134,11 +156,14 @@ def test_refuses_other_keywords(keyword):
         with fastjax.swap_ragged_all_to_all(**keywords):
             pytest.fail("the scope must not open")
 
-    names = "('ragged_dot', 'topology', 'scheduler')"
+    names = "('ragged_dot', 'topology', 'scheduler', 'overflow')"
     refused(ArgumentError, swap, names, f"got ['{keyword}', 'zebra']")
 
 
 def test_refuses_defaults_that_mean_nothing():
+    for value in ("loud", 1):
+        call = partial(fastjax.swap_ragged_all_to_all, overflow=value)
+        refused(OptionError, call, f"overflow must be one of ('error', 'drop'), got {value!r}")
     swap = fastjax.swap_ragged_all_to_all
     refused(OptionError, lambda: swap(scheduler="slow"), "scheduler must be one of", "got 'slow'")
     refused(ArgumentError, lambda: swap(topology=[2, 4]), "a fastjax.Topology, got [2, 4]")
