@@ -136,7 +136,7 @@ _OF_MANY_PROCESSES = [name for name in CHECKS if name not in _OF_ANY_TWO_PROCESS
 
 _EMULATED = {"FASTJAX_EMULATE_GPU": "1"}
 _EMULATED_HERE = Job(1, 8, _EMULATED)
-_UCX = {"FASTJAX_EMULATE_GPU": "0", **multiprocess.COMPILED_ONCE}
+_UCX = {"FASTJAX_EMULATE_GPU": "0"}
 
 ON_CPUS = {
     "cpu memory": Configuration(Devices(2, 4)),

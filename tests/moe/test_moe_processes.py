@@ -153,7 +153,7 @@ def carried_out(processes, *, every):
         processes=processes,
         devices=DEVICES // processes,
         arguments={"every": every},
-        environment={"FASTJAX_TIMEOUT": "200", **multiprocess.COMPILED_ONCE},
+        environment={"FASTJAX_TIMEOUT": "200"},
         seconds=900,
     )
     digests = [

@@ -31,10 +31,6 @@ from typing import Any
 import jax
 import numpy as np
 
-# Variables of jobs whose processes compile the same programs in the same order: only the first one
-# compiles, and the others get what it has made, if JAX keeps compiled programs at all.
-COMPILED_ONCE = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"}
-
 _PR_SET_PDEATHSIG = 1
 _WORDS = 4000  # of the first and the last that a process wrote
 
