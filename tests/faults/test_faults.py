@@ -51,7 +51,7 @@ def test_a_stop_before_there_is_a_network() -> None:
 
 @pytest.mark.parametrize(
     "phase",
-    [AFTER, MET, MIDDLE, EXIT, LAYER[1], LAYER[5]],
+    [AFTER, MET, MIDDLE, EXIT, LAYER[5]],
     ids=lambda phase: phase.name,
 )
 def test_kill(phase: fault_cells.Phase) -> None:

@@ -103,8 +103,7 @@ def test_groups_that_are_not_server_major(rng, groups, deduplicate):
 @given(st.data())
 def test_the_same_bits_with_and_without(data):
     """Where experts have no products, whose bits may depend on the rows beside a row."""
-    tokens, chunks = data.draw(st.sampled_from([(1, 1), (9, 3)]))
-    factor = data.draw(st.sampled_from([0.5, 8.0]))
+    tokens, chunks, factor = data.draw(st.sampled_from([(1, 1, 8.0), (9, 3, 0.5)]))
     deduplicate = data.draw(st.booleans())
     shape = DEVICES * tokens, TOP_K
     ids = data.draw(st.lists(st.integers(-1, EXPERTS - 1), min_size=3, max_size=24))

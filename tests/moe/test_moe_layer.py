@@ -380,8 +380,9 @@ def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
 @pytest.mark.parametrize(
     ("chunks", "deduplicate", "gradients"),
     [
-        (1, True, True),
+        (1, True, False),
         (2, False, False),
+        pytest.param(1, True, True, marks=pytest.mark.nightly),
         pytest.param(2, False, True, marks=pytest.mark.nightly),
         pytest.param(2, True, False, marks=pytest.mark.nightly),
     ],
