@@ -90,8 +90,9 @@ def refuse_forbidden_axes(axes: Axes, operation: str) -> None:
     To be called by a primitive's type rule: JAX keeps what is forbidden in its trace contexts.
     """
     state = getattr(_jax_config, "no_collectives", None)
-    for axis in axes if state is not None else ():
-        if axis in state.value:
+    forbidden = () if state is None else state.value
+    for axis in axes:
+        if axis in forbidden:
             raise _jax_core.ForbiddenCollectiveError(  # pyright: ignore[reportAttributeAccessIssue]
                 f"Collective across axis '{axis}' is forbidden by `no_collectives`, but "
                 f"`{operation}` acts on axis '{axis}'."
