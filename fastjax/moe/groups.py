@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import types
-from fastjax.moe.tiles import Runs, over_groups
+from fastjax.moe.tiles import Params as TileParams
+from fastjax.moe.tiles import Runs, lengths, over_groups
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
@@ -39,10 +41,12 @@ def grouped_map(
 
     Args:
       function: takes rows, shape (some, width), and one group's params; returns a row for each,
-        shape (some, new width). Rows must not depend on each other. It may use no other traced
-        values, and no collectives: devices have different numbers of tiles. `vmap` batches it.
+        shape (some, new width). Rows must not depend on each other. It may use values from around
+        it, which all groups share, but no collectives: devices have different numbers of tiles.
+        `vmap` batches it.
       rows: floating-point, shape (room, width); those of one group after those of another.
-      params: a pytree of floating-point arrays, each with a leading dimension of groups.
+      params: a pytree of arrays, each with a leading dimension of groups. Integers, such as narrow
+        weights whose scales are other params, have no gradients.
       group_sizes: rows of each group, integers, shape (groups,).
       group_rows: how many of them, from the first, are no padding; by default all. The function is
         not applied to padding, which has no part in gradients. See `Handle.group_rows`.
@@ -53,7 +57,7 @@ def grouped_map(
       The function of each row, shape (room, new width); zero in padding and after the last group.
 
     Raises:
-      ArgumentError: shapes or types do not fit.
+      ArgumentError: shapes or types do not fit, or the function does what tiles cannot do.
     """
     rows, group_sizes = jnp.asarray(rows), jnp.asarray(group_sizes)
     params = jax.tree.map(jnp.asarray, params)
@@ -66,35 +70,83 @@ def grouped_map(
         raise ArgumentError(f"rows must be floating-point, got {rows.dtype}.")
     runs = _runs_of(group_sizes, group_rows)
     for leaf in jax.tree.leaves(params):
-        if leaf.shape[:1] != group_sizes.shape or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if leaf.shape[:1] != group_sizes.shape:
             raise ArgumentError(
-                f"params must be floating-point, with a leading dimension of the "
-                f"{group_sizes.shape[0]} groups, in a layer the experts of this device (which the "
-                f"shard_map's in_specs must hand out); one is {leaf.dtype} of shape {leaf.shape}."
+                f"params must have a leading dimension of the {group_sizes.shape[0]} groups, in a "
+                "layer the experts of this device (which the shard_map's in_specs must hand out); "
+                f"one is {leaf.dtype} of shape {leaf.shape}. The function may use what all groups "
+                "share from around it."
             )
-    some = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
-    one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
-    made = _traced(function, some, one)
-    if getattr(made, "ndim", 0) != 2 or made.shape[0] != rows.shape[0]:
-        shapes = jax.tree.map(lambda array: array.shape, made)
-        raise ArgumentError(
-            f"function must return a row for each of its rows, shape ({rows.shape[0]}, new width), "
-            f"got {shapes}."
-        )
+    usual = max(1, usual_rows or -(-rows.shape[0] // max(1, group_sizes.shape[0])))
     if group_sizes.shape[0] == 0:
+        one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
+        (made,) = _traced(function, rows, one).out_avals
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
-    usual = max(1, usual_rows or -(-rows.shape[0] // group_sizes.shape[0]))
     leaves, structure = jax.tree.flatten((rows, params, runs))
-    leaves = jax_compat.vary_together(leaves, ())
+    programs, captured, leaves = _programs(function, leaves, structure, lengths(len(rows), usual))
     rows, params, runs = jax.tree.unflatten(structure, leaves)
+    of_groups = _Split(jax.tree.leaves(params))
+    shared = _Split(captured)
 
-    def of_tile(rows: Any, masked: Any, params: Params) -> tuple[Any, Any]:
+    def of_tile(
+        rows: Any, masked: Any, params: TileParams, fixed: TileParams
+    ) -> tuple[Any, TileParams]:
         del masked
-        return (function(rows[0], params),), ()
+        program = programs[len(rows[0])]
+        traced = iter(shared.whole(params.shared, fixed.shared))
+        consts = [next(traced) if isinstance(c, Tracer) else c for c in program.consts]
+        program = ClosedJaxpr(program.jaxpr, consts)
+        own = of_groups.whole(params.of_groups, fixed.of_groups)
+        return tuple(jax_compat.evaluated(program, rows[0], *own)), TileParams((), ())
 
-    mapped: Any = over_groups(of_tile, usual, (rows,), (), params, runs)
+    floats = TileParams(of_groups.floats, shared.floats)
+    fixed = TileParams(of_groups.others, shared.others)
+    mapped: Any = over_groups(of_tile, usual, (rows,), (), floats, fixed, runs)
     (result,), _ = mapped
     return result
+
+
+class _Split:
+    """Arrays that have derivatives, and others."""
+
+    def __init__(self, arrays: Sequence[jax.Array]) -> None:
+        self._inexact = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
+        both = list(zip(arrays, self._inexact, strict=True))
+        self.floats = [array for array, inexact in both if inexact]
+        self.others = [array for array, inexact in both if not inexact]
+
+    def whole(self, floats: Iterable[jax.Array], others: Iterable[jax.Array]) -> list[jax.Array]:
+        """The arrays in order, with these in their places."""
+        floats, others = iter(floats), iter(others)
+        return [next(floats if inexact else others) for inexact in self._inexact]
+
+
+def _programs(
+    function: Function, leaves: list[jax.Array], structure: Any, lengths: Iterable[int]
+) -> tuple[dict[int, ClosedJaxpr], list[jax.Array], list[jax.Array]]:
+    """The function's program for each number of rows; what it uses from around it; the operands.
+
+    These, and what is used, vary over all axes that any of them, or the result, varies over. Then
+    cotangents are summed over devices once, and not in loops of which devices have different turns.
+    """
+    axes: frozenset[Any] = frozenset()
+    while True:
+        leaves = jax_compat.vary_together(leaves, tuple(axes))
+        rows, params, _ = jax.tree.unflatten(structure, leaves)
+        one = jax.tree.map(lambda p: p[0], params)
+        programs = {length: _traced(function, rows[:length], one) for length in {*lengths}}
+        captured, *others = (
+            [value for value in program.consts if isinstance(value, Tracer)]
+            for program in programs.values()
+        )
+        if any(len(captured) != len(other) for other in others):
+            raise ArgumentError("function must use the same values however many rows it gets.")
+        found = [jax.typeof(v) for v in captured] + [p.out_avals[0] for p in programs.values()]
+        axes = frozenset().union(*map(jax_compat.vma, found))
+        if axes <= jax_compat.vma(jax.typeof(rows)):
+            count = len(captured)
+            captured = jax_compat.vary_together([*captured, rows], ())[:count]
+            return programs, captured, leaves
 
 
 def _runs_of(group_sizes: jax.Array, group_rows: jax.Array | None) -> Runs:
@@ -117,21 +169,29 @@ def _sizes(name: str, sizes: jax.Array) -> jax.Array:
     return sizes.astype(jnp.int32)
 
 
-def _traced(function: Function, rows: jax.ShapeDtypeStruct, params: Params) -> Any:
-    """What the function makes, in shape and type, if it is one that tiles can be given to."""
+def _traced(function: Function, rows: jax.Array, params: Params) -> ClosedJaxpr:
+    """The program of a function that tiles can be given to."""
     program, made = jax.make_jaxpr(function, return_shape=True)(rows, params)
-    shared = sorted(map(str, {*program.effects, *jax_compat.our_primitives(program)}))
+    if getattr(made, "ndim", 0) != 2 or made.shape[0] != rows.shape[0]:
+        shapes = jax.tree.map(lambda array: array.shape, made)
+        raise ArgumentError(
+            f"function must return a row for each of its rows, shape ({rows.shape[0]}, new width), "
+            f"got {shapes}."
+        )
+    shared = sorted(map(str, jax_compat.effects(program)))
     if shared:
         raise ArgumentError(
             "function must not exchange anything with other devices, which have other numbers of "
             f"tiles, nor have other effects; it has {shared}. Do that to what grouped_map returns."
         )
-    if any(isinstance(value, Tracer) for value in program.consts):
+    if jax_compat.names_values(program):
         raise ArgumentError(
-            "function must not use traced values from around it; pass them in params, repeated for "
-            "each group if need be."
+            "function must not name values by checkpoint_name: no policy finds them in tiles, and "
+            "the backward pass makes them again. Leave the names out, or apply products to all "
+            "rows, with grouped_dot or jax.lax.ragged_dot; in a layer, by a function of three "
+            "arguments, (rows, group_sizes, params)."
         )
-    return made
+    return program
 
 
 def grouped_dot(

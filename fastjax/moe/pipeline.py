@@ -111,7 +111,7 @@ def closed(
         examples = jax.tree.unflatten(structure, leaves)
         program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
         programs[rows] = program, jax.tree.structure(made)
-        effects |= bool({*program.effects, *jax_compat.our_primitives(program)})
+        effects |= bool(jax_compat.effects(program))
         captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:

@@ -25,8 +25,22 @@ _MOST_TILES = 8  # of a group of the mean size, where tiles of all groups go at 
 _MANY_BYTES = 1 << 16
 
 Rows = Any  # a pytree of arrays with as many rows each
-Params = Any  # a pytree of arrays
-OfTile = Callable[[Rows, Rows, Params], tuple[Rows, Params]]
+Arrays = Any  # a pytree of arrays
+
+
+class Params(NamedTuple):
+    """What a function has beside rows: pytrees of arrays.
+
+    Attributes:
+      of_groups: shape (groups, ...) each; what functions get of them has one group's.
+      shared: by all groups.
+    """
+
+    of_groups: Arrays
+    shared: Arrays
+
+
+OfTile = Callable[[Rows, Rows, Params, Params], tuple[Rows, Params]]
 Found = tuple[Rows, Params]
 
 
@@ -39,8 +53,14 @@ class Runs(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def over_groups(
-    function: OfTile, mean: int, rows: Rows, masked: Rows, of_groups: Params, runs: Runs
-) -> tuple[Rows, Params]:
+    function: OfTile,
+    mean: int,
+    rows: Rows,
+    masked: Rows,
+    params: Params,
+    fixed: Params,
+    runs: Runs,
+) -> Found:
     """Applies a function to the rows of each group, tile by tile.
 
     Its derivative is another such function, of rows and cotangents, so there are derivatives of any
@@ -48,33 +68,36 @@ def over_groups(
 
     Args:
       function: of a tile. Takes rows; rows that are zero where they are another group's; and what
-        belongs to the group. Returns new rows, and a part of a sum over the group, to which rows
-        that are zero add nothing.
+        params and fixed have for the group. Returns new rows, and parts of sums over a group and
+        over all, to which rows that are zero add nothing. It is called with tiles of `lengths`.
       mean: rows of a group of usual size.
       rows: shape (room, ...) each.
       masked: the same.
-      of_groups: shape (groups, ...) each.
+      params: floating-point.
+      fixed: without derivatives.
       runs: of each group's rows.
 
     Returns:
-      New rows, and the sums of each group.
+      New rows, and the sums of each group and of all.
     """
     room, groups = rows[0].shape[0], runs.sizes.shape[0]
-    some, none = jax.tree.map(lambda a: a[:1], (rows, masked))
-    of_one = jax.tree.map(lambda p: p[0], of_groups)
-    made, parts = jax.eval_shape(function, some, none, of_one)
+    of_cpus, of_others = lengths(room, mean)
+    some, none = jax.tree.map(lambda a: a[:of_cpus], (rows, masked))
+    made, parts = jax.eval_shape(function, some, none, _of_group(params, 0), _of_group(fixed, 0))
     zeros = functools.partial(jnp.zeros_like, rows[0])
     results = jax.tree.map(lambda a: zeros(a.dtype, shape=(room, *a.shape[1:])), made)
     # Sums of many tiles: in float32 or wider.
     wide = lambda p: types.promoted(p.dtype, jnp.float32)  # noqa: E731
-    totals = jax.tree.map(lambda p: zeros(wide(p), shape=(groups, *p.shape)), parts)
+    each = jax.tree.map(lambda p: zeros(wide(p), shape=(groups, *p.shape)), parts.of_groups)
+    of_all = jax.tree.map(lambda p: zeros(wide(p), shape=p.shape), parts.shared)
+    totals = Params(each, of_all)
     if room > 0:
-        work = functools.partial(_Work, function, mean, rows, masked, of_groups)
+        work = functools.partial(_Work, function, mean, rows, masked, params, fixed)
         results, totals = jax.lax.platform_dependent(
             runs,
             (results, totals),
-            cpu=work(min(room, _tile_rows(mean, mean))).one_by_one,
-            default=work(min(room, _tile_rows(mean, _MOST_TILES))).in_blocks,
+            cpu=work(of_cpus).one_by_one,
+            default=work(of_others).in_blocks,
         )
     return results, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, parts)
 
@@ -83,28 +106,47 @@ def _forward(function: OfTile, mean: int, *operands: Any) -> Any:
     return over_groups(function, mean, *operands), operands
 
 
-def _backward(function: OfTile, mean: int, operands: Any, cts: tuple[Rows, Params]) -> Any:
-    rows, masked, of_groups, runs = operands
+def _backward(function: OfTile, mean: int, operands: Any, cts: Found) -> Any:
+    rows, masked, params, fixed, runs = operands
     results_ct, sums_ct = cts
 
-    def transposed(rows: Rows, masked: Any, of_group: Any) -> tuple[Any, Params]:
-        (masked, results_ct), (of_group, sums_ct) = masked, of_group
-        _, back = jax.vjp(function, rows, masked, of_group)
-        rows_ct, masked_ct, of_group_ct = back((results_ct, sums_ct))
-        return (rows_ct, masked_ct), of_group_ct
+    def transposed(rows: Rows, masked: Any, params: Params, fixed: Params) -> Found:
+        (masked, results_ct), (params, sums_ct) = masked, _unzipped(params)
+        of = lambda rows, masked, params: function(rows, masked, params, fixed)  # noqa: E731
+        _, back = jax.vjp(of, rows, masked, params)
+        rows_ct, masked_ct, params_ct = back((results_ct, sums_ct))
+        return (rows_ct, masked_ct), params_ct
 
-    both = of_groups, sums_ct
-    made: Any = over_groups(transposed, mean, rows, (masked, results_ct), both, runs)
-    (rows_ct, masked_ct), of_groups_ct = made
-    return rows_ct, masked_ct, of_groups_ct, None
+    both = Params(*zip(params, sums_ct, strict=True))
+    made: Any = over_groups(transposed, mean, rows, (masked, results_ct), both, fixed, runs)
+    (rows_ct, masked_ct), params_ct = made
+    return rows_ct, masked_ct, params_ct, None, None
 
 
 over_groups.defvjp(_forward, _backward)
 
 
-def _tile_rows(mean: int, most_tiles: int) -> int:
+def _unzipped(both: Params) -> tuple[Params, Params]:
+    (of_groups, of_groups_ct), (shared, shared_ct) = both
+    return Params(of_groups, shared), Params(of_groups_ct, shared_ct)
+
+
+def lengths(room: int, mean: int) -> tuple[int, int]:
+    """Rows of a tile, on CPU devices and on others, where tiles of all groups go at once."""
+    return min(room, _length(mean, mean)), min(room, _length(mean, _MOST_TILES))
+
+
+def _length(mean: int, most_tiles: int) -> int:
     """Rows of a tile, so that a group of `mean` rows needs few, full ones, `most_tiles` at most."""
     return -(-mean // min(most_tiles, -(-mean // _MANY_ROWS)))
+
+
+def _of_group(params: Params, group: jax.Array | int) -> Params:
+    return params._replace(of_groups=_at(params.of_groups, group))
+
+
+def _at(arrays: Arrays, group: jax.Array | int) -> Arrays:
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, group, keepdims=False), arrays)
 
 
 class _Tile:
@@ -149,7 +191,8 @@ class _Work(NamedTuple):
     mean: int
     rows: Rows
     masked: Rows
-    of_groups: Params
+    params: Params
+    fixed: Params
     length: int
 
     @property
@@ -165,7 +208,7 @@ class _Work(NamedTuple):
         which copy nothing.
         """
         groups, few = runs.sizes.shape[0], self.mean <= _FEW_ROWS
-        if few and groups > 1 and _bytes_of(self.of_groups) > _MANY_BYTES:
+        if few and groups > 1 and _bytes_of(self.params.of_groups) > _MANY_BYTES:
             many = (runs.sizes > 0).sum() * 2 > groups
             state = runs, found
             runs, found = jax.lax.cond(many, self._first_at_once, lambda state: state, state)
@@ -174,26 +217,28 @@ class _Work(NamedTuple):
         def of_group(number: jax.Array, found: Found) -> Found:
             group = (last <= number).sum()
             start, size = (look_up(array, group) for array in runs)
-            params, (results, totals) = _at(self.of_groups, group), found
+            params, fixed = _of_group(self.params, group), _of_group(self.fixed, group)
+            results, totals = found
 
             def of_tile(number: jax.Array, found: Found) -> Found:
                 results, sums = found
                 tile = _Tile(start + number * self.length, start + size, self.length, self.room)
-                values, parts = self._applied(tile, params)
+                values, parts = self._applied(tile, params, fixed)
                 sums = jax.tree.map(lambda s, p: s + p.astype(s.dtype), sums, parts)
                 return jax.tree.map(tile.written, results, values), sums
 
-            tiles = quotient_up(size, self.length)
-            results, sums = jax.lax.fori_loop(0, tiles, of_tile, (results, _at(totals, group)))
+            tiles, sums = quotient_up(size, self.length), _of_group(totals, group)
+            results, sums = jax.lax.fori_loop(0, tiles, of_tile, (results, sums))
             put = lambda t, s: jax.lax.dynamic_update_index_in_dim(t, s, group, 0)  # noqa: E731
-            return results, jax.tree.map(put, totals, sums)
+            each = jax.tree.map(put, totals.of_groups, sums.of_groups)
+            return results, Params(each, sums.shared)
 
         return jax.lax.fori_loop(0, last[-1], of_group, found)
 
     def _first_at_once(self, state: tuple[Runs, Found]) -> tuple[Runs, Found]:
         runs, found = state
         first = jnp.minimum(runs.sizes, self.length)
-        found = self._at_once(runs.starts, runs.starts + first, self.of_groups, found)
+        found = self._at_once(runs.starts, runs.starts + first, found)
         return Runs(runs.starts + first, runs.sizes - first), found
 
     def in_blocks(self, runs: Runs, found: Found) -> Found:
@@ -213,8 +258,7 @@ class _Work(NamedTuple):
             group = jnp.minimum(group, groups - 1)
             start, size, last_tile, own_tiles = (look_up(a, group) for a in (*runs, last, tiles))
             starts = start + (numbers - last_tile + own_tiles) * self.length
-            params = jax.tree.map(lambda p: look_up(p, group), self.of_groups)
-            return self._at_once(starts, start + size, params, found, group)
+            return self._at_once(starts, start + size, found, group)
 
         return jax.lax.fori_loop(0, -(-most // at_once), of_block, found)
 
@@ -222,7 +266,6 @@ class _Work(NamedTuple):
         self,
         starts: jax.Array,
         ends: jax.Array,
-        params: Params,
         found: Found,
         groups: jax.Array | None = None,
     ) -> Found:
@@ -231,20 +274,23 @@ class _Work(NamedTuple):
         Args:
           starts: of their rows.
           ends: of their groups.
-          params: of their groups.
           found: results and sums so far.
           groups: of each; by default there is a tile of each group, the first.
         """
         results, totals = found
+        of_groups = self.params.of_groups, self.fixed.of_groups
+        if groups is not None:
+            of_groups = jax.tree.map(lambda p: look_up(p, groups), of_groups)
 
-        def of_tile(start: jax.Array, end: jax.Array, params: Params) -> Any:
+        def of_tile(start: jax.Array, end: jax.Array, of_group: Any) -> Any:
             tile = _Tile(jnp.minimum(start, self.room - 1), end, self.length, self.room)
-            values, parts = self._applied(tile, params)
+            params, fixed = map(Params, of_group, (self.params.shared, self.fixed.shared))
+            values, parts = self._applied(tile, params, fixed)
             # What is made of rows that are not the group's may be no number.
             own = lambda p: jnp.where(start < end, p, 0)  # noqa: E731
             return tile.rows, tile.mine, values, jax.tree.map(own, parts)
 
-        places, mine, values, parts = jax.vmap(of_tile)(starts, ends, params)
+        places, mine, values, parts = jax.vmap(of_tile)(starts, ends, of_groups)
         nowhere = self.room + jnp.arange(mine.size, dtype=jnp.int32).reshape(mine.shape)
         places = jnp.where(mine, places, nowhere)
 
@@ -252,30 +298,27 @@ class _Work(NamedTuple):
             return array.at[places].set(values, mode="drop", unique_indices=True)
 
         results = jax.tree.map(written, results, values)
+        added = lambda t, p: t + p.sum(0, dtype=t.dtype)  # noqa: E731
+        of_all = jax.tree.map(added, totals.shared, parts.shared)
         if groups is None:
-            return results, jax.tree.map(lambda t, p: p.astype(t.dtype), totals, parts)
+            each = jax.tree.map(lambda t, p: p.astype(t.dtype), totals.of_groups, parts.of_groups)
+            return results, Params(each, of_all)
 
-        def added(number: jax.Array, totals: Params) -> Params:
-            return jax.tree.map(
-                lambda t, p: t.at[groups[number]].add(p[number].astype(t.dtype)), totals, parts
-            )
+        def added_to(number: jax.Array, totals: Arrays) -> Arrays:
+            add = lambda t, p: t.at[groups[number]].add(p[number].astype(t.dtype))  # noqa: E731
+            return jax.tree.map(add, totals, parts.of_groups)
 
-        return results, jax.lax.fori_loop(0, groups.shape[0], added, totals)
+        each = jax.lax.fori_loop(0, groups.shape[0], added_to, totals.of_groups)
+        return results, Params(each, of_all)
 
-    def _applied(self, tile: _Tile, params: Params) -> Found:
-        own, or_zero = (
-            jax.tree.map(tile.own, self.rows),
-            jax.tree.map(tile.own_or_zero, self.masked),
-        )
-        return self.function(own, or_zero, params)
+    def _applied(self, tile: _Tile, params: Params, fixed: Params) -> Found:
+        own = jax.tree.map(tile.own, self.rows)
+        or_zero = jax.tree.map(tile.own_or_zero, self.masked)
+        return self.function(own, or_zero, params, fixed)
 
 
-def _bytes_of(arrays: Any) -> int:
+def _bytes_of(arrays: Arrays) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
 
 
-def _at(arrays: Any, group: jax.Array) -> Any:
-    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, group, keepdims=False), arrays)
-
-
-__all__ = ["OfTile", "Runs", "over_groups"]
+__all__ = ["OfTile", "Params", "Runs", "lengths", "over_groups"]

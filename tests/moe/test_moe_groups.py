@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import whole_layers
 from hypothesis import given, settings
+from jax.ad_checkpoint import checkpoint_name
 from refusals import refusals
 from spmd import mesh_of
 
@@ -100,10 +102,13 @@ def test_other_ways(rng, monkeypatch, way, room, sizes, usual):
     params = _params_of(rng, len(sizes))
     rows = rng.normal(size=(room, 5)).astype(np.float32)
     rows[sizes.sum() :] = np.nan
-    ours = functools.partial(moe.grouped_map, _expert, usual_rows=usual)
+
+    def shifted(rows, params, shift):
+        expert = lambda rows, params: _expert(rows, params) + jnp.tanh(shift)  # noqa: E731
+        return moe.grouped_map(expert, rows, params, sizes, usual_rows=usual)
 
     def gradients():
-        result, back = jax.vjp(lambda r, p: ours(r, p, sizes), rows, params)
+        result, back = jax.vjp(shifted, rows, params, jnp.ones(3))
         return result, *back(result)
 
     wanted = gradients()
@@ -243,6 +248,91 @@ def test_functions_without_a_derivative_at_zero(rng, sizes):
         same((got[0][part], got[1][part], got[2][group]), wanted, 1e-4)
 
 
+def test_experts_as_people_write_them():
+    """Narrow weights with scales, values that all share, positions, functions of JAX's."""
+    rng = np.random.default_rng(3)
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    rows, scales, bias, temperature = normal(8 * 20, 4), normal(16, 4), normal(4), normal(20)
+    narrow = jnp.asarray(rng.integers(-7, 8, (16, 4, 4)), jnp.int4)
+    narrower = rng.integers(-9, 9, (16, 4)).astype(np.int8)
+    sizes = np.tile([11, 6], 8).astype(np.int32)
+    table = rng.integers(0, 4, 4)
+
+    def expert_of(place, bias, temperature, table):
+        @jax.jit
+        def expert(rows, params):
+            narrow, narrower, scale = params
+            inner = rows @ (narrow.astype(rows.dtype) * scale) + jnp.tanh(bias)[table]
+            at = place()
+            return jax.nn.relu(inner * jnp.where(bias > 0, bias, 1)) * (1 + at) + (
+                narrower.astype(rows.dtype) * temperature[0]
+            )
+
+        return expert
+
+    def local(rows, scales, bias, temperature, narrow, narrower, sizes):
+        place = functools.partial(jax.lax.axis_index, "x")
+        expert = expert_of(place, bias, temperature, table)
+        return moe.grouped_map(expert, rows, (narrow, narrower, scales), sizes)
+
+    def dense(rows, scales, bias, temperature):
+        parts = []
+        for group in range(16):
+            device, second = divmod(group, 2)
+            start, size = device * 20 + 11 * second, (11, 6)[second]
+            expert = expert_of(lambda device=device: device, bias, temperature, table)
+            params = narrow[group], narrower[group], scales[group]
+            parts.append(expert(rows[start : start + size], params))
+            if second:
+                parts.append(jnp.zeros((3, 4)))
+        return jnp.concatenate(parts)
+
+    spread, same_on_all = jax.P("x"), jax.P()
+    specs = spread, spread, same_on_all, same_on_all, spread, spread, spread
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
+    floats = rows, scales, bias, temperature
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def with_gradients(function, *floats):
+        result, back = jax.vjp(function, *floats)
+        return result, *back(result)
+
+    got = with_gradients(lambda *floats: mapped(*floats, narrow, narrower, sizes), *floats)
+    same(got, with_gradients(dense, *floats), 1e-4)
+
+
+def test_layers_of_such_experts(rng):
+    """In chunks; the value that all devices have gets one gradient of all."""
+    x, weights, params, ids = whole_layers.problem(rng, 24, "holes")
+    shift = rng.normal(size=whole_layers.WIDTH).astype(np.float32)
+
+    def local(x, weights, params, shift, ids):
+        def expert(rows, params):
+            at = jax.lax.axis_index("x")
+            return whole_layers.expert(rows, params) * (1 + at) + jnp.sin(shift)
+
+        return whole_layers.layer(x, weights, params, ids, expert, chunks=2)
+
+    def dense(x, weights, params, shift, ids):
+        device = np.arange(whole_layers.EXPERTS) * whole_layers.DEVICES // whole_layers.EXPERTS
+        up, down = params
+        scaled = up, down * (1 + device)[:, None, None]
+        of_shift = jnp.where(ids < 0, 0, weights).sum(1, keepdims=True) * jnp.sin(shift)
+        return whole_layers.dense(x, weights, scaled, ids) + of_shift
+
+    spread = jax.P("x")
+    specs = spread, spread, spread, jax.P(), spread
+    layer = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def with_gradients(function, *floats):
+        result, back = jax.vjp(lambda *floats: function(*floats, ids), *floats)
+        return result, *back(result)
+
+    floats = x, weights, params, shift
+    whole_layers.same(with_gradients(layer, *floats), with_gradients(dense, *floats))
+
+
 def test_no_groups():
     got = moe.grouped_dot(np.ones((4, 3)), np.ones((0, 3, 2)), np.ones(0, np.int32))
     np.testing.assert_array_equal(got, np.zeros((4, 2)))
@@ -280,12 +370,18 @@ def exchanged(rows, _):
     return fastjax.fast_ragged_all_to_all(rows, rows, none, none, none, none, axis_name="x")
 
 
-def with_a_traced_value():
-    def loss(bias):
-        biased = lambda rows, weights: rows @ weights + bias  # noqa: E731
-        return mapped(biased, params=(2, 3, 3))().sum()
+def with_what_devices_share(function):
+    def local(rows, shared):
+        expert = lambda rows, weights: rows @ weights + function(shared)  # noqa: E731
+        return moe.grouped_map(expert, rows, jnp.ones((2, 3, 3)), jnp.array([1, 2]))
 
-    jax.grad(loss)(jnp.ones(3))
+    specs = jax.P("x"), jax.P()
+    exchange = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=jax.P("x"))
+    return lambda: jax.eval_shape(exchange, np.ones((64, 3), np.float32), np.ones(3, np.float32))
+
+
+def named(rows, scale):
+    return checkpoint_name(rows, "inner") * scale
 
 
 test_refused = refusals(
@@ -307,12 +403,12 @@ test_refused = refusals(
     (mapped(types=("f4", "f4", "f4")), "group_sizes must be integers, got float32"),
     (mapped(in_use=np.ones(2)), "group_rows must be integers, got float"),
     (mapped(in_use=np.ones(3, int)), "for each of the 2 groups, got shape (3,)."),
-    (mapped(types=("f4", "i4", "i4")), "params must be floating-point", "int32 of shape (2, 3)"),
     (mapped(types=("i4", "f4", "i4")), "rows must be floating-point, got int32"),
-    (mapped(lambda rows, _: rows.sum()), "each of its rows, shape (4, new width), got ()."),
-    (mapped(lambda rows, _: rows[1:]), "each of its rows, shape (4, new width), got (3, 3)."),
-    (mapped(lambda rows, _: [rows]), "each of its rows, shape (4, new width), got [(4, 3)]."),
+    (mapped(lambda rows, _: rows.sum()), "each of its rows, shape (2, new width), got ()."),
+    (mapped(lambda rows, _: rows[1:]), "each of its rows, shape (2, new width), got (1, 3)."),
+    (mapped(lambda rows, _: [rows]), "each of its rows, shape (2, new width), got [(2, 3)]."),
     (with_a_collective(summed), "must not exchange anything with other devices"),
     (with_a_collective(exchanged), "must not exchange anything", "has ['fast_ragged_all_to_all']"),
-    (with_a_traced_value, "must not use traced values", "pass them in params"),
+    (with_what_devices_share(jax.nn.softplus), "a value that devices share", "jax.lax.pcast("),
+    (mapped(named), "must not name values by checkpoint_name", "a function of three arguments"),
 )

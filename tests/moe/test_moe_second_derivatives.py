@@ -36,12 +36,18 @@ def all_experts(sizes, rows, params):
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("sizes", [(150, 0, 1, 40), (0, 0, 0, 0)])
 def test_whole_experts(rng, sizes, jit):
-    rows = rng.normal(size=(200, 3)).astype(np.float32)
+    """Of functions that use values from around them, too."""
+    rows, scale = rng.normal(size=(200, 3)).astype(np.float32), np.array([0.5, 2], np.float32)
     params = tuple(rng.normal(size=(4, *s)).astype(np.float32) for s in ((3, 5), (5, 2)))
-    mapped = lambda rows, params: moe.grouped_map(one_expert, rows, params, np.array(sizes))  # noqa: E731
-    wanted = jax.jit(penalty(functools.partial(all_experts, sizes)))(rows, params)
+
+    def mapped(rows, params, scale):
+        scaled = lambda rows, params: one_expert(rows, params) * jnp.sin(scale)  # noqa: E731
+        return moe.grouped_map(scaled, rows, params, np.array(sizes))
+
+    dense = lambda rows, params, scale: all_experts(sizes, rows, params) * jnp.sin(scale)  # noqa: E731
+    wanted = jax.jit(penalty(dense))(rows, params, scale)
     got = penalty(mapped)
-    same((jax.jit(got) if jit else got)(rows, params), wanted, 1e-4)
+    same((jax.jit(got) if jit else got)(rows, params, scale), wanted, 1e-4)
 
 
 def test_third_derivatives(rng):
