@@ -305,24 +305,27 @@ def test_layers_of_such_experts(rng):
     """In chunks; the value that all devices have gets one gradient of all."""
     x, weights, params, ids = whole_layers.problem(rng, 24, "holes")
     shift = rng.normal(size=whole_layers.WIDTH).astype(np.float32)
+    narrow = rng.integers(-9, 9, (whole_layers.EXPERTS, whole_layers.WIDTH)).astype(np.int8)
 
-    def local(x, weights, params, shift, ids):
+    def local(x, weights, params, shift, narrow, ids):
         def expert(rows, params):
-            at = jax.lax.axis_index("x")
-            return whole_layers.expert(rows, params) * (1 + at) + jnp.sin(shift)
+            params, narrow = params
+            factor = (1 + jax.lax.axis_index("x")) * narrow.astype(rows.dtype)
+            return whole_layers.expert(rows, params) * factor + jnp.sin(shift)
 
-        return whole_layers.layer(x, weights, params, ids, expert, chunks=2)
+        return whole_layers.layer(x, weights, (params, narrow), ids, expert, chunks=2)
 
     def dense(x, weights, params, shift, ids):
         device = np.arange(whole_layers.EXPERTS) * whole_layers.DEVICES // whole_layers.EXPERTS
         up, down = params
-        scaled = up, down * (1 + device)[:, None, None]
+        scaled = up, down * ((1 + device)[:, None] * narrow)[:, None]
         of_shift = jnp.where(ids < 0, 0, weights).sum(1, keepdims=True) * jnp.sin(shift)
         return whole_layers.dense(x, weights, scaled, ids) + of_shift
 
     spread = jax.P("x")
-    specs = spread, spread, spread, jax.P(), spread
-    layer = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
+    specs = spread, spread, spread, jax.P(), spread, spread
+    on_devices = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
+    layer = lambda *operands: on_devices(*operands[:-1], narrow, operands[-1])  # noqa: E731
 
     @functools.partial(jax.jit, static_argnums=0)
     def with_gradients(function, *floats):
