@@ -204,7 +204,8 @@ def _part_of(levelled: jax.Array, part: jax.Array) -> jax.Array:
     part, whole = (jnp.broadcast_to(array, upto.shape) for array in (part, upto[-1:]))
     shift = jnp.maximum(17 - jax.lax.clz(whole), 0)  # to 15 bits
     cut, unit = upto >> shift, jnp.maximum(whole >> shift, 1)
-    scaled = quotient(part, unit) * cut + quotient(remainder(part, unit) * cut, unit)
+    rest = quotient(remainder(part, unit) * cut + quotient(unit, 2), unit)
+    scaled = quotient(part, unit) * cut + rest
     is_past_home = np.arange(devices)[:, None] >= np.arange(experts) // (experts // devices)
     scaled = jnp.where(whole > 0, scaled, jnp.where(is_past_home, part, 0))
     scaled = jnp.where(part == whole, upto, scaled)

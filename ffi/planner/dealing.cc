@@ -6,15 +6,16 @@
 namespace fastjax::planner {
 namespace {
 
-// Where `part` of a line of `whole` rows is cut if the line is cut at `cut`, in proportion and rounded down. Lengths
-// are taken to 15 bits, so that products fit int32, which is all that JAX has by default.
+// Where `part` of a line of `whole` rows is cut if the line is cut at `cut`, in proportion, to the nearest row: rounded
+// down, the first devices would have less of all experts. Lengths are taken to 15 bits, so that products fit int32,
+// which is all that JAX has by default.
 int32_t Scale(int32_t part, int32_t cut, int32_t whole) {
   if (part == whole) return cut;
   int32_t shift = 0;
   while (whole >> shift >= 1 << 15) ++shift;
   whole >>= shift;
   cut >>= shift;
-  return part / whole * cut + part % whole * cut / whole;
+  return part / whole * cut + (part % whole * cut + whole / 2) / whole;
 }
 
 }  // namespace

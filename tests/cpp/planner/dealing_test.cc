@@ -42,11 +42,11 @@ void TestOwnRowsStay() {
   CHECK(result.starts == (Ints{0, 0, 6, 6, 0, 0, 4, 0}));
 }
 
-// There are 9 of 10 rows, of which the second device has 7 of 10: it has 7, its own 4 and 3 of the others.
+// There are 9 of 10 rows, of which the first device has 3 of 10: the line is cut at 2.7, so that it has 3.
 void TestAPart() {
   const Result result = Deal(kTwo, {5, 0, 4, 0}, {-1, 0}, {3, 0, 0, 7});
-  CHECK(result.sizes == (Ints{2, 0, 0, 3, 0, 0, 0, 4}));
-  CHECK(result.starts == (Ints{0, 0, 5, 2, 0, 0, 4, 0}));
+  CHECK(result.sizes == (Ints{3, 0, 0, 2, 0, 0, 0, 4}));
+  CHECK(result.starts == (Ints{0, 0, 5, 3, 0, 0, 4, 0}));
 }
 
 // Products do not overflow, and nothing is lost, for as many rows as there can be; without any, rows stay at home.
