@@ -26,7 +26,7 @@ _PARTS = {
     "moe_add_up": "combine in servers",
     "moe_copies": "copies of experts",
 }
-_OPERATIONS = {"plan_ragged_all_to_all": "planning"}
+_OPERATIONS = {"plan_ragged_all_to_all": "planning", "gather_counts": "experts at home"}
 _GRADIENTS = {"gradient", "fast_ragged_all_to_all_gradient"}
 _NAME_WIDTH = 56
 
@@ -152,6 +152,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[_Sites], str]], ...] = (
     ("rows", ">", _number(lambda site: site.total_rows / site.launches)),
     ("crossed", ">", _number(lambda site: site.crossing_rows)),
     ("skew", ">", _number(lambda site: site.mean_skew, 2)),
+    ("slowest", ">", _number(lambda site: site.slowest, 2)),
     ("scheduler", "<", lambda sites: "/".join(dict.fromkeys(s.scheduler for s in sites))),
     ("stages", ">", lambda sites: str(max(site.stages for site in sites))),
     ("planning", ">", _time(lambda site: site.planning_time.mean)),

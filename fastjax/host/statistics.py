@@ -51,7 +51,10 @@ class SiteStats:
     Attributes:
       name: what profiles call it, or the end of that: its place in the shard_map, loop or branch
         that it is in, with the names of `jax.named_scope` there.
-      operation: "fast_ragged_all_to_all", or "plan_ragged_all_to_all", which moves nothing.
+      operation: "fast_ragged_all_to_all"; or "plan_ragged_all_to_all", which moves nothing; or
+        "gather_counts", where CPU devices of a layer of experts only count. That counts nowhere as
+        a plan, and its traffic is what tokens ask for: their choices, by the devices that have the
+        experts.
       program: the compiled program.
       active: whether that program is still there.
       axis_name: the mesh axes.
@@ -60,7 +63,7 @@ class SiteStats:
       topology: the fabric, as the planner was told; None where the program does not say.
       direction: "reverse" for the gradient of an exchange, which sends rows back.
       plan: where plans come from: "own" is made by each launch, "given" came as `plan=`,
-        "transposed" as well, for the way back.
+        "transposed" as well, for the way back. "own" where there is none.
       asked_scheduler: the scheduler, where the call site plans, "" where a plan is given. Inside
         one server, "auto" is "direct".
       scheduler: that of the last plan; what "auto" took.
@@ -133,6 +136,19 @@ class SiteStats:
             return None
         server = np.arange(len(self.traffic)) // self.topology.devices_per_server
         return int(self.traffic[server[:, None] != server].sum())
+
+    @property
+    def slowest(self) -> float | None:
+        """The most rows that arrive at a device, over the mean of its server; 1 is even.
+
+        Of the last traffic. At experts, the slowest device takes as many times as long as it would
+        if its server's were levelled. None without a topology.
+        """
+        if self.topology is None:
+            return None
+        rows = self.traffic.sum(0).reshape(-1, self.topology.devices_per_server)
+        rows = rows[rows.any(1)]
+        return float((rows.max(1) / rows.mean(1)).max()) if len(rows) else 1.0
 
     def __str__(self) -> str:
         return site_table.table([self])

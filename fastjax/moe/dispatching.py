@@ -198,10 +198,13 @@ def _plan_crossings(
     """Plans for tokens that cross once."""
     servers = arrangements[0].servers
     wanted = [
-        planning_crossings.count(ids, a.experts, servers, groups[0])
-        for ids, a in zip(expert_ids, arrangements, strict=True)
+        planning_crossings.count(ids, a.experts, servers, told)
+        for ids, a, told in zip(expert_ids, arrangements, groups, strict=True)
     ]
-    counts = groups[0].gather([tokens.counts for tokens in wanted])
+    # Of those that find room. Where some may not, all have been counted before.
+    experts = arrangements[0].experts.count if wanted[0].room is None else 0
+    told = groups[0].of_choices(*expert_ids)
+    counts = told.gather([tokens.counts for tokens in wanted], experts, servers.count)
     if levelled is None:
         of_experts = [told[:, servers.count :] for told in counts]
         levelled = wanted[0].levelled or _levelled(of_experts, arrangements[0])
@@ -221,7 +224,7 @@ def _plan_levelled(
     """Plans for a row for each choice, to experts that are levelled."""
     count = arrangements[0].experts.count
     sorted_ = [routing.by_expert(routing.check(ids, count), count) for ids in expert_ids]
-    counts = groups[0].gather([choices.counts for choices in sorted_])
+    counts = groups[0].of_choices(*expert_ids).gather([c.counts for c in sorted_], count)
     levelled = levelled or _levelled(counts, arrangements[0])
     dealing = functools.partial(deal, levelled=levelled, servers=arrangements[0].servers)
     planned: list[Planned] = []

@@ -76,7 +76,7 @@ def find_route(
     """
     by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
     if experts.may_drop or deal is not None:  # the rows to send depend on the counts of all devices
-        (counts,) = group.gather([by_expert.counts])
+        (counts,) = group.gather([by_expert.counts], experts.count)
         return route(by_expert, counts, expert_ids.shape, experts, group, token, deal)
     sizes = sizes_to_plan(by_expert.counts, by_expert.wrong, token)
     plan, counts = plan_and_gather(sizes, group.axes, group.groups, group.spec, experts.count)
@@ -159,7 +159,7 @@ def find_room(
       The room; and how experts are levelled then, if they are.
     """
     by_expert = routing.by_expert(choices, experts.count)
-    (counts,) = group.gather([by_expert.counts])
+    (counts,) = group.gather([by_expert.counts], experts.count)
     expert_rows = counts.sum(0, dtype=counts.dtype)
     levelled = level(expert_rows, servers, experts.balance)
     dealt = deal(counts, levelled, servers)

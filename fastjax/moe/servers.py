@@ -37,9 +37,9 @@ class ExchangeGroup:
         """The same; messages say of the layer what it does."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
 
-    def of_choices(self, expert_ids: jax.Array) -> ExchangeGroup:
-        """The same; statistics count these choices, shape (tokens, k)."""
-        tokens, top_k = expert_ids.shape
+    def of_choices(self, *expert_ids: jax.Array) -> ExchangeGroup:
+        """The same; statistics count these choices, of shape (tokens, k) each."""
+        tokens, top_k = sum(map(len, expert_ids)), expert_ids[0].shape[1]
         spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
         return dataclasses.replace(self, spec=spec)
 
@@ -52,10 +52,20 @@ class ExchangeGroup:
         own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
         return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
 
-    def gather(self, counts: Sequence[jax.Array]) -> list[jax.Array]:
-        """The counts of all devices, by position, by one call for all of the arrays."""
+    def gather(
+        self, counts: Sequence[jax.Array], experts: int = 0, servers: int = 0
+    ) -> list[jax.Array]:
+        """The counts of all devices, by position, by one call for all of the arrays.
+
+        Args:
+          counts: of this device, all of one shape.
+          experts: for how many each array has the choices, which statistics tell; 0 for none.
+          servers: how many counts it has before these.
+        """
         together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
-        gathered = gather_counts(together, self.axes, self.groups, self.spec)
+        gathered = gather_counts(
+            together, self.axes, self.groups, self.spec, experts=experts, servers=servers
+        )
         return [gathered[:, number] for number in range(len(counts))]
 
 

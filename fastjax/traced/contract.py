@@ -143,6 +143,7 @@ PLAN = CustomCall(
         *_CALL_SITE,
         *_PLANNING,
         Attribute("experts", "int64", optional=True),
+        Attribute("servers", "int64", optional=True),  # of gathered counts: those before experts'
         Attribute("rank", "int64", optional=True),
     ),
     operands=("send_sizes",),

@@ -32,7 +32,9 @@ class PlanParams(TypedDict):
       axis_index_groups: groups of their positions.
       spec: what the plan depends on besides the sizes.
       timeout_ms: how long a device waits for the others.
-      experts: of an MoE layer, for messages; 0 elsewhere.
+      experts: of an MoE layer, for messages; where it only gathers, those that have counts, which
+        statistics tell. 0 elsewhere.
+      servers: counts before those of experts; together they may come several times over.
       fallback: the option: what platforms without a backend of ours get.
       plans, gathers: which of the results there are.
     """
@@ -42,6 +44,7 @@ class PlanParams(TypedDict):
     spec: PlanSpec
     timeout_ms: int
     experts: int
+    servers: int
     fallback: str
     plans: bool
     gathers: bool
@@ -63,6 +66,7 @@ def bind_plan(
     spec: PlanSpec,
     *,
     experts: int = 0,
+    servers: int = 0,
     timeout_ms: int | None = None,
     fallback: str | None = None,
     plans: bool = True,
@@ -78,6 +82,7 @@ def bind_plan(
         spec=spec,
         timeout_ms=timeout_ms or now.timeout_ms,
         experts=experts,
+        servers=servers,
         fallback=fallback or now.fallback,
         plans=plans,
         gathers=gathers,
@@ -85,7 +90,14 @@ def bind_plan(
 
 
 def gather_counts(
-    counts: jax.Array, axes: Axes, groups: Groups, spec: PlanSpec, timeout_ms: int | None = None
+    counts: jax.Array,
+    axes: Axes,
+    groups: Groups,
+    spec: PlanSpec,
+    timeout_ms: int | None = None,
+    *,
+    experts: int = 0,
+    servers: int = 0,
 ) -> jax.Array:
     """The counts of all devices of a group, by position.
 
@@ -95,13 +107,23 @@ def gather_counts(
       groups: groups of their positions, or None.
       spec: of any plan of these devices.
       timeout_ms: how long a device waits for the others; that of the options if left out.
+      experts: of an MoE layer, whose load statistics then tell; see `PlanParams`.
+      servers: see `PlanParams`.
 
     Returns:
       Shape (devices, *counts.shape).
     """
     with jax.named_scope("gather_counts"):
         (gathered,) = bind_plan(
-            counts.reshape(-1), axes, groups, spec, timeout_ms=timeout_ms, plans=False, gathers=True
+            counts.reshape(-1),
+            axes,
+            groups,
+            spec,
+            experts=experts,
+            servers=servers,
+            timeout_ms=timeout_ms,
+            plans=False,
+            gathers=True,
         )
     return gathered.reshape(len(spec.rank_of), *counts.shape)
 
@@ -160,6 +182,9 @@ def _lowering(
     )
     if params["plans"]:
         attributes |= custom_calls.planning(spec) | {"experts": params["experts"]}
+    elif params["experts"]:
+        attributes |= {name: params[name] for name in ("experts", "servers")}
+        attributes["topology"] = spec.topology.words
     return _emit(ctx, counts, attributes)
 
 
@@ -207,8 +232,10 @@ def _batcher(
     if dim is None:
         made = plan_ragged_all_to_all_p.bind(counts, **params)
         return made, [None] * len(made)
-    if plans:
-        params["spec"] = params["spec"].of_batch(axis_data.size)
+    params["spec"] = params["spec"].of_batch(axis_data.size)
+    if not plans:
+        params["experts"] *= axis_data.size
+        params["servers"] *= axis_data.size
     made = plan_ragged_all_to_all_p.bind(fold_metadata(counts, dim), **params)
     if gathers:  # unfolded again, with the batch in the second dimension
         made[-1] = made[-1].reshape(-1, axis_data.size)

@@ -19,6 +19,8 @@ struct CallSite {
   uint64_t settings = 0;  // a hash of what plans depend on besides the traffic
   int64_t timeout_ms = 0;
   int64_t experts = 0;  // where sizes are those of an MoE layer: how many it has, for messages
+  // Where counts are gathered, and not planned for: parts of them are so many of servers, then those of experts.
+  int64_t servers = 0;
   int32_t group_size = 0;
   std::vector<int32_t> group_of;      // by partition
   std::vector<int32_t> position_of;   // by partition: index inside its group, the index that offsets and sizes use

@@ -70,6 +70,22 @@ void GatherCounts(const std::vector<CountsArgs>& args, std::vector<int64_t>* scr
   }
 }
 
+void SumAtHome(const CallSite& site, const std::vector<int64_t>& gathered, std::vector<int64_t>* traffic) {
+  const auto devices = static_cast<size_t>(site.group_size);
+  const auto servers = static_cast<size_t>(site.servers);
+  const size_t part = servers + static_cast<size_t>(site.experts);
+  const size_t here = static_cast<size_t>(site.experts) / devices;
+  const size_t each = gathered.size() / devices;
+  traffic->assign(devices * devices, 0);
+  for (size_t i = 0; i < gathered.size(); ++i) {
+    const size_t at = i % each % part;
+    if (at < servers) continue;
+    const auto sender = static_cast<size_t>(site.rank_of[i / each]);
+    const auto home = static_cast<size_t>(site.rank_of[(at - servers) / here]);
+    (*traffic)[sender * devices + home] += gathered[i];
+  }
+}
+
 Status HandOverTables(const std::vector<CountsArgs>& args) {
   for (const CountsArgs& device : args) {
     if (device.taker == nullptr) continue;

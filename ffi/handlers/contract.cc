@@ -42,7 +42,9 @@ Contract Declare() {
                                     {"check_overlaps", &A::check_overlaps},
                                     Optional({"drop", &A::drop}),
                                     Optional({"started", &A::started})}};
-  const AttributeGroup plan = {"a plan's", {Optional({"experts", &A::experts}), Optional({"rank", &A::rank})}};
+  const AttributeGroup plan = {
+      "a plan's",
+      {Optional({"experts", &A::experts}), Optional({"servers", &A::servers}), Optional({"rank", &A::rank})}};
   const AttributeGroup levelling = {
       "a levelling's",
       {{"operands", &A::operands}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}}};

@@ -49,7 +49,7 @@ struct CallAttributes {
   bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own
-  // Of a levelling, in the words of planner::LevellingShape.
+  // Of a levelling, in the words of planner::LevellingShape. Of gathered counts, what CallSite has.
   int64_t servers = 0;
   int64_t devices = 0;
   int64_t copies = 0;

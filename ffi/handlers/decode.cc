@@ -60,6 +60,7 @@ void CopyDescription(const CallAttributes& attrs, CallSite* site) {
   site->scheduler = attrs.scheduler;
   site->plan_row_bytes = std::max<int64_t>(0, attrs.row_bytes);
   site->experts = attrs.experts;
+  site->servers = attrs.servers;
   site->tokens = attrs.tokens;
   site->top_k = attrs.top_k;
   site->settings = SettingsOf(attrs);

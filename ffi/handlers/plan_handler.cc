@@ -1,5 +1,7 @@
 // The handlers of plans in CPU programs, which gather counts as well, or only that. All ranks on one device are planned
 // for by an emulated GPU.
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -27,6 +29,13 @@ struct PlanSite {
 
 ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
+// Whether the experts whose choices are counted, if there are any, divide over the devices.
+bool CanCount(const CallSite& site) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const auto fits = [](int64_t value) { return value >= 0 && value <= kMost; };
+  return fits(site.experts) && fits(site.servers) && site.experts % site.group_size == 0;
+}
+
 ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
@@ -37,6 +46,8 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
     auto decoded = DecodePlanning(attrs, *site);
     if (!decoded.has_value()) return decoded.error();
     planning = std::move(*decoded);
+  } else if (!CanCount(**site)) {
+    return ffi::Error::InvalidArgument("fastjax: the counts of servers and of experts disagree with the devices");
   }
   state->site = *site;
   state->table_words = planning.table_words;

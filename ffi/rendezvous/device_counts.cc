@@ -15,7 +15,9 @@ namespace {
 class DeviceCounts final : public Rendezvous<CountsArgs> {
  public:
   DeviceCounts(const std::shared_ptr<const CallSite>& call_site, PlanFunction plan)
-      : Rendezvous(call_site), plan_(std::move(plan)), meter_(plan_ ? call_site : nullptr, SiteKind{}) {}
+      : Rendezvous(call_site),
+        plan_(std::move(plan)),
+        meter_(plan_ || call_site->experts > 0 ? call_site : nullptr, SiteKind{}) {}
 
  private:
   void Execute(Session* session, int32_t last) override { session->Finish(Plan(*session), last); }
@@ -26,7 +28,7 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
     const std::lock_guard<std::mutex> lock(mutex_);
     Launch launch = meter_.Begin();
     Status status = Guarded([&] { return Plan(session, &launch); });
-    const int32_t* const table = session.args().front().table_words;
+    const int32_t* const table = plan_ ? session.args().front().table_words : nullptr;
     meter_.End(
         launch, status,
         status.ok() && launch.metered ? SummaryOfPlan(traffic_.data(), site().plan_row_bytes, table) : LaunchSummary{});
@@ -35,7 +37,10 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
 
   Status Plan(const Session& session, Launch* launch) {
     GatherCounts(session.args(), &sizes_);
-    if (!plan_) return Status::Ok();
+    if (!plan_) {
+      if (launch->metered) SumAtHome(site(), sizes_, &traffic_);
+      return Status::Ok();
+    }
     Status summed = SumCounts(site(), session.group(), session.args(), &traffic_, &sizes_);
     if (!summed.ok()) return summed;
     tables_.clear();

@@ -40,14 +40,18 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
                                           : rendezvous.FailEverywhere(&process_session(), status);
   }
   LaunchSummary summary() const override {
-    return SummaryOfPlan(traffic_.data(), site().call_site().plan_row_bytes, tables_.front().words);
+    const int32_t* const table = *plan_ ? tables_.front().words : nullptr;
+    return SummaryOfPlan(traffic_.data(), site().call_site().plan_row_bytes, table);
   }
 
   Status Plan() {
     const CallSite& call = site().call_site();
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     GatherCounts(args(), &scratch_);
-    if (!*plan_) return Status::Ok();
+    if (!*plan_) {
+      if (launch()->metered) SumAtHome(call, scratch_, &traffic_);
+      return Status::Ok();
+    }
     if (Status status = SumCounts(call, group(), args(), &traffic_, &scratch_); !status.ok()) return status;
     tables_.clear();
     for (const int32_t position : site().local(group())) {
@@ -68,7 +72,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
   const std::string what = plan ? "planning" : "gathering";
-  auto meter = std::make_shared<Meter>(plan ? site : nullptr, SiteKind{});
+  auto meter = std::make_shared<Meter>(plan || site->experts > 0 ? site : nullptr, SiteKind{});
   return OpenRendezvous<ProcessOperation<CountsLaunch, std::shared_ptr<const PlanFunction>>>(
       std::move(process_group), site, what, std::move(meter), std::make_shared<const PlanFunction>(std::move(plan)));
 }

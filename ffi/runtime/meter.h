@@ -35,10 +35,11 @@ struct LaunchSummary {
   int64_t row_bytes = 0;
   int64_t dropped = 0;  // rows that were out of range
   int32_t stages = 0;
-  int32_t scheduler = 0;  // that made the plan: planner::Scheduler's number
+  int32_t scheduler = -1;  // that made the plan: planner::Scheduler's number
 };
 
-// Returns what a launch that only planned has planned, from the stage table of any rank.
+// Returns what a launch that only planned has planned, from the stage table of any rank; or what it has counted, where
+// there is none.
 LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table);
 
 // Returns plan(bool* anew), and records in `launch` how long it took.

@@ -66,6 +66,42 @@ def test_no_device_of_a_server_has_more_rows_than_others(rng, options):
         assert not stats.dropped.any()
 
 
+def slowest(rows):
+    """Of devices, server by server: the most rows of one, over the mean of its server."""
+    return (rows.max(1) / rows.mean(1)).max()
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_statistics_tell_the_load_before_and_after(rng, deduplicate):
+    """By numpy, and by what the layer says that its devices compute."""
+    tokens, chunks, servers = 96, 3, BALANCED["topology"].servers
+    arrays = problem(rng, tokens)
+    options = BALANCED | {"buffer_factor": float(DEVICES)}  # room for all, in one round
+    function = on_devices(deduplicate=deduplicate, chunks=chunks, **options)
+    with fastjax.collect_stats():
+        fastjax.reset_stats()
+        _, stats = jax.block_until_ready(jax.jit(function)(*arrays))
+        sites = [site for site in fastjax.stats() if site.launches]
+    (counted,) = [site for site in sites if site.operation == "gather_counts" and site.tokens]
+    ids = arrays[-1].reshape(DEVICES, -1)
+    at_home = [np.bincount(own // (EXPERTS // DEVICES), minlength=DEVICES) for own in ids]
+    np.testing.assert_array_equal(counted.traffic, at_home)
+    assert (counted.launches, counted.tokens, counted.choices) == (1, DEVICES * tokens, ids.size)
+    assert (counted.rows, counted.scheduler, counted.stages) == (0, "", 0)
+    before = slowest(np.sum(at_home, 0).reshape(servers, -1))
+    assert counted.slowest == pytest.approx(before)
+    scope = "moe_to_experts/" if deduplicate else "moe_dispatch/"
+    moving = [site for site in sites if scope in site.name and site.rows]
+    assert len(moving) == chunks
+    after = slowest(np.asarray(stats.rows).reshape(servers, -1))
+    assert before > 2
+    assert max(site.slowest for site in moving) < 1.15
+    assert after < 1.05
+    if not deduplicate:
+        rows = np.sum([site.traffic.sum(0) for site in moving], 0)
+        np.testing.assert_array_equal(rows, stats.rows)
+
+
 @pytest.mark.parametrize(
     ("groups", "deduplicate"),
     [([[0, 4, 1, 5], [2, 6, 3, 7]], True), ([[0, 1, 4, 5], [7, 6, 3, 2]], False)],

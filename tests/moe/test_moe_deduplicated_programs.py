@@ -169,6 +169,9 @@ def test_a_batch_is_counted_as_one(rng, once):
     told = {(s.tokens, s.choices) for s in sites if s.tokens}
     assert told == {(ids[..., 0].size, ids.size)}
     (way,) = [s for s in sites if s.tokens and s.rows]
+    for counted in (s for s in sites if s.operation == "gather_counts"):
+        at_home = [np.bincount(own.ravel() // 2, minlength=8) for own in np.split(ids, 8)]
+        np.testing.assert_array_equal(counted.traffic, at_home)
     own = np.arange(8 * 6)[:, None, None, None] // 12 == np.arange(4)
     servers = (ids[..., None] // 4 == np.arange(4)) & ~own
     assert way.rows == (servers.any(2).sum() if once else ids.size)
