@@ -154,7 +154,7 @@ def carried_out(processes, *, every):
         devices=DEVICES // processes,
         arguments={"every": every},
         environment={"FASTJAX_TIMEOUT": "200"},
-        seconds=900,
+        seconds=1500,
     )
     digests = [
         {name: [digest for one in of_way for digest in one[name]] for name in of_way[0]}
@@ -184,7 +184,11 @@ def dense(x, weights, params, ids):
     return (chosen * weights[..., None]).sum(1)
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)])
+# Each process compiles all programs.
+NIGHTLY = pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("every", [False, NIGHTLY])
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly), 4])
 def test_the_same_bits(processes, every):
     digests, values = carried_out(processes, every=every)
@@ -202,7 +206,7 @@ def test_the_same_bits(processes, every):
             assert found["result"] == alike["result"], way
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [False, NIGHTLY])
 def test_the_same_gradients_of_experts_without_copies(every):
     """Their rows are the same, in the same order; those of others are summed in parts."""
     digests, _ = carried_out(1, every=every)
