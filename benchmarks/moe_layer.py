@@ -36,9 +36,9 @@ SETTLE_SECONDS = 0.1
 _P = jax.P(AXIS)
 
 
-def routing(experts: int) -> np.ndarray:
-    """Experts of the tokens in all steps of a trace's first layer, shape (devices, tokens, k)."""
-    found = [r for r in read_routing_trace(TRACES[experts]) if r.layer == 0]
+def routing(experts: int, layer: int = 0) -> np.ndarray:
+    """Experts of the tokens in all steps of a layer of a trace, shape (devices, tokens, k)."""
+    found = [r for r in read_routing_trace(TRACES[experts]) if r.layer == layer]
     by_device = [[r.top_indices for r in found if r.rank == d] for d in range(TRACE_DEVICES)]
     return np.array([np.concatenate(each) for each in by_device])
 
@@ -78,7 +78,7 @@ class Problem:
         """The layer's result and its gradients, of tokens, weights and experts."""
 
         def local(ids: Any, floats: Any, ct: Any) -> Any:
-            result, back = jax.vjp(lambda x, w, e: layer(x, ids, w, e), *floats)
+            result, back = jax.vjp(lambda x, w, e: layer(x, ids, w, e)[0], *floats)
             return result, back(ct)
 
         mapped = jax.jit(jax.shard_map(local, mesh=self.mesh, in_specs=_P, out_specs=_P))
@@ -103,9 +103,9 @@ class Problem:
 def without_experts(experts: int, options: dict[str, Any]) -> layers.Layer:
     """The layer with nothing between dispatch and combine."""
 
-    def layer(x: Any, ids: Any, weights: Any, _: Any) -> Any:
+    def layer(x: Any, ids: Any, weights: Any, _: Any) -> tuple[Any, None]:
         rows, _, handle = moe.dispatch(x, ids, num_experts=experts, axis_name=AXIS, **options)
-        return moe.combine(rows, handle, weights)
+        return moe.combine(rows, handle, weights), None
 
     return layer
 

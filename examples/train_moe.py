@@ -77,8 +77,10 @@ class TrainOptions:
     """Width inside an expert."""
     rate: float = 3e-3
     """Learning rate at its highest."""
-    balance: float = 0.01
-    """Weight of the loss that keeps experts equally busy."""
+    balance: float = 0.0
+    """Weight of Switch Transformer's auxiliary loss, which keeps experts equally busy, too."""
+    bias_rate: float = 0.001
+    """What an expert's bias rises by in a step that gives it few rows, and falls by otherwise."""
     seed: int = 0
     """Of parameters and batches."""
     folder: Path = Path("build/train_moe")
@@ -179,7 +181,8 @@ def run(options: TrainOptions) -> dict[str, Any]:
     """Trains on the devices that JAX has; returns the losses of all steps.
 
     Returns:
-      losses: nats a byte, of each step. held_out_steps, held_out: the same of held-out text, and
+      losses: nats a byte, of each step. slowest: of each step, rows of the slowest device by the
+      mean, on average of layers. held_out_steps, held_out: the same of held-out text, and
       after how many steps. compared, if asked for: seconds of steps, by layer.
 
     Raises:
@@ -193,7 +196,7 @@ def run(options: TrainOptions) -> dict[str, Any]:
     warm_up = max(1, min(options.steps // 10, 50))
     decay = max(options.steps, warm_up + 1)
     rate = optax.warmup_cosine_decay_schedule(0, options.rate, warm_up, decay)
-    trainer = Trainer(options.shape, optax.adamw(rate), options.balance)
+    trainer = Trainer(options.shape, optax.adamw(rate), options.balance, options.bias_rate)
     state = trainer.start(options.seed)
     layer = _layer(options, options.layer, options.scheduler)
     step, evaluate = trainer.step(layer), trainer.evaluation(layer)
@@ -207,13 +210,14 @@ def run(options: TrainOptions) -> dict[str, Any]:
                 start = time.perf_counter()
                 state, result = step(state, trainer.batch(batches[number]))
                 history["losses"].append(float(result["loss"]))
+                history["slowest"].append(float(result["slowest"].mean()))
                 seconds.append(time.perf_counter() - start)
                 if number >= options.steps - options.trace_steps and options.trace:
                     chosen[number] = trainer.everywhere(result["ids"])
                 last = number + 1 == options.steps
                 if last or (number + 1) % options.evaluate_every == 0:
                     history["held_out_steps"].append(number + 1)
-                    history["held_out"].append(float(evaluate(state["params"], held_out_batch)))
+                    history["held_out"].append(float(evaluate(state, held_out_batch)))
                 if last or (number + 1) % options.save_every == 0:
                     checkpoints.save(number + 1, state, history)
                 show(history)
@@ -238,7 +242,7 @@ def _begin(
                 f"{options.folder} has checkpoints, the newest after {newest} steps: go on from it "
                 "with --resume, or give another --folder."
             )
-        return 0, state, {"losses": [], "held_out_steps": [], "held_out": []}
+        return 0, state, {"losses": [], "slowest": [], "held_out_steps": [], "held_out": []}
     if newest is None:
         raise ValueError(f"{options.folder} has no checkpoint to go on from.")
     if newest > options.steps or (newest == options.steps and not options.compare):
@@ -307,6 +311,10 @@ def _summary(options: TrainOptions, history: dict[str, Any], seconds: list[float
     said += f"loss {history['losses'][-1]:.3f} nats a byte"
     if history["held_out"]:
         said += f", {history['held_out'][-1]:.3f} on held-out text"
+    tenth = -(-len(history["slowest"]) // 10)
+    first, last = (np.mean(history["slowest"][at]) for at in (slice(tenth), slice(-tenth, None)))
+    said += f"; rows of the slowest device ÷ mean: {first:.2f} in the first tenth of the steps, "
+    said += f"{last:.2f} in the last"
     if seconds:
         low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
         said += f"; a step took {middle:.0f} ms (quartiles {low:.0f} to {high:.0f})"

@@ -2,7 +2,8 @@
 
 Both run inside `jax.shard_map`, on tokens x of shape (tokens, width), their choices and the weights
 of these, shape (tokens, k), and a device's own experts: two matrices each, shapes (experts of a
-device, width, inner) and (experts of a device, inner, width).
+device, width, inner) and (experts of a device, inner, width). They return tokens, and how many
+chose each expert on all devices, shape (experts,).
 """
 
 from __future__ import annotations
@@ -17,26 +18,7 @@ from fastjax import Topology, moe
 
 AXIS = "expert"
 
-Layer = Callable[[Any, Any, Any, tuple[Any, Any]], Any]
-
-
-def route(x: Any, router: Any, top_k: int) -> tuple[Any, Any, Any]:
-    """Chooses experts.
-
-    Args:
-      x: tokens, shape (tokens, width).
-      router: shape (width, experts).
-      top_k: experts of a token.
-
-    Returns:
-      The choices, and their weights, which add up to 1, shape (tokens, k); and how unbalanced they
-      are over all devices: 1 where all experts get the same (Switch Transformer's auxiliary loss).
-    """
-    scores = x @ router
-    ids, weights = moe.route(scores, top_k)
-    rows = jax.lax.psum(jnp.bincount(ids.ravel(), length=router.shape[1]), AXIS)
-    uneven = moe.load_balance(rows, scores).auxiliary_loss
-    return ids, weights, jax.lax.pmean(uneven, AXIS)
+Layer = Callable[[Any, Any, Any, tuple[Any, Any]], tuple[Any, Any]]
 
 
 def fast(
@@ -48,8 +30,8 @@ def fast(
 ) -> Layer:
     """Rows travel as they are; experts work on those that there are. See `fastjax.moe.layer`."""
 
-    def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
-        return moe.layer(
+    def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> tuple[Any, Any]:
+        result, stats = moe.layer(
             _expert,
             x,
             ids,
@@ -61,7 +43,9 @@ def fast(
             topology=topology,
             deduplicate=deduplicate,
             chunks=chunks,
+            return_stats=True,
         )
+        return result, stats.expert_rows
 
     return layer
 
@@ -70,7 +54,7 @@ def _expert(rows: Any, matrices: tuple[Any, Any]) -> Any:
     return jax.nn.relu(rows @ matrices[0]) @ matrices[1]
 
 
-def dense(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
+def dense(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> tuple[Any, Any]:
     """What there is without ragged exchanges: every expert has a slot for every token.
 
     A token's row is in its own slot of each expert that it chose; the other slots are zero, travel
@@ -88,4 +72,6 @@ def dense(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> Any:
     back = jnp.swapaxes(rows.reshape(here, devices, tokens, width), 0, 1)
     returned = jax.lax.all_to_all(back, AXIS, 0, 0).reshape(devices * here, tokens, width)
     own = returned[ids, jnp.arange(tokens)[:, None]]  # (tokens, k, width)
-    return (own * weights[:, :, None]).sum(1)
+    each = jnp.bincount(ids.ravel(), length=devices * here)
+    rows = jax.lax.all_gather(each, AXIS).sum(0)
+    return (own * weights[:, :, None]).sum(1), rows

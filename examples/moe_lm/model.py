@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moe_lm.layers import AXIS, Layer, route
+from fastjax import moe
+from moe_lm.layers import AXIS, Layer
 
 BYTES = 256
 _P = jax.P
@@ -73,35 +74,42 @@ def specs(tree: Any) -> Any:
 
 
 def loss(
-    params: Any, batch: Any, shape: Shape, layer: Layer, balance: float
-) -> tuple[Any, tuple[Any, Any]]:
+    params: Any, bias: Any, batch: Any, shape: Shape, layer: Layer, balance: float
+) -> tuple[Any, tuple[Any, Any, Any]]:
     """Of one device, inside `jax.shard_map`.
 
     Args:
       params: those of `init`, but only this device's experts.
+      bias: added to what experts are chosen by, shape (layers, experts).
       batch: uint8, shape (sequences, length + 1).
       shape: of the model.
       layer: how tokens reach their experts.
       balance: weight of the auxiliary loss.
 
     Returns:
-      What to minimise; the cross entropy in nats a byte; and the experts that tokens chose, int32,
-      shape (layers, tokens, k). Losses are means over all devices.
+      What to minimise; the cross entropy in nats a byte; the experts that tokens chose, int32,
+      shape (layers, tokens, k); and how many tokens of all devices chose each, shape (layers,
+      experts). Losses are means over all devices.
     """
     inputs, targets = batch[:, :-1].astype(np.int32), batch[:, 1:].astype(np.int32)
     x = params["embedding"][inputs] + params["positions"]
 
-    def block(x: Any, own: Any) -> tuple[Any, Any]:
+    def block(x: Any, own_and_bias: Any) -> tuple[Any, Any]:
+        own, bias = own_and_bias
         x = x + _attention(_normed(x, own["scales"][0]), own["attention"], shape.heads)
         tokens = _normed(x, own["scales"][1]).reshape(-1, shape.width)
-        ids, weights, uneven = route(tokens, own["router"], shape.top_k)
-        return x + layer(tokens, ids, weights, own["experts"]).reshape(x.shape), (ids, uneven)
+        scores = tokens @ own["router"]
+        ids, weights = moe.route(scores, shape.top_k, bias=bias)
+        made, rows = layer(tokens, ids, weights, own["experts"])
+        uneven = moe.load_balance(rows, scores).auxiliary_loss
+        return x + made.reshape(x.shape), (ids, rows, uneven)
 
-    x, (ids, uneven) = jax.lax.scan(block, x, params["layers"])
+    x, (ids, rows, uneven) = jax.lax.scan(block, x, (params["layers"], bias))
     logits = _normed(x, params["scale"]) @ params["embedding"].T
     chances = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)
     entropy = jax.lax.pmean(-chances.mean(), AXIS)
-    return entropy + balance * uneven.mean(), (entropy, ids)
+    whole = entropy + balance * jax.lax.pmean(uneven.mean(), AXIS)
+    return whole, (entropy, ids, jax.lax.pmax(rows, AXIS))
 
 
 def _normed(x: Any, scale: Any) -> Any:

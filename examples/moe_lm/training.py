@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -26,12 +27,18 @@ class Trainer:
       shape: of the model.
       optimizer: of optax.
       balance: weight of the loss that keeps experts equally busy.
+      bias_rate: what the bias of an expert changes by in a step, to the same end.
     """
 
     def __init__(
-        self, shape: model.Shape, optimizer: optax.GradientTransformation, balance: float
+        self,
+        shape: model.Shape,
+        optimizer: optax.GradientTransformation,
+        balance: float,
+        bias_rate: float,
     ) -> None:
-        self.shape, self._optimizer, self._balance = shape, optimizer, balance
+        self.shape, self._optimizer = shape, optimizer
+        self._balance, self._bias_rate = balance, bias_rate
         kind = jax.sharding.AxisType.Auto
         self.mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(kind,))
         self._copy = jax.jit(lambda x: x, out_shardings=self._sharding(jax.P()))
@@ -51,43 +58,53 @@ class Trainer:
         return self.put(sequences, jax.P(AXIS))
 
     def start(self, seed: int) -> State:
-        """Parameters as they are at first, and the optimizer's state."""
+        """Parameters as they are at first, the optimizer's state, and no bias of experts."""
         params = model.init(self.shape, seed)
-        state = {"params": params, "optimizer": self._optimizer.init(params)}
+        bias = np.zeros((self.shape.layers, self.shape.experts), np.float32)
+        state = {"params": params, "optimizer": self._optimizer.init(params), "bias": bias}
         return jax.tree.map(self.put, state, model.specs(state))
 
-    def loss(self, layer: Layer) -> Callable[[Any, Any], Any]:
-        """Of parameters and batch; see `model.loss`, but for all devices together."""
+    def loss(self, layer: Layer) -> Callable[[Any, Any, Any], Any]:
+        """Of parameters, bias and batch; see `model.loss`, but for all devices together."""
         local = functools.partial(model.loss, shape=self.shape, layer=layer, balance=self._balance)
         params = model.specs(jax.eval_shape(lambda: model.init(self.shape, 0)))
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(params, jax.P(AXIS)),
-            out_specs=(jax.P(), (jax.P(), jax.P(None, AXIS))),
+            in_specs=(params, jax.P(), jax.P(AXIS)),
+            out_specs=(jax.P(), (jax.P(), jax.P(None, AXIS), jax.P())),
         )
 
     def step(self, layer: Layer) -> Step:
         """One step of training; the state is donated.
 
-        It returns the new state, and of this step the loss in nats a byte and the experts that
-        tokens chose, shape (layers, tokens, k).
+        The bias of experts that had fewer rows than the mean rises, and that of others falls
+        (auxiliary-loss-free balancing, arXiv 2408.15664, algorithm 1).
+
+        It returns the new state, and of this step the loss in nats a byte; the experts that tokens
+        chose, shape (layers, tokens, k); and the rows of each layer's slowest device by the mean.
         """
         gradients = jax.value_and_grad(self.loss(layer), has_aux=True)
 
         @functools.partial(jax.jit, donate_argnums=0)
         def step(state: State, batch: Any) -> tuple[State, dict[str, Any]]:
-            (_, (entropy, ids)), grads = gradients(state["params"], batch)
+            bias = state["bias"]
+            (_, (entropy, ids, rows)), grads = gradients(state["params"], bias, batch)
             updates, optimizer = self._optimizer.update(grads, state["optimizer"], state["params"])
             params = optax.apply_updates(state["params"], updates)
-            return {"params": params, "optimizer": optimizer}, {"loss": entropy, "ids": ids}
+            mean = rows.mean(-1, keepdims=True)
+            bias += self._bias_rate * jnp.sign(mean - rows)
+            of_devices = rows.reshape(len(rows), self.mesh.size, -1).sum(-1)
+            slowest = of_devices.max(-1) / of_devices.mean(-1)
+            state = {"params": params, "optimizer": optimizer, "bias": bias}
+            return state, {"loss": entropy, "ids": ids, "slowest": slowest}
 
         return step
 
-    def evaluation(self, layer: Layer) -> Callable[[Any, Any], Any]:
-        """The loss of parameters on a batch, in nats a byte."""
+    def evaluation(self, layer: Layer) -> Callable[[State, Any], Any]:
+        """The loss of a state on a batch, in nats a byte."""
         whole = self.loss(layer)
-        return jax.jit(lambda params, batch: whole(params, batch)[1][0])
+        return jax.jit(lambda state, batch: whole(state["params"], state["bias"], batch)[1][0])
 
     def everywhere(self, array: jax.Array) -> np.ndarray:
         """All of an array, in every process."""

@@ -20,7 +20,7 @@ from fastjax.cli import main as fastjax_command
 from fastjax.traffic import read_routing_trace
 
 SIZES = {"width": 16, "depth": 2, "heads": 2, "inner": 16, "length": 16, "sequences": 2}
-STEPS = {"steps": 6, "save_every": 2, "evaluate_every": 4, "trace_steps": 2}
+STEPS = {"steps": 6, "save_every": 2, "evaluate_every": 4, "trace_steps": 2, "bias_rate": 0.02}
 DEVICES, TOKENS, TOP_K = 8, 32, 2
 
 
@@ -77,6 +77,8 @@ def test_it_learns_and_writes(uninterrupted):
     assert len(history["losses"]) == 6
     assert history["losses"][0] == pytest.approx(np.log(256), abs=1)
     assert history["losses"][-1] < history["losses"][0] - 0.1
+    assert len(history["slowest"]) == 6
+    assert history["slowest"][-1] < 0.9 * history["slowest"][0]
     assert history["held_out_steps"] == [4, 6]
     assert json.loads((folder / "losses.json").read_text()) == history
     assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
