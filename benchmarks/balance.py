@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import records
+from moe_layer import TRACES, routing
 
 import fastjax
 from fastjax import moe
@@ -26,7 +27,24 @@ SCHEMA = "fastjax-balance-1"
 DEVICES = 8
 SERVERS = (1, 2, 4)
 LAWS = ("Gini 0.15", "Gini 0.25", "Gini 0.35", "Zipf 0.8", "Zipf 1.2", "one device", "one expert")
+TRACED_LAYERS = 3
 P = jax.P
+Loads = dict[str, np.ndarray]
+"""Experts of all devices' tokens, by what chose them."""
+
+
+def drawn(experts: int, top_k: int, tokens: int) -> Loads:
+    """Choices of so many tokens of each device."""
+    return {law: ids_of(law, experts, top_k, tokens) for law in LAWS}
+
+
+def traced(experts: int) -> Loads:
+    """Choices of a model that has been trained, in each of its layers."""
+    choices = (routing(experts, layer) for layer in range(TRACED_LAYERS))
+    return {
+        f"trained, layer {layer}": ids.reshape(-1, ids.shape[-1]).astype(np.int32)
+        for layer, ids in enumerate(choices)
+    }
 
 
 def ids_of(law: str, experts: int, top_k: int, tokens: int) -> np.ndarray:
@@ -66,14 +84,13 @@ def on_devices(function: Any, **options: Any) -> Any:
     return jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
 
 
-def loads(servers: int, experts: int, top_k: int, tokens: int) -> list[dict[str, Any]]:
-    """What a layer did for each law."""
+def cells_of(servers: int, experts: int, loads: Loads) -> list[dict[str, Any]]:
+    """What a layer did for each load."""
     topology = fastjax.Topology(servers, DEVICES // servers)
     options = {"num_experts": experts, "topology": topology, "buffer_factor": 1.25}
     run = jax.jit(on_devices(lambda rows, scale: rows * scale, balance=True, **options))
     cells = []
-    for law in LAWS:
-        ids = ids_of(law, experts, top_k, tokens)
+    for law, ids in loads.items():
         x, params = np.ones((len(ids), 1), np.float32), np.ones((experts, 1), np.float32)
         _, stats = run(x, ids, params)
         after = np.asarray(stats.rows, np.int64).reshape(servers, -1)
@@ -83,7 +100,7 @@ def loads(servers: int, experts: int, top_k: int, tokens: int) -> list[dict[str,
             {
                 "servers": servers,
                 "experts": experts,
-                "top_k": top_k,
+                "top_k": ids.shape[1],
                 "law": law,
                 "before": round(float((home.sum(2).max(1) / mean).max()), 3),
                 "after": round(float((after.max(1) / mean).max()), 4),
@@ -128,7 +145,9 @@ def page(record: dict[str, Any], title: str) -> str:
         f"Rows of the slowest device of a server by the mean of that server, {record['tokens']} "
         "tokens a device, counted in compiled layers: *at home*, and *levelled* with at most four "
         "copies of experts a device. *copies*: the most on a device. *rounds*: of room for 1.25 "
-        "times the mean of all devices, so more than one where servers are uneven."
+        "times the mean of all devices, so more than one where servers are uneven. *trained*: the "
+        f"[traces](../traces/README.md) of a model's training, {record['traced_tokens']} tokens a "
+        "device; an auxiliary loss had kept its experts about equally busy."
     )
     sizes = (
         "Temporary memory of a compiled layer with the default room, by one with room for all rows "
@@ -158,12 +177,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jax.config.update("jax_num_cpu_devices", DEVICES)
     record = records.stamp(SCHEMA)
     record |= {"tokens": options.tokens, "width": options.width}
+    record["traced_tokens"] = routing(min(TRACES)).shape[1]
+    of_traces = [(experts, traced(experts)) for experts in TRACES]
+    of_laws = [
+        (experts, drawn(experts, top_k, options.tokens))
+        for experts in options.experts
+        for top_k in (1, 4, 8)
+    ]
     record["loads"] = [
         cell
         for servers in SERVERS
-        for experts in options.experts
-        for top_k in (1, 4, 8)
-        for cell in loads(servers, experts, top_k, options.tokens)
+        for experts, loads in (*of_laws, *of_traces)
+        for cell in cells_of(servers, experts, loads)
     ]
     record["memory"] = [
         {
