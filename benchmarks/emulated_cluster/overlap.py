@@ -69,12 +69,16 @@ def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> li
 
 def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """What all processes saw of a program, from the first start to the last end of each run."""
-    runs = [merge_run(run) for run in zip(*(part["runs"] for part in parts), strict=True)]
+    apart = list(zip(*(part["runs"] for part in parts), strict=True))
+    runs = [merge_run(run) for run in apart]
+    # Of the NICs of all servers, without trunks.
+    sent = [sum(sum(part["sent"][:-1]) for part in run) for run in apart]
     return {
         "ratio": ratio,
         "program": name,
         "wrong": sum(part["wrong"] for part in parts),
         "all_s": [round(run["seconds"], 4) for run in runs],
+        "sent_bytes": round(float(np.median(sent))),
         "model_s": round(parts[0]["model_s"], 4),
         "machine_busy": round(max(run["machine"] for run in runs), 3),
     }
@@ -108,6 +112,9 @@ def page(record: dict[str, Any], title: str) -> str:
     if options.get("balance"):
         taking = "experts take on average"
         levelled = "*levelled*: devices compute for others of their server. "
+    counted = ""
+    if _has_sent(record):
+        counted = "*sent*: all frames of all NICs, by their interfaces' counters, the median. "
     about = (
         f"A layer, {way}, in {fabric['servers']} servers of {fabric['rails']} devices with NICs of "
         f"{fabric['rate'] / 1e6:g} Mbit/s: {layer['tokens']} tokens of {layer['row_bytes']} bytes "
@@ -118,14 +125,14 @@ def page(record: dict[str, Any], title: str) -> str:
         f"exchanges alone take. {levelled}*÷ one chunk*, *÷ longer*: the median, by that of one "
         "chunk and by "
         f"that of the longer of the two alone. Programs run in turn, {options['rounds']} times "
-        "each, in random order. *model*: what the model of a layer predicts, and that by the "
-        "median. It knows the rates and latencies of the fabric, and takes a backward pass for "
+        f"each, in random order. {counted}*model*: what the model of a layer predicts, and that by "
+        "the median. It knows the rates and latencies of the fabric, and takes a backward pass for "
         "a layer whose experts take twice as long. It leaves out what counts take, and what this "
         "machine takes to begin anything. So what a layer of one token in one chunk takes longer "
         f"than the model says is added: it takes {record['one_token_s']:.3f} s here."
     )
     header = ["ratio", "program", "median s", "min", "max", "÷ one chunk", "÷ longer", "wrong"]
-    header += ["model s", "model", "CPU"]
+    header += ["model s", "model", "CPU"] + ["sent MB"] * _has_sent(record)
     rows = [_row(cell, record["cells"]) for cell in record["cells"]]
     table = records.table(header, rows, texts=2)
     return "\n\n".join([f"# {title}", about, table, records.conditions(record)]) + "\n"
@@ -151,4 +158,10 @@ def _row(cell: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:
         f"{cell['model_s']:.3f}",
         f"{cell['model_s'] / points[0]:.2f}",
         f"{cell['machine_busy']:.0%}",
+        *([f"{cell['sent_bytes'] / 1e6:.3f}"] if "sent_bytes" in cell else []),
     ]
+
+
+def _has_sent(record: dict[str, Any]) -> bool:
+    """Whether bytes were counted."""
+    return all("sent_bytes" in cell for cell in record["cells"])
