@@ -48,8 +48,8 @@ UNEVEN = fastjax.Topology(4, 2, nic_bandwidths=(50e9, 25e9, 0, 50e9, 5e9, 50e9, 
 @pytest.mark.parametrize(
     ("indexed_as", "options"),
     [
-        ("as CPU", {"topology": PLACED}),
-        ("as CPU", {"topology": UNEVEN, "scheduler": "direct", "check_vma": False}),
+        ("as CPU", {"topology": PLACED, "scheduler": "direct"}),
+        ("as CPU", {"topology": UNEVEN, "check_vma": False}),
         ("as CPU", {"topology": fastjax.Topology(8, 1), "buffer_factor": 0.3}),
         ("as GPU", {"topology": PLACED, "check_vma": False}),
         (
