@@ -57,8 +57,7 @@ if(FASTJAX_HAS_NATIVE)
   fastjax_add_planner_variant(native ${native_flags})
 endif()
 
-# The planner with a scheduler of the tests' own: its file, and its line in added_schedulers.inc. Of the planner's files
-# only the one that has the list is compiled again, and taken before the library's.
+# The planner once more, with a scheduler of the tests' own: its file, and its line in added_schedulers.inc.
 fastjax_scheduler_sources(
   added_sources
   "${CMAKE_CURRENT_SOURCE_DIR}/added_schedulers.inc"
@@ -67,15 +66,14 @@ fastjax_scheduler_sources(
 add_executable(
   added_scheduler_test
   added_scheduler_test.cc
-  "${PROJECT_SOURCE_DIR}/ffi/planner/planner.cc"
+  ${random_plans_sources}
+  ${check_sources}
+  ${planner_sources}
   ${added_sources}
 )
-target_include_directories(added_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_include_directories(added_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
 target_compile_definitions(added_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"added_schedulers.inc\"")
-target_link_libraries(
-  added_scheduler_test
-  PRIVATE ${random_plans_objects} fastjax_options fastjax_planner Threads::Threads
-)
+target_link_libraries(added_scheduler_test PRIVATE fastjax_options)
 add_test(NAME added_scheduler_test COMMAND added_scheduler_test)
 
 # Another compiler, where there is one. A project has one compiler only, hence commands; sanitizers would have to match.
