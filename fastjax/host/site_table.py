@@ -150,6 +150,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[_Sites], str]], ...] = (
     ("tokens", ">", _number(lambda site: site.tokens or None)),
     ("choices", ">", _number(lambda site: site.choices or None)),
     ("rows", ">", _number(lambda site: site.total_rows / site.launches)),
+    ("dropped", ">", _sum(lambda site: site.dropped_rows)),
     ("crossed", ">", _number(lambda site: site.crossing_rows)),
     ("skew", ">", _number(lambda site: site.mean_skew, 2)),
     ("slowest", ">", _number(lambda site: site.slowest, 2)),
