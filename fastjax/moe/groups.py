@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
@@ -20,6 +20,7 @@ from fastjax.moe.tiles import Runs, lengths, over_groups
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
+_CAPTURED = object()
 
 
 def grouped_map(
@@ -85,49 +86,54 @@ def grouped_map(
     leaves, structure = jax.tree.flatten((rows, params, runs))
     programs, captured, leaves = _programs(function, leaves, structure, lengths(len(rows), usual))
     rows, params, runs = jax.tree.unflatten(structure, leaves)
-    of_groups = _Split(jax.tree.leaves(params))
-    shared = _Split(captured)
+    of_groups, floats_of_groups, fixed_of_groups = _split(jax.tree.leaves(params))
+    shared, floats, fixed = _split(captured)
 
+    # It outlives traces in JAX's caches, so it has no traced values.
     def of_tile(
         rows: Any, masked: Any, params: TileParams, fixed: TileParams
     ) -> tuple[Any, TileParams]:
         del masked
-        program = programs[len(rows[0])]
-        traced = iter(shared.whole(params.shared, fixed.shared))
-        consts = [next(traced) if isinstance(c, Tracer) else c for c in program.consts]
-        program = ClosedJaxpr(program.jaxpr, consts)
-        own = of_groups.whole(params.of_groups, fixed.of_groups)
-        return tuple(jax_compat.evaluated(program, rows[0], *own)), TileParams((), ())
+        jaxpr, consts = programs[len(rows[0])]
+        traced = iter(_joined(shared, params.shared, fixed.shared))
+        consts = [next(traced) if const is _CAPTURED else const for const in consts]
+        own = _joined(of_groups, params.of_groups, fixed.of_groups)
+        made = jax_compat.evaluated(ClosedJaxpr(jaxpr, consts), rows[0], *own)
+        return tuple(made), TileParams((), ())
 
-    floats = TileParams(of_groups.floats, shared.floats)
-    fixed = TileParams(of_groups.others, shared.others)
+    floats = TileParams(floats_of_groups, floats)
+    fixed = TileParams(fixed_of_groups, fixed)
     mapped: Any = over_groups(of_tile, usual, (rows,), (), floats, fixed, runs)
     (result,), _ = mapped
     return result
 
 
-class _Split:
-    """Arrays that have derivatives, and others."""
+def _split(arrays: Iterable[jax.Array]) -> tuple[list[bool], list[jax.Array], list[jax.Array]]:
+    """Which arrays have derivatives, these, and the others."""
+    both = [(array, bool(jnp.issubdtype(array.dtype, jnp.inexact))) for array in arrays]
+    floats = [array for array, inexact in both if inexact]
+    return (
+        [inexact for _, inexact in both],
+        floats,
+        [array for array, inexact in both if not inexact],
+    )
 
-    def __init__(self, arrays: Sequence[jax.Array]) -> None:
-        self._inexact = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
-        both = list(zip(arrays, self._inexact, strict=True))
-        self.floats = [array for array, inexact in both if inexact]
-        self.others = [array for array, inexact in both if not inexact]
 
-    def whole(self, floats: Iterable[jax.Array], others: Iterable[jax.Array]) -> list[jax.Array]:
-        """The arrays in order, with these in their places."""
-        floats, others = iter(floats), iter(others)
-        return [next(floats if inexact else others) for inexact in self._inexact]
+def _joined(
+    are_floats: Iterable[bool], floats: Iterable[jax.Array], others: Iterable[jax.Array]
+) -> list[jax.Array]:
+    floats, others = iter(floats), iter(others)
+    return [next(floats if inexact else others) for inexact in are_floats]
 
 
 def _programs(
     function: Function, leaves: list[jax.Array], structure: Any, lengths: Iterable[int]
-) -> tuple[dict[int, ClosedJaxpr], list[jax.Array], list[jax.Array]]:
+) -> tuple[dict[int, tuple[Jaxpr, list[Any]]], list[jax.Array], list[jax.Array]]:
     """The function's program for each number of rows; what it uses from around it; the operands.
 
-    These, and what is used, vary over all axes that any of them, or the result, varies over. Then
-    cotangents are summed over devices once, and not in loops of which devices have different turns.
+    _CAPTURED stands for what is used, among the constants of programs. The operands, and what is
+    used, vary over all axes that any of them, or the result, varies over. Then cotangents are
+    summed over devices once, and not in loops of which devices have different turns.
     """
     axes: frozenset[Any] = frozenset()
     while True:
@@ -146,7 +152,14 @@ def _programs(
         if axes <= jax_compat.vma(jax.typeof(rows)):
             count = len(captured)
             captured = jax_compat.vary_together([*captured, rows], ())[:count]
-            return programs, captured, leaves
+            without = {
+                length: (
+                    program.jaxpr,
+                    [_CAPTURED if isinstance(c, Tracer) else c for c in program.consts],
+                )
+                for length, program in programs.items()
+            }
+            return without, captured, leaves
 
 
 def _runs_of(group_sizes: jax.Array, group_rows: jax.Array | None) -> Runs:
