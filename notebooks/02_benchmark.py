@@ -94,7 +94,7 @@ for alpha in alphas:
 MARKERS = dict(zip(names, " osD^vx", strict=True))  # hollow: curves that coincide all show
 for name in names:
     wide = {"linewidth": 7, "color": "0.85"} if name == "auto" else {}
-    plt.plot(alphas, predicted[name], f"{MARKERS[name]}-", mfc="none", label=name, **wide)
+    plt.plot(alphas, predicted[name], marker=MARKERS[name], mfc="none", label=name, **wide)
 plt.axhline(1, color="black", lw=0.5)
 plt.ylim(bottom=0)
 plt.xlabel("skew: exponent of Zipf's law over pairs of devices")

@@ -70,7 +70,7 @@ def sums(ax, matrix):
 # %%
 traffic = np.array([[0, 3, 3, 2], [0, 0, 1, 1], [2, 6, 0, 0], [6, 0, 2, 0]])
 topology = Topology(4, 1, scale_up_bandwidth=9, scale_out_bandwidth=1, **NO_START_UPS)
-plan = make_plan(traffic, topology, scheduler="fast")
+plan = make_plan(traffic, topology, scheduler="fast", row_bytes=1)
 busiest = max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max())
 assert plan.lower_bound() == busiest == 9
 
@@ -122,7 +122,7 @@ assert lengths.sum() == 9
 # permutations too, but nobody looked at the rows: in each, all wait for the largest block.
 
 # %%
-pairs = make_plan(traffic, topology, scheduler="spreadout")
+pairs = make_plan(traffic, topology, scheduler="spreadout", row_bytes=1)
 lengths = draw_stages(pairs)
 assert lengths.sum() == 15
 
@@ -170,7 +170,7 @@ timelines = {
     "fast, by barrier": simulate(plan, synchronization="barrier"),
     "shifted pairs, by barrier": simulate(pairs, synchronization="barrier"),
     "shifted pairs, by credit": simulate(pairs, synchronization="credit"),
-    "direct": simulate(make_plan(traffic, topology, scheduler="direct")),
+    "direct": simulate(make_plan(traffic, topology, scheduler="direct", row_bytes=1)),
 }
 times = [timeline.completion_time for timeline in timelines.values()]
 np.testing.assert_allclose(times[:3], [9, 15, 14])
@@ -202,10 +202,10 @@ traffic = np.array(
     ]
 )
 topology = Topology(SERVERS, LOCAL, scale_up_bandwidth=9, scale_out_bandwidth=1, **NO_START_UPS)
-plan = make_plan(traffic, topology, scheduler="fast")
+plan = make_plan(traffic, topology, scheduler="fast", row_bytes=1)
 tiles = traffic.reshape(SERVERS, LOCAL, SERVERS, LOCAL).sum(axis=(1, 3))
 as_routed = Topology(SERVERS * LOCAL, 1, scale_out_bandwidth=1, **NO_START_UPS)
-assert make_plan(traffic, as_routed).lower_bound() == 10
+assert make_plan(traffic, as_routed, row_bytes=1).lower_bound() == 10
 assert plan.lower_bound() == 8
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
@@ -322,7 +322,7 @@ print(f"{len(weights)} matchings, cut into {plan.num_stages} stages")
 # %%
 timelines = {
     "fast": simulate(plan),
-    "direct": simulate(make_plan(traffic, topology, scheduler="direct")),
+    "direct": simulate(make_plan(traffic, topology, scheduler="direct", row_bytes=1)),
 }
 np.testing.assert_allclose([t.completion_time for t in timelines.values()], [8, 10])
 limits = timelines["fast"].limits()
