@@ -51,7 +51,7 @@ BatchingRule = Callable[..., tuple[Any, Any]]
 
 
 def effects(program: ClosedJaxpr) -> set[Any]:
-    """What a traced program does beside its results: effects, and primitives of fastjax.
+    """Effects of a traced program, and primitives of fastjax in it.
 
     Those of fastjax have no effects that would name their axes, as JAX's collectives do: JAX never
     frees what an equation with effects takes from a trace of tangents, so each gradient would leak.
@@ -85,7 +85,7 @@ def _programs_in(equation: JaxprEqn) -> list[Any]:
 
 
 def evaluated(program: ClosedJaxpr, *operands: Any) -> list[Any]:
-    """What a program makes of operands that may vary over more axes than those it was traced with.
+    """Results of a program for operands that may vary over more axes than those it was traced with.
 
     Raises:
       ArgumentError: such an operand goes into a loop or branch, or a function with derivatives of

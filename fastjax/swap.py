@@ -41,7 +41,8 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
     and the other way round. Code that imported the function by name before gets fastjax's as
     well, in the thread that opened the scope. Other threads of the process see the rest of the
     swap, but programs that they trace keep fastjax's after it: swap before starting threads. Of
-    nested scopes the innermost decides. The returned scope may be entered repeatedly.
+    nested scopes the innermost decides, but for `overflow` if it names none. The returned scope may
+    be entered repeatedly.
 
     Args:
       ragged_dot: whether `jax.lax.ragged_dot` is `moe.grouped_dot` on CPU devices, too, by any name
@@ -53,7 +54,7 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
 
     Raises:
       ArgumentError: another keyword is given, or topology is none.
-      OptionError: there is no such scheduler.
+      OptionError: there is no such scheduler or overflow.
     """
     unknown = sorted(set(defaults) - set(_DEFAULTS))
     if unknown:
@@ -65,8 +66,9 @@ def swap_ragged_all_to_all(*, ragged_dot: bool = False, **defaults: Any) -> Scop
         check_scheduler(given["scheduler"], "scheduler")
     if "topology" in given:
         check_topology(given["topology"])
-    overflow = given.pop("overflow", config.current().overflow)
-    config.Options(overflow=overflow)  # refused here, not where the scope is entered
+    overflow = given.pop("overflow", None)
+    if overflow is not None:
+        config.Options(overflow=overflow)  # refused here, not where the scope is entered
 
     def enter(undo: contextlib.ExitStack) -> None:
         # One of this entry's own: leaving takes it out of the stack, and no other.

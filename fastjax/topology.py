@@ -234,7 +234,7 @@ def usual_topology(
 
 
 def doubt(topology: Topology) -> str | None:
-    """What is to be said of a bandwidth that can hardly be in bytes/s."""
+    """A doubt about a bandwidth that can hardly be in bytes/s, if there is one."""
     for name in ("scale_up_bandwidth", "scale_out_bandwidth"):
         rate = getattr(topology, name)
         if rate < _LEAST_USUAL:

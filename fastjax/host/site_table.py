@@ -25,14 +25,15 @@ _PARTS = {
     "moe_return": "combine",
     "moe_add_up": "combine in servers",
     "moe_copies": "copies of experts",
+    "moe_weights": "weights",
 }
 _OPERATIONS = {"plan_ragged_all_to_all": "planning", "gather_counts": "experts at home"}
-_GRADIENTS = {"gradient", "fast_ragged_all_to_all_gradient"}
+_GRADIENTS = {"moe_gradient", "fast_ragged_all_to_all_gradient"}
 _NAME_WIDTH = 56
 
 
 def purpose(name: str, operation: str) -> str:
-    """What a call site is for, and where it is: "block: dispatch, gradient".
+    """The purpose of a call site, and its place: "block: dispatch, gradient".
 
     Args:
       name: of the call site, the end of its name stack and its operation.
@@ -71,7 +72,7 @@ def _part(parts: Sequence[str], marks: Sequence[int]) -> str:
     found = [(number, _PARTS[part]) for number, part in enumerate(parts) if part in _PARTS]
     if not found:
         return "exchange"
-    number, what = found[-1]
+    number, what = next((part for part in found if part[1] == "weights"), found[-1])
     if marks and marks[0] < number:
         one, _, more = what.partition(" ")
         turned = {"dispatch": "combine", "combine": "dispatch"}.get(one, one)

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import types
+from fastjax.moe import arguments, types
 from fastjax.moe.tiles import Params as TileParams
 from fastjax.moe.tiles import Runs, lengths, over_groups
 
@@ -78,6 +78,8 @@ def grouped_map(
                 f"one is {leaf.dtype} of shape {leaf.shape}. The function may use what all groups "
                 "share from around it."
             )
+    if usual_rows is not None:
+        arguments.check_count("usual_rows", usual_rows)
     usual = max(1, usual_rows or -(-rows.shape[0] // max(1, group_sizes.shape[0])))
     if group_sizes.shape[0] == 0:
         one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
@@ -145,7 +147,7 @@ def _programs(
             [value for value in program.consts if isinstance(value, Tracer)]
             for program in programs.values()
         )
-        if any(len(captured) != len(other) for other in others):
+        if any([*map(id, captured)] != [*map(id, other)] for other in others):
             raise ArgumentError("function must use the same values however many rows it gets.")
         found = [jax.typeof(v) for v in captured] + [p.out_avals[0] for p in programs.values()]
         axes = frozenset().union(*map(jax_compat.vma, found))

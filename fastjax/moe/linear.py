@@ -67,7 +67,7 @@ def _forward(linear: Map, *primals: Any) -> Any:
     return made, ([o[:0] for o in operands], wanted, constants)
 
 
-@jax.named_scope("gradient")
+@jax.named_scope("moe_gradient")
 def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
     likes, wanted, constants = residuals
     moves = [

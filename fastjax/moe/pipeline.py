@@ -143,7 +143,7 @@ def _run_forward(layer: _Layer, *primals: Any) -> Any:
     return _of_values(layer, results, values, planned), (wanted, values, planned, kept)
 
 
-@jax.named_scope("gradient")
+@jax.named_scope("moe_gradient")
 def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
     wanted, values, planned, kept = residuals
     if not any(is_moving(kept[c][0].empty.dtype, ct) for c, ct in enumerate(cts)):

@@ -29,7 +29,7 @@ Arrays = Any  # a pytree of arrays
 
 
 class Params(NamedTuple):
-    """What a function has beside rows: pytrees of arrays.
+    """Operands of a function beside rows: pytrees of arrays.
 
     Attributes:
       of_groups: shape (groups, ...) each; what functions get of them has one group's.
@@ -283,7 +283,9 @@ class _Work(NamedTuple):
             of_groups = jax.tree.map(lambda p: look_up(p, groups), of_groups)
 
         def of_tile(start: jax.Array, end: jax.Array, of_group: Any) -> Any:
-            tile = _Tile(jnp.minimum(start, self.room - 1), end, self.length, self.room)
+            # Behind a full room there are only groups without rows, which must have none here, too.
+            begin = jnp.minimum(start, self.room - 1)
+            tile = _Tile(begin, jnp.where(start < end, end, begin), self.length, self.room)
             params, fixed = map(Params, of_group, (self.params.shared, self.fixed.shared))
             values, parts = self._applied(tile, params, fixed)
             # What is made of rows that are not the group's may be no number.

@@ -77,10 +77,10 @@ def layer(
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
       chunks: how many, from 1 to tokens; one in a shard_map that leaves axes to XLA, which would
-        lose their order. By default 1, or, where CPU devices of several processes
-        share the experts and seconds_per_row is given, what the model of a layer predicts to be
+        lose their order. By default 1, or, where CPU devices of several processes share the
+        experts and seconds_per_row is given, the number that the model of a layer predicts to be
         fastest; see docs/how_to/hide_the_exchange.md.
-      seconds_per_row: what the experts of a device take for a row, forward.
+      seconds_per_row: time of a device's experts for a row, forward.
       axis_index_groups: see `dispatch`.
       topology: see `dispatch`.
       scheduler: see `dispatch`.
@@ -97,10 +97,10 @@ def layer(
       balance: whether rows of popular experts are computed by other devices of the server, too,
         which get their params for this step; a function of three arguments gets params with as many
         leading entries as group_sizes then, see `Handle.params`, and leaves that all experts share
-        cannot be among them. By default only for
-        functions of two arguments, where CPU devices of several processes share the experts,
-        seconds_per_row is given, and the model of a layer predicts a gain for skewed popularity and
-        hardly a loss for even; see docs/how_to/balance_experts.md.
+        cannot be among them. By default only for functions of two arguments, where CPU devices of
+        several processes share the experts, seconds_per_row is given, and the model of a layer
+        predicts a gain for skewed popularity and hardly a loss for even; see
+        docs/how_to/balance_experts.md.
       copies: the most copies of experts that a device has then; see `dispatch`.
       no_expert: see `dispatch`.
       replicated: whether all devices have the same tokens; then all get all results, which do not
@@ -120,7 +120,7 @@ def layer(
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
-    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)  # no axis is told first
+    axes, groups, devices = resolve_axis(axis_name, axis_index_groups)  # refused first
     tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     arguments.check_replicated(replicated, groups)
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
@@ -364,7 +364,7 @@ def _of_rows(
     if len(wanted) == 2:
         return lambda rows, sizes, without, params: grouped_map(
             *(function, rows, params, sizes, without if alignment > 1 else None),
-            usual_rows=usual_rows,
+            usual_rows=usual_rows or None,
         ), True
     raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} without defaults.")
 

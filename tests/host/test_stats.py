@@ -376,8 +376,8 @@ def test_summary_has_a_line_for_each_site(rng, collecting):
         crossing = "-" if site.crossing_rows is None else str(site.crossing_rows)
         received = site.traffic.sum(0).reshape(2, 4)
         slowest = (received.max(1) / received.mean(1)).max()
-        assert words[:11] == [
-            *("1", "0", "1", "-", "-", str(site.rows), crossing, f"{site.skew:.2f}"),
+        assert words[:12] == [
+            *("1", "0", "1", "-", "-", str(site.rows), "0", crossing, f"{site.skew:.2f}"),
             *(f"{slowest:.2f}", site.scheduler, str(site.stages)),
         ]
 

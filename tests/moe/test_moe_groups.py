@@ -91,6 +91,8 @@ def at_once(patch):
         (700, [128, 1, 0, 300, 127], None),
         (5000, [4000, 0], 500),
         (20, [3, 0, 0, 17], None),
+        (20, [3, 0, 17, 0], None),  # the last group has no rows, and there is no room behind it
+        (64, [32, 16, 16, 0], None),
         (50, [3, 2, 20, 4, 5], 4),
         (9, [9], None),
         (3, [0] * 5, None),

@@ -140,6 +140,9 @@ def test_rows_beyond_the_output_are_dropped_if_asked_for(rng):
     with fastjax.swap_ragged_all_to_all(overflow="drop"):
         got = jax.jit(program())(rows, traffic)
     np.testing.assert_array_equal(got, wanted.reshape(-1, 2))
+    swapped = fastjax.swap_ragged_all_to_all()(jax.jit(program()))
+    with fastjax.options(overflow="drop"):  # which a swap that names none leaves as it is
+        np.testing.assert_array_equal(swapped(rows, traffic), got)
     with fastjax.swap_ragged_all_to_all():
         refused(
             jax.errors.JaxRuntimeError,

@@ -1,4 +1,4 @@
-"""What a layer gains over what people have: each way to do it, as a table and a verdict."""
+"""A layer's gain over rows for each choice, sent at once, and over DeepEP: table and verdict."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def record(
     levelled: Sequence[Mapping[str, Any]],
     count: int | None,
 ) -> dict[str, Any]:
-    """Each way, what people have first, and sentences; times in µs.
+    """Each way, the usual ones first, and sentences; times in µs.
 
     Args:
       work: the layer.
@@ -89,7 +89,7 @@ def record(
 
 
 def _peers(work: Work, seconds: float) -> list[dict[str, Any]]:
-    """What people have; nothing where NICs have failed, round which it does not go."""
+    """The usual ways; none where NICs have failed, which they cannot avoid."""
     if work.topology.failed_nics:
         return []
     direct = scheduler_traits.FALLBACK
