@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +24,12 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.errors import UnsupportedError
 
 LoweringContext = mlir.LoweringRuleContext
 MlirValue = Any  # JAX does not export the type
@@ -48,81 +48,6 @@ ragged_dot_p = _lax.ragged_dot_general_p
 
 LoweringRule = Callable[..., Sequence[MlirValue]]
 BatchingRule = Callable[..., tuple[Any, Any]]
-
-
-def effects(program: ClosedJaxpr) -> set[Any]:
-    """Effects of a traced program, and primitives of fastjax in it.
-
-    Those of fastjax have no effects that would name their axes, as JAX's collectives do: JAX never
-    frees what an equation with effects takes from a trace of tangents, so each gradient would leak.
-    That a device asks where it is names an axis, too, but is none.
-    """
-    found = set()
-    for equation, inner in _equations(program):
-        if not inner and equation.primitive.name != "axis_index":
-            found |= {*equation.effects, *({equation.primitive} & _uncached)}
-    return found
-
-
-def names_values(program: ClosedJaxpr) -> bool:
-    """Whether a traced program names values by `checkpoint_name`."""
-    return any(equation.primitive.name == "name" for equation, _ in _equations(program))
-
-
-def _equations(program: ClosedJaxpr) -> Iterator[tuple[JaxprEqn, list[Any]]]:
-    """Those of a program, and of its loops, branches and calls: each, and the programs in it."""
-    left: list[Any] = [program.jaxpr]
-    while left:
-        for equation in left.pop().eqns:
-            inner = _programs_in(equation)
-            left += inner
-            yield equation, inner
-
-
-def _programs_in(equation: JaxprEqn) -> list[Any]:
-    parts = jax.tree.leaves(list(equation.params.values()))
-    return [getattr(p, "jaxpr", p) for p in parts if isinstance(p, ClosedJaxpr | Jaxpr)]
-
-
-def evaluated(program: ClosedJaxpr, *operands: Any) -> list[Any]:
-    """Results of a program for operands that may vary over more axes than those it was traced with.
-
-    Raises:
-      ArgumentError: such an operand goes into a loop or branch, or a function with derivatives of
-        its own, whose types say that it does not vary.
-    """
-    jaxpr = program.jaxpr
-    found = dict(zip(jaxpr.constvars, program.consts, strict=True))
-    found |= zip(jaxpr.invars, operands, strict=True)
-    if all(vma(jax.typeof(value)) == vma(variable.aval) for variable, value in found.items()):
-        return jaxpr_as_fun(program)(*operands)
-    read = lambda atom: atom.val if isinstance(atom, Literal) else found[atom]  # noqa: E731
-    for equation in jaxpr.eqns:
-        given = [read(atom) for atom in equation.invars]
-        name, inner = equation.primitive.name, _programs_in(equation)
-        as_traced = all(
-            vma(jax.typeof(value)) == vma(atom.aval)
-            for value, atom in zip(given, equation.invars, strict=True)
-        )
-        if name == "pvary":
-            axes = equation.params["axes"]
-            made = [vary_together([value, *operands], axes)[0] for value in given]
-        elif name == "jit" and not as_traced:
-            made = evaluated(equation.params["jaxpr"], *given)
-        elif inner and not as_traced:
-            raise ArgumentError(
-                f"function gives a value that devices share to {name}, which was traced for such "
-                "values alone; make it differ before: jax.lax.pcast(value, axis_name, "
-                'to="varying").'
-            )
-        else:
-            params = equation.primitive.get_bind_params(equation.params)
-            given = given if inner else vary_together(given, ())
-            with equation.ctx.manager:
-                made = equation.primitive.bind(*given, **params)
-        made = made if isinstance(made, list | tuple) else [made]
-        found |= zip(equation.outvars, made, strict=True)
-    return [read(atom) for atom in jaxpr.outvars]
 
 
 def with_symbolic_zeros(rule: Callable[..., Any], *operands: Any) -> Any:
@@ -422,6 +347,13 @@ def set_lowering(
 
 
 _uncached: set[Primitive] = set()  # primitives of ours
+
+
+def is_ours(primitive: Primitive) -> bool:
+    """Whether fastjax has registered how a primitive is lowered."""
+    return primitive in _uncached
+
+
 _lower_per_platform = _mlir.lower_per_platform
 
 
@@ -574,15 +506,13 @@ __all__ = [
     "concrete_mesh",
     "custom_call",
     "device_processes",
-    "effects",
-    "evaluated",
     "explicit_axes",
     "follow_modules",
+    "is_ours",
     "job",
     "lower_function",
     "lower_in_all_axes",
     "manual_axes",
-    "names_values",
     "new_channel",
     "op_name",
     "partition_id",

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, types
+from fastjax.moe.programs import effects, evaluated, names_values
 from fastjax.moe.tiles import Params as TileParams
 from fastjax.moe.tiles import Runs, lengths, over_groups
 
@@ -100,7 +101,7 @@ def grouped_map(
         traced = iter(_joined(shared, params.shared, fixed.shared))
         consts = [next(traced) if const is _CAPTURED else const for const in consts]
         own = _joined(of_groups, params.of_groups, fixed.of_groups)
-        made = jax_compat.evaluated(ClosedJaxpr(jaxpr, consts), rows[0], *own)
+        made = evaluated(ClosedJaxpr(jaxpr, consts), rows[0], *own)
         return tuple(made), TileParams((), ())
 
     floats = TileParams(floats_of_groups, floats)
@@ -193,13 +194,13 @@ def _traced(function: Function, rows: jax.Array, params: Params) -> ClosedJaxpr:
             f"function must return a row for each of its rows, shape ({rows.shape[0]}, new width), "
             f"got {shapes}."
         )
-    shared = sorted(map(str, jax_compat.effects(program)))
+    shared = sorted(map(str, effects(program)))
     if shared:
         raise ArgumentError(
             "function must not exchange anything with other devices, which have other numbers of "
             f"tiles, nor have other effects; it has {shared}. Do that to what grouped_map returns."
         )
-    if jax_compat.names_values(program):
+    if names_values(program):
         raise ArgumentError(
             "function must not name values by checkpoint_name: no policy finds them in tiles, and "
             "the backward pass makes them again. Leave the names out, or apply products to all "

@@ -25,6 +25,7 @@ from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.dispatching import send_tokens
 from fastjax.moe.linear import is_moving
 from fastjax.moe.planning_crossings import Planned
+from fastjax.moe.programs import effects as effects_of
 from fastjax.moe.transit import Token, receive
 from fastjax.moe.ways import Kept, Spread, Way, way_of
 from fastjax.traced.after import after
@@ -111,7 +112,7 @@ def closed(
         examples = jax.tree.unflatten(structure, leaves)
         program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
         programs[rows] = program, jax.tree.structure(made)
-        effects |= bool(jax_compat.effects(program))
+        effects |= bool(effects_of(program))
         captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:

@@ -196,9 +196,7 @@ def _run(
 ) -> tuple[jax.Array, LayerStats]:
     tokens, top_k = expert_ids.shape
     whole = arrange(x, expert_ids, weights, work.options)
-    leaves, structure = jax.tree.flatten((x, expert_ids, weights, params))
-    leaves = jax_compat.vary_together(leaves, whole.group.axes)
-    x, expert_ids, weights, params = jax.tree.unflatten(structure, leaves)
+    x, expert_ids, weights, params = _varying(whole, x, expert_ids, weights, params)
     chunks = work.chunks
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
@@ -242,6 +240,12 @@ def _run(
     return result, _stats(first, room, group)
 
 
+def _varying(whole: Arrangement, *arrays: Any) -> Any:
+    """Pytrees of arrays, all varying over the axes that experts are spread over."""
+    leaves, structure = jax.tree.flatten(arrays)
+    return jax.tree.unflatten(structure, jax_compat.vary_together(leaves, whole.group.axes))
+
+
 def _run_replicated(
     work: _Work,
     x: jax.Array,
@@ -259,10 +263,8 @@ def _run_replicated(
     count = whole.experts.count
     expert_rows = routing.count(routing.check(expert_ids, count).experts, count)
     if replication.is_summed(whole, x, expert_ids.shape[1]):
-        leaves, structure = jax.tree.flatten((x, expert_ids, weights, params))
-        leaves = jax_compat.vary_together(leaves, axes)
-        x, expert_ids, weights, params = jax.tree.unflatten(structure, leaves)
-        result, rows = replication.summed(x, expert_ids, weights, params, work.experts, whole)
+        given = _varying(whole, x, expert_ids, weights, params)
+        result, rows = replication.summed(*given, experts=work.experts, whole=whole)
         copies, nothing = jnp.zeros_like(rows), jnp.zeros((), jnp.int32)
         stats = LayerStats(rows, rows, nothing, copies, copies + 1)
     else:
