@@ -37,6 +37,29 @@ def gradients_without_check_vma(backend: Backend, rng: np.random.Generator) -> N
     _gradients(backend, rng, check_vma=False)
 
 
+def _loss(exchange: Any, operand: Any, output: Any, weights: Any) -> Any:
+    return jnp.sum(weights * jnp.sin(exchange(operand, output)))
+
+
+def _slopes(exchange: Any, cases: Any, data: Any, weights: Any) -> list[Any]:
+    """For operand and output of each case, by the exchange."""
+    results = []
+    for (operand, output, *arrays), weight, case in zip(data, weights, cases, strict=True):
+        one = lambda a, b, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
+        results.append(jax.grad(_loss, (1, 2))(one, operand, output, weight))
+    return results
+
+
+def _close_to_reference(results: Any, cases: Any, weights: Any) -> None:
+    for result, case, weight in zip(results, cases, weights, strict=True):
+        one = lambda a, b, c=case: reference.exchange_in_jax(a, b, c.meta, c.members)  # noqa: E731
+        wanted = jax.grad(_loss, (1, 2))(
+            one, jnp.asarray(case.operand), jnp.asarray(case.output), weight
+        )
+        for got, expected in zip(result, wanted, strict=True):
+            close(got, expected)
+
+
 def _gradients(backend: Backend, rng: np.random.Generator, check_vma: bool = True) -> None:
     rows = 10 * backend.size  # of all, so that what is expected is compiled once
     cases = [drawn(rng, backend.size, rows=rows, **options) for options in _options(backend)]
@@ -44,25 +67,12 @@ def _gradients(backend: Backend, rng: np.random.Generator, check_vma: bool = Tru
         case.operand, case.output = case.operand / 8, case.output / 8
     weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
 
-    def loss(exchange: Any, operand: Any, output: Any, weights: Any) -> Any:
-        return jnp.sum(weights * jnp.sin(exchange(operand, output)))
-
     def program(exchange: Any, data: Any, weights: Any) -> Any:
-        results = []
-        for (operand, output, *arrays), weight, case in zip(data, weights, cases, strict=True):
-            one = lambda a, b, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
-            results.append(jax.grad(loss, (1, 2))(one, operand, output, weight))
-        return results
+        return _slopes(exchange, cases, data, weights)
 
     run = backend.compiled(program, check_vma=check_vma)
     results = run([case.arguments() for case in cases], weights)
-    for result, case, weight in zip(results, cases, weights, strict=True):
-        one = lambda a, b, c=case: reference.exchange_in_jax(a, b, c.meta, c.members)  # noqa: E731
-        wanted = jax.grad(loss, (1, 2))(
-            one, jnp.asarray(case.operand), jnp.asarray(case.output), weight
-        )
-        for got, expected in zip(result, wanted, strict=True):
-            close(got, expected)
+    _close_to_reference(results, cases, weights)
 
 
 @check(needs=lambda backend: backend.size > 1)
@@ -71,14 +81,8 @@ def gradients_of_rows_that_are_left(backend: Backend, rng: np.random.Generator) 
     cases = reaching_out(rng, backend)
     weights = [rng.normal(size=case.output.shape).astype(np.float32) for case in cases]
 
-    def loss(exchange: Any, operand: Any, output: Any, weights: Any) -> Any:
-        return jnp.sum(weights * jnp.sin(exchange(operand, output)))
-
     def program(exchange: Any, data: Any, weights: Any) -> Any:
-        results = []
-        for (operand, output, *arrays), weight, case in zip(data, weights, cases, strict=True):
-            one = lambda a, b, m=arrays, o=case.options: exchange(a, b, *m, **o)  # noqa: E731
-            results.append(jax.grad(loss, (1, 2))(one, operand, output, weight))
+        results = _slopes(exchange, cases, data, weights)
         first, *_ = data
         plan = fastjax.plan_ragged_all_to_all(first[3], axis_name="x")
         planned = exchange(*first, plan=plan)
@@ -88,13 +92,7 @@ def gradients_of_rows_that_are_left(backend: Backend, rng: np.random.Generator) 
     with fastjax.options(overflow="drop"):
         run = backend.compiled(program)
         results, planned, batch = run([case.arguments() for case in cases], weights)
-    for result, case, weight in zip(results, map(left_of, cases), weights, strict=True):
-        one = lambda a, b, c=case: reference.exchange_in_jax(a, b, c.meta)  # noqa: E731
-        wanted = jax.grad(loss, (1, 2))(
-            one, jnp.asarray(case.operand), jnp.asarray(case.output), weight
-        )
-        for got, expected in zip(result, wanted, strict=True):
-            close(got, expected)
+    _close_to_reference(results, [*map(left_of, cases)], weights)
     expected = left_of(cases[0]).expected()
     same(planned, expected)
     same(batch, np.stack([expected, expected], 1))

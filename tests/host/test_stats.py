@@ -6,7 +6,6 @@ import functools
 import gc
 import math
 import os
-import re
 import subprocess
 import sys
 
@@ -16,6 +15,7 @@ import multiprocess
 import numpy as np
 import pytest
 import reference
+from collected import TOPOLOGY, case, collected, exchange, launch
 from refusals import refused
 from spmd import mesh_of, spmd
 
@@ -24,8 +24,6 @@ from fastjax import Topology, config, loopback
 from fastjax.errors import ArgumentError
 
 EMULATED = os.environ.get("FASTJAX_EMULATE_GPU") == "1"
-# Slow enough that schedulers differ in what they are predicted to take.
-TOPOLOGY = Topology(2, 4, scale_up_bandwidth=1e9, scale_out_bandwidth=1e8)
 SCHEDULERS = tuple(name for name in fastjax.schedulers() if name != "optimal")
 ROW_BYTES = 12
 EXCHANGE, PLAN = "fast_ragged_all_to_all", "plan_ragged_all_to_all"
@@ -33,25 +31,8 @@ EXCHANGE, PLAN = "fast_ragged_all_to_all", "plan_ragged_all_to_all"
 
 @pytest.fixture
 def collecting():
-    with fastjax.collect_stats():
-        fastjax.reset_stats()
+    with collected():
         yield
-    fastjax.reset_stats()
-
-
-def exchange(*args, topology=TOPOLOGY, **options):
-    return fastjax.fast_ragged_all_to_all(*args, axis_name="x", topology=topology, **options)
-
-
-def case(rng, most=40):
-    """Metadata, and operands and outputs that have room for any."""
-    sizes = reference.random_sizes(rng, 8, 8, most)
-    operand, output = rng.normal(size=(2, 8, 320, 3)).astype(np.float32)
-    return reference.packed(sizes), operand, output
-
-
-def launch(run, meta, *data):
-    return jax.block_until_ready(run(*data, *meta.arrays()))
 
 
 def skew_of(traffic):
@@ -352,85 +333,6 @@ def test_programs_that_are_gone_are_remembered(rng, collecting):
     assert fastjax.stats() == []
     launch(kept, *one)
     assert [site.launches for site in fastjax.stats()] == [1]
-
-
-def test_summary_has_a_line_for_each_site(rng, collecting):
-    def local(operand, output, *arrays):
-        with jax.named_scope("dispatch"):
-            once = exchange(operand, output, *arrays, scheduler="fast")
-        with jax.named_scope("a_name_that_goes_on_for_longer_than_a_line_has_room_for"):
-            return exchange(operand, once, *arrays, scheduler="direct")
-
-    one = case(rng)
-    launch(spmd(local), *one)
-    title, *lines = fastjax.stats_summary().splitlines()
-    assert title.split()[:2] == ["call", "site"]
-    assert len(lines) == 2
-    assert lines[0].startswith("dispatch: exchange ")
-    assert re.match(r"\.\.\.\S*room_for: exchange ", lines[1])
-    first, second = fastjax.stats()
-    for site, line in zip((first, second), lines, strict=True):
-        assert str(site).splitlines()[1].split() == line.split()
-        begin = title.index("launches")
-        words = line[begin:].split()
-        crossing = "-" if site.crossing_rows is None else str(site.crossing_rows)
-        received = site.traffic.sum(0).reshape(2, 4)
-        slowest = (received.max(1) / received.mean(1)).max()
-        assert words[:12] == [
-            *("1", "0", "1", "-", "-", str(site.rows), "0", crossing, f"{site.skew:.2f}"),
-            *(f"{slowest:.2f}", site.scheduler, str(site.stages)),
-        ]
-
-
-WAYS = ("dispatch", "dispatch in servers", "combine in servers", "combine")
-
-
-@pytest.mark.parametrize(("deduplicate", "programs"), [(True, 1), (False, 2)])
-def test_summary_of_layers_that_are_trained(rng, collecting, deduplicate, programs):
-    """Two layers of a loop, with checkpoints, in chunks, of some programs: a line for each way."""
-
-    def block(x, ids, params):
-        with jax.named_scope("block"):
-            return fastjax.moe.layer(
-                lambda rows, params: rows * params, x, ids, jnp.ones(ids.shape), params,
-                num_experts=8, axis_name="x", topology=TOPOLOGY, chunks=2, deduplicate=deduplicate,
-            )  # fmt: skip
-
-    def local(x, ids, params):
-        def loss(x, params):
-            step = lambda x, _: (jax.checkpoint(block)(x, ids, params), None)  # noqa: E731
-            return (jax.lax.scan(step, x, length=2)[0] ** 2).sum()
-
-        return jax.grad(loss, (0, 1))(x, params)
-
-    run = spmd(local)
-    for tokens in (4, 6)[:programs]:
-        x = rng.normal(size=(8, tokens, 3)).astype(np.float32)
-        jax.block_until_ready(run(x, rng.integers(0, 8, (8, tokens, 2)), np.ones((8, 1, 3), "f4")))
-    sites, (_, *lines) = fastjax.stats(), fastjax.stats_summary().splitlines()
-    cells = [re.split(r"  +", line) for line in lines]
-    launches = {name: int(count) for name, count, *_ in cells}
-    assert len(launches) == len(lines)  # no two lines are alike
-    assert sum(launches.values()) == sum(site.launches for site in sites)
-    ways = WAYS if deduplicate else WAYS[::3]
-    for way in ways:
-        # Of two layers and chunks, and each server for itself.
-        many = 4 * programs * (2 if way.endswith("servers") else 1)
-        assert launches[f"block: {way}, gradient"] == many
-        many *= 2 if way == "dispatch in servers" else 1  # weights go by themselves
-        assert launches[f"block: {way}"] == many
-    assert launches["block: dispatch, recomputed"] == 4 * programs
-    assert {name.partition(": ")[0] for name in launches} == {"block"}
-    rows = {name: cell[5] for name, *cell in cells}
-    if not deduplicate:
-        assert rows["block: dispatch"] == rows["block: combine, gradient"] == "40"
-
-
-def test_summary_says_why_there_is_nothing(collecting):
-    assert fastjax.stats_summary() == "No exchange has ended since statistics are collected."
-    with fastjax.collect_stats(False):
-        none = "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
-        assert fastjax.stats_summary() == none
 
 
 def test_loopback(rng, collecting):

@@ -49,7 +49,7 @@ def summed(request, monkeypatch):
     "options",
     [
         {"alignment": 4, "function": all_experts},
-        {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5},
+        {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5, "balance": True},
     ],
     ids=",".join,
 )

@@ -70,6 +70,14 @@ def same(got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * size)
 
 
+def rows_of_experts(stats: Any, ids: Any) -> Any:
+    """Rows of each expert, by numpy, which the statistics of all devices have; nothing dropped."""
+    rows = np.bincount(ids[ids >= 0], minlength=EXPERTS)
+    np.testing.assert_array_equal(stats.expert_rows, np.broadcast_to(rows, (DEVICES, EXPERTS)))
+    assert not stats.dropped.any()
+    return rows
+
+
 def with_gradients(function: Any) -> Any:
     """All that a function returns, and the gradients of the first's squares, by one program."""
 
