@@ -124,7 +124,8 @@ def serve(
       deduplicate: see `moe.layer`.
       balance: whether to measure all numbers of chunks with levelled experts, too.
       topology: what fastjax.Topology is told.
-      timelines: whether to record those of the fewest and of the most chunks.
+      timelines: whether to record those of the fewest and of the most chunks, levelled with
+        `balance`.
     """
     network = Fabric(**fabric)
     mesh = mesh_of_all()
@@ -171,7 +172,8 @@ def serve(
             measured["one_token_s"] = one_token_s
         if timelines and ratio == nearest(ratios):
             processor.seconds = seconds
-            for name in dict.fromkeys((str(min(chunks)), str(max(chunks)))):
+            most = f"{max(chunks)}{LEVELLED if balance else ''}"
+            for name in dict.fromkeys((str(min(chunks)), most)):
                 found[str(ratio)][name]["timeline"] = recorded(
                     network, runs.barrier, processor.spans, programs[name]
                 )

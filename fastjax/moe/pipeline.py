@@ -284,6 +284,8 @@ def in_order(
 
     XLA gives the memory of what an exchange takes to others once its end has been, which wait for
     it then. So the results are received after the returned token, when all chunks are on their way.
+    And the second chunk is spread once experts have worked on the first: otherwise these would wait
+    for the rows of both, in memory that what spreads the second had before.
 
     Args:
       chunks: in order.
@@ -309,6 +311,8 @@ def in_order(
         returning[chunk] = start_back(chunk, rows, made, token)
         if returning[chunk] is not None:
             token = turn = returning[chunk].token
+        if chunk == chunks[0]:
+            inside = token
     return returning, token
 
 

@@ -228,6 +228,18 @@ def test_experts_wait_for_the_start_of_earlier_ways_back(deduplicate):
             assert len((starts & parts[expert].needs) - of_first) == chunk
 
 
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_first_experts_share_no_memory_with_later_rows(deduplicate):
+    """Rows of later chunks are received after the first experts, which would wait for their memory."""
+    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
+    dones, experts = calls_of(DONE), experts_in(parts)
+    for first in (experts[0], experts[4]):
+        exchanges = {*calls_of(EXCHANGE, *between_servers(deduplicate))}
+        others = [name for name in dones if parts[name].needs & exchanges - parts[first].needs]
+        assert others
+        assert all(first in parts[name].needs for name in others)
+
+
 @pytest.mark.parametrize("chunks", [2, 4])
 def test_gradients_gather_counts_alone(chunks):
     """Those of all chunks once, and those of experts with little room; in servers plans bring them.
