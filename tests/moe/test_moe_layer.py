@@ -230,7 +230,7 @@ def test_experts_wait_for_the_start_of_earlier_ways_back(deduplicate):
 
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_first_experts_share_no_memory_with_later_rows(deduplicate):
-    """Rows of later chunks are received after the first experts, which would wait for their memory."""
+    """Rows of later chunks come after the first experts, which would wait for their memory."""
     parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
     dones, experts = calls_of(DONE), experts_in(parts)
     for first in (experts[0], experts[4]):
